@@ -1,0 +1,117 @@
+"""TableName and the rules that choose tables. Pure names: no server, no file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from penstock.errors import BadTableRule
+
+
+class TableName(NamedTuple):
+    """Schema and name as the catalog spells them, unquoted. Prints as `schema.name`."""
+
+    schema: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{_spell(self.schema)}.{_spell(self.name)}"
+
+
+def _spell(part: str) -> str:
+    """A part as a person would write it in a rule: quoted only where a dot or quote needs it."""
+    if part and not any(char in part for char in '."* '):
+        return part
+    return '"' + part.replace('"', '""') + '"'
+
+
+@dataclass(frozen=True)
+class TableRule:
+    """One entry of a list: two parts, each a name or `*` standing for every name."""
+
+    schema: str | None
+    name: str | None
+
+    @classmethod
+    def parse(cls, text: str) -> TableRule:
+        """Read `orders`, `public.*`, `*.orders`, `*.*` or `"odd.name"."x"`.
+
+        Raises:
+            BadTableRule: three parts, an empty part, a half-open quote, or `*` inside a part.
+        """
+        parts = _split(text)
+        if len(parts) == 1:
+            parts = ["public", *parts]
+        if len(parts) != 2:
+            raise BadTableRule(
+                f"{text!r} has {len(parts)} parts, wanted schema.table",
+                do='write "schema.table"; quote a part that holds a dot: "odd.name".orders',
+            )
+        return cls(parts[0], parts[1])
+
+    @property
+    def is_outright(self) -> bool:
+        """Whether the rule names exactly one table."""
+        return self.schema is not None and self.name is not None
+
+    def matches(self, table: TableName) -> bool:
+        """Whether the rule chooses the table."""
+        return self.schema in (None, table.schema) and self.name in (None, table.name)
+
+    def __str__(self) -> str:
+        schema = "*" if self.schema is None else _spell(self.schema)
+        return f"{schema}.{'*' if self.name is None else _spell(self.name)}"
+
+
+def _split(text: str) -> list[str | None]:
+    """The parts of a rule; None stands for `*`."""
+    parts: list[str | None] = []
+    rest = text.strip()
+    while True:
+        if rest.startswith('"'):
+            end = 1
+            while (end := rest.find('"', end)) != -1 and rest[end : end + 2] == '""':
+                end += 2
+            if end == -1:
+                raise BadTableRule(f"{text!r} has an open quote", do="close the quote")
+            part, rest = rest[1:end].replace('""', '"'), rest[end + 1 :]
+            quoted = True
+        else:
+            cut = rest.find(".")
+            part, rest = (rest, "") if cut == -1 else (rest[:cut], rest[cut:])
+            quoted = False
+        if not part:
+            raise BadTableRule(f"{text!r} has an empty part, wanted schema.table", do="name the table")
+        if not quoted and part != "*" and "*" in part:
+            raise BadTableRule(
+                f"{text!r} has * inside a part, wanted * as a whole part",
+                do="write schema.* or *.table, or name the tables one by one",
+            )
+        parts.append(None if part == "*" and not quoted else part)
+        if not rest:
+            return parts
+        if not rest.startswith("."):
+            raise BadTableRule(f"{text!r} goes on after a quote, wanted a dot", do="write schema.table")
+        rest = rest[1:]
+
+
+@dataclass(frozen=True)
+class TableRules:
+    """What a source follows: chosen by `include`, less `exclude`."""
+
+    include: tuple[TableRule, ...]
+    exclude: tuple[TableRule, ...] = ()
+    insert_only: tuple[TableRule, ...] = ()
+
+    def chooses(self, table: TableName) -> bool:
+        """Whether the rules choose the table at all."""
+        included = not self.include or any(rule.matches(table) for rule in self.include)
+        return included and not any(rule.matches(table) for rule in self.exclude)
+
+    def takes_inserts_only(self, table: TableName) -> bool:
+        """Whether the table is followed for its inserts alone."""
+        return any(rule.matches(table) for rule in self.insert_only)
+
+    def names_outright(self, table: TableName) -> bool:
+        """Whether a rule names this very table, so that leaving it out would be wrong."""
+        return any(rule.is_outright and rule.matches(table) for rule in self.include)
