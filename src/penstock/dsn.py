@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +28,11 @@ _VALUE_SETTINGS = (
 )
 
 
+# Only at the start: a password of a keyword string may hold "://".
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_PORT = re.compile(r"[0-9]{1,5}")
+
+
 @dataclass(frozen=True)
 class Dsn:
     """A libpq connection string that never shows its password."""
@@ -40,10 +46,11 @@ class Dsn:
         Raises:
             BadUrl: libpq cannot read it, or it names no host or database.
         """
-        scheme = text.split("://", 1)[0] if "://" in text else None
-        if scheme is not None and scheme not in ("postgres", "postgresql"):
+        text = text.strip()
+        scheme = _SCHEME.match(text)
+        if scheme is not None and scheme[1] not in ("postgres", "postgresql"):
             raise BadUrl(
-                f"the URL starts with {scheme!r}, wanted postgresql://",
+                f"the URL starts with {scheme[1]!r}, wanted postgresql://",
                 do="write postgresql://user:password@host:5432/database",
             )
         try:
@@ -58,6 +65,7 @@ class Dsn:
                 "the connection string names no database",
                 do="write postgresql://user:password@host:5432/database",
             )
+        _refuse_misread(parts, text)
         return cls(make_conninfo("", **parts))
 
     @property
@@ -104,9 +112,41 @@ class Dsn:
         return f"Dsn({self})"
 
 
+def _refuse_misread(parts: dict[str, Any], text: str) -> None:
+    """Stop where libpq took a part of the password for the host, the port or the database.
+
+    It reads `u:p@ss@host` as host `ss@host` and `u:p/ss@host` as port `p`. Such a string cannot
+    connect, and `str(dsn)` would print that part of the password.
+    """
+    ports = str(parts.get("port") or "").split(",")
+    if not all(not port or (_PORT.fullmatch(port) and 0 < int(port) < 65536) for port in ports):
+        raise BadUrl(
+            "the port is not a number from 1 to 65535",
+            do="mend the port; in user and password write %2F for /, %40 for @, %3A for :",
+        )
+    host = str(parts.get("host") or "").removeprefix("@")  # @name: abstract socket namespace
+    database = str(parts["dbname"])
+    encoded = "%40" in text or not _SCHEME.match(text)
+    if "@" in host or "://" in database or ("@" in database and not encoded):
+        raise BadUrl(
+            "the host or the database holds an @ or a URL",
+            do="in user and password write %40 for @, %2F for /, %3A for :",
+        )
+
+
+# What libpq says before it quotes the string, where those words alone say nothing.
+_CUT_SHORT = {
+    "missing": "it is neither a URL nor a list of keyword=value",
+    "unexpected spaces found in": "it holds spaces",
+    "end of string reached when looking for matching": "the [ of an address is not closed",
+}
+
+
 def _without_secrets(message: str, text: str) -> str:
     """libpq's complaint, cut where it would quote the string it was given."""
     head = message.split(":", 1)[0].split('"', 1)[0].strip()
+    if head in _CUT_SHORT:
+        return _CUT_SHORT[head]
     return head if head and head not in text else "it is not a valid connection string"
 
 

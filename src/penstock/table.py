@@ -19,8 +19,8 @@ class TableName(NamedTuple):
 
 
 def _spell(part: str) -> str:
-    """A part as a person would write it in a rule: quoted only where a dot or quote needs it."""
-    if part and not any(char in part for char in '."* '):
+    """A part as a person would write it in a rule: quoted only where it must be to read the same."""
+    if part and not any(char in '."*' or char.isspace() for char in part):
         return part
     return '"' + part.replace('"', '""') + '"'
 
@@ -81,7 +81,9 @@ def _split(text: str) -> list[str | None]:
             part, rest = (rest, "") if cut == -1 else (rest[:cut], rest[cut:])
             quoted = False
         if not part:
-            raise BadTableRule(f"{text!r} has an empty part, wanted schema.table", do="name the table")
+            raise BadTableRule(
+                f"{text!r} has an empty part, wanted schema.table", do="name the table"
+            )
         if not quoted and part != "*" and "*" in part:
             raise BadTableRule(
                 f"{text!r} has * inside a part, wanted * as a whole part",
@@ -91,7 +93,9 @@ def _split(text: str) -> list[str | None]:
         if not rest:
             return parts
         if not rest.startswith("."):
-            raise BadTableRule(f"{text!r} goes on after a quote, wanted a dot", do="write schema.table")
+            raise BadTableRule(
+                f"{text!r} goes on after a quote, wanted a dot", do="write schema.table"
+            )
         rest = rest[1:]
 
 

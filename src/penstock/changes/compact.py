@@ -1,0 +1,314 @@
+"""Net effect: the last change per key wins, field by field.
+
+What is left of a table's changes in one slice is a list of steps, to be carried out in order; within
+a step every key occurs once, so a step is one DELETE, one UPDATE and one INSERT over a set. Pure.
+
+- An unchanged TOAST value is taken from the newest earlier change of the slice that tells it, or from
+  the old row where the UPDATE sent that; else it stays unknown, and the destination keeps its own.
+- A key change is a DELETE of the old key and an INSERT of the new one. Where the new row is not wholly
+  known it is a MOVE, in a step of its own, since the missing values live in the row at the old key.
+- Without a key, a row is known by its whole content, and what counts is how many more or fewer of
+  equal rows there are in the end. Order does not matter then.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.changes.cells import ABSENT, Cells, Index, Mask, concatenate, gather
+from penstock.changes.pgoutput import DELETE, INSERT, UPDATE
+from penstock.errors import DecodeError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.changes.decode import TableChanges
+
+MOVE = b"M"[0]
+
+
+@dataclass(frozen=True)
+class Step:
+    """Rows to be applied as one set. Every key occurs once.
+
+    `operation` holds INSERT, UPDATE, DELETE or MOVE. Cells of a DELETE hold the key (or the whole row,
+    where there is no key); `old_key` is filled for MOVE only. `copies` is how many equal rows a
+    keyless DELETE takes away. `unchanged_group` points into `unchanged_columns`: which columns of
+    an UPDATE are not known and must keep their value; group 0 is none.
+    """
+
+    operation: npt.NDArray[np.uint8]
+    columns: tuple[Cells, ...]
+    old_key: tuple[Cells, ...]
+    copies: Index
+    unchanged_group: Index
+    unchanged_columns: tuple[tuple[int, ...], ...]
+
+    def __len__(self) -> int:
+        return len(self.operation)
+
+    def count(self, operation: int) -> int:
+        """How many rows have this operation."""
+        return int((self.operation == operation).sum())
+
+
+def compact(changes: TableChanges, key: Sequence[int]) -> list[Step]:
+    """The steps that have the same effect as the changes.
+
+    Args:
+        changes: all changes of one table in a slice.
+        key: which columns identify a row; empty when the table has no key.
+
+    Raises:
+        DecodeError: an UPDATE or DELETE does not tell which row it means.
+    """
+    after = _fill_from_before(changes)
+    if not key:
+        return _compact_keyless(changes, after)
+    is_insert = changes.operation == INSERT
+    if bool(is_insert.all()):
+        return _compact_span(changes, after, key, np.arange(len(changes)), None)
+
+    moves = _key_changes(changes, after, key)
+    unknown = np.zeros(len(changes), bool)
+    for cells in after:
+        unknown |= cells.is_unchanged
+    partial_moves = np.flatnonzero(moves & unknown)
+    steps: list[Step] = []
+    begin = 0
+    for run in _runs(partial_moves, changes, after, key):
+        steps += _compact_span(changes, after, key, np.arange(begin, run[0]), moves)
+        steps.append(_move_step(changes, after, key, np.array(run)))
+        begin = run[-1] + 1
+    steps += _compact_span(changes, after, key, np.arange(begin, len(changes)), moves)
+    return steps
+
+
+def _fill_from_before(changes: TableChanges) -> tuple[Cells, ...]:
+    """The new rows, with unchanged values taken from the old row where the UPDATE sent it."""
+    if not bool((changes.before[0].kind != ABSENT).any() if changes.before else False):
+        return changes.after
+    filled = []
+    for new, old in zip(changes.after, changes.before, strict=True):
+        # Only a full old row tells that a value is NULL; a key-only one says NULL for all the rest.
+        known = old.is_value | (old.is_null & changes.has_full_before)
+        usable = new.is_unchanged & known
+        filled.append(old.where(usable, new) if bool(usable.any()) else new)
+    return tuple(filled)
+
+
+def _key_changes(changes: TableChanges, after: Sequence[Cells], key: Sequence[int]) -> Mask:
+    """Which rows are an UPDATE that gives the row another key."""
+    changed = np.zeros(len(changes), bool)
+    with_before = np.flatnonzero(
+        (changes.operation == UPDATE) & (changes.before[key[0]].kind != ABSENT)
+    )
+    for column in key if len(with_before) else ():
+        old = gather(changes.data, changes.before[column].take(with_before))
+        new = gather(changes.data, after[column].take(with_before))
+        same = pc.fill_null(pc.equal(old, new), False)  # noqa: FBT003
+        changed[with_before] |= ~np.asarray(same)
+    return changed
+
+
+def _runs(
+    partial_moves: Index, changes: TableChanges, after: Sequence[Cells], key: Sequence[int]
+) -> list[list[int]]:
+    """Neighbouring moves that do not touch each other's keys, so that one step can hold them."""
+    runs: list[list[int]] = []
+    touched: set[tuple[object, ...]] = set()
+    if len(partial_moves) == 0:
+        return runs
+    old = _tuples(changes.data, [changes.before[column].take(partial_moves) for column in key])
+    new = _tuples(changes.data, [after[column].take(partial_moves) for column in key])
+    for number, row in enumerate(partial_moves.tolist()):
+        keys = {old[number], new[number]}
+        if not runs or row != runs[-1][-1] + 1 or touched & keys:
+            runs.append([])
+            touched = set()
+        runs[-1].append(row)
+        touched |= keys
+    return runs
+
+
+def _tuples(data: pa.Buffer, columns: Sequence[Cells]) -> list[tuple[object, ...]]:
+    return list(zip(*(gather(data, cells).to_pylist() for cells in columns), strict=True))
+
+
+def _move_step(
+    changes: TableChanges, after: Sequence[Cells], key: Sequence[int], rows: Index
+) -> Step:
+    columns = tuple(cells.take(rows) for cells in after)
+    group, named = _unchanged_groups(columns)
+    return Step(
+        operation=np.full(len(rows), MOVE, np.uint8),
+        columns=columns,
+        old_key=tuple(changes.before[column].take(rows) for column in key),
+        copies=np.ones(len(rows), np.int64),
+        unchanged_group=group,
+        unchanged_columns=named,
+    )
+
+
+def _compact_span(
+    changes: TableChanges,
+    after: Sequence[Cells],
+    key: Sequence[int],
+    span: Index,
+    moves: Mask | None,
+) -> list[Step]:
+    if len(span) == 0:
+        return []
+    operation = changes.operation[span]
+    if moves is None or bool((operation == INSERT).all()):
+        images = [cells.take(span) for cells in after]
+    else:
+        old_keys_of = span[moves[span]]
+        rows = np.concatenate((span, old_keys_of))
+        is_old = np.concatenate((operation == DELETE, np.ones(len(old_keys_of), bool)))
+        images = [
+            changes.before[column].take(rows).where(is_old, after[column].take(rows))
+            for column in range(len(after))
+        ]
+        became = np.where(moves[span], INSERT, operation).astype(np.uint8)
+        operation = np.concatenate((became, np.full(len(old_keys_of), DELETE, np.uint8)))
+        # The old key goes before the new one comes.
+        order = np.lexsort((~is_old, rows))
+        operation = operation[order]
+        images = [cells.take(order) for cells in images]
+    return [_net(changes.data, operation, images, key)]
+
+
+def _net(
+    data: pa.Buffer, operation: npt.NDArray[np.uint8], images: list[Cells], key: Sequence[int]
+) -> Step:
+    """One row per key from rows in order."""
+    for column in key:
+        if not bool(images[column].is_value.all()):
+            raise DecodeError("a change does not tell the key of its row")
+    identity = _identify(data, [images[column] for column in key])
+    count = len(operation)
+    order = np.argsort(identity, kind="stable")
+    grouped = identity[order]
+    is_first = np.empty(count, bool)
+    is_first[0] = True
+    np.not_equal(grouped[1:], grouped[:-1], out=is_first[1:])
+    if bool(is_first.all()):
+        return _step(operation, images)
+
+    firsts = np.flatnonzero(is_first)
+    lasts = np.append(firsts[1:], count) - 1
+    images = [_newest_known(cells, order, operation, firsts, lasts) for cells in images]
+    first_operation = operation[order[firsts]]
+    last_operation = operation[order[lasts]]
+    # A row that was not there before and is not there afterwards never was, for the destination.
+    never = (first_operation == INSERT) & (last_operation == DELETE)
+    net = np.where(
+        last_operation == DELETE, DELETE, np.where(first_operation == INSERT, INSERT, UPDATE)
+    ).astype(np.uint8)
+    keep = np.flatnonzero(~never)
+    # Back into the order of arrival, so that places in the slice ascend again.
+    keep = keep[np.argsort(order[lasts[keep]], kind="stable")]
+    return _step(net[keep], [cells.take(keep) for cells in images])
+
+
+def _newest_known(
+    cells: Cells, order: Index, operation: npt.NDArray[np.uint8], firsts: Index, lasts: Index
+) -> Cells:
+    """The last cell of each key, or where that is unchanged the newest before it that is known.
+
+    Never from before a DELETE: the row that comes after one is another row.
+    """
+    final = order[lasts]
+    if not bool(cells.is_unchanged[final].any()):
+        return cells.take(final)
+    count = len(order)
+    place = np.arange(count)
+    known = np.where(~cells.is_unchanged[order], place, -1)
+    newest = np.maximum.accumulate(known)
+    barrier = np.maximum.accumulate(np.where(operation[order] == DELETE, place, -1))
+    found = newest[lasts]
+    usable = (found >= firsts) & (found > barrier[lasts])
+    return cells.take(order[np.where(usable, found, lasts)])
+
+
+def _step(operation: npt.NDArray[np.uint8], images: Sequence[Cells]) -> Step:
+    group, named = _unchanged_groups(images)
+    return Step(
+        operation=operation,
+        columns=tuple(images),
+        old_key=(),
+        copies=np.ones(len(operation), np.int64),
+        unchanged_group=group,
+        unchanged_columns=named,
+    )
+
+
+def _unchanged_groups(images: Sequence[Cells]) -> tuple[Index, tuple[tuple[int, ...], ...]]:
+    """Which rows leave which columns alone, as small numbers; 0 is none."""
+    count = len(images[0].kind) if images else 0
+    holding = [
+        column for column, cells in enumerate(images) if bool(cells.is_unchanged.any())
+    ]
+    if not holding:
+        return np.zeros(count, np.int64), ((),)
+    flags = np.stack([images[column].is_unchanged for column in holding], axis=1)
+    patterns, group = np.unique(flags, axis=0, return_inverse=True)
+    named = [tuple(holding[i] for i in np.flatnonzero(pattern)) for pattern in patterns]
+    if () not in named:
+        return group.reshape(-1) + 1, ((), *named)
+    # np.unique sorts, so the pattern without any flag comes first.
+    return group.reshape(-1), tuple(named)
+
+
+def _identify(data: pa.Buffer, columns: Sequence[Cells]) -> Index:
+    """A number per row, equal where all the columns are equal."""
+    identity: Index | None = None
+    for cells in columns:
+        encoded = gather(data, cells).dictionary_encode(null_encoding="encode")
+        number = np.asarray(encoded.indices).astype(np.int64)
+        if identity is None:
+            identity = number
+        else:
+            combined = identity * (len(encoded.dictionary) + 1) + number
+            identity = np.unique(combined, return_inverse=True)[1].reshape(-1)
+    assert identity is not None, "a table has at least one column"
+    return identity
+
+
+def _compact_keyless(changes: TableChanges, after: Sequence[Cells]) -> list[Step]:
+    if bool((changes.operation == INSERT).all()):
+        return [_step(changes.operation, after)]
+    if not bool((changes.has_full_before | (changes.operation == INSERT)).all()):
+        raise DecodeError(f"{changes.relation.table}: a change does not tell the old row")
+    gone = np.flatnonzero(changes.operation != INSERT)
+    come = np.flatnonzero(changes.operation != DELETE)
+    images = [
+        concatenate(old.take(gone), new.take(come))
+        for old, new in zip(changes.before, after, strict=True)
+    ]
+    identity = _identify(changes.data, images)
+    sign = np.concatenate((np.full(len(gone), -1), np.full(len(come), 1)))
+    _, first, number = np.unique(identity, return_index=True, return_inverse=True)
+    balance = np.bincount(number.reshape(-1), weights=sign).astype(np.int64)
+    fewer, more = np.flatnonzero(balance < 0), np.flatnonzero(balance > 0)
+    rows = np.concatenate((first[fewer], np.repeat(first[more], balance[more])))
+    if len(rows) == 0:
+        return []
+    added = len(rows) - len(fewer)
+    return [
+        Step(
+            operation=np.array([DELETE] * len(fewer) + [INSERT] * added, np.uint8),
+            columns=tuple(cells.take(rows) for cells in images),
+            old_key=(),
+            copies=np.concatenate((-balance[fewer], np.ones(added, np.int64))),
+            unchanged_group=np.zeros(len(rows), np.int64),
+            unchanged_columns=((),),
+        )
+    ]

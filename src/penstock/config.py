@@ -1,0 +1,232 @@
+"""Read the pipeline file: expand variables, check keys, name the line at fault.
+
+Each part declares its own options; this module only looks their classes up and fills them. It
+opens no connection and touches nothing but the file. Every fault is a `PipelineFileError`, or one
+of its kinds, that names file and line; none shows a password or the value of a variable.
+"""
+
+import hashlib
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
+
+from penstock.document import Document, Mark, document_of, read_document
+from penstock.dsn import Dsn
+from penstock.errors import BadUrl, BadValue, NotThereYet, PipelineFileError
+from penstock.faults import first_fault
+from penstock.log.options import LogOptions
+from penstock.options import LocalPath, Options, fault, nearest, wanted
+from penstock.sinks.file.options import FileOptions
+from penstock.sinks.postgres.options import PostgresOptions
+from penstock.sinks.stdout.options import StdoutOptions
+from penstock.source.options import SourceOptions
+from penstock.spark.options import SparkOptions
+
+SinkOptions = PostgresOptions | FileOptions | StdoutOptions
+
+_SINK_KINDS = ("postgres", "file", "stdout")
+_LATER_SINK_KINDS = ("kafka", "nats", "search", "webhook", "delta", "iceberg", "parquet")
+
+_LONGEST_FILE = 256 * 1024
+_NAME = re.compile(r"[a-z0-9_]{1,40}")
+
+
+@dataclass(frozen=True)
+class PipelineFile:
+    """One pipeline as a person described it, checked and with every default filled in.
+
+    `state` and the paths of sinks are absolute. Written in a file, a relative path starts at the
+    file's directory, so that the same file means the same places from wherever it is used; the
+    default state, `.penstock/<name>`, is in the working directory.
+
+    `document` is what another process builds an equal PipelineFile from (`pipeline_from_document`).
+    It holds passwords: never print it.
+    """
+
+    name: str
+    state: Path
+    source_id: str
+    source: SourceOptions
+    log: LogOptions
+    sinks: dict[str, SinkOptions]
+    spark: SparkOptions
+    document: dict[str, Any] = field(repr=False)
+
+
+def read_pipeline(path: Path, environ: Mapping[str, str] = os.environ) -> PipelineFile:
+    """Read a pipeline file.
+
+    Raises:
+        PipelineFileError: or one of its kinds; the first fault in the file, with its line.
+    """
+    place = str(path)
+    document = read_document(_read_text(path, place), place, environ)
+    return _build(document, _working_directory(place) / Path(path).parent)
+
+
+def pipeline_from_document(document: dict[str, Any], place: str) -> PipelineFile:
+    """The pipeline of a document that has its variables replaced, such as another's `document`.
+
+    Errors name `place` and the path of keys, as there are no lines. Relative paths start at the
+    working directory.
+
+    Raises:
+        PipelineFileError: or one of its kinds.
+    """
+    return _build(document_of(document, place), _working_directory(place))
+
+
+def pipeline_from_urls(source: str, target: str, tables: list[str] | None = None) -> PipelineFile:
+    """The pipeline of `penstock run --source URL --target URL [--table NAME …]`.
+
+    Its name follows from hosts, ports and databases alone, so that a second run, also with
+    another password or other tables, goes on where the first one stopped. Without tables, it
+    takes `public.*`.
+
+    Raises:
+        PipelineFileError: or one of its kinds; places are `--source`, `--target`, `--table`.
+    """
+    values = {
+        "name": _name_from_urls(source, target),
+        "source": {"url": source, "tables": list(tables or ["public.*"])},
+        "sinks": {"target": {"kind": "postgres", "url": target}},
+    }
+    document = document_of(values, "--source")
+    marks = dict(document.marks)
+    for key, mark in document.marks.items():
+        if key[:2] == ("source", "tables"):
+            marks[key] = Mark("--table", key=mark.key)
+    marks["source", "url"] = Mark("--source", key="url")
+    marks["sinks", "target", "url"] = Mark("--target", key="url")
+    return _build(Document(document.values, "--source", marks), _working_directory("--source"))
+
+
+def _name_from_urls(source: str, target: str) -> str:
+    ends = []
+    for option, url in (("--source", source), ("--target", target)):
+        try:
+            ends.append(Dsn.parse(url))
+        except BadUrl as error:
+            raise BadUrl(error.what, option, error.do) from None
+    databases = [re.sub(r"[^a-z0-9]+", "_", end.database.lower())[:14] for end in ends]
+    # Two servers may have databases of the same name; the digest keeps their pipelines apart.
+    digest = hashlib.sha256(" ".join(str(end) for end in ends).encode()).hexdigest()
+    return f"{databases[0]}_to_{databases[1]}_{digest[:6]}"
+
+
+def _short_name(given: str) -> str:
+    if not _NAME.fullmatch(given):
+        raise wanted("a name of 1 to 40 of a-z, 0-9 and _")
+    return given
+
+
+def _known_kind(given: Any) -> Any:
+    if not isinstance(given, Mapping):
+        raise wanted("a mapping with a kind")
+    kind = given.get("kind")
+    now = ", ".join(_SINK_KINDS)
+    if kind in _LATER_SINK_KINDS:
+        raise fault(
+            NotThereYet(
+                f"is {kind}, which is not there yet in this version; wanted {now}",
+                do=f"use a sink of kind {now}",
+            ),
+            "kind",
+        )
+    if kind not in _SINK_KINDS:
+        if not isinstance(kind, str):
+            raise fault(BadValue(f"no kind of sink, wanted {now}", do=f"write kind: {now}"), "kind")
+        do = nearest(kind, [*_SINK_KINDS, *_LATER_SINK_KINDS])
+        raise fault(BadValue(f"{kind!r} is no kind of sink, wanted {now}", do=do), "kind")
+    return given
+
+
+def _at_least_one(given: dict[str, SinkOptions]) -> dict[str, SinkOptions]:
+    if not given:
+        raise wanted("a mapping with at least one sink")
+    return given
+
+
+_Name = Annotated[str, AfterValidator(_short_name)]
+_Sink = Annotated[SinkOptions, Field(discriminator="kind"), BeforeValidator(_known_kind)]
+
+
+class _Pipeline(Options):
+    """The top level of the file."""
+
+    later: ClassVar = {"sources": (None, {}), "modifiers": (None, [])}
+
+    name: _Name
+    state: LocalPath | None = None
+    source: SourceOptions
+    log: LogOptions = LogOptions()
+    sinks: Annotated[dict[_Name, _Sink], AfterValidator(_at_least_one)]
+    spark: SparkOptions = SparkOptions()
+
+
+def _build(document: Document, directory: Path) -> PipelineFile:
+    try:
+        filled = _Pipeline.model_validate(document.values, context={"directory": directory})
+    except ValidationError as error:
+        # Not chained: pydantic's text quotes the input.
+        raise first_fault(error, document) from None
+    state = filled.state or _working_directory(document.place) / ".penstock" / filled.name
+    return PipelineFile(
+        name=filled.name,
+        state=state,
+        source_id=filled.name,
+        source=filled.source,
+        log=filled.log,
+        sinks=filled.sinks,
+        spark=filled.spark,
+        document=_with_absolute_paths(document.values, state, filled.sinks),
+    )
+
+
+def _with_absolute_paths(
+    values: dict[str, Any], state: Path, sinks: dict[str, SinkOptions]
+) -> dict[str, Any]:
+    """The document, such that another working directory leads to the same places."""
+    written = {name: dict(given) for name, given in values["sinks"].items()}
+    for name, options in sinks.items():
+        paths = {key: str(value) for key, value in options if isinstance(value, Path)}
+        written[name].update(paths)
+    return {**values, "state": str(state), "sinks": written}
+
+
+def _read_text(path: Path, place: str) -> str:
+    try:
+        with Path(path).open("rb") as file:
+            content = file.read(_LONGEST_FILE + 1)
+    except FileNotFoundError:
+        raise PipelineFileError("there is no such file", place, "mend the path") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "not a path"
+        raise PipelineFileError(
+            f"the file cannot be read: {reason}", place, "give a file that this user may read"
+        ) from None
+    if len(content) > _LONGEST_FILE:
+        raise PipelineFileError(
+            f"the file is longer than {_LONGEST_FILE} bytes", place, "give a pipeline file"
+        )
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise PipelineFileError(
+            "the file is not UTF-8", f"{place}:{line}", "save the file as UTF-8"
+        ) from None
+
+
+def _working_directory(place: str) -> Path:
+    try:
+        return Path.cwd()
+    except OSError:
+        raise PipelineFileError(
+            "the working directory is gone", place, "change to a directory that is there"
+        ) from None

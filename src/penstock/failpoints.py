@@ -1,0 +1,57 @@
+"""Named places where a test can kill the process. Costs one look at an empty dictionary when unused.
+
+`PENSTOCK_FAULT=capture.after_seal` kills at the first passing, `PENSTOCK_FAULT=capture.after_seal:3`
+at the third. SIGKILL, so that no handler, flush or `finally` softens the blow.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+POINTS = (
+    "capture.before_seal",  # transactions received, none of them in the log
+    "capture.torn_slice",  # half of a slice written
+    "capture.after_seal",  # slice durable, server not told
+    "capture.after_acknowledge",  # server told what is safe
+    "stage.before_copy",  # executor: slice decoded, nothing staged
+    "stage.after_copy",  # executor: staged, receipt not returned
+    "deliver.after_job",  # driver: receipts in hand, no transaction begun
+    "deliver.between_steps",  # driver: one step merged, the next not
+    "deliver.before_commit",  # driver: everything merged, COMMIT not sent
+    "deliver.after_commit",  # target committed, nothing else knows
+    "file.after_append",  # documents written, position not recorded
+    "file.after_position",  # position recorded, file not renamed
+    "init.after_publication",  # publication there, slot not
+    "init.after_slot",  # slot there, target knows nothing
+)
+
+_armed: dict[str, int] = {}
+_lock = threading.Lock()
+
+
+def _read_environment() -> None:
+    for entry in filter(None, os.environ.get("PENSTOCK_FAULT", "").split(",")):
+        name, _, passing = entry.partition(":")
+        if name not in POINTS:
+            raise ValueError(f"PENSTOCK_FAULT names {name!r}, wanted one of {', '.join(POINTS)}")
+        _armed[name] = int(passing or 1)
+
+
+_read_environment()
+
+
+def is_next(name: str) -> bool:
+    """Whether the coming passing of this point will kill."""
+    return _armed.get(name) == 1
+
+
+def fault_point(name: str) -> None:
+    """Die here when the environment says so."""
+    if name not in _armed:
+        return
+    with _lock:
+        _armed[name] -= 1
+        if _armed[name] == 0:
+            os.kill(os.getpid(), signal.SIGKILL)

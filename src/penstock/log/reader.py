@@ -1,0 +1,138 @@
+"""Read the log after a position. Any number of readers, in any process, beside the writer."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from penstock.errors import LogError
+from penstock.log.segment import SEGMENT_BYTES, SliceRef, base_of, expand, list_segments, read_ref
+from penstock.log.slice import SliceKind
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from penstock.lsn import Lsn
+
+
+class LogReader:
+    """Hands out slices after a position, whole transactions only.
+
+    Slices whose transactions are wholly at or before `after` are skipped. A slice that merely
+    straddles it is handed out: who delivers drops the transactions it has.
+    """
+
+    def __init__(self, directory: Path, after: Lsn) -> None:
+        self._directory = directory
+        self._after = after
+        self._path: Path | None = None
+        self._fd: int | None = None
+        self._offset = 0
+        # Parts of a transaction whose last part has not come yet.
+        self._parts: list[SliceRef] = []
+
+    def read(self, limit_bytes: int) -> list[SliceRef]:
+        """The next slices, about `limit_bytes` of messages, empty when there is nothing new.
+
+        A transaction in parts is returned whole, whatever its size.
+
+        Raises:
+            LogError: a segment is damaged, or the log begins after the position asked for.
+        """
+        slices: list[SliceRef] = []
+        size = 0
+        while size < limit_bytes or self._parts:
+            ref = self._next()
+            if ref is None:
+                break
+            ready = self._whole(ref)
+            slices += ready
+            size += sum(part.head.data_bytes for part in ready)
+        return slices
+
+    def _whole(self, ref: SliceRef) -> list[SliceRef]:
+        """The slices that became readable with this one."""
+        head = ref.head
+        if head.kind is SliceKind.PART:
+            # A part that begins anew: the earlier ones were cut short by a lost connection.
+            self._parts = [*self._parts, ref] if head.first_ordinal else [ref]
+            return []
+        parts, self._parts = self._parts, []
+        if head.end_lsn <= self._after:
+            return []
+        if head.kind is SliceKind.LAST:
+            return [*parts, ref] if head.first_ordinal else [ref]
+        return expand(ref)
+
+    def _next(self) -> SliceRef | None:
+        if self._fd is None and not self._open_first():
+            return None
+        while True:
+            assert self._fd is not None
+            size = os.fstat(self._fd).st_size
+            ref = None
+            try:
+                if self._offset < size:
+                    ref = read_ref(self._fd, str(self._path), self._offset, size)
+            except LogError:
+                # The writer may be in the middle of cutting off a torn end; only a segment that
+                # has a successor is finished and must be sound.
+                if self._successor() is not None:
+                    raise
+                return None
+            if ref is not None:
+                self._offset = ref.end_offset
+                return ref
+            # The writer begins another segment only when this one is full: no need to look for it
+            # at every poll.
+            if size < SEGMENT_BYTES or not self._open_successor(size):
+                return None
+
+    def _open_first(self) -> bool:
+        segments = list_segments(self._directory)
+        if not segments:
+            return False
+        if base_of(segments[0]) > self._after:
+            raise LogError(
+                f"the log begins at {base_of(segments[0])}, wanted {self._after}",
+                str(self._directory),
+                "delete the log directory while penstock is stopped; the slot sends again what no "
+                "sink has",
+            )
+        first = [segment for segment in segments if base_of(segment) <= self._after][-1]
+        self._open(first)
+        return True
+
+    def _successor(self) -> Path | None:
+        assert self._path is not None
+        later = [segment for segment in list_segments(self._directory) if segment > self._path]
+        return later[0] if later else None
+
+    def _open_successor(self, size: int) -> bool:
+        successor = self._successor()
+        if successor is None:
+            return False
+        assert self._fd is not None
+        if os.fstat(self._fd).st_size != size:
+            return True  # grew between the two looks
+        if self._offset < size:
+            raise LogError(
+                f"{size - self._offset} bytes after the last whole slice",
+                f"{self._path and self._path.name} at byte {self._offset}",
+                "delete the log directory while penstock is stopped; the slot sends again what no "
+                "sink has",
+            )
+        self._open(successor)
+        return True
+
+    def _open(self, path: Path) -> None:
+        self.close()
+        self._path = path
+        self._fd = os.open(path, os.O_RDONLY)
+        self._offset = 0
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None

@@ -1,0 +1,205 @@
+"""Segment files: where slices lie, how a reader walks them, how a torn end is cut off.
+
+A segment is a file of slices, one after another, named by the LSN that everything before it ends
+at: `<16 hex digits>.segment`. Reading needs no index: headers are walked, and names are sorted.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.errors import LogError
+from penstock.log.slice import (
+    HEADER_BYTES,
+    MAGIC,
+    SliceHead,
+    SliceKind,
+    damaged,
+    decode_head,
+    meta_bytes_of,
+)
+from penstock.lsn import Lsn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SEGMENT_BYTES = 64 * 1024 * 1024
+SUFFIX = ".segment"
+SPOOL_SUFFIX = ".spool"
+# Most slices' header and meta fit; one read instead of two.
+_HEAD_GUESS = 1024
+
+
+@dataclass(frozen=True)
+class SliceRef:
+    """Where a slice lies, and its head. Small, picklable: this is what a Spark task is given."""
+
+    path: str
+    offset: int  # of the header
+    body_offset: int
+    head: SliceHead
+    # Subtransactions rolled back before the commit of a streamed transaction.
+    aborted_xids: tuple[int, ...] = ()
+
+    @property
+    def where(self) -> str:
+        """The place, for errors."""
+        return f"{Path(self.path).name} at byte {self.offset}"
+
+    @property
+    def end_offset(self) -> int:
+        """The first byte after the slice."""
+        return self.body_offset + self.head.body_bytes
+
+    def read(self) -> tuple[bytes, npt.NDArray[np.int64]]:
+        """The messages and the length of each, checked against the checksum.
+
+        Raises:
+            LogError: the bytes are not those that were written.
+        """
+        with Path(self.path).open("rb", buffering=0) as file:
+            body = os.pread(file.fileno(), self.head.body_bytes, self.body_offset)
+        if len(body) != self.head.body_bytes:
+            raise damaged(self.where, f"{len(body)} bytes, wanted {self.head.body_bytes}")
+        if zlib.crc32(body) != self.head.body_crc:
+            raise damaged(
+                self.where,
+                f"the checksum differs in transactions {self.head.first_commit_lsn} to "
+                f"{self.head.last_commit_lsn}",
+            )
+        count = self.head.message_count
+        lengths = np.frombuffer(body, dtype="<u4", count=count).astype(np.int64)
+        if int(lengths.sum()) != self.head.data_bytes:
+            raise damaged(self.where, "the lengths of the messages do not add up")
+        return body[4 * count :], lengths
+
+
+def segment_name(base_lsn: Lsn) -> str:
+    """The file name of a segment whose slices all end after `base_lsn`."""
+    return f"{base_lsn:016X}{SUFFIX}"
+
+
+def base_of(path: Path) -> Lsn:
+    """The LSN in a segment's name."""
+    return Lsn(int(path.name.removesuffix(SUFFIX), 16))
+
+
+def list_segments(directory: Path) -> list[Path]:
+    """The segments of a log, oldest first."""
+    return sorted(directory.glob(f"*{SUFFIX}"))
+
+
+def read_ref(fd: int, path: str, offset: int, size: int) -> SliceRef | None:
+    """The slice whose header is at `offset`, or None while it is not wholly there.
+
+    Raises:
+        LogError: what stands there is not a slice.
+    """
+    where = f"{Path(path).name} at byte {offset}"
+    raw = os.pread(fd, _HEAD_GUESS, offset)
+    if len(raw) < HEADER_BYTES:
+        return None
+    needed = HEADER_BYTES + meta_bytes_of(raw)
+    if needed > len(raw) and raw[:4] == MAGIC:
+        raw = os.pread(fd, needed, offset)
+    decoded = decode_head(raw, where)
+    if decoded is None:
+        return None
+    head, head_bytes = decoded
+    ref = SliceRef(path, offset, offset + head_bytes, head)
+    return ref if ref.end_offset <= size else None
+
+
+def walk(path: Path, offset: int = 0) -> Iterator[SliceRef]:
+    """Every whole slice from `offset` on.
+
+    Raises:
+        LogError: something that is not a slice stands between or after them.
+    """
+    with path.open("rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        while offset < size:
+            ref = read_ref(file.fileno(), str(path), offset, size)
+            if ref is None:
+                return
+            yield ref
+            offset = ref.end_offset
+
+
+def cut_torn_end(path: Path) -> int:
+    """Cut off a slice that a crash left half-written at the end; the number of bytes cut.
+
+    Raises:
+        LogError: the damage is not at the end: whole slices follow it.
+    """
+    size = path.stat().st_size
+    sound = 0
+    fault: LogError | None = None
+    try:
+        for ref in walk(path):
+            ref.read()
+            sound = ref.end_offset
+    except LogError as error:
+        fault = error
+    if fault is not None and _slice_follows(path, sound + 1):
+        raise fault
+    if sound < size:
+        with path.open("r+b") as file:
+            file.truncate(sound)
+            os.fsync(file.fileno())
+    return size - sound
+
+
+def _slice_follows(path: Path, offset: int) -> bool:
+    """Whether a slice with a sound header begins anywhere at or after `offset`."""
+    raw = path.read_bytes()
+    at = raw.find(MAGIC, offset)
+    while at != -1:
+        try:
+            if decode_head(raw[at:], path.name) is not None:
+                return True
+        except LogError:
+            pass  # four bytes of a row that look like our mark
+        at = raw.find(MAGIC, at + 1)
+    return False
+
+
+def expand(ref: SliceRef) -> list[SliceRef]:
+    """The slices of a streamed transaction, each told what only its commit knew."""
+    if ref.head.kind is not SliceKind.STREAMED:
+        return [ref]
+    spool = Path(ref.path).with_name(str(ref.head.meta["spool"]))
+    aborted = tuple(ref.head.meta["aborted"])
+    parts = list(walk(spool)) if spool.exists() else []
+    if len(parts) != ref.head.meta["parts"]:
+        raise damaged(spool.name, f"{len(parts)} slices, wanted {ref.head.meta['parts']}")
+    return [
+        SliceRef(
+            part.path,
+            part.offset,
+            part.body_offset,
+            SliceHead(
+                kind=SliceKind.LAST if part is parts[-1] else SliceKind.PART,
+                end_lsn=ref.head.end_lsn,
+                first_commit_lsn=ref.head.first_commit_lsn,
+                last_commit_lsn=ref.head.last_commit_lsn,
+                committed_at=ref.head.committed_at,
+                xid=ref.head.xid,
+                first_ordinal=part.head.first_ordinal,
+                carries_xids=True,
+                meta=part.head.meta,
+                message_count=part.head.message_count,
+                data_bytes=part.head.data_bytes,
+                body_crc=part.head.body_crc,
+            ),
+            aborted,
+        )
+        for part in parts
+    ]

@@ -1,0 +1,54 @@
+"""The spool of one streamed transaction: its slices, on disk, until it commits or is rolled back."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from penstock.log.segment import SPOOL_SUFFIX
+from penstock.log.slice import SliceHead, encode_slice
+from penstock.log.writer import sync_directory, unwritable, write_all
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import numpy as np
+    import numpy.typing as npt
+
+    from penstock.lsn import Lsn
+
+
+class Spool:
+    """Slices of a transaction that has not committed; nobody reads them before it does."""
+
+    def __init__(self, directory: Path, xid: int, begin_lsn: Lsn) -> None:
+        # The name holds where the transaction began to arrive: xids repeat after wraparound.
+        self.path = directory / f"{begin_lsn:016X}-{xid}{SPOOL_SUFFIX}"
+        self.part_count = 0
+        self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
+
+    def append(self, head: SliceHead, data: bytes, lengths: npt.NDArray[np.uint32]) -> None:
+        """Write one slice; it is durable only after `seal`.
+
+        Raises:
+            DiskFull: no space left.
+        """
+        try:
+            write_all(self._file, encode_slice(head, data, lengths))
+        except OSError as error:
+            raise unwritable(error, self.path.parent) from error
+        self.part_count += 1
+
+    def seal(self) -> None:
+        """Make every slice durable, before the commit that names them is."""
+        try:
+            os.fdatasync(self._file)
+            sync_directory(self.path.parent)
+        except OSError as error:
+            raise unwritable(error, self.path.parent) from error
+        os.close(self._file)
+
+    def discard(self) -> None:
+        """Remove it: the transaction was rolled back, or will be sent again."""
+        os.close(self._file)
+        self.path.unlink(missing_ok=True)

@@ -1,0 +1,188 @@
+"""Append slices to the log, durably, and delete what every sink has passed. One writer at a time."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING
+
+from penstock.errors import DiskFull, StateUnusable
+from penstock.failpoints import fault_point, is_next
+from penstock.log.segment import (
+    SEGMENT_BYTES,
+    SPOOL_SUFFIX,
+    base_of,
+    cut_torn_end,
+    list_segments,
+    segment_name,
+    walk,
+)
+from penstock.log.slice import SliceHead, SliceKind, encode_slice
+from penstock.lsn import Lsn
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import numpy as np
+    import numpy.typing as npt
+
+class LogWriter:
+    """The log's only writer.
+
+    `durable_lsn` is where everything in the log ends: the server need not send anything before it
+    again. It moves only after the bytes are on disk.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.durable_lsn = Lsn(0)
+        self.torn_bytes = 0
+        self._file: int | None = None
+        self._segment_size = 0
+
+    def open(self, start_lsn: Lsn) -> None:
+        """Open the log where it ends, or begin one at `start_lsn` when it is empty.
+
+        A slice that a crash tore is cut off, spools of transactions that never committed are
+        removed: the server sends both again.
+
+        Raises:
+            LogError: a segment is damaged elsewhere than at its end.
+            StateUnusable: the directory cannot be written.
+        """
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            segments = list_segments(self.directory)
+            if segments:
+                self.torn_bytes = cut_torn_end(segments[-1])
+                self.durable_lsn = log_end(self.directory)
+                self._remove_orphan_spools(segments)
+                self._continue(segments[-1])
+            else:
+                self.durable_lsn = start_lsn
+                self._begin_segment()
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def _remove_orphan_spools(self, segments: list[Path]) -> None:
+        named = {
+            ref.head.meta["spool"]
+            for segment in segments
+            for ref in walk(segment)
+            if ref.head.kind is SliceKind.STREAMED
+        }
+        for spool in self.directory.glob(f"*{SPOOL_SUFFIX}"):
+            if spool.name not in named:
+                spool.unlink()
+
+    def _continue(self, path: Path) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND)
+        self._segment_size = os.fstat(self._file).st_size
+
+    def _begin_segment(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+        path = self.directory / segment_name(self.durable_lsn)
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        self._segment_size = os.fstat(self._file).st_size
+        sync_directory(self.directory)
+
+    def append(self, head: SliceHead, data: bytes, lengths: npt.NDArray[np.uint32]) -> None:
+        """Make one slice durable.
+
+        Raises:
+            DiskFull: nothing was written; the transaction will be sent again.
+        """
+        assert self._file is not None, "append before open"
+        encoded = encode_slice(head, data, lengths)
+        if is_next("capture.torn_slice"):
+            os.write(self._file, encoded[: len(encoded) // 2])
+        fault_point("capture.torn_slice")
+        try:
+            write_all(self._file, encoded)
+            os.fdatasync(self._file)
+        except OSError as error:
+            os.ftruncate(self._file, self._segment_size)
+            raise self._unwritable(error) from error
+        self._segment_size += len(encoded)
+        if head.kind is SliceKind.PART:
+            return
+        self.durable_lsn = head.end_lsn
+        if self._segment_size >= SEGMENT_BYTES:
+            self._begin_segment()
+
+    def discard_before(self, lsn: Lsn) -> int:
+        """Delete segments whose every slice ends at or before `lsn`; the number deleted."""
+        segments = list_segments(self.directory)
+        count = 0
+        for segment, successor in zip(segments, segments[1:], strict=False):
+            if base_of(successor) > lsn:
+                break
+            for ref in walk(segment):
+                if ref.head.kind is SliceKind.STREAMED:
+                    (self.directory / ref.head.meta["spool"]).unlink(missing_ok=True)
+            segment.unlink()
+            count += 1
+        return count
+
+    def size_bytes(self) -> int:
+        """Bytes on disk, spools included."""
+        total = 0
+        for entry in os.scandir(self.directory):
+            try:
+                total += entry.stat().st_size
+            except FileNotFoundError:
+                continue  # a spool discarded while we looked
+        return total
+
+    def close(self) -> None:
+        """Let go of the file; everything appended is durable already."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def _unwritable(self, error: OSError) -> DiskFull | StateUnusable:
+        return unwritable(error, self.directory)
+
+
+def log_end(directory: Path) -> Lsn:
+    """Where everything in the log ends; zero when there is none. Changes nothing."""
+    segments = list_segments(directory)
+    if not segments:
+        return Lsn(0)
+    end = base_of(segments[-1])
+    for ref in walk(segments[-1]):
+        if ref.head.kind is not SliceKind.PART:
+            end = ref.head.end_lsn
+    return end
+
+
+def unwritable(error: OSError, directory: Path) -> DiskFull | StateUnusable:
+    """The error for a directory that took no more bytes."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return DiskFull(
+            "no space left to write the log; capture stopped, nothing is lost",
+            str(directory),
+            "free space on that file system, or move `state:` to a larger one, and start again",
+        )
+    return StateUnusable(
+        f"cannot write: {error.strerror}",
+        str(directory),
+        "make the directory writable for this user, or choose another `state:`",
+    )
+
+
+def write_all(fd: int, data: bytes) -> None:
+    """Write every byte; os.write may stop short on large buffers."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def sync_directory(directory: Path) -> None:
+    """Make a new or renamed file's name durable."""
+    fd = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,76 @@
+"""Build one pipeline from its file, left to right. Read this first.
+
+    source ──► log ──► Spark tasks ──► sinks
+
+Parts are made here and nowhere else; nothing is reached or touched by making them.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from penstock.errors import PenstockError
+from penstock.run.retry import mends_with_time
+from penstock.run.state import StateDirectory
+from penstock.sinks.file.options import FileOptions
+from penstock.sinks.postgres.options import PostgresOptions
+from penstock.source.connect import connect_source
+from penstock.source.description import TableDescription, describe_table
+
+if TYPE_CHECKING:
+    from penstock.config import PipelineFile
+    from penstock.dsn import Dsn
+    from penstock.sinks.sink import Sink
+    from penstock.table import TableName
+
+
+class Describer:
+    """Tells sinks how a source table is made; remembers it for when the source is away."""
+
+    def __init__(self, dsn: Dsn) -> None:
+        self._dsn = dsn
+        self._known: dict[TableName, TableDescription | None] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, table: TableName) -> TableDescription | None:
+        """The description of a table, None when the source has no such table.
+
+        Raises:
+            SourceError: the source is away, and was never asked about this table.
+        """
+        with self._lock:
+            try:
+                with connect_source(self._dsn, "penstock describe") as connection:
+                    self._known[table] = describe_table(connection, table)
+            except PenstockError as error:
+                if table not in self._known or not mends_with_time(error):
+                    raise
+            return self._known[table]
+
+
+def state_of(pipeline: PipelineFile) -> StateDirectory:
+    """The pipeline's state directory."""
+    return StateDirectory(pipeline.state, pipeline.name)
+
+
+def build_sinks(pipeline: PipelineFile) -> list[Sink]:
+    """The driver halves of the pipeline's sinks, unopened."""
+    describe = Describer(pipeline.source.url)
+    return [_build_sink(pipeline, name, describe) for name in pipeline.sinks]
+
+
+def _build_sink(pipeline: PipelineFile, name: str, describe: Describer) -> Sink:
+    options = pipeline.sinks[name]
+    if isinstance(options, PostgresOptions):
+        from penstock.sinks.postgres.sink import PostgresSink
+
+        return PostgresSink(name, options, pipeline.name, pipeline.source_id, describe)
+    if isinstance(options, FileOptions):
+        from penstock.sinks.file.sink import FileSink
+
+        return FileSink(name, options, pipeline.name, pipeline.source_id)
+    from penstock.sinks.stdout.sink import StdoutSink
+
+    position = pipeline.state / "sinks" / f"{name}.position.json"
+    return StdoutSink(name, options, pipeline.name, pipeline.source_id, position)

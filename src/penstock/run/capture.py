@@ -1,0 +1,200 @@
+"""Loop 1: a slot is followed into the log. No Spark here, and no JVM: a pause of one must never delay
+an acknowledgement."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from penstock.errors import LogFull, PenstockError
+from penstock.failpoints import fault_point
+from penstock.log.writer import LogWriter
+from penstock.lsn import Lsn
+from penstock.run.retry import BackOff, mends_with_time
+from penstock.source.assemble import Assembler
+from penstock.source.options import Acknowledge
+from penstock.source.stream import SlotStream
+
+if TYPE_CHECKING:
+    import threading
+
+    from penstock.config import PipelineFile
+    from penstock.run.membership import MembershipWatch
+    from penstock.run.state import StateDirectory
+    from penstock.source.subscription import Subscription
+
+_log = logging.getLogger(__name__)
+
+# A slice is sealed when the socket has been empty for this long, or a transaction has waited that
+# long: small enough not to be felt, large enough for one fsync to serve many transactions.
+_QUIET_SECONDS = 0.0003
+_LONGEST_WAIT_SECONDS = 0.05
+_STATUS_SECONDS = 1.0
+_WAIT_SECONDS = 0.25
+
+
+class Capture:
+    """Follows one slot until told to stop."""
+
+    def __init__(
+        self,
+        pipeline: PipelineFile,
+        state: StateDirectory,
+        subscription: Subscription,
+        start_lsn: Lsn,
+        stop: threading.Event,
+    ) -> None:
+        self._source = pipeline.source
+        self._retain_bytes = pipeline.log.retain_bytes
+        self._sinks = tuple(pipeline.sinks)
+        self._state = state
+        self._subscription = subscription
+        self._start_lsn = start_lsn
+        self._stop = stop
+        self._writer = LogWriter(state.log)
+        self._acknowledged_lsn = Lsn(0)
+        self._received_lsn = Lsn(0)
+        self._transaction_count = 0
+        self._connected = False
+        self._error: PenstockError | None = None
+        self._log_is_full = False
+
+    def run(self, watch: MembershipWatch) -> None:
+        """Capture until stopped. Faults that time mends are waited out.
+
+        Raises:
+            PenstockError: one that a person must mend.
+        """
+        self._writer.open(self._start_lsn)
+        if self._writer.torn_bytes:
+            _log.warning("cut %d bytes of a torn slice off the log", self._writer.torn_bytes)
+        self._received_lsn = self._writer.durable_lsn
+        back_off = BackOff()
+        try:
+            while not self._stop.is_set():
+                try:
+                    self._follow(watch, back_off)
+                except PenstockError as error:
+                    self._error = error
+                    self._report()
+                    if not mends_with_time(error):
+                        raise
+                    wait = back_off.next_seconds()
+                    _log.warning("%s (next attempt in %.1f s)", str(error).splitlines()[0], wait)
+                    self._stop.wait(wait)
+        finally:
+            self._connected = False
+            self._report()
+            self._writer.close()
+
+    def _follow(self, watch: MembershipWatch, back_off: BackOff) -> None:
+        """One connection, from start to end."""
+        stream = SlotStream(
+            self._source.url, self._subscription.slot, self._subscription.publications
+        )
+        assembler = Assembler(self._writer)
+        try:
+            stream.start(self._writer.durable_lsn)
+            self._connected, self._error = True, None
+            back_off.succeed()
+            _log.info("following slot %s from %s", self._subscription.slot, self._writer.durable_lsn)
+            self._pump(stream, assembler, watch)
+        finally:
+            self._connected = False
+            assembler.discard()
+            stream.close()
+
+    def _pump(self, stream: SlotStream, assembler: Assembler, watch: MembershipWatch) -> None:
+        next_status = next_beat = time.monotonic()
+        beats = stream.keepalive_count
+        while not self._stop.is_set():
+            watch.raise_if_failed()
+            if not self._log_is_full:
+                self._receive(stream, assembler)
+            else:
+                self._stop.wait(_WAIT_SECONDS)
+            now = time.monotonic()
+            if now >= next_beat:
+                next_beat = now + self._source.heartbeat_seconds
+                stream.acknowledge(
+                    assembler.received_lsn, self._safe_lsn(), request_reply=True
+                )
+            if stream.keepalive_count != beats and not assembler.in_transaction:
+                beats = stream.keepalive_count
+                # Everything before a keepalive has been sent: all that committed up to its LSN is
+                # here, and what is still open will commit after it.
+                self._advance_idle(stream, assembler)
+            if now >= next_status or stream.reply_due:
+                next_status = now + _STATUS_SECONDS
+                self._tell(stream, assembler)
+        self._tell(stream, assembler)
+
+    def _receive(self, stream: SlotStream, assembler: Assembler) -> None:
+        wait = _QUIET_SECONDS if assembler.has_whole else _WAIT_SECONDS
+        count = stream.receive(assembler, wait)
+        self._received_lsn = assembler.received_lsn
+        if assembler.has_whole and (
+            count == 0 or assembler.waiting_seconds > _LONGEST_WAIT_SECONDS
+        ):
+            fault_point("capture.before_seal")
+            assembler.seal()
+            fault_point("capture.after_seal")
+
+    def _advance_idle(self, stream: SlotStream, assembler: Assembler) -> None:
+        if stream.server_end_lsn > self._writer.durable_lsn and not assembler.has_whole:
+            assembler.mark(stream.server_end_lsn)
+
+    def _tell(self, stream: SlotStream, assembler: Assembler) -> None:
+        """Acknowledge what is safe, forget what every sink has, report."""
+        self._acknowledged_lsn = max(self._acknowledged_lsn, self._safe_lsn())
+        stream.acknowledge(assembler.received_lsn, self._acknowledged_lsn, request_reply=False)
+        fault_point("capture.after_acknowledge")
+        self._transaction_count = assembler.transaction_count
+        self._writer.discard_before(self._delivered_lsn())
+        self._watch_size()
+        self._report()
+
+    def _delivered_lsn(self) -> Lsn:
+        """What the slowest sink has, as the sinks last reported; zero while one has not."""
+        reports = [self._state.read_report(f"sinks/{name}") for name in self._sinks]
+        told = [report.get("safe_lsn") for report in reports]
+        return min((Lsn.parse(lsn) if lsn else Lsn(0) for lsn in told), default=Lsn(0))
+
+    def _safe_lsn(self) -> Lsn:
+        if self._source.acknowledge is Acknowledge.LOGGED:
+            return self._writer.durable_lsn
+        # A sink may be ahead of a log that was deleted; what we do not hold is not ours to confirm.
+        return min(self._delivered_lsn(), self._writer.durable_lsn)
+
+    def _watch_size(self) -> None:
+        size = self._writer.size_bytes()
+        was_full, self._log_is_full = self._log_is_full, size >= self._retain_bytes
+        if self._log_is_full and not was_full:
+            self._error = LogFull(
+                f"the log holds {size} bytes, at most {self._retain_bytes} are allowed; capture "
+                "waits for the sinks, and the source keeps its WAL meanwhile",
+                str(self._state.log),
+                "mend the sink or table that is behind (penstock status), or raise log.retain_bytes",
+            )
+            _log.warning("%s", str(self._error).splitlines()[0])
+        elif was_full and not self._log_is_full:
+            self._error = None
+
+    def _report(self) -> None:
+        self._state.write_report(
+            "capture",
+            {
+                "slot": self._subscription.slot,
+                "connected": self._connected,
+                "received_lsn": str(self._received_lsn),
+                "durable_lsn": str(self._writer.durable_lsn),
+                "acknowledged_lsn": str(self._acknowledged_lsn),
+                "transactions": self._transaction_count,
+                "log_bytes": self._writer.size_bytes(),
+                "error": str(self._error) if self._error else None,
+                "at": time.time(),
+            },
+        )
+
+

@@ -1,0 +1,32 @@
+"""When to try again. Decided here alone, from the error's remedy."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from penstock.errors import PenstockError, Remedy
+
+
+@dataclass
+class BackOff:
+    """Waits that double up to a limit, with some jitter; a success starts over."""
+
+    first_seconds: float = 0.2
+    limit_seconds: float = 15.0
+    attempt_count: int = 0
+
+    def next_seconds(self) -> float:
+        """How long to wait before the next attempt."""
+        wait = min(self.first_seconds * 2**self.attempt_count, self.limit_seconds)
+        self.attempt_count += 1
+        return wait * random.uniform(0.8, 1.2)  # noqa: S311
+
+    def succeed(self) -> None:
+        """The attempt worked."""
+        self.attempt_count = 0
+
+
+def mends_with_time(error: PenstockError) -> bool:
+    """Whether waiting can mend it."""
+    return error.remedy is Remedy.TIME

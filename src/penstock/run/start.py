@@ -1,0 +1,122 @@
+"""What comes before either loop: see that all is well, make what is missing, compare positions.
+
+Everything stored with a position (cluster, timeline, database, slot, its generation) is compared
+with the server before the first byte. Any difference has one named outcome.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from penstock.errors import PenstockError, PositionMissing
+from penstock.log.writer import log_end
+from penstock.lsn import Lsn
+from penstock.pipeline import state_of
+from penstock.sinks.postgres.options import PostgresOptions
+from penstock.sinks.postgres.preflight import check_target
+from penstock.source.connect import connect_source
+from penstock.source.identity import SourceIdentity, compare_identity, read_identity
+from penstock.source.options import Acknowledge
+from penstock.source.slot import SlotState, check_slot, slot_state
+from penstock.source.subscription import Subscription, ensure_subscription
+
+if TYPE_CHECKING:
+    from penstock.config import PipelineFile
+    from penstock.run.state import StateDirectory
+    from penstock.sinks.sink import Sink
+
+
+@dataclass(frozen=True)
+class Started:
+    """What both loops need to know of the source."""
+
+    subscription: Subscription
+    identity: SourceIdentity
+    slot: SlotState
+    state: StateDirectory
+
+    @property
+    def start_lsn(self) -> Lsn:
+        """Where a log that is empty begins: the slot has everything after it."""
+        return self.slot.confirmed_flush_lsn or self.subscription.created_lsn
+
+
+def start(pipeline: PipelineFile) -> Started:
+    """Check everything, then create slot and publication where they are missing. Safe to repeat.
+
+    Raises:
+        PenstockError: and nothing has been changed.
+    """
+    state = state_of(pipeline)
+    existed = state.path.exists()
+    state.claim()
+    try:
+        for options in pipeline.sinks.values():
+            if isinstance(options, PostgresOptions):
+                for fault in check_target(options.url):
+                    raise fault
+        url = pipeline.source.url
+        with connect_source(url, "penstock start") as connection:
+            subscription = ensure_subscription(connection, pipeline.name, pipeline.source.tables)
+            identity = read_identity(connection, subscription, url)
+            slot = slot_state(connection, subscription.slot)
+        check_slot(slot, subscription.slot, str(url))
+    except PenstockError:
+        if not existed:
+            shutil.rmtree(state.path, ignore_errors=True)
+        raise
+    return Started(subscription, identity, slot, state)
+
+
+class PositionCheck:
+    """Compares what a sink has stored with the source, each time the sink is opened."""
+
+    def __init__(self, pipeline: PipelineFile, started: Started) -> None:
+        self._pipeline = pipeline
+        self._started = started
+
+    def __call__(self, sink: Sink) -> Lsn:
+        """Open the sink; the position to go on from.
+
+        Raises:
+            PositionMissing: the slot has moved, but the sink knows nothing of it.
+            OtherCluster, PublicationChanged, SlotMoved: the position belongs to something else.
+        """
+        started = self._started
+        place = str(self._pipeline.source.url)
+        stored = sink.open()
+        if stored is None:
+            first = started.subscription.created_lsn
+            if started.start_lsn > first:
+                raise PositionMissing(
+                    f"the slot stands at {started.start_lsn}, but the sink holds no position",
+                    f"sink {sink.name}",
+                    "penstock teardown and init to begin anew, or restore schema penstock at the target",
+                )
+            sink.begin({key: str(value) for key, value in asdict(started.identity).items()}, first)
+            return first
+        found = stored.identity
+        compare_identity(
+            SourceIdentity(
+                found.get("system_identifier", ""),
+                int(found.get("timeline", "0")),
+                found.get("database", ""),
+                found.get("slot", ""),
+                found.get("generation", ""),
+            ),
+            started.identity,
+            place,
+        )
+        safe = min(
+            [stored.delivered_lsn, *(table.delivered_lsn for table in sink.stopped.values())]
+        )
+        if self._pipeline.source.acknowledge is Acknowledge.LOGGED:
+            safe = max(safe, self._logged_lsn())
+        check_slot(started.slot, started.subscription.slot, place, safe)
+        return stored.delivered_lsn
+
+    def _logged_lsn(self) -> Lsn:
+        """How far the log goes, when the slot was told that instead of what sinks have."""
+        return log_end(self._started.state.log)

@@ -1,0 +1,145 @@
+"""The state directory: whose it is, who works in it, and what each part last reported.
+
+    pipeline.json        whose directory this is
+    log/                 segments (penstock.log)
+    capture.lock …       held by the one process that captures, by the one that delivers
+    capture.json         what capture last reported
+    sinks/<name>.json    what each sink last reported; `safe_lsn` is what the slot may be told
+
+Reports are hints for `status` and for the other half; the sinks' own positions are the truth.
+Deleting the whole directory loses nothing.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import SecondInstance, StateOfAnother, StateUnusable
+from penstock.log.writer import unwritable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# A predecessor that was killed may take a moment to be gone.
+_LOCK_PATIENCE_SECONDS = 5.0
+
+
+class StateDirectory:
+    """Paths and small JSON files; every write is whole or not there."""
+
+    def __init__(self, path: Path, pipeline: str) -> None:
+        self.path = path
+        self.pipeline = pipeline
+        self.log = path / "log"
+
+    def claim(self) -> None:
+        """Make the directory, or see that it is ours.
+
+        Raises:
+            StateUnusable: it cannot be made or written.
+            StateOfAnother: it belongs to another pipeline.
+        """
+        owner = self.path / "pipeline.json"
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            (self.path / "sinks").mkdir(exist_ok=True)
+            if not owner.exists():
+                if any(entry.name not in ("sinks",) for entry in self.path.iterdir()):
+                    raise StateOfAnother(
+                        "the directory holds files that are not penstock's",
+                        str(self.path),
+                        "choose an empty directory for `state:`",
+                    )
+                write_json(owner, {"name": self.pipeline, "format": 1})
+            found = json.loads(owner.read_text()).get("name")
+            probe = self.path / ".writable"
+            probe.touch()
+            probe.unlink()
+        except OSError as error:
+            raise StateUnusable(
+                f"cannot use the state directory: {error.strerror}",
+                str(self.path),
+                "make it writable for this user, or choose another `state:`",
+            ) from None
+        except (ValueError, AttributeError):
+            found = None
+        if found != self.pipeline:
+            raise StateOfAnother(
+                f"the directory belongs to pipeline {found!r}, wanted {self.pipeline!r}",
+                str(self.path),
+                "choose another `state:`, or delete this directory if that pipeline is gone",
+            )
+
+    @contextmanager
+    def lock(self, role: str) -> Iterator[None]:
+        """Hold a role (`capture`, `deliver`) alone, until the process ends.
+
+        Raises:
+            SecondInstance: another process holds it.
+        """
+        path = self.path / f"{role}.lock"
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            deadline = time.monotonic() + _LOCK_PATIENCE_SECONDS
+            while not _try_lock(fd):
+                if time.monotonic() > deadline:
+                    holder = os.pread(fd, 64, 0).decode(errors="replace").strip() or "unknown"
+                    raise SecondInstance(
+                        f"another process (pid {holder}) already runs {role} of this pipeline",
+                        str(self.path),
+                        f"stop it first: kill {holder}",
+                    )
+                time.sleep(0.1)
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, str(os.getpid()).encode(), 0)
+            yield
+        finally:
+            os.close(fd)
+
+    def is_held(self, role: str) -> bool:
+        """Whether some process holds the role right now."""
+        path = self.path / f"{role}.lock"
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            return not _try_lock(fd)
+        finally:
+            os.close(fd)
+
+    def write_report(self, part: str, report: dict[str, Any]) -> None:
+        """Leave a report for others; `part` is `capture` or `sinks/<name>`."""
+        write_json(self.path / f"{part}.json", report)
+
+    def read_report(self, part: str) -> dict[str, Any]:
+        """The last report of a part, empty when there is none."""
+        try:
+            report = json.loads((self.path / f"{part}.json").read_text())
+        except (OSError, ValueError):
+            return {}
+        return report if isinstance(report, dict) else {}
+
+
+def _try_lock(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def write_json(path: Path, document: dict[str, Any]) -> None:
+    """Replace a file as a whole: a reader sees the old or the new one."""
+    scratch = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        scratch.write_text(json.dumps(document))
+        scratch.replace(path)
+    except OSError as error:
+        raise unwritable(error, path.parent) from error

@@ -1,0 +1,208 @@
+"""`penstock run` and its halves: processes and threads are started, watched and stopped here.
+
+    penstock run
+    ├── capture          child process: slot -> log
+    ├── deliver <sink>   one thread per sink: log -> Spark jobs -> sink
+    └── Spark            JVM, and its Python workers
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from penstock.errors import RunError, recognise
+from penstock.lsn import Lsn
+from penstock.pipeline import build_sinks, state_of
+from penstock.run.capture_process import CaptureProcess, capture_here
+from penstock.run.deliver import Delivery
+from penstock.run.start import PositionCheck, Started, start
+from penstock.source.connect import connect_source, source_errors
+from penstock.spark.session import start_session, stop_session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pyspark.sql import SparkSession
+
+    from penstock.config import PipelineFile
+
+_log = logging.getLogger(__name__)
+
+_WATCH_SECONDS = 0.05
+# Of the 10 s a stop may take: how long a batch under way may need before it is called off.
+_PATIENCE_SECONDS = 6.0
+
+
+@contextmanager
+def stop_on_signals() -> Iterator[threading.Event]:
+    """An event that Ctrl-C and SIGTERM set."""
+    stop = threading.Event()
+    before = {
+        number: signal.signal(number, lambda *_: stop.set())
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def run_pipeline(
+    pipeline: PipelineFile,
+    stop: threading.Event,
+    *,
+    log_format: str = "text",
+    log_level: str = "info",
+    until_caught_up: bool = False,
+    on_ready: Callable[[Started], None] | None = None,
+) -> None:
+    """Capture and deliver until stopped, or until caught up.
+
+    Raises:
+        PenstockError: what ended it; everything delivered is whole, the rest waits.
+    """
+    started = start(pipeline)
+    if on_ready is not None:
+        on_ready(started)
+    target_lsn = mark_now(pipeline) if until_caught_up else None
+    with state_of(pipeline).lock("deliver"):
+        capture = CaptureProcess(pipeline, started, log_format, log_level)
+        try:
+            _deliver(pipeline, started, stop, capture.raise_if_ended, target_lsn)
+        finally:
+            capture.stop()
+
+
+def run_capture(pipeline: PipelineFile, stop: threading.Event) -> None:
+    """Only the left half, in this process."""
+    started = start(pipeline)
+    capture_here(pipeline, started.subscription, started.start_lsn, stop)
+
+
+def run_deliver(
+    pipeline: PipelineFile, stop: threading.Event, *, until_caught_up: bool = False
+) -> None:
+    """Only the right half, in this process."""
+    started = start(pipeline)
+    target_lsn = mark_now(pipeline) if until_caught_up else None
+    with state_of(pipeline).lock("deliver"):
+        _deliver(pipeline, started, stop, lambda: None, target_lsn)
+
+
+def mark_now(pipeline: PipelineFile) -> Lsn:
+    """A position that everything committed so far lies before, and that will come down the stream."""
+    with connect_source(pipeline.source.url, "penstock mark") as connection:
+        with source_errors(connection):
+            row = connection.execute(
+                "SELECT pg_logical_emit_message(true, 'penstock', 'caught up')::text"
+            ).fetchone()
+    assert row is not None
+    return Lsn.parse(row[0])
+
+
+def _deliver(
+    pipeline: PipelineFile,
+    started: Started,
+    stop: threading.Event,
+    watch_other_half: Callable[[], None],
+    target_lsn: Lsn | None,
+) -> None:
+    session = start_session(pipeline.name, pipeline.spark, pipeline.state / "spark.log")
+    # Spark puts its own handler on SIGINT when it starts.
+    with _own_signals(stop):
+        inner_stop = threading.Event()
+        check = PositionCheck(pipeline, started)
+        loops = [
+            Delivery(session.sparkContext, sink, started.state, check, inner_stop)
+            for sink in build_sinks(pipeline)
+        ]
+        threads = [_LoopThread(loop) for loop in loops]
+        try:
+            for thread in threads:
+                thread.start()
+            _watch(threads, stop, watch_other_half, target_lsn)
+        finally:
+            inner_stop.set()
+            _end(threads, session)
+    for thread in threads:
+        thread.raise_if_failed()
+    if target_lsn is not None and not stop.is_set():
+        _raise_if_tables_wait(loops)
+
+
+@contextmanager
+def _own_signals(stop: threading.Event) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    yield
+
+
+class _LoopThread(threading.Thread):
+    """A delivery loop and how it ended."""
+
+    def __init__(self, loop: Delivery) -> None:
+        super().__init__(name=f"deliver {loop.name}", daemon=True)
+        self.loop = loop
+        self._failure: BaseException | None = None
+
+    def run(self) -> None:
+        """Deliver; keep what went wrong for the main thread."""
+        try:
+            self.loop.run()
+        except BaseException as error:  # noqa: BLE001 - handed to the main thread, which raises it
+            self._failure = error
+
+    def raise_if_failed(self) -> None:
+        """Raise what ended the loop."""
+        if self._failure is not None:
+            raise self._failure
+
+
+def _watch(
+    threads: list[_LoopThread],
+    stop: threading.Event,
+    watch_other_half: Callable[[], None],
+    target_lsn: Lsn | None,
+) -> None:
+    while not stop.wait(_WATCH_SECONDS):
+        watch_other_half()
+        for thread in threads:
+            thread.raise_if_failed()
+        if target_lsn is not None and all(
+            thread.loop.delivered_lsn >= target_lsn for thread in threads
+        ):
+            return
+
+
+def _end(threads: list[_LoopThread], session: SparkSession) -> None:
+    """Let batches under way finish, call off those that take too long, and stop Spark."""
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    if any(thread.is_alive() for thread in threads):
+        # What is called off has changed nothing: the position has not moved.
+        for thread in threads:
+            thread.loop.interrupt()
+        session.sparkContext.cancelAllJobs()
+        for thread in threads:
+            thread.join(2.0)
+    stop_session(session)
+
+
+def _raise_if_tables_wait(loops: list[Delivery]) -> None:
+    for loop in loops:
+        for table, text in loop.stopped_tables.items():
+            known = recognise(text)
+            if known is not None:
+                raise known
+            raise RunError(f"{table} is stopped", f"sink {loop.name}", "see penstock status")
+

@@ -1,0 +1,66 @@
+"""Reach the target, and say in penstock's words why it could not be reached or refuses."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+from penstock.dsn import Dsn, connect
+from penstock.errors import (
+    PenstockError,
+    SinkError,
+    SinkLoginRefused,
+    SinkPrivilegeMissing,
+)
+
+if TYPE_CHECKING:
+    Connection = psycopg.Connection[Any]
+
+_WAIT = "nothing, penstock tries again; check that the target is up and reachable"
+
+
+def connect_target(dsn: Dsn, application: str) -> Connection:
+    """An SQL connection to the target.
+
+    Raises:
+        SinkError: or the kind that says why.
+    """
+    try:
+        return connect(dsn, application)
+    except psycopg.Error as error:
+        raise classify_target_error(error, dsn) from None
+
+
+def classify_target_error(error: psycopg.Error, dsn: Dsn) -> PenstockError:
+    """The penstock error that a failure at the target means; tells no value of any row."""
+    where = str(dsn)
+    state = error.sqlstate
+    text = str(error)
+    if state in ("28P01", "28000") or "password authentication failed" in text or (
+        "no password supplied" in text or "no pg_hba.conf entry" in text
+    ):
+        return SinkLoginRefused(
+            f"the target refuses the login of role {dsn.user or '(default)'}",
+            where,
+            "check user and password in the sink's url, and pg_hba.conf of the target",
+        )
+    if state == "3D000" or ("database" in text and "does not exist" in text and state is None):
+        return SinkLoginRefused(
+            f"the target has no database {dsn.database}", where, f"CREATE DATABASE {dsn.database}"
+        )
+    if state == "42501":
+        return SinkPrivilegeMissing(
+            f"permission denied: {error.diag.message_primary}",
+            where,
+            "GRANT the role what it lacks; see docs/howto/configure-postgres.md",
+        )
+    if state is None or state[:2] in ("08", "57", "53", "40", "55", "58"):
+        return SinkError(
+            f"no answer from the target ({state or type(error).__name__})", where, _WAIT
+        )
+    return PenstockError(
+        f"the target refused a statement of penstock: SQLSTATE {state} {type(error).__name__}",
+        where,
+        "report this: it is a defect of penstock",
+    )

@@ -1,0 +1,98 @@
+"""How one source table lands in the target: the picture that driver and executors share. Pure data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.table import TableName
+
+
+@dataclass(frozen=True)
+class TargetColumn:
+    """A target column that a source column of the same name fills."""
+
+    name: str
+    # What a staging table declares: the column's type, domains resolved to their base, so that a
+    # DELETE's row of NULLs passes and checks are made where the row is written.
+    stage_type: str
+    # Postgres refuses to UPDATE a GENERATED ALWAYS identity column.
+    is_updatable: bool
+
+
+@dataclass(frozen=True)
+class TablePlan:
+    """One source table's way into the target."""
+
+    source: TableName
+    target: TableName
+    columns: tuple[TargetColumn, ...]
+    # The source's primary key, for REPLICA IDENTITY FULL, where the changes do not tell it.
+    key: tuple[str, ...]
+    # TRUNCATE is refused where another table's foreign key points here, whoever asks.
+    is_referenced: bool = False
+    # Parents before children, for a role that cannot switch foreign keys off.
+    rank: int = 0
+
+    def column(self, name: str) -> TargetColumn | None:
+        """The target column for a source column, or None when the target has none."""
+        return next((column for column in self.columns if column.name == name), None)
+
+
+@dataclass(frozen=True)
+class StagedStep:
+    """One step of one table, staged: what the driver needs to merge it.
+
+    The rows are `inline`, as COPY text, when they are few, else in the staging table `stage_table`.
+    Staging columns are called c0, c1 … (in the order of `columns`), k0, k1 … (old key), op, g, n.
+    """
+
+    table: TableName
+    kind: str  # "net": at most one row per key; "move"; "truncate"
+    columns: tuple[TargetColumn, ...] = ()
+    key: tuple[int, ...] = ()  # which of the columns identify a row; () when none do
+    has_operations: bool = False  # else every row is an INSERT
+    has_copies: bool = False
+    unchanged: tuple[tuple[int, ...], ...] = ((),)  # per group g: columns that keep their value
+    insert_count: int = 0
+    update_count: int = 0
+    delete_count: int = 0
+    inline: bytes | None = None
+    stage_table: str | None = None
+    restart_identity: bool = False
+
+    @property
+    def stage_columns(self) -> list[tuple[str, str]]:
+        """Names and types of the staging table's columns."""
+        declared: list[tuple[str, str]] = []
+        if self.has_operations:
+            declared.append(("op", '"char"'))
+        if len(self.unchanged) > 1:
+            declared.append(("g", "integer"))
+        if self.has_copies:
+            declared.append(("n", "bigint"))
+        if self.kind == "move":
+            declared += [
+                (f"k{place}", self.columns[column].stage_type)
+                for place, column in enumerate(self.key)
+            ]
+        declared += [(f"c{place}", column.stage_type) for place, column in enumerate(self.columns)]
+        return declared
+
+
+@dataclass(frozen=True)
+class RefusedTable:
+    """A table whose rows the target would not even stage; the others of the task are staged."""
+
+    table: TableName
+    code: str
+    what: str
+    where: str
+    do: str
+
+
+@dataclass(frozen=True)
+class Staged:
+    """What one task leaves for the driver: steps in the order they must be merged."""
+
+    steps: tuple[StagedStep, ...]
+    refused: tuple[RefusedTable, ...]

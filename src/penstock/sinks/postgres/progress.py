@@ -1,0 +1,200 @@
+"""penstock.progress and penstock.tables at the target: the truth about what has been delivered."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from psycopg.types.json import Jsonb
+
+from penstock.errors import PositionTaken, SecondInstance
+from penstock.lsn import Lsn
+from penstock.sinks.sink import StoppedTable, StoredPosition
+from penstock.table import TableName
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from penstock.sinks.sink import Batch
+
+    Connection = psycopg.Connection[Any]
+
+SCHEMA = """
+CREATE SCHEMA IF NOT EXISTS penstock;
+CREATE TABLE IF NOT EXISTS penstock.progress (
+    pipeline text NOT NULL,
+    source text NOT NULL,
+    delivered_lsn pg_lsn NOT NULL,
+    committed_at timestamptz,
+    changes bigint NOT NULL DEFAULT 0,
+    identity jsonb NOT NULL,
+    updated_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (pipeline, source)
+);
+CREATE TABLE IF NOT EXISTS penstock.tables (
+    pipeline text NOT NULL,
+    source text NOT NULL,
+    schema_name text NOT NULL,
+    table_name text NOT NULL,
+    state text NOT NULL,
+    delivered_lsn pg_lsn,
+    error text,
+    changed_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (pipeline, source, schema_name, table_name)
+);
+"""
+
+# Microseconds since 2000-01-01 are exact as an interval; as a float they would not be.
+_COMMITTED_AT = "timestamptz '2000-01-01 00:00:00+00' + %s * interval '1 microsecond'"
+
+
+class Progress:
+    """One pipeline's and source's rows in penstock's own tables."""
+
+    def __init__(self, pipeline: str, source: str) -> None:
+        self.pipeline = pipeline
+        self.source = source
+
+    def create(self, connection: Connection) -> None:
+        """Create penstock's schema and tables where they are missing."""
+        found = connection.execute(
+            "SELECT to_regclass('penstock.progress') IS NOT NULL"
+            " AND to_regclass('penstock.tables') IS NOT NULL"
+        ).fetchone()
+        if found is not None and found[0]:
+            return  # a role that may only write need not be able to create
+        with connection.transaction():
+            # Two pipelines may start against a new target at once.
+            connection.execute("SELECT pg_advisory_xact_lock(hashtextextended('penstock', 0))")
+            connection.execute(SCHEMA)
+
+    def claim(self, connection: Connection, place: str) -> None:
+        """Hold this pipeline at this target as long as the connection lives.
+
+        Raises:
+            SecondInstance: another session holds it.
+        """
+        key = f"penstock {self.pipeline} {self.source}"
+        row = connection.execute(
+            "SELECT pg_try_advisory_lock(hashtextextended(%s, 0))", (key,)
+        ).fetchone()
+        if row is None or not row[0]:
+            holder = connection.execute(
+                "SELECT a.pid, a.client_addr, a.backend_start::timestamptz(0) FROM pg_locks l"
+                " JOIN pg_stat_activity a USING (pid)"
+                " WHERE l.locktype = 'advisory' AND l.granted"
+                " AND ((l.classid::bigint << 32) | l.objid::bigint) = hashtextextended(%s, 0)",
+                (key,),
+            ).fetchone()
+            told = f"backend {holder[0]}, since {holder[2]} UTC" if holder else "a backend"
+            raise SecondInstance(
+                f"another process delivers pipeline {self.pipeline} there ({told})",
+                place,
+                "stop the other penstock first",
+            )
+
+    def read(self, connection: Connection) -> tuple[StoredPosition, int] | None:
+        """The stored position and the number of changes delivered; None before the first."""
+        row = connection.execute(
+            "SELECT delivered_lsn::text, identity, changes FROM penstock.progress"
+            " WHERE pipeline = %s AND source = %s",
+            (self.pipeline, self.source),
+        ).fetchone()
+        if row is None:
+            return None
+        return StoredPosition(Lsn.parse(row[0]), {k: str(v) for k, v in row[1].items()}), row[2]
+
+    def begin(self, connection: Connection, identity: Mapping[str, str], lsn: Lsn) -> None:
+        """Write the first position."""
+        connection.execute(
+            "INSERT INTO penstock.progress (pipeline, source, delivered_lsn, identity)"
+            " VALUES (%s, %s, %s::pg_lsn, %s)",
+            (self.pipeline, self.source, str(lsn), Jsonb(dict(identity))),
+        )
+
+    def advance(self, cursor: psycopg.Cursor[Any], batch: Batch, change_count: int) -> None:
+        """Move the position, inside the transaction that holds the rows.
+
+        Raises:
+            PositionTaken: it is not where this process left it.
+        """
+        cursor.execute(
+            "UPDATE penstock.progress SET delivered_lsn = %s::pg_lsn, changes = changes + %s,"
+            f" committed_at = coalesce({_COMMITTED_AT}, committed_at), updated_at = now()"
+            " WHERE pipeline = %s AND source = %s AND delivered_lsn = %s::pg_lsn",
+            (
+                str(batch.end_lsn),
+                change_count,
+                batch.committed_at or None,
+                self.pipeline,
+                self.source,
+                str(batch.after_lsn),
+            ),
+        )
+        if cursor.rowcount != 1:
+            raise PositionTaken(
+                f"the position is no longer {batch.after_lsn}",
+                f"penstock.progress, pipeline {self.pipeline}",
+                "stop the other penstock that delivers this pipeline, and start again",
+            )
+
+    def note_tables(self, cursor: psycopg.Cursor[Any], tables: list[TableName]) -> None:
+        """List tables that have begun to stream."""
+        for table in tables:
+            cursor.execute(
+                "INSERT INTO penstock.tables (pipeline, source, schema_name, table_name, state)"
+                " VALUES (%s, %s, %s, %s, 'streaming') ON CONFLICT DO NOTHING",
+                (self.pipeline, self.source, *table),
+            )
+
+    def stop_table(
+        self, cursor: psycopg.Cursor[Any], table: TableName, stopped: StoppedTable
+    ) -> None:
+        """Record that a table waits, and where."""
+        cursor.execute(
+            "INSERT INTO penstock.tables"
+            " (pipeline, source, schema_name, table_name, state, delivered_lsn, error)"
+            " VALUES (%s, %s, %s, %s, 'failed', %s::pg_lsn, %s)"
+            " ON CONFLICT (pipeline, source, schema_name, table_name) DO UPDATE SET"
+            " state = 'failed', delivered_lsn = EXCLUDED.delivered_lsn, error = EXCLUDED.error,"
+            " changed_at = now()",
+            (self.pipeline, self.source, *table, str(stopped.delivered_lsn), stopped.error),
+        )
+
+    def advance_table(
+        self, cursor: psycopg.Cursor[Any], table: TableName, after: Lsn, end: Lsn
+    ) -> None:
+        """Move a stopped table's own position."""
+        cursor.execute(
+            "UPDATE penstock.tables SET delivered_lsn = %s::pg_lsn WHERE pipeline = %s"
+            " AND source = %s AND schema_name = %s AND table_name = %s AND delivered_lsn = %s::pg_lsn",
+            (str(end), self.pipeline, self.source, *table, str(after)),
+        )
+        if cursor.rowcount != 1:
+            raise PositionTaken(
+                f"the position of {table} is no longer {after}",
+                f"penstock.tables, pipeline {self.pipeline}",
+                "stop the other penstock that delivers this pipeline, and start again",
+            )
+
+    def resume_table(self, cursor: psycopg.Cursor[Any], table: TableName) -> None:
+        """The table has caught up and flows with the others again."""
+        cursor.execute(
+            "UPDATE penstock.tables SET state = 'streaming', delivered_lsn = NULL, error = NULL,"
+            " changed_at = now() WHERE pipeline = %s AND source = %s AND schema_name = %s"
+            " AND table_name = %s",
+            (self.pipeline, self.source, *table),
+        )
+
+    def read_tables(self, connection: Connection) -> dict[TableName, tuple[str, StoppedTable | None]]:
+        """State of every table, and why and where it waits if it does."""
+        rows = connection.execute(
+            "SELECT schema_name, table_name, state, delivered_lsn::text, error FROM penstock.tables"
+            " WHERE pipeline = %s AND source = %s ORDER BY schema_name, table_name",
+            (self.pipeline, self.source),
+        )
+        found: dict[TableName, tuple[str, StoppedTable | None]] = {}
+        for schema, name, state, lsn, error in rows:
+            stopped = StoppedTable(Lsn.parse(lsn), error or "") if state == "failed" else None
+            found[TableName(schema, name)] = (state, stopped)
+        return found

@@ -1,0 +1,330 @@
+"""The driver half: one transaction per batch merges every table and moves the position.
+
+So the target only ever shows whole source transactions, all tables at the same position, and a batch
+that is repeated after a crash changes nothing: the position in the same transaction says it is there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from psycopg import sql
+
+from penstock.errors import PenstockError, Remedy, SinkError, SinkTooOld, error_classes
+from penstock.failpoints import fault_point
+from penstock.sinks.postgres import merge
+from penstock.sinks.postgres.careful import merge_table
+from penstock.sinks.postgres.connect import classify_target_error, connect_target
+from penstock.sinks.postgres.progress import Progress
+from penstock.sinks.postgres.stages import Stages
+from penstock.sinks.postgres.target import plan_table, rank_tables
+from penstock.sinks.postgres.worker import PostgresWorker
+from penstock.sinks.sink import StoppedTable, StoredPosition
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from penstock.lsn import Lsn
+    from penstock.sinks.postgres.options import PostgresOptions
+    from penstock.sinks.postgres.plan import RefusedTable, StagedStep, TablePlan
+    from penstock.sinks.postgres.target import Describe
+    from penstock.sinks.sink import Batch, Receipt
+    from penstock.table import TableName
+
+_log = logging.getLogger(__name__)
+
+OLDEST_VERSION = 140000
+# A person may alter a target table; what penstock knows of it is looked up again this often.
+_PLAN_SECONDS = 30.0
+
+
+class PostgresSink:
+    """Delivers to one Postgres."""
+
+    batch_bytes = 64 * 1024 * 1024
+
+    def __init__(
+        self, name: str, options: PostgresOptions, pipeline: str, source: str, describe: Describe
+    ) -> None:
+        self.name = name
+        self.change_count = 0
+        self.stopped: dict[TableName, StoppedTable] = {}
+        self._options = options
+        self._describe = describe
+        self._progress = Progress(pipeline, source)
+        self._plans: dict[TableName, TablePlan] = {}
+        self._planned_at: dict[TableName, float] = {}
+        self._unplanned: dict[int, dict[TableName, PenstockError]] = {}
+        self._connection: psycopg.Connection[Any] | None = None
+        self._planning: psycopg.Connection[Any] | None = None
+        self._stages = Stages()
+        self._replica_role = False
+        owner = hashlib.sha256(f"{pipeline}/{source}".encode()).hexdigest()[:8]
+        self._stage_prefix = f"stage_{owner}_"
+
+    def open(self) -> StoredPosition | None:
+        """Connect, claim the pipeline at this target, read the position."""
+        self.close()
+        dsn = self._options.url
+        connection = connect_target(dsn, "penstock deliver")
+        self._connection = connection
+        self._planning = connect_target(dsn, "penstock plan")
+        try:
+            self._require_version(connection)
+            self._progress.create(connection)
+            self._progress.claim(connection, str(dsn))
+            self._replica_role = _set_replica_role(connection)
+            self._drop_orphans(connection)
+            found = self._progress.read(connection)
+            tables = self._progress.read_tables(connection)
+        except psycopg.Error as error:
+            raise classify_target_error(error, dsn) from None
+        self.stopped = {table: stopped for table, (_, stopped) in tables.items() if stopped}
+        if found is None:
+            return None
+        self.change_count = found[1]
+        return found[0]
+
+    def begin(self, identity: Mapping[str, str], lsn: Lsn) -> None:
+        """Store the first position."""
+        self._progress.begin(self._connected(), identity, lsn)
+
+    def worker(self, batch: Batch, only: Collection[TableName] | None = None) -> PostgresWorker:
+        """The executor half, told how each table of the batch lands."""
+        wanted = set(batch.tables if only is None else only)
+        passed_over = set(batch.tables) - wanted
+        if only is None:
+            passed_over |= set(self.stopped)
+        plans: dict[TableName, TablePlan] = {}
+        for table in wanted - passed_over:
+            try:
+                plans[table] = self._plan(table)
+            except SinkError as error:
+                if only is not None or error.remedy is Remedy.TIME:
+                    raise
+                # Earlier batches may still be on their way: the table stops in its turn, at `commit`.
+                self._unplanned.setdefault(batch.number, {})[table] = error
+                passed_over.add(table)
+            except psycopg.Error as error:
+                raise classify_target_error(error, self._options.url) from None
+        return PostgresWorker(
+            self._options.url, self._stage_prefix, plans, frozenset(passed_over)
+        )
+
+    def commit(self, batch: Batch, receipts: Sequence[Receipt]) -> None:
+        """Merge, move the position, commit; table by table if all at once does not work."""
+        steps = [step for receipt in receipts for step in receipt.content.steps]
+        refused = {
+            entry.table: _error_of(entry)
+            for receipt in receipts
+            for entry in receipt.content.refused
+        }
+        refused |= self._unplanned.pop(batch.number, {})
+        refused = {table: why for table, why in refused.items() if table not in self.stopped}
+        # A table may have stopped after this batch was staged: its changes wait in the log.
+        steps = [step for step in steps if step.table not in self.stopped]
+        change_count = sum(receipt.change_count for receipt in receipts)
+        connection = self._connected()
+        fault_point("deliver.after_job")
+        try:
+            try:
+                if refused:
+                    self._commit_by_table(batch, steps, change_count, refused)
+                else:
+                    self._commit_at_once(batch, steps, change_count)
+            except (psycopg.Error, merge.RowRefused) as error:
+                if refused or not _is_about_rows(error):
+                    raise
+                self._commit_by_table(batch, steps, change_count, {})
+            fault_point("deliver.after_commit")
+            self.change_count += change_count
+            self._stages.drop_staged(connection, steps)
+        except psycopg.Error as error:
+            raise classify_target_error(error, self._options.url) from None
+
+    def commit_table(self, table: TableName, batch: Batch, receipts: Sequence[Receipt]) -> None:
+        """Catch up with a stopped table."""
+        steps = [step for receipt in receipts for step in receipt.content.steps]
+        for receipt in receipts:
+            for entry in receipt.content.refused:
+                raise _error_of(entry)
+        connection = self._connected()
+        try:
+            self._stages.prepare(connection, steps)
+            with connection.transaction(), connection.cursor() as cursor:
+                failure = merge_table(
+                    cursor, self._plan(table), steps, self._stages, self._options.on_conflict,
+                    replica_role=self._replica_role,
+                )
+                if failure is not None:
+                    raise failure
+                self._progress.advance_table(cursor, table, batch.after_lsn, batch.end_lsn)
+            self._stages.drop_staged(connection, steps)
+        except psycopg.Error as error:
+            raise classify_target_error(error, self._options.url) from None
+        self.stopped[table] = StoppedTable(batch.end_lsn, self.stopped[table].error)
+
+    def resume_table(self, table: TableName) -> None:
+        """Let the table flow with the others again."""
+        with self._connected().cursor() as cursor:
+            self._progress.resume_table(cursor, table)
+        del self.stopped[table]
+        _log.info("%s has caught up", table)
+
+    def restate_failure(self, table: TableName, error: PenstockError) -> None:
+        """The cause is still there, or another: keep what people read up to date."""
+        stopped = StoppedTable(self.stopped[table].delivered_lsn, str(error))
+        if stopped == self.stopped[table]:
+            return
+        with self._connected().cursor() as cursor:
+            self._progress.stop_table(cursor, table, stopped)
+        self.stopped[table] = stopped
+
+    def interrupt(self) -> None:
+        """Have the target give up the statement that runs; its transaction is rolled back."""
+        if self._connection is not None:
+            self._connection.cancel_safe(timeout=2.0)
+
+    def forget_plan(self, table: TableName) -> None:
+        """Look the target table up again before it is next used."""
+        self._plans.pop(table, None)
+
+    def close(self) -> None:
+        """Let go of the target."""
+        self._stages = Stages()
+        self._plans.clear()
+        self._unplanned.clear()
+        for connection in (self._connection, self._planning):
+            if connection is not None:
+                connection.close()
+        self._connection = self._planning = None
+
+    def _commit_at_once(self, batch: Batch, steps: list[StagedStep], change_count: int) -> None:
+        connection = self._connected()
+        self._stages.prepare(connection, steps)
+        with connection.transaction(), connection.cursor() as cursor:
+            self._stages.load(cursor, steps)
+            for step, stage in self._in_order(steps):
+                merge.apply(cursor, self._plans[step.table], step, stage, self._options.on_conflict)
+                fault_point("deliver.between_steps")
+            self._progress.advance(cursor, batch, change_count)
+            self._progress.note_tables(cursor, self._unlisted(steps))
+            fault_point("deliver.before_commit")
+
+    def _commit_by_table(
+        self,
+        batch: Batch,
+        steps: list[StagedStep],
+        change_count: int,
+        refused: Mapping[TableName, PenstockError],
+    ) -> None:
+        """Give each table a savepoint; one that fails stops, the others are delivered."""
+        connection = self._connected()
+        failures = dict(refused)
+        self._stages.prepare(connection, steps)
+        with connection.transaction(), connection.cursor() as cursor:
+            tables = dict.fromkeys(step.table for step in steps)
+            for table in sorted(tables, key=lambda name: self._plans[name].rank):
+                if table in failures:
+                    continue
+                failure = merge_table(
+                    cursor,
+                    self._plans[table],
+                    [step for step in steps if step.table == table],
+                    self._stages,
+                    self._options.on_conflict,
+                    replica_role=self._replica_role,
+                )
+                if failure is not None:
+                    failures[table] = failure
+            for table, error in failures.items():
+                self._progress.stop_table(
+                    cursor, table, StoppedTable(batch.after_lsn, str(error))
+                )
+            self._progress.advance(cursor, batch, change_count)
+            fault_point("deliver.before_commit")
+        for table, error in failures.items():
+            self.stopped[table] = StoppedTable(batch.after_lsn, str(error))
+            self.forget_plan(table)
+            _log.error("%s stops, the other tables go on: %s", table, error)
+
+    def _in_order(self, steps: list[StagedStep]) -> list[tuple[StagedStep, sql.Identifier]]:
+        staged = [(step, self._stages.place_of(step)) for step in steps]
+        if self._replica_role:
+            return staged
+        # Foreign keys are checked: parents first. Deletes run child first through rank as well,
+        # within `careful`, when this order is refused.
+        return sorted(staged, key=lambda pair: self._plans[pair[0].table].rank)
+
+    def _plan(self, table: TableName) -> TablePlan:
+        now = time.monotonic()
+        if table not in self._plans or now - self._planned_at[table] > _PLAN_SECONDS:
+            # A connection of its own: another thread may be in the middle of a commit.
+            connection = self._planning
+            assert connection is not None
+            self._plans[table] = plan_table(connection, self._options, table, self._describe)
+            self._planned_at[table] = now
+            if not self._replica_role:
+                self._rank(connection)
+        return self._plans[table]
+
+    def _rank(self, connection: psycopg.Connection[Any]) -> None:
+        for table, rank in rank_tables(connection, self._plans).items():
+            plan = self._plans[table]
+            self._plans[table] = type(plan)(**{**plan.__dict__, "rank": rank})
+
+    def _unlisted(self, steps: list[StagedStep]) -> list[TableName]:
+        listed = self._stages.listed
+        new = [table for table in dict.fromkeys(step.table for step in steps) if table not in listed]
+        listed.update(new)
+        return new
+
+    def _connected(self) -> psycopg.Connection[Any]:
+        if self._connection is None:
+            raise SinkError("not connected", str(self._options.url), "nothing, penstock tries again")
+        return self._connection
+
+    def _require_version(self, connection: psycopg.Connection[Any]) -> None:
+        version = connection.info.server_version
+        if version < OLDEST_VERSION:
+            raise SinkTooOld(
+                f"the target is Postgres {version // 10000}, wanted 14 or later",
+                str(self._options.url),
+                "upgrade the target",
+            )
+
+    def _drop_orphans(self, connection: psycopg.Connection[Any]) -> None:
+        """Remove what a killed predecessor has staged and nobody will merge."""
+        rows = connection.execute(
+            "SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+            " WHERE n.nspname = 'penstock' AND c.relkind = 'r' AND starts_with(c.relname, %s)",
+            (self._stage_prefix,),
+        ).fetchall()
+        for (name,) in rows:
+            connection.execute(
+                sql.SQL("DROP TABLE IF EXISTS {}").format(sql.Identifier("penstock", name))
+            )
+
+
+def _set_replica_role(connection: psycopg.Connection[Any]) -> bool:
+    """Switch triggers and foreign keys off for this session, where the role may."""
+    try:
+        connection.execute("SET session_replication_role = replica")
+    except psycopg.errors.InsufficientPrivilege:
+        return False
+    return True
+
+
+def _is_about_rows(error: Exception) -> bool:
+    """Whether some table is to blame, and not the connection or the server."""
+    if not isinstance(error, psycopg.Error):
+        return True
+    return (error.sqlstate or "")[:2] in ("21", "22", "23", "42", "44", "0A", "P0", "55", "2F", "54")
+
+
+def _error_of(entry: RefusedTable) -> PenstockError:
+    return error_classes()[entry.code](entry.what, entry.where, entry.do)

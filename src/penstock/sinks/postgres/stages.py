@@ -1,0 +1,89 @@
+"""Where staged rows are, seen from the driver: in staging tables, or brought along and put into
+temporary tables of the driver's own session, which are kept and emptied by each COMMIT."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from psycopg import sql
+
+from penstock.sinks.postgres.merge import literal
+from penstock.sinks.postgres.worker import copy_into
+
+if TYPE_CHECKING:
+    import psycopg
+
+    from penstock.sinks.postgres.plan import StagedStep
+    from penstock.table import TableName
+
+    Shape = tuple[tuple[str, str], ...]
+
+# Postgres empties every ON COMMIT DELETE ROWS table of the session at each commit, used or not.
+_MOST_TEMPORARY = 64
+_DROP_AT_ONCE = 50
+
+
+class Stages:
+    """Staging tables of one session."""
+
+    def __init__(self) -> None:
+        self.listed: set[TableName] = set()
+        self._temporary: dict[tuple[Shape, int], sql.Identifier] = {}
+        self._places: dict[int, sql.Identifier] = {}
+        self._made = 0
+
+    def prepare(self, connection: psycopg.Connection[Any], steps: list[StagedStep]) -> None:
+        """Have a temporary table for every step that brings its rows along. Outside a transaction."""
+        self._places = {}
+        taken: dict[Shape, int] = {}
+        if len(self._temporary) > _MOST_TEMPORARY:
+            connection.execute(
+                sql.SQL("DROP TABLE {}").format(sql.SQL(", ").join(self._temporary.values()))
+            )
+            self._temporary.clear()
+        for step in steps:
+            if step.stage_table is not None:
+                self._places[id(step)] = sql.Identifier("penstock", step.stage_table)
+                continue
+            if step.kind == "truncate":
+                self._places[id(step)] = sql.Identifier("penstock", "none")
+                continue
+            shape = tuple(step.stage_columns)
+            number = taken.get(shape, 0)
+            taken[shape] = number + 1
+            if (shape, number) not in self._temporary:
+                self._temporary[shape, number] = self._make(connection, shape)
+            self._places[id(step)] = self._temporary[shape, number]
+
+    def _make(self, connection: psycopg.Connection[Any], shape: Shape) -> sql.Identifier:
+        self._made += 1
+        name = f"stage_{self._made}"
+        declared = sql.SQL(", ").join(
+            sql.SQL("{} {}").format(sql.Identifier(column), sql.SQL(literal(kind)))
+            for column, kind in shape
+        )
+        connection.execute(
+            sql.SQL("CREATE TEMPORARY TABLE {} ({}) ON COMMIT DELETE ROWS").format(
+                sql.Identifier(name), declared
+            )
+        )
+        return sql.Identifier("pg_temp", name)
+
+    def load(self, cursor: psycopg.Cursor[Any], steps: list[StagedStep]) -> None:
+        """Put the rows that steps bring along into their temporary tables. Inside a transaction."""
+        for step in steps:
+            if step.inline is not None:
+                copy_into(cursor, self._places[id(step)], step.inline)
+
+    def place_of(self, step: StagedStep) -> sql.Identifier:
+        """The table that holds the step's rows."""
+        return self._places[id(step)]
+
+    def drop_staged(self, connection: psycopg.Connection[Any], steps: list[StagedStep]) -> None:
+        """Remove staging tables that have been merged."""
+        names = [step.stage_table for step in steps if step.stage_table is not None]
+        for begin in range(0, len(names), _DROP_AT_ONCE):
+            tables = [sql.Identifier("penstock", name) for name in names[begin : begin + _DROP_AT_ONCE]]
+            connection.execute(
+                sql.SQL("DROP TABLE IF EXISTS {}").format(sql.SQL(", ").join(tables))
+            )

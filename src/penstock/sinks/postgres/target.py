@@ -1,0 +1,165 @@
+"""What the target's catalog says of a table, and the plan that follows from it."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from psycopg import sql
+from psycopg.rows import namedtuple_row
+
+from penstock.errors import TargetTableMissing, TargetTableUnfit
+from penstock.sinks.postgres.create import create_table
+from penstock.sinks.postgres.options import SAME_SCHEMA, PostgresOptions
+from penstock.sinks.postgres.plan import TablePlan, TargetColumn
+from penstock.table import TableName
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import psycopg
+
+    from penstock.source.description import TableDescription
+
+    Connection = psycopg.Connection[Any]
+    Describe = Callable[[TableName], TableDescription | None]
+
+_log = logging.getLogger(__name__)
+
+# Domains down to their base type, with the domain's own modifier.
+_COLUMNS = """
+WITH RECURSIVE base(attnum, oid, modifier) AS (
+    SELECT a.attnum, a.atttypid, a.atttypmod FROM pg_attribute a
+    WHERE a.attrelid = %(oid)s AND a.attnum > 0 AND NOT a.attisdropped
+    UNION ALL
+    SELECT base.attnum, t.typbasetype, t.typtypmod
+    FROM base JOIN pg_type t ON t.oid = base.oid WHERE t.typtype = 'd'
+)
+SELECT a.attname AS name, format_type(base.oid, base.modifier) AS stage_type,
+       a.attgenerated <> '' AS is_generated, a.attidentity <> 'a' AS is_updatable
+FROM pg_attribute a
+JOIN base ON base.attnum = a.attnum
+JOIN pg_type t ON t.oid = base.oid AND t.typtype <> 'd'
+WHERE a.attrelid = %(oid)s AND a.attnum > 0 AND NOT a.attisdropped
+ORDER BY a.attnum
+"""
+
+_TABLE = """
+SELECT c.oid, c.relkind::text AS kind,
+       EXISTS (SELECT FROM pg_constraint f WHERE f.confrelid = c.oid AND f.contype = 'f')
+           AS is_referenced
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = %s AND c.relname = %s AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
+"""
+
+_REFERENCES = """
+SELECT cn.nspname, c.relname, pn.nspname, p.relname
+FROM pg_constraint f
+JOIN pg_class c ON c.oid = f.conrelid JOIN pg_namespace cn ON cn.oid = c.relnamespace
+JOIN pg_class p ON p.oid = f.confrelid JOIN pg_namespace pn ON pn.oid = p.relnamespace
+WHERE f.contype = 'f' AND c.oid <> p.oid
+"""
+
+
+def plan_table(
+    connection: Connection, options: PostgresOptions, source: TableName, describe: Describe
+) -> TablePlan:
+    """How a source table lands in the target; a missing table is created where that is allowed.
+
+    Raises:
+        TargetTableMissing: it is not there and may not or cannot be created.
+        TargetTableUnfit: it is there, but is no table.
+    """
+    target = target_name(options, source)
+    description = describe(source)
+    found = _find(connection, target)
+    wanted = options.columns_of(source)
+    if found is None:
+        if not options.create_tables or description is None:
+            why = "create_tables is false" if not options.create_tables else "the source lacks it too"
+            raise TargetTableMissing(
+                f"the target has no table {target}, and {why}",
+                str(source),
+                f"create {target} at the target, or set create_tables: true",
+            )
+        create_table(connection, description, target, wanted)
+        found = _find(connection, target)
+        assert found is not None
+    if found.kind not in ("r", "p"):
+        raise TargetTableUnfit(
+            f"{target} is no table at the target", str(source), "rename it, or choose another schema"
+        )
+    columns = _columns(connection, found.oid)
+    if wanted is not None:
+        columns = tuple(column for column in columns if column.name in wanted)
+    if description is not None:
+        _tell_ignored(description, columns, wanted, target)
+    return TablePlan(
+        source=source,
+        target=target,
+        columns=columns,
+        key=description.primary_key if description is not None else (),
+        is_referenced=found.is_referenced,
+    )
+
+
+def target_name(options: PostgresOptions, source: TableName) -> TableName:
+    """Where the table lands."""
+    schema = source.schema if options.schema_name == SAME_SCHEMA else options.schema_name
+    return TableName(schema, source.name)
+
+
+def _find(connection: Connection, target: TableName) -> Any:
+    with connection.cursor(row_factory=namedtuple_row) as cursor:
+        return cursor.execute(_TABLE, target).fetchone()
+
+
+def _columns(connection: Connection, oid: int) -> tuple[TargetColumn, ...]:
+    with connection.transaction(), connection.cursor(row_factory=namedtuple_row) as cursor:
+        # format_type leaves out a schema that is on the search_path.
+        cursor.execute("SET LOCAL search_path = ''")
+        rows: list[Any] = cursor.execute(_COLUMNS, {"oid": oid}).fetchall()
+    return tuple(
+        TargetColumn(row.name, row.stage_type, row.is_updatable)
+        for row in rows
+        if not row.is_generated
+    )
+
+
+def _tell_ignored(
+    description: TableDescription,
+    columns: tuple[TargetColumn, ...],
+    wanted: tuple[str, ...] | None,
+    target: TableName,
+) -> None:
+    have = {column.name for column in columns}
+    ignored = [
+        column.name
+        for column in description.columns
+        if column.name not in have
+        and not column.generated
+        and (wanted is None or column.name in wanted)
+    ]
+    if ignored:
+        _log.warning("%s lacks columns %s; they are ignored", target, ", ".join(ignored))
+
+
+def rank_tables(connection: Connection, plans: dict[TableName, TablePlan]) -> dict[TableName, int]:
+    """For each source table: how many tables its foreign keys lead through. Parents rank lower."""
+    parents: dict[TableName, set[TableName]] = {}
+    for child_schema, child, parent_schema, parent in connection.execute(sql.SQL(_REFERENCES)):
+        parents.setdefault(TableName(child_schema, child), set()).add(
+            TableName(parent_schema, parent)
+        )
+
+    def rank(table: TableName, above: frozenset[TableName]) -> int:
+        return max(
+            (
+                1 + rank(parent, above | {table})
+                for parent in parents.get(table, ())
+                if parent not in above
+            ),
+            default=0,
+        )
+
+    return {source: rank(plan.target, frozenset()) for source, plan in plans.items()}

@@ -1,0 +1,263 @@
+"""The executor half: changes -> net effect per key -> COPY text -> a staging table.
+
+Few rows are not staged but returned in the receipt: a small batch then costs the target one COPY into
+a temporary table of the driver's own session, and no table is made and dropped for it.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import psycopg
+import pyarrow as pa
+from psycopg import sql
+
+from penstock.changes.cells import gather
+from penstock.changes.compact import MOVE, Step, compact
+from penstock.changes.decode import Piece, TableChanges, TableTruncated
+from penstock.changes.pgoutput import DELETE, INSERT, UPDATE, Relation
+from penstock.dsn import Dsn, connect
+from penstock.errors import PenstockError, RowRefused, TargetTableUnfit
+from penstock.failpoints import fault_point
+from penstock.sinks.postgres.connect import classify_target_error
+from penstock.sinks.postgres.copytext import copy_text
+from penstock.sinks.postgres.plan import RefusedTable, Staged, StagedStep, TablePlan, TargetColumn
+from penstock.sinks.sink import Receipt
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.table import TableName
+
+# Above this, rows go to a staging table, from executor to target; below, through the driver.
+INLINE_BYTES = 256 * 1024
+
+# One connection per worker process and target, kept from task to task.
+_connections: dict[str, psycopg.Connection[Any]] = {}
+
+
+@dataclass(frozen=True)
+class PostgresWorker:
+    """What the executors are sent."""
+
+    dsn: Dsn = field(repr=False)
+    stage_prefix: str
+    plans: dict[TableName, TablePlan]
+    # Tables that are stopped, or not this batch's concern; their changes are passed over.
+    passed_over: frozenset[TableName]
+
+    def begin(self, task: int) -> PostgresTask:
+        """Start the work of one task."""
+        return PostgresTask(self, task)
+
+
+class PostgresTask:
+    """The work of one task: takes changes in order, leaves staged steps in order."""
+
+    def __init__(self, worker: PostgresWorker, task: int) -> None:
+        self._worker = worker
+        self._receipt = Receipt(task)
+        self._steps: list[StagedStep] = []
+        self._refused: dict[TableName, RefusedTable] = {}
+        self._inline_bytes = 0
+
+    def take(self, pieces: Sequence[Piece]) -> None:
+        """Stage the changes of a few slices."""
+        for piece in pieces:
+            table = piece.relation.table
+            if table in self._worker.passed_over or table in self._refused:
+                continue
+            plan = self._worker.plans[table]
+            if isinstance(piece, TableTruncated):
+                self._receipt.change_count += 1
+                self._steps.append(
+                    StagedStep(table, "truncate", restart_identity=piece.restart_identity)
+                )
+                continue
+            self._receipt.change_count += len(piece)
+            try:
+                self._stage(plan, piece)
+            except (RowRefused, TargetTableUnfit) as error:
+                self._refused[table] = RefusedTable(
+                    table, error.code, error.what, error.where, error.do
+                )
+
+    def finish(self) -> Receipt:
+        """Everything taken is staged."""
+        self._receipt.content = Staged(tuple(self._steps), tuple(self._refused.values()))
+        return self._receipt
+
+    def _stage(self, plan: TablePlan, changes: TableChanges) -> None:
+        taken = [
+            (place, target)
+            for place, column in enumerate(changes.relation.columns)
+            if (target := plan.column(column.name)) is not None
+        ]
+        key = key_of(changes.relation, plan)
+        places = [place for place, _ in taken]
+        missing = [changes.relation.columns[place].name for place in key if place not in places]
+        if missing:
+            raise TargetTableUnfit(
+                f"the target lacks key columns {', '.join(missing)}",
+                str(plan.target),
+                "add them to the target table, or to `columns:` of the sink",
+            )
+        for step in compact(changes, key):
+            staged_key = tuple(places.index(place) for place in key)
+            self._stage_step(plan, changes, step, taken, staged_key)
+
+    def _stage_step(
+        self,
+        plan: TablePlan,
+        changes: TableChanges,
+        step: Step,
+        taken: list[tuple[int, TargetColumn]],
+        key: tuple[int, ...],
+    ) -> None:
+        kind = "move" if step.count(MOVE) else "net"
+        insert_count = step.count(INSERT)
+        staged = StagedStep(
+            table=plan.source,
+            kind=kind,
+            columns=tuple(target for _, target in taken),
+            key=key,
+            has_operations=kind == "net" and insert_count < len(step),
+            has_copies=bool((step.copies != 1).any()),
+            unchanged=_positions_among(step.unchanged_columns, [place for place, _ in taken]),
+            insert_count=insert_count,
+            update_count=step.count(UPDATE),
+            delete_count=step.count(DELETE),
+        )
+        arrays = _extra_arrays(staged, step, changes)
+        arrays += [gather(changes.data, step.columns[place]) for place, _ in taken]
+        text = copy_text(arrays)
+        if self._inline_bytes + len(text) <= INLINE_BYTES:
+            self._inline_bytes += len(text)
+            self._steps.append(_replace(staged, inline=bytes(text)))
+            return
+        name = f"{self._worker.stage_prefix}{uuid.uuid4().hex[:20]}"
+        fault_point("stage.before_copy")
+        try:
+            _copy(self._connection(), name, staged, text)
+        except psycopg.DataError as error:
+            raise refusal(error, plan, staged, arrays) from None
+        except psycopg.Error as error:
+            _connections.pop(self._worker.dsn.conninfo, None)
+            raise classify_target_error(error, self._worker.dsn) from None
+        fault_point("stage.after_copy")
+        self._steps.append(_replace(staged, stage_table=name))
+
+    def _connection(self) -> psycopg.Connection[Any]:
+        dsn = self._worker.dsn
+        connection = _connections.get(dsn.conninfo)
+        if connection is None or connection.closed:
+            connection = connect(dsn, "penstock stage", autocommit=False)
+            _connections[dsn.conninfo] = connection
+        return connection
+
+
+def _replace(staged: StagedStep, **given: Any) -> StagedStep:
+    return StagedStep(**{**staged.__dict__, **given})
+
+
+def key_of(relation: Relation, plan: TablePlan) -> list[int]:
+    """Which columns of the relation identify a row; none when the whole row must."""
+    names = [column.name for column in relation.columns]
+    if relation.replica_identity == "f":
+        return [names.index(name) for name in plan.key] if set(plan.key) <= set(names) else []
+    return [place for place, column in enumerate(relation.columns) if column.in_identity]
+
+
+def _positions_among(
+    groups: tuple[tuple[int, ...], ...], places: list[int]
+) -> tuple[tuple[int, ...], ...]:
+    return tuple(
+        tuple(places.index(place) for place in group if place in places) for group in groups
+    )
+
+
+def _extra_arrays(staged: StagedStep, step: Step, changes: TableChanges) -> list[pa.Array]:
+    """The columns in front of the table's own; see StagedStep.stage_columns."""
+    arrays: list[pa.Array] = []
+    count = len(step)
+    if staged.has_operations:
+        letters = step.operation.tobytes()
+        offsets = np.arange(count + 1, dtype=np.int32)
+        arrays.append(
+            pa.Array.from_buffers(
+                pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(letters)]
+            )
+        )
+    if len(staged.unchanged) > 1:
+        arrays.append(_digits(step.unchanged_group))
+    if staged.has_copies:
+        arrays.append(_digits(step.copies))
+    if staged.kind == "move":
+        arrays += [gather(changes.data, cells) for cells in step.old_key]
+    return arrays
+
+
+def _digits(numbers: Any) -> pa.Array:
+    return pa.array(numbers).cast(pa.string()).cast(pa.binary())
+
+
+def _copy(
+    connection: psycopg.Connection[Any], name: str, staged: StagedStep, text: memoryview
+) -> None:
+    declared = sql.SQL(", ").join(
+        sql.SQL("{} {}").format(sql.Identifier(column), sql.SQL(kind))  # type: ignore[arg-type]
+        for column, kind in staged.stage_columns
+    )
+    table = sql.Identifier("penstock", name)
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute(sql.SQL("CREATE UNLOGGED TABLE {} ({})").format(table, declared))
+            copy_into(cursor, table, text)
+        connection.commit()
+    except psycopg.Error:
+        if not connection.closed:
+            connection.rollback()
+        raise
+
+
+def copy_into(cursor: psycopg.Cursor[Any], table: sql.Composable, text: memoryview | bytes) -> None:
+    """COPY the text into the table."""
+    with cursor.copy(sql.SQL("COPY {} FROM STDIN").format(table)) as copy:
+        view = memoryview(text)
+        for begin in range(0, len(view), 1 << 20):
+            copy.write(view[begin : begin + (1 << 20)])
+
+
+_LINE = re.compile(r"^COPY [^\n]*?, line (\d+)(?:, column c(\d+))?", re.MULTILINE)
+
+
+def refusal(
+    error: psycopg.Error, plan: TablePlan, staged: StagedStep, arrays: Sequence[pa.Array]
+) -> PenstockError:
+    """A row that the target's types refuse, told by its key and column, never by its values."""
+    match = _LINE.search(error.diag.context or "")
+    line = int(match[1]) - 1 if match else None
+    column = staged.columns[int(match[2])].name if match and match[2] else None
+    key = "a row"
+    first = len(staged.stage_columns) - len(staged.columns)
+    if line is not None and staged.key:
+        told = [
+            f"{staged.columns[place].name}={_text(arrays[first + place], line)}"
+            for place in staged.key
+        ]
+        key = f"key ({', '.join(told)})"
+    what = f"the target refuses column {column}" if column else "the target refuses the row"
+    return RowRefused(
+        f"{what}: SQLSTATE {error.sqlstate} {type(error).__name__}",
+        f"{plan.source} {key}",
+        f"widen the column of {plan.target}, or mend the row at the source; its changes wait in the log",
+    )
+
+
+def _text(array: pa.Array, line: int) -> str:
+    value = array[line].as_py()
+    return "NULL" if value is None else value.decode("utf-8", "replace")

@@ -1,0 +1,133 @@
+"""What a sink is: an executor half that takes changes and returns a receipt, a driver half that
+commits receipts. Both are plain objects, so both can also run in one process.
+
+A sink must not know where changes come from: not the source, not the log, not the run.
+
+Life of a sink, on the driver unless said otherwise:
+
+    open()                once, before anything else; again after a SinkError that time mends
+      its answer          where to go on from; the sink's own position is the truth
+    worker()              for each batch; what it returns is pickled and sent to the executors
+      begin(), take() …   on an executor, in slice order; may run twice for the same slices
+      finish()            on an executor; the receipt travels back
+    commit()              for each batch, in order, at most once for a position; either all of the
+                          batch is delivered and the position moves, or nothing has happened
+    close()               once, whatever happened before
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from penstock.lsn import Lsn
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from penstock.changes.decode import Piece
+    from penstock.errors import PenstockError
+    from penstock.table import TableName
+
+
+@dataclass
+class Receipt:
+    """What a task has done and where it left it. Small: it travels through the driver."""
+
+    task: int
+    change_count: int = 0
+    seconds: dict[str, float] = field(default_factory=dict)
+    content: Any = None
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A run of whole transactions: everything after `after_lsn` up to `end_lsn`."""
+
+    number: int
+    after_lsn: Lsn
+    end_lsn: Lsn
+    committed_at: int  # of the last commit in it, microseconds since 2000-01-01; 0 when there is none
+    tables: frozenset[TableName]
+
+
+@dataclass(frozen=True)
+class StoredPosition:
+    """How far a sink has got, and in which source: cluster, database, slot, its generation."""
+
+    delivered_lsn: Lsn
+    identity: dict[str, str]
+
+
+@dataclass(frozen=True)
+class StoppedTable:
+    """A table that waits in the log while the others go on."""
+
+    delivered_lsn: Lsn
+    error: str
+
+
+class TaskHalf(Protocol):
+    """Takes the changes of one task, in order."""
+
+    def take(self, pieces: Sequence[Piece]) -> None:
+        """Take the changes of a few slices. They come in the order of their slices."""
+
+    def finish(self) -> Receipt:
+        """Everything taken is where `commit` will find it."""
+
+
+class Worker(Protocol):
+    """The executor half, as it is sent to the executors: picklable, and without open connections."""
+
+    def begin(self, task: int) -> TaskHalf:
+        """Start the work of one task."""
+
+
+class Sink(Protocol):
+    """The driver half."""
+
+    name: str
+    change_count: int  # delivered since the beginning, as far as the sink remembers
+    stopped: dict[TableName, StoppedTable]  # empty for ever, in a sink that cannot stop one table
+    batch_bytes: int  # how much a batch may hold before latency suffers
+
+    def open(self) -> StoredPosition | None:
+        """Reach the destination and claim it; where to go on from, None before the first `begin`.
+
+        Raises:
+            SinkError: or one of its kinds.
+            SecondInstance: another process delivers this pipeline there.
+        """
+
+    def begin(self, identity: Mapping[str, str], lsn: Lsn) -> None:
+        """Store the first position, of a source known by `identity`."""
+
+    def worker(self, batch: Batch, only: Collection[TableName] | None = None) -> Worker:
+        """The executor half for this batch; `only` restricts it to tables that catch up."""
+
+    def commit(self, batch: Batch, receipts: Sequence[Receipt]) -> None:
+        """Deliver what the receipts stand for, and move the position, as one.
+
+        Raises:
+            SinkError: nothing has happened; `open` and go on from the position.
+        """
+
+    def commit_table(self, table: TableName, batch: Batch, receipts: Sequence[Receipt]) -> None:
+        """Deliver the changes of one stopped table up to `batch.end_lsn`, and move its position.
+
+        Raises:
+            SinkError: RowRefused, for one, when the cause is still there; nothing has happened.
+        """
+
+    def resume_table(self, table: TableName) -> None:
+        """The table has caught up with the position of the others."""
+
+    def restate_failure(self, table: TableName, error: PenstockError) -> None:
+        """A stopped table was tried again and refused again."""
+
+    def interrupt(self) -> None:
+        """Call off a commit that takes too long; called from another thread, changes nothing."""
+
+    def close(self) -> None:
+        """Let go of everything."""

@@ -1,0 +1,368 @@
+"""Put messages together into slices: whole transactions, self-contained, bounded. No socket, no file.
+
+Messages arrive one by one and are kept as raw bytes. Only their kind is looked at, and what tells
+where transactions begin and end. Memory is one slice's buffer, whatever the size of a transaction:
+one that outgrows it goes to the log in parts, one that the server streams before its commit goes to
+a spool of its own.
+"""
+
+from __future__ import annotations
+
+import time
+from array import array
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from penstock.changes.pgoutput import (
+    BEGIN,
+    COMMIT,
+    DELETE,
+    INSERT,
+    MESSAGE,
+    RELATION,
+    ROW_KINDS,
+    STREAM_ABORT,
+    STREAM_COMMIT,
+    STREAM_START,
+    STREAM_STOP,
+    TRUNCATE,
+    UPDATE,
+    Begin,
+    parse_begin,
+    parse_commit,
+    parse_relation,
+    parse_stream_abort,
+    parse_stream_commit,
+    parse_stream_start,
+    parse_truncate,
+    relation_oid,
+)
+from penstock.errors import DecodeError
+from penstock.log.slice import SliceHead, SliceKind
+from penstock.log.spool import Spool
+from penstock.lsn import Lsn
+
+if TYPE_CHECKING:
+    from penstock.log.writer import LogWriter
+
+SLICE_BYTES = 8 * 1024 * 1024
+# Rows can be tiny; a task's arrays grow with their number.
+SLICE_MESSAGES = 100_000
+
+
+@dataclass
+class _Buffer:
+    """Messages on their way into a slice, and the Relation messages known when they began."""
+
+    carries_xids: bool = False
+    data: bytearray = field(default_factory=bytearray)
+    lengths: array[int] = field(default_factory=lambda: array("I"))
+    relations: dict[int, bytes] = field(default_factory=dict)
+    arrived: list[tuple[int, int, bytes]] = field(default_factory=list)
+    row_count: int = 0  # of the transaction so far, in slices that are sealed
+
+    def add(self, message: memoryview) -> None:
+        self.data += message
+        self.lengths.append(len(message))
+
+    def add_relation(self, message: memoryview) -> None:
+        oid = relation_oid(message, carries_xid=self.carries_xids)
+        self.arrived.append((len(self.lengths), oid, bytes(message)))
+        self.add(message)
+
+    def cut(
+        self, message_count: int, data_bytes: int
+    ) -> tuple[bytes, np.ndarray, dict[str, object], int]:
+        """Take the first messages out: their bytes, lengths, meta and number of rows.
+
+        The Relation messages that their rows need and that came earlier are put in front.
+        """
+        data = bytes(memoryview(self.data)[:data_bytes])
+        lengths = np.array(self.lengths[:message_count], np.uint32)
+        row_count, used = self._used(data, lengths)
+        front = [self.relations[oid] for oid in sorted(used) if oid in self.relations]
+        for index, oid, raw in self.arrived:
+            if index < message_count:
+                self.relations[oid] = raw
+        named = [
+            [oid, *parse_relation(self.relations[oid], carries_xid=self.carries_xids).table]
+            for oid in sorted(used)
+            if oid in self.relations
+        ]
+        del self.data[:data_bytes]
+        del self.lengths[:message_count]
+        self.arrived = [
+            (index - message_count, oid, raw)
+            for index, oid, raw in self.arrived
+            if index >= message_count
+        ]
+        if front:
+            data = b"".join((*front, data))
+            lengths = np.concatenate((np.array([len(raw) for raw in front], np.uint32), lengths))
+        return data, lengths, {"relations": named, "rows": row_count}, row_count
+
+    def _used(self, data: bytes, lengths: np.ndarray) -> tuple[int, set[int]]:
+        """How many rows, and of which tables."""
+        if len(lengths) == 0:
+            return 0, set()
+        shift = 4 if self.carries_xids else 0
+        starts = np.cumsum(lengths, dtype=np.int64) - lengths
+        raw = np.frombuffer(data, np.uint8)
+        kinds = raw[starts]
+        is_row = (kinds == INSERT) | (kinds == UPDATE) | (kinds == DELETE)
+        at = starts[is_row] + 1 + shift
+        oids = np.zeros(len(at), np.int64)
+        for byte in range(4):
+            oids = (oids << 8) | raw[at + byte]
+        used = set(np.unique(oids).tolist())
+        truncates = np.flatnonzero(kinds == TRUNCATE).tolist()
+        for index in truncates:
+            message = data[starts[index] : starts[index] + lengths[index]]
+            used.update(parse_truncate(message, carries_xid=self.carries_xids).relation_oids)
+        return int(is_row.sum()) + len(truncates), used
+
+
+@dataclass
+class _Streamed:
+    """A transaction that arrives before it commits."""
+
+    buffer: _Buffer
+    spool: Spool
+    aborted: list[int] = field(default_factory=list)
+
+
+class Assembler:
+    """Takes messages, gives slices to the log.
+
+    `received_lsn` is the end of the last commit taken; `in_transaction` tells whether the messages
+    stop in the middle of one. One assembler lives as long as one connection.
+    """
+
+    def __init__(self, log: LogWriter) -> None:
+        self._log = log
+        self.received_lsn = log.durable_lsn
+        self.transaction_count = 0
+        self._main = _Buffer()
+        self._streamed: dict[int, _Streamed] = {}
+        self._current: _Buffer = self._main
+        self._current_xid = 0
+        self._open: Begin | None = None
+        # Where the whole transactions in the main buffer end.
+        self._whole_messages = 0
+        self._whole_bytes = 0
+        self._first_commit_lsn = Lsn(0)
+        self._last_commit_lsn = Lsn(0)
+        self._committed_at = 0
+        self._oldest_at = 0.0
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether the next message belongs to a transaction that has begun to arrive."""
+        return self._open is not None or self._current is not self._main
+
+    @property
+    def has_whole(self) -> bool:
+        """Whether a slice could be sealed now."""
+        return self._whole_messages > 0
+
+    @property
+    def waiting_seconds(self) -> float:
+        """How long the oldest unsealed transaction has waited."""
+        return time.monotonic() - self._oldest_at if self._whole_messages else 0.0
+
+    def add(self, message: memoryview) -> None:
+        """Take the next message of the stream."""
+        kind = message[0]
+        buffer = self._current
+        if kind in ROW_KINDS:
+            buffer.data += message
+            buffer.lengths.append(len(message))
+            if len(buffer.data) >= SLICE_BYTES or len(buffer.lengths) >= SLICE_MESSAGES:
+                self._overflow()
+        elif kind == BEGIN:
+            self._begin(message)
+        elif kind == COMMIT:
+            self._commit(message)
+        elif kind == RELATION:
+            buffer.add_relation(message)
+        elif kind == STREAM_START:
+            self._start_stream(parse_stream_start(message))
+        elif kind == STREAM_STOP:
+            self._current, self._current_xid = self._main, 0
+        elif kind == STREAM_COMMIT:
+            self._commit_streamed(message)
+        elif kind == STREAM_ABORT:
+            self._abort_streamed(*parse_stream_abort(message))
+        else:
+            buffer.add(message)
+            if kind == MESSAGE and not self.in_transaction:
+                self._end_of_message(message)
+
+    def _begin(self, message: memoryview) -> None:
+        if self._open is not None:
+            raise DecodeError("a transaction begins inside another")
+        self._open = parse_begin(message)
+        self._main.row_count = 0
+        self._main.add(message)
+
+    def _commit(self, message: memoryview) -> None:
+        if self._open is None:
+            raise DecodeError("a Commit message without its Begin")
+        commit = parse_commit(message)
+        self._main.add(message)
+        self.received_lsn = commit.end_lsn
+        self.transaction_count += 1
+        if self._main.row_count:
+            self._append_part(SliceKind.LAST, commit.end_lsn)
+        else:
+            if self._whole_messages == 0:
+                self._first_commit_lsn = commit.commit_lsn
+                self._oldest_at = time.monotonic()
+            self._last_commit_lsn = commit.commit_lsn
+            self._committed_at = commit.committed_at
+            self._mark_whole()
+        self._open = None
+        if len(self._main.data) >= SLICE_BYTES or len(self._main.lengths) >= SLICE_MESSAGES:
+            self.seal()
+
+    def _end_of_message(self, message: memoryview) -> None:
+        # M | flags u8 | lsn u64 | …: a message outside any transaction is its own position.
+        lsn = Lsn(int.from_bytes(message[2:10], "big"))
+        self.received_lsn = max(self.received_lsn, lsn)
+        if self._whole_messages == 0:
+            self._oldest_at = time.monotonic()
+        self._mark_whole()
+
+    def _mark_whole(self) -> None:
+        self._whole_messages = len(self._main.lengths)
+        self._whole_bytes = len(self._main.data)
+
+    def seal(self) -> None:
+        """Make the whole transactions received so far durable, as one slice."""
+        if self._whole_messages == 0:
+            return
+        data, lengths, meta, _ = self._main.cut(self._whole_messages, self._whole_bytes)
+        self._log.append(
+            SliceHead(
+                kind=SliceKind.WHOLE,
+                # An open transaction has not moved this: only commits do.
+                end_lsn=self.received_lsn,
+                first_commit_lsn=self._first_commit_lsn,
+                last_commit_lsn=self._last_commit_lsn,
+                committed_at=self._committed_at,
+                meta=meta,
+            ),
+            data,
+            lengths,
+        )
+        self._whole_messages = self._whole_bytes = 0
+
+    def mark(self, end_lsn: Lsn) -> None:
+        """Record that nothing happened up to `end_lsn`, so that an idle source still advances."""
+        self.seal()
+        if end_lsn > self._log.durable_lsn:
+            self.received_lsn = max(self.received_lsn, end_lsn)
+            self._log.append(
+                SliceHead(kind=SliceKind.MARKER, end_lsn=end_lsn), b"", np.zeros(0, np.uint32)
+            )
+
+    def _overflow(self) -> None:
+        if self._current is not self._main:
+            self._spool_part(self._streamed[self._current_xid])
+            return
+        self.seal()
+        if len(self._main.data) >= SLICE_BYTES or len(self._main.lengths) >= SLICE_MESSAGES:
+            self._append_part(SliceKind.PART, self._log.durable_lsn)
+
+    def _append_part(self, kind: SliceKind, end_lsn: Lsn) -> None:
+        """Seal what has arrived of the open transaction."""
+        assert self._open is not None
+        self.seal()
+        buffer = self._main
+        data, lengths, meta, row_count = buffer.cut(len(buffer.lengths), len(buffer.data))
+        self._log.append(
+            SliceHead(
+                kind=kind,
+                end_lsn=end_lsn,
+                first_commit_lsn=self._open.commit_lsn,
+                last_commit_lsn=self._open.commit_lsn,
+                committed_at=self._open.committed_at,
+                xid=self._open.xid,
+                first_ordinal=buffer.row_count,
+                meta=meta,
+            ),
+            data,
+            lengths,
+        )
+        buffer.row_count += row_count
+
+    def _start_stream(self, xid: int) -> None:
+        if xid not in self._streamed:
+            spool = Spool(self._log.directory, xid, self.received_lsn)
+            self._streamed[xid] = _Streamed(_Buffer(carries_xids=True), spool)
+        self._current, self._current_xid = self._streamed[xid].buffer, xid
+
+    def _spool_part(self, streamed: _Streamed) -> None:
+        buffer = streamed.buffer
+        data, lengths, meta, row_count = buffer.cut(len(buffer.lengths), len(buffer.data))
+        streamed.spool.append(
+            SliceHead(
+                kind=SliceKind.PART,
+                end_lsn=Lsn(0),
+                first_ordinal=buffer.row_count,
+                carries_xids=True,
+                meta=meta,
+            ),
+            data,
+            lengths,
+        )
+        buffer.row_count += row_count
+
+    def _commit_streamed(self, message: memoryview) -> None:
+        commit = parse_stream_commit(message)
+        streamed = self._streamed.pop(commit.xid, None)
+        if streamed is None:
+            raise DecodeError(f"a Stream Commit of transaction {commit.xid}, which never started")
+        self.seal()
+        self._spool_part(streamed)
+        streamed.spool.seal()
+        # The server takes these as told from now on, and will not repeat them outside the stream.
+        for oid, raw in streamed.buffer.relations.items():
+            self._main.relations[oid] = raw[:1] + raw[5:]
+        self.received_lsn = commit.end_lsn
+        self.transaction_count += 1
+        self._log.append(
+            SliceHead(
+                kind=SliceKind.STREAMED,
+                end_lsn=commit.end_lsn,
+                first_commit_lsn=commit.commit_lsn,
+                last_commit_lsn=commit.commit_lsn,
+                committed_at=commit.committed_at,
+                xid=commit.xid,
+                meta={
+                    "spool": streamed.spool.path.name,
+                    "parts": streamed.spool.part_count,
+                    "aborted": sorted(set(streamed.aborted)),
+                },
+            ),
+            b"",
+            np.zeros(0, np.uint32),
+        )
+
+    def _abort_streamed(self, xid: int, subxid: int) -> None:
+        streamed = self._streamed.get(xid)
+        if streamed is None:
+            return  # rolled back before any of it was sent
+        if subxid == xid:
+            streamed.spool.discard()
+            del self._streamed[xid]
+        else:
+            streamed.aborted.append(subxid)
+
+    def discard(self) -> None:
+        """Remove what is not durable: the connection is gone, and the server will repeat it."""
+        for streamed in self._streamed.values():
+            streamed.spool.discard()
+        self._streamed.clear()

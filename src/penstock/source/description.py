@@ -1,0 +1,264 @@
+"""How a table of the source is made: enough to make one like it elsewhere. Reads only.
+
+Types are spelled with their schema unless they are Postgres's own, whatever the search_path of the
+connection: format_type leaves out a schema that is on it.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from psycopg.rows import namedtuple_row
+
+from penstock.source.connect import source_errors
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import psycopg
+
+    from penstock.table import TableName
+
+    Connection = psycopg.Connection[Any]
+
+TypeKind = Literal["base", "enum", "domain", "composite", "range", "multirange", "other"]
+
+_TYPE_KINDS: dict[str, TypeKind] = {
+    "b": "base",
+    "c": "composite",
+    "d": "domain",
+    "e": "enum",
+    "m": "multirange",
+    "r": "range",
+}
+
+_TABLE = """
+SELECT c.oid, c.relkind::text AS kind, c.relreplident::text AS replica_identity
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = %s AND c.relname = %s AND c.relkind IN ('r', 'p')
+"""
+
+_COLUMNS = """
+SELECT a.attname AS name, format_type(a.atttypid, a.atttypmod) AS type, a.atttypid AS type_oid,
+       t.typtype::text AS type_kind, a.attnotnull AS not_null, a.attgenerated::text AS generated,
+       a.attidentity::text AS identity, a.attnum AS number,
+       CASE WHEN a.attgenerated <> '' THEN pg_get_expr(d.adbin, d.adrelid) END AS expression
+FROM pg_attribute a
+JOIN pg_type t ON t.oid = a.atttypid
+LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped
+ORDER BY a.attnum
+"""
+
+_KEYS = """
+SELECT i.indisprimary AS is_primary, i.indisreplident AS is_identity,
+       (i.indkey::int2[])[0:i.indnkeyatts - 1] AS numbers
+FROM pg_index i
+WHERE i.indrelid = %s AND (i.indisprimary OR i.indisreplident) AND i.indisvalid
+"""
+
+# Every type that the columns need, however deep: array elements, bases of domains, fields of
+# composites, subtypes of ranges.
+_USER_TYPES = """
+WITH RECURSIVE needed(oid) AS (
+    SELECT atttypid FROM pg_attribute WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped
+    UNION
+    SELECT part.oid FROM needed JOIN pg_type t ON t.oid = needed.oid
+    CROSS JOIN LATERAL (
+        SELECT t.typelem WHERE t.typcategory = 'A'
+        UNION ALL SELECT t.typbasetype WHERE t.typtype = 'd'
+        UNION ALL SELECT a.atttypid FROM pg_attribute a WHERE t.typtype = 'c'
+            AND a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped
+        UNION ALL SELECT rngsubtype FROM pg_range WHERE rngtypid = t.oid
+        UNION ALL SELECT rngtypid FROM pg_range WHERE rngmultitypid = t.oid
+    ) AS part(oid)
+    WHERE part.oid <> 0
+)
+SELECT t.oid, n.nspname AS schema, t.typname AS name, t.typtype::text AS kind,
+       t.typcategory = 'A' AND t.typelem <> 0 AS is_array,
+       CASE WHEN t.typtype = 'c' THEN (SELECT relkind = 'c' FROM pg_class WHERE oid = t.typrelid)
+            END AS is_free_composite,
+       CASE t.typtype
+           WHEN 'd' THEN format_type(t.typbasetype, t.typtypmod)
+           WHEN 'r' THEN (SELECT format_type(rngsubtype, NULL) FROM pg_range WHERE rngtypid = t.oid)
+           END AS base,
+       ARRAY(SELECT enumlabel::text FROM pg_enum WHERE enumtypid = t.oid ORDER BY enumsortorder)
+           AS labels,
+       ARRAY(SELECT a.attname::text FROM pg_attribute a WHERE t.typtype = 'c'
+             AND a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped
+             ORDER BY a.attnum) AS field_names,
+       ARRAY(SELECT format_type(a.atttypid, a.atttypmod) FROM pg_attribute a WHERE t.typtype = 'c'
+             AND a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped
+             ORDER BY a.attnum) AS field_types,
+       ARRAY(SELECT a.atttypid FROM pg_attribute a WHERE t.typtype = 'c'
+             AND a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped
+             UNION SELECT t.typelem WHERE t.typcategory = 'A'
+             UNION SELECT t.typbasetype WHERE t.typtype = 'd'
+             UNION SELECT rngsubtype FROM pg_range WHERE rngtypid = t.oid
+             UNION SELECT rngtypid FROM pg_range WHERE rngmultitypid = t.oid) AS parts,
+       (SELECT e.extname FROM pg_depend d JOIN pg_extension e ON e.oid = d.refobjid
+        WHERE d.classid = 'pg_type'::regclass AND d.objid = t.oid
+          AND d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e') AS extension
+FROM needed JOIN pg_type t ON t.oid = needed.oid JOIN pg_namespace n ON n.oid = t.typnamespace
+WHERE n.nspname NOT IN ('pg_catalog', 'information_schema')
+ORDER BY n.nspname, t.typname
+"""
+
+
+class TypeName(NamedTuple):
+    """Schema and name of a type as the catalog spells them, unquoted."""
+
+    schema: str
+    name: str
+
+
+class Field(NamedTuple):
+    """One field of a composite type; `type` is SQL text."""
+
+    name: str
+    type: str
+
+
+@dataclass(frozen=True)
+class UserType:
+    """A type that is not Postgres's own, and what is needed to make it again.
+
+    `base` (SQL text) is what a domain or a range is made over. `other` cannot be made from this:
+    a base type, or the row type of a table. `extension` names the extension that brings the type.
+    """
+
+    name: TypeName
+    kind: Literal["enum", "domain", "composite", "range", "other"]
+    labels: tuple[str, ...] = ()
+    base: str = ""
+    fields: tuple[Field, ...] = ()
+    extension: str | None = None
+
+
+@dataclass(frozen=True)
+class ColumnDescription:
+    """One column; `type` is SQL text with its modifier, `expression` that of a generated column."""
+
+    name: str
+    type: str
+    type_oid: int
+    type_kind: TypeKind
+    not_null: bool
+    generated: str  # '' | 's' stored | 'v' virtual: such columns are not in the stream
+    identity: str  # '' | 'a' always | 'd' by default
+    expression: str | None = None
+
+
+@dataclass(frozen=True)
+class TableDescription:
+    """A table, its key, and the types it needs in an order in which they can be made.
+
+    `key_columns` are what updates and deletes are recognised by: the replica identity index where
+    the table is set to one, else the primary key, else (). `primary_key` is the primary key.
+    """
+
+    name: TableName
+    oid: int
+    kind: str
+    replica_identity: str
+    columns: tuple[ColumnDescription, ...]
+    key_columns: tuple[str, ...]
+    primary_key: tuple[str, ...]
+    user_types: tuple[UserType, ...]
+
+
+def describe_table(connection: Connection, name: TableName) -> TableDescription | None:
+    """The table as it is now, or None when there is no such table."""
+    with (
+        source_errors(connection),
+        _qualified_types(connection),
+        connection.cursor(row_factory=namedtuple_row) as cursor,
+    ):
+        table: Any = cursor.execute(_TABLE, name).fetchone()
+        if table is None:
+            return None
+        rows: list[Any] = cursor.execute(_COLUMNS, (table.oid,)).fetchall()
+        keys: list[Any] = cursor.execute(_KEYS, (table.oid,)).fetchall()
+        types: list[Any] = cursor.execute(_USER_TYPES, (table.oid,)).fetchall()
+    names = {row.number: row.name for row in rows}
+    primary = _key_of([key for key in keys if key.is_primary], names)
+    identity = _key_of([key for key in keys if key.is_identity], names)
+    return TableDescription(
+        name=name,
+        oid=table.oid,
+        kind=table.kind,
+        replica_identity=table.replica_identity,
+        columns=tuple(_column(row) for row in rows),
+        key_columns=identity if table.replica_identity == "i" and identity else primary,
+        primary_key=primary,
+        user_types=_in_order_of_need(types),
+    )
+
+
+@contextmanager
+def _qualified_types(connection: Connection) -> Iterator[None]:
+    """An empty search_path for one transaction, or for our part of the caller's."""
+    with connection.transaction():
+        row = connection.execute("SELECT pg_catalog.current_setting('search_path')").fetchone()
+        before = row[0] if row else ""
+        connection.execute("SELECT pg_catalog.set_config('search_path', '', true)")
+        yield
+        connection.execute("SELECT pg_catalog.set_config('search_path', %s, true)", (before,))
+
+
+def _column(row: Any) -> ColumnDescription:
+    return ColumnDescription(
+        name=row.name,
+        type=row.type,
+        type_oid=row.type_oid,
+        type_kind=_TYPE_KINDS.get(row.type_kind, "other"),
+        not_null=row.not_null,
+        generated=row.generated,
+        identity=row.identity,
+        expression=row.expression,
+    )
+
+
+def _key_of(keys: list[Any], names: dict[int, str]) -> tuple[str, ...]:
+    return tuple(names[number] for number in keys[0].numbers) if keys else ()
+
+
+def _in_order_of_need(rows: list[Any]) -> tuple[UserType, ...]:
+    """Each type after those it is made of. Arrays and multiranges come with their own type."""
+    waiting = {row.oid: row for row in rows}
+    made: list[UserType] = []
+
+    def make(oid: int) -> None:
+        row = waiting.pop(oid, None)
+        if row is None:
+            return
+        for part in row.parts:
+            make(part)
+        if not row.is_array and row.kind != "m":
+            made.append(_user_type(row))
+
+    for row in rows:
+        make(row.oid)
+    return tuple(made)
+
+
+def _user_type(row: Any) -> UserType:
+    kind: Literal["enum", "domain", "composite", "range", "other"] = "other"
+    if row.kind == "e":
+        kind = "enum"
+    elif row.kind == "d":
+        kind = "domain"
+    elif row.kind == "r":
+        kind = "range"
+    elif row.is_free_composite:
+        kind = "composite"
+    return UserType(
+        name=TypeName(row.schema, row.name),
+        kind=kind,
+        labels=tuple(row.labels),
+        base=row.base or "",
+        fields=tuple(map(Field, row.field_names, row.field_types)),
+        extension=row.extension,
+    )

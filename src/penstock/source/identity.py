@@ -1,0 +1,114 @@
+"""Whose changes these are: cluster, timeline, database, slot and generation, stored with a position.
+
+Any difference between what is stored and what answers has one named outcome; none is passed over.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from psycopg import errors
+
+from penstock.errors import OtherCluster, PublicationChanged
+from penstock.source.connect import source_errors
+from penstock.source.refusals import START_ANEW
+
+if TYPE_CHECKING:
+    from penstock.dsn import Dsn
+    from penstock.source.subscription import Subscription
+
+    Connection = psycopg.Connection[Any]
+
+# The name of the current WAL file begins with the timeline that is written now; pg_control_checkpoint
+# still shows the old one for a while after a promotion.
+_PRIMARY = "SELECT substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)"
+_STANDBY = "SELECT to_hex(min_recovery_end_timeline) FROM pg_control_recovery()"
+
+
+@dataclass(frozen=True)
+class SourceIdentity:
+    """What is stored with a position and compared on start."""
+
+    system_identifier: str
+    timeline: int
+    database: str
+    slot: str
+    generation: str
+
+
+def read_identity(
+    connection: Connection, subscription: Subscription, dsn: Dsn | None = None
+) -> SourceIdentity:
+    """The identity of what answers now.
+
+    `dsn` is needed only where execution of pg_control_system was revoked; a replication connection
+    then tells the same.
+    """
+    with source_errors(connection):
+        try:
+            system, timeline = _by_sql(connection)
+        except errors.InsufficientPrivilege:
+            if dsn is None:
+                raise
+            system, timeline = identify_system(dsn)
+        database = _value(connection, "SELECT current_database()")
+    return SourceIdentity(system, timeline, database, subscription.slot, subscription.generation)
+
+
+def compare_identity(stored: SourceIdentity, found: SourceIdentity, place: str) -> None:
+    """Refuse to go on from a position that belongs to something else.
+
+    Raises:
+        OtherCluster: another cluster, timeline or database answers.
+        PublicationChanged: slot or publication were made anew.
+    """
+    for part, before, after in (
+        ("system identifier", stored.system_identifier, found.system_identifier),
+        ("database", stored.database, found.database),
+        ("timeline", str(stored.timeline), str(found.timeline)),
+    ):
+        if before != after:
+            raise OtherCluster(
+                f"{part} is {after}, wanted {before}",
+                place,
+                "put the former server into the url; if this one replaces it"
+                " (promotion, restore), penstock teardown, then init",
+            )
+    for part, before, after in (
+        ("generation", stored.generation, found.generation),
+        ("slot", stored.slot, found.slot),
+    ):
+        if before != after:
+            raise PublicationChanged(
+                f"{part} is {after}, wanted {before}: made anew since the last delivery",
+                place,
+                START_ANEW,
+            )
+
+
+def identify_system(dsn: Dsn) -> tuple[str, int]:
+    """System identifier and timeline as IDENTIFY_SYSTEM tells them, over a replication connection.
+
+    Raises:
+        psycopg.Error: no such connection, or something that is not a walsender answers.
+    """
+    conninfo = dsn.for_values("penstock check", replication="database")
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        result = connection.pgconn.exec_(b"IDENTIFY_SYSTEM")
+        if result.status != psycopg.pq.ExecStatus.TUPLES_OK:
+            raise errors.error_from_result(result)
+        system, timeline = result.get_value(0, 0) or b"", result.get_value(0, 1) or b"0"
+    return system.decode(), int(timeline)
+
+
+def _by_sql(connection: Connection) -> tuple[str, int]:
+    system = _value(connection, "SELECT system_identifier::text FROM pg_control_system()")
+    standby = _value(connection, "SELECT pg_is_in_recovery()")
+    return system, int(_value(connection, _STANDBY if standby else _PRIMARY), 16)
+
+
+def _value(connection: Connection, query: str) -> Any:
+    row = connection.execute(query).fetchone()
+    return None if row is None else row[0]

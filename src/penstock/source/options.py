@@ -1,0 +1,78 @@
+"""What a person may say about a source. Knows no server and no file."""
+
+import enum
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from penstock.errors import BadTableRule
+from penstock.options import DsnOption, Options, RuleOption, Seconds, fault, not_yet, wanted
+from penstock.table import TableRules
+
+
+class Acknowledge(enum.Enum):
+    """What the slot is told: the position of the slowest sink, or of the log."""
+
+    DELIVERED = "delivered"
+    LOGGED = "logged"
+
+
+class TableChoice(Options):
+    """`tables:`, a list of what to include or both lists."""
+
+    include: tuple[RuleOption, ...] = ()
+    exclude: tuple[RuleOption, ...] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_list(cls, given: Any) -> Any:
+        if isinstance(given, str):
+            raise wanted('a list such as ["public.*"]')
+        return {"include": given} if isinstance(given, list | tuple) else given
+
+    @model_validator(mode="after")
+    def _choose_something(self) -> Self:
+        if not self.include and not self.exclude:
+            raise fault(
+                BadTableRule(
+                    "no table is named, wanted at least one to include or exclude",
+                    do='write tables: ["public.*"], or name the tables one by one',
+                )
+            )
+        return self
+
+
+class SnapshotOptions(Options):
+    """`snapshot:`, how tables are copied before they are followed; so far they are not."""
+
+    later: ClassVar = {"parallel": (), "max_rows_per_second": ()}
+
+    mode: Annotated[Literal["never"], not_yet("initial", now="never")] = "never"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_mode(cls, given: Any) -> Any:
+        return {"mode": given} if isinstance(given, str) else given
+
+
+class SchemaOptions(Options):
+    """`schema:`, how changes of a table's shape are noticed; so far they are not."""
+
+    tracking: Annotated[Literal["off"], not_yet("triggers", "relation", now="off")] = "off"
+
+
+class SourceOptions(Options):
+    """One Postgres to follow, and which of its tables."""
+
+    url: DsnOption
+    chosen: TableChoice = Field(default={}, alias="tables", validate_default=True)
+    insert_only: tuple[RuleOption, ...] = ()
+    snapshot: SnapshotOptions = SnapshotOptions()
+    schema_options: SchemaOptions = Field(default=SchemaOptions(), alias="schema")
+    acknowledge: Acknowledge = Acknowledge.DELIVERED
+    heartbeat_seconds: Seconds = 10.0
+
+    @property
+    def tables(self) -> TableRules:
+        """Which tables are followed, and which of them for their inserts alone."""
+        return TableRules(self.chosen.include, self.chosen.exclude, self.insert_only)

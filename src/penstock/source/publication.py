@@ -1,0 +1,222 @@
+"""The publications of a subscription: their names, their stamp, their members, their statements.
+
+There are two from the start, one for tables followed in full and one for tables followed for their
+inserts. The second cannot be added later: pgoutput looks a publication up as of the change it
+decodes, and before version 18 fails for good on a change older than the publication.
+
+The stamp is a comment: {"penstock": 1, "generation": uuid, "slot": name, "created_lsn": "0/…"}.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from psycopg import sql
+from psycopg.rows import namedtuple_row
+
+from penstock.errors import BadValue, PublicationChanged
+from penstock.lsn import Lsn
+from penstock.source.connect import place_of, source_errors
+from penstock.source.refusals import START_ANEW
+from penstock.table import TableName
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    import psycopg
+
+    Connection = psycopg.Connection[Any]
+
+_STAMP_VERSION = 1
+# 63 bytes for a name, less "penstock_", "_inserts" and the slot's "_" with 8 digits.
+_LONGEST_NAME = 45
+
+UPDATES = "insert, update, delete, truncate"
+INSERTS = "insert"
+
+# One row for each publication and member; a publication without members gives one row.
+# What a person may have added to a member (columns, row filter) exists from version 15 on.
+_READ = """
+SELECT p.pubname AS publication, obj_description(p.oid, 'pg_publication') AS stamp,
+       concat_ws(', ', CASE WHEN pubinsert THEN 'insert' END, CASE WHEN pubupdate THEN 'update' END,
+                 CASE WHEN pubdelete THEN 'delete' END, CASE WHEN pubtruncate THEN 'truncate' END)
+           AS operations,
+       p.pubviaroot AND NOT p.puballtables AS is_ours_in_form,
+       r.prrelid AS oid, n.nspname AS schema, c.relname AS name,
+       coalesce(to_jsonb(r) ->> 'prqual', to_jsonb(r) ->> 'prattrs') IS NOT NULL AS is_narrowed
+FROM pg_publication p
+LEFT JOIN (pg_publication_rel r JOIN pg_class c ON c.oid = r.prrelid
+           JOIN pg_namespace n ON n.oid = c.relnamespace) ON r.prpubid = p.oid
+WHERE p.pubname = ANY (%s)
+"""
+
+
+class PublicationNames(NamedTuple):
+    """The two publications of a pipeline, in the order in which the stream names them."""
+
+    updates: str
+    inserts: str
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """What the comment of both publications says."""
+
+    generation: str
+    slot: str
+    created_lsn: Lsn | None  # None until the slot is known to exist
+
+    def with_created_lsn(self, lsn: Lsn) -> Stamp:
+        """The stamp of a finished subscription."""
+        return replace(self, created_lsn=lsn)
+
+    def text(self) -> str:
+        """The comment."""
+        lsn = None if self.created_lsn is None else str(self.created_lsn)
+        return json.dumps(
+            {
+                "penstock": _STAMP_VERSION,
+                "generation": self.generation,
+                "slot": self.slot,
+                "created_lsn": lsn,
+            }
+        )
+
+    @classmethod
+    def parse(cls, text: str | None) -> Stamp | None:
+        """The stamp in a comment, or None when the comment is not one of ours."""
+        try:
+            read = json.loads(text or "")
+            if read["penstock"] != _STAMP_VERSION:
+                return None
+            lsn = read["created_lsn"]
+            return cls(str(read["generation"]), str(read["slot"]), lsn and Lsn.parse(lsn))
+        except (ValueError, KeyError, TypeError):
+            return None
+
+
+@dataclass(frozen=True)
+class Publications:
+    """Both publications as the catalog has them now; members by oid."""
+
+    stamp: Stamp
+    updates: Mapping[int, TableName]
+    inserts: Mapping[int, TableName]
+
+
+def publication_names(name: str) -> PublicationNames:
+    """The names that the pipeline's name gives.
+
+    Raises:
+        BadValue: the name does not fit into the name of a slot.
+    """
+    allowed = name.isascii() and name.replace("_", "").isalnum() and name == name.lower()
+    if not allowed or len(name) > _LONGEST_NAME:
+        raise BadValue(
+            f"name is {name!r}, wanted at most {_LONGEST_NAME} of a-z, 0-9 and _",
+            do="give the pipeline another name",
+        )
+    return PublicationNames(f"penstock_{name}", f"penstock_{name}_inserts")
+
+
+def slot_name(name: str, generation: str) -> str:
+    """The slot that belongs to this generation of the pipeline."""
+    return f"penstock_{name}_{generation[:8]}"
+
+
+def read_publications(connection: Connection, name: str) -> Publications | None:
+    """Both publications, or None when neither is there.
+
+    Raises:
+        PublicationChanged: one is missing, is not ours, or was altered by somebody else.
+    """
+    names = publication_names(name)
+    with source_errors(connection), connection.cursor(row_factory=namedtuple_row) as cursor:
+        rows: list[Any] = cursor.execute(_READ, (list(names),)).fetchall()
+    if not rows:
+        return None
+    place = place_of(connection)
+    updates = _one(rows, names.updates, UPDATES, place)
+    inserts = _one(rows, names.inserts, INSERTS, place)
+    stamp = updates[0]
+    if stamp != inserts[0] or stamp.slot != slot_name(name, stamp.generation):
+        raise PublicationChanged(
+            "the stamps of the two publications differ, or name another pipeline's slot",
+            f"{place} publication {names.updates}",
+            START_ANEW,
+        )
+    return Publications(stamp, updates[1], inserts[1])
+
+
+def _one(
+    rows: list[Any], publication: str, operations: str, place: str
+) -> tuple[Stamp, dict[int, TableName]]:
+    mine = [row for row in rows if row.publication == publication]
+    where = f"{place} publication {publication}"
+    if not mine:
+        raise PublicationChanged("the publication is gone", where, START_ANEW)
+    stamp = Stamp.parse(mine[0].stamp)
+    if stamp is None:
+        raise not_stamped(publication, place)
+    found = mine[0].operations if mine[0].is_ours_in_form else f"{mine[0].operations}, altered"
+    narrowed = [str(TableName(row.schema, row.name)) for row in mine if row.is_narrowed]
+    if found != operations or narrowed:
+        filtered = f", with columns or rows left out of {', '.join(narrowed)}" if narrowed else ""
+        raise PublicationChanged(
+            f"the publication sends {found}{filtered}, wanted {operations} of whole tables by their root",
+            where,
+            START_ANEW,
+        )
+    return stamp, {row.oid: TableName(row.schema, row.name) for row in mine if row.oid is not None}
+
+
+def not_stamped(publication: str, place: str) -> PublicationChanged:
+    """The error for a publication of our name that we did not make."""
+    return PublicationChanged(
+        "the publication carries no stamp of penstock, so somebody else made it",
+        f"{place} publication {publication}",
+        f"DROP PUBLICATION {publication}; or give the pipeline another name",
+    )
+
+
+def left_behind(name: str, slot: str, place: str) -> PublicationChanged:
+    """The error for a slot of ours whose publication is gone."""
+    return PublicationChanged(
+        f"the publication is gone, but its slot {slot} is still there",
+        f"{place} publication {publication_names(name).updates}",
+        START_ANEW,
+    )
+
+
+def create_statement(
+    publication: str, operations: str, tables: Iterable[TableName]
+) -> sql.Composed:
+    """CREATE PUBLICATION. ONLY: the children of an inheritance tree are tables of their own."""
+    listed = [sql.SQL("ONLY {}").format(sql.Identifier(*name)) for name in tables]
+    members = sql.SQL(" FOR TABLE {}").format(sql.SQL(", ").join(listed)) if listed else sql.SQL("")
+    return sql.SQL(
+        "CREATE PUBLICATION {}{} WITH (publish = {}, publish_via_partition_root = true)"
+    ).format(sql.Identifier(publication), members, sql.Literal(operations))
+
+
+def stamp_statement(publication: str, stamp: Stamp) -> sql.Composed:
+    """COMMENT ON PUBLICATION."""
+    return sql.SQL("COMMENT ON PUBLICATION {} IS {}").format(
+        sql.Identifier(publication), sql.Literal(stamp.text())
+    )
+
+
+def add_statement(publication: str, table: TableName) -> sql.Composed:
+    """ALTER PUBLICATION … ADD TABLE."""
+    return sql.SQL("ALTER PUBLICATION {} ADD TABLE ONLY {}").format(
+        sql.Identifier(publication), sql.Identifier(*table)
+    )
+
+
+def drop_statement(publication: str, table: TableName) -> sql.Composed:
+    """ALTER PUBLICATION … DROP TABLE."""
+    return sql.SQL("ALTER PUBLICATION {} DROP TABLE ONLY {}").format(
+        sql.Identifier(publication), sql.Identifier(*table)
+    )

@@ -1,0 +1,169 @@
+"""The slot as the server sees it: read its state, judge it, create it, drop it.
+
+Knows nothing of tables. A position is judged against the slot, never changed by it.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from psycopg.rows import namedtuple_row
+
+from penstock.errors import SlotInUse, SlotLost, SlotMissing, SlotMoved
+from penstock.lsn import Lsn
+from penstock.source.connect import place_of, source_errors
+from penstock.source.refusals import START_ANEW
+
+if TYPE_CHECKING:
+    import psycopg
+
+    Connection = psycopg.Connection[Any]
+
+# Columns that only some versions have are read through to_jsonb, which gives NULL for the others.
+_STATE = """
+SELECT active, active_pid, restart_lsn::text, confirmed_flush_lsn::text, wal_status, safe_wal_size,
+       pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
+                            ELSE pg_current_wal_lsn() END, restart_lsn)::bigint AS retained_bytes,
+       to_jsonb(s) ->> 'invalidation_reason' AS invalidation_reason
+FROM pg_replication_slots s WHERE slot_name = %s
+"""
+
+_POLL_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class SlotState:
+    """One row of pg_replication_slots, or `exists` False and nothing else."""
+
+    exists: bool
+    active: bool = False
+    active_pid: int | None = None
+    restart_lsn: Lsn | None = None
+    confirmed_flush_lsn: Lsn | None = None  # None while the slot is being created
+    wal_status: str | None = None  # reserved | extended | unreserved | lost
+    retained_bytes: int | None = None
+    safe_wal_size: int | None = None  # None: no limit is set
+    invalidation_reason: str | None = None  # from version 17 on
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the server can no longer serve the slot."""
+        return self.wal_status == "lost" or self.invalidation_reason is not None
+
+
+def slot_state(connection: Connection, slot: str) -> SlotState:
+    """How the slot stands now."""
+    with source_errors(connection, slot), connection.cursor(row_factory=namedtuple_row) as cursor:
+        row: Any = cursor.execute(_STATE, (slot,)).fetchone()
+    if row is None:
+        return SlotState(exists=False)
+    return SlotState(
+        exists=True,
+        active=row.active,
+        active_pid=row.active_pid,
+        restart_lsn=_lsn(row.restart_lsn),
+        confirmed_flush_lsn=_lsn(row.confirmed_flush_lsn),
+        wal_status=row.wal_status,
+        retained_bytes=row.retained_bytes,
+        safe_wal_size=row.safe_wal_size,
+        invalidation_reason=row.invalidation_reason,
+    )
+
+
+def check_slot(state: SlotState, slot: str, place: str, delivered_lsn: Lsn | None = None) -> None:
+    """Judge whether the slot still has everything after `delivered_lsn`.
+
+    A slot re-created under its old name starts later than what was delivered, as does one that a
+    person advanced; the server would then skip the changes between without a word.
+
+    Raises:
+        SlotMissing: it was dropped.
+        SlotLost: the server removed WAL it needed.
+        SlotMoved: it was advanced or re-created past `delivered_lsn`.
+    """
+    where = f"{place} slot {slot}"
+    if not state.exists:
+        raise SlotMissing("the slot is not there, wanted the one made by init", where, START_ANEW)
+    if state.is_lost:
+        reason = state.invalidation_reason or "max_slot_wal_keep_size"
+        raise SlotLost(
+            f"the server removed WAL that the slot still needed ({reason})",
+            where,
+            "penstock teardown, then init; raise max_slot_wal_keep_size or idle_replication_slot_timeout before",
+        )
+    flushed = state.confirmed_flush_lsn
+    if delivered_lsn is not None and flushed is not None and flushed > delivered_lsn:
+        raise SlotMoved(
+            f"the slot stands at {flushed}, delivered is {delivered_lsn}: it was advanced or re-created",
+            where,
+            START_ANEW,
+        )
+
+
+def create_slot(connection: Connection, slot: str) -> Lsn:
+    """Create the slot, or adopt it when an earlier attempt got that far; its consistent point.
+
+    Waits for transactions that are open now. Nobody has acknowledged anything to a slot whose
+    creation point is not recorded yet, so confirmed_flush_lsn still is that point.
+
+    Raises:
+        SlotInUse: another connection is creating it at this moment.
+    """
+    state = slot_state(connection, slot)
+    if not state.exists:
+        with source_errors(connection, slot):
+            row = connection.execute(
+                "SELECT lsn::text FROM pg_create_logical_replication_slot(%s, 'pgoutput')", (slot,)
+            ).fetchone()
+        if row is not None:
+            return Lsn.parse(row[0])
+        state = slot_state(connection, slot)
+    check_slot(state, slot, place_of(connection))
+    if state.confirmed_flush_lsn is None:
+        raise SlotInUse(
+            f"the slot is still being created by process {state.active_pid}",
+            f"{place_of(connection)} slot {slot}",
+            "nothing: it waits for open transactions; if it lasts, look for old ones in pg_stat_activity",
+        )
+    return state.confirmed_flush_lsn
+
+
+def slots_of(connection: Connection, name: str) -> list[str]:
+    """Every slot that a pipeline of this name has made in this database, of any generation."""
+    query = """
+        SELECT slot_name FROM pg_replication_slots
+        WHERE database = current_database() AND slot_name ~ %s ORDER BY slot_name
+    """
+    with source_errors(connection):
+        rows = connection.execute(query, (f"^penstock_{name}_[0-9a-f]{{8}}$",)).fetchall()
+    return [slot for (slot,) in rows]
+
+
+def wait_until_free(connection: Connection, slots: list[str], patience_seconds: float) -> None:
+    """Wait until nobody reads the slots.
+
+    Raises:
+        SlotInUse: somebody still does after `patience_seconds`; nobody is cut off.
+    """
+    deadline = time.monotonic() + patience_seconds
+    for slot in slots:
+        while (state := slot_state(connection, slot)).active:
+            if time.monotonic() > deadline:
+                raise SlotInUse(
+                    f"process {state.active_pid} of the server still streams from the slot",
+                    f"{place_of(connection)} slot {slot}",
+                    "stop the pipeline that reads it (penstock run or capture), then try again",
+                )
+            time.sleep(_POLL_SECONDS)
+
+
+def drop_slot(connection: Connection, slot: str) -> None:
+    """Drop the slot; with it goes the server's duty to keep WAL."""
+    with source_errors(connection, slot):
+        connection.execute("SELECT pg_drop_replication_slot(%s)", (slot,))
+
+
+def _lsn(text: str | None) -> Lsn | None:
+    return None if text is None else Lsn.parse(text)

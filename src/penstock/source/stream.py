@@ -1,0 +1,180 @@
+"""Follow a slot: messages in, acknowledgements out. libpq's COPY_BOTH, since psycopg has no
+replication client. Knows the replication protocol, not what the messages mean.
+
+https://www.postgresql.org/docs/current/protocol-replication.html
+"""
+
+from __future__ import annotations
+
+import select
+import struct
+import time
+from typing import TYPE_CHECKING, Protocol
+
+import psycopg
+from psycopg import pq
+from psycopg.errors import error_from_result
+
+from penstock.lsn import Lsn
+from penstock.source.connect import classify_source_error
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.dsn import Dsn
+
+# w | start u64 | end u64 | sent_at i64 | message
+_DATA = b"w"[0]
+_DATA_HEADER = 25
+# k | end u64 | sent_at i64 | reply wanted u8
+_KEEPALIVE = b"k"[0]
+_KEEPALIVE_LAYOUT = struct.Struct(">cQqB")
+# r | written u64 | flushed u64 | applied u64 | sent_at i64 | reply wanted u8
+_STATUS = struct.Struct(">cQQQqB")
+_EPOCH_2000 = 946_684_800
+
+# A server that is shutting down asks again and again until all it sent is acknowledged. What no sink
+# has must not be acknowledged, so we hang up instead, and it can go.
+_SHUTDOWN_REQUESTS = 5
+_SHUTDOWN_SECONDS = 2.0
+
+
+class ServerShutsDown(psycopg.OperationalError):
+    """The server waits for us in order to end."""
+
+
+class Messages(Protocol):
+    """Who takes the messages."""
+
+    def add(self, message: memoryview) -> None:
+        """Take one message."""
+
+
+class SlotStream:
+    """One replication connection, streaming one slot."""
+
+    def __init__(self, dsn: Dsn, slot: str, publications: Sequence[str]) -> None:
+        self._dsn = dsn
+        self._slot = slot
+        self._publications = publications
+        self._pgconn: pq.abc.PGconn | None = None
+        self._requests: list[float] = []
+        self.server_end_lsn = Lsn(0)
+        self.keepalive_count = 0
+        self.reply_due = False  # the server asked for a sign of life
+
+    def start(self, start_lsn: Lsn) -> None:
+        """Connect and stream every transaction that commits at or after `start_lsn`.
+
+        Raises:
+            SourceError: or one of its kinds; what mends it depends on the kind.
+        """
+        conninfo = self._dsn.for_values("penstock capture", replication="database")
+        pgconn = pq.PGconn.connect(conninfo.encode())
+        try:
+            if pgconn.status != pq.ConnStatus.OK:
+                message = pgconn.error_message.decode("utf-8", "replace")
+                raise psycopg.OperationalError(message.strip())  # noqa: TRY301
+            result = pgconn.exec_(self._start_command(start_lsn))
+            if result.status != pq.ExecStatus.COPY_BOTH:
+                raise error_from_result(result)  # noqa: TRY301
+        except psycopg.Error as error:
+            pgconn.finish()
+            raise classify_source_error(error, self._dsn) from error
+        pgconn.nonblocking = 1
+        self._pgconn = pgconn
+
+    def _start_command(self, start_lsn: Lsn) -> bytes:
+        # Prepared transactions come at COMMIT PREPARED, as ordinary ones: the slot does not ask for
+        # them earlier. Values come as text, which every version and type has.
+        names = ",".join('"' + name.replace('"', '""') + '"' for name in self._publications)
+        options = {
+            "proto_version": "2",
+            "publication_names": names,
+            "messages": "true",
+            "streaming": "on",
+        }
+        written = ", ".join(f"{key} '{value}'" for key, value in options.items())
+        return f'START_REPLICATION SLOT "{self._slot}" LOGICAL {start_lsn} ({written})'.encode()
+
+    def receive(self, messages: Messages, wait_seconds: float) -> int:
+        """Hand over what has arrived, waiting for it at most `wait_seconds`; the number of messages.
+
+        Raises:
+            SourceError: the connection is gone.
+        """
+        pgconn = self._connected()
+        try:
+            count = self._drain(pgconn, messages)
+            if count == 0 and self._readable(wait_seconds):
+                pgconn.consume_input()
+                count = self._drain(pgconn, messages)
+        except psycopg.Error as error:
+            raise classify_source_error(error, self._dsn) from error
+        return count
+
+    def _connected(self) -> pq.abc.PGconn:
+        if self._pgconn is None:
+            raise classify_source_error(psycopg.OperationalError("not connected"), self._dsn)
+        return self._pgconn
+
+    def _readable(self, wait_seconds: float) -> bool:
+        return bool(select.select([self._connected().socket], [], [], wait_seconds)[0])
+
+    def _drain(self, pgconn: pq.abc.PGconn, messages: Messages) -> int:
+        """Take messages until libpq's buffer is empty, or a good many have come."""
+        get, add = pgconn.get_copy_data, messages.add
+        count = 0
+        while count < 50_000:
+            size, raw = get(1)
+            if size == 0:
+                return count
+            if size < 0:
+                self._raise_end(pgconn)
+            if raw[0] == _DATA:
+                add(raw[_DATA_HEADER:])
+                count += 1
+            elif raw[0] == _KEEPALIVE:
+                self._take_keepalive(raw)
+        return count
+
+    def _raise_end(self, pgconn: pq.abc.PGconn) -> None:
+        result = pgconn.get_result()
+        if result is not None and result.status == pq.ExecStatus.FATAL_ERROR:
+            raise error_from_result(result)
+        raise psycopg.OperationalError("the server ended the replication stream")
+
+    def _take_keepalive(self, raw: memoryview) -> None:
+        _, end_lsn, _, reply_wanted = _KEEPALIVE_LAYOUT.unpack(raw)
+        self.server_end_lsn = Lsn(end_lsn)
+        self.keepalive_count += 1
+        if reply_wanted:
+            now = time.monotonic()
+            self._requests = [at for at in self._requests if now - at < _SHUTDOWN_SECONDS]
+            self._requests.append(now)
+            if len(self._requests) > _SHUTDOWN_REQUESTS:
+                raise ServerShutsDown("the server is shutting down")
+            self.reply_due = True
+
+    def acknowledge(self, received_lsn: Lsn, acknowledged_lsn: Lsn, *, request_reply: bool) -> None:
+        """Tell the server what has arrived and what it may forget. Also the sign of life.
+
+        `acknowledged_lsn` must be safe: the server never sends what ends at or before it again.
+        """
+        pgconn = self._connected()
+        sent_at = int((time.time() - _EPOCH_2000) * 1_000_000)
+        status = _STATUS.pack(
+            b"r", received_lsn, acknowledged_lsn, acknowledged_lsn, sent_at, request_reply
+        )
+        try:
+            pgconn.put_copy_data(status)
+            pgconn.flush()
+        except psycopg.Error as error:
+            raise classify_source_error(error, self._dsn) from error
+        self.reply_due = False
+
+    def close(self) -> None:
+        """Hang up; the server keeps the slot."""
+        if self._pgconn is not None:
+            self._pgconn.finish()
+            self._pgconn = None

@@ -1,0 +1,298 @@
+"""A subscription: two publications and one slot, made together, found again, removed together.
+
+Order of making: publications with their stamp, their members, the slot, the slot's creation point
+into the stamp. The publications are committed before the slot exists, so that every change the slot
+can hold is judged by them. A crash between any two steps leaves what the next `ensure_subscription`
+goes on from. Connections must be in autocommit mode.
+"""
+
+from __future__ import annotations
+
+import uuid
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from psycopg import sql
+
+from penstock.errors import PenstockError
+from penstock.failpoints import fault_point
+from penstock.source import publication as pub
+from penstock.source.choice import (
+    Choice,
+    LeftOut,
+    choose_tables,
+    forbidding,
+    raise_first,
+    read_choice,
+)
+from penstock.source.connect import place_of, role_of, source_errors
+from penstock.source.identity import SourceIdentity, compare_identity, read_identity
+from penstock.source.membership import (
+    MembershipChange,
+    match_publications,
+    plan_steps,
+    update_membership,
+)
+from penstock.source.slot import (
+    SlotState,
+    check_slot,
+    create_slot,
+    drop_slot,
+    slot_state,
+    slots_of,
+    wait_until_free,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from penstock.lsn import Lsn
+    from penstock.table import TableRules
+
+    Connection = psycopg.Connection[Any]
+
+# The face of the parts: choice, membership, slot and identity are files of their own.
+__all__ = [
+    "Choice",
+    "LeftOut",
+    "MembershipChange",
+    "SlotState",
+    "SourceIdentity",
+    "Subscription",
+    "check_slot",
+    "choose_tables",
+    "compare_identity",
+    "drop_subscription",
+    "ensure_subscription",
+    "find_subscription",
+    "print_sql",
+    "read_identity",
+    "slot_state",
+    "update_membership",
+]
+
+_LOCK = "SELECT pg_advisory_lock(hashtextextended('penstock subscription ' || %s, 0))"
+_UNLOCK = "SELECT pg_advisory_unlock(hashtextextended('penstock subscription ' || %s, 0))"
+
+# What an admin's own session runs, so that the point need not be typed over.
+_STAMP_LATER = """DO $penstock$
+DECLARE created text;
+BEGIN
+  SELECT confirmed_flush_lsn INTO STRICT created FROM pg_replication_slots WHERE slot_name = {slot};
+  EXECUTE format('COMMENT ON PUBLICATION %I IS %L', {updates}, replace({stamp}, 'null', '"' || created || '"'));
+  EXECUTE format('COMMENT ON PUBLICATION %I IS %L', {inserts}, replace({stamp}, 'null', '"' || created || '"'));
+END $penstock$"""
+
+
+@dataclass(frozen=True)
+class Subscription:
+    """What capture follows. `generation` is the uuid whose first 8 digits end the slot's name."""
+
+    name: str
+    publications: tuple[str, ...]
+    slot: str
+    generation: str
+    created_lsn: Lsn
+
+
+def find_subscription(connection: Connection, name: str) -> Subscription | None:
+    """The subscription as it is stamped, or None when it is not there or not finished.
+
+    Raises:
+        PublicationChanged: a publication of that name is not ours, or was altered.
+    """
+    publications = pub.read_publications(connection, name)
+    return None if publications is None else _subscription(name, publications.stamp)
+
+
+def ensure_subscription(connection: Connection, name: str, rules: TableRules) -> Subscription:
+    """Make what is missing; a finished subscription only gets its members brought up to date.
+
+    Safe to repeat, after a crash too, and by two processes at once. Waits for transactions that are
+    open when the slot is created. Nothing is touched when the rules cannot be met.
+
+    Raises:
+        TableMissing, TableWithoutKey: of the tables named outright, all at once.
+        SlotMissing: it was finished once, and now the slot is gone.
+        PublicationChanged: publication or slot of that name is left from something else.
+        SourcePrivilegeMissing, NoSlotLeft, WalLevelTooLow: as the server says.
+    """
+    with _alone(connection, name):
+        publications = pub.read_publications(connection, name)
+        _raise_what_forbids(connection, name, publications, rules)
+        if publications is not None:
+            stamp = publications.stamp
+            match_publications(connection, name, stamp.generation, rules)
+            return _finish(connection, name, stamp)
+        _refuse_orphans(connection, name)
+        stamp = _create_publications(connection, name)
+        try:
+            match_publications(connection, name, stamp.generation, rules)
+            fault_point("init.after_publication")
+            return _finish(connection, name, stamp)
+        except PenstockError:
+            # Bad input changes nothing: what this call has made goes again.
+            with suppress(psycopg.Error, PenstockError):
+                _drop_publications(connection, name)
+            raise
+
+
+def drop_subscription(
+    connection: Connection, name: str, patience_seconds: float = 10.0
+) -> list[str]:
+    """Remove slot and publications, whatever is there of them; what was removed, in words.
+
+    Raises:
+        SlotInUse: the slot is still read after `patience_seconds`; then nothing is removed.
+        PublicationChanged: a publication of that name is not ours; then nothing is removed.
+    """
+    with _alone(connection, name):
+        ours = _our_publications(connection, name)
+        slots = slots_of(connection, name)
+        wait_until_free(connection, slots, patience_seconds)
+        for slot in slots:
+            drop_slot(connection, slot)
+        with source_errors(connection):
+            for publication in ours:
+                connection.execute(_drop_publication_statement(publication))
+    return [f"slot {slot}" for slot in slots] + [f"publication {name}" for name in ours]
+
+
+def print_sql(connection: Connection, name: str, rules: TableRules) -> list[str]:
+    """The statements that `ensure_subscription` would run now, for an admin to run instead.
+
+    The last three give the subscription to the role that asks, so that it can enrol tables later.
+
+    Raises:
+        SourceError: as `ensure_subscription`.
+    """
+    publications = pub.read_publications(connection, name)
+    names = pub.publication_names(name)
+    choice, faults = read_choice(connection, rules)
+    raise_first(faults)
+    statements: list[sql.Composed | sql.SQL] = []
+    if publications is None:
+        stamp = _new_stamp(name)
+        tables = [table.name for table in choice.updates], [table.name for table in choice.inserts]
+        statements += [
+            pub.create_statement(names.updates, pub.UPDATES, tables[0]),
+            pub.create_statement(names.inserts, pub.INSERTS, tables[1]),
+            *(pub.stamp_statement(each, stamp) for each in names),
+        ]
+    else:
+        stamp = publications.stamp
+        steps, _ = plan_steps(connection, names, publications, choice)
+        statements += [step.statement() for step in steps]
+    if stamp.created_lsn is None:
+        statements += _slot_statements(connection, names, stamp)
+    return [f"{statement.as_string(connection)};" for statement in statements]
+
+
+def _slot_statements(
+    connection: Connection, names: pub.PublicationNames, stamp: pub.Stamp
+) -> list[sql.Composed | sql.SQL]:
+    statements: list[sql.Composed | sql.SQL] = []
+    if not slot_state(connection, stamp.slot).exists:
+        create = sql.SQL("SELECT pg_create_logical_replication_slot({}, 'pgoutput')")
+        statements.append(create.format(sql.Literal(stamp.slot)))
+    later = sql.SQL(_STAMP_LATER).format(
+        slot=sql.Literal(stamp.slot),
+        stamp=sql.Literal(stamp.text()),
+        updates=sql.Literal(names.updates),
+        inserts=sql.Literal(names.inserts),
+    )
+    owner = sql.SQL(role_of(connection))
+    give = sql.SQL("ALTER PUBLICATION {} OWNER TO {}")
+    return [*statements, later, *(give.format(sql.Identifier(each), owner) for each in names)]
+
+
+@contextmanager
+def _alone(connection: Connection, name: str) -> Iterator[None]:
+    """One maker or remover of this subscription at a time, over the whole database."""
+    with source_errors(connection):
+        connection.execute(_LOCK, (name,))
+    try:
+        yield
+    finally:
+        with suppress(psycopg.Error):  # a lost connection has lost the lock too
+            connection.execute(_UNLOCK, (name,))
+
+
+def _raise_what_forbids(
+    connection: Connection, name: str, publications: pub.Publications | None, rules: TableRules
+) -> None:
+    choice, faults = read_choice(connection, rules)
+    raise_first(faults)
+    _, foreign = plan_steps(connection, pub.publication_names(name), publications, choice)
+    raise_first(forbidding(choice, foreign, rules))
+
+
+def _refuse_orphans(connection: Connection, name: str) -> None:
+    orphans = slots_of(connection, name)
+    if orphans:
+        raise pub.left_behind(name, orphans[0], place_of(connection))
+
+
+def _create_publications(connection: Connection, name: str) -> pub.Stamp:
+    stamp = _new_stamp(name)
+    updates, inserts = pub.publication_names(name)
+    with source_errors(connection), connection.transaction():
+        connection.execute(pub.create_statement(updates, pub.UPDATES, ()))
+        connection.execute(pub.create_statement(inserts, pub.INSERTS, ()))
+        for each in (updates, inserts):
+            connection.execute(pub.stamp_statement(each, stamp))
+    return stamp
+
+
+def _new_stamp(name: str) -> pub.Stamp:
+    generation = str(uuid.uuid4())
+    return pub.Stamp(generation, pub.slot_name(name, generation), None)
+
+
+def _finish(connection: Connection, name: str, stamp: pub.Stamp) -> Subscription:
+    """Make the slot and stamp its creation point, as far as that is still to be done."""
+    if stamp.created_lsn is not None:
+        check_slot(slot_state(connection, stamp.slot), stamp.slot, place_of(connection))
+        return _whole(name, stamp, stamp.created_lsn)
+    created_lsn = create_slot(connection, stamp.slot)
+    fault_point("init.after_slot")
+    stamp = stamp.with_created_lsn(created_lsn)
+    with source_errors(connection), connection.transaction():
+        for each in pub.publication_names(name):
+            connection.execute(pub.stamp_statement(each, stamp))
+    return _whole(name, stamp, created_lsn)
+
+
+def _subscription(name: str, stamp: pub.Stamp) -> Subscription | None:
+    return None if stamp.created_lsn is None else _whole(name, stamp, stamp.created_lsn)
+
+
+def _whole(name: str, stamp: pub.Stamp, created_lsn: Lsn) -> Subscription:
+    names = tuple(pub.publication_names(name))
+    return Subscription(name, names, stamp.slot, stamp.generation, created_lsn)
+
+
+def _our_publications(connection: Connection, name: str) -> list[str]:
+    """Those of the two that are there. Altered ones are ours as well, as long as they are stamped."""
+    names = list(pub.publication_names(name))
+    query = (
+        "SELECT pubname, obj_description(oid, 'pg_publication') FROM pg_publication"
+        " WHERE pubname = ANY (%s) ORDER BY pubname"
+    )
+    with source_errors(connection):
+        rows = connection.execute(query, (names,)).fetchall()
+    for publication, comment in rows:
+        if pub.Stamp.parse(comment) is None:
+            raise pub.not_stamped(publication, place_of(connection))
+    return [publication for publication, _ in rows]
+
+
+def _drop_publications(connection: Connection, name: str) -> None:
+    for publication in _our_publications(connection, name):
+        connection.execute(_drop_publication_statement(publication))
+
+
+def _drop_publication_statement(publication: str) -> sql.Composed:
+    return sql.SQL("DROP PUBLICATION IF EXISTS {}").format(sql.Identifier(publication))

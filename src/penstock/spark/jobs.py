@@ -1,0 +1,155 @@
+"""Slices -> Spark tasks -> receipts. The only place where the log meets Spark.
+
+A task reads its slices, decodes them and hands the changes to the sink's executor half, a few
+slices at a time; the changes themselves never enter the JVM.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from penstock.changes.decode import Piece, Transaction, decode
+from penstock.errors import PenstockError, SparkFailed, recognise
+from penstock.log.slice import SliceKind
+from penstock.sinks.sink import Receipt, Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from pyspark import SparkContext
+
+    from penstock.log.segment import SliceRef
+
+_log = logging.getLogger(__name__)
+
+# How much is decoded at once. Small slices are decoded together: numpy's cost per call is the same
+# for one row as for a thousand.
+_CHUNK_BYTES = 8 * 1024 * 1024
+
+
+def run_job(
+    context: SparkContext,
+    worker: Worker,
+    slices: Sequence[SliceRef],
+    after_lsn: int,
+    parallel: int,
+) -> list[Receipt]:
+    """Run one Spark job over the slices; the receipts in the slices' order.
+
+    Raises:
+        PenstockError: as raised in a task, recognised by its code.
+    """
+    chunks = list(chunk_slices(slices))
+    tasks = share_out(chunks, parallel)
+    # Numbered, so that a receipt can tell where in the batch its changes belong.
+    work = [(number, task) for number, task in enumerate(tasks)]
+    try:
+        rdd = context.parallelize(work, max(1, len(work)))
+        return list(rdd.mapPartitions(partial(_run_tasks, worker, after_lsn)).collect())
+    except Exception as error:
+        if isinstance(error, PenstockError):
+            raise
+        known = recognise(str(error))
+        if known is not None:
+            raise known from None
+        _log.debug("the job's own words", exc_info=True)
+        raise SparkFailed(
+            f"a job failed: {_last_words(str(error))}",
+            "spark",
+            "nothing, penstock tries again; --log-level debug shows all that Spark says",
+        ) from error
+
+
+def _last_words(text: str) -> str:
+    """The class of the Python or Java exception at the bottom of Spark's report, without its text.
+
+    The text of an error that is not ours may hold anything, values of rows included.
+    """
+    classes = re.findall(r"^(?:Caused by: )?([\w.]+(?:Error|Exception|Exit))\b", text, re.MULTILINE)
+    return classes[-1] if classes else "no reason given"
+
+
+def chunk_slices(slices: Iterable[SliceRef]) -> Iterator[list[SliceRef]]:
+    """Neighbouring slices to be decoded together."""
+    chunk: list[SliceRef] = []
+    size = 0
+    for ref in slices:
+        if ref.head.message_count == 0:
+            continue
+        is_whole = ref.head.kind is SliceKind.WHOLE
+        if chunk and (
+            not is_whole
+            or chunk[-1].head.kind is not SliceKind.WHOLE
+            or size + ref.head.data_bytes > _CHUNK_BYTES
+        ):
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(ref)
+        size += ref.head.data_bytes
+    if chunk:
+        yield chunk
+
+
+def share_out(chunks: list[list[SliceRef]], parallel: int) -> list[list[list[SliceRef]]]:
+    """Chunks to tasks, neighbours together, in order."""
+    count = max(1, min(parallel, len(chunks)))
+    bounds = np.linspace(0, len(chunks), count + 1).astype(int)
+    return [
+        chunks[begin:end] for begin, end in zip(bounds, bounds[1:], strict=False) if end > begin
+    ]
+
+
+def _run_tasks(
+    worker: Worker, after_lsn: int, work: Iterator[tuple[int, list[list[SliceRef]]]]
+) -> Iterator[Receipt]:
+    """Runs in a Spark task."""
+    for number, chunks in work:
+        yield run_task(worker, after_lsn, number, chunks)
+
+
+def run_task(
+    worker: Worker, after_lsn: int, number: int, chunks: list[list[SliceRef]]
+) -> Receipt:
+    """What one task does; also runs without Spark, in a test or in another loop."""
+    seconds = {"read": 0.0, "decode": 0.0, "stage": 0.0}
+    cpu_began = time.process_time()
+    job = worker.begin(number)
+    for chunk in chunks:
+        began = time.perf_counter()
+        data, lengths, transaction = _read(chunk)
+        read = time.perf_counter()
+        pieces: list[Piece] = decode(data, lengths, transaction, after_lsn)
+        decoded = time.perf_counter()
+        job.take(pieces)
+        seconds["read"] += read - began
+        seconds["decode"] += decoded - read
+        seconds["stage"] += time.perf_counter() - decoded
+    receipt = job.finish()
+    seconds["cpu"] = time.process_time() - cpu_began
+    receipt.seconds.update(seconds)
+    return receipt
+
+
+def _read(chunk: list[SliceRef]) -> tuple[bytes, Any, Transaction | None]:
+    bodies = [ref.read() for ref in chunk]
+    head = chunk[0].head
+    transaction = None
+    if head.kind is not SliceKind.WHOLE:
+        transaction = Transaction(
+            head.first_commit_lsn,
+            head.committed_at,
+            head.xid,
+            head.first_ordinal,
+            head.carries_xids,
+            chunk[0].aborted_xids,
+        )
+    if len(bodies) == 1:
+        return bodies[0][0], bodies[0][1], transaction
+    data = b"".join(body for body, _ in bodies)
+    return data, np.concatenate([lengths for _, lengths in bodies]), transaction

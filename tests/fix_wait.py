@@ -1,0 +1,36 @@
+"""wait_until: how tests wait. Never a bare sleep."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, TypeVar
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Answer = TypeVar("Answer")
+
+
+def wait_until(
+    condition: Callable[[], Answer],
+    deadline_seconds: float = 30,
+    what: str = "the condition",
+) -> Answer:
+    """Ask until the answer is true, and return it; fail the test after the deadline.
+
+    An exception of the condition is not swallowed: a server that may be down while waiting is
+    part of the condition's own question.
+    """
+    deadline = time.monotonic() + deadline_seconds
+    while True:
+        answer = condition()
+        if answer:
+            return answer
+        if time.monotonic() > deadline:
+            pytest.fail(
+                f"waited {deadline_seconds:g} s for {what}; the last answer was {answer!r}",
+                pytrace=True,
+            )
+        time.sleep(0.02)

@@ -1,0 +1,162 @@
+"""A source that cannot be reached or refuses: one clear error each, and never a secret in it."""
+
+from __future__ import annotations
+
+import socket
+import time
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+import psycopg
+import pytest
+
+from fix_subscription import ALL, rules
+from penstock import errors
+from penstock.dsn import Dsn
+from penstock.embedded.postgres import EmbeddedPostgres
+from penstock.source.connect import classify_source_error, connect_source
+from penstock.source.preflight import preflight
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fix_postgres import Database
+
+CANARY = "canary-s3cret/&%"
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[EmbeddedPostgres]:
+    """A server that asks for a password, which is the canary."""
+    with EmbeddedPostgres(password=CANARY) as server:
+        yield server
+
+
+def url(host: str, port: int, database: str = "postgres", user: str = "postgres") -> str:
+    return f"postgresql://{user}:{quote(CANARY, safe='')}@{host}:{port}/{database}"
+
+
+def refused(text: str) -> errors.PenstockError:
+    """The error for this URL, which must not show its password, nor its chain."""
+    started = time.monotonic()
+    with pytest.raises(errors.PenstockError) as caught:
+        connect_source(Dsn.parse(text))
+    assert time.monotonic() - started < 15
+    [finding] = preflight(Dsn.parse(text), rules(*ALL), "shop")
+    assert (finding.code, finding.what) == (caught.value.code, caught.value.what)
+    for shown in (str(caught.value), repr(caught.value), repr(finding)):
+        assert CANARY not in shown
+        assert quote(CANARY, safe="") not in shown
+    assert caught.value.__cause__ is None
+    assert caught.value.where
+    assert caught.value.do
+    return caught.value
+
+
+def test_wrong_password(guarded: EmbeddedPostgres):
+    text = guarded.dsn().replace(quote(CANARY, safe=""), quote(CANARY + "x", safe=""))
+
+    error = refused(text)
+
+    assert isinstance(error, errors.SourceLoginRefused)
+    assert "password authentication failed" in error.what
+
+
+def test_no_password(guarded: EmbeddedPostgres):
+    error = refused(f"postgresql://postgres@127.0.0.1:{guarded.port}/postgres")
+
+    assert isinstance(error, errors.SourceLoginRefused)
+
+
+def test_unknown_role(guarded: EmbeddedPostgres):
+    assert isinstance(
+        refused(url("127.0.0.1", guarded.port, user="nobody")), errors.SourceLoginRefused
+    )
+
+
+def test_encryption_that_the_server_does_not_offer(guarded: EmbeddedPostgres):
+    error = refused(url("127.0.0.1", guarded.port) + "?sslmode=require")
+
+    assert isinstance(error, errors.SourceLoginRefused)
+    assert "encryption" in error.what
+
+
+def test_database_that_does_not_exist(guarded: EmbeddedPostgres):
+    error = refused(url("127.0.0.1", guarded.port, "nothing"))
+
+    assert isinstance(error, errors.SourceDatabaseMissing)
+    assert error.where == f"127.0.0.1:{guarded.port}/nothing"
+
+
+def test_nobody_listens():
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+
+    error = refused(url("127.0.0.1", port))
+
+    assert type(error) is errors.SourceError
+    assert "refused" in error.what
+
+
+def test_host_that_does_not_exist():
+    error = refused(url("no-such-host.invalid", 5432))
+
+    assert type(error) is errors.SourceError
+
+
+def test_host_that_does_not_answer_is_given_up():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        text = url("127.0.0.1", silent.getsockname()[1])
+        assert "connect_timeout=10" in Dsn.parse(text).for_values("x")
+
+        error = refused(text + "?connect_timeout=2")
+
+    assert type(error) is errors.SourceError
+
+
+def test_host_called_pgbouncer_that_is_away_is_no_pooler():
+    error = refused(url("pgbouncer.invalid", 6432, "bouncer"))
+
+    assert type(error) is errors.SourceError
+
+
+def test_password_equal_to_a_part_of_the_message_is_not_shown(guarded: EmbeddedPostgres):
+    dsn = Dsn.parse(f"postgresql://postgres:authentication@127.0.0.1:{guarded.port}/postgres")
+
+    with pytest.raises(errors.SourceLoginRefused) as caught:
+        connect_source(dsn)
+
+    assert "authentication" not in str(caught.value)
+
+
+def test_values_of_rows_are_not_shown(source: Database):
+    source.execute("CREATE TABLE a (id int PRIMARY KEY)")
+    with connect_source(source.dsn) as connection:
+        for statement in ("INSERT INTO a VALUES ('secret')", "SELECT 'secret'::int"):
+            with pytest.raises(psycopg.Error) as caught:
+                connection.execute(statement)
+            error = classify_source_error(caught.value, source.dsn)
+            assert "22P02" in error.what
+            assert "secret" not in str(error)
+
+
+def test_ended_session_is_mended_by_time(source: Database):
+    connection = connect_source(source.dsn)
+    source.execute("SELECT pg_terminate_backend(%s)", connection.info.backend_pid)
+    with pytest.raises(psycopg.Error) as caught:
+        connection.execute("SELECT 1")
+    first = classify_source_error(caught.value, connection)
+    with pytest.raises(psycopg.Error) as caught:
+        connection.execute("SELECT 1")
+    second = classify_source_error(caught.value, connection)
+
+    assert type(first) is type(second) is errors.SourceError
+    assert first.remedy is errors.Remedy.TIME
+
+
+def test_errors_that_are_no_errors_of_psycopg(source: Database):
+    already = errors.SlotLost("x")
+
+    assert classify_source_error(already, source.dsn) is already
+    assert type(classify_source_error(ConnectionResetError(), source.dsn)) is errors.SourceError
+    assert type(classify_source_error(KeyError("v"), source.dsn)) is errors.PenstockError
