@@ -23,11 +23,18 @@ from penstock.lsn import Lsn
 from penstock.pipeline import state_of
 from penstock.run.capture import Capture
 from penstock.run.membership import MembershipWatch
+from penstock.run.start import start
 from penstock.source.subscription import Subscription
 
 if TYPE_CHECKING:
     from penstock.config import PipelineFile
     from penstock.run.start import Started
+
+
+def run_capture(pipeline: PipelineFile, stop: threading.Event) -> None:
+    """Only the left half of the pipeline, in this process."""
+    started = start(pipeline)
+    capture_here(pipeline, started.subscription, started.start_lsn, stop)
 
 
 def capture_here(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from penstock.errors import PenstockError, PositionMissing
 from penstock.log.writer import log_end
 from penstock.lsn import Lsn
-from penstock.pipeline import state_of
+from penstock.pipeline import build_sinks, state_of
 from penstock.sinks.postgres.options import PostgresOptions
 from penstock.sinks.postgres.preflight import check_target
 from penstock.source.connect import connect_source
@@ -120,3 +120,24 @@ class PositionCheck:
     def _logged_lsn(self) -> Lsn:
         """How far the log goes, when the slot was told that instead of what sinks have."""
         return log_end(self._started.state.log)
+
+
+def init_pipeline(pipeline: PipelineFile) -> list[str]:
+    """Create everything on both sides without starting either loop; what is there afterwards.
+
+    Raises:
+        PenstockError: and nothing has been changed.
+    """
+    started = start(pipeline)
+    check = PositionCheck(pipeline, started)
+    lines = [
+        f"source {pipeline.source.url}: slot {started.subscription.slot}, "
+        f"publication {started.subscription.publications[0]}"
+    ]
+    for sink in build_sinks(pipeline):
+        try:
+            position = check(sink)
+        finally:
+            sink.close()
+        lines.append(f"sink {sink.name}: stands at {position}")
+    return lines

@@ -8,49 +8,30 @@
 
 from __future__ import annotations
 
-import logging
-import signal
 import threading
 import time
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from penstock.errors import RunError, recognise
 from penstock.lsn import Lsn
 from penstock.pipeline import build_sinks, state_of
-from penstock.run.capture_process import CaptureProcess, capture_here
+from penstock.run.capture_process import CaptureProcess
 from penstock.run.deliver import Delivery
+from penstock.run.signals import take_signals
 from penstock.run.start import PositionCheck, Started, start
 from penstock.source.connect import connect_source, source_errors
 from penstock.spark.session import start_session, stop_session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from pyspark.sql import SparkSession
 
     from penstock.config import PipelineFile
 
-_log = logging.getLogger(__name__)
-
 _WATCH_SECONDS = 0.05
 # Of the 10 s a stop may take: how long a batch under way may need before it is called off.
 _PATIENCE_SECONDS = 6.0
-
-
-@contextmanager
-def stop_on_signals() -> Iterator[threading.Event]:
-    """An event that Ctrl-C and SIGTERM set."""
-    stop = threading.Event()
-    before = {
-        number: signal.signal(number, lambda *_: stop.set())
-        for number in (signal.SIGINT, signal.SIGTERM)
-    }
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def run_pipeline(
@@ -77,12 +58,6 @@ def run_pipeline(
             _deliver(pipeline, started, stop, capture.raise_if_ended, target_lsn)
         finally:
             capture.stop()
-
-
-def run_capture(pipeline: PipelineFile, stop: threading.Event) -> None:
-    """Only the left half, in this process."""
-    started = start(pipeline)
-    capture_here(pipeline, started.subscription, started.start_lsn, stop)
 
 
 def run_deliver(
@@ -115,35 +90,25 @@ def _deliver(
 ) -> None:
     session = start_session(pipeline.name, pipeline.spark, pipeline.state / "spark.log")
     # Spark puts its own handler on SIGINT when it starts.
-    with _own_signals(stop):
-        inner_stop = threading.Event()
-        check = PositionCheck(pipeline, started)
-        loops = [
-            Delivery(session.sparkContext, sink, started.state, check, inner_stop)
-            for sink in build_sinks(pipeline)
-        ]
-        threads = [_LoopThread(loop) for loop in loops]
-        try:
-            for thread in threads:
-                thread.start()
-            _watch(threads, stop, watch_other_half, target_lsn)
-        finally:
-            inner_stop.set()
-            _end(threads, session)
+    take_signals(stop)
+    inner_stop = threading.Event()
+    check = PositionCheck(pipeline, started)
+    loops = [
+        Delivery(session.sparkContext, sink, started.state, check, inner_stop)
+        for sink in build_sinks(pipeline)
+    ]
+    threads = [_LoopThread(loop) for loop in loops]
+    try:
+        for thread in threads:
+            thread.start()
+        _watch(threads, stop, watch_other_half, target_lsn)
+    finally:
+        inner_stop.set()
+        _end(threads, session)
     for thread in threads:
         thread.raise_if_failed()
     if target_lsn is not None and not stop.is_set():
         _raise_if_tables_wait(loops)
-
-
-@contextmanager
-def _own_signals(stop: threading.Event) -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
-    yield
 
 
 class _LoopThread(threading.Thread):

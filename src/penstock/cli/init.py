@@ -1,0 +1,54 @@
+"""penstock init: create slot, publication and the target's own objects. Safe to repeat."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from penstock.cli.options import LogFormat, LogFormatOption, LogLevel, LogLevelOption, PipelinePath
+from penstock.config import read_pipeline
+from penstock.logging import set_up_logging
+
+
+def init(
+    path: PipelinePath,
+    print_sql: Annotated[
+        bool,
+        typer.Option(
+            "--print-sql",
+            envvar="PENSTOCK_PRINT_SQL",
+            help="Only print what an admin would run; change nothing.",
+        ),
+    ] = False,
+    log_format: LogFormatOption = LogFormat.TEXT,
+    log_level: LogLevelOption = LogLevel.INFO,
+) -> None:
+    """Create what the pipeline needs on both sides; say what is there afterwards."""
+    set_up_logging(log_format, log_level)
+    pipeline = read_pipeline(path)
+    if print_sql:
+        _print_sql(path)
+        return
+    from penstock.run.start import init_pipeline
+
+    for line in init_pipeline(pipeline):
+        typer.echo(line)
+
+
+def _print_sql(path: PipelinePath) -> None:
+    from penstock.sinks.postgres.options import PostgresOptions
+    from penstock.sinks.postgres.progress import SCHEMA
+    from penstock.source.connect import connect_source
+    from penstock.source.subscription import print_sql
+
+    pipeline = read_pipeline(path)
+    with connect_source(pipeline.source.url, "penstock init") as connection:
+        statements = print_sql(connection, pipeline.name, pipeline.source.tables)
+    typer.echo(f"-- on the source, {pipeline.source.url}")
+    for statement in statements:
+        typer.echo(f"{statement.rstrip(';')};")
+    for name, options in pipeline.sinks.items():
+        if isinstance(options, PostgresOptions):
+            typer.echo(f"-- on sink {name}, {options.url}")
+            typer.echo(SCHEMA.strip())

@@ -1,0 +1,103 @@
+"""penstock run, capture, deliver: the whole pipeline, or one of its halves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from penstock.cli.options import LogFormat, LogFormatOption, LogLevel, LogLevelOption, PipelinePath, UntilCaughtUp
+from penstock.config import PipelineFile, pipeline_from_urls, read_pipeline
+from penstock.errors import BadValue
+from penstock.logging import set_up_logging
+
+
+def run(
+    path: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[PIPELINE.yml]", envvar="PENSTOCK_PIPELINE", help="The pipeline file."
+        ),
+    ] = None,
+    source: Annotated[
+        str | None,
+        typer.Option(envvar="PENSTOCK_SOURCE", help="URL of the Postgres to follow, without a file."),
+    ] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(envvar="PENSTOCK_TARGET", help="URL of the Postgres to deliver to, without a file."),
+    ] = None,
+    table: Annotated[
+        list[str] | None,
+        typer.Option(envvar="PENSTOCK_TABLE", help="Table to follow, may be repeated; default public.*"),
+    ] = None,
+    until_caught_up: UntilCaughtUp = False,
+    log_format: LogFormatOption = LogFormat.TEXT,
+    log_level: LogLevelOption = LogLevel.INFO,
+) -> None:
+    """Create what is missing, then stream until stopped (Ctrl-C)."""
+    set_up_logging(log_format, log_level)
+    pipeline = _pipeline(path, source, target, table)
+    from penstock.run.signals import stop_on_signals
+    from penstock.run.supervise import run_pipeline
+
+    with stop_on_signals() as stop:
+        run_pipeline(
+            pipeline,
+            stop,
+            log_format=log_format,
+            log_level=log_level,
+            until_caught_up=until_caught_up,
+        )
+
+
+def _pipeline(
+    path: Path | None, source: str | None, target: str | None, tables: list[str] | None
+) -> PipelineFile:
+    if path is not None:
+        if source or target or tables:
+            raise BadValue(
+                "a pipeline file and --source, --target or --table, wanted one or the other",
+                "penstock run",
+                "leave out the file, or the options",
+            )
+        return read_pipeline(path)
+    if source is None or target is None:
+        raise BadValue(
+            "neither a pipeline file nor both --source and --target",
+            "penstock run",
+            "penstock run PIPELINE.yml, or penstock run --source URL --target URL",
+        )
+    return pipeline_from_urls(source, target, tables)
+
+
+def capture(
+    path: PipelinePath,
+    log_format: LogFormatOption = LogFormat.TEXT,
+    log_level: LogLevelOption = LogLevel.INFO,
+) -> None:
+    """Run only the left half, source to log, until stopped. Needs no Java."""
+    set_up_logging(log_format, log_level)
+    pipeline = read_pipeline(path)
+    from penstock.run.capture_process import run_capture
+    from penstock.run.signals import stop_on_signals
+
+    with stop_on_signals() as stop:
+        run_capture(pipeline, stop)
+
+
+def deliver(
+    path: PipelinePath,
+    until_caught_up: UntilCaughtUp = False,
+    log_format: LogFormatOption = LogFormat.TEXT,
+    log_level: LogLevelOption = LogLevel.INFO,
+) -> None:
+    """Run only the right half, log to sinks, until stopped."""
+    set_up_logging(log_format, log_level)
+    pipeline = read_pipeline(path)
+    from penstock.run.signals import stop_on_signals
+    from penstock.run.supervise import run_deliver
+
+    with stop_on_signals() as stop:
+        run_deliver(pipeline, stop, until_caught_up=until_caught_up)

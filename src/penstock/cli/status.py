@@ -1,0 +1,118 @@
+"""penstock status: where every table and every sink stands."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from penstock.cli.options import AsJson, PipelinePath
+from penstock.config import read_pipeline
+from penstock.run.status import PipelineStatus, SinkStatus, SourceStatus, read_status
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+_COLOURS = {"streaming": "green", "failed": "red", "stopped": "yellow", "catching_up": "cyan"}
+
+
+def status(
+    path: PipelinePath,
+    as_json: AsJson = False,
+    watch: Annotated[
+        bool,
+        typer.Option("--watch", envvar="PENSTOCK_WATCH", help="Show again every second, until Ctrl-C."),
+    ] = False,
+) -> None:
+    """Show positions, lag, retained WAL, and each table's state and last error."""
+    pipeline = read_pipeline(path)
+    if as_json:
+        while True:
+            typer.echo(json.dumps(read_status(pipeline).as_dict()))
+            if not watch:
+                return
+            time.sleep(1.0)
+    console = Console()
+    if not watch:
+        console.print(render(read_status(pipeline)))
+        return
+    with Live(render(read_status(pipeline)), console=console, auto_refresh=False) as live:
+        while True:
+            time.sleep(1.0)
+            live.update(render(read_status(pipeline)), refresh=True)
+
+
+def render(found: PipelineStatus) -> RenderableType:
+    """The status as a person reads it."""
+    parts: list[RenderableType] = [
+        Text.assemble(found.name, "  ", (found.phase, _COLOURS.get(found.phase, "white")))
+    ]
+    for name, source in found.sources.items():
+        parts.append(_render_source(name, source))
+    for name, sink in found.sinks.items():
+        parts += [_render_sink(name, sink), _render_tables(sink)]
+    return Group(*parts)
+
+
+def _grid() -> Table:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim")
+    grid.add_column(overflow="fold")
+    return grid
+
+
+def _render_source(name: str, source: SourceStatus) -> Table:
+    grid = _grid()
+    active = "active" if source.slot_active else "not active"
+    grid.add_row(f"source {name}", f"slot {source.slot or '(none)'}, {active}")
+    grid.add_row("  WAL now", source.current_lsn or "?")
+    grid.add_row("  received", source.received_lsn or "?")
+    grid.add_row("  durable", f"{source.durable_lsn or '?'}  (log {_size(source.log_bytes)})")
+    retained = "?" if source.retained_bytes is None else _size(source.retained_bytes)
+    grid.add_row(
+        "  acknowledged",
+        f"{source.acknowledged_lsn or '?'}  (server retains {retained}, {source.wal_status or '?'})",
+    )
+    for table, reason in source.left_out.items():
+        grid.add_row("  left out", f"{table}: {reason}")
+    if source.error:
+        grid.add_row("  error", Text(source.error, style="red"))
+    return grid
+
+
+def _render_sink(name: str, sink: SinkStatus) -> Table:
+    grid = _grid()
+    lag = "?" if sink.lag_bytes is None else _size(sink.lag_bytes)
+    seconds = "?" if sink.lag_seconds is None else f"{sink.lag_seconds:.1f} s"
+    grid.add_row(f"sink {name}", f"delivered {sink.delivered_lsn or 'nothing yet'}")
+    grid.add_row("  lag", f"{lag}, {seconds}")
+    grid.add_row("  changes", f"{sink.changes_delivered:,}")
+    if sink.error:
+        grid.add_row("  error", Text(sink.error, style="red"))
+    return grid
+
+
+def _render_tables(sink: SinkStatus) -> Table:
+    table = Table(box=None, padding=(0, 2), show_header=bool(sink.tables), header_style="dim")
+    table.add_column("  table")
+    table.add_column("state")
+    table.add_column("error", overflow="fold")
+    for name, entry in sink.tables.items():
+        colour = _COLOURS.get(entry.state, "white")
+        table.add_row(f"  {name}", Text(entry.state, style=colour), Text(entry.error or ""))
+    return table
+
+
+def _size(count: int) -> str:
+    size = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"

@@ -1,0 +1,33 @@
+"""Ctrl-C and SIGTERM as an event that loops look at."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_STOPPING = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextmanager
+def stop_on_signals() -> Iterator[threading.Event]:
+    """An event that Ctrl-C and SIGTERM set, until the block ends."""
+    stop = threading.Event()
+    before = {number: signal.getsignal(number) for number in _STOPPING}
+    take_signals(stop)
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def take_signals(stop: threading.Event) -> None:
+    """Point the signals at the event; again after a library has taken them. Main thread only."""
+    if threading.current_thread() is threading.main_thread():
+        for number in _STOPPING:
+            signal.signal(number, lambda *_: stop.set())

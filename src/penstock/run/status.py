@@ -1,0 +1,219 @@
+"""Where every table and every sink stands, while running and when stopped.
+
+From the same objects the loops use: the slot as the server shows it, the position as the target
+holds it, the log as it lies on disk, and the loops' own last reports for what only they know.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+from penstock.changes.pgoutput import EPOCH_2000_UNIX_MICROSECONDS
+from penstock.errors import PenstockError
+from penstock.log.reader import LogReader
+from penstock.lsn import Lsn
+from penstock.pipeline import state_of
+from penstock.sinks.postgres.connect import classify_target_error, connect_target
+from penstock.sinks.postgres.options import PostgresOptions
+from penstock.sinks.postgres.progress import Progress
+from penstock.source.connect import connect_source, source_errors
+from penstock.source.slot import slot_state
+from penstock.source.subscription import find_subscription
+
+if TYPE_CHECKING:
+    from penstock.config import PipelineFile
+    from penstock.run.state import StateDirectory
+
+
+@dataclass
+class TableStatus:
+    """One table at one sink."""
+
+    state: str = "streaming"
+    rows_copied: int = 0
+    ranges_done: int = 0
+    ranges_total: int = 0
+    error: str | None = None
+
+
+@dataclass
+class SinkStatus:
+    """One sink."""
+
+    delivered_lsn: str | None = None
+    lag_bytes: int | None = None
+    lag_seconds: float | None = None
+    changes_delivered: int = 0
+    parked: int = 0
+    error: str | None = None
+    tables: dict[str, TableStatus] = field(default_factory=dict)
+
+
+@dataclass
+class SourceStatus:
+    """One source and its slot."""
+
+    slot: str | None = None
+    slot_active: bool = False
+    current_lsn: str | None = None
+    received_lsn: str | None = None
+    durable_lsn: str | None = None
+    acknowledged_lsn: str | None = None
+    retained_bytes: int | None = None
+    wal_status: str | None = None
+    log_bytes: int = 0
+    error: str | None = None
+    left_out: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class PipelineStatus:
+    """The whole pipeline."""
+
+    name: str
+    phase: str
+    sources: dict[str, SourceStatus]
+    sinks: dict[str, SinkStatus]
+
+    def as_dict(self) -> dict[str, Any]:
+        """As `status --json` prints it."""
+        return asdict(self)
+
+
+def read_status(pipeline: PipelineFile) -> PipelineStatus:
+    """Look at source, state and sinks; a server that does not answer is told, not raised."""
+    state = state_of(pipeline)
+    source = _source(pipeline, state)
+    sinks = {name: _sink(pipeline, state, name, source) for name in pipeline.sinks}
+    return PipelineStatus(
+        name=pipeline.name,
+        phase=_phase(state, source, sinks),
+        sources={pipeline.source_id: source},
+        sinks=sinks,
+    )
+
+
+def _phase(state: StateDirectory, source: SourceStatus, sinks: dict[str, SinkStatus]) -> str:
+    running = state.is_held("capture") and state.is_held("deliver")
+    errors = [source.error, *(sink.error for sink in sinks.values())]
+    errors += [table.error for sink in sinks.values() for table in sink.tables.values()]
+    if any(errors):
+        return "failed"
+    if not running:
+        return "stopped"
+    behind = any((sink.lag_seconds or 0.0) > 5.0 for sink in sinks.values())
+    return "catching_up" if behind else "streaming"
+
+
+def _source(pipeline: PipelineFile, state: StateDirectory) -> SourceStatus:
+    report = state.read_report("capture")
+    status = SourceStatus(
+        received_lsn=report.get("received_lsn"),
+        durable_lsn=report.get("durable_lsn"),
+        acknowledged_lsn=report.get("acknowledged_lsn"),
+        log_bytes=report.get("log_bytes", 0),
+        left_out=state.read_report("tables").get("left_out", {}),
+    )
+    try:
+        with connect_source(pipeline.source.url, "penstock status") as connection:
+            with source_errors(connection):
+                row = connection.execute(
+                    "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()"
+                    " ELSE pg_current_wal_lsn() END::text"
+                ).fetchone()
+            status.current_lsn = row[0] if row else None
+            subscription = find_subscription(connection, pipeline.name)
+            if subscription is not None:
+                slot = slot_state(connection, subscription.slot)
+                status.slot = subscription.slot
+                status.slot_active = slot.active
+                status.retained_bytes = slot.retained_bytes
+                status.wal_status = slot.wal_status
+                if slot.confirmed_flush_lsn is not None:
+                    status.acknowledged_lsn = str(slot.confirmed_flush_lsn)
+                if not slot.exists:
+                    status.error = f"slot {subscription.slot} is not there"
+    except PenstockError as error:
+        status.error = str(error)
+    if state.is_held("capture") and report.get("error"):
+        status.error = report["error"]
+    return status
+
+
+def _sink(
+    pipeline: PipelineFile, state: StateDirectory, name: str, source: SourceStatus
+) -> SinkStatus:
+    options = pipeline.sinks[name]
+    report = state.read_report(f"sinks/{name}")
+    status = SinkStatus(
+        delivered_lsn=report.get("delivered_lsn"),
+        changes_delivered=report.get("changes_delivered", 0),
+        tables={
+            table: TableStatus(state=told["state"], error=told["error"])
+            for table, told in report.get("tables", {}).items()
+        },
+    )
+    if state.is_held("deliver") and report.get("error"):
+        status.error = report["error"]
+    if isinstance(options, PostgresOptions):
+        _ask_target(pipeline, options, status)
+    for table in state.read_report("tables").get("published", ()):
+        status.tables.setdefault(table, TableStatus())
+    if status.delivered_lsn is not None:
+        delivered = Lsn.parse(status.delivered_lsn)
+        if source.current_lsn is not None:
+            status.lag_bytes = max(0, Lsn.parse(source.current_lsn) - delivered)
+        status.lag_seconds = _lag_seconds(state, delivered, status.lag_bytes, report)
+    return status
+
+
+def _ask_target(pipeline: PipelineFile, options: PostgresOptions, status: SinkStatus) -> None:
+    progress = Progress(pipeline.name, pipeline.source_id)
+    try:
+        with connect_target(options.url, "penstock status") as connection:
+            found = connection.execute("SELECT to_regclass('penstock.progress')").fetchone()
+            if found is None or found[0] is None:
+                status.delivered_lsn = None
+                return
+            stored = progress.read(connection)
+            tables = progress.read_tables(connection)
+    except psycopg.Error as error:
+        status.error = str(classify_target_error(error, options.url))
+        return
+    except PenstockError as error:
+        status.error = str(error)
+        return
+    status.delivered_lsn = str(stored[0].delivered_lsn) if stored else None
+    status.changes_delivered = stored[1] if stored else 0
+    status.tables = {
+        str(table): TableStatus(state=told, error=stopped.error if stopped else None)
+        for table, (told, stopped) in tables.items()
+    }
+
+
+def _lag_seconds(
+    state: StateDirectory, delivered: Lsn, lag_bytes: int | None, report: dict[str, Any]
+) -> float | None:
+    """The age of the oldest commit that the log holds and the sink does not."""
+    reader = LogReader(state.log, delivered)
+    try:
+        waiting = [ref for ref in reader.read(1) if ref.head.committed_at]
+    except PenstockError:
+        waiting = []
+    finally:
+        reader.close()
+    if waiting:
+        return _age(waiting[0].head.committed_at)
+    if state.is_held("capture") or not lag_bytes:
+        return 0.0
+    # Nobody captures: what the source has written since is not known, only since when.
+    return _age(report["committed_at"]) if report.get("committed_at") else None
+
+
+def _age(committed_at: int) -> float:
+    unix_seconds = (committed_at + EPOCH_2000_UNIX_MICROSECONDS) / 1_000_000
+    return round(max(0.0, time.time() - unix_seconds), 3)
