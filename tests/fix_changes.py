@@ -171,6 +171,8 @@ def _reference_changes(
             assert cursor.take(1) == b"N"
         after = cursor.values()
     names = tuple(column.name for column in described.columns)
+    # A row without columns has no cell that could tell whether it is there.
+    before = before or None
     yield Plain(described.table, names, kind, *position, after, before, is_full_before=mark == b"O")
 
 
@@ -198,8 +200,7 @@ def plain(pieces: Sequence[Piece]) -> list[Plain]:
                     int(piece.positions.committed_at[row]),
                     int(piece.positions.xid[row]),
                     None if operation == "D" else after[row],
-                    # Without columns there is no cell to say that a row is absent.
-                    before[row] if names else (() if operation == "D" else None),
+                    before[row] or None,
                     bool(piece.has_full_before[row]),
                 )
             )

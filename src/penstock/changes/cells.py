@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.changes.pgoutput import NULL, TEXT, UNCHANGED
 
@@ -44,17 +45,17 @@ class Cells:
     @property
     def is_unchanged(self) -> Mask:
         """Which values an UPDATE left alone without telling them."""
-        return self.kind == UNCHANGED
+        return np.equal(self.kind, UNCHANGED)
 
     @property
     def is_value(self) -> Mask:
         """Which cells hold a value that is known and not NULL."""
-        return self.kind == TEXT
+        return np.equal(self.kind, TEXT)
 
     @property
     def is_null(self) -> Mask:
         """Which cells are known to be NULL."""
-        return self.kind == NULL
+        return np.equal(self.kind, NULL)
 
 
 def no_cells(anchor: Index) -> Cells:
@@ -108,5 +109,5 @@ def gather(data: pa.Buffer, cells: Cells) -> pa.Array:
     taken = laid_over.take(pa.array(picked, mask=missing))
     if empty is not None and bool((empty & is_value).any()):
         blank = pa.array(empty & is_value)
-        taken = pa.compute.if_else(blank, pa.scalar(b"", pa.binary()), taken)
+        taken = pc.if_else(blank, pa.scalar(b"", pa.binary()), taken)
     return taken

@@ -112,7 +112,7 @@ def _key_changes(changes: TableChanges, after: Sequence[Cells], key: Sequence[in
     for column in key if len(with_before) else ():
         old = gather(changes.data, changes.before[column].take(with_before))
         new = gather(changes.data, after[column].take(with_before))
-        same = pc.fill_null(pc.equal(old, new), False)  # noqa: FBT003
+        same = pc.fill_null(pc.equal(old, new), False)
         changed[with_before] |= ~np.asarray(same)
     return changed
 
@@ -145,7 +145,7 @@ def _move_step(
     changes: TableChanges, after: Sequence[Cells], key: Sequence[int], rows: Index
 ) -> Step:
     columns = tuple(cells.take(rows) for cells in after)
-    group, named = _unchanged_groups(columns)
+    group, named = _unchanged_groups(columns, len(rows))
     return Step(
         operation=np.full(len(rows), MOVE, np.uint8),
         columns=columns,
@@ -192,8 +192,8 @@ def _net(
     for column in key:
         if not bool(images[column].is_value.all()):
             raise DecodeError("a change does not tell the key of its row")
-    identity = _identify(data, [images[column] for column in key])
     count = len(operation)
+    identity = _identify(data, [images[column] for column in key], count)
     order = np.argsort(identity, kind="stable")
     grouped = identity[order]
     is_first = np.empty(count, bool)
@@ -239,7 +239,9 @@ def _newest_known(
 
 
 def _step(operation: npt.NDArray[np.uint8], images: Sequence[Cells]) -> Step:
-    group, named = _unchanged_groups(images)
+    group, named = _unchanged_groups(images, len(operation))
+    if bool(((operation == INSERT) & (group != 0)).any()):
+        raise DecodeError("an INSERT does not tell all values of its row")
     return Step(
         operation=operation,
         columns=tuple(images),
@@ -250,12 +252,11 @@ def _step(operation: npt.NDArray[np.uint8], images: Sequence[Cells]) -> Step:
     )
 
 
-def _unchanged_groups(images: Sequence[Cells]) -> tuple[Index, tuple[tuple[int, ...], ...]]:
+def _unchanged_groups(
+    images: Sequence[Cells], count: int
+) -> tuple[Index, tuple[tuple[int, ...], ...]]:
     """Which rows leave which columns alone, as small numbers; 0 is none."""
-    count = len(images[0].kind) if images else 0
-    holding = [
-        column for column, cells in enumerate(images) if bool(cells.is_unchanged.any())
-    ]
+    holding = [column for column, cells in enumerate(images) if bool(cells.is_unchanged.any())]
     if not holding:
         return np.zeros(count, np.int64), ((),)
     flags = np.stack([images[column].is_unchanged for column in holding], axis=1)
@@ -267,7 +268,7 @@ def _unchanged_groups(images: Sequence[Cells]) -> tuple[Index, tuple[tuple[int, 
     return group.reshape(-1), tuple(named)
 
 
-def _identify(data: pa.Buffer, columns: Sequence[Cells]) -> Index:
+def _identify(data: pa.Buffer, columns: Sequence[Cells], count: int) -> Index:
     """A number per row, equal where all the columns are equal."""
     identity: Index | None = None
     for cells in columns:
@@ -278,8 +279,8 @@ def _identify(data: pa.Buffer, columns: Sequence[Cells]) -> Index:
         else:
             combined = identity * (len(encoded.dictionary) + 1) + number
             identity = np.unique(combined, return_inverse=True)[1].reshape(-1)
-    assert identity is not None, "a table has at least one column"
-    return identity
+    # Rows of a table without columns are all equal.
+    return np.zeros(count, np.int64) if identity is None else identity
 
 
 def _compact_keyless(changes: TableChanges, after: Sequence[Cells]) -> list[Step]:
@@ -293,7 +294,9 @@ def _compact_keyless(changes: TableChanges, after: Sequence[Cells]) -> list[Step
         concatenate(old.take(gone), new.take(come))
         for old, new in zip(changes.before, after, strict=True)
     ]
-    identity = _identify(changes.data, images)
+    if any(bool(cells.is_unchanged.any()) for cells in images):
+        raise DecodeError(f"{changes.relation.table}: a change does not tell all of its row")
+    identity = _identify(changes.data, images, len(gone) + len(come))
     sign = np.concatenate((np.full(len(gone), -1), np.full(len(come), 1)))
     _, first, number = np.unique(identity, return_index=True, return_inverse=True)
     balance = np.bincount(number.reshape(-1), weights=sign).astype(np.int64)

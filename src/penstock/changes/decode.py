@@ -213,11 +213,7 @@ def _positions_of_part(transaction: Transaction, count: int) -> Positions:
 
 def _by_table(messages: _Messages, rows: Index, positions: Positions, shift: int) -> list[Piece]:
     """Cut the rows by table, by description of its columns, and at each TRUNCATE."""
-    versions: dict[int, list[tuple[int, Relation]]] = {}
-    for index in np.flatnonzero(messages.kinds == RELATION).tolist():
-        relation = parse_relation(messages.one(index), carries_xid=bool(shift))
-        versions.setdefault(relation.oid, []).append((index, relation))
-
+    versions = _versions(messages, shift)
     pieces: list[Piece] = []
     row_kinds = messages.kinds[rows]
     cuts = np.flatnonzero(row_kinds == TRUNCATE).tolist()
@@ -231,6 +227,23 @@ def _by_table(messages: _Messages, rows: Index, positions: Positions, shift: int
     return pieces
 
 
+def _versions(messages: _Messages, shift: int) -> dict[int, list[tuple[int, Relation]]]:
+    """For each table: from which message on its columns are described how."""
+    versions: dict[int, list[tuple[int, Relation]]] = {}
+    parsed: dict[bytes, Relation] = {}
+    for index in np.flatnonzero(messages.kinds == RELATION).tolist():
+        raw = messages.one(index)
+        told = raw[1 + shift :]
+        if told not in parsed:
+            parsed[told] = parse_relation(raw, carries_xid=bool(shift))
+        relation = parsed[told]
+        known = versions.setdefault(relation.oid, [])
+        # Slices that are decoded together each repeat what their rows need: that is nothing new.
+        if not known or known[-1][1] is not relation:
+            known.append((index, relation))
+    return versions
+
+
 def _changes(
     messages: _Messages,
     rows: Index,
@@ -238,19 +251,29 @@ def _changes(
     versions: dict[int, list[tuple[int, Relation]]],
     shift: int,
 ) -> list[TableChanges]:
+    if len(rows) == 0:
+        return []
     oids = messages.u32(messages.starts[rows] + 1 + shift)
-    found: list[TableChanges] = []
-    for oid in np.unique(oids).tolist():
-        of_table = np.flatnonzero(oids == oid)
+    by_oid = np.argsort(oids, kind="stable")
+    found: list[tuple[int, TableChanges]] = []
+    for of_table in _cut_where_new(by_oid, oids[by_oid]):
+        oid = int(oids[of_table[0]])
         known = versions.get(oid, [])
         version = np.searchsorted([index for index, _ in known], rows[of_table]) - 1
-        if not known or int(version.min()) < 0:
+        if not known or int(version[0]) < 0:
             raise DecodeError(f"a row of table {oid} comes before its Relation message")
-        for number in np.unique(version).tolist():
-            span = of_table[version == number]
-            relation = known[number][1]
-            found.append(_table_changes(messages, rows[span], positions.take(span), relation, shift))
-    return found
+        for run in _cut_where_new(np.arange(len(of_table)), version):
+            span, relation = of_table[run], known[int(version[run[0]])][1]
+            changes = _table_changes(messages, rows[span], positions.take(span), relation, shift)
+            found.append((int(span[0]), changes))
+    # By time, not by oid: a table may have taken over the name of another.
+    found.sort(key=lambda one: one[0])
+    return [changes for _, changes in found]
+
+
+def _cut_where_new(rows: Index, numbers: Index) -> list[Index]:
+    """The rows in runs of equal numbers."""
+    return np.split(rows, np.flatnonzero(numbers[1:] != numbers[:-1]) + 1)
 
 
 def _truncates(

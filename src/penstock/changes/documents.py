@@ -26,17 +26,25 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from penstock.changes.cells import ABSENT, Cells, Index, Mask, gather
+from penstock.changes.cells import ABSENT, Cells, Index, gather
 from penstock.changes.decode import Positions, TableChanges, TableTruncated
-from penstock.changes.jsonvalues import JsonColumn, json_column, json_string, raw_bytes
+from penstock.changes.jsonvalues import JsonColumn, json_column, json_string
 from penstock.changes.pgoutput import (
     DELETE,
-    EPOCH_2000_UNIX_MICROSECONDS,
     INSERT,
     UPDATE,
-    Relation,
+    Column,
+)
+from penstock.changes.textcolumns import (
+    Part,
+    comma_list,
+    concatenate,
+    digits,
+    join,
+    lsn_texts,
+    raw_bytes,
+    utc_times,
 )
 from penstock.lsn import Lsn
 
@@ -47,11 +55,6 @@ if TYPE_CHECKING:
 
 _NO_BEFORE, _KEY_BEFORE, _FULL_BEFORE = range(3)
 _OPERATIONS = {INSERT: b"insert", UPDATE: b"update", DELETE: b"delete"}
-_HEX = np.frombuffer(b"0123456789ABCDEF", np.uint8)
-# Arrow counts the bytes of a binary array in 31 bits.
-_LARGEST = 2**31 - 1
-
-Part = bytes | pa.Array
 
 
 @dataclass(frozen=True)
@@ -84,16 +87,11 @@ def documents(pieces: Sequence[Piece], source: str) -> memoryview:
 def _in_order(lines: list[_Lines]) -> pa.Array:
     if len(lines) == 1:
         return lines[0].text
-    texts = [some.text for some in lines]
-    if sum(len(raw_bytes(text)) for text in texts) > _LARGEST:
-        texts = [text.cast(pa.large_binary()) for text in texts]
-    elif any(pa.types.is_large_binary(text.type) for text in texts):
-        texts = [text.cast(pa.binary()) for text in texts]
     commit_lsn = np.concatenate([some.commit_lsn for some in lines])
     ordinal = np.concatenate([some.ordinal for some in lines])
     # Stable, so that the tables of one TRUNCATE stay in the statement's order.
     order = np.lexsort((ordinal, commit_lsn))
-    return pa.concat_arrays(texts).take(pa.array(order))
+    return concatenate([some.text for some in lines]).take(pa.array(order))
 
 
 def _truncate_lines(piece: TableTruncated, source: str) -> _Lines:
@@ -104,7 +102,7 @@ def _truncate_lines(piece: TableTruncated, source: str) -> _Lines:
         "commit_lsn": str(Lsn(piece.commit_lsn)),
         "ordinal": piece.ordinal,
         "xid": piece.xid,
-        "committed_at": _times(np.array([piece.committed_at], np.int64))[0].as_py().decode(),
+        "committed_at": utc_times(np.array([piece.committed_at], np.int64))[0].as_py().decode(),
         "source": source,
         "key": None,
         "before": None,
@@ -151,106 +149,111 @@ def _take(changes: TableChanges, rows: Index) -> TableChanges:
     )
 
 
+class _Tuples:
+    """The old rows of a group, or the new ones. A column is gathered once, for key and row."""
+
+    def __init__(self, columns: Sequence[Column], data: pa.Buffer, cells: Sequence[Cells]) -> None:
+        self.cells = cells
+        self._columns = columns
+        self._data = data
+        self._encoded: dict[int, JsonColumn] = {}
+
+    def objects(self, places: Sequence[int]) -> list[Part]:
+        """The columns at these places as JSON objects, whose every value is known."""
+        parts: list[Part] = [b"{"]
+        for number, place in enumerate(places):
+            parts += [b"," if number else b"", *self._field(place)]
+        return [*parts, b"}"]
+
+    def known_objects(self, places: Sequence[int], count: int) -> list[Part]:
+        """The same, without the values that are not known."""
+        fields = [
+            (
+                join(self._field(place), count),
+                self.cells[place].is_value | self.cells[place].is_null,
+            )
+            for place in places
+        ]
+        return [b"{", comma_list(fields), b"}"] if fields else [b"{}"]
+
+    def _field(self, place: int) -> list[Part]:
+        column = self._columns[place]
+        if place not in self._encoded:
+            values = gather(self._data, self.cells[place])
+            self._encoded[place] = json_column(column.type_oid, values)
+        encoded = self._encoded[place]
+        return [json_string(column.name), b":", encoded.prefix, encoded.values, encoded.suffix]
+
+
 class _Group:
     """Rows of one table whose documents have the same shape."""
 
     def __init__(self, changes: TableChanges, shape: int) -> None:
-        self._changes = changes
-        self._columns = changes.relation.columns
         rest, self._is_partial = divmod(shape, 2)
-        self._operation, self._before = divmod(rest, 3)
-        self._encoded: dict[int, JsonColumn] = {}
+        self._operation, self._before_kind = divmod(rest, 3)
+        self._changes = changes
+        self._before = self._tuples(changes.before)
+        self._after = self._tuples(changes.after)
+
+    def _tuples(self, cells: Sequence[Cells]) -> _Tuples:
+        return _Tuples(self._changes.relation.columns, self._changes.data, cells)
 
     def lines(self, source: str) -> _Lines:
-        changes = self._changes
-        positions = changes.positions
-        table = changes.relation.table
-        everything = range(len(self._columns))
-        marked = [place for place in everything if self._columns[place].in_identity]
-        before_places = everything if self._before == _FULL_BEFORE else marked
+        relation, positions = self._changes.relation, self._changes.positions
+        everything = list(range(len(relation.columns)))
+        marked = [place for place in everything if relation.columns[place].in_identity]
+        before: list[Part] = [b"null"]
+        if self._before_kind != _NO_BEFORE:
+            sent = everything if self._before_kind == _FULL_BEFORE else marked
+            before = self._objects(self._before, sent)
+        after: list[Part] = [b"null"]
+        if self._operation != DELETE:
+            after = self._objects(self._after, everything)
         parts: list[Part] = [
             b'{"op":"%b","schema":%b,"table":%b,"commit_lsn":"'
-            % (_OPERATIONS[self._operation], json_string(table.schema), json_string(table.name)),
+            % (_OPERATIONS[self._operation], *map(json_string, relation.table)),
             *_position_parts(positions, source),
             b',"key":',
-            *self._key(key_places(changes.relation)),
+            *self._key([] if relation.replica_identity == "f" else marked),
             b',"before":',
-            *(
-                [b"null"]
-                if self._before == _NO_BEFORE
-                else self._row(changes.before, before_places)
-            ),
+            *before,
             b',"after":',
-            *([b"null"] if self._operation == DELETE else self._row(changes.after, everything)),
+            *after,
             b',"unchanged":[',
             *self._unchanged(),
             b"]}\n",
         ]
-        return _Lines(positions.commit_lsn, positions.ordinal, _join(parts, len(changes)))
+        text = join(parts, len(self._changes))
+        return _Lines(positions.commit_lsn, positions.ordinal, text)
+
+    def _objects(self, tuples: _Tuples, places: Sequence[int]) -> list[Part]:
+        if self._is_partial:
+            return tuples.known_objects(places, len(self._changes))
+        return tuples.objects(places)
 
     def _key(self, places: Sequence[int]) -> list[Part]:
-        changes = self._changes
         if not places:
             return [b"null"]
         if self._operation == DELETE:
-            return self._row(changes.before, places)
+            return self._objects(self._before, places)
         if not self._is_partial:
-            return self._row(changes.after, places)
+            return self._objects(self._after, places)
         # A key column can be TOASTed too; the server then sends the old key, where it stands.
-        cells = [
+        known = [
             after.where(~after.is_unchanged, before)
-            for after, before in zip(changes.after, changes.before, strict=True)
+            for after, before in zip(self._after.cells, self._before.cells, strict=True)
         ]
-        return self._row(cells, places)
-
-    def _row(self, cells: Sequence[Cells], places: Sequence[int]) -> list[Part]:
-        """The columns at these places as an object."""
-        if self._is_partial:
-            return [b"{", self._told(cells, places), b"}"] if places else [b"{}"]
-        parts: list[Part] = [b"{"]
-        for number, place in enumerate(places):
-            column = self._column(cells[place], place)
-            name = json_string(self._columns[place].name)
-            parts += [b"," if number else b"", name, b":", column.prefix]
-            parts += [column.values, column.suffix]
-        return [*parts, b"}"]
-
-    def _told(self, cells: Sequence[Cells], places: Sequence[int]) -> pa.Array:
-        """The same, without the values that are not known."""
-        fields = []
-        for place in places:
-            column = self._column(cells[place], place)
-            name = json_string(self._columns[place].name)
-            field = _join(
-                [name, b":", column.prefix, column.values, column.suffix], len(self._changes)
-            )
-            fields.append((field, cells[place].is_value | cells[place].is_null))
-        return _list(fields)
+        return self._objects(self._tuples(known), places)
 
     def _unchanged(self) -> list[Part]:
         if not self._is_partial:
             return []
-        count = len(self._changes)
         names = []
-        for column, cells in zip(self._columns, self._changes.after, strict=True):
+        for column, cells in zip(self._changes.relation.columns, self._after.cells, strict=True):
             if bool(cells.is_unchanged.any()):
-                name = pa.repeat(pa.scalar(json_string(column.name), pa.binary()), count)
-                names.append((name, cells.is_unchanged))
-        return [_list(names)] if names else []
-
-    def _column(self, cells: Cells, place: int) -> JsonColumn:
-        """A column's values; those that stand in key and row are gathered once."""
-        if id(cells) not in self._encoded:
-            values = gather(self._changes.data, cells)
-            self._encoded[id(cells)] = json_column(self._columns[place].type_oid, values)
-        return self._encoded[id(cells)]
-
-
-def key_places(relation: Relation) -> list[int]:
-    """Which columns make the key of a document; none where pgoutput names no key."""
-    if relation.replica_identity == "f":
-        return []
-    return [place for place, column in enumerate(relation.columns) if column.in_identity]
+                name = pa.scalar(json_string(column.name), pa.binary())
+                names.append((pa.repeat(name, len(self._changes)), cells.is_unchanged))
+        return [comma_list(names)] if names else []
 
 
 def _position_parts(positions: Positions, source: str) -> list[Part]:
@@ -258,84 +261,19 @@ def _position_parts(positions: Positions, source: str) -> list[Part]:
     lsn = positions.commit_lsn
     first = np.flatnonzero(np.concatenate(([True], lsn[1:] != lsn[:-1])))
     one = positions.take(first)
-    lsn_text = _lsn_texts(one.commit_lsn)
-    rest = _join(
+    lsn_text = lsn_texts(one.commit_lsn)
+    rest = join(
         [
             b',"xid":',
-            _digits(one.xid),
+            digits(one.xid),
             b',"committed_at":"',
-            _times(one.committed_at),
+            utc_times(one.committed_at),
             b'","source":' + json_string(source),
         ],
         len(first),
     )
-    ordinal = _digits(positions.ordinal)
+    ordinal = digits(positions.ordinal)
     if len(first) == 1:
         return [lsn_text[0].as_py(), b'","ordinal":', ordinal, rest[0].as_py()]
     of_row = pa.array(np.repeat(np.arange(len(first)), np.diff(first, append=len(lsn))))
     return [lsn_text.take(of_row), b'","ordinal":', ordinal, rest.take(of_row)]
-
-
-def _digits(numbers: Index) -> pa.Array:
-    return pa.array(numbers).cast(pa.string()).cast(pa.binary())
-
-
-def _times(committed_at: Index) -> pa.Array:
-    """Microseconds since 2000-01-01 as ISO 8601, UTC."""
-    since_1970 = pa.array(committed_at + EPOCH_2000_UNIX_MICROSECONDS).view(pa.timestamp("us"))
-    text = since_1970.cast(pa.string()).cast(pa.binary())
-    text = pc.replace_substring(text, pattern=b" ", replacement=b"T", max_replacements=1)
-    return _join([text, b"+00:00"], len(text))
-
-
-def _lsn_texts(lsn: npt.NDArray[np.uint64]) -> pa.Array:
-    """As Lsn prints them: two hexadecimal numbers around a slash, without leading zeros."""
-    shifts = np.arange(60, -4, -4, dtype=np.uint64)
-    nibbles = ((lsn[:, None] >> shifts) & np.uint64(15)).astype(np.intp)
-    shown = np.ones((len(lsn), 17), np.bool_)
-    text = np.full((len(lsn), 17), ord("/"), np.uint8)
-    for begin, to in ((0, 0), (8, 9)):
-        half = nibbles[:, begin : begin + 8]
-        text[:, to : to + 8] = _HEX[half]
-        # The last digit stands even when it is zero.
-        shown[:, to : to + 7] = np.logical_or.accumulate(half[:, :7] != 0, axis=1)
-    offsets = np.zeros(len(lsn) + 1, np.int32)
-    np.cumsum(shown.sum(axis=1), out=offsets[1:])
-    return pa.Array.from_buffers(
-        pa.binary(), len(lsn), [None, pa.py_buffer(offsets), pa.py_buffer(text[shown])]
-    )
-
-
-def _list(items: Sequence[tuple[pa.Array, Mask]]) -> pa.Array:
-    """Of each row the items whose mask holds, with commas between."""
-    kept = [pc.if_else(pa.array(mask), item, pa.scalar(None, item.type)) for item, mask in items]
-    kind = pa.large_binary() if any(pa.types.is_large_binary(i.type) for i in kept) else pa.binary()
-    # The empty string in front: Arrow (26) drops rows whose every item is null.
-    listed = pc.binary_join_element_wise(
-        pa.scalar(b"", kind),
-        *(item.cast(kind) for item in kept),
-        pa.scalar(b",", kind),
-        null_handling="skip",
-    )
-    return pc.binary_slice(listed, 1)
-
-
-def _join(parts: Sequence[Part], count: int) -> pa.Array:
-    """Constants and columns, row by row; nulls become `null`."""
-    merged: list[Part] = []
-    for part in parts:
-        if isinstance(part, bytes) and merged and isinstance(merged[-1], bytes):
-            merged[-1] += part
-        else:
-            merged.append(part)
-    size = sum(
-        len(part) * count if isinstance(part, bytes) else len(raw_bytes(part)) + 4 * part.null_count
-        for part in merged
-    )
-    kind = pa.binary() if size < _LARGEST else pa.large_binary()
-    return pc.binary_join_element_wise(
-        *(pa.scalar(part, kind) if isinstance(part, bytes) else part.cast(kind) for part in merged),
-        pa.scalar(b"", kind),
-        null_handling="replace",
-        null_replacement=b"null",
-    )

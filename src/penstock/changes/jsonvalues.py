@@ -24,6 +24,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.changes.textcolumns import LARGEST_BYTES, raw_bytes
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -31,8 +33,8 @@ if TYPE_CHECKING:
 _NUMBER_BYTES = b"0123456789+-.e"
 _NUMBER = r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?$"
 
-# Arrow counts the bytes of a binary array in 31 bits, and an escape makes six bytes of one.
-_ROOMY = 2**31 // 8
+# An escape makes six bytes of one.
+_ROOMY = LARGEST_BYTES // 8
 
 
 @dataclass(frozen=True)
@@ -63,16 +65,6 @@ def json_column(type_oid: int, values: pa.Array) -> JsonColumn:
 def json_string(text: str) -> bytes:
     """One string as JSON, UTF-8."""
     return json.dumps(text, ensure_ascii=False).encode()
-
-
-def raw_bytes(values: pa.Array) -> memoryview:
-    """The bytes of all values of a binary array, one after another."""
-    _, offsets, data = values.buffers()
-    if data is None or len(values) == 0:
-        return memoryview(b"")
-    width = np.int64 if pa.types.is_large_binary(values.type) else np.int32
-    places = np.frombuffer(offsets, width)[values.offset : values.offset + len(values) + 1]
-    return memoryview(data)[int(places[0]) : int(places[-1])]
 
 
 def _scalar(value: bytes, like: pa.Array) -> pa.Scalar:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+
 from penstock.errors import DecodeError
 from penstock.lsn import Lsn
 from penstock.table import TableName

@@ -8,33 +8,37 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Any
 
-import click
 import typer
 
 from penstock import __version__
-from penstock.cli import check, demo, init, run, status, teardown
-from penstock.errors import PenstockError
+from penstock.cli.check import check
+from penstock.cli.demo import demo
+from penstock.cli.init import init
+from penstock.cli.run import capture, deliver, run
+from penstock.cli.status import status
+from penstock.cli.teardown import teardown
+from penstock.errors import BadValue, PenstockError
 
 app = typer.Typer(
     name="penstock",
     help="Follow Postgres and deliver every change, once, through Spark.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
 
-app.command("demo")(demo.demo)
-app.command("check")(check.check)
-app.command("init")(init.init)
-app.command("run")(run.run)
-app.command("start", hidden=True)(run.run)
-app.command("capture")(run.capture)
-app.command("deliver")(run.deliver)
-app.command("status")(status.status)
-app.command("teardown")(teardown.teardown)
-app.command("tear-down", hidden=True)(teardown.teardown)
+app.command("demo")(demo)
+app.command("check")(check)
+app.command("init")(init)
+app.command("run")(run)
+app.command("start", hidden=True)(run)
+app.command("capture")(capture)
+app.command("deliver")(deliver)
+app.command("status")(status)
+app.command("teardown")(teardown)
+app.command("tear-down", hidden=True)(teardown)
 
 
 @app.command("version")
@@ -43,30 +47,37 @@ def version() -> None:
     typer.echo(__version__)
 
 
+# typer brings its own click, whose names differ between versions; this one is public in all.
+_UsageError = typer.BadParameter.__base__ or typer.BadParameter
+
+
 def main() -> None:
     """Run the command line; never a traceback for a user's mistake."""
     try:
-        code = app(standalone_mode=False)
+        code = app(sys.argv[1:] or ["--help"], standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
     except PenstockError as error:
         print(error, file=sys.stderr)  # noqa: T201
         sys.exit(error.exit_code)
-    except click.exceptions.NoArgsIsHelpError as error:
-        print(error.format_message(), file=sys.stderr)  # noqa: T201
-        sys.exit(2)
-    except click.UsageError as error:
-        command = error.ctx.command_path if error.ctx else "penstock"
-        print(f"PEN-103 {command}: {error.format_message()}", file=sys.stderr)  # noqa: T201
-        print(f"  Do: see {command} --help", file=sys.stderr)  # noqa: T201
-        sys.exit(2)
-    except click.exceptions.Exit as error:
-        sys.exit(error.exit_code)
-    except (click.Abort, KeyboardInterrupt):
+    except (typer.Exit, typer.Abort) as error:
+        sys.exit(getattr(error, "exit_code", 0))
+    except KeyboardInterrupt:
         sys.exit(0)
     except BrokenPipeError:
         # The reader of our stdout is gone, as with `penstock status | head`.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+    except Exception as error:
+        if not isinstance(error, _UsageError):
+            raise
+        _print_usage_error(error)
+        sys.exit(2)
+
+
+def _print_usage_error(error: Any) -> None:
+    command = error.ctx.command_path if error.ctx else "penstock"
+    mistake = BadValue(error.format_message(), command, f"see {command} --help")
+    print(mistake, file=sys.stderr)  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -31,10 +31,13 @@ PipelinePath = Annotated[
 ]
 LogFormatOption = Annotated[
     LogFormat,
-    typer.Option("--log-format", envvar="PENSTOCK_LOG_FORMAT", help="Text for people, JSON for machines."),
+    typer.Option(
+        "--log-format", envvar="PENSTOCK_LOG_FORMAT", help="Text for people, JSON for machines."
+    ),
 ]
 LogLevelOption = Annotated[
-    LogLevel, typer.Option("--log-level", envvar="PENSTOCK_LOG_LEVEL", help="Which lines are shown.")
+    LogLevel,
+    typer.Option("--log-level", envvar="PENSTOCK_LOG_LEVEL", help="Which lines are shown."),
 ]
 UntilCaughtUp = Annotated[
     bool,

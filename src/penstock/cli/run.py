@@ -7,7 +7,14 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.options import LogFormat, LogFormatOption, LogLevel, LogLevelOption, PipelinePath, UntilCaughtUp
+from penstock.cli.options import (
+    LogFormat,
+    LogFormatOption,
+    LogLevel,
+    LogLevelOption,
+    PipelinePath,
+    UntilCaughtUp,
+)
 from penstock.config import PipelineFile, pipeline_from_urls, read_pipeline
 from penstock.errors import BadValue
 from penstock.logging import set_up_logging
@@ -22,15 +29,21 @@ def run(
     ] = None,
     source: Annotated[
         str | None,
-        typer.Option(envvar="PENSTOCK_SOURCE", help="URL of the Postgres to follow, without a file."),
+        typer.Option(
+            envvar="PENSTOCK_SOURCE", help="URL of the Postgres to follow, without a file."
+        ),
     ] = None,
     target: Annotated[
         str | None,
-        typer.Option(envvar="PENSTOCK_TARGET", help="URL of the Postgres to deliver to, without a file."),
+        typer.Option(
+            envvar="PENSTOCK_TARGET", help="URL of the Postgres to deliver to, without a file."
+        ),
     ] = None,
     table: Annotated[
         list[str] | None,
-        typer.Option(envvar="PENSTOCK_TABLE", help="Table to follow, may be repeated; default public.*"),
+        typer.Option(
+            envvar="PENSTOCK_TABLE", help="Table to follow, may be repeated; default public.*"
+        ),
     ] = None,
     until_caught_up: UntilCaughtUp = False,
     log_format: LogFormatOption = LogFormat.TEXT,

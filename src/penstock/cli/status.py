@@ -27,7 +27,9 @@ def status(
     as_json: AsJson = False,
     watch: Annotated[
         bool,
-        typer.Option("--watch", envvar="PENSTOCK_WATCH", help="Show again every second, until Ctrl-C."),
+        typer.Option(
+            "--watch", envvar="PENSTOCK_WATCH", help="Show again every second, until Ctrl-C."
+        ),
     ] = False,
 ) -> None:
     """Show positions, lag, retained WAL, and each table's state and last error."""

@@ -181,7 +181,7 @@ class EmbeddedPostgres:
         try:
             self.kill()
         except EmbeddedServerFailed:
-            assert self._server is not None  # noqa: S101
+            assert self._server is not None
             self._server.kill()
             self._server.wait()
             self._server = None

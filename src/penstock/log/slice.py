@@ -20,13 +20,14 @@ import json
 import struct
 import zlib
 from dataclasses import dataclass, field
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any
 
 from penstock.errors import LogError
-from penstock.lsn import Lsn
+from penstock.lsn import ZERO, Lsn
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 MAGIC = b"PSL1"
 _HEADER = struct.Struct("<4sBBHIIQQQQqQIII")
@@ -49,8 +50,8 @@ class SliceHead:
 
     kind: SliceKind
     end_lsn: Lsn  # end of the last commit; a slot acknowledged up to here never sends these again
-    first_commit_lsn: Lsn = Lsn(0)
-    last_commit_lsn: Lsn = Lsn(0)
+    first_commit_lsn: Lsn = ZERO
+    last_commit_lsn: Lsn = ZERO
     committed_at: int = 0  # of the last commit, source's clock, microseconds since 2000-01-01
     xid: int = 0  # of a PART, LAST or STREAMED transaction
     first_ordinal: int = 0  # of the first row, where a transaction goes on from an earlier part

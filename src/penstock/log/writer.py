@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     import numpy as np
     import numpy.typing as npt
+
 
 class LogWriter:
     """The log's only writer.
@@ -115,7 +117,7 @@ class LogWriter:
         """Delete segments whose every slice ends at or before `lsn`; the number deleted."""
         segments = list_segments(self.directory)
         count = 0
-        for segment, successor in zip(segments, segments[1:], strict=False):
+        for segment, successor in itertools.pairwise(segments):
             if base_of(successor) > lsn:
                 break
             for ref in walk(segment):

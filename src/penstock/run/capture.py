@@ -98,7 +98,9 @@ class Capture:
             stream.start(self._writer.durable_lsn)
             self._connected, self._error = True, None
             back_off.succeed()
-            _log.info("following slot %s from %s", self._subscription.slot, self._writer.durable_lsn)
+            _log.info(
+                "following slot %s from %s", self._subscription.slot, self._writer.durable_lsn
+            )
             self._pump(stream, assembler, watch)
         finally:
             self._connected = False
@@ -117,9 +119,7 @@ class Capture:
             now = time.monotonic()
             if now >= next_beat:
                 next_beat = now + self._source.heartbeat_seconds
-                stream.acknowledge(
-                    assembler.received_lsn, self._safe_lsn(), request_reply=True
-                )
+                stream.acknowledge(assembler.received_lsn, self._safe_lsn(), request_reply=True)
             if stream.keepalive_count != beats and not assembler.in_transaction:
                 beats = stream.keepalive_count
                 # Everything before a keepalive has been sent: all that committed up to its LSN is
@@ -196,5 +196,3 @@ class Capture:
                 "at": time.time(),
             },
         )
-
-

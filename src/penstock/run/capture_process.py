@@ -7,6 +7,7 @@ the order to stop, also when the parent was killed. An error goes to the parent 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -54,7 +55,9 @@ def capture_here(
 class CaptureProcess:
     """The child, seen from the parent."""
 
-    def __init__(self, pipeline: PipelineFile, started: Started, log_format: str, log_level: str) -> None:
+    def __init__(
+        self, pipeline: PipelineFile, started: Started, log_format: str, log_level: str
+    ) -> None:
         order = {
             "document": pipeline.document,
             "subscription": {
@@ -98,10 +101,8 @@ class CaptureProcess:
     def stop(self, patience_seconds: float = 8.0) -> None:
         """Have the child stop at a consistent point; every point is one, so killing it loses nothing."""
         assert self._process.stdin is not None
-        try:
+        with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
-        except BrokenPipeError:
-            pass
         try:
             self._process.wait(patience_seconds)
         except subprocess.TimeoutExpired:

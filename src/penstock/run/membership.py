@@ -72,10 +72,10 @@ class MembershipWatch:
         for table in change.removed:
             _log.info("%s is no longer followed", table)
         left_out = {str(entry.table): entry.reason for entry in change.left_out}
-        for table, reason in left_out.items():
-            if table not in self._told:
-                self._told.add(table)
-                _log.warning("%s is left out: %s", table, reason)
+        for name, reason in left_out.items():
+            if name not in self._told:
+                self._told.add(name)
+                _log.warning("%s is left out: %s", name, reason)
         self._state.write_report(
             "tables",
             {"published": [str(table) for table in change.published], "left_out": left_out},

@@ -18,7 +18,7 @@ class BackOff:
 
     def next_seconds(self) -> float:
         """How long to wait before the next attempt."""
-        wait = min(self.first_seconds * 2**self.attempt_count, self.limit_seconds)
+        wait: float = min(self.first_seconds * 2**self.attempt_count, self.limit_seconds)
         self.attempt_count += 1
         return wait * random.uniform(0.8, 1.2)  # noqa: S311
 

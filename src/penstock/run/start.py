@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import PenstockError, PositionMissing
 from penstock.log.writer import log_end
-from penstock.lsn import Lsn
 from penstock.pipeline import build_sinks, state_of
 from penstock.sinks.postgres.options import PostgresOptions
 from penstock.sinks.postgres.preflight import check_target
@@ -24,6 +23,7 @@ from penstock.source.subscription import Subscription, ensure_subscription
 
 if TYPE_CHECKING:
     from penstock.config import PipelineFile
+    from penstock.lsn import Lsn
     from penstock.run.state import StateDirectory
     from penstock.sinks.sink import Sink
 
@@ -131,8 +131,10 @@ def init_pipeline(pipeline: PipelineFile) -> list[str]:
     started = start(pipeline)
     check = PositionCheck(pipeline, started)
     lines = [
-        f"source {pipeline.source.url}: slot {started.subscription.slot}, "
-        f"publication {started.subscription.publications[0]}"
+        (
+            f"source {pipeline.source.url}: slot {started.subscription.slot}, "
+            f"publication {started.subscription.publications[0]}"
+        )
     ]
     for sink in build_sinks(pipeline):
         try:

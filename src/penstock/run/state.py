@@ -17,7 +17,6 @@ import json
 import os
 import time
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import SecondInstance, StateOfAnother, StateUnusable
@@ -25,6 +24,7 @@ from penstock.log.writer import unwritable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 # A predecessor that was killed may take a moment to be gone.
 _LOCK_PATIENCE_SECONDS = 5.0

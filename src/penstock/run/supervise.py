@@ -1,9 +1,9 @@
 """`penstock run` and its halves: processes and threads are started, watched and stopped here.
 
-    penstock run
-    ├── capture          child process: slot -> log
-    ├── deliver <sink>   one thread per sink: log -> Spark jobs -> sink
-    └── Spark            JVM, and its Python workers
+penstock run
+├── capture          child process: slot -> log
+├── deliver <sink>   one thread per sink: log -> Spark jobs -> sink
+└── Spark            JVM, and its Python workers
 """
 
 from __future__ import annotations
@@ -72,11 +72,11 @@ def run_deliver(
 
 def mark_now(pipeline: PipelineFile) -> Lsn:
     """A position that everything committed so far lies before, and that will come down the stream."""
-    with connect_source(pipeline.source.url, "penstock mark") as connection:
-        with source_errors(connection):
-            row = connection.execute(
-                "SELECT pg_logical_emit_message(true, 'penstock', 'caught up')::text"
-            ).fetchone()
+    url = pipeline.source.url
+    with connect_source(url, "penstock mark") as connection, source_errors(connection):
+        row = connection.execute(
+            "SELECT pg_logical_emit_message(true, 'penstock', 'caught up')::text"
+        ).fetchone()
     assert row is not None
     return Lsn.parse(row[0])
 
@@ -170,4 +170,3 @@ def _raise_if_tables_wait(loops: list[Delivery]) -> None:
             if known is not None:
                 raise known
             raise RunError(f"{table} is stopped", f"sink {loop.name}", "see penstock status")
-

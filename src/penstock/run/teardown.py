@@ -38,7 +38,9 @@ def tear_down(pipeline: PipelineFile) -> list[str]:
             )
     removed = []
     with connect_source(pipeline.source.url, "penstock teardown") as connection:
-        removed += [f"{each} at the source" for each in drop_subscription(connection, pipeline.name)]
+        removed += [
+            f"{each} at the source" for each in drop_subscription(connection, pipeline.name)
+        ]
     for name, options in pipeline.sinks.items():
         if isinstance(options, PostgresOptions):
             try:

@@ -20,13 +20,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from penstock.lsn import Lsn
-
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from penstock.changes.decode import Piece
     from penstock.errors import PenstockError
+    from penstock.lsn import Lsn
     from penstock.table import TableName
 
 
@@ -47,7 +46,9 @@ class Batch:
     number: int
     after_lsn: Lsn
     end_lsn: Lsn
-    committed_at: int  # of the last commit in it, microseconds since 2000-01-01; 0 when there is none
+    committed_at: (
+        int  # of the last commit in it, microseconds since 2000-01-01; 0 when there is none
+    )
     tables: frozenset[TableName]
 
 

@@ -74,10 +74,10 @@ class SlotStream:
         try:
             if pgconn.status != pq.ConnStatus.OK:
                 message = pgconn.error_message.decode("utf-8", "replace")
-                raise psycopg.OperationalError(message.strip())  # noqa: TRY301
+                raise psycopg.OperationalError(message.strip())
             result = pgconn.exec_(self._start_command(start_lsn))
             if result.status != pq.ExecStatus.COPY_BOTH:
-                raise error_from_result(result)  # noqa: TRY301
+                raise error_from_result(result)
         except psycopg.Error as error:
             pgconn.finish()
             raise classify_source_error(error, self._dsn) from error

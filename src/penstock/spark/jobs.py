@@ -6,6 +6,7 @@ slices at a time; the changes themselves never enter the JVM.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import re
 import time
@@ -17,7 +18,6 @@ import numpy as np
 from penstock.changes.decode import Piece, Transaction, decode
 from penstock.errors import PenstockError, SparkFailed, recognise
 from penstock.log.slice import SliceKind
-from penstock.sinks.sink import Receipt, Worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
     from penstock.log.segment import SliceRef
+    from penstock.sinks.sink import Receipt, Worker
 
 _log = logging.getLogger(__name__)
 
@@ -100,9 +101,7 @@ def share_out(chunks: list[list[SliceRef]], parallel: int) -> list[list[list[Sli
     """Chunks to tasks, neighbours together, in order."""
     count = max(1, min(parallel, len(chunks)))
     bounds = np.linspace(0, len(chunks), count + 1).astype(int)
-    return [
-        chunks[begin:end] for begin, end in zip(bounds, bounds[1:], strict=False) if end > begin
-    ]
+    return [chunks[begin:end] for begin, end in itertools.pairwise(bounds) if end > begin]
 
 
 def _run_tasks(
@@ -113,9 +112,7 @@ def _run_tasks(
         yield run_task(worker, after_lsn, number, chunks)
 
 
-def run_task(
-    worker: Worker, after_lsn: int, number: int, chunks: list[list[SliceRef]]
-) -> Receipt:
+def run_task(worker: Worker, after_lsn: int, number: int, chunks: list[list[SliceRef]]) -> Receipt:
     """What one task does; also runs without Spark, in a test or in another loop."""
     seconds = {"read": 0.0, "decode": 0.0, "stage": 0.0}
     cpu_began = time.process_time()

@@ -97,7 +97,10 @@ def _blame(
                 way(cursor, plan, earlier, stages.place_of(earlier), conflict)
             cursor.execute(sql.SQL("SELECT ctid::text FROM {} ORDER BY ctid").format(stage))
             places = [row[0] for row in cursor.fetchall()]
-            least, most = 0, len(places)  # the first `most` rows are refused, the first `least` pass
+            least, most = (
+                0,
+                len(places),
+            )  # the first `most` rows are refused, the first `least` pass
             while most - least > 1:
                 middle = (least + most) // 2
                 if _passes(cursor, plan, step, stage, conflict, way, places[middle]):
@@ -149,7 +152,7 @@ def _explain(error: psycopg.Error, plan: TablePlan, place: str | None) -> Pensto
             where,
             f"create {plan.target} again; its changes wait in the log",
         )
-    if state[:2] in ("42", "0A", "55") :
+    if state[:2] in ("42", "0A", "55"):
         what = error.diag.message_primary if state[:2] == "42" else type(error).__name__
         return TargetTableUnfit(
             f"the target table {plan.target} does not fit: {what}",

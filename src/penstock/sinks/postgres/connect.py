@@ -37,8 +37,10 @@ def classify_target_error(error: psycopg.Error, dsn: Dsn) -> PenstockError:
     where = str(dsn)
     state = error.sqlstate
     text = str(error)
-    if state in ("28P01", "28000") or "password authentication failed" in text or (
-        "no password supplied" in text or "no pg_hba.conf entry" in text
+    if (
+        state in ("28P01", "28000")
+        or "password authentication failed" in text
+        or ("no password supplied" in text or "no pg_hba.conf entry" in text)
     ):
         return SinkLoginRefused(
             f"the target refuses the login of role {dsn.user or '(default)'}",

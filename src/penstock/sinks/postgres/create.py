@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg import sql
 
-from penstock.sinks.postgres.merge import literal
-from penstock.table import TableName
-
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from penstock.source.description import ColumnDescription, TableDescription, UserType
+    from penstock.table import TableName
 
     Connection = psycopg.Connection[Any]
 
@@ -35,9 +33,7 @@ def create_table(
 
     Partitioned tables become plain ones, identity columns plain columns: a clone is told its values.
     """
-    columns = [
-        column for column in description.columns if wanted is None or column.name in wanted
-    ]
+    columns = [column for column in description.columns if wanted is None or column.name in wanted]
     with connection.transaction():
         connection.execute(
             sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(target.schema))
@@ -62,12 +58,14 @@ def create_table(
 def _declare(connection: Connection, column: ColumnDescription) -> sql.Composed:
     kind = column.type if _type_exists(connection, column.type) else "text"
     if kind != column.type:
-        _log.warning("type %s is not at the target; column %s becomes text", column.type, column.name)
-    parts: list[sql.Composable] = [sql.Identifier(column.name), sql.SQL(literal(kind))]
+        _log.warning(
+            "type %s is not at the target; column %s becomes text", column.type, column.name
+        )
+    parts: list[sql.Composable] = [sql.Identifier(column.name), sql.SQL(kind)]
     if column.generated and column.expression:
         # The stream does not carry generated columns; the target computes them as the source does.
         stored = sql.SQL("GENERATED ALWAYS AS ({}) STORED")
-        parts.append(stored.format(sql.SQL(literal(column.expression))))
+        parts.append(stored.format(sql.SQL(column.expression)))
     if column.not_null:
         parts.append(sql.SQL("NOT NULL"))
     return sql.SQL(" ").join(parts)
@@ -76,7 +74,7 @@ def _declare(connection: Connection, column: ColumnDescription) -> sql.Composed:
 def _type_exists(connection: Connection, type_text: str) -> bool:
     try:
         with connection.transaction():
-            connection.execute(sql.SQL("SELECT NULL::{}").format(sql.SQL(literal(type_text))))
+            connection.execute(sql.SQL("SELECT NULL::{}").format(sql.SQL(type_text)))
     except psycopg.Error:
         return False
     return True
@@ -106,13 +104,13 @@ def _type_statement(name: sql.Identifier, user_type: UserType) -> sql.Composed:
         )
     if user_type.kind == "domain":
         # Without its checks: the source has made them.
-        return sql.SQL("CREATE DOMAIN {} AS {}").format(name, sql.SQL(literal(user_type.base)))
+        return sql.SQL("CREATE DOMAIN {} AS {}").format(name, sql.SQL(user_type.base))
     if user_type.kind == "range":
         return sql.SQL("CREATE TYPE {} AS RANGE (SUBTYPE = {})").format(
-            name, sql.SQL(literal(user_type.base))
+            name, sql.SQL(user_type.base)
         )
     fields = (
-        sql.SQL("{} {}").format(sql.Identifier(field.name), sql.SQL(literal(field.type)))
+        sql.SQL("{} {}").format(sql.Identifier(field.name), sql.SQL(field.type))
         for field in user_type.fields
     )
     return sql.SQL("CREATE TYPE {} AS ({})").format(name, _listed(fields))

@@ -12,8 +12,7 @@ The ways, from quick to careful:
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, LiteralString, cast
+from typing import TYPE_CHECKING, Any
 
 from psycopg import sql
 
@@ -21,6 +20,8 @@ from penstock.errors import RowRefused
 from penstock.sinks.postgres.options import OnConflict
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import psycopg
 
     from penstock.sinks.postgres.plan import StagedStep, TablePlan
@@ -182,11 +183,15 @@ class Statements:
         if not self._step.has_operations:
             return _TRUE if "I" in letters or self._step.kind == "move" else sql.SQL("false")
         wanted = sql.SQL(", ").join(sql.Literal(letter) for letter in letters)
-        return sql.SQL('s.op IN ({})').format(
-            sql.SQL(", ").join(
-                sql.SQL("{}::\"char\"").format(sql.Literal(letter)) for letter in letters
+        return (
+            sql.SQL("s.op IN ({})").format(
+                sql.SQL(", ").join(
+                    sql.SQL('{}::"char"').format(sql.Literal(letter)) for letter in letters
+                )
             )
-        ) if len(letters) > 1 else sql.SQL('s.op = {}::"char"').format(wanted)
+            if len(letters) > 1
+            else sql.SQL('s.op = {}::"char"').format(wanted)
+        )
 
     def _group(self, number: int) -> sql.Composable:
         if len(self._step.unchanged) == 1:
@@ -321,9 +326,7 @@ class Statements:
             else sql.SQL("NOTHING")
         )
         key = sql.SQL(", ").join(self._names[place] for place in self._step.key)
-        return self._insert(
-            self._is("I"), sql.SQL("ON CONFLICT ({}) DO {}").format(key, action)
-        )
+        return self._insert(self._is("I"), sql.SQL("ON CONFLICT ({}) DO {}").format(key, action))
 
     def completions(self) -> list[sql.Composed]:
         """Fill in, at the stage, what only the target knows."""
@@ -366,9 +369,9 @@ class Statements:
 
     def forget_missing_updates(self) -> sql.Composed:
         """Drop staged UPDATEs whose key is not there."""
-        return sql.SQL("DELETE FROM {} s WHERE {} AND NOT EXISTS (SELECT FROM {} t WHERE {})").format(
-            self._stage, self._is("U"), self._target, self._same_key()
-        )
+        return sql.SQL(
+            "DELETE FROM {} s WHERE {} AND NOT EXISTS (SELECT FROM {} t WHERE {})"
+        ).format(self._stage, self._is("U"), self._target, self._same_key())
 
     def _key_texts(self) -> sql.Composed:
         return sql.SQL(", ").join(
@@ -388,9 +391,7 @@ class Statements:
         """The key of an UPDATE that is not wholly known and whose row is not there."""
         return sql.SQL(
             "SELECT {} FROM {} s WHERE {} AND s.g <> 0 AND NOT EXISTS (SELECT FROM {} t WHERE {}) LIMIT 1"
-        ).format(
-            self._key_texts(), self._stage, self._is("U"), self._target, self._same_key()
-        )
+        ).format(self._key_texts(), self._stage, self._is("U"), self._target, self._same_key())
 
     def key_at(self, place: str) -> sql.Composed:
         """The key of the staged row at a ctid, as texts `column=value`."""
@@ -399,15 +400,9 @@ class Statements:
         )
 
 
-def _conjunction(terms: Any) -> sql.Composed:
+def _conjunction(terms: Iterable[sql.Composable]) -> sql.Composed:
     return sql.SQL(" AND ").join(terms)
 
 
 def _row_text(cells: list[Any]) -> sql.Composed:
     return sql.SQL("ROW({})::text").format(sql.SQL(", ").join(cells))
-
-
-@lru_cache(maxsize=256)
-def literal(text: str) -> LiteralString:
-    """A type's name from the catalog, which has quoted it."""
-    return cast("LiteralString", text)

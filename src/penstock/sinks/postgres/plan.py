@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from penstock.table import TableName
+if TYPE_CHECKING:
+    from penstock.table import TableName
 
 
 @dataclass(frozen=True)

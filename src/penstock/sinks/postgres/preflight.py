@@ -49,7 +49,9 @@ def _faults(connection: psycopg.Connection[Any], dsn: Dsn) -> Iterator[PenstockE
     assert row is not None
     role, database, in_recovery, may_create, has_schema, may_use = row
     if in_recovery:
-        yield SinkError("the target is a standby and cannot be written", str(dsn), "use its primary")
+        yield SinkError(
+            "the target is a standby and cannot be written", str(dsn), "use its primary"
+        )
     if not has_schema and not may_create:
         yield SinkPrivilegeMissing(
             f"role {role} may not create schema penstock in database {database}",

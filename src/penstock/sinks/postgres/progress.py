@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import psycopg
 from psycopg.types.json import Jsonb
 
 from penstock.errors import PositionTaken, SecondInstance
@@ -14,6 +13,8 @@ from penstock.table import TableName
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    import psycopg
 
     from penstock.sinks.sink import Batch
 
@@ -186,7 +187,9 @@ class Progress:
             (self.pipeline, self.source, *table),
         )
 
-    def read_tables(self, connection: Connection) -> dict[TableName, tuple[str, StoppedTable | None]]:
+    def read_tables(
+        self, connection: Connection
+    ) -> dict[TableName, tuple[str, StoppedTable | None]]:
         """State of every table, and why and where it waits if it does."""
         rows = connection.execute(
             "SELECT schema_name, table_name, state, delivered_lsn::text, error FROM penstock.tables"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg import sql
 
-from penstock.errors import PenstockError, Remedy, SinkError, SinkTooOld, error_classes
+from penstock.errors import PenstockError, Remedy, RowRefused, SinkError, SinkTooOld, error_classes
 from penstock.failpoints import fault_point
 from penstock.sinks.postgres import merge
 from penstock.sinks.postgres.careful import merge_table
@@ -111,9 +111,7 @@ class PostgresSink:
                 passed_over.add(table)
             except psycopg.Error as error:
                 raise classify_target_error(error, self._options.url) from None
-        return PostgresWorker(
-            self._options.url, self._stage_prefix, plans, frozenset(passed_over)
-        )
+        return PostgresWorker(self._options.url, self._stage_prefix, plans, frozenset(passed_over))
 
     def commit(self, batch: Batch, receipts: Sequence[Receipt]) -> None:
         """Merge, move the position, commit; table by table if all at once does not work."""
@@ -136,7 +134,7 @@ class PostgresSink:
                     self._commit_by_table(batch, steps, change_count, refused)
                 else:
                     self._commit_at_once(batch, steps, change_count)
-            except (psycopg.Error, merge.RowRefused) as error:
+            except (psycopg.Error, RowRefused) as error:
                 if refused or not _is_about_rows(error):
                     raise
                 self._commit_by_table(batch, steps, change_count, {})
@@ -157,7 +155,11 @@ class PostgresSink:
             self._stages.prepare(connection, steps)
             with connection.transaction(), connection.cursor() as cursor:
                 failure = merge_table(
-                    cursor, self._plan(table), steps, self._stages, self._options.on_conflict,
+                    cursor,
+                    self._plan(table),
+                    steps,
+                    self._stages,
+                    self._options.on_conflict,
                     replica_role=self._replica_role,
                 )
                 if failure is not None:
@@ -242,9 +244,7 @@ class PostgresSink:
                 if failure is not None:
                     failures[table] = failure
             for table, error in failures.items():
-                self._progress.stop_table(
-                    cursor, table, StoppedTable(batch.after_lsn, str(error))
-                )
+                self._progress.stop_table(cursor, table, StoppedTable(batch.after_lsn, str(error)))
             self._progress.advance(cursor, batch, change_count)
             fault_point("deliver.before_commit")
         for table, error in failures.items():
@@ -279,13 +279,17 @@ class PostgresSink:
 
     def _unlisted(self, steps: list[StagedStep]) -> list[TableName]:
         listed = self._stages.listed
-        new = [table for table in dict.fromkeys(step.table for step in steps) if table not in listed]
+        new = [
+            table for table in dict.fromkeys(step.table for step in steps) if table not in listed
+        ]
         listed.update(new)
         return new
 
     def _connected(self) -> psycopg.Connection[Any]:
         if self._connection is None:
-            raise SinkError("not connected", str(self._options.url), "nothing, penstock tries again")
+            raise SinkError(
+                "not connected", str(self._options.url), "nothing, penstock tries again"
+            )
         return self._connection
 
     def _require_version(self, connection: psycopg.Connection[Any]) -> None:
@@ -323,7 +327,18 @@ def _is_about_rows(error: Exception) -> bool:
     """Whether some table is to blame, and not the connection or the server."""
     if not isinstance(error, psycopg.Error):
         return True
-    return (error.sqlstate or "")[:2] in ("21", "22", "23", "42", "44", "0A", "P0", "55", "2F", "54")
+    return (error.sqlstate or "")[:2] in (
+        "21",
+        "22",
+        "23",
+        "42",
+        "44",
+        "0A",
+        "P0",
+        "55",
+        "2F",
+        "54",
+    )
 
 
 def _error_of(entry: RefusedTable) -> PenstockError:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from psycopg import sql
 
-from penstock.sinks.postgres.merge import literal
 from penstock.sinks.postgres.worker import copy_into
 
 if TYPE_CHECKING:
@@ -59,8 +58,7 @@ class Stages:
         self._made += 1
         name = f"stage_{self._made}"
         declared = sql.SQL(", ").join(
-            sql.SQL("{} {}").format(sql.Identifier(column), sql.SQL(literal(kind)))
-            for column, kind in shape
+            sql.SQL("{} {}").format(sql.Identifier(column), sql.SQL(kind)) for column, kind in shape
         )
         connection.execute(
             sql.SQL("CREATE TEMPORARY TABLE {} ({}) ON COMMIT DELETE ROWS").format(
@@ -83,7 +81,9 @@ class Stages:
         """Remove staging tables that have been merged."""
         names = [step.stage_table for step in steps if step.stage_table is not None]
         for begin in range(0, len(names), _DROP_AT_ONCE):
-            tables = [sql.Identifier("penstock", name) for name in names[begin : begin + _DROP_AT_ONCE]]
+            tables = [
+                sql.Identifier("penstock", name) for name in names[begin : begin + _DROP_AT_ONCE]
+            ]
             connection.execute(
                 sql.SQL("DROP TABLE IF EXISTS {}").format(sql.SQL(", ").join(tables))
             )

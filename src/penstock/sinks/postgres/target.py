@@ -76,7 +76,9 @@ def plan_table(
     wanted = options.columns_of(source)
     if found is None:
         if not options.create_tables or description is None:
-            why = "create_tables is false" if not options.create_tables else "the source lacks it too"
+            why = (
+                "create_tables is false" if not options.create_tables else "the source lacks it too"
+            )
             raise TargetTableMissing(
                 f"the target has no table {target}, and {why}",
                 str(source),
@@ -87,7 +89,9 @@ def plan_table(
         assert found is not None
     if found.kind not in ("r", "p"):
         raise TargetTableUnfit(
-            f"{target} is no table at the target", str(source), "rename it, or choose another schema"
+            f"{target} is no table at the target",
+            str(source),
+            "rename it, or choose another schema",
         )
     columns = _columns(connection, found.oid)
     if wanted is not None:

@@ -209,7 +209,7 @@ def _copy(
     connection: psycopg.Connection[Any], name: str, staged: StagedStep, text: memoryview
 ) -> None:
     declared = sql.SQL(", ").join(
-        sql.SQL("{} {}").format(sql.Identifier(column), sql.SQL(kind))  # type: ignore[arg-type]
+        sql.SQL("{} {}").format(sql.Identifier(column), sql.SQL(kind))
         for column, kind in staged.stage_columns
     )
     table = sql.Identifier("penstock", name)
