@@ -182,7 +182,8 @@ def _compact_span(
         order = np.lexsort((~is_old, rows))
         operation = operation[order]
         images = [cells.take(order) for cells in images]
-    return [_net(changes.data, operation, images, key)]
+    step = _net(changes.data, operation, images, key)
+    return [step] if len(step) else []
 
 
 def _net(

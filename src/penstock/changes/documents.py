@@ -84,6 +84,11 @@ def documents(pieces: Sequence[Piece], source: str) -> memoryview:
     return raw_bytes(_in_order(lines))
 
 
+def change_count(pieces: Sequence[Piece]) -> int:
+    """How many documents the changes give."""
+    return sum(1 if isinstance(piece, TableTruncated) else len(piece) for piece in pieces)
+
+
 def _in_order(lines: list[_Lines]) -> pa.Array:
     if len(lines) == 1:
         return lines[0].text

@@ -1,0 +1,1 @@
+"""`penstock demo`: the whole product on embedded parts, with a proof at the end."""

@@ -1,0 +1,72 @@
+"""A small shop: its tables, and what must hold in them. Knows nothing of penstock.
+
+Two sums hold in every committed state, and only there: pieces in stock and pieces sold make
+`PIECES` together, and the totals of all orders are what their items cost. A target that shows half
+a transaction breaks one of them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+TABLES = ("customers", "products", "orders", "order_items")
+SCHEMA = """
+CREATE TYPE order_status AS ENUM ('placed', 'paid', 'shipped');
+CREATE TABLE customers (
+    id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    email       text NOT NULL UNIQUE,
+    preferences jsonb NOT NULL DEFAULT '{}',
+    joined_at   timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+CREATE TABLE products (
+    sku   text PRIMARY KEY,
+    title text NOT NULL,
+    price numeric(10,2) NOT NULL,
+    stock integer NOT NULL CHECK (stock >= 0),
+    tags  text[] NOT NULL DEFAULT '{}'
+);
+CREATE TABLE orders (
+    id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    customer_id bigint NOT NULL REFERENCES customers,
+    status      order_status NOT NULL DEFAULT 'placed',
+    total       numeric(12,2) NOT NULL,
+    note        text,
+    placed_at   timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+CREATE TABLE order_items (
+    order_id   bigint REFERENCES orders,
+    line       smallint,
+    sku        text NOT NULL REFERENCES products ON UPDATE CASCADE,
+    quantity   integer NOT NULL,
+    unit_price numeric(10,2) NOT NULL,
+    PRIMARY KEY (order_id, line)
+);
+CREATE INDEX ON order_items (sku);
+"""
+
+PRODUCT_COUNT = 40
+STOCK_EACH = 1000
+PIECES = PRODUCT_COUNT * STOCK_EACH
+
+SUMS = """
+SELECT (SELECT coalesce(sum(stock), 0) FROM products)
+         + (SELECT coalesce(sum(quantity), 0) FROM order_items) AS pieces,
+       (SELECT coalesce(sum(total), 0) FROM orders)
+         - (SELECT coalesce(sum(quantity * unit_price), 0) FROM order_items) AS money
+"""
+
+
+def row_counts(connection: psycopg.Connection[Any]) -> dict[str, int]:
+    """Rows of each table, all in one snapshot; empty while a table is not there."""
+    counts = sql.SQL(", ").join(
+        sql.SQL("(SELECT count(*) FROM {})").format(sql.Identifier(table)) for table in TABLES
+    )
+    try:
+        row = connection.execute(sql.SQL("SELECT {}").format(counts)).fetchone()
+    except psycopg.errors.UndefinedTable:
+        return {}
+    assert row is not None
+    return dict(zip(TABLES, row, strict=True))

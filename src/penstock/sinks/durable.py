@@ -1,0 +1,87 @@
+"""Files that are whole or not there, and what to say when a directory takes no more bytes."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING
+
+from penstock.errors import SinkError, SinkPrivilegeMissing
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_FOR_A_PERSON = (
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.EEXIST,
+    errno.EISDIR,
+    errno.ELOOP,
+    errno.ENAMETOOLONG,
+)
+
+
+def cannot_use(error: OSError, directory: Path | str) -> SinkError:
+    """The error of a directory that cannot be used as a sink wants."""
+    reason = (error.strerror or type(error).__name__).lower()
+    if error.errno in _NO_SPACE:
+        return SinkError(
+            f"no space left to write documents ({reason}); nothing is lost",
+            str(directory),
+            "free space on that file system; penstock tries again by itself",
+        )
+    if error.errno in _FOR_A_PERSON:
+        return SinkPrivilegeMissing(
+            f"cannot write there: {reason}; wanted a directory that penstock can make and write",
+            str(directory),
+            "make it writable for this user, on every machine that runs tasks, "
+            "or choose another `path:`",
+        )
+    return SinkError(
+        f"cannot write: {reason}", str(directory), "nothing; penstock tries again by itself"
+    )
+
+
+def make_directory(directory: Path) -> None:
+    """Make a directory and those above it, durably."""
+    missing = []
+    level = directory
+    while not level.exists():
+        missing.append(level)
+        level = level.parent
+    directory.mkdir(parents=True, exist_ok=True)
+    for made in reversed(missing):
+        sync_directory(made.parent)
+
+
+def sync_directory(directory: Path) -> None:
+    """Make the names in a directory durable."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Replace a file as a whole, durably. One writer at a time."""
+    scratch = path.with_name(f".{path.name.lstrip('.')}.new")
+    fd = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+    try:
+        write_all(fd, content)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    scratch.replace(path)
+    sync_directory(path.parent)
+
+
+def write_all(fd: int, data: bytes | memoryview) -> None:
+    """Write every byte; os.write may stop short."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]

@@ -1,0 +1,276 @@
+"""The driver half: parts become one growing hidden file, which becomes visible whole.
+
+In the sink's directory:
+
+    changes-<after_lsn>-<end_lsn>.jsonl   finished: everything after one position, up to the other
+    .changes-<after_lsn>.open             grows with every batch
+    .position.json                        delivered_lsn, and how long the growing file is
+    .part-…                               what tasks have left for the driver
+    .lock                                 held by the one process that delivers here
+
+The position file is the truth. A batch is appended and synced, then the position is recorded, as one
+file replaced whole; what lies behind the recorded length was never delivered and is cut off on `open`.
+A file is finished in the same way: first the position file says what it becomes, then it is renamed, and
+`open` renames what a crash left unrenamed. So nothing is lost and nothing doubled, wherever it stops.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import time
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING
+
+from penstock.errors import PositionMissing, SecondInstance, SinkError, SinkPrivilegeMissing
+from penstock.failpoints import fault_point
+from penstock.sinks.durable import cannot_use, make_directory, sync_directory, write_all
+from penstock.sinks.eventsink import EventSink
+from penstock.sinks.file.worker import PART_PREFIX, FileWorker
+from penstock.sinks.partfile import read_part, remove_parts
+from penstock.sinks.positionfile import KeptPosition, PositionFile
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+    from pathlib import Path
+
+    from penstock.lsn import Lsn
+    from penstock.sinks.file.options import FileOptions
+    from penstock.sinks.partfile import Part
+    from penstock.sinks.sink import Batch, Receipt, StoredPosition
+    from penstock.table import TableName
+
+_log = logging.getLogger(__name__)
+
+_POSITION, _LOCK = ".position.json", ".lock"
+_OPEN_PREFIX, _OPEN_SUFFIX = ".changes-", ".open"
+
+
+@dataclass(frozen=True)
+class GrowingFile:
+    """The hidden file as the position file knows it. `becomes` is set once it is finished."""
+
+    name: str
+    begins_after: int
+    began_at: float  # this machine's clock, seconds since 1970: age outlives the process
+    length: int = 0
+    becomes: str | None = None
+
+
+class FileSink(EventSink):
+    """Delivers documents to files in one directory."""
+
+    batch_bytes = 16 * 1024 * 1024
+
+    def __init__(self, name: str, options: FileOptions, pipeline: str, source: str) -> None:
+        super().__init__(name)
+        self._options = options
+        self._directory: Path = options.path
+        self._position = PositionFile(self._directory / _POSITION, pipeline, source)
+        self._source = source
+        self._lock: int | None = None
+        self._file: GrowingFile | None = None
+        self._fd: int | None = None
+
+    def open(self) -> StoredPosition | None:
+        """Claim the directory, mend what a crash left, read the position."""
+        self._forget()
+        try:
+            make_directory(self._directory)
+            if self._lock is None:
+                self._lock = claim(self._directory)
+            kept = self._position.read()
+            remove_parts(self._directory, PART_PREFIX)
+            if kept is None:
+                return None
+            file = GrowingFile(**kept.extra["file"]) if kept.extra.get("file") else None
+            self._remove_strays(file)
+            if file is not None:
+                self._recover(file)
+        except OSError as error:
+            raise cannot_use(error, self._directory) from None
+        self._kept = kept
+        self.change_count = kept.change_count
+        return kept.stored
+
+    def begin(self, identity: Mapping[str, str], lsn: Lsn) -> None:
+        """Store the first position."""
+        kept = KeptPosition(lsn, dict(identity))
+        try:
+            self._position.write(kept)
+        except OSError as error:
+            raise cannot_use(error, self._directory) from None
+        self._kept = kept
+
+    def worker(self, batch: Batch, only: Collection[TableName] | None = None) -> FileWorker:
+        """The executor half."""
+        del batch
+        self._require_all(only)
+        return FileWorker(str(self._directory), self._source)
+
+    def commit(self, batch: Batch, receipts: Sequence[Receipt]) -> None:
+        """Append the parts in the order of their tasks, record the position, finish a full file."""
+        kept = self._require_position(batch)
+        fault_point("deliver.after_job")
+        in_order = sorted(receipts, key=lambda receipt: receipt.task)
+        moved = replace(
+            kept,
+            delivered_lsn=batch.end_lsn,
+            change_count=kept.change_count + sum(receipt.change_count for receipt in receipts),
+        )
+        try:
+            file = self._append(batch, [receipt.content for receipt in in_order if receipt.content])
+            fault_point("file.after_append")
+            if file is not None and self._is_due(file):
+                self._finish(file, moved)
+            else:
+                self._record(file, moved)
+        except OSError as error:
+            self._forget()
+            raise cannot_use(error, self._directory) from None
+        except SinkError:
+            self._forget()
+            raise
+        fault_point("deliver.after_commit")
+
+    def idle(self) -> None:
+        """Finish a file that has become old enough."""
+        if self._kept is None or self._file is None or not self._is_due(self._file):
+            return
+        try:
+            self._finish(self._file, self._kept)
+        except OSError as error:
+            self._forget()
+            raise cannot_use(error, self._directory) from None
+
+    def close(self) -> None:
+        """Make visible what there is, and let go of the directory."""
+        try:
+            if self._kept is not None and self._file is not None:
+                self._finish(self._file, self._kept)
+        except (OSError, SinkError) as error:
+            # Nothing is lost: the next run goes on with the file as it is.
+            _log.warning("sink %s: %s stays unfinished: %s", self.name, self._directory, error)
+        finally:
+            self._forget()
+            if self._lock is not None:
+                os.close(self._lock)
+                self._lock = None
+
+    def _append(self, batch: Batch, parts: Sequence[Part]) -> GrowingFile | None:
+        if not parts:
+            return self._file
+        file = self._file or self._begin_file(batch)
+        assert self._fd is not None
+        length = file.length
+        for part in parts:
+            for block in read_part(part):
+                self._raise_if_called_off(batch.end_lsn)
+                write_all(self._fd, block)
+                length += len(block)
+        os.fdatasync(self._fd)
+        return replace(file, length=length)
+
+    def _begin_file(self, batch: Batch) -> GrowingFile:
+        # Named by where it begins: never the name of a file that waits to be renamed.
+        name = f"{_OPEN_PREFIX}{batch.after_lsn:016X}{_OPEN_SUFFIX}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        self._fd = os.open(self._directory / name, flags, 0o666)
+        sync_directory(self._directory)
+        return GrowingFile(name, int(batch.after_lsn), time.time())
+
+    def _is_due(self, file: GrowingFile) -> bool:
+        age = time.time() - file.began_at
+        # A clock that was set back must not keep a file hidden for ever.
+        is_old = age >= self._options.rotate_seconds or age < 0
+        return is_old or file.length >= self._options.rotate_bytes
+
+    def _record(self, file: GrowingFile | None, kept: KeptPosition) -> None:
+        kept = replace(kept, extra={"file": asdict(file) if file is not None else None})
+        self._position.write(kept)
+        self._kept, self._file = kept, file
+        self.change_count = kept.change_count
+
+    def _finish(self, file: GrowingFile, kept: KeptPosition) -> None:
+        """Record what the file becomes, and the position with it; then rename."""
+        becomes = f"changes-{file.begins_after:016X}-{kept.delivered_lsn:016X}.jsonl"
+        finished = replace(file, becomes=becomes)
+        self._record(finished, kept)
+        fault_point("file.after_position")
+        self._rename(finished)
+
+    def _rename(self, file: GrowingFile) -> None:
+        assert file.becomes is not None
+        hidden, visible = self._directory / file.name, self._directory / file.becomes
+        if hidden.exists():
+            if visible.exists():
+                raise SinkPrivilegeMissing(
+                    "the file is already there, and would be overwritten",
+                    str(visible),
+                    "move it away; penstock writes it again, whole",
+                )
+            hidden.rename(visible)
+            sync_directory(self._directory)
+        # Else it was renamed before a crash, and may have been taken away by its reader since.
+        self._close_file()
+
+    def _recover(self, file: GrowingFile) -> None:
+        """Cut off what was never delivered, and finish what was to be finished."""
+        path = self._directory / file.name
+        size = path.stat().st_size if path.exists() else 0
+        if file.becomes is not None and not path.exists():
+            return
+        if size < file.length:
+            raise PositionMissing(
+                f"{size} bytes of documents, wanted {file.length}: some that were delivered are gone",
+                str(path),
+                "put the file back, or begin anew: penstock teardown, then run",
+            )
+        self._fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        if size > file.length:
+            os.ftruncate(self._fd, file.length)
+            os.fsync(self._fd)
+        os.lseek(self._fd, file.length, os.SEEK_SET)
+        self._file = file
+        if file.becomes is not None:
+            self._rename(file)
+
+    def _remove_strays(self, file: GrowingFile | None) -> None:
+        """Remove files that were begun but never recorded."""
+        for path in self._directory.glob(f"{_OPEN_PREFIX}*{_OPEN_SUFFIX}"):
+            if file is None or path.name != file.name:
+                path.unlink()
+
+    def _close_file(self) -> None:
+        self._file = None
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def _forget(self) -> None:
+        """Know nothing any more: what is on disk is looked at again by `open`."""
+        self._kept = None
+        self._close_file()
+
+
+def claim(directory: Path) -> int:
+    """Hold the directory alone until the descriptor is closed.
+
+    Raises:
+        SecondInstance: another process, or another sink, holds it.
+    """
+    fd = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(fd, 64, 0).decode(errors="replace").strip() or "unknown"
+        os.close(fd)
+        raise SecondInstance(
+            f"another sink or process (pid {holder}) already writes there",
+            str(directory),
+            "stop it first, or give each sink a directory of its own",
+        ) from None
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, str(os.getpid()).encode(), 0)
+    return fd

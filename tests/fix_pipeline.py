@@ -1,0 +1,261 @@
+"""Run a pipeline inside a test: capture and delivery in threads, on one Spark for the whole run.
+
+A test that kills a process, or wants the command line, uses `penstock_command` instead.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+import yaml
+
+from fix_wait import wait_until
+from penstock.config import pipeline_from_document
+from penstock.lsn import Lsn
+from penstock.pipeline import build_sinks
+from penstock.run.capture_process import capture_here
+from penstock.run.deliver import Delivery
+from penstock.run.start import PositionCheck, start
+from penstock.run.supervise import mark_now
+from penstock.spark.options import SparkOptions
+from penstock.spark.session import start_session, stop_session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from fix_postgres import Database
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """One Spark for the whole run: starting it takes several seconds."""
+    log = tmp_path_factory.mktemp("spark") / "spark.log"
+    session = start_session("tests", SparkOptions(master="local[2]"), log)
+    yield session
+    stop_session(session)
+
+
+class RunningPipeline:
+    """A pipeline between two databases of a test."""
+
+    def __init__(self, document: dict[str, Any], session: SparkSession) -> None:
+        self.file = pipeline_from_document(document, "test")
+        self._session = session
+        self._stop = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self.deliveries: list[Delivery] = []
+        self.failures: list[BaseException] = []
+
+    def start(self) -> RunningPipeline:
+        """Start both halves; returns once everything is created and the positions are read."""
+        self._stop = threading.Event()
+        started = start(self.file)
+        check = PositionCheck(self.file, started)
+        self.deliveries = [
+            Delivery(self._session.sparkContext, sink, started.state, check, self._stop)
+            for sink in build_sinks(self.file)
+        ]
+        jobs: list[Callable[[], None]] = [
+            lambda: capture_here(self.file, started.subscription, started.start_lsn, self._stop),
+            *(delivery.run for delivery in self.deliveries),
+        ]
+        self._threads = [threading.Thread(target=self._guard, args=(job,)) for job in jobs]
+        for thread in self._threads:
+            thread.start()
+        wait_until(
+            lambda: self.failures or all(each.delivered_lsn for each in self.deliveries),
+            what="the sinks to be opened",
+        )
+        return self
+
+    def _guard(self, job: Callable[[], None]) -> None:
+        try:
+            job()
+        except BaseException as error:  # noqa: BLE001 - asserted on by the test
+            self.failures.append(error)
+
+    def catch_up(self, deadline_seconds: float = 60) -> None:
+        """Wait until everything committed so far is delivered."""
+        lsn = mark_now(self.file)
+        wait_until(
+            lambda: self.failures or all(each.delivered_lsn >= lsn for each in self.deliveries),
+            deadline_seconds,
+            what=f"delivery up to {lsn}",
+        )
+        if self.failures:
+            raise self.failures[0]
+
+    def stop(self) -> None:
+        """Stop both halves and wait for them."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(30)
+        assert not any(thread.is_alive() for thread in self._threads), "a loop does not stop"
+
+    @property
+    def delivered_lsn(self) -> Lsn:
+        """The position of the slowest sink."""
+        return min(each.delivered_lsn for each in self.deliveries)
+
+
+@pytest.fixture
+def make_pipeline(
+    spark: SparkSession, tmp_path: Path
+) -> Iterator[Callable[..., RunningPipeline]]:
+    """Build and start pipelines; all are stopped when the test ends."""
+    made: list[RunningPipeline] = []
+
+    def make(
+        source: Database | str,
+        target: Database | str | None = None,
+        *,
+        tables: Any = ("*.*",),
+        name: str = "test",
+        source_options: dict[str, Any] | None = None,
+        sink: dict[str, Any] | None = None,
+        **top: Any,
+    ) -> RunningPipeline:
+        document = pipeline_document(
+            source, target, tmp_path, tables=tables, name=name, source_options=source_options, sink=sink
+        )
+        pipeline = RunningPipeline({**document, **top}, spark)
+        made.append(pipeline)
+        return pipeline.start()
+
+    yield make
+    for pipeline in made:
+        pipeline.stop()
+
+
+def pipeline_document(
+    source: Database | str,
+    target: Database | str | None,
+    directory: Path,
+    *,
+    tables: Any = ("*.*",),
+    name: str = "test",
+    source_options: dict[str, Any] | None = None,
+    sink: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """What a pipeline file between two databases says."""
+    source_url = source if isinstance(source, str) else source.url
+    sink_options = dict(sink or {})
+    if target is not None:
+        sink_options = {
+            "kind": "postgres",
+            "url": target if isinstance(target, str) else target.url,
+            **sink_options,
+        }
+    return {
+        "name": name,
+        "state": str(directory / f"{name}-state"),
+        "source": {
+            "url": source_url,
+            "tables": list(tables) if isinstance(tables, tuple) else tables,
+            **(source_options or {}),
+        },
+        "sinks": {"target": sink_options},
+    }
+
+
+def rows(database: Database, table: str) -> list[tuple[Any, ...]]:
+    """Every row of a table as its text form, sorted: equal tables give equal lists."""
+    try:
+        found = database.query(f"SELECT t::text FROM {table} t")
+    except psycopg.errors.UndefinedTable:
+        return []
+    return sorted(found)
+
+
+def assert_equal(source: Database, target: Database, *tables: str) -> None:
+    """Both sides have the same rows."""
+    for table in tables:
+        assert rows(target, table) == rows(source, table), f"{table} differs"
+
+
+class Command:
+    """A penstock command running in a process of its own."""
+
+    def __init__(self, process: subprocess.Popen[bytes], stderr: Path) -> None:
+        self.process = process
+        self._stderr = stderr
+
+    @property
+    def stderr(self) -> str:
+        """What it has said so far."""
+        return self._stderr.read_text()
+
+    def wait(self, deadline_seconds: float = 120) -> int:
+        """Wait for its end; the exit code."""
+        return self.process.wait(deadline_seconds)
+
+    def kill(self) -> None:
+        """SIGKILL to the command itself; its children notice on their own."""
+        self.process.kill()
+        self.process.wait()
+
+    def terminate(self) -> int:
+        """SIGTERM, and wait; the exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(30)
+
+
+@pytest.fixture
+def penstock_command(tmp_path: Path) -> Iterator[Callable[..., Command]]:
+    """Start `penstock …` as a user does; whatever still runs at the end is killed."""
+    started: list[Command] = []
+
+    def begin(*arguments: str, env: dict[str, str] | None = None) -> Command:
+        stderr = tmp_path / f"stderr-{len(started)}.txt"
+        with stderr.open("wb") as file:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "penstock", *arguments],
+                stdout=subprocess.PIPE,
+                stderr=file,
+                cwd=tmp_path,
+                env={**os.environ, **(env or {})},
+            )
+        command = Command(process, stderr)
+        started.append(command)
+        return command
+
+    yield begin
+    for command in started:
+        if command.process.poll() is None:
+            command.kill()
+        if command.process.stdout is not None:
+            command.process.stdout.close()
+
+
+@pytest.fixture
+def pipeline_file(tmp_path: Path) -> Callable[..., Path]:
+    """Write a pipeline file between two databases; its path."""
+
+    def write(source: Database | str, target: Database | str | None, **options: Any) -> Path:
+        document = pipeline_document(source, target, tmp_path, **options)
+        path = tmp_path / f"{document['name']}.yml"
+        path.write_text(yaml.safe_dump(document))
+        return path
+
+    return write
+
+
+def status_of(path: Path) -> dict[str, Any]:
+    """`penstock status --json` of a pipeline file."""
+    done = subprocess.run(
+        [sys.executable, "-m", "penstock", "status", str(path), "--json"],
+        capture_output=True,
+        check=True,
+    )
+    return json.loads(done.stdout)
