@@ -1,8 +1,7 @@
 """A small shop: its tables, and what must hold in them. Knows nothing of penstock.
 
-Two sums hold in every committed state, and only there: pieces in stock and pieces sold make
-`PIECES` together, and the totals of all orders are what their items cost. A target that shows half
-a transaction breaks one of them.
+Two sums hold in every committed state: pieces in stock and pieces sold make `PIECES` together, and
+the totals of all orders are what their items cost. Half a transaction breaks one of them.
 """
 
 from __future__ import annotations

@@ -64,8 +64,11 @@ class SliceRef:
         Raises:
             LogError: the bytes are not those that were written.
         """
-        with Path(self.path).open("rb", buffering=0) as file:
-            body = os.pread(file.fileno(), self.head.body_bytes, self.body_offset)
+        try:
+            with Path(self.path).open("rb", buffering=0) as file:
+                body = os.pread(file.fileno(), self.head.body_bytes, self.body_offset)
+        except OSError as error:
+            raise damaged(self.where, f"cannot be read: {error.strerror}") from error
         if len(body) != self.head.body_bytes:
             raise damaged(self.where, f"{len(body)} bytes, wanted {self.head.body_bytes}")
         if zlib.crc32(body) != self.head.body_crc:
@@ -107,7 +110,7 @@ def read_ref(fd: int, path: str, offset: int, size: int) -> SliceRef | None:
     if len(raw) < HEADER_BYTES:
         return None
     needed = HEADER_BYTES + meta_bytes_of(raw)
-    if needed > len(raw) and raw[:4] == MAGIC:
+    if len(raw) < needed <= size - offset:
         raw = os.pread(fd, needed, offset)
     decoded = decode_head(raw, where)
     if decoded is None:
@@ -118,7 +121,7 @@ def read_ref(fd: int, path: str, offset: int, size: int) -> SliceRef | None:
 
 
 def walk(path: Path, offset: int = 0) -> Iterator[SliceRef]:
-    """Every whole slice from `offset` on.
+    """Every slice from `offset` on, of a file that is not being written to.
 
     Raises:
         LogError: something that is not a slice stands between or after them.
@@ -128,7 +131,7 @@ def walk(path: Path, offset: int = 0) -> Iterator[SliceRef]:
         while offset < size:
             ref = read_ref(file.fileno(), str(path), offset, size)
             if ref is None:
-                return
+                raise damaged(f"{path.name} at byte {offset}", "a slice is cut short")
             yield ref
             offset = ref.end_offset
 
@@ -160,10 +163,11 @@ def cut_torn_end(path: Path) -> int:
 def _slice_follows(path: Path, offset: int) -> bool:
     """Whether a slice with a sound header begins anywhere at or after `offset`."""
     raw = path.read_bytes()
+    view = memoryview(raw)
     at = raw.find(MAGIC, offset)
     while at != -1:
         try:
-            if decode_head(raw[at:], path.name) is not None:
+            if decode_head(view[at:], path.name) is not None:
                 return True
         except LogError:
             pass  # four bytes of a row that look like our mark

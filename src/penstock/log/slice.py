@@ -93,7 +93,7 @@ def encode_slice(head: SliceHead, data: bytes, lengths: npt.NDArray[np.uint32]) 
     return b"".join((_HEADER.pack(*fields, header_crc), meta, body))
 
 
-def decode_head(raw: bytes, where: str) -> tuple[SliceHead, int] | None:
+def decode_head(raw: bytes | memoryview, where: str) -> tuple[SliceHead, int] | None:
     """The head at the start of `raw` and the size of header and meta; None when `raw` is too short.
 
     Raises:
@@ -103,14 +103,17 @@ def decode_head(raw: bytes, where: str) -> tuple[SliceHead, int] | None:
         return None
     values = _HEADER.unpack_from(raw)
     meta_bytes = values[4]
-    if values[0] != MAGIC:
+    # Zeros after the mark: no text has them, so no row of a table can look like a header.
+    if values[0] != MAGIC or values[3] != 0:
         raise damaged(where, "no slice begins here")
     if len(raw) < HEADER_BYTES + meta_bytes:
         return None
-    meta = raw[HEADER_BYTES : HEADER_BYTES + meta_bytes]
+    meta = bytes(raw[HEADER_BYTES : HEADER_BYTES + meta_bytes])
     unsigned = _HEADER.pack(*values[:-1], 0)
     if zlib.crc32(meta, zlib.crc32(unsigned)) != values[-1]:
         raise damaged(where, "the checksum of the slice's header differs")
+    if values[1] not in set(SliceKind):
+        raise damaged(where, f"a slice of kind {values[1]}, which this version does not know")
     head = SliceHead(
         kind=SliceKind(values[1]),
         carries_xids=bool(values[2]),

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import signal
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -24,12 +26,15 @@ from penstock.lsn import Lsn
 from penstock.pipeline import state_of
 from penstock.run.capture import Capture
 from penstock.run.membership import MembershipWatch
+from penstock.run.retry import BackOff
 from penstock.run.start import start
 from penstock.source.subscription import Subscription
 
 if TYPE_CHECKING:
     from penstock.config import PipelineFile
     from penstock.run.start import Started
+
+_log = logging.getLogger(__name__)
 
 
 def run_capture(pipeline: PipelineFile, stop: threading.Event) -> None:
@@ -68,23 +73,44 @@ class CaptureProcess:
             "log_format": log_format,
             "log_level": log_level,
         }
-        self._process = subprocess.Popen(
+        self._order = json.dumps(order).encode() + b"\n"
+        self._back_off = BackOff(first_seconds=0.5)
+        self._started_at = 0.0
+        self._process = self._spawn()
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        self._started_at = time.monotonic()
+        process = subprocess.Popen(
             [sys.executable, "-m", "penstock.run.capture_process"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(order).encode() + b"\n")
-        self._process.stdin.flush()
+        assert process.stdin is not None
+        process.stdin.write(self._order)
+        process.stdin.flush()
+        return process
 
     @property
     def pid(self) -> int:
         """The child's process id."""
         return self._process.pid
 
-    def raise_if_ended(self) -> None:
-        """Raise the child's error once it has ended."""
+    def watch(self) -> None:
+        """Start the child again if it was killed; raise its error if it ended with one."""
         if self._process.poll() is None:
+            return
+        if self._process.returncode < 0:
+            # Killed from outside, by a person or for want of memory. It left nothing half done.
+            if time.monotonic() - self._started_at > 60:
+                self._back_off.succeed()
+            wait = self._back_off.next_seconds()
+            _log.warning(
+                "capture was killed by signal %d, starting it again in %.1f s",
+                -self._process.returncode,
+                wait,
+            )
+            time.sleep(wait)
+            self._process = self._spawn()
             return
         assert self._process.stdout is not None
         told = self._process.stdout.read()

@@ -55,7 +55,7 @@ def run_pipeline(
     with state_of(pipeline).lock("deliver"):
         capture = CaptureProcess(pipeline, started, log_format, log_level)
         try:
-            _deliver(pipeline, started, stop, capture.raise_if_ended, target_lsn)
+            _deliver(pipeline, started, stop, capture.watch, target_lsn)
         finally:
             capture.stop()
 

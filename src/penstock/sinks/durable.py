@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 from typing import TYPE_CHECKING
 
-from penstock.errors import SinkError, SinkPrivilegeMissing
+from penstock.errors import SecondInstance, SinkError, SinkPrivilegeMissing
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+LOCK_NAME = ".lock"
 
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FOR_A_PERSON = (
@@ -85,3 +88,25 @@ def write_all(fd: int, data: bytes | memoryview) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
+
+
+def claim_directory(directory: Path) -> int:
+    """Hold the directory alone until the descriptor is closed.
+
+    Raises:
+        SecondInstance: another process, or another sink, holds it.
+    """
+    fd = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(fd, 64, 0).decode(errors="replace").strip() or "unknown"
+        os.close(fd)
+        raise SecondInstance(
+            f"another sink or process (pid {holder}) already writes there",
+            str(directory),
+            "stop it first, or give each sink a directory of its own",
+        ) from None
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, str(os.getpid()).encode(), 0)
+    return fd

@@ -36,7 +36,7 @@ class PartWriter:
         self._file: io.FileIO | None = None
         self._size = 0
 
-    def write(self, data: bytes | memoryview) -> None:
+    def write(self, data: bytes | bytearray | memoryview) -> None:
         """Append; the file is made by the first byte.
 
         Raises:

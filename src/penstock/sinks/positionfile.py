@@ -61,11 +61,7 @@ class PositionFile:
                 dict(content["extra"]),
             )
         except (ValueError, KeyError, TypeError, AttributeError):
-            raise PositionMissing(
-                "the file that holds the sink's position is damaged",
-                str(self.path),
-                "put it back from a backup, or begin anew: penstock teardown, then run",
-            ) from None
+            raise self.damaged() from None
         if owner != self._owner:
             raise SinkPrivilegeMissing(
                 f"the directory belongs to pipeline {owner['pipeline']!r}, source "
@@ -75,6 +71,14 @@ class PositionFile:
                 "choose a directory of its own for each pipeline",
             )
         return kept
+
+    def damaged(self) -> PositionMissing:
+        """The error of a file that cannot be made out."""
+        return PositionMissing(
+            "the file that holds the sink's position is damaged",
+            str(self.path),
+            "put it back from a backup, or begin anew: penstock teardown, then run",
+        )
 
     def write(self, kept: KeptPosition) -> None:
         """Store the position.

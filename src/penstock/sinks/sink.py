@@ -12,6 +12,7 @@ Life of a sink, on the driver unless said otherwise:
       finish()            on an executor; the receipt travels back
     commit()              for each batch, in order, at most once for a position; either all of the
                           batch is delivered and the position moves, or nothing has happened
+    idle()                again and again between batches, when there is nothing to deliver
     close()               once, whatever happened before
 """
 
@@ -126,6 +127,15 @@ class Sink(Protocol):
 
     def restate_failure(self, table: TableName, error: PenstockError) -> None:
         """A stopped table was tried again and refused again."""
+
+    def idle(self) -> None:
+        """Do what is due without a new batch; called every few milliseconds while none is under way.
+
+        In the thread that calls `open` and `close`, never during a `commit`; cheap when nothing is due.
+
+        Raises:
+            SinkError: `open` and go on from the position.
+        """
 
     def interrupt(self) -> None:
         """Call off a commit that takes too long; called from another thread, changes nothing."""

@@ -16,23 +16,30 @@ A file is finished in the same way: first the position file says what it becomes
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import time
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
-from penstock.errors import PositionMissing, SecondInstance, SinkError, SinkPrivilegeMissing
+from penstock.errors import PenstockError, PositionMissing, SinkPrivilegeMissing
 from penstock.failpoints import fault_point
-from penstock.sinks.durable import cannot_use, make_directory, sync_directory, write_all
+from penstock.sinks.durable import (
+    LOCK_NAME,
+    cannot_use,
+    claim_directory,
+    make_directory,
+    sync_directory,
+    write_all,
+)
 from penstock.sinks.eventsink import EventSink
 from penstock.sinks.file.worker import PART_PREFIX, FileWorker
 from penstock.sinks.partfile import read_part, remove_parts
 from penstock.sinks.positionfile import KeptPosition, PositionFile
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from penstock.lsn import Lsn
@@ -43,7 +50,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_POSITION, _LOCK = ".position.json", ".lock"
+_POSITION = ".position.json"
 _OPEN_PREFIX, _OPEN_SUFFIX = ".changes-", ".open"
 
 
@@ -76,32 +83,27 @@ class FileSink(EventSink):
     def open(self) -> StoredPosition | None:
         """Claim the directory, mend what a crash left, read the position."""
         self._forget()
-        try:
+        self._called_off.clear()
+        with self._or_forget():
             make_directory(self._directory)
             if self._lock is None:
-                self._lock = claim(self._directory)
+                self._lock = claim_directory(self._directory)
             kept = self._position.read()
             remove_parts(self._directory, PART_PREFIX)
             if kept is None:
                 return None
-            file = GrowingFile(**kept.extra["file"]) if kept.extra.get("file") else None
+            file = self._file_of(kept)
             self._remove_strays(file)
             if file is not None:
                 self._recover(file)
-        except OSError as error:
-            raise cannot_use(error, self._directory) from None
         self._kept = kept
         self.change_count = kept.change_count
         return kept.stored
 
     def begin(self, identity: Mapping[str, str], lsn: Lsn) -> None:
         """Store the first position."""
-        kept = KeptPosition(lsn, dict(identity))
-        try:
-            self._position.write(kept)
-        except OSError as error:
-            raise cannot_use(error, self._directory) from None
-        self._kept = kept
+        with self._or_forget():
+            self._record(None, KeptPosition(lsn, dict(identity)))
 
     def worker(self, batch: Batch, only: Collection[TableName] | None = None) -> FileWorker:
         """The executor half."""
@@ -119,37 +121,27 @@ class FileSink(EventSink):
             delivered_lsn=batch.end_lsn,
             change_count=kept.change_count + sum(receipt.change_count for receipt in receipts),
         )
-        try:
+        with self._or_forget():
             file = self._append(batch, [receipt.content for receipt in in_order if receipt.content])
             fault_point("file.after_append")
             if file is not None and self._is_due(file):
                 self._finish(file, moved)
             else:
                 self._record(file, moved)
-        except OSError as error:
-            self._forget()
-            raise cannot_use(error, self._directory) from None
-        except SinkError:
-            self._forget()
-            raise
         fault_point("deliver.after_commit")
 
     def idle(self) -> None:
         """Finish a file that has become old enough."""
-        if self._kept is None or self._file is None or not self._is_due(self._file):
-            return
-        try:
-            self._finish(self._file, self._kept)
-        except OSError as error:
-            self._forget()
-            raise cannot_use(error, self._directory) from None
+        if self._kept is not None and self._file is not None and self._is_due(self._file):
+            with self._or_forget():
+                self._finish(self._file, self._kept)
 
     def close(self) -> None:
         """Make visible what there is, and let go of the directory."""
         try:
             if self._kept is not None and self._file is not None:
                 self._finish(self._file, self._kept)
-        except (OSError, SinkError) as error:
+        except (OSError, PenstockError) as error:
             # Nothing is lost: the next run goes on with the file as it is.
             _log.warning("sink %s: %s stays unfinished: %s", self.name, self._directory, error)
         finally:
@@ -157,6 +149,20 @@ class FileSink(EventSink):
             if self._lock is not None:
                 os.close(self._lock)
                 self._lock = None
+
+    def remove_position(self) -> list[str]:
+        """Forget the pipeline and leave nothing but documents; what was removed. For teardown.
+
+        Raises:
+            SecondInstance: the pipeline still delivers there.
+        """
+        if not self._position.path.exists():
+            return []
+        self.open()
+        self.close()
+        for path in (self._position.path, self._directory / LOCK_NAME):
+            path.unlink(missing_ok=True)
+        return [f"position in {self._directory}"]
 
     def _append(self, batch: Batch, parts: Sequence[Part]) -> GrowingFile | None:
         if not parts:
@@ -215,6 +221,12 @@ class FileSink(EventSink):
         # Else it was renamed before a crash, and may have been taken away by its reader since.
         self._close_file()
 
+    def _file_of(self, kept: KeptPosition) -> GrowingFile | None:
+        try:
+            return GrowingFile(**kept.extra["file"]) if kept.extra["file"] else None
+        except (KeyError, TypeError):
+            raise self._position.damaged() from None
+
     def _recover(self, file: GrowingFile) -> None:
         """Cut off what was never delivered, and finish what was to be finished."""
         path = self._directory / file.name
@@ -248,29 +260,19 @@ class FileSink(EventSink):
             os.close(self._fd)
             self._fd = None
 
+    @contextmanager
+    def _or_forget(self) -> Iterator[None]:
+        """After a failure nothing in memory counts any more, and the error is a SinkError."""
+        try:
+            yield
+        except OSError as error:
+            self._forget()
+            raise cannot_use(error, self._directory) from None
+        except PenstockError:
+            self._forget()
+            raise
+
     def _forget(self) -> None:
         """Know nothing any more: what is on disk is looked at again by `open`."""
         self._kept = None
         self._close_file()
-
-
-def claim(directory: Path) -> int:
-    """Hold the directory alone until the descriptor is closed.
-
-    Raises:
-        SecondInstance: another process, or another sink, holds it.
-    """
-    fd = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        holder = os.pread(fd, 64, 0).decode(errors="replace").strip() or "unknown"
-        os.close(fd)
-        raise SecondInstance(
-            f"another sink or process (pid {holder}) already writes there",
-            str(directory),
-            "stop it first, or give each sink a directory of its own",
-        ) from None
-    os.ftruncate(fd, 0)
-    os.pwrite(fd, str(os.getpid()).encode(), 0)
-    return fd

@@ -186,6 +186,9 @@ class PostgresSink:
             self._progress.stop_table(cursor, table, stopped)
         self.stopped[table] = stopped
 
+    def idle(self) -> None:
+        """Nothing is due: what is committed is visible."""
+
     def interrupt(self) -> None:
         """Have the target give up the statement that runs; its transaction is rolled back."""
         if self._connection is not None:

@@ -69,6 +69,7 @@ class StdoutSink(EventSink):
     def open(self) -> StoredPosition | None:
         """Read the position."""
         self._kept = None
+        self._called_off.clear()
         try:
             make_directory(self._directory)
             remove_parts(self._directory, f"{PART_PREFIX}{self.name}-")
@@ -98,9 +99,13 @@ class StdoutSink(EventSink):
         """
         kept = self._require_position(batch)
         fault_point("deliver.after_job")
-        for receipt in sorted(receipts, key=lambda receipt: receipt.task):
-            for block in _blocks(receipt.content):
-                self._print(block, batch)
+        self._kept = None  # until all is well: only `open` knows better
+        try:
+            for receipt in sorted(receipts, key=lambda receipt: receipt.task):
+                for block in _blocks(receipt.content):
+                    self._print(block, batch)
+        except OSError as error:
+            raise cannot_use(error, self._directory) from None
         moved = replace(
             kept,
             delivered_lsn=batch.end_lsn,
@@ -128,10 +133,8 @@ class StdoutSink(EventSink):
                 if poll.poll(_POLL_MILLISECONDS):
                     view = view[os.write(self._descriptor, view[:_WRITE_BYTES]) :]
                 elif self._called_off.is_set():
-                    self._kept = None
                     self._raise_if_called_off(batch.end_lsn)
         except OSError as error:
-            self._kept = None
             raise ReaderGone(
                 "the reader of standard output went away"
                 if isinstance(error, BrokenPipeError)

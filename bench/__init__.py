@@ -1,0 +1,10 @@
+"""The benchmark: Postgres's own logical replication and penstock, side by side. `make bench`.
+
+servers    two embedded servers, and a fresh pair of databases for every measurement
+native     CREATE SUBSCRIPTION between the pair
+ours       `penstock run` between the pair, as a child process
+workloads  what is written, what is measured, what is required
+processes  CPU and memory of every process that takes part
+probe      when changes become visible at the target
+report     lines on the terminal, and docs/benchmarks.md
+"""

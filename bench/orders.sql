@@ -1,0 +1,99 @@
+-- What every database of the benchmark holds, on both sides.
+
+CREATE TABLE orders (
+    id bigint PRIMARY KEY,
+    customer_id int,
+    status text,
+    total numeric(12, 2),
+    note text,
+    created_at timestamptz,
+    meta jsonb
+);
+
+-- The same rows wherever it is called, about 250 bytes each on the wire.
+CREATE FUNCTION bench_rows(first_id bigint, last_id bigint) RETURNS SETOF orders
+LANGUAGE sql STABLE AS $$
+    SELECT
+        g,
+        (abs(g) % 50000)::int,
+        (ARRAY['new', 'paid', 'shipped', 'returned'])[1 + abs(g) % 4],
+        ((abs(g) % 1000000) / 100.0)::numeric(12, 2),
+        md5(g::text) || md5((g + 1)::text) || md5((g + 2)::text),
+        timestamptz '2026-01-01 00:00:00.123456+00' + g * interval '1.000001 second',
+        jsonb_build_object('channel', 'web', 'items', abs(g) % 9, 'coupon', NULL)
+    FROM generate_series(first_id, last_id) AS g
+$$;
+
+CREATE PROCEDURE bench_inserts(last_id bigint, per_transaction int)
+LANGUAGE plpgsql AS $$
+DECLARE
+    done bigint := 0;
+BEGIN
+    WHILE done < last_id LOOP
+        INSERT INTO orders
+        SELECT * FROM bench_rows(done + 1, least(done + per_transaction, last_id));
+        done := done + per_transaction;
+        COMMIT;
+    END LOOP;
+END
+$$;
+
+-- 40% updates, 40% inserts, 20% deletes, ten a transaction; the very last change is an insert.
+-- Updates and deletes draw ids until they hit a row that is there.
+CREATE PROCEDURE bench_mixed(change_count int, known bigint)
+LANGUAGE plpgsql AS $$
+DECLARE
+    top bigint := known;
+    drawn bigint;
+    kind text;
+BEGIN
+    PERFORM setseed(0.42);
+    FOR n IN 0 .. change_count - 1 LOOP
+        kind := substr('udiuiudiui', n % 10 + 1, 1);
+        IF kind = 'i' THEN
+            top := top + 1;
+            INSERT INTO orders SELECT * FROM bench_rows(top, top);
+        ELSE
+            LOOP
+                drawn := 1 + floor(random() * top)::bigint;
+                IF kind = 'u' THEN
+                    UPDATE orders
+                    SET status = 'changed', total = total + 1, note = reverse(note)
+                    WHERE id = drawn;
+                ELSE
+                    DELETE FROM orders WHERE id = drawn;
+                END IF;
+                EXIT WHEN FOUND;
+            END LOOP;
+        END IF;
+        IF n % 10 = 9 THEN
+            COMMIT;
+        END IF;
+    END LOOP;
+END
+$$;
+
+-- One update and one insert a transaction, so many a second by the clock, for so long.
+CREATE PROCEDURE bench_steady(per_second float8, seconds float8, known bigint)
+LANGUAGE plpgsql AS $$
+DECLARE
+    began timestamptz := clock_timestamp();
+    passed float8 := 0;
+    n bigint := 0;
+    drawn bigint;
+BEGIN
+    WHILE passed < seconds LOOP
+        n := n + 1;
+        drawn := 1 + floor(random() * known)::bigint;
+        UPDATE orders SET status = 'changed', total = total + 0.01 WHERE id = drawn;
+        INSERT INTO orders SELECT * FROM bench_rows(known + n, known + n);
+        COMMIT;
+        IF n % 5 = 0 THEN
+            passed := extract(epoch FROM clock_timestamp() - began)::float8;
+            IF n / per_second - passed > 0.001 THEN
+                PERFORM pg_sleep(n / per_second - passed);
+            END IF;
+        END IF;
+    END LOOP;
+END
+$$;

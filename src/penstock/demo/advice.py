@@ -1,0 +1,69 @@
+"""How to do the same with one's own databases. The demo itself runs this file and this SQL."""
+
+from __future__ import annotations
+
+import shutil
+import sysconfig
+
+PIPELINE = """\
+name: shop
+state: ./shop-state                 # log and positions, beside this file
+source:
+  url: ${SHOP_URL}
+  tables: ["public.*"]
+sinks:
+  warehouse:
+    kind: postgres
+    url: ${WAREHOUSE_URL}
+"""
+
+SOURCE_SQL = """\
+CREATE ROLE penstock LOGIN REPLICATION PASSWORD 'secret';
+GRANT shop_owner TO penstock;                -- the role that owns the tables
+GRANT CREATE ON DATABASE shop TO penstock;   -- to make its publication
+"""
+
+TARGET_SQL = """\
+CREATE ROLE penstock LOGIN PASSWORD 'secret';
+GRANT CREATE ON DATABASE warehouse TO penstock;
+GRANT CREATE ON SCHEMA public TO penstock;   -- to make the tables
+"""
+
+_ADVICE = """\
+Now with your own databases. The demo ran just this; only the names are yours to change.
+
+1. On the source, as a superuser, with wal_level = logical in postgresql.conf:
+{source_sql}
+2. On the target:
+{target_sql}
+3. In a file shop.yml:
+{pipeline}
+4. In a shell:
+{commands}
+penstock follows what is committed from its start on; it does not copy older rows yet.
+"""
+
+_COMMANDS = """\
+export SHOP_URL=postgresql://penstock:secret@source-host/shop
+export WAREHOUSE_URL=postgresql://penstock:secret@target-host/warehouse
+penstock check shop.yml     # what is still missing, each with the SQL that mends it
+penstock run shop.yml       # streams until Ctrl-C, and goes on from there next time
+penstock status shop.yml    # where every table stands, from another shell
+"""
+
+
+def advice() -> str:
+    """The lines to end the demo with."""
+    commands = _COMMANDS
+    if shutil.which("penstock") is None:
+        commands = f'export PATH="{sysconfig.get_path("scripts")}:$PATH"\n{commands}'
+    return _ADVICE.format(
+        source_sql=_indented(SOURCE_SQL),
+        target_sql=_indented(TARGET_SQL),
+        pipeline=_indented(PIPELINE),
+        commands=_indented(commands),
+    )
+
+
+def _indented(text: str) -> str:
+    return "".join(f"     {line}" for line in text.splitlines(keepends=True))

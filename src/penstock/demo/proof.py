@@ -1,0 +1,160 @@
+"""The proof: both sides hold the same rows, and the target never showed half a transaction."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from psycopg import sql
+
+from penstock.demo.shop import PIECES, SUMS, TABLES
+from penstock.errors import RunError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_PAUSE_SECONDS = 0.03
+_REPORT_IT = "keep this output and report it; penstock must never let this happen"
+
+# Every value of every row, in an order that depends on nothing else.
+_CHECKSUM = """
+SELECT count(*), left(md5(coalesce(string_agg(md5(t::text), '' ORDER BY md5(t::text)), '')), 12)
+FROM {} t
+"""
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a table holds: how many rows, and a checksum over all their values."""
+
+    row_count: int
+    checksum: str
+
+    def __str__(self) -> str:
+        return f"{self.row_count} rows, checksum {self.checksum}"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One table on both sides."""
+
+    table: str
+    source: Content
+    target: Content
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether both sides hold the same rows."""
+        return self.source == self.target
+
+
+def compare(
+    source: psycopg.Connection[Any],
+    target: psycopg.Connection[Any],
+    tables: Iterable[str] = TABLES,
+) -> list[Comparison]:
+    """Let each server count and sum up its own tables. Nothing may be writing."""
+    return [Comparison(table, _content(source, table), _content(target, table)) for table in tables]
+
+
+def require_equal(compared: list[Comparison]) -> None:
+    """Let nothing pass that differs.
+
+    Raises:
+        RunError: names every table that differs, with what each side holds.
+    """
+    different = [
+        f"{each.table} has {each.source} at the source but {each.target} at the target"
+        for each in compared
+        if not each.is_equal
+    ]
+    if different:
+        raise RunError("; ".join(different), "the two sides differ", _REPORT_IT)
+
+
+def require_each_once(written_count: int, delivered_count: int) -> None:
+    """Compare what the writer has committed with what the target says it was given.
+
+    Raises:
+        RunError: a change was lost or delivered twice.
+    """
+    if written_count != delivered_count:
+        raise RunError(
+            f"{delivered_count} changes were delivered, wanted the {written_count} written",
+            "penstock.progress at the target",
+            _REPORT_IT,
+        )
+
+
+def _content(connection: psycopg.Connection[Any], table: str) -> Content:
+    row = connection.execute(sql.SQL(_CHECKSUM).format(sql.Identifier(table))).fetchone()
+    assert row is not None
+    return Content(*row)
+
+
+class Watcher:
+    """Looks at the target again and again while changes arrive, each time in one snapshot."""
+
+    def __init__(self, url: str) -> None:
+        self.look_count = 0
+        self.state_count = 0
+        self.torn_count = 0
+        self._torn = ""
+        self._connection: psycopg.Connection[Any] = psycopg.connect(url, autocommit=True)
+        self._stop = threading.Event()
+        self._failure: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name="demo watcher", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the watch. Safe to repeat."""
+        self._stop.set()
+        self._thread.join()
+        self._connection.close()
+
+    def require_whole(self) -> None:
+        """Let no torn state pass, nor a watch that saw nothing.
+
+        Raises:
+            RunError: one look at least saw half a transaction.
+        """
+        if self._failure is not None:
+            raise self._failure
+        if self.torn_count or not self.look_count:
+            raise RunError(
+                f"{self.torn_count} of {self.look_count} looks saw half a transaction{self._torn}",
+                "target",
+                _REPORT_IT,
+            )
+
+    def _run(self) -> None:
+        state = None
+        try:
+            while not self._stop.wait(_PAUSE_SECONDS):
+                found = self._look()
+                if found is None:
+                    continue
+                pieces, money, delivered_lsn = found
+                self.look_count += 1
+                self.state_count += delivered_lsn != state
+                state = delivered_lsn
+                if (pieces, money) != (PIECES, 0):
+                    self.torn_count += 1
+                    self._torn = (
+                        f": {pieces} pieces, wanted {PIECES};"
+                        f" totals and items {money} apart; at {delivered_lsn}"
+                    )
+        except psycopg.Error as error:
+            self._failure = error
+
+    def _look(self) -> tuple[int, Any, str] | None:
+        """The sums and the position they belong to; None before the shop has arrived."""
+        position = "(SELECT delivered_lsn::text FROM penstock.progress), (SELECT count(*) FROM products)"
+        try:
+            row = self._connection.execute(f"{SUMS.rstrip()}, {position}".encode()).fetchone()
+        except psycopg.errors.UndefinedTable:
+            return None
+        assert row is not None
+        return row[:3] if row[3] else None

@@ -1,0 +1,145 @@
+"""What a person sees of the demo: a live table on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from penstock.demo.shop import TABLES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from rich.console import RenderableType
+
+    from penstock.demo.proof import Comparison
+
+_PLAIN_LINE_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class Picture:
+    """Both sides at one moment."""
+
+    phase: str
+    source_rows: Mapping[str, int]
+    target_rows: Mapping[str, int]  # empty before anything has arrived
+    written_count: int
+    delivered_count: int
+    lag_seconds: float | None
+    look_count: int
+    torn_count: int
+
+
+class View:
+    """Writes to stdout; moves things only where they can be moved."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console or Console(highlight=False)
+        self._is_live = self._console.is_terminal and not self._console.is_dumb_terminal
+        self._tick = "✓" if self._console.encoding.lower().startswith("utf") else "ok"
+        self._began = time.monotonic()
+        self._line_due = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Since the beginning."""
+        return time.monotonic() - self._began
+
+    def say(self, text: str = "", style: str = "") -> None:
+        """Lines as they are: a terminal wraps what is too long, a file does not want it wrapped."""
+        self._console.print(Text(text, style=style), soft_wrap=True)
+
+    def done(self, text: str) -> None:
+        """Something that was done, or that was found to hold."""
+        self._console.print(Text.assemble((self._tick, "bold green"), " ", text), soft_wrap=True)
+
+    @contextmanager
+    def during(self, text: str) -> Iterator[None]:
+        """Something that takes a moment."""
+        if not self._is_live:
+            yield
+            return
+        with self._console.status(Text(text, style="dim"), spinner="line"):
+            yield
+
+    def show(self, pictures: Iterator[Picture]) -> None:
+        """Show each picture as it comes; the last one stays. On paper, only some, and the last."""
+        if self._is_live:
+            with Live(console=self._console, auto_refresh=False) as live:
+                for picture in pictures:
+                    live.update(_drawn(picture), refresh=True)
+            return
+        waiting: Picture | None = None
+        for picture in pictures:
+            waiting = picture
+            if self.seconds >= self._line_due:
+                self._line_due = self.seconds + _PLAIN_LINE_SECONDS
+                self.say(_line(picture, self.seconds))
+                waiting = None
+        if waiting is not None:
+            self.say(_line(waiting, self.seconds))
+
+    def show_proof(self, compared: list[Comparison]) -> None:
+        """Both sides of every table, side by side."""
+        table = _table("table", "source rows", "target rows", "source checksum", "target checksum")
+        table.add_column()
+        for each in compared:
+            table.add_row(
+                f"  {each.table}",
+                f"{each.source.row_count:,}",
+                f"{each.target.row_count:,}",
+                each.source.checksum,
+                each.target.checksum,
+                Text("equal", "green") if each.is_equal else Text("DIFFERENT", "bold red"),
+            )
+        self._console.print(table)
+
+
+def _table(first: str, *others: str) -> Table:
+    table = Table(box=None, padding=(0, 3, 0, 0), pad_edge=False, header_style="dim")
+    table.add_column(f"  {first}", no_wrap=True)
+    for heading in others:
+        table.add_column(heading, justify="right", no_wrap=True)
+    return table
+
+
+def _drawn(picture: Picture) -> RenderableType:
+    table = _table("table", "source rows", "target rows")
+    for name in TABLES:
+        here, there = picture.source_rows.get(name), picture.target_rows.get(name)
+        style = "green" if here == there else "yellow"
+        table.add_row(f"  {name}", _count(here), Text(_count(there), style))
+    words = Text(f"  {_words(picture)}")
+    return Group(Text(f"  {picture.phase}", "bold"), table, words, _looks(picture))
+
+
+def _line(picture: Picture, seconds: float) -> str:
+    pairs = [
+        f"{name} {_count(picture.source_rows.get(name))}/{_count(picture.target_rows.get(name))}"
+        for name in TABLES
+    ]
+    return f"  {seconds:4.1f} s  {picture.phase}: {'  '.join(pairs)}  {_words(picture)}"
+
+
+def _words(picture: Picture) -> str:
+    lag = "-" if picture.lag_seconds is None else f"{picture.lag_seconds:.2f} s"
+    return (
+        f"{picture.written_count:,} changes written, {picture.delivered_count:,} delivered, lag {lag}"
+    )
+
+
+def _looks(picture: Picture) -> Text:
+    text = f"  {picture.look_count:,} looks at the target, {picture.torn_count:,} saw half a transaction"
+    return Text(text, "bold red" if picture.torn_count else "")
+
+
+def _count(rows: int | None) -> str:
+    return "-" if rows is None else f"{rows:,}"
