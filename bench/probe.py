@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import time
 from dataclasses import dataclass
@@ -135,9 +136,7 @@ def _watch(dsn: str, last_id: int, deadline_seconds: float, pipe: Pipe) -> None:
         pipe.send(seen)
 
 
-def delays(
-    committed: dict[int, float], arrivals: list[tuple[float, int]]
-) -> list[float]:
+def delays(committed: dict[int, float], arrivals: list[tuple[float, int]]) -> list[float]:
     """Seconds from commit to visible, one for each id, sorted."""
     found = []
     ids = sorted(committed)
@@ -150,8 +149,8 @@ def delays(
 
 
 def percentile(values: list[float], percent: float) -> float:
-    """Of sorted values, the smallest that so many percent do not exceed."""
-    return values[min(len(values) - 1, int(len(values) * percent / 100))]
+    """Of sorted values, the one that so many percent of them do not exceed."""
+    return values[max(0, math.ceil(len(values) * percent / 100) - 1)]
 
 
 @dataclass(frozen=True)
@@ -162,9 +161,7 @@ class Lag:
     commits: int
 
 
-def lag_now(
-    source: psycopg.Connection[Any], target: psycopg.Connection[Any], began: float
-) -> Lag:
+def lag_now(source: psycopg.Connection[Any], target: psycopg.Connection[Any], began: float) -> Lag:
     """Commits that are not visible yet; the target is asked first, so never too few."""
     query = "SELECT coalesce(max(id), 0) FROM orders"
     seen = one(target, query)

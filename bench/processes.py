@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import psutil
-import psycopg
 
 from bench.servers import connect
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    import psycopg
 
     from bench.servers import Pair
 
@@ -158,14 +159,14 @@ class Meter:
 def _label_of(process: psutil.Process) -> str:
     """The part of penstock that a process is."""
     command = " ".join(process.cmdline())
+    if process.name() == "java":
+        return "JVM"
     if "penstock.run.capture_process" in command:
         return "capture"
     if "penstock.spark.worker_daemon" in command:
         parent = process.parent()
-        forked = parent is not None and "worker_daemon" in " ".join(parent.cmdline())
-        return "Python worker" if forked else "worker daemon"
-    if "java" in process.name():
-        return "JVM"
+        started = parent is not None and parent.name() == "java"
+        return "worker daemon" if started else "Python worker"
     if "penstock run" in command:
         return "driver"
     return "python" if "python" in process.name() else process.name()

@@ -101,9 +101,7 @@ class Pair:
         """Put the same rows into both, past any replication; then leave nothing to clean up."""
         for connection in (self.source, self.target):
             if count:
-                connection.execute(
-                    "INSERT INTO orders SELECT * FROM bench_rows(1, %s)", (count,)
-                )
+                connection.execute("INSERT INTO orders SELECT * FROM bench_rows(1, %s)", (count,))
             connection.execute("VACUUM ANALYZE orders")
         self.checkpoint()
 
@@ -135,7 +133,7 @@ def connect(dsn: str, application: str = "bench") -> Connection:
 
 def one(connection: Connection, query: str, values: tuple[Any, ...] = ()) -> Any:
     """The first column of the first row."""
-    row = connection.execute(query, values).fetchone()  # type: ignore[arg-type]
+    row = connection.execute(query, values).fetchone()
     return None if row is None else row[0]
 
 

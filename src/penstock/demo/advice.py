@@ -30,18 +30,18 @@ GRANT CREATE ON SCHEMA public TO penstock;   -- to make the tables
 """
 
 _ADVICE = """\
-Now with your own databases. The demo ran just this; only the names are yours to change.
+Now with your own databases: the demo ran exactly this file with these grants.
 
-1. On the source, as a superuser, with wal_level = logical in postgresql.conf:
+1. On the source, as a superuser; SHOW wal_level must say logical, if not:
+     ALTER SYSTEM SET wal_level = 'logical';      -- and restart the server
 {source_sql}
-2. On the target:
+2. On the target, as a superuser:
 {target_sql}
 3. In a file shop.yml:
 {pipeline}
 4. In a shell:
 {commands}
-penstock follows what is committed from its start on; it does not copy older rows yet.
-"""
+It follows what is committed after its first start; rows from before are not copied yet."""
 
 _COMMANDS = """\
 export SHOP_URL=postgresql://penstock:secret@source-host/shop

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -18,22 +17,22 @@ import psycopg
 from penstock.config import read_pipeline
 from penstock.demo.advice import PIPELINE, SOURCE_SQL, TARGET_SQL, advice
 from penstock.demo.proof import Watcher, compare, require_each_once, require_equal
-from penstock.demo.scene import Interrupted, Scene
+from penstock.demo.scene import Interrupted, PipelineThread, Scene
 from penstock.demo.shop import PIECES, SCHEMA
 from penstock.demo.view import View
 from penstock.demo.writer import Writer
 from penstock.embedded.guard import dismiss, watch_over
 from penstock.embedded.postgres import EmbeddedPostgres
-from penstock.errors import RunError
+from penstock.errors import PenstockError, RunError
 from penstock.logging import set_up_logging
 from penstock.run.signals import stop_on_signals
-from penstock.run.supervise import run_pipeline
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Iterator
 
     from penstock.config import PipelineFile
-    from penstock.run.start import Started
+    from penstock.demo.proof import Comparison
 
 
 def play() -> None:
@@ -44,26 +43,34 @@ def play() -> None:
     """
     set_up_logging("text", "warning")
     view = View()
-    view.say("penstock demo: two Postgres servers, a busy shop, one pipeline through Spark, a proof")
+    view.say(
+        "penstock demo: two Postgres servers, a busy shop, one pipeline through Spark, a proof"
+    )
     view.say()
     with stop_on_signals() as interrupted:
         stack = ExitStack()
         try:
             _act(view, stack, interrupted)
-        except Interrupted:
-            pass
-        except psycopg.Error as error:
-            what = f"a server of the demo gave up: {error}".strip()
-            raise RunError(what, "penstock demo", "try again; report it if it stays") from error
+        except (Interrupted, PenstockError, psycopg.Error) as error:
+            # Ctrl-C reaches every process of the terminal: what breaks after it is no news.
+            if not interrupted.is_set():
+                raise _as_ours(error) from error
         finally:
             with view.during("stopping and removing everything"):
                 stack.close()
     if interrupted.is_set():
-        view.say(f"Stopped before the end. Everything is removed.")
+        view.say("Stopped early. Everything is removed.")
         return
     view.done(f"everything stopped and removed, {view.seconds:.0f} s in all")
     view.say()
     view.say(advice())
+
+
+def _as_ours(error: Exception) -> PenstockError:
+    if isinstance(error, PenstockError):
+        return error
+    what = f"a server of the demo gave up: {error}".strip()
+    return RunError(what, "penstock demo", "try again, and report it if it stays")
 
 
 def _act(view: View, stack: ExitStack, interrupted: threading.Event) -> None:
@@ -76,45 +83,52 @@ def _act(view: View, stack: ExitStack, interrupted: threading.Event) -> None:
         f" target on port {target.port}"
     )
     pipeline = _pipeline(home, source, target)
-    running = _PipelineThread(pipeline)
+    running = PipelineThread(pipeline)
     stack.callback(running.end)
     with view.during("preparing the source"):
         slot = running.begin()
     view.done(f"slot {slot} and its publication at the source")
 
-    writer = Writer(source.dsn("shop", "shop_owner"))
-    stack.callback(writer.stop)
+    with view.during("opening the shop"):
+        writer = Writer(source.dsn("shop", "shop_owner"))
+        stack.callback(writer.stop)
+        writer.start()
     watcher = Watcher(target.dsn("warehouse", "penstock"))
     stack.callback(watcher.stop)
-    scene = stack.enter_context(
-        Scene(pipeline, running.raise_if_failed, writer, watcher, interrupted)
-    )
+    here = stack.enter_context(psycopg.connect(source.dsn("shop"), autocommit=True))
+    there = stack.enter_context(psycopg.connect(target.dsn("warehouse"), autocommit=True))
+    scene = Scene(running, writer, watcher, here, there, interrupted)
     view.say()
     view.show(scene.pictures())
     view.say()
-    _prove(view, scene, writer, watcher)
+    watcher.stop()
+    _prove(view, compare(here, there), writer, watcher, scene.delivered_count)
     with view.during("stopping and removing everything"):
         running.end()
     running.raise_if_failed()
 
 
-def _prove(view: View, scene: Scene, writer: Writer, watcher: Watcher) -> None:
-    watcher.stop()
-    compared = compare(scene.source, scene.target)
+def _prove(
+    view: View,
+    compared: list[Comparison],
+    writer: Writer,
+    watcher: Watcher,
+    delivered_count: int,
+) -> None:
     view.show_proof(compared)
     view.say()
     require_equal(compared)
     view.done("both sides are equal, every row and every value")
-    require_each_once(writer.change_count, scene.delivered_count)
-    view.done(f"each of the {writer.change_count:,} changes delivered once")
+    require_each_once(writer.change_count, delivered_count)
+    view.done(
+        f"{writer.change_count:,} changes written, {delivered_count:,} delivered, in"
+        f" {writer.transaction_count:,} transactions; {writer.key_change_count} change a key"
+    )
+    view.done(f"{writer.rolled_back_count} transactions rolled back, nothing of them arrived")
     watcher.require_whole()
     view.done(
-        f"no transaction seen torn: stock + sold = {PIECES:,} pieces in {watcher.look_count:,} looks"
-        f" at {watcher.state_count:,} states of the target"
-    )
-    view.done(
-        f"among them {writer.key_change_count} key changes;"
-        f" {writer.rolled_back_count} rolled back transactions left no trace"
+        f"never half a transaction: {watcher.look_count:,} looks at {watcher.state_count:,} states"
+        f" of the target,\n  each time {PIECES:,} pieces in stock or sold"
     )
 
 
@@ -164,48 +178,3 @@ def _pipeline(home: Path, source: EmbeddedPostgres, target: EmbeddedPostgres) ->
         "WAREHOUSE_URL": target.dsn("warehouse", "penstock"),
     }
     return read_pipeline(path, urls)
-
-
-class _PipelineThread(threading.Thread):
-    """`penstock run`, in a thread, so that the view has the main one."""
-
-    def __init__(self, pipeline: PipelineFile) -> None:
-        super().__init__(name="demo pipeline", daemon=True)
-        self._pipeline = pipeline
-        self._stop_pipeline = threading.Event()
-        self._prepared = threading.Event()
-        self._slot = ""
-        self._failure: BaseException | None = None
-
-    def begin(self) -> str:
-        """Start; the name of the slot, once there is one and no change can be missed."""
-        self.start()
-        self._prepared.wait()
-        self.raise_if_failed()
-        return self._slot
-
-    def run(self) -> None:
-        """Run the pipeline; keep what went wrong for the main thread."""
-        try:
-            run_pipeline(
-                self._pipeline, self._stop_pipeline, log_level="warning", on_ready=self._on_ready
-            )
-        except BaseException as error:  # noqa: BLE001 - handed to the main thread, which raises it
-            self._failure = error
-        finally:
-            self._prepared.set()
-
-    def _on_ready(self, started: Started) -> None:
-        self._slot = started.subscription.slot
-        self._prepared.set()
-
-    def raise_if_failed(self) -> None:
-        """Raise what ended the pipeline."""
-        if self._failure is not None:
-            raise self._failure
-
-    def end(self) -> None:
-        """Stop the pipeline and wait until Spark is gone. Safe to repeat."""
-        self._stop_pipeline.set()
-        if self.is_alive():
-            self.join()

@@ -151,7 +151,9 @@ class Watcher:
 
     def _look(self) -> tuple[int, Any, str] | None:
         """The sums and the position they belong to; None before the shop has arrived."""
-        position = "(SELECT delivered_lsn::text FROM penstock.progress), (SELECT count(*) FROM products)"
+        position = (
+            "(SELECT delivered_lsn::text FROM penstock.progress), (SELECT count(*) FROM products)"
+        )
         try:
             row = self._connection.execute(f"{SUMS.rstrip()}, {position}".encode()).fetchone()
         except psycopg.errors.UndefinedTable:

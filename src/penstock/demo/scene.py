@@ -1,33 +1,174 @@
-"""What is seen of the pipeline while it runs: pictures of both sides, until it has caught up."""
+"""The pipeline at work, and pictures of both sides until it has caught up."""
 
 from __future__ import annotations
 
+import threading
 import time
-from typing import TYPE_CHECKING, Any, Self
-
-import psycopg
+from typing import TYPE_CHECKING, Any
 
 from penstock.demo.shop import row_counts
 from penstock.demo.view import Picture
 from penstock.errors import RunError, recognise
 from penstock.lsn import Lsn
-from penstock.run.status import SinkStatus, read_status
-from penstock.run.supervise import mark_now
+from penstock.run.status import read_status
+from penstock.run.supervise import mark_now, run_pipeline
 
 if TYPE_CHECKING:
-    import threading
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
+
+    import psycopg
 
     from penstock.config import PipelineFile
     from penstock.demo.proof import Watcher
     from penstock.demo.writer import Writer
-    from penstock.sinks.postgres.options import PostgresOptions
+    from penstock.run.start import Started
+    from penstock.run.status import SinkStatus
+
+    Connection = psycopg.Connection[Any]
 
 # Counted from Spark's start. The writer begins before, so that there is something to catch up with.
 _WRITE_SECONDS = 10.0
 _PICTURE_SECONDS = 0.25
-_PATIENCE_SECONDS = 90.0
+_PATIENCE_SECONDS = 60.0
+_LATE_SECONDS = 1.0
 
 
 class Interrupted(Exception):
     """A person has seen enough."""
+
+
+class PipelineThread(threading.Thread):
+    """`penstock run`, in a thread, so that the view has the main one."""
+
+    def __init__(self, pipeline: PipelineFile) -> None:
+        super().__init__(name="demo pipeline", daemon=True)
+        self.pipeline = pipeline
+        self._stop_pipeline = threading.Event()
+        self._prepared = threading.Event()
+        self._slot = ""
+        self._failure: BaseException | None = None
+
+    def begin(self) -> str:
+        """Start; the name of the slot, once there is one and no change can be missed."""
+        self.start()
+        self._prepared.wait()
+        self.raise_if_failed()
+        return self._slot
+
+    def run(self) -> None:
+        """Run the pipeline; keep what went wrong for the main thread."""
+        try:
+            run_pipeline(
+                self.pipeline, self._stop_pipeline, log_level="warning", on_ready=self._on_ready
+            )
+        except BaseException as error:  # noqa: BLE001 - handed to the main thread, which raises it
+            self._failure = error
+        finally:
+            self._prepared.set()
+
+    def _on_ready(self, started: Started) -> None:
+        self._slot = started.subscription.slot
+        self._prepared.set()
+
+    def raise_if_failed(self) -> None:
+        """Raise what ended the pipeline."""
+        if self._failure is not None:
+            raise self._failure
+
+    def end(self) -> None:
+        """Stop the pipeline and wait until Spark is gone. Safe to repeat."""
+        self._stop_pipeline.set()
+        if self.is_alive():
+            self.join()
+
+
+class Scene:
+    """Looks at both sides while the writer works and the pipeline runs."""
+
+    def __init__(
+        self,
+        running: PipelineThread,
+        writer: Writer,
+        watcher: Watcher,
+        source: Connection,
+        target: Connection,
+        interrupted: threading.Event,
+    ) -> None:
+        self._running = running
+        self._writer = writer
+        self._watcher = watcher
+        self._source = source
+        self._target = target
+        self._interrupted = interrupted
+        self._sink = self._read_sink()
+
+    @property
+    def delivered_count(self) -> int:
+        """Changes delivered at the last look."""
+        return self._sink.changes_delivered
+
+    def pictures(self) -> Iterator[Picture]:
+        """Both sides as time goes by. The writer is stopped on the way; the last one is the end.
+
+        Raises:
+            Interrupted: by a person.
+            PenstockError: a part failed, or nothing arrives.
+        """
+        yield from self._until(Lsn(1))
+        enough = time.monotonic() + _WRITE_SECONDS
+        while time.monotonic() < enough:
+            self._wait(_PICTURE_SECONDS)
+            yield self._picture(self._phase())
+        self._writer.stop()
+        yield from self._until(mark_now(self._running.pipeline))
+        yield self._picture("writer stopped, everything has arrived")
+
+    def _until(self, wanted_lsn: Lsn) -> Iterator[Picture]:
+        """Pictures until the target has everything up to a position."""
+        patience_ends = time.monotonic() + _PATIENCE_SECONDS
+        while self._delivered_lsn() < wanted_lsn:
+            yield self._picture(self._phase())
+            self._wait(_PICTURE_SECONDS)
+            if time.monotonic() > patience_ends:
+                raise RunError(
+                    f"the target stands at {self._delivered_lsn()} after {_PATIENCE_SECONDS:g} s,"
+                    f" wanted {wanted_lsn}",
+                    "penstock demo",
+                    "try again while the machine is less busy",
+                )
+
+    def _phase(self) -> str:
+        if self._sink.delivered_lsn is None:
+            return "Spark starts, changes wait in the log"
+        return "catching up" if (self._sink.lag_seconds or 0.0) > _LATE_SECONDS else "streaming"
+
+    def _wait(self, seconds: float) -> None:
+        if self._interrupted.wait(seconds):
+            raise Interrupted
+        self._running.raise_if_failed()
+        self._writer.raise_if_failed()
+        self._sink = self._read_sink()
+
+    def _read_sink(self) -> SinkStatus:
+        """What `penstock status` would say of the only sink."""
+        [sink] = read_status(self._running.pipeline).sinks.values()
+        for told in (sink.error, *(table.error for table in sink.tables.values())):
+            if told:
+                raise recognise(told) or RunError(told, "penstock demo", "try again")
+        return sink
+
+    def _delivered_lsn(self) -> Lsn:
+        told = self._sink.delivered_lsn
+        return Lsn(0) if told is None else Lsn.parse(told)
+
+    def _picture(self, phase: str) -> Picture:
+        return Picture(
+            phase=phase,
+            source_rows=row_counts(self._source),
+            target_rows=row_counts(self._target),
+            written_count=self._writer.change_count,
+            delivered_count=self._sink.changes_delivered,
+            lag_seconds=self._sink.lag_seconds,
+            look_count=self._watcher.look_count,
+            torn_count=self._watcher.torn_count,
+        )

@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from penstock.demo.proof import Comparison
+    from penstock.demo.proof import Comparison, Content
 
 _PLAIN_LINE_SECONDS = 2.0
+_WIDTHS = (11, 9, 9, 13, 9, 11, 8)
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,6 @@ class View:
         self._is_live = self._console.is_terminal and not self._console.is_dumb_terminal
         self._tick = "✓" if self._console.encoding.lower().startswith("utf") else "ok"
         self._began = time.monotonic()
-        self._line_due = 0.0
 
     @property
     def seconds(self) -> float:
@@ -76,30 +76,31 @@ class View:
             with Live(console=self._console, auto_refresh=False) as live:
                 for picture in pictures:
                     live.update(_drawn(picture), refresh=True)
-            return
-        waiting: Picture | None = None
+        else:
+            self._list(pictures)
+
+    def _list(self, pictures: Iterator[Picture]) -> None:
+        self.say("  rows at source/target, and changes")
+        self.say(_line("", *TABLES, "written", "delivered", "lag"))
+        phase, line, line_due = "", "", 0.0
         for picture in pictures:
-            waiting = picture
-            if self.seconds >= self._line_due:
-                self._line_due = self.seconds + _PLAIN_LINE_SECONDS
-                self.say(_line(picture, self.seconds))
-                waiting = None
-        if waiting is not None:
-            self.say(_line(waiting, self.seconds))
+            if picture.phase != phase:
+                phase, line_due = picture.phase, 0.0
+                self.say(f"  {phase}")
+            line = _numbers(picture, self.seconds)
+            if self.seconds >= line_due:
+                self.say(line)
+                line, line_due = "", self.seconds + _PLAIN_LINE_SECONDS
+        if line:
+            self.say(line)
 
     def show_proof(self, compared: list[Comparison]) -> None:
         """Both sides of every table, side by side."""
-        table = _table("table", "source rows", "target rows", "source checksum", "target checksum")
+        table = _table("rows and checksum", "source", "target")
         table.add_column()
         for each in compared:
-            table.add_row(
-                f"  {each.table}",
-                f"{each.source.row_count:,}",
-                f"{each.target.row_count:,}",
-                each.source.checksum,
-                each.target.checksum,
-                Text("equal", "green") if each.is_equal else Text("DIFFERENT", "bold red"),
-            )
+            equal = Text("equal", "green") if each.is_equal else Text("DIFFERENT", "bold red")
+            table.add_row(f"  {each.table}", _content(each.source), _content(each.target), equal)
         self._console.print(table)
 
 
@@ -112,33 +113,47 @@ def _table(first: str, *others: str) -> Table:
 
 
 def _drawn(picture: Picture) -> RenderableType:
-    table = _table("table", "source rows", "target rows")
+    table = _table("rows", "source", "target")
     for name in TABLES:
         here, there = picture.source_rows.get(name), picture.target_rows.get(name)
         style = "green" if here == there else "yellow"
         table.add_row(f"  {name}", _count(here), Text(_count(there), style))
-    words = Text(f"  {_words(picture)}")
-    return Group(Text(f"  {picture.phase}", "bold"), table, words, _looks(picture))
-
-
-def _line(picture: Picture, seconds: float) -> str:
-    pairs = [
-        f"{name} {_count(picture.source_rows.get(name))}/{_count(picture.target_rows.get(name))}"
-        for name in TABLES
-    ]
-    return f"  {seconds:4.1f} s  {picture.phase}: {'  '.join(pairs)}  {_words(picture)}"
-
-
-def _words(picture: Picture) -> str:
-    lag = "-" if picture.lag_seconds is None else f"{picture.lag_seconds:.2f} s"
-    return (
-        f"{picture.written_count:,} changes written, {picture.delivered_count:,} delivered, lag {lag}"
+    return Group(
+        Text(f"  {picture.phase}", "bold"),
+        table,
+        Text(),
+        Text(
+            f"  {picture.written_count:,} changes written, {picture.delivered_count:,} delivered,"
+            f" lag {_lag(picture)}"
+        ),
+        Text(
+            f"  {picture.look_count:,} looks at the target, {picture.torn_count:,} saw half a transaction",
+            "bold red" if picture.torn_count else "",
+        ),
     )
 
 
-def _looks(picture: Picture) -> Text:
-    text = f"  {picture.look_count:,} looks at the target, {picture.torn_count:,} saw half a transaction"
-    return Text(text, "bold red" if picture.torn_count else "")
+def _numbers(picture: Picture, seconds: float) -> str:
+    rows = [
+        f"{_count(picture.source_rows.get(name))}/{_count(picture.target_rows.get(name))}"
+        for name in TABLES
+    ]
+    counts = f"{picture.written_count:,}", f"{picture.delivered_count:,}"
+    return _line(f"{seconds:.1f} s", *rows, *counts, _lag(picture))
+
+
+def _line(first: str, *others: str) -> str:
+    return f"  {first:>6} " + "".join(
+        f"{word:>{width}}" for word, width in zip(others, _WIDTHS, strict=True)
+    )
+
+
+def _lag(picture: Picture) -> str:
+    return "-" if picture.lag_seconds is None else f"{picture.lag_seconds:.2f} s"
+
+
+def _content(content: Content) -> str:
+    return f"{content.row_count:,}  {content.checksum}"
 
 
 def _count(rows: int | None) -> str:

@@ -17,7 +17,12 @@ if TYPE_CHECKING:
 _FIRST_CUSTOMER_COUNT = 100
 # Some 80 transactions a second: enough to see things move, and two cores stay free for the rest.
 _PAUSE_SECONDS = 0.01
-_NOTES = (None, "leave it with the neighbour", "gift: wrap it, please\nno invoice inside", "Grüße ✉")
+_NOTES = (
+    None,
+    "leave it with the neighbour",
+    "gift: wrap it, please\nno invoice inside",
+    "Grüße ✉",
+)
 
 
 class Writer:
@@ -158,7 +163,7 @@ class Writer:
         self._do("UPDATE products SET stock = stock + %s WHERE sku = %s", moved, there)
 
     def _reprice(self) -> None:
-        tags = self._random.sample(["new", "sale", "it's \"hot\"", "a,b", "ünïcode"], 2)
+        tags = self._random.sample(["new", "sale", 'it\'s "hot"', "a,b", "ünïcode"], 2)
         change = "UPDATE products SET price = round(price * 1.01, 2), tags = %s WHERE sku = %s"
         self._do(change, tags, self._random.choice(self._skus))
 

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.errors import LogError
-from penstock.log.segment import SEGMENT_BYTES, SliceRef, base_of, expand, list_segments, read_ref
-from penstock.log.slice import SliceKind
+from penstock.log.segment import (
+    SEGMENT_BYTES,
+    SliceRef,
+    base_of,
+    expand,
+    list_segments,
+    read_ref,
+    slice_follows,
+)
+from penstock.log.slice import SliceKind, damaged
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,6 +27,8 @@ if TYPE_CHECKING:
 class LogReader:
     """Hands out slices after a position, whole transactions only.
 
+    All slices of a transaction in parts tell the same `end_lsn`, that of its commit.
+
     Slices whose transactions are wholly at or before `after` are skipped. A slice that merely
     straddles it is handed out: who delivers drops the transactions it has.
     """
@@ -27,7 +38,10 @@ class LogReader:
         self._after = after
         self._path: Path | None = None
         self._fd: int | None = None
+        self._is_finished = False  # whether the segment had a successor when it was opened
         self._offset = 0
+        # Where the slices read so far end.
+        self._read_lsn = after
         # Parts of a transaction whose last part has not come yet.
         self._parts: list[SliceRef] = []
 
@@ -61,7 +75,9 @@ class LogReader:
         if head.end_lsn <= self._after:
             return []
         if head.kind is SliceKind.LAST:
-            return [*parts, ref] if head.first_ordinal else [ref]
+            # Only the commit knew where the transaction ends.
+            told = [replace(part, head=replace(part.head, end_lsn=head.end_lsn)) for part in parts]
+            return [*told, ref] if head.first_ordinal else [ref]
         return expand(ref)
 
     def _next(self) -> SliceRef | None:
@@ -70,23 +86,36 @@ class LogReader:
         while True:
             assert self._fd is not None
             size = os.fstat(self._fd).st_size
-            ref = None
-            try:
-                if self._offset < size:
-                    ref = read_ref(self._fd, str(self._path), self._offset, size)
-            except LogError:
-                # The writer may be in the middle of cutting off a torn end; only a segment that
-                # has a successor is finished and must be sound.
-                if self._successor() is not None:
-                    raise
-                return None
+            ref = self._look(self._fd, size) if self._offset != size else None
             if ref is not None:
                 self._offset = ref.end_offset
+                if ref.head.kind is not SliceKind.PART:
+                    self._read_lsn = ref.head.end_lsn
                 return ref
             # The writer begins another segment only when this one is full: no need to look for it
             # at every poll.
-            if size < SEGMENT_BYTES or not self._open_successor(size):
+            is_full = size >= SEGMENT_BYTES or self._is_finished
+            if not is_full or not self._open_successor(size):
                 return None
+
+    def _look(self, fd: int, size: int) -> SliceRef | None:
+        path = self._path
+        assert path is not None
+        if self._offset > size:
+            raise LogError(
+                f"{size} bytes, of which {self._offset} have been read: its end was lost in a crash",
+                path.name,
+                "start penstock again; it goes on from what the sinks have",
+            )
+        try:
+            return read_ref(fd, str(path), self._offset, size)
+        except LogError:
+            # A power cut may leave garbage at the end of the newest segment, until the writer is
+            # back and cuts it off.
+            if self._successor() is None and not slice_follows(path, self._offset + 1):
+                return None
+        # Looked at twice, for the writer may have mended it meanwhile.
+        return read_ref(fd, str(path), self._offset, size)
 
     def _open_first(self) -> bool:
         segments = list_segments(self._directory)
@@ -101,6 +130,7 @@ class LogReader:
             )
         first = [segment for segment in segments if base_of(segment) <= self._after][-1]
         self._open(first)
+        self._read_lsn = base_of(first)
         return True
 
     def _successor(self) -> Path | None:
@@ -115,12 +145,12 @@ class LogReader:
         assert self._fd is not None
         if os.fstat(self._fd).st_size != size:
             return True  # grew between the two looks
+        where = f"{self._path and self._path.name} at byte {self._offset}"
         if self._offset < size:
-            raise LogError(
-                f"{size - self._offset} bytes after the last whole slice",
-                f"{self._path and self._path.name} at byte {self._offset}",
-                "delete the log directory while penstock is stopped; the slot sends again what no "
-                "sink has",
+            raise damaged(where, f"{size - self._offset} bytes after the last whole slice")
+        if base_of(successor) > max(self._read_lsn, self._after):
+            raise damaged(
+                where, f"ends at {self._read_lsn}, but the next, {successor.name}, begins later"
             )
         self._open(successor)
         return True
@@ -130,6 +160,7 @@ class LogReader:
         self._path = path
         self._fd = os.open(path, os.O_RDONLY)
         self._offset = 0
+        self._is_finished = self._successor() is not None
 
     def close(self) -> None:
         """Let go of the file."""

@@ -151,7 +151,7 @@ def cut_torn_end(path: Path) -> int:
             sound = ref.end_offset
     except LogError as error:
         fault = error
-    if fault is not None and _slice_follows(path, sound + 1):
+    if fault is not None and slice_follows(path, sound + 1):
         raise fault
     if sound < size:
         with path.open("r+b") as file:
@@ -160,7 +160,7 @@ def cut_torn_end(path: Path) -> int:
     return size - sound
 
 
-def _slice_follows(path: Path, offset: int) -> bool:
+def slice_follows(path: Path, offset: int) -> bool:
     """Whether a slice with a sound header begins anywhere at or after `offset`."""
     raw = path.read_bytes()
     view = memoryview(raw)

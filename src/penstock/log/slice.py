@@ -44,6 +44,9 @@ class SliceKind(enum.IntEnum):
     MARKER = 5
 
 
+_KINDS = frozenset(SliceKind)
+
+
 @dataclass(frozen=True)
 class SliceHead:
     """What a reader learns of a slice without reading its messages."""
@@ -112,7 +115,7 @@ def decode_head(raw: bytes | memoryview, where: str) -> tuple[SliceHead, int] | 
     unsigned = _HEADER.pack(*values[:-1], 0)
     if zlib.crc32(meta, zlib.crc32(unsigned)) != values[-1]:
         raise damaged(where, "the checksum of the slice's header differs")
-    if values[1] not in set(SliceKind):
+    if values[1] not in _KINDS:
         raise damaged(where, f"a slice of kind {values[1]}, which this version does not know")
     head = SliceHead(
         kind=SliceKind(values[1]),

@@ -19,13 +19,21 @@ if TYPE_CHECKING:
 
 
 class Spool:
-    """Slices of a transaction that has not committed; nobody reads them before it does."""
+    """Slices of a transaction that has not committed; nobody reads them before it does.
+
+    Raises:
+        DiskFull: no space left.
+    """
 
     def __init__(self, directory: Path, xid: int, begin_lsn: Lsn) -> None:
         # The name holds where the transaction began to arrive: xids repeat after wraparound.
         self.path = directory / f"{begin_lsn:016X}-{xid}{SPOOL_SUFFIX}"
         self.part_count = 0
-        self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+        try:
+            self._file = os.open(self.path, flags, 0o600)
+        except OSError as error:
+            raise unwritable(error, directory) from error
 
     def append(self, head: SliceHead, data: bytes, lengths: npt.NDArray[np.uint32]) -> None:
         """Write one slice; it is durable only after `seal`.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from penstock.errors import DiskFull, StateUnusable
@@ -43,7 +44,7 @@ class LogWriter:
         self._segment_size = 0
 
     def open(self, start_lsn: Lsn) -> None:
-        """Open the log where it ends, or begin one at `start_lsn` when it is empty.
+        """Open the log where it ends, or begin anew at `start_lsn` when it does not reach that far.
 
         A slice that a crash tore is cut off, spools of transactions that never committed are
         removed: the server sends both again.
@@ -60,6 +61,11 @@ class LogWriter:
                 self.durable_lsn = log_end(self.directory)
                 self._remove_orphan_spools(segments)
                 self._continue(segments[-1])
+                if self.durable_lsn < start_lsn:
+                    # An older state of the log was put back. What lies between is delivered, or the
+                    # slot would not stand at `start_lsn`.
+                    self.durable_lsn = start_lsn
+                    self._begin_segment()
             else:
                 self.durable_lsn = start_lsn
                 self._begin_segment()
@@ -82,18 +88,18 @@ class LogWriter:
         self._segment_size = os.fstat(self._file).st_size
 
     def _begin_segment(self) -> None:
-        if self._file is not None:
-            os.close(self._file)
         path = self.directory / segment_name(self.durable_lsn)
-        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        self._segment_size = os.fstat(self._file).st_size
+        begun = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        self.close()
+        self._file = begun
+        self._segment_size = os.fstat(begun).st_size
         sync_directory(self.directory)
 
     def append(self, head: SliceHead, data: bytes, lengths: npt.NDArray[np.uint32]) -> None:
         """Make one slice durable.
 
         Raises:
-            DiskFull: nothing was written; the transaction will be sent again.
+            DiskFull: what is after `durable_lsn` was not written, and will be sent again.
         """
         assert self._file is not None, "append before open"
         encoded = encode_slice(head, data, lengths)
@@ -104,14 +110,18 @@ class LogWriter:
             write_all(self._file, encoded)
             os.fdatasync(self._file)
         except OSError as error:
-            os.ftruncate(self._file, self._segment_size)
+            with suppress(OSError):  # else the next `open` cuts it off
+                os.ftruncate(self._file, self._segment_size)
             raise self._unwritable(error) from error
         self._segment_size += len(encoded)
         if head.kind is SliceKind.PART:
             return
         self.durable_lsn = head.end_lsn
         if self._segment_size >= SEGMENT_BYTES:
-            self._begin_segment()
+            try:
+                self._begin_segment()
+            except OSError as error:
+                raise self._unwritable(error) from error
 
     def discard_before(self, lsn: Lsn) -> int:
         """Delete segments whose every slice ends at or before `lsn`; the number deleted."""

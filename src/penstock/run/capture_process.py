@@ -27,7 +27,7 @@ from penstock.pipeline import state_of
 from penstock.run.capture import Capture
 from penstock.run.membership import MembershipWatch
 from penstock.run.retry import BackOff
-from penstock.run.start import start
+from penstock.run.start import start_up
 from penstock.source.subscription import Subscription
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 def run_capture(pipeline: PipelineFile, stop: threading.Event) -> None:
     """Only the left half of the pipeline, in this process."""
-    started = start(pipeline)
+    started = start_up(pipeline, stop)
     capture_here(pipeline, started.subscription, started.start_lsn, stop)
 
 

@@ -13,10 +13,26 @@ if TYPE_CHECKING:
 _STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 
+class Stop(threading.Event):
+    """Set by Ctrl-C and SIGTERM.
+
+    While `raises` holds, the signal also raises KeyboardInterrupt: during start-up the program may be
+    waiting for a server, and there is nothing yet to bring to a consistent point.
+    """
+
+    raises = True
+
+    def take(self) -> None:
+        """The signal has come."""
+        self.set()
+        if self.raises:
+            raise KeyboardInterrupt
+
+
 @contextmanager
-def stop_on_signals() -> Iterator[threading.Event]:
+def stop_on_signals() -> Iterator[Stop]:
     """An event that Ctrl-C and SIGTERM set, until the block ends."""
-    stop = threading.Event()
+    stop = Stop()
     before = {number: signal.getsignal(number) for number in _STOPPING}
     take_signals(stop)
     try:
@@ -29,5 +45,6 @@ def stop_on_signals() -> Iterator[threading.Event]:
 def take_signals(stop: threading.Event) -> None:
     """Point the signals at the event; again after a library has taken them. Main thread only."""
     if threading.current_thread() is threading.main_thread():
+        act = stop.take if isinstance(stop, Stop) else stop.set
         for number in _STOPPING:
-            signal.signal(number, lambda *_: stop.set())
+            signal.signal(number, lambda *_: act())

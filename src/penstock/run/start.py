@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from penstock.errors import PenstockError, PositionMissing
 from penstock.log.writer import log_end
 from penstock.pipeline import build_sinks, state_of
+from penstock.run.signals import Stop
 from penstock.sinks.postgres.options import PostgresOptions
 from penstock.sinks.postgres.preflight import check_target
 from penstock.source.connect import connect_source
@@ -22,6 +23,8 @@ from penstock.source.slot import SlotState, check_slot, slot_state
 from penstock.source.subscription import Subscription, ensure_subscription
 
 if TYPE_CHECKING:
+    import threading
+
     from penstock.config import PipelineFile
     from penstock.lsn import Lsn
     from penstock.run.state import StateDirectory
@@ -68,6 +71,14 @@ def start(pipeline: PipelineFile) -> Started:
             shutil.rmtree(state.path, ignore_errors=True)
         raise
     return Started(subscription, identity, slot, state)
+
+
+def start_up(pipeline: PipelineFile, stop: threading.Event) -> Started:
+    """`start`, in a command that a signal ends at once until it is through."""
+    started = start(pipeline)
+    if isinstance(stop, Stop):
+        stop.raises = False
+    return started
 
 
 class PositionCheck:

@@ -18,7 +18,7 @@ from penstock.pipeline import build_sinks, state_of
 from penstock.run.capture_process import CaptureProcess
 from penstock.run.deliver import Delivery
 from penstock.run.signals import take_signals
-from penstock.run.start import PositionCheck, Started, start
+from penstock.run.start import PositionCheck, Started, start_up
 from penstock.source.connect import connect_source, source_errors
 from penstock.spark.session import start_session, stop_session
 
@@ -48,7 +48,7 @@ def run_pipeline(
     Raises:
         PenstockError: what ended it; everything delivered is whole, the rest waits.
     """
-    started = start(pipeline)
+    started = start_up(pipeline, stop)
     if on_ready is not None:
         on_ready(started)
     target_lsn = mark_now(pipeline) if until_caught_up else None
@@ -64,7 +64,7 @@ def run_deliver(
     pipeline: PipelineFile, stop: threading.Event, *, until_caught_up: bool = False
 ) -> None:
     """Only the right half, in this process."""
-    started = start(pipeline)
+    started = start_up(pipeline, stop)
     target_lsn = mark_now(pipeline) if until_caught_up else None
     with state_of(pipeline).lock("deliver"):
         _deliver(pipeline, started, stop, lambda: None, target_lsn)

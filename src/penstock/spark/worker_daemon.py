@@ -28,4 +28,4 @@ if __name__ == "__main__":
 
     _warm()
     _shorten_path()
-    daemon.manager()
+    daemon.manager()  # type: ignore[no-untyped-call]

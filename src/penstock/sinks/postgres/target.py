@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 from psycopg import sql
 from psycopg.rows import namedtuple_row
 
@@ -16,8 +17,6 @@ from penstock.table import TableName
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    import psycopg
 
     from penstock.source.description import TableDescription
 
@@ -84,7 +83,7 @@ def plan_table(
                 str(source),
                 f"create {target} at the target, or set create_tables: true",
             )
-        create_table(connection, description, target, wanted)
+        _create(connection, description, target, wanted)
         found = _find(connection, target)
         assert found is not None
     if found.kind not in ("r", "p"):
@@ -105,6 +104,25 @@ def plan_table(
         key=description.primary_key if description is not None else (),
         is_referenced=found.is_referenced,
     )
+
+
+def _create(
+    connection: Connection,
+    description: TableDescription,
+    target: TableName,
+    wanted: tuple[str, ...] | None,
+) -> None:
+    try:
+        create_table(connection, description, target, wanted)
+    except psycopg.OperationalError:
+        raise
+    except psycopg.Error as error:
+        raise TargetTableMissing(
+            f"the target has no table {target} and refuses to create it: "
+            f"{error.diag.message_primary} (SQLSTATE {error.sqlstate})",
+            str(description.name),
+            f"create {target} by hand, or grant the role what it lacks",
+        ) from None
 
 
 def target_name(options: PostgresOptions, source: TableName) -> TableName:

@@ -1,0 +1,128 @@
+"""Deliver a log to a sink of documents, both halves in one process, without Spark.
+
+Also a program, so that a test can have it killed at a fault point:
+`python -m fix_event_sinks file LOG DIRECTORY ROTATE_BYTES` or `… stdout LOG POSITION`.
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from penstock.log.reader import LogReader
+from penstock.lsn import Lsn
+from penstock.sinks.file.options import FileOptions
+from penstock.sinks.file.sink import FileSink
+from penstock.sinks.sink import Batch
+from penstock.sinks.stdout.options import StdoutOptions
+from penstock.sinks.stdout.sink import StdoutSink
+from penstock.spark.jobs import run_task
+from penstock.table import TableName
+from penstock.testing import insert, read_log, relation, table, transaction, write_log
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from penstock.log.segment import SliceRef
+    from penstock.sinks.sink import Receipt, Sink
+
+ORDERS = table(16400, "orders", {"id": "int8", "note": "text"}, key=["id"])
+START = Lsn(0x1000)
+IDENTITY = {"system_identifier": "7", "slot": "penstock_shop_00000000"}
+
+
+def write_transactions(log: Path, ids: Iterable[int], rows_each: int = 3) -> None:
+    """Append one transaction per id, each a slice of its own; its rows are numbered in `note`."""
+    for number in ids:
+        rows = [insert(ORDERS, [str(number), str(row)]) for row in range(rows_each)]
+        messages = [relation(ORDERS), *transaction(START + 0x100 * number, *rows, xid=number)]
+        write_log(log, messages, START)
+
+
+def wanted_rows(ids: Iterable[int], rows_each: int = 3) -> list[tuple[int, str]]:
+    """What all the documents must tell, in order."""
+    return [(number, str(row)) for number in ids for row in range(rows_each)]
+
+
+def batch_of(after: Lsn, slices: Sequence[SliceRef], number: int = 1) -> Batch:
+    """The batch that these slices make."""
+    tables = frozenset({TableName("public", "orders")})
+    return Batch(number, after, slices[-1].head.end_lsn, 0, tables)
+
+
+def run_tasks(sink: Sink, batch: Batch, tasks: Sequence[Sequence[SliceRef]]) -> list[Receipt]:
+    """One task for each list of slices, the last first, as executors might finish them."""
+    receipts = []
+    for number, slices in reversed(list(enumerate(tasks))):
+        worker = pickle.loads(pickle.dumps(sink.worker(batch)))
+        receipt = run_task(worker, batch.after_lsn, number, [[ref] for ref in slices])
+        receipts.append(pickle.loads(pickle.dumps(receipt)))
+    return receipts
+
+
+def open_sink(sink: Sink) -> Lsn:
+    """Open a sink as the delivering loop does; where it stands."""
+    stored = sink.open()
+    if stored is None:
+        sink.begin(IDENTITY, START)
+        return START
+    assert stored.identity == IDENTITY
+    return stored.delivered_lsn
+
+
+def deliver(sink: Sink, log: Path) -> Lsn:
+    """Open the sink, deliver what it lacks, a batch for each slice; the sink stays open."""
+    position = open_sink(sink)
+    reader = LogReader(log, position)
+    try:
+        while slices := reader.read(1):
+            batch = batch_of(position, slices)
+            sink.commit(batch, run_tasks(sink, batch, [slices]))
+            position = batch.end_lsn
+    finally:
+        reader.close()
+    return position
+
+
+def deliver_at_once(sink: Sink, log: Path, position: Lsn, task_count: int) -> Lsn:
+    """Deliver to an open sink what it lacks, as one batch of a few tasks."""
+    slices = read_log(log, position)
+    cut = -(-len(slices) // task_count)
+    tasks = [slices[begin : begin + cut] for begin in range(0, len(slices), cut)]
+    batch = batch_of(position, slices)
+    sink.commit(batch, run_tasks(sink, batch, tasks))
+    return batch.end_lsn
+
+
+def file_sink(
+    directory: Path, rotate_bytes: int = 1 << 40, rotate_seconds: float = 3600.0
+) -> FileSink:
+    """A file sink of pipeline and source `shop`."""
+    options = FileOptions(path=directory, rotate_bytes=rotate_bytes, rotate_seconds=rotate_seconds)
+    return FileSink("lines", options, "shop", "shop")
+
+
+def stdout_sink(position_path: Path, descriptor: int = 1) -> StdoutSink:
+    """A printing sink of pipeline and source `shop`."""
+    return StdoutSink(
+        "screen", StdoutOptions(), "shop", "shop", position_path, descriptor=descriptor
+    )
+
+
+def main(kind: str, log: str, where: str, rotate_bytes: str = "1") -> None:
+    """Deliver the whole log and stop."""
+    sink: Sink
+    if kind == "file":
+        sink = file_sink(Path(where), int(rotate_bytes))
+    else:
+        sink = stdout_sink(Path(where))
+    try:
+        deliver(sink, Path(log))
+    finally:
+        sink.close()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

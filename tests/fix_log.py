@@ -1,0 +1,103 @@
+"""Logs for tests: small segments, and slices whose content tells where it belongs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from penstock.log import reader as reader_module
+from penstock.log import writer as writer_module
+from penstock.log.reader import LogReader
+from penstock.log.slice import SliceHead, SliceKind
+from penstock.log.spool import Spool
+from penstock.log.writer import LogWriter
+from penstock.lsn import Lsn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from penstock.log.segment import SliceRef
+
+
+class SmallLog:
+    """A log and its writer. Every slice holds one message: its number, and some filling."""
+
+    def __init__(self, directory: Path, start_lsn: int = 0) -> None:
+        self.directory = directory
+        self.start_lsn = start_lsn
+        self.writer = LogWriter(directory)
+        self.count = 0
+        self.reopen()
+
+    def reopen(self) -> None:
+        """As after a crash: nothing is closed in good order."""
+        self.writer.close()
+        self.writer = LogWriter(self.directory)
+        self.writer.open(Lsn(self.start_lsn))
+
+    def append(
+        self, kind: SliceKind, end_lsn: int, first_ordinal: int = 0, filling: int = 20
+    ) -> None:
+        """Append one slice."""
+        self.count += 1
+        message = b"%d %s" % (self.count, b"." * filling)
+        head = SliceHead(kind, Lsn(end_lsn), Lsn(end_lsn), Lsn(end_lsn), first_ordinal=first_ordinal)
+        self.writer.append(head, message, np.array([len(message)], np.uint32))
+
+    def whole(self, end_lsn: int, filling: int = 20) -> None:
+        """Append one slice of whole transactions."""
+        self.append(SliceKind.WHOLE, end_lsn, filling=filling)
+
+    def streamed(self, end_lsn: int, parts: int = 2, aborted: tuple[int, ...] = ()) -> Spool:
+        """A transaction that came in pieces, and its commit."""
+        spool = Spool(self.directory, end_lsn, self.writer.durable_lsn)
+        for number in range(parts):
+            message = b"%d/%d" % (end_lsn, number)
+            head = SliceHead(SliceKind.PART, Lsn(0), first_ordinal=number, carries_xids=True)
+            spool.append(head, message, np.array([len(message)], np.uint32))
+        spool.seal()
+        named = {"spool": spool.path.name, "parts": parts, "aborted": list(aborted)}
+        head = SliceHead(
+            SliceKind.STREAMED, Lsn(end_lsn), Lsn(end_lsn), Lsn(end_lsn), 77, end_lsn, meta=named
+        )
+        self.writer.append(head, b"", np.zeros(0, np.uint32))
+        return spool
+
+    def read(self, after: int = 0) -> list[SliceRef]:
+        """All that a new reader finds."""
+        reader = LogReader(self.directory, Lsn(after))
+        try:
+            return reader.read(1 << 60)
+        finally:
+            reader.close()
+
+    def ends(self, after: int = 0) -> list[int]:
+        """Where the slices that a new reader finds end."""
+        return [int(ref.head.end_lsn) for ref in self.read(after)]
+
+
+def texts(refs: list[SliceRef]) -> list[str]:
+    """The beginning of each slice's message."""
+    return [ref.read()[0].split(b" ")[0].decode() for ref in refs]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[SmallLog]:
+    """An empty log."""
+    made = SmallLog(tmp_path / "log")
+    yield made
+    made.writer.close()
+
+
+@pytest.fixture
+def segments_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Make segments end after so many bytes."""
+
+    def limit(size: int) -> None:
+        monkeypatch.setattr(writer_module, "SEGMENT_BYTES", size)
+        monkeypatch.setattr(reader_module, "SEGMENT_BYTES", size)
+
+    return limit
