@@ -6,10 +6,14 @@ Also a program, so that a test can have it killed at a fault point:
 
 from __future__ import annotations
 
+import json
+import os
 import pickle
+import signal
+import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from penstock.log.reader import LogReader
 from penstock.lsn import Lsn
@@ -104,6 +108,35 @@ def file_sink(
     return FileSink("lines", options, "shop", "shop")
 
 
+def visible(directory: Path) -> list[Path]:
+    """The finished files, in order."""
+    return sorted(path for path in directory.iterdir() if not path.name.startswith("."))
+
+
+def hidden(directory: Path) -> list[str]:
+    """The names of all other files."""
+    return sorted(path.name for path in directory.iterdir() if path.name.startswith("."))
+
+
+def rows_in(*paths: Path) -> list[tuple[int, str]]:
+    """What the documents in the files tell, to be held against `wanted_rows`."""
+    found = []
+    for path in paths:
+        lines = path.read_bytes().split(b"\n")
+        assert lines.pop() == b"", "a file ends with a whole line"
+        documents = [json.loads(line) for line in lines]
+        found += [(one["key"]["id"], one["after"]["note"]) for one in documents]
+    return found
+
+
+def killed_at(fault: str, *arguments: str, stdout: IO[bytes] | None = None) -> None:
+    """Run this module as a program that must die at a fault point."""
+    environment = os.environ | {"PENSTOCK_FAULT": fault, "PYTHONPATH": str(Path(__file__).parent)}
+    command = [sys.executable, "-m", "fix_event_sinks", *arguments]
+    killed = subprocess.run(command, env=environment, stdout=stdout, check=False)
+    assert killed.returncode == -signal.SIGKILL
+
+
 def stdout_sink(position_path: Path, descriptor: int = 1) -> StdoutSink:
     """A printing sink of pipeline and source `shop`."""
     return StdoutSink(
@@ -113,11 +146,11 @@ def stdout_sink(position_path: Path, descriptor: int = 1) -> StdoutSink:
 
 def main(kind: str, log: str, where: str, rotate_bytes: str = "1") -> None:
     """Deliver the whole log and stop."""
-    sink: Sink
-    if kind == "file":
-        sink = file_sink(Path(where), int(rotate_bytes))
-    else:
-        sink = stdout_sink(Path(where))
+    build = {
+        "file": lambda: file_sink(Path(where), int(rotate_bytes)),
+        "stdout": lambda: stdout_sink(Path(where)),
+    }
+    sink = build[kind]()
     try:
         deliver(sink, Path(log))
     finally:

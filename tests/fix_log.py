@@ -39,12 +39,13 @@ class SmallLog:
         self.writer.open(Lsn(self.start_lsn))
 
     def append(
-        self, kind: SliceKind, end_lsn: int, first_ordinal: int = 0, filling: int = 20
+        self, kind: SliceKind, end_lsn: int, part: int = 0, filling: int = 20
     ) -> None:
-        """Append one slice."""
+        """Append one slice; `part` numbers the parts of a transaction."""
         self.count += 1
         message = b"%d %s" % (self.count, b"." * filling)
-        head = SliceHead(kind, Lsn(end_lsn), Lsn(end_lsn), Lsn(end_lsn), first_ordinal=first_ordinal)
+        lsn = Lsn(end_lsn)
+        head = SliceHead(kind, lsn, lsn, lsn, first_ordinal=5 * part, meta={"part": part})
         self.writer.append(head, message, np.array([len(message)], np.uint32))
 
     def whole(self, end_lsn: int, filling: int = 20) -> None:
@@ -85,7 +86,14 @@ def texts(refs: list[SliceRef]) -> list[str]:
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> Iterator[SmallLog]:
+def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do not wait for the disk: no test can pull the plug anyway."""
+    monkeypatch.setattr("os.fsync", lambda fd: None)
+    monkeypatch.setattr("os.fdatasync", lambda fd: None)
+
+
+@pytest.fixture
+def log(tmp_path: Path, no_sync: None) -> Iterator[SmallLog]:
     """An empty log."""
     made = SmallLog(tmp_path / "log")
     yield made

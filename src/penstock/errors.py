@@ -298,6 +298,13 @@ class PositionMissing(SinkError):
     remedy = Remedy.OPERATOR
 
 
+class ReaderGone(SinkError):
+    """Standard output takes no more: its reader has ended."""
+
+    code = "PEN-509"
+    remedy = Remedy.OPERATOR
+
+
 class RunError(PenstockError):
     """A process of the pipeline ended without a reason of its own."""
 

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -17,23 +13,20 @@ from fix_event_sinks import (
     batch_of,
     deliver,
     deliver_at_once,
+    killed_at,
     open_sink,
+    rows_in,
     run_tasks,
     stdout_sink,
     wanted_rows,
     write_transactions,
 )
 from penstock.errors import Remedy, SinkError
+from penstock.lsn import Lsn
 from penstock.sinks.sink import Batch
 from penstock.sinks.stdout import worker
 from penstock.sinks.stdout.sink import ReaderGone
 from penstock.testing import read_log
-
-
-@pytest.fixture
-def log(tmp_path):
-    write_transactions(tmp_path / "log", range(1, 5))
-    return tmp_path / "log"
 
 
 @pytest.fixture
@@ -53,15 +46,10 @@ def sink(position, printed):
     return stdout_sink(position, printed.fileno())
 
 
-def rows(printed):
-    documents = [json.loads(line) for line in Path(printed.name).read_bytes().splitlines()]
-    return [(one["key"]["id"], one["after"]["note"]) for one in documents]
-
-
 def test_every_change_is_printed_as_one_line_in_order(log, sink, printed):
     deliver_at_once(sink, log, open_sink(sink), task_count=3)
 
-    assert rows(printed) == wanted_rows(range(1, 5))
+    assert rows_in(Path(printed.name)) == wanted_rows(range(1, 5))
     assert sink.change_count == 12
 
 
@@ -73,7 +61,7 @@ def test_next_run_goes_on_from_the_position_in_the_state_directory(log, sink, po
     again = stdout_sink(position, printed.fileno())
     deliver(again, log)
 
-    assert rows(printed) == wanted_rows(range(1, 6))
+    assert rows_in(Path(printed.name)) == wanted_rows(range(1, 6))
     assert again.change_count == 15
 
 
@@ -89,7 +77,7 @@ def test_large_transaction_travels_through_a_file_and_not_through_the_driver(
     assert receipt.content.inline == b""
     sink.commit(batch, [receipt])
 
-    assert rows(printed) == wanted_rows(range(1, 5))
+    assert rows_in(Path(printed.name)) == wanted_rows(range(1, 5))
     assert os.listdir(position.parent) == [position.name]
 
 
@@ -106,10 +94,10 @@ def test_part_that_a_predecessor_left_is_removed(sink, position):
 def test_batch_without_changes_moves_the_position(sink, position, printed):
     open_sink(sink)
 
-    sink.commit(Batch(1, START, START + 64, 0, frozenset()), [])
+    sink.commit(Batch(1, START, Lsn(START + 64), 0, frozenset()), [])
 
     assert stdout_sink(position).open().delivered_lsn == START + 64
-    assert rows(printed) == []
+    assert rows_in(Path(printed.name)) == []
 
 
 def test_reader_that_went_away_is_one_clear_error(log, position):
@@ -152,26 +140,12 @@ def test_reader_that_stopped_reading_does_not_keep_penstock_from_stopping(log, p
     os.close(write_end)
 
 
-@pytest.mark.parametrize(
-    ("fault", "repeated"), [("deliver.after_job:2", 0), ("deliver.after_commit:2", 0)]
-)
-def test_kill_loses_nothing(fault, repeated, log, position, sink, printed):
-    environment = os.environ | {
-        "PENSTOCK_FAULT": fault,
-        "PYTHONPATH": str(Path(__file__).parent.parent),
-    }
-
-    killed = subprocess.run(
-        [sys.executable, "-m", "fix_event_sinks", "stdout", str(log), str(position)],
-        env=environment,
-        stdout=printed,
-        check=False,
-    )
-    assert killed.returncode == -signal.SIGKILL
+def test_kill_loses_nothing(log, position, sink, printed):
+    killed_at("deliver.after_job:2", "stdout", str(log), str(position), stdout=printed)
 
     deliver(sink, log)
 
-    assert rows(printed) == wanted_rows(range(1, 5))
+    assert rows_in(Path(printed.name)) == wanted_rows(range(1, 5))
 
 
 def test_batch_that_was_printed_but_not_recorded_is_printed_again(log, sink, position, printed):
@@ -182,4 +156,4 @@ def test_batch_that_was_printed_but_not_recorded_is_printed_again(log, sink, pos
 
     deliver(sink, log)
 
-    assert rows(printed) == wanted_rows(range(1, 5)) * 2
+    assert rows_in(Path(printed.name)) == wanted_rows(range(1, 5)) * 2

@@ -75,20 +75,20 @@ def test_parts_are_handed_out_only_with_their_last(log):
     reader = LogReader(log.directory, Lsn(0))
     log.whole(8)
     log.append(PART, 8)
-    log.append(PART, 8, first_ordinal=5)
+    log.append(PART, 8, part=1)
 
     assert texts(reader.read(1 << 30)) == ["1"]
     assert log.writer.durable_lsn == 8
     assert reader.read(1 << 30) == []
 
-    log.append(LAST, 32, first_ordinal=9)
+    log.append(LAST, 32, part=2)
 
     parts = reader.read(1)
     assert texts(parts) == ["2", "3", "4"]
     assert [(part.head.end_lsn, part.head.first_ordinal) for part in parts] == [
         (32, 0),
         (32, 5),
-        (32, 9),
+        (32, 10),
     ]
     assert log.writer.durable_lsn == 32
     reader.close()
@@ -96,18 +96,27 @@ def test_parts_are_handed_out_only_with_their_last(log):
 
 def test_part_series_that_a_lost_connection_cut_short_is_forgotten(log):
     log.append(PART, 0)
-    log.append(PART, 0, first_ordinal=5)
+    log.append(PART, 0, part=1)
     log.reopen()
     log.append(PART, 0)
-    log.append(LAST, 32, first_ordinal=7)
+    log.append(LAST, 32, part=1)
     log.append(PART, 32)
-    log.append(PART, 32, first_ordinal=5)
+    log.append(PART, 32, part=1)
     log.reopen()
     log.whole(40)
 
     assert log.writer.durable_lsn == 40
     assert texts(log.read()) == ["3", "4", "7"]
     assert texts(log.read(32)) == ["7"]
+
+
+def test_last_part_without_all_the_parts_before_it_is_refused(log):
+    log.append(PART, 0)
+    log.append(LAST, 32, part=2)
+
+    assert log.ends(32) == []
+    with pytest.raises(LogError, match="1 parts before, wanted 2"):
+        log.read()
 
 
 def test_durable_position_does_not_move_with_parts(log):
@@ -157,8 +166,8 @@ def random_log(log, dice, slices):
             first += 1
         if way == "P":
             log.append(PART, before)
-            log.append(PART, before, first_ordinal=2)
-            log.append(LAST, end, first_ordinal=4)
+            log.append(PART, before, part=1)
+            log.append(LAST, end, part=2)
         else:
             log.append(MARKER if way == "M" else WHOLE, end, filling=dice.randint(0, 60))
         wanted.append((end, [str(number) for number in range(first, log.count + 1)]))

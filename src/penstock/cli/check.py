@@ -65,5 +65,7 @@ def _machine_faults() -> list[PenstockError]:
 
 def _verdict(pipeline: PipelineFile, error_count: int, warning_count: int) -> str:
     if error_count:
-        return f"{pipeline.name}: {error_count} to mend before it can run, {warning_count} warnings"
-    return f"{pipeline.name}: ready to run, {warning_count} warnings"
+        return (
+            f"{pipeline.name}: {error_count} to mend before it can run, warnings: {warning_count}"
+        )
+    return f"{pipeline.name}: ready to run, warnings: {warning_count}"

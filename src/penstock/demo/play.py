@@ -10,7 +10,7 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import psycopg
 
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from penstock.config import PipelineFile
     from penstock.demo.proof import Comparison
 
+_TITLE = "penstock demo: two Postgres servers, a busy shop, one pipeline through Spark, a proof"
+
 
 def play() -> None:
     """Run the demo and print it. Ctrl-C and SIGTERM end it early.
@@ -43,18 +45,17 @@ def play() -> None:
     """
     set_up_logging("text", "warning")
     view = View()
-    view.say(
-        "penstock demo: two Postgres servers, a busy shop, one pipeline through Spark, a proof"
-    )
-    view.say()
     with stop_on_signals() as interrupted:
+        interrupted.raises = False  # an exception at any point would leave things behind
+        view.say(_TITLE)
+        view.say()
         stack = ExitStack()
         try:
             _act(view, stack, interrupted)
         except (Interrupted, PenstockError, psycopg.Error) as error:
             # Ctrl-C reaches every process of the terminal: what breaks after it is no news.
             if not interrupted.is_set():
-                raise _as_ours(error) from error
+                _raise(error)
         finally:
             with view.during("stopping and removing everything"):
                 stack.close()
@@ -66,11 +67,14 @@ def play() -> None:
     view.say(advice())
 
 
-def _as_ours(error: Exception) -> PenstockError:
-    if isinstance(error, PenstockError):
-        return error
-    what = f"a server of the demo gave up: {error}".strip()
-    return RunError(what, "penstock demo", "try again, and report it if it stays")
+def _raise(error: Exception) -> NoReturn:
+    if not isinstance(error, psycopg.Error):
+        raise error
+    raise RunError(
+        f"a server of the demo gave up: {str(error).strip().partition(chr(10))[0]}",
+        "penstock demo",
+        "try again, and report it if it stays",
+    ) from error
 
 
 def _act(view: View, stack: ExitStack, interrupted: threading.Event) -> None:
@@ -82,6 +86,8 @@ def _act(view: View, stack: ExitStack, interrupted: threading.Event) -> None:
         f"two Postgres {source.version} servers, source on port {source.port},"
         f" target on port {target.port}"
     )
+    if interrupted.is_set():
+        raise Interrupted
     pipeline = _pipeline(home, source, target)
     running = PipelineThread(pipeline)
     stack.callback(running.end)

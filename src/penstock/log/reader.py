@@ -68,16 +68,18 @@ class LogReader:
         """The slices that became readable with this one."""
         head = ref.head
         if head.kind is SliceKind.PART:
-            # A part that begins anew: the earlier ones were cut short by a lost connection.
-            self._parts = [*self._parts, ref] if head.first_ordinal else [ref]
+            # A first part where others wait: those were cut short by a lost connection.
+            self._parts = [*self._parts, ref] if head.meta["part"] else [ref]
             return []
         parts, self._parts = self._parts, []
         if head.end_lsn <= self._after:
             return []
         if head.kind is SliceKind.LAST:
+            if len(parts) != head.meta["part"]:
+                raise damaged(ref.where, f"{len(parts)} parts before, wanted {head.meta['part']}")
             # Only the commit knew where the transaction ends.
             told = [replace(part, head=replace(part.head, end_lsn=head.end_lsn)) for part in parts]
-            return [*told, ref] if head.first_ordinal else [ref]
+            return [*told, ref]
         return expand(ref)
 
     def _next(self) -> SliceRef | None:

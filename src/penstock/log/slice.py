@@ -3,7 +3,7 @@
 A slice is self-contained: the Relation messages its rows need come first. It is one of
 
     WHOLE     whole transactions, one or many
-    PART      a part of one transaction too big for one slice; more follow
+    PART      a part of one transaction too big for one slice; more follow, `meta.part` numbers them
     LAST      the last part of such a transaction
     STREAMED  a transaction that arrived in pieces before its commit; the pieces lie in a spool file
     MARKER    nothing happened up to `end_lsn`

@@ -138,6 +138,7 @@ class Delivery:
                     read_lsn = batch.end_lsn
                     continue
                 if committing is None:
+                    self._sink.idle()
                     self._catch_up(now)
                     if self._has_news:
                         self._report()

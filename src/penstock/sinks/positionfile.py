@@ -89,7 +89,7 @@ class PositionFile:
         content = {
             "format": _FORMAT,
             **self._owner,
-            "delivered_lsn": str(kept.delivered_lsn),
+            "delivered_lsn": str(Lsn(kept.delivered_lsn)),
             "identity": kept.identity,
             "change_count": kept.change_count,
             "extra": kept.extra,

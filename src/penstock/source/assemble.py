@@ -9,7 +9,6 @@ a spool of its own.
 from __future__ import annotations
 
 import time
-from array import array
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -18,8 +17,7 @@ import numpy as np
 from penstock.changes.pgoutput import (
     BEGIN,
     COMMIT,
-    DELETE,
-    INSERT,
+    KNOWN_KINDS,
     MESSAGE,
     RELATION,
     ROW_KINDS,
@@ -27,22 +25,18 @@ from penstock.changes.pgoutput import (
     STREAM_COMMIT,
     STREAM_START,
     STREAM_STOP,
-    TRUNCATE,
-    UPDATE,
     Begin,
     parse_begin,
     parse_commit,
-    parse_relation,
     parse_stream_abort,
     parse_stream_commit,
     parse_stream_start,
-    parse_truncate,
-    relation_oid,
 )
 from penstock.errors import DecodeError
 from penstock.log.slice import SliceHead, SliceKind
 from penstock.log.spool import Spool
 from penstock.lsn import Lsn
+from penstock.source.buffer import SliceBuffer
 
 if TYPE_CHECKING:
     from penstock.log.writer import LogWriter
@@ -52,83 +46,15 @@ SLICE_BYTES = 8 * 1024 * 1024
 SLICE_MESSAGES = 100_000
 
 
-@dataclass
-class _Buffer:
-    """Messages on their way into a slice, and the Relation messages known when they began."""
-
-    carries_xids: bool = False
-    data: bytearray = field(default_factory=bytearray)
-    lengths: array[int] = field(default_factory=lambda: array("I"))
-    relations: dict[int, bytes] = field(default_factory=dict)
-    arrived: list[tuple[int, int, bytes]] = field(default_factory=list)
-    row_count: int = 0  # of the transaction so far, in slices that are sealed
-
-    def add(self, message: memoryview) -> None:
-        self.data += message
-        self.lengths.append(len(message))
-
-    def add_relation(self, message: memoryview) -> None:
-        oid = relation_oid(message, carries_xid=self.carries_xids)
-        self.arrived.append((len(self.lengths), oid, bytes(message)))
-        self.add(message)
-
-    def cut(
-        self, message_count: int, data_bytes: int
-    ) -> tuple[bytes, np.ndarray, dict[str, object], int]:
-        """Take the first messages out: their bytes, lengths, meta and number of rows.
-
-        The Relation messages that their rows need and that came earlier are put in front.
-        """
-        data = bytes(memoryview(self.data)[:data_bytes])
-        lengths = np.array(self.lengths[:message_count], np.uint32)
-        row_count, used = self._used(data, lengths)
-        front = [self.relations[oid] for oid in sorted(used) if oid in self.relations]
-        for index, oid, raw in self.arrived:
-            if index < message_count:
-                self.relations[oid] = raw
-        named = [
-            [oid, *parse_relation(self.relations[oid], carries_xid=self.carries_xids).table]
-            for oid in sorted(used)
-            if oid in self.relations
-        ]
-        del self.data[:data_bytes]
-        del self.lengths[:message_count]
-        self.arrived = [
-            (index - message_count, oid, raw)
-            for index, oid, raw in self.arrived
-            if index >= message_count
-        ]
-        if front:
-            data = b"".join((*front, data))
-            lengths = np.concatenate((np.array([len(raw) for raw in front], np.uint32), lengths))
-        return data, lengths, {"relations": named, "rows": row_count}, row_count
-
-    def _used(self, data: bytes, lengths: np.ndarray) -> tuple[int, set[int]]:
-        """How many rows, and of which tables."""
-        if len(lengths) == 0:
-            return 0, set()
-        shift = 4 if self.carries_xids else 0
-        starts = np.cumsum(lengths, dtype=np.int64) - lengths
-        raw = np.frombuffer(data, np.uint8)
-        kinds = raw[starts]
-        is_row = (kinds == INSERT) | (kinds == UPDATE) | (kinds == DELETE)
-        at = starts[is_row] + 1 + shift
-        oids = np.zeros(len(at), np.int64)
-        for byte in range(4):
-            oids = (oids << 8) | raw[at + byte]
-        used = set(np.unique(oids).tolist())
-        truncates = np.flatnonzero(kinds == TRUNCATE).tolist()
-        for index in truncates:
-            message = data[starts[index] : starts[index] + lengths[index]]
-            used.update(parse_truncate(message, carries_xid=self.carries_xids).relation_oids)
-        return int(is_row.sum()) + len(truncates), used
+def _is_full(buffer: SliceBuffer) -> bool:
+    return len(buffer.data) >= SLICE_BYTES or len(buffer.lengths) >= SLICE_MESSAGES
 
 
 @dataclass
 class _Streamed:
     """A transaction that arrives before it commits."""
 
-    buffer: _Buffer
+    buffer: SliceBuffer
     spool: Spool
     aborted: list[int] = field(default_factory=list)
 
@@ -144,9 +70,9 @@ class Assembler:
         self._log = log
         self.received_lsn = log.durable_lsn
         self.transaction_count = 0
-        self._main = _Buffer()
+        self._main = SliceBuffer()
         self._streamed: dict[int, _Streamed] = {}
-        self._current: _Buffer = self._main
+        self._current: SliceBuffer = self._main
         self._current_xid = 0
         self._open: Begin | None = None
         # Where the whole transactions in the main buffer end.
@@ -196,15 +122,24 @@ class Assembler:
         elif kind == STREAM_ABORT:
             self._abort_streamed(*parse_stream_abort(message))
         else:
-            buffer.add(message)
-            if kind == MESSAGE and not self.in_transaction:
-                self._end_of_message(message)
+            self._add_other(message)
+
+    def _add_other(self, message: memoryview) -> None:
+        """Truncate, Type, Origin, and what pg_logical_emit_message wrote, which can be large."""
+        kind = message[0]
+        if kind not in KNOWN_KINDS:
+            raise DecodeError(f"a message of kind {kind}, which pgoutput does not have")
+        self._current.add(message)
+        if kind == MESSAGE and not self.in_transaction:
+            self._end_of_message(message)
+        if _is_full(self._current):
+            self._overflow()
 
     def _begin(self, message: memoryview) -> None:
         if self._open is not None:
             raise DecodeError("a transaction begins inside another")
         self._open = parse_begin(message)
-        self._main.row_count = 0
+        self._main.row_count = self._main.part_count = 0
         self._main.add(message)
 
     def _commit(self, message: memoryview) -> None:
@@ -214,17 +149,17 @@ class Assembler:
         self._main.add(message)
         self.received_lsn = commit.end_lsn
         self.transaction_count += 1
-        if self._main.row_count:
+        if self._main.part_count:
             self._append_part(SliceKind.LAST, commit.end_lsn)
         else:
             if self._whole_messages == 0:
-                self._first_commit_lsn = commit.commit_lsn
                 self._oldest_at = time.monotonic()
+            self._first_commit_lsn = self._first_commit_lsn or commit.commit_lsn
             self._last_commit_lsn = commit.commit_lsn
             self._committed_at = commit.committed_at
             self._mark_whole()
         self._open = None
-        if len(self._main.data) >= SLICE_BYTES or len(self._main.lengths) >= SLICE_MESSAGES:
+        if _is_full(self._main):
             self.seal()
 
     def _end_of_message(self, message: memoryview) -> None:
@@ -258,6 +193,8 @@ class Assembler:
             lengths,
         )
         self._whole_messages = self._whole_bytes = 0
+        self._first_commit_lsn = self._last_commit_lsn = Lsn(0)
+        self._committed_at = 0
 
     def mark(self, end_lsn: Lsn) -> None:
         """Record that nothing happened up to `end_lsn`, so that an idle source still advances."""
@@ -273,15 +210,17 @@ class Assembler:
             self._spool_part(self._streamed[self._current_xid])
             return
         self.seal()
-        if len(self._main.data) >= SLICE_BYTES or len(self._main.lengths) >= SLICE_MESSAGES:
+        if _is_full(self._main):
             self._append_part(SliceKind.PART, self._log.durable_lsn)
 
     def _append_part(self, kind: SliceKind, end_lsn: Lsn) -> None:
         """Seal what has arrived of the open transaction."""
-        assert self._open is not None
+        if self._open is None:
+            raise DecodeError("rows that belong to no transaction")
         self.seal()
         buffer = self._main
         data, lengths, meta, row_count = buffer.cut(len(buffer.lengths), len(buffer.data))
+        meta["part"] = buffer.part_count
         self._log.append(
             SliceHead(
                 kind=kind,
@@ -297,11 +236,12 @@ class Assembler:
             lengths,
         )
         buffer.row_count += row_count
+        buffer.part_count += 1
 
     def _start_stream(self, xid: int) -> None:
         if xid not in self._streamed:
             spool = Spool(self._log.directory, xid, self.received_lsn)
-            self._streamed[xid] = _Streamed(_Buffer(carries_xids=True), spool)
+            self._streamed[xid] = _Streamed(SliceBuffer(carries_xids=True), spool)
         self._current, self._current_xid = self._streamed[xid].buffer, xid
 
     def _spool_part(self, streamed: _Streamed) -> None:
@@ -329,8 +269,11 @@ class Assembler:
         self._spool_part(streamed)
         streamed.spool.seal()
         # The server takes these as told from now on, and will not repeat them outside the stream.
-        for oid, raw in streamed.buffer.relations.items():
-            self._main.relations[oid] = raw[:1] + raw[5:]
+        for oid, told in streamed.buffer.told.items():
+            if told > self._main.told.get(oid, 0):
+                raw = streamed.buffer.relations[oid]
+                self._main.relations[oid] = raw[:1] + raw[5:]
+                self._main.told[oid] = told
         self.received_lsn = commit.end_lsn
         self.transaction_count += 1
         self._log.append(

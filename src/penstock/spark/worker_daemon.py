@@ -18,7 +18,9 @@ def _shorten_path() -> None:
 
 
 def _warm() -> None:
+    import penstock.sinks.file.worker
     import penstock.sinks.postgres.worker  # with numpy, pyarrow and psycopg
+    import penstock.sinks.stdout.worker
     import penstock.spark.jobs  # noqa: F401
 
 

@@ -6,7 +6,6 @@ that is repeated after a crash changes nothing: the position in the same transac
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import time
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,7 @@ from penstock.sinks.postgres import merge
 from penstock.sinks.postgres.careful import merge_table
 from penstock.sinks.postgres.connect import classify_target_error, connect_target
 from penstock.sinks.postgres.progress import Progress
-from penstock.sinks.postgres.stages import Stages
+from penstock.sinks.postgres.stages import Stages, drop_orphans, stage_prefix
 from penstock.sinks.postgres.target import plan_table, rank_tables
 from penstock.sinks.postgres.worker import PostgresWorker
 from penstock.sinks.sink import StoppedTable, StoredPosition
@@ -63,8 +62,7 @@ class PostgresSink:
         self._planning: psycopg.Connection[Any] | None = None
         self._stages = Stages()
         self._replica_role = False
-        owner = hashlib.sha256(f"{pipeline}/{source}".encode()).hexdigest()[:8]
-        self._stage_prefix = f"stage_{owner}_"
+        self._stage_prefix = stage_prefix(pipeline, source)
 
     def open(self) -> StoredPosition | None:
         """Connect, claim the pipeline at this target, read the position."""
@@ -78,7 +76,7 @@ class PostgresSink:
             self._progress.create(connection)
             self._progress.claim(connection, str(dsn))
             self._replica_role = _set_replica_role(connection)
-            self._drop_orphans(connection)
+            drop_orphans(connection, self._stage_prefix)
             found = self._progress.read(connection)
             tables = self._progress.read_tables(connection)
         except psycopg.Error as error:
@@ -302,18 +300,6 @@ class PostgresSink:
                 f"the target is Postgres {version // 10000}, wanted 14 or later",
                 str(self._options.url),
                 "upgrade the target",
-            )
-
-    def _drop_orphans(self, connection: psycopg.Connection[Any]) -> None:
-        """Remove what a killed predecessor has staged and nobody will merge."""
-        rows = connection.execute(
-            "SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
-            " WHERE n.nspname = 'penstock' AND c.relkind = 'r' AND starts_with(c.relname, %s)",
-            (self._stage_prefix,),
-        ).fetchall()
-        for (name,) in rows:
-            connection.execute(
-                sql.SQL("DROP TABLE IF EXISTS {}").format(sql.Identifier("penstock", name))
             )
 
 

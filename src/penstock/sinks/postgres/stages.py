@@ -3,6 +3,7 @@ temporary tables of the driver's own session, which are kept and emptied by each
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING, Any
 
 from psycopg import sql
@@ -87,3 +88,22 @@ class Stages:
             connection.execute(
                 sql.SQL("DROP TABLE IF EXISTS {}").format(sql.SQL(", ").join(tables))
             )
+
+
+def stage_prefix(pipeline: str, source: str) -> str:
+    """How the names of a pipeline's staging tables begin."""
+    owner = hashlib.sha256(f"{pipeline}/{source}".encode()).hexdigest()[:8]
+    return f"stage_{owner}_"
+
+
+def drop_orphans(connection: psycopg.Connection[Any], prefix: str) -> None:
+    """Remove what a killed predecessor has staged and nobody will merge."""
+    rows = connection.execute(
+        "SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+        " WHERE n.nspname = 'penstock' AND c.relkind = 'r' AND starts_with(c.relname, %s)",
+        (prefix,),
+    ).fetchall()
+    for (name,) in rows:
+        connection.execute(
+            sql.SQL("DROP TABLE IF EXISTS {}").format(sql.Identifier("penstock", name))
+        )

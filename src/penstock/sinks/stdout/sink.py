@@ -13,7 +13,7 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from penstock.errors import Remedy, SinkError
+from penstock.errors import ReaderGone
 from penstock.failpoints import fault_point
 from penstock.sinks.durable import cannot_use, make_directory
 from penstock.sinks.eventsink import EventSink
@@ -35,13 +35,6 @@ if TYPE_CHECKING:
 # has stopped reading cannot keep penstock from stopping.
 _WRITE_BYTES = 4096
 _POLL_MILLISECONDS = 100
-
-
-class ReaderGone(SinkError):
-    """Standard output takes no more; nobody but a person can start another reader."""
-
-    code = "PEN-509"
-    remedy = Remedy.OPERATOR
 
 
 class StdoutSink(EventSink):

@@ -1,0 +1,43 @@
+"""Take penstock's own objects off a target; the tables it has filled stay."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+from penstock.sinks.postgres.connect import classify_target_error, connect_target
+from penstock.sinks.postgres.stages import drop_orphans, stage_prefix
+
+if TYPE_CHECKING:
+    from penstock.dsn import Dsn
+
+
+def forget_pipeline(dsn: Dsn, pipeline: str, source: str) -> list[str]:
+    """Remove a pipeline's position and staging tables; the schema goes with the last pipeline.
+
+    Raises:
+        SinkError: or one of its kinds.
+    """
+    with connect_target(dsn, "penstock teardown") as connection:
+        try:
+            return _forget(connection, pipeline, source)
+        except psycopg.Error as error:
+            raise classify_target_error(error, dsn) from None
+
+
+def _forget(connection: psycopg.Connection[Any], pipeline: str, source: str) -> list[str]:
+    found = connection.execute("SELECT to_regclass('penstock.progress')").fetchone()
+    if found is None or found[0] is None:
+        return []
+    drop_orphans(connection, stage_prefix(pipeline, source))
+    with connection.transaction():
+        position = connection.execute(
+            "DELETE FROM penstock.progress WHERE pipeline = %s", (pipeline,)
+        )
+        connection.execute("DELETE FROM penstock.tables WHERE pipeline = %s", (pipeline,))
+        left = connection.execute("SELECT count(*) FROM penstock.progress").fetchone()
+        if left is not None and left[0] == 0:
+            connection.execute("DROP SCHEMA penstock CASCADE")
+            return ["schema penstock"]
+    return ["position"] if position.rowcount else []

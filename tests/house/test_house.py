@@ -1,0 +1,85 @@
+"""The house rules of docs/style.md that a machine can keep: size, names, docstrings, imports."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import penstock
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "penstock"
+MODULES = sorted(SOURCE.rglob("*.py"))
+
+LONGEST_FILE = 400
+FORBIDDEN_NAMES = {"common", "helper", "helpers", "misc", "util", "utils"}
+
+
+def _name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def test_no_file_is_longer_than_a_reader_can_hold():
+    lengths = {_name(path): path.read_text().count("\n") for path in MODULES}
+
+    assert {name: count for name, count in lengths.items() if count > LONGEST_FILE} == {}
+
+
+def test_no_module_is_named_after_nothing():
+    words = {_name(path): set(re.split(r"[_.]", path.stem)) for path in MODULES}
+    words |= {_name(path.parent): {path.parent.name} for path in MODULES}
+
+    assert {name for name, parts in words.items() if parts & FORBIDDEN_NAMES} == set()
+
+
+@pytest.mark.parametrize("path", MODULES, ids=_name)
+def test_module_says_what_it_holds(path: Path):
+    tree = ast.parse(path.read_text())
+
+    assert not tree.body or ast.get_docstring(tree), "a module without a docstring"
+
+
+def test_public_names_are_those_of_the_documentation():
+    page = (ROOT / "docs" / "reference" / "python.md").read_text()
+    documented = re.findall(r"^## `(\w+)`", page, re.MULTILINE)
+
+    assert sorted(documented) == sorted(penstock.__all__)
+    assert all(hasattr(penstock, name) for name in penstock.__all__)
+
+
+def test_imports_keep_to_their_layers():
+    command = [str(Path(sys.executable).with_name("lint-imports")), "--no-cache"]
+
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_part_has_a_layer():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    [layers] = [one["layers"] for one in settings["contracts"] if one["type"] == "layers"]
+    placed = {name.strip() for layer in layers for name in re.split("[:|]", layer)}
+    parts = [
+        path.stem if path.is_file() else path.name
+        for path in SOURCE.iterdir()
+        if path.suffix == ".py" or (path / "__init__.py").exists()
+    ]
+    parts = [f"penstock.{part}" for part in parts if not part.startswith("__")]
+    parts.remove("penstock.run")
+    parts += [f"penstock.run.{path.stem}" for path in (SOURCE / "run").glob("[a-z]*.py")]
+
+    assert placed == set(parts)
+
+
+def test_capture_runs_without_loading_spark():
+    look = "import sys, penstock.run.capture_process; print('pyspark' in sys.modules)"
+
+    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == "False"
