@@ -49,7 +49,7 @@ class Latency(Workload):
             with Meter(pair, system.pid) as meter:
                 began = time.perf_counter()
                 committed = self._write(pair, count)
-                arrivals = probe.arrivals()
+                arrivals = probe.arrivals(system)
                 seconds = time.perf_counter() - began
         finally:
             probe.close()

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 SOURCE, TARGET, PENSTOCK = "source", "target", "penstock"
 
 _SAMPLE_SECONDS = 0.25
-# Every how many samples the servers are asked who their processes are.
-_NAMES_EVERY = 4
+# A process of a server that ended before the server was asked who it is.
+_NAMELESS = "other"
 _NAMES = (
     "SELECT pid, CASE WHEN backend_type = 'client backend' THEN application_name"
     " ELSE backend_type END FROM pg_stat_activity"
@@ -98,11 +98,9 @@ class Meter:
         return sorted(found, key=lambda use: (groups.index(use.group), -use.cpu_seconds))
 
     def _run(self) -> None:
-        count = 0
         while not self._stop.wait(self.sample_seconds):
-            count += 1
             self._sample()
-            if count % _NAMES_EVERY == 0:
+            if any(track.label == _NAMELESS for track in self._tracks.values()):
                 self._name()
 
     def _roots(self) -> Iterator[tuple[str, int]]:
@@ -134,7 +132,7 @@ class Meter:
             cpu = times.user + times.system
             track = self._tracks.get(process.pid)
             if track is None or track.process != process:
-                label = _label_of(process) if group == PENSTOCK else "other"
+                label = _label_of(process) if group == PENSTOCK else _NAMELESS
                 # What was there before the block began is not charged for its past.
                 track = _Track(process, group, label, cpu if first else 0.0, cpu)
                 self._tracks[process.pid] = track

@@ -55,7 +55,7 @@ class Dsn:
             )
         try:
             parts = conninfo_to_dict(text)
-        except psycopg.ProgrammingError as error:
+        except (psycopg.ProgrammingError, UnicodeError) as error:
             raise BadUrl(
                 f"libpq cannot read the connection string: {_without_secrets(str(error), text)}",
                 do="write postgresql://user:password@host:5432/database; percent-encode odd characters",

@@ -1,0 +1,262 @@
+"""The SQL that merges one step. Builds statements and runs none; knows no batch and no position."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from psycopg import sql
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from penstock.sinks.postgres.plan import StagedStep, TablePlan
+
+_TRUE = sql.SQL("true")
+
+
+class Statements:
+    """The SQL of one step. `t` is the target, `s` the stage."""
+
+    def __init__(self, plan: TablePlan, step: StagedStep, stage: sql.Identifier) -> None:
+        self._plan = plan
+        self._step = step
+        self._stage = stage
+        self._target = sql.Identifier(*plan.target)
+        self._names = [sql.Identifier(column.name) for column in step.columns]
+        self._cells = [sql.Identifier("s", f"c{place}") for place in range(len(step.columns))]
+
+    def truncate(self) -> sql.Composed:
+        """Empty the target."""
+        if self._plan.is_referenced:
+            return sql.SQL("DELETE FROM {}").format(self._target)
+        restart = " RESTART IDENTITY" if self._step.restart_identity else ""
+        return sql.SQL("TRUNCATE {}" + restart).format(self._target)
+
+    def _is(self, *letters: str) -> sql.Composable:
+        """Rows of these operations; a stage without `op` holds INSERTs alone."""
+        if not self._step.has_operations:
+            return _TRUE if "I" in letters or self._step.kind == "move" else sql.SQL("false")
+        wanted = sql.SQL(", ").join(sql.Literal(letter) for letter in letters)
+        return (
+            sql.SQL("s.op IN ({})").format(
+                sql.SQL(", ").join(
+                    sql.SQL('{}::"char"').format(sql.Literal(letter)) for letter in letters
+                )
+            )
+            if len(letters) > 1
+            else sql.SQL('s.op = {}::"char"').format(wanted)
+        )
+
+    def _group(self, number: int) -> sql.Composable:
+        if len(self._step.unchanged) == 1:
+            return _TRUE
+        return sql.SQL("s.g = {}").format(sql.Literal(number))
+
+    def _same_key(self) -> sql.Composed:
+        return _conjunction(
+            sql.SQL("t.{} = {}").format(self._names[place], self._cells[place])
+            for place in self._step.key
+        )
+
+    def _same_old_key(self) -> sql.Composed:
+        return _conjunction(
+            sql.SQL("t.{} = s.{}").format(self._names[place], sql.Identifier(f"k{number}"))
+            for number, place in enumerate(self._step.key)
+        )
+
+    def delete(self) -> sql.Composed:
+        """Take away the rows that are gone."""
+        if not self._step.key:
+            return self._delete_keyless()
+        return sql.SQL("DELETE FROM {} t USING {} s WHERE {} AND {}").format(
+            self._target, self._stage, self._is("D"), self._same_key()
+        )
+
+    def _delete_keyless(self) -> sql.Composed:
+        """Whole rows are compared as text: every type has it, and NULL equals NULL."""
+        copies = sql.SQL("s.n" if self._step.has_copies else "1")
+        ours = _row_text(self._cells)
+        theirs = _row_text([sql.SQL("t.{}").format(name) for name in self._names])
+        return sql.SQL(
+            "WITH gone AS MATERIALIZED (SELECT {ours} AS r, {copies} AS n FROM {stage} s WHERE {is_delete}),"
+            " found AS (SELECT t.ctid AS place, gone.n,"
+            " row_number() OVER (PARTITION BY gone.r) AS number"
+            " FROM {target} t JOIN gone ON {theirs} = gone.r)"
+            " DELETE FROM {target} t USING found WHERE t.ctid = found.place AND found.number <= found.n"
+        ).format(
+            ours=ours,
+            copies=copies,
+            stage=self._stage,
+            is_delete=self._is("D"),
+            target=self._target,
+            theirs=theirs,
+        )
+
+    def _settable(self, kept: tuple[int, ...], *, with_key: bool) -> list[int]:
+        return [
+            place
+            for place, column in enumerate(self._step.columns)
+            if place not in kept
+            and column.is_updatable
+            and (with_key or place not in self._step.key)
+        ]
+
+    def has_update(self) -> bool:
+        """Whether any UPDATE statement has something to set."""
+        return any(self._settable(kept, with_key=False) for kept in self._step.unchanged)
+
+    def updates(self) -> list[sql.Composed]:
+        """Change the rows that are there, leaving alone what is not known."""
+        return [
+            sql.SQL("UPDATE {} t SET {} FROM {} s WHERE {} AND {} AND {}").format(
+                self._target,
+                self._assignments(places),
+                self._stage,
+                self._is("U"),
+                self._group(number),
+                self._same_key(),
+            )
+            for number, kept in enumerate(self._step.unchanged)
+            if (places := self._settable(kept, with_key=False))
+        ]
+
+    def moves(self) -> list[sql.Composed]:
+        """Give rows another key, keeping what is not known."""
+        return [
+            sql.SQL("UPDATE {} t SET {} FROM {} s WHERE {} AND {}").format(
+                self._target,
+                self._assignments(self._settable(kept, with_key=True)),
+                self._stage,
+                self._group(number),
+                self._same_old_key(),
+            )
+            for number, kept in enumerate(self._step.unchanged)
+        ]
+
+    def _assignments(self, places: list[int]) -> sql.Composed:
+        return sql.SQL(", ").join(
+            sql.SQL("{} = {}").format(self._names[place], self._cells[place]) for place in places
+        )
+
+    def _insert(self, condition: sql.Composable, ending: sql.Composable) -> sql.Composed:
+        # OVERRIDING: a clone takes the source's values also for identity columns.
+        return sql.SQL(
+            "INSERT INTO {} AS t ({}) OVERRIDING SYSTEM VALUE SELECT {} FROM {} s WHERE {} {}"
+        ).format(
+            self._target,
+            sql.SQL(", ").join(self._names),
+            sql.SQL(", ").join(self._cells),
+            self._stage,
+            condition,
+            ending,
+        )
+
+    def insert(self) -> sql.Composed:
+        """Add the new rows."""
+        return self._insert(self._is("I"), sql.SQL(""))
+
+    def insert_all(self) -> sql.Composed:
+        """Add every row that is to be there in the end."""
+        wanted = _TRUE if self._step.kind == "move" else self._is("I", "U")
+        return self._insert(wanted, sql.SQL(""))
+
+    def insert_missing_updates(self) -> sql.Composed:
+        """Add rows that an UPDATE tells wholly and that are not there."""
+        condition = sql.SQL("{} AND {} AND NOT EXISTS (SELECT FROM {} t WHERE {})").format(
+            self._is("U"), self._group(0), self._target, self._same_key()
+        )
+        return self._insert(condition, sql.SQL(""))
+
+    def insert_or_update(self) -> sql.Composed:
+        """Add new rows, or change those that are there."""
+        places = self._settable((), with_key=False)
+        action = (
+            sql.SQL("UPDATE SET {}").format(
+                sql.SQL(", ").join(
+                    sql.SQL("{0} = EXCLUDED.{0}").format(self._names[place]) for place in places
+                )
+            )
+            if places
+            else sql.SQL("NOTHING")
+        )
+        key = sql.SQL(", ").join(self._names[place] for place in self._step.key)
+        return self._insert(self._is("I"), sql.SQL("ON CONFLICT ({}) DO {}").format(key, action))
+
+    def completions(self) -> list[sql.Composed]:
+        """Fill in, at the stage, what only the target knows."""
+        found = self._same_old_key() if self._step.kind == "move" else self._same_key()
+        return [
+            sql.SQL("UPDATE {} s SET {} FROM {} t WHERE {} AND {}").format(
+                self._stage,
+                sql.SQL(", ").join(
+                    sql.SQL("{} = t.{}").format(sql.Identifier(f"c{place}"), self._names[place])
+                    for place in kept
+                ),
+                self._target,
+                self._group(number),
+                found,
+            )
+            for number, kept in enumerate(self._step.unchanged)
+            if kept
+        ]
+
+    def clear_touched(self) -> list[sql.Composed]:
+        """Take away every row that will be written anew or is gone."""
+        statements = [
+            sql.SQL("DELETE FROM {} t USING {} s WHERE {}").format(
+                self._target, self._stage, self._same_key()
+            )
+        ]
+        if self._step.kind == "move":
+            statements.append(
+                sql.SQL("DELETE FROM {} t USING {} s WHERE {}").format(
+                    self._target, self._stage, self._same_old_key()
+                )
+            )
+        return statements
+
+    def forget_existing_inserts(self) -> sql.Composed:
+        """Drop staged INSERTs whose key is there."""
+        return sql.SQL("DELETE FROM {} s USING {} t WHERE {} AND {}").format(
+            self._stage, self._target, self._is("I"), self._same_key()
+        )
+
+    def forget_missing_updates(self) -> sql.Composed:
+        """Drop staged UPDATEs whose key is not there."""
+        return sql.SQL(
+            "DELETE FROM {} s WHERE {} AND NOT EXISTS (SELECT FROM {} t WHERE {})"
+        ).format(self._stage, self._is("U"), self._target, self._same_key())
+
+    def _key_texts(self) -> sql.Composed:
+        return sql.SQL(", ").join(
+            sql.SQL("{} || '=' || {}::text").format(
+                sql.Literal(self._step.columns[place].name), self._cells[place]
+            )
+            for place in self._step.key
+        )
+
+    def first_existing_insert(self) -> sql.Composed:
+        """The key of a staged INSERT that is there already, as texts `column=value`."""
+        return sql.SQL("SELECT {} FROM {} s JOIN {} t ON {} WHERE {} LIMIT 1").format(
+            self._key_texts(), self._stage, self._target, self._same_key(), self._is("I")
+        )
+
+    def first_incomplete_missing(self) -> sql.Composed:
+        """The key of an UPDATE that is not wholly known and whose row is not there."""
+        return sql.SQL(
+            "SELECT {} FROM {} s WHERE {} AND s.g <> 0 AND NOT EXISTS (SELECT FROM {} t WHERE {}) LIMIT 1"
+        ).format(self._key_texts(), self._stage, self._is("U"), self._target, self._same_key())
+
+    def key_at(self, place: str) -> sql.Composed:
+        """The key of the staged row at a ctid, as texts `column=value`."""
+        return sql.SQL("SELECT {} FROM {} s WHERE s.ctid = {}").format(
+            self._key_texts(), self._stage, sql.Literal(place)
+        )
+
+
+def _conjunction(terms: Iterable[sql.Composable]) -> sql.Composed:
+    return sql.SQL(" AND ").join(terms)
+
+
+def _row_text(cells: list[Any]) -> sql.Composed:
+    return sql.SQL("ROW({})::text").format(sql.SQL(", ").join(cells))
