@@ -47,14 +47,15 @@ def main() -> int:
     except KeyboardInterrupt:
         _say("\nstopped; everything is cleaned up")
         return 130
-    _say(f"\ndone in {(time.monotonic() - began) / 60:.1f} minutes")
+    minutes = (time.monotonic() - began) / 60
+    _say(f"\ndone in {minutes:.1f} minutes")
     out = arguments.out
     if out is None and (sizes != Sizes() or len(workloads) < len(_WORKLOADS)):
         _say(f"{_PAGE} is left as it is: this was not the whole benchmark (--out writes it anyway)")
         return 0
     out = out or _PAGE
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(page(machine, sizes, measured), encoding="utf-8")
+    out.write_text(page(machine, sizes, measured, minutes), encoding="utf-8")
     _say(f"written: {out}")
     return 0
 

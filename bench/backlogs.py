@@ -20,6 +20,7 @@ class Backlog(Workload):
     """The clock runs from the release of the system until the last change is visible."""
 
     unit = "rows"
+    per_transaction: int
     least_ratio: float
 
     @property
@@ -39,17 +40,16 @@ class Backlog(Workload):
     def measure(self, pair: Pair, system: System) -> Result:
         """See Workload."""
         system.hold()
-        first_lsn = _wal_end(pair)
+        decoded_before = _decoded(pair)
         with connect(pair.source_dsn, "bench writer") as writer:
             # How fast it is written is not the question.
             writer.execute("SET synchronous_commit = off")
             self.write(writer)
-        wal_bytes = _wal_end(pair) - first_lsn
         pair.checkpoint()
         before = system.seconds()
-        ahead_bytes = _sent(pair) - first_lsn
+        ahead = (_decoded(pair) - decoded_before) * self.per_transaction / self.count
         with Meter(pair, system.pid) as meter:
-            released_at, began = time.time(), time.perf_counter()
+            began = time.perf_counter()
             system.release()
             ended = await_truth(
                 system,
@@ -62,11 +62,11 @@ class Backlog(Workload):
         result = Result(self.name, system.name, self.count, ended - began, uses=meter.uses())
         result.parts = growth(before, system.seconds())
         if logged_at is not None:
-            result.parts["capture"] = max(0.0, logged_at - released_at)
-        if ahead_bytes > 0:
-            result.figures["ahead"] = ahead_bytes / wal_bytes
+            result.parts["capture"] = max(0.0, logged_at - began)
+        if ahead:
             result.notes.append(
-                f"{result.figures['ahead']:.1%} of the backlog was already in the socket's buffers"
+                f"{ahead:.1%} of the backlog had reached the buffers of its socket before the clock"
+                " started"
             )
         row_count = pair.compare()
         result.notes.append(f"both sides equal: {row_count:,} rows")
@@ -92,6 +92,7 @@ class Inserts(Backlog):
 
     name = "inserts"
     required = "≥ 0.5 of native, aim at 1.0"
+    per_transaction = 1000
     least_ratio = 0.5
 
     @property
@@ -120,6 +121,7 @@ class Mixed(Backlog):
     name = "mixed"
     unit = "changes"
     required = "≥ 0.6 of native, aim at 1.5"
+    per_transaction = 10
     least_ratio = 0.6
 
     @property
@@ -150,16 +152,12 @@ class Mixed(Backlog):
         connection.execute("CALL bench_mixed(%s, %s)", (self.count, self.preloaded))
 
 
-def _wal_end(pair: Pair) -> int:
-    return int(one(pair.source, "SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn"))
-
-
-def _sent(pair: Pair) -> int:
-    """How far a walsender has sent to a receiver that does not read; 0 when there is none."""
+def _decoded(pair: Pair) -> int:
+    """How many transactions the server has decoded for the slot, sent or waiting in a socket."""
     return int(
         one(
             pair.source,
-            "SELECT coalesce(max(r.sent_lsn - '0/0'::pg_lsn), 0) FROM pg_stat_replication r"
-            " JOIN pg_stat_activity a USING (pid) WHERE a.datname = current_database()",
+            "SELECT coalesce(sum(total_txns), 0) FROM pg_stat_replication_slots s"
+            " JOIN pg_replication_slots r USING (slot_name) WHERE r.database = current_database()",
         )
     )

@@ -103,7 +103,7 @@ class Steady(Workload):
     def title(self) -> str:
         """See Workload."""
         return (
-            f"steady {self.sizes.rate:,.0f} transactions a second for {self._seconds:.0f} s,"
+            f"{self.sizes.rate:,.0f} transactions a second for {self._seconds:.0f} s,"
             " 1 update + 1 insert each"
         )
 
@@ -148,12 +148,12 @@ class Steady(Workload):
 
     def figure(self, result: Result) -> str:
         """See Workload."""
-        lags = [f"{result.figures[key]:,.0f}" for key in ("lag 1", "lag 2", "lag 3")]
+        lags = [f"{result.figures[f'lag {third}']:,.0f}" for third in (1, 2, 3)]
+        moments = [f"{result.figures[f'second {third}']:.0f}" for third in (1, 2, 3)]
         flat = "flat" if result.figures["flat"] else "growing"
         return (
-            f"{result.per_second:,.0f} transactions/s, {flat}; commits behind after a third,"
-            f" two thirds and all of the time: {', '.join(lags)}; drained in"
-            f" {result.figures['drain']:.2f} s"
+            f"{result.per_second:,.0f} transactions/s; lag {flat}: {', '.join(lags)} commits"
+            f" after {', '.join(moments)} s; drained in {result.figures['drain']:.2f} s"
         )
 
     def reached(self, native: Result | None, ours: Result) -> bool | None:
@@ -206,12 +206,10 @@ def _lag_figures(samples: list[Lag], rate: float) -> dict[str, float]:
     last = [lag.commits for lag in samples[2 * third :]] or [0]
     before, after = sum(middle) / len(middle), sum(last) / len(last)
     # Batches make it go up and down: a tenth of a second's worth is noise.
-    return {
-        "lag 1": samples[third - 1].commits,
-        "lag 2": samples[2 * third - 1].commits,
-        "lag 3": samples[-1].commits,
-        "flat": float(after <= 1.25 * before + 0.1 * rate),
-    }
+    figures = {"flat": float(after <= 1.1 * before + 0.1 * rate)}
+    for number, lag in enumerate((samples[third - 1], samples[2 * third - 1], samples[-1]), 1):
+        figures[f"lag {number}"], figures[f"second {number}"] = lag.commits, lag.second
+    return figures
 
 
 class Idle(Workload):

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 _START_SECONDS = 120.0
 # A stop may take 10 s.
 _STOP_SECONDS = 15.0
+_MARK_BYTES = 1000
 
 
 class Penstock:
@@ -39,6 +41,7 @@ class Penstock:
         self._printed = self._home / "printed"
         self._process: subprocess.Popen[bytes] | None = None
         self._held_pid: int | None = None
+        self._log_watch: _LogWatch | None = None
 
     def __enter__(self) -> Self:
         document = {
@@ -97,6 +100,7 @@ class Penstock:
     def release(self) -> None:
         """Let capture go on."""
         if self._held_pid is not None:
+            self._log_watch = _LogWatch(self._state / "log")
             with suppress(ProcessLookupError):
                 os.kill(self._held_pid, signal.SIGCONT)
         self._held_pid = None
@@ -123,12 +127,8 @@ class Penstock:
         return dict(self._report("sinks/target").get("seconds", {}))
 
     def log_written_at(self) -> float | None:
-        """When capture last wrote to the log, by the clock of time.time()."""
-        times = []
-        for path in (self._state / "log").iterdir():
-            with suppress(FileNotFoundError):
-                times.append(path.stat().st_mtime)
-        return max(times, default=None)
+        """When capture last wrote changes to the log since it was released, by time.perf_counter."""
+        return None if self._log_watch is None else self._log_watch.stop()
 
     def _await_start(self) -> None:
         deadline = time.monotonic() + _START_SECONDS
@@ -158,12 +158,45 @@ class Penstock:
 
     def _end(self) -> int | None:
         """Stop it and leave nothing behind; its exit code."""
-        code = None
-        self.release()
-        if self._process is not None:
-            code = _terminate(self._process)
-        shutil.rmtree(self._home, ignore_errors=True)
-        return code
+        try:
+            self.release()
+            return None if self._process is None else _terminate(self._process)
+        finally:
+            self.log_written_at()
+            shutil.rmtree(self._home, ignore_errors=True)
+
+
+class _LogWatch(threading.Thread):
+    """Notes when the log last grew by more than a mark, which a reader of nothing writes too."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(name="log watch", daemon=True)
+        self._directory = directory
+        self._ended = threading.Event()
+        self._grown_at = time.perf_counter()
+        self.start()
+
+    def run(self) -> None:
+        """Look a hundred times a second."""
+        size = self._size()
+        while not self._ended.wait(0.01):
+            found = self._size()
+            if found > size + _MARK_BYTES:
+                self._grown_at = time.perf_counter()
+            size = found
+
+    def stop(self) -> float:
+        """Stop looking; when it was."""
+        self._ended.set()
+        self.join()
+        return self._grown_at
+
+    def _size(self) -> int:
+        total = 0
+        for entry in os.scandir(self._directory):
+            with suppress(FileNotFoundError):
+                total += entry.stat().st_size
+        return total
 
 
 def _terminate(process: subprocess.Popen[bytes]) -> int | None:

@@ -44,7 +44,7 @@ class System(Protocol):
         """Where its time went since it started."""
 
     def log_written_at(self) -> float | None:
-        """When its log was last written, if it has one."""
+        """When its log last grew since the release, by time.perf_counter, if it has one."""
 
 
 def await_truth(

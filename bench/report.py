@@ -100,6 +100,7 @@ def page(
     machine: Machine,
     sizes: Sizes,
     measured: Sequence[tuple[Workload, Sequence[Result]]],
+    minutes: float,
 ) -> str:
     """docs/benchmarks.md."""
     today = dt.datetime.now(dt.UTC).date().isoformat()
@@ -108,7 +109,7 @@ def page(
         "",
         "Postgres's own logical replication (`CREATE SUBSCRIPTION`) and penstock, one after the other,",
         "in one run, between the same two servers on one machine. To reproduce: `make bench` on a quiet",
-        "machine; it takes about ten minutes and writes this page.",
+        f"machine; this took {minutes:.0f} minutes and wrote this page.",
         "",
         f"Measured {today} on {machine}.",
     ]

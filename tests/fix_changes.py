@@ -139,9 +139,9 @@ def reference_decode(
             described = cursor.relation()
             relations[described.oid] = described
             continue
-        for change in _reference_changes(kind, cursor, relations, now, ordinal):
-            if change.commit_lsn >= after_lsn and subxid not in (part.aborted_xids if part else ()):
-                found.append(change)
+        made = list(_reference_changes(kind, cursor, relations, now, ordinal))
+        if now.commit_lsn >= after_lsn and subxid not in (part.aborted_xids if part else ()):
+            found += made
         assert cursor.at == len(message)
         ordinal += 1
     return found
@@ -184,7 +184,9 @@ def plain(pieces: Sequence[Piece]) -> list[Plain]:
         if isinstance(piece, TableTruncated):
             position = (piece.commit_lsn, piece.ordinal, piece.committed_at, piece.xid)
             restart = piece.restart_identity
-            found.append(Plain(piece.relation.table, names, "T", *position, restart_identity=restart))
+            found.append(
+                Plain(piece.relation.table, names, "T", *position, restart_identity=restart)
+            )
             continue
         after = plain_rows(piece.data, piece.after, len(piece))
         before = plain_rows(piece.data, piece.before, len(piece))
@@ -229,7 +231,9 @@ def plain_rows(data: pa.Buffer, columns: Sequence[Cells], count: int) -> list[tu
     rows: list[tuple | None] = list(zip(*gathered, strict=True)) if columns else [()] * count
     for row in rows:
         assert row is not None
-        assert len({value is ABSENT for value in row}) <= 1, "a row is absent as a whole or not at all"
+        assert len({value is ABSENT for value in row}) <= 1, (
+            "a row is absent as a whole or not at all"
+        )
     return [None if row and row[0] is ABSENT else row for row in rows]
 
 

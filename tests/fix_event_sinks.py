@@ -22,7 +22,7 @@ from penstock.sinks.file.sink import FileSink
 from penstock.sinks.sink import Batch
 from penstock.sinks.stdout.options import StdoutOptions
 from penstock.sinks.stdout.sink import StdoutSink
-from penstock.spark.jobs import run_task
+from penstock.spark.jobs import Span, run_task
 from penstock.table import TableName
 from penstock.testing import insert, read_log, relation, table, transaction, write_log
 
@@ -61,7 +61,9 @@ def run_tasks(sink: Sink, batch: Batch, tasks: Sequence[Sequence[SliceRef]]) -> 
     receipts = []
     for number, slices in reversed(list(enumerate(tasks))):
         worker = pickle.loads(pickle.dumps(sink.worker(batch)))
-        receipt = run_task(worker, batch.after_lsn, number, [[ref] for ref in slices])
+        receipt = run_task(
+            worker, Span(batch.after_lsn, batch.end_lsn), number, [[ref] for ref in slices]
+        )
         receipts.append(pickle.loads(pickle.dumps(receipt)))
     return receipts
 

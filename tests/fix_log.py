@@ -16,6 +16,7 @@ from penstock.log.writer import LogWriter
 from penstock.lsn import Lsn
 
 if TYPE_CHECKING:
+    import random
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
@@ -38,9 +39,7 @@ class SmallLog:
         self.writer = LogWriter(self.directory)
         self.writer.open(Lsn(self.start_lsn))
 
-    def append(
-        self, kind: SliceKind, end_lsn: int, part: int = 0, filling: int = 20
-    ) -> None:
+    def append(self, kind: SliceKind, end_lsn: int, part: int = 0, filling: int = 20) -> None:
         """Append one slice; `part` numbers the parts of a transaction."""
         self.count += 1
         message = b"%d %s" % (self.count, b"." * filling)
@@ -83,6 +82,41 @@ class SmallLog:
 def texts(refs: list[SliceRef]) -> list[str]:
     """The beginning of each slice's message."""
     return [ref.read()[0].split(b" ")[0].decode() for ref in refs]
+
+
+def random_log(log: SmallLog, dice: random.Random, slices: int) -> list[tuple[int, list[str]]]:
+    """Slices of every kind; where each transaction ends, and the texts it is read as."""
+    wanted = []
+    end = 0
+    for _ in range(slices):
+        before, end = end, end + dice.randint(1, 3)
+        way = dice.choice("WWWMPSX")
+        if way == "S":
+            log.streamed(end, parts=dice.randint(1, 3))
+            wanted.append((end, [f"{end}/{n}" for n in range(_parts_of(log, end))]))
+            continue
+        first = log.count + 1
+        if way == "X":  # cut short by a lost connection
+            log.append(SliceKind.PART, before)
+            log.reopen()
+            first += 1
+        if way == "P":
+            log.append(SliceKind.PART, before)
+            log.append(SliceKind.PART, before, part=1)
+            log.append(SliceKind.LAST, end, part=2)
+        else:
+            log.append(
+                SliceKind.MARKER if way == "M" else SliceKind.WHOLE,
+                end,
+                filling=dice.randint(0, 60),
+            )
+        wanted.append((end, [str(number) for number in range(first, log.count + 1)]))
+    return wanted
+
+
+def _parts_of(log: SmallLog, end: int) -> int:
+    [ref] = {ref.path for ref in log.read() if ref.head.end_lsn == end}
+    return len([one for one in log.read() if one.path == ref])
 
 
 @pytest.fixture

@@ -110,9 +110,7 @@ class RunningPipeline:
 
 
 @pytest.fixture
-def make_pipeline(
-    spark: SparkSession, tmp_path: Path
-) -> Iterator[Callable[..., RunningPipeline]]:
+def make_pipeline(spark: SparkSession, tmp_path: Path) -> Iterator[Callable[..., RunningPipeline]]:
     """Build and start pipelines; all are stopped when the test ends."""
     made: list[RunningPipeline] = []
 
@@ -127,7 +125,13 @@ def make_pipeline(
         **top: Any,
     ) -> RunningPipeline:
         document = pipeline_document(
-            source, target, tmp_path, tables=tables, name=name, source_options=source_options, sink=sink
+            source,
+            target,
+            tmp_path,
+            tables=tables,
+            name=name,
+            source_options=source_options,
+            sink=sink,
         )
         pipeline = RunningPipeline({**document, **top}, spark)
         made.append(pipeline)
@@ -211,16 +215,23 @@ class Command:
         return self.process.wait(30)
 
 
+def _limited(file_size_limit: int | None) -> list[str]:
+    """A command that runs another one with a limit on the size of files it writes."""
+    return ["prlimit", f"--fsize={file_size_limit}"] if file_size_limit else []
+
+
 @pytest.fixture
 def penstock_command(tmp_path: Path) -> Iterator[Callable[..., Command]]:
     """Start `penstock …` as a user does; whatever still runs at the end is killed."""
     started: list[Command] = []
 
-    def begin(*arguments: str, env: dict[str, str] | None = None) -> Command:
+    def begin(
+        *arguments: str, env: dict[str, str] | None = None, file_size_limit: int | None = None
+    ) -> Command:
         stderr = tmp_path / f"stderr-{len(started)}.txt"
         with stderr.open("wb") as file:
             process = subprocess.Popen(
-                [sys.executable, "-m", "penstock", *arguments],
+                [*_limited(file_size_limit), sys.executable, "-m", "penstock", *arguments],
                 stdout=subprocess.PIPE,
                 stderr=file,
                 cwd=tmp_path,

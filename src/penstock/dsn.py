@@ -24,7 +24,7 @@ _KEEPALIVE = {
 
 _VALUE_SETTINGS = (
     "-c datestyle=ISO,MDY -c intervalstyle=postgres -c extra_float_digits=1 "
-    "-c bytea_output=hex -c timezone=UTC -c lc_monetary=C"
+    "-c bytea_output=hex -c timezone=UTC -c lc_monetary=C -c xmloption=content -c array_nulls=on"
 )
 
 

@@ -204,6 +204,12 @@ class SourceTooOld(SourceError):
     remedy = Remedy.OPERATOR
 
 
+class DecodingFailed(SourceError):
+    """The server failed to decode its own WAL (an internal error of the walsender)."""
+
+    code = "PEN-217"
+
+
 class LogError(PenstockError):
     """A segment of the log is damaged, or one is missing."""
 
@@ -344,6 +350,12 @@ class EmbeddedServerFailed(RunError):
 
     code = "PEN-605"
     remedy = Remedy.OPERATOR
+
+
+class SidesDiffer(RunError):
+    """Source and target were compared and are not equal."""
+
+    code = "PEN-606"
 
 
 def _descendants(root: type[PenstockError]) -> list[type[PenstockError]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import pkgutil
 import re
 import subprocess
@@ -17,11 +18,15 @@ from typer.main import get_command
 
 import penstock
 from penstock import config
+from penstock.changes.documents import documents
 from penstock.cli.main import app
 from penstock.errors import error_classes
 from penstock.failpoints import POINTS
+from penstock.log.slice import _HEADER, HEADER_BYTES, SliceKind
 from penstock.options import Options
 from penstock.run.status import PipelineStatus, SinkStatus, SourceStatus, TableStatus
+from penstock.sinks.postgres.progress import SCHEMA
+from penstock.testing import changes, insert, relation, table, transaction
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,6 +36,8 @@ DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
 
 LONGEST_README = 150
+# Not there before the first `make bench`.
+MADE_LATER = {DOCS / "benchmarks.md"}
 
 # In pieces, so that this file does not hold them itself.
 FORBIDDEN = [
@@ -163,6 +170,45 @@ def test_every_field_of_status_is_documented_and_no_other(heading: str, model: t
     assert documented == [field.name for field in fields(model)]
 
 
+@pytest.mark.parametrize("name", ["penstock.progress", "penstock.tables"])
+def test_columns_of_penstocks_own_tables_are_the_documented_ones(name: str):
+    declared = re.search(rf"CREATE TABLE IF NOT EXISTS {name} \((.*?)^\);", SCHEMA, re.M | re.S)
+    assert declared is not None
+    columns = re.findall(r"^ +([a-z_]+) [a-z_]+", declared[1], re.M)
+
+    section = _section(_page("reference/target-objects.md"), f"### {name}")
+    cells = re.findall(r"^\| (`[^|]+) \|", section, re.M)
+    assert [name for cell in cells for name in re.findall(r"`(\w+)`", cell)] == columns
+
+
+def test_layout_of_a_slice_is_the_documented_one():
+    page = _page("reference/log-format.md")
+    rows = re.findall(r"^\| (\d+) \| (\d+) \| (bytes|[ui]\d+) \|", page, re.M)
+    letters = {"bytes": "4s", "u8": "B", "u16": "H", "u32": "I", "u64": "Q", "i64": "q"}
+
+    assert "<" + "".join(letters[kind] for *_, kind in rows) == _HEADER.format
+    offset = 0
+    for at, size, _ in rows:
+        assert int(at) == offset
+        offset += int(size)
+    assert f"header, {offset} bytes" in page
+    assert offset == HEADER_BYTES
+    kinds = re.findall(r"^\| (\d) \| ([A-Z]+) \|", page, re.M)
+    assert {name: int(number) for number, name in kinds} == {
+        kind.name: kind.value for kind in SliceKind
+    }
+
+
+def test_fields_of_a_document_are_the_documented_ones():
+    orders = table(16400, "orders", {"id": "int8"}, key=["id"])
+    stream = [relation(orders), *transaction(0x16B3748, insert(orders, ["1"]))]
+
+    [document] = bytes(documents(changes(stream), "shop")).splitlines()
+
+    page = _section(_page("reference/documents.md"), "## Fields")
+    assert re.findall(r"^\| `(\w+)` \|", page, re.M) == list(json.loads(document))
+
+
 def test_readme_is_short():
     assert len((ROOT / "README.md").read_text().splitlines()) < LONGEST_README
 
@@ -182,7 +228,7 @@ def test_links_lead_somewhere(page: Path):
             continue
         target = (page.parent / path).resolve() if path else page
         if not target.exists():
-            broken.append(link)
+            broken += [link] if target not in MADE_LATER else []
         elif anchor and target.suffix == ".md":
             headings = re.findall(r"^#+ (.+)$", target.read_text(), re.M)
             if anchor not in map(_anchor, headings):
@@ -205,7 +251,7 @@ def _pipelines() -> Iterator[Any]:
             yield pytest.param(block, id=f"{_name(page)}-{number}")
 
 
-@pytest.mark.parametrize("text", _pipelines())
+@pytest.mark.parametrize("text", list(_pipelines()))
 def test_pipeline_files_of_the_documentation_can_be_read(text: str, tmp_path: Path):
     path = tmp_path / "pipeline.yml"
     path.write_text(text)
@@ -220,6 +266,17 @@ def test_readme_and_tutorial_show_a_pipeline_file():
     shown = {str(param.id).rpartition("-")[0] for param in _pipelines()}
 
     assert {"README.md", "docs/tutorial.md"} <= shown
+
+
+def test_python_of_the_documentation_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    [block] = re.findall(r"^```python\n(.*?)^```$", _page("howto/write-a-sink.md"), re.M | re.S)
+
+    exec(block, {})
+
+    assert json.loads(capsys.readouterr().out)["after"] == {"id": 1, "note": "first"}
 
 
 def test_no_file_holds_a_path_of_one_machine_or_the_address_of_a_registry():

@@ -59,7 +59,9 @@ class Bank:
             connection.execute(
                 f"INSERT INTO checking SELECT g, {TOTAL // 100}, 'x' FROM generate_series(1, 100) g"
             )
-            connection.execute("INSERT INTO savings SELECT g, 0, 'x' FROM generate_series(1, 100) g")
+            connection.execute(
+                "INSERT INTO savings SELECT g, 0, 'x' FROM generate_series(1, 100) g"
+            )
             connection.commit()
         for thread in self._threads:
             thread.start()
@@ -70,7 +72,8 @@ class Bank:
                 n = self.transfers
                 one, two = 1 + n * 7 % 100, 1 + n * 13 % 100
                 connection.execute(
-                    "UPDATE checking SET balance = balance - 5, note = %s WHERE id = %s", (str(n), one)
+                    "UPDATE checking SET balance = balance - 5, note = %s WHERE id = %s",
+                    (str(n), one),
                 )
                 if n % 40 == 39:
                     connection.execute(

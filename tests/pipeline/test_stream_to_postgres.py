@@ -132,12 +132,18 @@ def test_large_streamed_transaction_with_rolled_back_parts_arrives_whole(
 
     with source.connect(autocommit=False) as connection:
         connection.execute("SET logical_decoding_work_mem = '64kB'")
-        connection.execute("INSERT INTO t SELECT g, repeat('a', 500) FROM generate_series(1, 40000) g")
+        connection.execute(
+            "INSERT INTO t SELECT g, repeat('a', 500) FROM generate_series(1, 40000) g"
+        )
         connection.execute("SAVEPOINT s")
-        connection.execute("INSERT INTO t SELECT g, repeat('b', 500) FROM generate_series(50001, 150000) g")
+        connection.execute(
+            "INSERT INTO t SELECT g, repeat('b', 500) FROM generate_series(50001, 150000) g"
+        )
         connection.execute("UPDATE t SET v = 'never'")
         connection.execute("ROLLBACK TO s")
-        connection.execute("INSERT INTO t SELECT g, repeat('c', 500) FROM generate_series(200001, 300000) g")
+        connection.execute(
+            "INSERT INTO t SELECT g, repeat('c', 500) FROM generate_series(200001, 300000) g"
+        )
         source.execute("INSERT INTO t VALUES (-1, 'meanwhile')")
         pipeline.catch_up()
         assert target.value("SELECT count(*) FROM t") == 1
@@ -222,7 +228,9 @@ def test_table_that_appears_and_matches_is_enrolled(
 def test_partitions_arrive_under_their_root(
     source: Database, target: Database, make_pipeline: Make
 ) -> None:
-    source.execute("CREATE TABLE p (id int, k int, v text, PRIMARY KEY (id, k)) PARTITION BY LIST (k)")
+    source.execute(
+        "CREATE TABLE p (id int, k int, v text, PRIMARY KEY (id, k)) PARTITION BY LIST (k)"
+    )
     source.execute("CREATE TABLE p1 PARTITION OF p FOR VALUES IN (1)")
     source.execute("CREATE TABLE p2 PARTITION OF p FOR VALUES IN (2)")
     pipeline = make_pipeline(source, target)

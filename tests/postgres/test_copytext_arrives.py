@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 
 import pyarrow as pa
-import pytest
 
 from fix_postgres import only_new
 from penstock.sinks.postgres.copytext import copy_text
@@ -21,8 +20,13 @@ NASTY = [
 
 
 def test_nasty_values_arrive_as_they_left(target):
-    rows = [*((a, b) for a, b in itertools.product(NASTY[:25], NASTY[:25])), *((one, one) for one in NASTY)]
-    columns = [[None if v is None else v.encode() for v in column] for column in zip(*rows, strict=True)]
+    rows = [
+        *((a, b) for a, b in itertools.product(NASTY[:25], NASTY[:25])),
+        *((one, one) for one in NASTY),
+    ]
+    columns = [
+        [None if v is None else v.encode() for v in column] for column in zip(*rows, strict=True)
+    ]
     numbers = [str(number).encode() for number in range(len(rows))]
     text = copy_text([pa.array(one, pa.binary()) for one in (numbers, *columns)])
 

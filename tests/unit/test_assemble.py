@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from fix_changes import logical_message, of_seed, plain, reference_decode
+from fix_changes import logical_message, of_seed, plain
 from fix_server import Server, expected_changes, make_script
 from penstock import testing
 from penstock.changes.decode import Transaction, decode
@@ -85,7 +85,7 @@ def all_changes(writer, after=0):
 # Random scripts, as a server would send them.
 
 
-@pytest.mark.parametrize("seed", range(50))
+@pytest.mark.parametrize("seed", range(30))
 def test_every_transaction_comes_out_once_whole_and_in_order(writer, slices_of, seed):
     dice = of_seed(seed)
     script = make_script(dice)
@@ -105,7 +105,7 @@ def test_every_transaction_comes_out_once_whole_and_in_order(writer, slices_of, 
     assert {path.name for path in writer.directory.glob("*.spool")} <= named
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(25))
 def test_lost_connections_lose_and_repeat_nothing(writer, slices_of, seed):
     dice = of_seed(1000 + seed)
     script = make_script(dice)
@@ -233,7 +233,13 @@ def test_open_streamed_transactions_are_removed_when_the_connection_is_lost(writ
     assembler = Assembler(writer)
     for xid in (5, 6):
         row = insert(ORDERS, ["1", "a"], xid=xid)
-        feed(assembler, testing.stream_start(xid), relation(ORDERS, xid=xid), row, testing.stream_stop())
+        feed(
+            assembler,
+            testing.stream_start(xid),
+            relation(ORDERS, xid=xid),
+            row,
+            testing.stream_stop(),
+        )
     assert len(list(writer.directory.glob("*.spool"))) == 2
 
     assembler.discard()
@@ -307,7 +313,9 @@ def test_large_messages_inside_a_transaction_do_not_pile_up_in_memory(writer, sl
 
 
 @pytest.mark.parametrize("kind", ["whole", "part", "streamed"])
-def test_full_disk_loses_nothing_that_a_new_connection_does_not_bring(writer, slices_of, monkeypatch, kind):
+def test_full_disk_loses_nothing_that_a_new_connection_does_not_bring(
+    writer, slices_of, monkeypatch, kind
+):
     slices_of(60)
     rows = {"whole": 1, "part": 9, "streamed": 9}[kind]
     if kind == "streamed":
@@ -374,7 +382,9 @@ def _fail_at(patch, number):
         ([relation(ORDERS), *[ROW] * 5], "no transaction"),
     ],
 )
-def test_streams_that_no_server_sends_are_refused_before_they_are_logged(writer, slices_of, messages, told):
+def test_streams_that_no_server_sends_are_refused_before_they_are_logged(
+    writer, slices_of, messages, told
+):
     slices_of(80)
     assembler = Assembler(writer)
 
@@ -382,12 +392,3 @@ def test_streams_that_no_server_sends_are_refused_before_they_are_logged(writer,
         feed(assembler, *messages)
         assembler.seal()
     assert read(writer) == []
-
-
-def test_reference_agrees_that_slices_hold_what_was_sent(writer):
-    """The reference decoder reads the same messages without any slicing."""
-    messages = [relation(ORDERS), relation(BOOKS), *transaction(8, ROW, insert(BOOKS, ["2"]))]
-    feed(assembler := Assembler(writer), *messages)
-    assembler.seal()
-
-    assert all_changes(writer) == reference_decode(messages)

@@ -85,24 +85,23 @@ class Source:
             if self.key_of(row) not in self.rows:
                 self._update(old, self._partly(old, row, self.key))
         else:
-            kept_key = [old[place] if place in self.key else row[place] for place in range(len(row))]
+            kept_key = [
+                old[place] if place in self.key else row[place] for place in range(len(row))
+            ]
             self._update(old, self._partly(old, kept_key, ()))
 
     def _partly(self, old, row, always):
         places = range(len(row))
-        return tuple(
-            row[p] if p in always or self.dice.random() < 0.5 else old[p] for p in places
-        )
+        return tuple(row[p] if p in always or self.dice.random() < 0.5 else old[p] for p in places)
 
     def _told(self, old):
         return {"before": old} if self.identity == "f" else {"key": self.key_of(old)}
 
     def _update(self, old, new):
-        sent, told = list(new), {}
-        if self.identity == "f" or self.key_of(old) != self.key_of(new):
-            told = self._told(old)
-        elif self.dice.random() < 0.2:  # a TOASTed key is told although it did not change
-            told = self._told(old)
+        # A TOASTed key is told although it did not change.
+        must_tell = self.identity == "f" or self.key_of(old) != self.key_of(new)
+        told = self._told(old) if must_tell or self.dice.random() < 0.2 else {}
+        sent = list(new)
         for place, name in enumerate(self.names):
             is_toast = name in ("big", "huge") or (told and place in self.key)
             if is_toast and new[place] == old[place] is not None and self.dice.random() < 0.7:
@@ -130,7 +129,7 @@ def apply_steps(target, source, steps):
 def _apply(target, source, letter, row, old_key):
     key = source.key_of(row)
     if letter == "D":
-        del target[key]
+        target.pop(key, None)  # a row that came and went is deleted all the same
     elif letter == "I":
         assert key not in target
         assert UNCHANGED not in row
@@ -160,13 +159,13 @@ def run_history(dice, most_rows, most_changes):
     assert target == source.rows
 
 
-@settings(examples, max_examples=300)
+@settings(examples, max_examples=120)
 @given(dice)
 def test_keyed_table_ends_as_if_changes_were_applied_one_by_one(dice):
     run_history(dice, 4, 10)
 
 
-@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.parametrize("seed", range(80))
 def test_keyed_table_ends_right_after_long_histories(seed):
     run_history(of_seed(seed), 9, 60)
 
@@ -264,10 +263,17 @@ def test_unchanged_toast_value_never_comes_from_the_row_that_was_deleted():
     assert steps == [[("U", (b"1", b"c", b"NEW"))]]
 
 
-def test_row_inserted_and_deleted_leaves_nothing():
+def test_delete_tells_nothing_about_the_values_of_a_row_that_follows():
+    """No server sends this; if one did, NULL must not be made of a value that is not known."""
+    steps = net(delete(ORDERS, key=["1"]), update(ORDERS, ["1", "a", UNCHANGED]))
+
+    assert steps == [[("U", (b"1", b"a", UNCHANGED))]]
+
+
+def test_row_inserted_and_deleted_is_deleted_for_the_destination_may_hold_an_older_one():
     steps = net(insert(ORDERS, ["1", "a", "b"]), delete(ORDERS, key=["1"]))
 
-    assert steps == []
+    assert steps == [[("D", (b"1", None, None))]]
 
 
 def test_keys_that_swap_over_a_temporary_one_are_two_updates():
@@ -278,7 +284,7 @@ def test_keys_that_swap_over_a_temporary_one_are_two_updates():
     )
 
     assert [sorted(step) for step in steps] == [
-        [("U", (b"1", b"two", b"y")), ("U", (b"2", b"one", b"x"))]
+        [("D", (b"9", None, None)), ("U", (b"1", b"two", b"y")), ("U", (b"2", b"one", b"x"))]
     ]
 
 

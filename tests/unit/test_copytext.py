@@ -11,7 +11,9 @@ from fix_changes import examples
 from penstock.sinks.postgres import copytext
 from penstock.sinks.postgres.copytext import copy_text
 
-pieces = st.sampled_from([b"", b"\\", b"\t", b"\n", b"\r", b"\\N", b"\\.", b"x", "żó".encode(), b"\b\f\v"])
+pieces = st.sampled_from(
+    [b"", b"\\", b"\t", b"\n", b"\r", b"\\N", b"\\.", b"x", "żó".encode(), b"\b\f\v"]
+)
 values = st.none() | st.lists(pieces, max_size=4).map(b"".join)
 
 

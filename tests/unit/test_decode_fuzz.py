@@ -70,7 +70,9 @@ def _require_cells_inside_one_message(piece, starts, ends):
         found = np.searchsorted(starts, cells.start, side="right") - 1
         # An empty value may be the last thing in its message.
         found = np.where((starts[found] == cells.start) & (cells.length == 0), found - 1, found)
-        assert ((cells.start >= starts[found]) & (cells.start + cells.length <= ends[found]))[known].all()
+        assert ((cells.start >= starts[found]) & (cells.start + cells.length <= ends[found]))[
+            known
+        ].all()
         assert ((message == found) | (message == -1))[known].all(), "a row is of one message"
         message = np.where(known, found, message)
 
@@ -138,7 +140,7 @@ def mutate(dice, messages):
 def test_damaged_slices_are_refused_or_decoded(part):
     dice = of_seed(20260101)
     decoded = 0
-    for _ in range(250):
+    for _ in range(100):
         maker = StreamMaker(dice)
         if part is None:
             messages = list(maker.transactions(2, 4))
@@ -149,7 +151,7 @@ def test_damaged_slices_are_refused_or_decoded(part):
             decoded += survive(data, lengths, part)
             survive(*_with_other_lengths(dice, data, lengths), part)
 
-    assert decoded > 50, "some damage must get past the first check, or nothing was tried"
+    assert decoded > 20, "some damage must get past the first check, or nothing was tried"
 
 
 def _with_other_lengths(dice, data, lengths):

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from fix_changes import of_seed
-from fix_log import SmallLog, texts
+from fix_log import SmallLog, random_log, texts
 from penstock.errors import LogError, StateUnusable
 from penstock.log import writer as writer_module
 from penstock.log.reader import LogReader
@@ -57,20 +57,6 @@ def test_slice_torn_at_any_byte_is_cut_off_and_what_follows_is_read(log):
         assert log.ends() == [8, 24]
 
 
-def test_damage_in_the_middle_is_named_and_nothing_is_cut(log):
-    log.whole(8)
-    log.whole(16)
-    [segment] = list_segments(log.directory)
-    raw = bytearray(segment.read_bytes())
-    raw[len(raw) // 2 - 10] ^= 1
-    segment.write_bytes(raw)
-
-    with pytest.raises(LogError, match="at byte 0") as caught:
-        log.reopen()
-    assert "delete the log directory" in caught.value.do
-    assert segment.read_bytes() == raw
-
-
 def test_parts_are_handed_out_only_with_their_last(log):
     reader = LogReader(log.directory, Lsn(0))
     log.whole(8)
@@ -110,15 +96,6 @@ def test_part_series_that_a_lost_connection_cut_short_is_forgotten(log):
     assert texts(log.read(32)) == ["7"]
 
 
-def test_last_part_without_all_the_parts_before_it_is_refused(log):
-    log.append(PART, 0)
-    log.append(LAST, 32, part=2)
-
-    assert log.ends(32) == []
-    with pytest.raises(LogError, match="1 parts before, wanted 2"):
-        log.read()
-
-
 def test_durable_position_does_not_move_with_parts(log):
     log.whole(8)
     log.append(PART, 8)
@@ -146,37 +123,6 @@ def test_segments_are_continued_after_reopening(log, segments_of):
         log.reopen()
 
     assert log.ends() == list(range(8, 200, 8))
-
-
-def random_log(log, dice, slices):
-    """Slices of every kind; where each transaction ends, and the texts it is read as."""
-    wanted = []
-    end = 0
-    for _ in range(slices):
-        before, end = end, end + dice.randint(1, 3)
-        way = dice.choice("WWWMPSX")
-        if way == "S":
-            log.streamed(end, parts=dice.randint(1, 3))
-            wanted.append((end, [f"{end}/{n}" for n in range(_parts_of(log, end))]))
-            continue
-        first = log.count + 1
-        if way == "X":  # cut short by a lost connection
-            log.append(PART, before)
-            log.reopen()
-            first += 1
-        if way == "P":
-            log.append(PART, before)
-            log.append(PART, before, part=1)
-            log.append(LAST, end, part=2)
-        else:
-            log.append(MARKER if way == "M" else WHOLE, end, filling=dice.randint(0, 60))
-        wanted.append((end, [str(number) for number in range(first, log.count + 1)]))
-    return wanted
-
-
-def _parts_of(log, end):
-    [ref] = {ref.path for ref in log.read() if ref.head.end_lsn == end}
-    return len([one for one in log.read() if one.path == ref])
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -254,90 +200,6 @@ def test_reader_waits_for_a_log_that_is_not_there_yet(tmp_path):
     log.whole(8)
 
     assert texts(reader.read(1 << 30)) == ["1"]
-    reader.close()
-
-
-def test_missing_segment_is_named(log, segments_of):
-    segments_of(100)
-    for end in (8, 16, 24, 32):
-        log.whole(end)
-    list_segments(log.directory)[1].unlink()
-
-    assert log.ends(16) == [24, 32]
-    with pytest.raises(LogError, match=r"0000000000000000\.segment.*ends at 0/8"):
-        log.ends()
-
-
-def test_segment_that_lost_whole_slices_at_its_end_is_named(log, segments_of):
-    segments_of(300)
-    for end in range(8, 80, 8):
-        log.whole(end)
-    first = list_segments(log.directory)[0]
-    size = log.read()[0].end_offset
-    first.write_bytes(first.read_bytes()[:size])
-
-    with pytest.raises(LogError, match=r"0000000000000000\.segment.*ends at 0/8"):
-        log.ends()
-
-
-def test_older_segment_that_is_cut_short_is_named_on_reading_and_on_opening(log, segments_of):
-    segments_of(100)
-    for end in (8, 16, 24):
-        log.whole(end)
-    first = list_segments(log.directory)[0]
-    first.write_bytes(first.read_bytes()[:-1])
-
-    with pytest.raises(LogError, match=r"0000000000000000\.segment"):
-        log.ends()
-    with pytest.raises(LogError, match=r"0000000000000000\.segment.*cut short"):
-        log.reopen()
-
-
-def test_damaged_head_in_the_newest_segment_is_named_and_not_waited_for(log):
-    for end in (8, 16, 24):
-        log.whole(end)
-    [segment] = list_segments(log.directory)
-    raw = bytearray(segment.read_bytes())
-    raw[log.read()[1].offset] ^= 1
-    segment.write_bytes(raw)
-
-    reader = LogReader(log.directory, Lsn(0))
-    with pytest.raises(LogError, match="no slice begins here"):
-        reader.read(1 << 30)
-    reader.close()
-
-
-def test_garbage_after_a_power_cut_is_waited_on_until_the_writer_cuts_it_off(log):
-    log.whole(8)
-    [segment] = list_segments(log.directory)
-    with segment.open("ab") as file:
-        file.write(bytes(1000))
-    reader = LogReader(log.directory, Lsn(0))
-
-    assert texts(reader.read(1 << 30)) == ["1"]
-    assert reader.read(1 << 30) == []
-
-    log.reopen()
-    log.whole(16)
-
-    assert texts(reader.read(1 << 30)) == ["2"]
-    reader.close()
-
-
-def test_reader_that_is_ahead_of_a_log_cut_behind_it_says_so(log):
-    """It read a slice that the disk then lost; it must not go on in the middle of another."""
-    log.whole(8)
-    [segment] = list_segments(log.directory)
-    size = segment.stat().st_size
-    log.whole(16)
-    reader = LogReader(log.directory, Lsn(0))
-    assert texts(reader.read(1 << 30)) == ["1", "2"]
-
-    segment.write_bytes(segment.read_bytes()[: size + 1])
-    log.reopen()
-
-    with pytest.raises(LogError, match="lost in a crash"):
-        reader.read(1 << 30)
     reader.close()
 
 

@@ -65,9 +65,10 @@ def fail(monkeypatch, name, number):
 @pytest.mark.parametrize("step", ["write", "fdatasync"])
 def test_failure_to_write_or_sync_takes_the_slice_back(log, monkeypatch, step):
     log.whole(8)
-    with monkeypatch.context() as patch, pytest.raises(DiskFull):
+    with monkeypatch.context() as patch:
         fail(patch, step, errno.ENOSPC)
-        log.whole(16)
+        with pytest.raises(DiskFull):
+            log.whole(16)
 
     assert log.writer.durable_lsn == 8
     assert log.ends() == [8]
@@ -75,10 +76,11 @@ def test_failure_to_write_or_sync_takes_the_slice_back(log, monkeypatch, step):
 
 def test_failure_to_take_a_slice_back_is_mended_on_reopening(log, monkeypatch):
     log.whole(8)
-    with monkeypatch.context() as patch, pytest.raises(StateUnusable, match="Input/output"):
+    with monkeypatch.context() as patch:
         fail(patch, "fdatasync", errno.EIO)
         fail(patch, "ftruncate", errno.EIO)
-        log.whole(16)
+        with pytest.raises(StateUnusable, match="Input/output"):
+            log.whole(16)
 
     log.reopen()
     # The bytes did arrive: a slice that is whole is as good as one that was acknowledged.
@@ -88,9 +90,10 @@ def test_failure_to_take_a_slice_back_is_mended_on_reopening(log, monkeypatch):
 
 def test_failure_to_begin_a_segment_keeps_what_is_durable(log, segments_of, monkeypatch):
     segments_of(100)
-    with monkeypatch.context() as patch, pytest.raises(DiskFull):
+    with monkeypatch.context() as patch:
         fail(patch, "open", errno.ENOSPC)
-        log.whole(8)
+        with pytest.raises(DiskFull):
+            log.whole(8)
 
     assert log.writer.durable_lsn == 8
     log.whole(16)  # the writer still has its file
@@ -99,9 +102,10 @@ def test_failure_to_begin_a_segment_keeps_what_is_durable(log, segments_of, monk
 
 
 def test_failure_to_make_a_spool_is_told_as_a_full_disk(log, monkeypatch):
-    with monkeypatch.context() as patch, pytest.raises(DiskFull):
+    with monkeypatch.context() as patch:
         fail(patch, "open", errno.ENOSPC)
-        Spool(log.directory, 9, Lsn(8))
+        with pytest.raises(DiskFull):
+            Spool(log.directory, 9, Lsn(8))
 
 
 @pytest.fixture
@@ -115,21 +119,26 @@ def tiny_disk(tmp_path):
     subprocess.run(["umount", "-l", str(tmp_path)], check=True)
 
 
+def fill_up(log):
+    """Append until there is no space; where the slices that fitted end."""
+    for end in range(8, 10_000, 8):
+        try:
+            log.whole(end, filling=5000)
+        except DiskFull:
+            return list(range(8, end, 8))
+    raise AssertionError("the disk is not tiny")
+
+
 def test_disk_that_fills_up_loses_nothing_and_goes_on_when_there_is_space(tiny_disk):
     log = SmallLog(tiny_disk / "log")
     ballast = tiny_disk / "ballast"
     ballast.write_bytes(bytes(40_000))
-    end = 0
-    with pytest.raises(DiskFull):
-        for end in range(8, 10_000, 8):
-            log.whole(end, filling=5000)
-    durable = list(range(8, end, 8))
+    durable = fill_up(log)
 
     assert log.writer.durable_lsn == durable[-1]
     assert log.ends() == durable
     with pytest.raises(DiskFull):
-        for number in range(100):
-            log.streamed(end + number, parts=1)
+        log.streamed(5000, parts=5000)
 
     ballast.unlink()
     log.reopen()

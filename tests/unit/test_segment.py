@@ -22,7 +22,7 @@ SLICES = [slice_of(end, b"first" * end, b"second") for end in (8, 16, 24)]
 
 
 @pytest.fixture
-def segment(tmp_path):
+def segment(tmp_path, no_sync):
     path = tmp_path / segment_name(Lsn(0))
     path.write_bytes(b"".join(SLICES))
     return path
@@ -51,20 +51,26 @@ def test_segments_sort_by_position(tmp_path):
     assert [base_of(path) for path in list_segments(tmp_path)] == [0, 9, 2**40, 2**63]
 
 
-@pytest.mark.parametrize("kept", range(len(SLICES[2])))
-def test_torn_end_is_cut_off_wherever_it_tore(segment, kept):
+def test_torn_end_is_cut_off_wherever_it_tore(segment):
     sound = SLICES[0] + SLICES[1]
-    segment.write_bytes(sound + SLICES[2][:kept])
+    for kept in range(len(SLICES[2])):
+        segment.write_bytes(sound + SLICES[2][:kept])
 
-    assert cut_torn_end(segment) == kept
-    assert segment.read_bytes() == sound
-    assert cut_torn_end(segment) == 0
+        assert cut_torn_end(segment) == kept
+        assert segment.read_bytes() == sound
+        assert cut_torn_end(segment) == 0
 
 
 def test_torn_end_of_zeros_or_garbage_is_cut_off(segment):
     """After a power cut a file may be longer than what was written to it."""
     dice = of_seed(1)
-    for tail in (bytes(5), bytes(5000), dice.randbytes(100), SLICES[2][:80] + bytes(300), MAGIC * 50):
+    for tail in (
+        bytes(5),
+        bytes(5000),
+        dice.randbytes(100),
+        SLICES[2][:80] + bytes(300),
+        MAGIC * 50,
+    ):
         segment.write_bytes(SLICES[0] + tail)
 
         assert cut_torn_end(segment) == len(tail)
@@ -101,7 +107,7 @@ def test_damaged_last_slice_is_cut_off_as_torn(segment):
 
 def test_text_that_looks_like_our_mark_is_no_slice_and_costs_no_time(tmp_path):
     path = tmp_path / segment_name(Lsn(0))
-    torn = slice_of(16, (MAGIC + b"\1\1\1\1\1") * 400_000)[:-1]
+    torn = slice_of(16, (MAGIC + b"\1\1\1\1\1") * 100_000)[:-1]
     path.write_bytes(SLICES[0] + torn)
 
     assert cut_torn_end(path) == len(torn)
@@ -141,7 +147,7 @@ def test_damaged_files_are_refused_or_read(tmp_path):
     """Bits, lengths and borders: nothing but a PenstockError may come out."""
     path = tmp_path / segment_name(Lsn(0))
     dice = of_seed(7)
-    for _ in range(600):
+    for _ in range(400):
         raw = bytearray(b"".join(SLICES))
         for _ in range(dice.randint(1, 3)):
             place = dice.randrange(len(raw))

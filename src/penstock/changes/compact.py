@@ -208,15 +208,14 @@ def _net(
     images = [_newest_known(cells, order, operation, firsts, lasts) for cells in images]
     first_operation = operation[order[firsts]]
     last_operation = operation[order[lasts]]
-    # A row that was not there before and is not there afterwards never was, for the destination.
-    never = (first_operation == INSERT) & (last_operation == DELETE)
+    # A row that came and went within the slice is deleted all the same: the destination may hold
+    # one of that key from before, which the INSERT would have replaced.
     net = np.where(
         last_operation == DELETE, DELETE, np.where(first_operation == INSERT, INSERT, UPDATE)
     ).astype(np.uint8)
-    keep = np.flatnonzero(~never)
     # Back into the order of arrival, so that places in the slice ascend again.
-    keep = keep[np.argsort(order[lasts[keep]], kind="stable")]
-    return _step(net[keep], [cells.take(keep) for cells in images])
+    arrival = np.argsort(order[lasts], kind="stable")
+    return _step(net[arrival], [cells.take(arrival) for cells in images])
 
 
 def _newest_known(

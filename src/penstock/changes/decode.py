@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 _MARK_NEW, _MARK_KEY, _MARK_OLD = b"NKO"
 _LARGEST = 2**31 - 1
+_LAST_LSN = 2**64 - 1
 
 
 @dataclass(frozen=True)
@@ -149,6 +150,7 @@ def decode(
     lengths: Index,
     transaction: Transaction | None = None,
     after_lsn: int = 0,
+    until_lsn: int = _LAST_LSN,
 ) -> list[Piece]:
     """The changes of a slice, in an order that keeps each table's own.
 
@@ -156,7 +158,8 @@ def decode(
         data: the messages, one after another.
         lengths: the length of each.
         transaction: set when the slice is a part of one transaction; else it holds whole ones.
-        after_lsn: transactions that committed before this are left out.
+        after_lsn: transactions that committed before this are left out,
+        until_lsn: and those that committed at or after this.
 
     Raises:
         DecodeError: these bytes are not what pgoutput sends.
@@ -176,7 +179,9 @@ def decode(
         if transaction is None
         else _positions_of_part(transaction, len(rows))
     )
-    wanted = positions.commit_lsn >= np.uint64(after_lsn)
+    wanted = (positions.commit_lsn >= np.uint64(after_lsn)) & (
+        positions.commit_lsn < np.uint64(until_lsn)
+    )
     if transaction is not None and transaction.aborted_xids:
         subxids = messages.u32(messages.starts[rows] + 1)
         wanted &= ~np.isin(subxids, np.array(transaction.aborted_xids, np.int64))

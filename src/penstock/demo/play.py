@@ -23,7 +23,7 @@ from penstock.demo.view import View
 from penstock.demo.writer import Writer
 from penstock.embedded.guard import dismiss, watch_over
 from penstock.embedded.postgres import EmbeddedPostgres
-from penstock.errors import PenstockError, RunError
+from penstock.errors import EmbeddedServerFailed, PenstockError
 from penstock.logging import set_up_logging
 from penstock.run.signals import stop_on_signals
 
@@ -70,7 +70,7 @@ def play() -> None:
 def _raise(error: Exception) -> NoReturn:
     if not isinstance(error, psycopg.Error):
         raise error
-    raise RunError(
+    raise EmbeddedServerFailed(
         f"a server of the demo gave up: {str(error).strip().partition(chr(10))[0]}",
         "penstock demo",
         "try again, and report it if it stays",

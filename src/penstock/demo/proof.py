@@ -10,7 +10,7 @@ import psycopg
 from psycopg import sql
 
 from penstock.demo.shop import PIECES, SUMS, TABLES
-from penstock.errors import RunError
+from penstock.errors import SidesDiffer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -63,7 +63,7 @@ def require_equal(compared: list[Comparison]) -> None:
     """Let nothing pass that differs.
 
     Raises:
-        RunError: names every table that differs, with what each side holds.
+        SidesDiffer: names every table that differs, with what each side holds.
     """
     different = [
         f"{each.table} has {each.source} at the source but {each.target} at the target"
@@ -71,17 +71,17 @@ def require_equal(compared: list[Comparison]) -> None:
         if not each.is_equal
     ]
     if different:
-        raise RunError("; ".join(different), "the two sides differ", _REPORT_IT)
+        raise SidesDiffer("; ".join(different), "the two sides differ", _REPORT_IT)
 
 
 def require_each_once(written_count: int, delivered_count: int) -> None:
     """Compare what the writer has committed with what the target says it was given.
 
     Raises:
-        RunError: a change was lost or delivered twice.
+        SidesDiffer: a change was lost or delivered twice.
     """
     if written_count != delivered_count:
-        raise RunError(
+        raise SidesDiffer(
             f"{delivered_count} changes were delivered, wanted the {written_count} written",
             "penstock.progress at the target",
             _REPORT_IT,
@@ -118,12 +118,12 @@ class Watcher:
         """Let no torn state pass, nor a watch that saw nothing.
 
         Raises:
-            RunError: one look at least saw half a transaction.
+            SidesDiffer: one look at least saw half a transaction.
         """
         if self._failure is not None:
             raise self._failure
         if self.torn_count or not self.look_count:
-            raise RunError(
+            raise SidesDiffer(
                 f"{self.torn_count} of {self.look_count} looks saw half a transaction{self._torn}",
                 "target",
                 _REPORT_IT,

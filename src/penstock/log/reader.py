@@ -87,17 +87,18 @@ class LogReader:
             return None
         while True:
             assert self._fd is not None
-            size = os.fstat(self._fd).st_size
+            found = os.fstat(self._fd)
+            size = found.st_size
             ref = self._look(self._fd, size) if self._offset != size else None
             if ref is not None:
                 self._offset = ref.end_offset
                 if ref.head.kind is not SliceKind.PART:
                     self._read_lsn = ref.head.end_lsn
                 return ref
-            # The writer begins another segment only when this one is full: no need to look for it
-            # at every poll.
-            is_full = size >= SEGMENT_BYTES or self._is_finished
-            if not is_full or not self._open_successor(size):
+            # Another segment is there only when this one is full or has been deleted: no need to
+            # list the directory at every poll.
+            is_left = size >= SEGMENT_BYTES or self._is_finished or found.st_nlink == 0
+            if not is_left or not self._open_successor(size):
                 return None
 
     def _look(self, fd: int, size: int) -> SliceRef | None:

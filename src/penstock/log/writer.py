@@ -65,10 +65,10 @@ class LogWriter:
                     # An older state of the log was put back. What lies between is delivered, or the
                     # slot would not stand at `start_lsn`.
                     self.durable_lsn = start_lsn
-                    self._begin_segment()
+                    self.begin_segment()
             else:
                 self.durable_lsn = start_lsn
-                self._begin_segment()
+                self.begin_segment()
         except OSError as error:
             raise self._unwritable(error) from error
 
@@ -87,7 +87,10 @@ class LogWriter:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND)
         self._segment_size = os.fstat(self._file).st_size
 
-    def _begin_segment(self) -> None:
+    def begin_segment(self) -> None:
+        """Go on in a new file, unless the present one is still empty."""
+        if self._file is not None and self._segment_size == 0:
+            return
         path = self.directory / segment_name(self.durable_lsn)
         begun = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         self.close()
@@ -119,7 +122,7 @@ class LogWriter:
         self.durable_lsn = head.end_lsn
         if self._segment_size >= SEGMENT_BYTES:
             try:
-                self._begin_segment()
+                self.begin_segment()
             except OSError as error:
                 raise self._unwritable(error) from error
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 
 import logging
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from penstock.errors import LogFull, PenstockError
+from penstock.errors import DecodingFailed, LogError, LogFull, PenstockError
 from penstock.failpoints import fault_point
-from penstock.log.writer import LogWriter
+from penstock.log.writer import LogWriter, unwritable
 from penstock.lsn import Lsn
 from penstock.run.retry import BackOff, mends_with_time
 from penstock.source.assemble import Assembler
 from penstock.source.options import Acknowledge
-from penstock.source.stream import SlotStream
+from penstock.source.stream import InProgress, SlotStream
 
 if TYPE_CHECKING:
     import threading
@@ -59,6 +60,7 @@ class Capture:
         self._connected = False
         self._error: PenstockError | None = None
         self._log_is_full = False
+        self._in_progress = InProgress.STREAMED
 
     def run(self, watch: MembershipWatch) -> None:
         """Capture until stopped. Faults that time mends are waited out.
@@ -75,9 +77,15 @@ class Capture:
             while not self._stop.is_set():
                 try:
                     self._follow(watch, back_off)
+                except OSError as error:
+                    raise unwritable(error, self._state.path) from error
                 except PenstockError as error:
                     self._error = error
                     self._report()
+                    if isinstance(error, DecodingFailed):
+                        # Walsenders of all versions so far can fail at decoding a transaction that
+                        # is still open and rolls back DDL in a savepoint. After its commit they can.
+                        self._in_progress = InProgress.WITHHELD
                     if not mends_with_time(error):
                         raise
                     wait = back_off.next_seconds()
@@ -85,13 +93,17 @@ class Capture:
                     self._stop.wait(wait)
         finally:
             self._connected = False
-            self._report()
+            with suppress(OSError, LogError):  # the last words of a process whose disk may be gone
+                self._report()
             self._writer.close()
 
     def _follow(self, watch: MembershipWatch, back_off: BackOff) -> None:
         """One connection, from start to end."""
         stream = SlotStream(
-            self._source.url, self._subscription.slot, self._subscription.publications
+            self._source.url,
+            self._subscription.slot,
+            self._subscription.publications,
+            self._in_progress,
         )
         assembler = Assembler(self._writer)
         try:
@@ -151,7 +163,10 @@ class Capture:
         stream.acknowledge(assembler.received_lsn, self._acknowledged_lsn, request_reply=False)
         fault_point("capture.after_acknowledge")
         self._transaction_count = assembler.transaction_count
-        self._writer.discard_before(self._delivered_lsn())
+        delivered_lsn = self._delivered_lsn()
+        if self._log_is_full and delivered_lsn >= self._writer.durable_lsn:
+            self._writer.begin_segment()  # so that the last one can go as well
+        self._writer.discard_before(delivered_lsn)
         self._watch_size()
         self._report()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.errors import PenstockError, RunError
@@ -16,7 +17,7 @@ from penstock.log.reader import LogReader
 from penstock.lsn import Lsn
 from penstock.run.retry import BackOff, mends_with_time
 from penstock.sinks.sink import Batch
-from penstock.spark.jobs import run_job
+from penstock.spark.jobs import Span, run_job
 from penstock.table import TableName
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ class Delivery:
         self._batch_number = 0
         self._tables: set[TableName] = set()
         self._table_waits: dict[TableName, tuple[float, BackOff]] = {}
+        self._tried: set[TableName] = set()
         self._reported_at = 0.0
         self._has_news = False
         self._committed_at = 0
@@ -78,6 +80,10 @@ class Delivery:
     def stopped_tables(self) -> dict[TableName, str]:
         """Tables that wait, and why."""
         return {table: stopped.error for table, stopped in self._sink.stopped.items()}
+
+    def has_caught_up(self, lsn: Lsn) -> bool:
+        """Whether all that can be delivered up to a position is; stopped tables were tried again."""
+        return self.delivered_lsn >= lsn and self._tried.issuperset(self._sink.stopped)
 
     def run(self) -> None:
         """Deliver until stopped. Faults that time mends are waited out.
@@ -172,7 +178,8 @@ class Delivery:
             return []  # nothing but commits and marks: only the position moves
         began = time.perf_counter()
         worker = self._sink.worker(batch, None if only is None else {only})
-        receipts = run_job(self._context, worker, slices, batch.after_lsn, self._parallel)
+        span = Span(batch.after_lsn, batch.end_lsn)
+        receipts = run_job(self._context, worker, slices, span, self._parallel)
         self._add_seconds("job", time.perf_counter() - began)
         for receipt in receipts:
             for part, seconds in receipt.seconds.items():
@@ -205,6 +212,7 @@ class Delivery:
             except PenstockError as error:
                 if mends_with_time(error):
                     raise
+                self._tried.add(table)
                 self._sink.restate_failure(table, error)
                 self._table_waits[table] = (
                     time.monotonic() + back_off.next_seconds(),
@@ -225,8 +233,9 @@ class Delivery:
                         str(table),
                         "nothing; the slot sends the rest again",
                     )
-                slices = [ref for ref in slices if ref.head.end_lsn <= self.delivered_lsn]
+                # A slice may go on after where the others are, if the log was captured anew.
                 batch = self._batch(position, slices)
+                batch = replace(batch, end_lsn=min(batch.end_lsn, self.delivered_lsn))
                 receipts = self._run_job(batch, slices, table) if table in batch.tables else []
                 self._sink.commit_table(table, batch, receipts)
                 position = batch.end_lsn

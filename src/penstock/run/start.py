@@ -104,7 +104,7 @@ class PositionCheck:
                 raise PositionMissing(
                     f"the slot stands at {started.start_lsn}, but the sink holds no position",
                     f"sink {sink.name}",
-                    "penstock teardown and init to begin anew, or restore schema penstock at the target",
+                    "penstock teardown and init to begin anew, or put the sink's own position back",
                 )
             sink.begin({key: str(value) for key, value in asdict(started.identity).items()}, first)
             return first

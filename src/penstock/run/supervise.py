@@ -143,7 +143,7 @@ def _watch(
         for thread in threads:
             thread.raise_if_failed()
         if target_lsn is not None and all(
-            thread.loop.delivered_lsn >= target_lsn for thread in threads
+            thread.loop.has_caught_up(target_lsn) for thread in threads
         ):
             return
 

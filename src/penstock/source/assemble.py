@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 SLICE_BYTES = 8 * 1024 * 1024
 # Rows can be tiny; a task's arrays grow with their number.
 SLICE_MESSAGES = 100_000
+# What a streamed transaction may keep in memory between two blocks of it.
+_KEPT_BYTES = 256 * 1024
 
 
 def _is_full(buffer: SliceBuffer) -> bool:
@@ -116,7 +118,7 @@ class Assembler:
         elif kind == STREAM_START:
             self._start_stream(parse_stream_start(message))
         elif kind == STREAM_STOP:
-            self._current, self._current_xid = self._main, 0
+            self._stop_stream()
         elif kind == STREAM_COMMIT:
             self._commit_streamed(message)
         elif kind == STREAM_ABORT:
@@ -237,6 +239,12 @@ class Assembler:
         )
         buffer.row_count += row_count
         buffer.part_count += 1
+
+    def _stop_stream(self) -> None:
+        # Many transactions may be open at once; what waits in memory is little for each.
+        if len(self._current.data) >= _KEPT_BYTES and self._current_xid in self._streamed:
+            self._spool_part(self._streamed[self._current_xid])
+        self._current, self._current_xid = self._main, 0
 
     def _start_stream(self, xid: int) -> None:
         if xid not in self._streamed:

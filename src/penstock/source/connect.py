@@ -16,7 +16,7 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
 from penstock.dsn import Dsn, connect
-from penstock.errors import PenstockError, SourceError, SourceLoginRefused
+from penstock.errors import DecodingFailed, PenstockError, SourceError, SourceLoginRefused
 from penstock.source.refusals import NO_STATE, REFUSALS, Refusal
 
 if TYPE_CHECKING:
@@ -94,6 +94,8 @@ def _unnamed(error: psycopg.Error, text: str, where: Dsn | Connection, place: st
         if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
             return SourceError(_join("no connection", said), place, _WAIT)
         return PenstockError(f"unexpected {type(error).__name__}", place, _DEFECT)
+    if error.sqlstate == "XX000":
+        return DecodingFailed(_join("the server failed inside (XX000)", said), place, _WAIT)
     if error.sqlstate.startswith(_CLASSES_THAT_PASS):
         return SourceError(_join(f"the server gave up ({error.sqlstate})", said), place, _WAIT)
     kind = f"the server refused a statement ({error.sqlstate} {type(error).__name__})"

@@ -57,6 +57,7 @@ SELECT i.indisprimary AS is_primary, i.indisreplident AS is_identity,
        (i.indkey::int2[])[0:i.indnkeyatts - 1] AS numbers
 FROM pg_index i
 WHERE i.indrelid = %s AND (i.indisprimary OR i.indisreplident) AND i.indisvalid
+  AND i.indimmediate -- a deferrable key may hold a value twice between two rows of one UPDATE
 """
 
 # Every type that the columns need, however deep: array elements, bases of domains, fields of

@@ -6,10 +6,11 @@ https://www.postgresql.org/docs/current/protocol-replication.html
 
 from __future__ import annotations
 
+import enum
 import select
 import struct
 import time
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import psycopg
 from psycopg import pq
@@ -38,6 +39,16 @@ _EPOCH_2000 = 946_684_800
 _SHUTDOWN_REQUESTS = 5
 _SHUTDOWN_SECONDS = 2.0
 
+# The server begins to answer at once, or is being restarted.
+_ANSWER_SECONDS = 30.0
+
+
+class InProgress(enum.Enum):
+    """When a large transaction is sent: before it commits, or after."""
+
+    STREAMED = "on"
+    WITHHELD = "off"
+
 
 class ServerShutsDown(psycopg.OperationalError):
     """The server waits for us in order to end."""
@@ -53,10 +64,14 @@ class Messages(Protocol):
 class SlotStream:
     """One replication connection, streaming one slot."""
 
-    def __init__(self, dsn: Dsn, slot: str, publications: Sequence[str]) -> None:
+    def __init__(
+        self, dsn: Dsn, slot: str, publications: Sequence[str], in_progress: InProgress
+    ) -> None:
         self._dsn = dsn
+        self._in_progress = in_progress
         self._slot = slot
         self._publications = publications
+        self._connection: psycopg.Connection[Any] | None = None
         self._pgconn: pq.abc.PGconn | None = None
         self._requests: list[float] = []
         self.server_end_lsn = Lsn(0)
@@ -70,19 +85,29 @@ class SlotStream:
             SourceError: or one of its kinds; what mends it depends on the kind.
         """
         conninfo = self._dsn.for_values("penstock capture", replication="database")
-        pgconn = pq.PGconn.connect(conninfo.encode())
         try:
-            if pgconn.status != pq.ConnStatus.OK:
-                message = pgconn.error_message.decode("utf-8", "replace")
-                raise psycopg.OperationalError(message.strip())
-            result = pgconn.exec_(self._start_command(start_lsn))
-            if result.status != pq.ExecStatus.COPY_BOTH:
-                raise error_from_result(result)
+            self._connection = psycopg.connect(conninfo, autocommit=True)
+            self._pgconn = self._connection.pgconn
+            self._pgconn.nonblocking = 1
+            self._ask(self._pgconn, self._start_command(start_lsn))
         except psycopg.Error as error:
-            pgconn.finish()
-            raise classify_source_error(error, self._dsn) from error
-        pgconn.nonblocking = 1
-        self._pgconn = pgconn
+            self.close()
+            raise classify_source_error(error, self._dsn, self._slot) from None
+
+    def _ask(self, pgconn: pq.abc.PGconn, command: bytes) -> None:
+        """Send a command that begins a COPY_BOTH, without blocking other threads meanwhile."""
+        pgconn.send_query(command)
+        while pgconn.flush():
+            select.select([], [pgconn.socket], [], 1.0)
+        deadline = time.monotonic() + _ANSWER_SECONDS
+        while pgconn.is_busy():
+            if time.monotonic() > deadline:
+                raise psycopg.OperationalError("no answer to START_REPLICATION")
+            if select.select([pgconn.socket], [], [], 1.0)[0]:
+                pgconn.consume_input()
+        result = pgconn.get_result()
+        if result is None or result.status != pq.ExecStatus.COPY_BOTH:
+            raise error_from_result(result) if result else psycopg.OperationalError("no answer")
 
     def _start_command(self, start_lsn: Lsn) -> bytes:
         # Prepared transactions come at COMMIT PREPARED, as ordinary ones: the slot does not ask for
@@ -92,7 +117,7 @@ class SlotStream:
             "proto_version": "2",
             "publication_names": names,
             "messages": "true",
-            "streaming": "on",
+            "streaming": self._in_progress.value,
         }
         written = ", ".join(f"{key} '{value}'" for key, value in options.items())
         return f'START_REPLICATION SLOT "{self._slot}" LOGICAL {start_lsn} ({written})'.encode()
@@ -110,7 +135,7 @@ class SlotStream:
                 pgconn.consume_input()
                 count = self._drain(pgconn, messages)
         except psycopg.Error as error:
-            raise classify_source_error(error, self._dsn) from error
+            raise classify_source_error(error, self._dsn) from None
         return count
 
     def _connected(self) -> pq.abc.PGconn:
@@ -170,11 +195,11 @@ class SlotStream:
             pgconn.put_copy_data(status)
             pgconn.flush()
         except psycopg.Error as error:
-            raise classify_source_error(error, self._dsn) from error
+            raise classify_source_error(error, self._dsn) from None
         self.reply_due = False
 
     def close(self) -> None:
         """Hang up; the server keeps the slot."""
-        if self._pgconn is not None:
-            self._pgconn.finish()
-            self._pgconn = None
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = self._pgconn = None

@@ -11,7 +11,7 @@ import logging
 import re
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -34,11 +34,18 @@ _log = logging.getLogger(__name__)
 _CHUNK_BYTES = 8 * 1024 * 1024
 
 
+class Span(NamedTuple):
+    """Which transactions of the slices are meant: those that end after one LSN, up to another."""
+
+    after_lsn: int
+    until_lsn: int
+
+
 def run_job(
     context: SparkContext,
     worker: Worker,
     slices: Sequence[SliceRef],
-    after_lsn: int,
+    span: Span,
     parallel: int,
 ) -> list[Receipt]:
     """Run one Spark job over the slices; the receipts in the slices' order.
@@ -52,7 +59,7 @@ def run_job(
     work = [(number, task) for number, task in enumerate(tasks)]
     try:
         rdd = context.parallelize(work, max(1, len(work)))
-        return list(rdd.mapPartitions(partial(_run_tasks, worker, after_lsn)).collect())
+        return list(rdd.mapPartitions(partial(_run_tasks, worker, span)).collect())
     except Exception as error:
         if isinstance(error, PenstockError):
             raise
@@ -105,14 +112,14 @@ def share_out(chunks: list[list[SliceRef]], parallel: int) -> list[list[list[Sli
 
 
 def _run_tasks(
-    worker: Worker, after_lsn: int, work: Iterator[tuple[int, list[list[SliceRef]]]]
+    worker: Worker, span: Span, work: Iterator[tuple[int, list[list[SliceRef]]]]
 ) -> Iterator[Receipt]:
     """Runs in a Spark task."""
     for number, chunks in work:
-        yield run_task(worker, after_lsn, number, chunks)
+        yield run_task(worker, span, number, chunks)
 
 
-def run_task(worker: Worker, after_lsn: int, number: int, chunks: list[list[SliceRef]]) -> Receipt:
+def run_task(worker: Worker, span: Span, number: int, chunks: list[list[SliceRef]]) -> Receipt:
     """What one task does; also runs without Spark, in a test or in another loop."""
     seconds = {"read": 0.0, "decode": 0.0, "stage": 0.0}
     cpu_began = time.process_time()
@@ -121,7 +128,7 @@ def run_task(worker: Worker, after_lsn: int, number: int, chunks: list[list[Slic
         began = time.perf_counter()
         data, lengths, transaction = _read(chunk)
         read = time.perf_counter()
-        pieces: list[Piece] = decode(data, lengths, transaction, after_lsn)
+        pieces: list[Piece] = decode(data, lengths, transaction, *span)
         decoded = time.perf_counter()
         job.take(pieces)
         seconds["read"] += read - began

@@ -47,7 +47,9 @@ def start_session(name: str, options: SparkOptions, log_path: Path | None = None
     """
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    if options.master.startswith("local"):
+        # Spark asks the host's name for its address, which fails on a machine without a network.
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ["JAVA_HOME"] = str(java_home())
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession

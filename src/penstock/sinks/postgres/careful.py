@@ -9,6 +9,10 @@ from psycopg import sql
 
 from penstock.errors import PenstockError, RowRefused, TargetTableMissing, TargetTableUnfit
 from penstock.sinks.postgres import merge
+from penstock.sinks.postgres.connect import is_about_table
+from penstock.sinks.postgres.copytext import plain_text
+from penstock.sinks.postgres.statements import Statements
+from penstock.sinks.postgres.worker import refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,6 +23,10 @@ if TYPE_CHECKING:
 
     Cursor = psycopg.Cursor[Any]
     Way = Callable[[Cursor, TablePlan, StagedStep, sql.Identifier, OnConflict], None]
+
+
+# Rows that change places: writing them anew may help.
+_IN_THE_WAY = (psycopg.errors.UniqueViolation, psycopg.errors.ExclusionViolation)
 
 
 class _Undo(Exception):
@@ -42,34 +50,49 @@ def merge_table(
         psycopg.OperationalError: the connection or the server, not the table.
     """
     second: Way = merge.rewrite if replica_role else merge.upsert
-    error: Exception | None = None
+    error: psycopg.Error | None = None
     way: Way = merge.apply
     at = 0
     for way in (merge.apply, second):
         at = 0
         try:
             with cursor.connection.transaction():
-                stages.load(cursor, steps)
+                for step in steps:
+                    _load(cursor, plan, step, stages)
                 for at, step in enumerate(steps):  # noqa: B007
                     way(cursor, plan, step, stages.place_of(step), conflict)
         except RowRefused as refused:
             return refused
-        except psycopg.OperationalError:
-            raise
+        except merge.IdentityInTheWay as in_the_way:
+            unfit: PenstockError = in_the_way.why
         except psycopg.Error as refused_by_server:
+            if not is_about_table(refused_by_server):
+                raise
             error = refused_by_server
-            if not isinstance(error, psycopg.errors.UniqueViolation):
+            if not isinstance(error, _IN_THE_WAY):
                 break
         else:
             return None
-    assert isinstance(error, psycopg.Error)
+    if error is None:
+        return unfit
     place = _blame(cursor, plan, steps, at, stages, conflict, way) if _has_culprit(error) else None
-    return _explain(error, plan, place)
+    return explain(error, plan, place)
+
+
+def _load(cursor: Cursor, plan: TablePlan, step: StagedStep, stages: Stages) -> None:
+    """Put the rows that the step brings along where the merge finds them."""
+    try:
+        stages.load(cursor, [step])
+    except psycopg.DataError as error:
+        lines = (step.inline or b"").split(b"\n")
+        raise refusal(
+            error, plan, step, lambda column, line: plain_text(lines[line].split(b"\t")[column])
+        ) from None
 
 
 def _has_culprit(error: psycopg.Error) -> bool:
     """Data exceptions and constraint violations are about one row; the rest is about the table."""
-    return (error.sqlstate or "")[:2] in ("22", "23", "P0")
+    return (error.sqlstate or "")[:2] in ("21", "22", "23", "44", "54", "P0")
 
 
 def _blame(
@@ -95,26 +118,29 @@ def _blame(
                 if earlier.inline is not None:
                     stages.load(cursor, [earlier])
                 way(cursor, plan, earlier, stages.place_of(earlier), conflict)
-            cursor.execute(sql.SQL("SELECT ctid::text FROM {} ORDER BY ctid").format(stage))
+            # s.ctid: a bare one would be the text, in whose order 10 comes before 9.
+            cursor.execute(sql.SQL("SELECT ctid::text FROM {} s ORDER BY s.ctid").format(stage))
             places = [row[0] for row in cursor.fetchall()]
-            least, most = (
-                0,
-                len(places),
-            )  # the first `most` rows are refused, the first `least` pass
+            # The first `most` rows are refused, the first `least` pass.
+            least, most = 0, len(places)
             while most - least > 1:
                 middle = (least + most) // 2
                 if _passes(cursor, plan, step, stage, conflict, way, places[middle]):
                     least = middle
                 else:
                     most = middle
-            build = merge.Statements(plan, step, stage)
+            build = Statements(plan, step, stage)
             row = cursor.execute(build.key_at(places[most - 1])).fetchone() if places else None
             found = f"key ({', '.join(row)})" if row is not None else None
             raise _Undo  # noqa: TRY301
     except _Undo:
         return found
-    except (psycopg.DataError, psycopg.IntegrityError, psycopg.ProgrammingError, RowRefused):
-        return None  # other rows are refused on the way there; the table's error stands by itself
+    except psycopg.Error as error:
+        if not is_about_table(error):
+            raise
+    except (RowRefused, merge.IdentityInTheWay):
+        pass
+    return None  # other rows are refused on the way there; the table's error stands by itself
 
 
 def _passes(
@@ -136,13 +162,15 @@ def _passes(
             raise _Undo  # noqa: TRY301
     except _Undo:
         return True
-    except psycopg.OperationalError:
-        raise
-    except (psycopg.Error, RowRefused):
-        return False
+    except psycopg.Error as error:
+        if not is_about_table(error):
+            raise
+    except (RowRefused, merge.IdentityInTheWay):
+        pass
+    return False
 
 
-def _explain(error: psycopg.Error, plan: TablePlan, place: str | None) -> PenstockError:
+def explain(error: psycopg.Error, plan: TablePlan, place: str | None = None) -> PenstockError:
     """Name constraint, column and key; never a value."""
     where = f"{plan.source} {place}" if place else str(plan.source)
     state = error.sqlstate or ""
@@ -153,7 +181,7 @@ def _explain(error: psycopg.Error, plan: TablePlan, place: str | None) -> Pensto
             f"create {plan.target} again; its changes wait in the log",
         )
     if state[:2] in ("42", "0A", "55"):
-        what = error.diag.message_primary if state[:2] == "42" else type(error).__name__
+        what = type(error).__name__ if state[:2] == "0A" else error.diag.message_primary
         return TargetTableUnfit(
             f"the target table {plan.target} does not fit: {what}",
             where,

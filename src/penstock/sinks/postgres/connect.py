@@ -17,6 +17,11 @@ from penstock.errors import (
 if TYPE_CHECKING:
     Connection = psycopg.Connection[Any]
 
+# What one table may suffer without harm to the rest: its rows, constraints, columns and privileges,
+# an index that cannot hold a value, a publication that wants a replica identity.
+_CLASSES_OF_ONE_TABLE = ("21", "22", "23", "2F", "42", "44", "54", "0A", "P0")
+_STATES_OF_ONE_TABLE = ("55000",)
+
 _WAIT = "nothing, penstock tries again; check that the target is up and reachable"
 
 
@@ -66,3 +71,12 @@ def classify_target_error(error: psycopg.Error, dsn: Dsn) -> PenstockError:
         where,
         "report this: it is a defect of penstock",
     )
+
+
+def is_about_table(error: psycopg.Error) -> bool:
+    """Whether one table is to blame, and not the connection or the server.
+
+    By SQLSTATE: psycopg calls an index row that is too long an OperationalError, for one.
+    """
+    state = error.sqlstate or ""
+    return state[:2] in _CLASSES_OF_ONE_TABLE or state in _STATES_OF_ONE_TABLE

@@ -5,6 +5,7 @@ https://www.postgresql.org/docs/current/sql-copy.html, "Text Format"
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -55,3 +56,14 @@ def _escape(column: pa.Array) -> pa.Array:
         if plain in raw:
             column = pc.replace_substring(column, pattern=plain, replacement=escaped)
     return column
+
+
+_ESCAPED = re.compile(rb"\\(.)", re.DOTALL)
+_PLAIN = {escaped[1:]: plain for plain, escaped in _ESCAPES}
+
+
+def plain_text(cell: bytes) -> str:
+    """One value of a line, as a person reads it."""
+    if cell == b"\\N":
+        return "NULL"
+    return _ESCAPED.sub(lambda match: _PLAIN[match[1]], cell).decode("utf-8", "replace")

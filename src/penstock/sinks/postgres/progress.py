@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 from psycopg.types.json import Jsonb
@@ -40,6 +41,7 @@ CREATE TABLE IF NOT EXISTS penstock.tables (
     state text NOT NULL,
     delivered_lsn pg_lsn,
     error text,
+    filled boolean NOT NULL DEFAULT false,
     changed_at timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (pipeline, source, schema_name, table_name)
 );
@@ -47,6 +49,23 @@ CREATE TABLE IF NOT EXISTS penstock.tables (
 
 # Microseconds since 2000-01-01 are exact as an interval; as a float they would not be.
 _COMMITTED_AT = "timestamptz '2000-01-01 00:00:00+00' + %s * interval '1 microsecond'"
+
+
+# Only ours: the number may be another backend's by now.
+_END_PREDECESSOR = (
+    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+    " WHERE pid = %s AND usename = current_user AND application_name = 'penstock deliver'"
+)
+
+# A predecessor that has just ended may take a moment to let go.
+_CLAIM_PATIENCE_SECONDS = 5.0
+
+
+def _try_lock(connection: Connection, key: str) -> bool:
+    row = connection.execute(
+        "SELECT pg_try_advisory_lock(hashtextextended(%s, 0))", (key,)
+    ).fetchone()
+    return row is not None and bool(row[0])
 
 
 class Progress:
@@ -69,17 +88,24 @@ class Progress:
             connection.execute("SELECT pg_advisory_xact_lock(hashtextextended('penstock', 0))")
             connection.execute(SCHEMA)
 
-    def claim(self, connection: Connection, place: str) -> None:
+    def claim(self, connection: Connection, place: str, predecessor: int | None = None) -> None:
         """Hold this pipeline at this target as long as the connection lives.
+
+        Args:
+            predecessor: the backend of a connection that this process has given up. Where the
+                network is gone the server may not know that yet, so it is told.
 
         Raises:
             SecondInstance: another session holds it.
         """
         key = f"penstock {self.pipeline} {self.source}"
-        row = connection.execute(
-            "SELECT pg_try_advisory_lock(hashtextextended(%s, 0))", (key,)
-        ).fetchone()
-        if row is None or not row[0]:
+        deadline = time.monotonic() + _CLAIM_PATIENCE_SECONDS
+        while not _try_lock(connection, key):
+            if time.monotonic() < deadline:
+                if predecessor is not None:
+                    connection.execute(_END_PREDECESSOR, (predecessor,))
+                time.sleep(0.05)
+                continue
             holder = connection.execute(
                 "SELECT a.pid, a.client_addr, a.backend_start::timestamptz(0) FROM pg_locks l"
                 " JOIN pg_stat_activity a USING (pid)"
@@ -140,11 +166,13 @@ class Progress:
             )
 
     def note_tables(self, cursor: psycopg.Cursor[Any], tables: list[TableName]) -> None:
-        """List tables that have begun to stream."""
+        """List tables that have got their first rows."""
         for table in tables:
             cursor.execute(
-                "INSERT INTO penstock.tables (pipeline, source, schema_name, table_name, state)"
-                " VALUES (%s, %s, %s, %s, 'streaming') ON CONFLICT DO NOTHING",
+                "INSERT INTO penstock.tables"
+                " (pipeline, source, schema_name, table_name, state, filled)"
+                " VALUES (%s, %s, %s, %s, 'streaming', true)"
+                " ON CONFLICT (pipeline, source, schema_name, table_name) DO UPDATE SET filled = true",
                 (self.pipeline, self.source, *table),
             )
 
@@ -167,7 +195,8 @@ class Progress:
     ) -> None:
         """Move a stopped table's own position."""
         cursor.execute(
-            "UPDATE penstock.tables SET delivered_lsn = %s::pg_lsn WHERE pipeline = %s"
+            "UPDATE penstock.tables SET delivered_lsn = %s::pg_lsn, filled = true"
+            " WHERE pipeline = %s"
             " AND source = %s AND schema_name = %s AND table_name = %s AND delivered_lsn = %s::pg_lsn",
             (str(end), self.pipeline, self.source, *table, str(after)),
         )
@@ -186,6 +215,15 @@ class Progress:
             " AND table_name = %s",
             (self.pipeline, self.source, *table),
         )
+
+    def read_filled(self, connection: Connection) -> set[TableName]:
+        """The tables that have got rows: one of them that is missing was dropped by somebody."""
+        rows = connection.execute(
+            "SELECT schema_name, table_name FROM penstock.tables"
+            " WHERE pipeline = %s AND source = %s AND filled",
+            (self.pipeline, self.source),
+        )
+        return {TableName(schema, name) for schema, name in rows}
 
     def read_tables(
         self, connection: Connection

@@ -11,16 +11,28 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import psycopg
-from psycopg import sql
 
-from penstock.errors import PenstockError, Remedy, RowRefused, SinkError, SinkTooOld, error_classes
+from penstock.errors import (
+    PenstockError,
+    Remedy,
+    RowRefused,
+    SinkError,
+    SinkTooOld,
+    TargetTableUnfit,
+    error_classes,
+)
 from penstock.failpoints import fault_point
 from penstock.sinks.postgres import merge
-from penstock.sinks.postgres.careful import merge_table
-from penstock.sinks.postgres.connect import classify_target_error, connect_target
+from penstock.sinks.postgres.careful import explain, merge_table
+from penstock.sinks.postgres.connect import (
+    classify_target_error,
+    connect_target,
+    is_about_table,
+)
+from penstock.sinks.postgres.order import parents_first
 from penstock.sinks.postgres.progress import Progress
 from penstock.sinks.postgres.stages import Stages, drop_orphans, stage_prefix
-from penstock.sinks.postgres.target import plan_table, rank_tables
+from penstock.sinks.postgres.target import plan_table, rank_tables, target_name
 from penstock.sinks.postgres.worker import PostgresWorker
 from penstock.sinks.sink import StoppedTable, StoredPosition
 
@@ -61,6 +73,8 @@ class PostgresSink:
         self._connection: psycopg.Connection[Any] | None = None
         self._planning: psycopg.Connection[Any] | None = None
         self._stages = Stages()
+        self._filled: set[TableName] = set()
+        self._backend: int | None = None
         self._replica_role = False
         self._stage_prefix = stage_prefix(pipeline, source)
 
@@ -74,11 +88,13 @@ class PostgresSink:
         try:
             self._require_version(connection)
             self._progress.create(connection)
-            self._progress.claim(connection, str(dsn))
+            self._progress.claim(connection, str(dsn), self._backend)
+            self._backend = connection.info.backend_pid
             self._replica_role = _set_replica_role(connection)
             drop_orphans(connection, self._stage_prefix)
             found = self._progress.read(connection)
             tables = self._progress.read_tables(connection)
+            self._filled = self._progress.read_filled(connection)
         except psycopg.Error as error:
             raise classify_target_error(error, dsn) from None
         self.stopped = {table: stopped for table, (_, stopped) in tables.items() if stopped}
@@ -98,7 +114,7 @@ class PostgresSink:
         if only is None:
             passed_over |= set(self.stopped)
         plans: dict[TableName, TablePlan] = {}
-        for table in wanted - passed_over:
+        for table in sorted(wanted - passed_over):
             try:
                 plans[table] = self._plan(table)
             except SinkError as error:
@@ -113,7 +129,7 @@ class PostgresSink:
 
     def commit(self, batch: Batch, receipts: Sequence[Receipt]) -> None:
         """Merge, move the position, commit; table by table if all at once does not work."""
-        steps = [step for receipt in receipts for step in receipt.content.steps]
+        staged = [step for receipt in receipts for step in receipt.content.steps]
         refused = {
             entry.table: _error_of(entry)
             for receipt in receipts
@@ -122,7 +138,7 @@ class PostgresSink:
         refused |= self._unplanned.pop(batch.number, {})
         refused = {table: why for table, why in refused.items() if table not in self.stopped}
         # A table may have stopped after this batch was staged: its changes wait in the log.
-        steps = [step for step in steps if step.table not in self.stopped]
+        steps = [step for step in staged if step.table not in self.stopped]
         change_count = sum(receipt.change_count for receipt in receipts)
         connection = self._connected()
         fault_point("deliver.after_job")
@@ -132,41 +148,60 @@ class PostgresSink:
                     self._commit_by_table(batch, steps, change_count, refused)
                 else:
                     self._commit_at_once(batch, steps, change_count)
-            except (psycopg.Error, RowRefused) as error:
-                if refused or not _is_about_rows(error):
+            except (psycopg.Error, RowRefused, merge.IdentityInTheWay) as error:
+                if refused or (isinstance(error, psycopg.Error) and not is_about_table(error)):
                     raise
                 self._commit_by_table(batch, steps, change_count, {})
             fault_point("deliver.after_commit")
             self.change_count += change_count
-            self._stages.drop_staged(connection, steps)
+            self._stages.drop_staged(connection, staged)
         except psycopg.Error as error:
             raise classify_target_error(error, self._options.url) from None
 
     def commit_table(self, table: TableName, batch: Batch, receipts: Sequence[Receipt]) -> None:
         """Catch up with a stopped table."""
         steps = [step for receipt in receipts for step in receipt.content.steps]
-        for receipt in receipts:
-            for entry in receipt.content.refused:
-                raise _error_of(entry)
         connection = self._connected()
         try:
-            self._stages.prepare(connection, steps)
-            with connection.transaction(), connection.cursor() as cursor:
-                failure = merge_table(
-                    cursor,
-                    self._plan(table),
-                    steps,
-                    self._stages,
-                    self._options.on_conflict,
-                    replica_role=self._replica_role,
-                )
-                if failure is not None:
-                    raise failure
-                self._progress.advance_table(cursor, table, batch.after_lsn, batch.end_lsn)
-            self._stages.drop_staged(connection, steps)
+            try:
+                for receipt in receipts:
+                    for entry in receipt.content.refused:
+                        raise _error_of(entry)
+                self._merge_stopped(connection, table, batch, steps)
+            except SinkError:
+                self.forget_plan(table)
+                self._stages.drop_temporary(connection)
+                raise
+            finally:
+                if not connection.closed:
+                    self._stages.drop_staged(connection, steps)
         except psycopg.Error as error:
             raise classify_target_error(error, self._options.url) from None
+        self._filled.add(table)
         self.stopped[table] = StoppedTable(batch.end_lsn, self.stopped[table].error)
+
+    def _merge_stopped(
+        self,
+        connection: psycopg.Connection[Any],
+        table: TableName,
+        batch: Batch,
+        steps: list[StagedStep],
+    ) -> None:
+        plan = self._plan(table)
+        for error in self._stages.prepare(connection, steps).values():
+            raise explain(error, plan)
+        with connection.transaction(), connection.cursor() as cursor:
+            failure = merge_table(
+                cursor,
+                plan,
+                steps,
+                self._stages,
+                self._options.on_conflict,
+                replica_role=self._replica_role,
+            )
+            if failure is not None:
+                raise failure
+            self._progress.advance_table(cursor, table, batch.after_lsn, batch.end_lsn)
 
     def resume_table(self, table: TableName) -> None:
         """Let the table flow with the others again."""
@@ -208,15 +243,16 @@ class PostgresSink:
 
     def _commit_at_once(self, batch: Batch, steps: list[StagedStep], change_count: int) -> None:
         connection = self._connected()
-        self._stages.prepare(connection, steps)
+        for error in self._stages.prepare(connection, steps).values():
+            raise error
+        new = self._unlisted(steps)
         with connection.transaction(), connection.cursor() as cursor:
             self._stages.load(cursor, steps)
-            for step, stage in self._in_order(steps):
-                merge.apply(cursor, self._plans[step.table], step, stage, self._options.on_conflict)
-                fault_point("deliver.between_steps")
+            self._merge(cursor, steps)
             self._progress.advance(cursor, batch, change_count)
-            self._progress.note_tables(cursor, self._unlisted(steps))
+            self._progress.note_tables(cursor, new)
             fault_point("deliver.before_commit")
+        self._filled.update(new)
 
     def _commit_by_table(
         self,
@@ -228,7 +264,8 @@ class PostgresSink:
         """Give each table a savepoint; one that fails stops, the others are delivered."""
         connection = self._connected()
         failures = dict(refused)
-        self._stages.prepare(connection, steps)
+        for table, unstaged in self._stages.prepare(connection, steps).items():
+            failures.setdefault(table, explain(unstaged, self._plans[table]))
         with connection.transaction(), connection.cursor() as cursor:
             tables = dict.fromkeys(step.table for step in steps)
             for table in sorted(tables, key=lambda name: self._plans[name].rank):
@@ -247,19 +284,34 @@ class PostgresSink:
             for table, error in failures.items():
                 self._progress.stop_table(cursor, table, StoppedTable(batch.after_lsn, str(error)))
             self._progress.advance(cursor, batch, change_count)
+            new = [table for table in self._unlisted(steps) if table not in failures]
+            self._progress.note_tables(cursor, new)
             fault_point("deliver.before_commit")
+        self._filled.update(new)
+        if failures:
+            self._stages.drop_temporary(connection)
         for table, error in failures.items():
             self.stopped[table] = StoppedTable(batch.after_lsn, str(error))
             self.forget_plan(table)
             _log.error("%s stops, the other tables go on: %s", table, error)
 
-    def _in_order(self, steps: list[StagedStep]) -> list[tuple[StagedStep, sql.Identifier]]:
-        staged = [(step, self._stages.place_of(step)) for step in steps]
-        if self._replica_role:
-            return staged
-        # Foreign keys are checked: parents first. Deletes run child first through rank as well,
-        # within `careful`, when this order is refused.
-        return sorted(staged, key=lambda pair: self._plans[pair[0].table].rank)
+    def _merge(self, cursor: psycopg.Cursor[Any], steps: list[StagedStep]) -> None:
+        """Merge the steps of all tables the quick way."""
+        conflict = self._options.on_conflict
+        parts = (
+            ((step, "all") for step in steps)
+            if self._replica_role
+            else parents_first(steps, lambda table: self._plans[table].rank)
+        )
+        for step, part in parts:
+            plan, stage = self._plans[step.table], self._stages.place_of(step)
+            if part == "take":
+                merge.take(cursor, plan, step, stage)
+            elif part == "put":
+                merge.put(cursor, plan, step, stage, conflict)
+            else:
+                merge.apply(cursor, plan, step, stage, conflict)
+            fault_point("deliver.between_steps")
 
     def _plan(self, table: TableName) -> TablePlan:
         now = time.monotonic()
@@ -267,11 +319,31 @@ class PostgresSink:
             # A connection of its own: another thread may be in the middle of a commit.
             connection = self._planning
             assert connection is not None
-            self._plans[table] = plan_table(connection, self._options, table, self._describe)
+            self._refuse_rival(table)
+            self._plans[table] = plan_table(
+                connection,
+                self._options,
+                table,
+                self._describe,
+                is_filled=table in self._filled,
+            )
             self._planned_at[table] = now
             if not self._replica_role:
                 self._rank(connection)
         return self._plans[table]
+
+    def _refuse_rival(self, table: TableName) -> None:
+        """Two source tables must not be mixed in one target table; the first one has it."""
+        if table in self._filled:
+            return
+        target = target_name(self._options, table)
+        for other in sorted({*self._plans, *self._filled} - {table}):
+            if target_name(self._options, other) == target:
+                raise TargetTableUnfit(
+                    f"{target} at the target already takes the rows of {other}",
+                    str(table),
+                    "set schema: same, or exclude one of the two tables",
+                )
 
     def _rank(self, connection: psycopg.Connection[Any]) -> None:
         for table, rank in rank_tables(connection, self._plans).items():
@@ -279,12 +351,8 @@ class PostgresSink:
             self._plans[table] = type(plan)(**{**plan.__dict__, "rank": rank})
 
     def _unlisted(self, steps: list[StagedStep]) -> list[TableName]:
-        listed = self._stages.listed
-        new = [
-            table for table in dict.fromkeys(step.table for step in steps) if table not in listed
-        ]
-        listed.update(new)
-        return new
+        tables = dict.fromkeys(step.table for step in steps)
+        return [table for table in tables if table not in self._filled]
 
     def _connected(self) -> psycopg.Connection[Any]:
         if self._connection is None:
@@ -310,24 +378,6 @@ def _set_replica_role(connection: psycopg.Connection[Any]) -> bool:
     except psycopg.errors.InsufficientPrivilege:
         return False
     return True
-
-
-def _is_about_rows(error: Exception) -> bool:
-    """Whether some table is to blame, and not the connection or the server."""
-    if not isinstance(error, psycopg.Error):
-        return True
-    return (error.sqlstate or "")[:2] in (
-        "21",
-        "22",
-        "23",
-        "42",
-        "44",
-        "0A",
-        "P0",
-        "55",
-        "2F",
-        "54",
-    )
 
 
 def _error_of(entry: RefusedTable) -> PenstockError:

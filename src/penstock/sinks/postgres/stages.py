@@ -6,13 +6,13 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 from psycopg import sql
 
+from penstock.sinks.postgres.connect import is_about_table
 from penstock.sinks.postgres.worker import copy_into
 
 if TYPE_CHECKING:
-    import psycopg
-
     from penstock.sinks.postgres.plan import StagedStep
     from penstock.table import TableName
 
@@ -27,20 +27,22 @@ class Stages:
     """Staging tables of one session."""
 
     def __init__(self) -> None:
-        self.listed: set[TableName] = set()
         self._temporary: dict[tuple[Shape, int], sql.Identifier] = {}
         self._places: dict[int, sql.Identifier] = {}
         self._made = 0
 
-    def prepare(self, connection: psycopg.Connection[Any], steps: list[StagedStep]) -> None:
-        """Have a temporary table for every step that brings its rows along. Outside a transaction."""
+    def prepare(
+        self, connection: psycopg.Connection[Any], steps: list[StagedStep]
+    ) -> dict[TableName, psycopg.Error]:
+        """Have a temporary table for every step that brings its rows along. Outside a transaction.
+
+        The answer tells the tables for which there can be none, such as one whose type is gone.
+        """
         self._places = {}
         taken: dict[Shape, int] = {}
+        failed: dict[TableName, psycopg.Error] = {}
         if len(self._temporary) > _MOST_TEMPORARY:
-            connection.execute(
-                sql.SQL("DROP TABLE {}").format(sql.SQL(", ").join(self._temporary.values()))
-            )
-            self._temporary.clear()
+            self.drop_temporary(connection)
         for step in steps:
             if step.stage_table is not None:
                 self._places[id(step)] = sql.Identifier("penstock", step.stage_table)
@@ -51,9 +53,28 @@ class Stages:
             shape = tuple(step.stage_columns)
             number = taken.get(shape, 0)
             taken[shape] = number + 1
-            if (shape, number) not in self._temporary:
-                self._temporary[shape, number] = self._make(connection, shape)
+            try:
+                if (shape, number) not in self._temporary:
+                    self._temporary[shape, number] = self._make(connection, shape)
+            except psycopg.Error as error:
+                if not is_about_table(error):
+                    raise
+                failed[step.table] = error
+                continue
             self._places[id(step)] = self._temporary[shape, number]
+        return failed
+
+    def drop_temporary(self, connection: psycopg.Connection[Any]) -> None:
+        """Make them anew when they are next needed: they may no longer be what they were.
+
+        They also stand in the way of a person who wants to drop a type.
+        """
+        for begin in range(0, len(self._temporary), _DROP_AT_ONCE):
+            tables = list(self._temporary.values())[begin : begin + _DROP_AT_ONCE]
+            connection.execute(
+                sql.SQL("DROP TABLE IF EXISTS {}").format(sql.SQL(", ").join(tables))
+            )
+        self._temporary.clear()
 
     def _make(self, connection: psycopg.Connection[Any], shape: Shape) -> sql.Identifier:
         self._made += 1

@@ -78,11 +78,13 @@ class Statements:
         ours = _row_text(self._cells)
         theirs = _row_text([sql.SQL("t.{}").format(name) for name in self._names])
         return sql.SQL(
-            "WITH gone AS MATERIALIZED (SELECT {ours} AS r, {copies} AS n FROM {stage} s WHERE {is_delete}),"
-            " found AS (SELECT t.ctid AS place, gone.n,"
+            "WITH gone AS MATERIALIZED"
+            " (SELECT {ours} AS r, sum({copies}) AS n FROM {stage} s WHERE {is_delete} GROUP BY 1),"
+            " found AS (SELECT t.tableoid AS part, t.ctid AS place, gone.n,"
             " row_number() OVER (PARTITION BY gone.r) AS number"
             " FROM {target} t JOIN gone ON {theirs} = gone.r)"
-            " DELETE FROM {target} t USING found WHERE t.ctid = found.place AND found.number <= found.n"
+            " DELETE FROM {target} t USING found WHERE t.tableoid = found.part"
+            " AND t.ctid = found.place AND found.number <= found.n"
         ).format(
             ours=ours,
             copies=copies,
@@ -101,9 +103,24 @@ class Statements:
             and (with_key or place not in self._step.key)
         ]
 
-    def has_update(self) -> bool:
-        """Whether any UPDATE statement has something to set."""
-        return any(self._settable(kept, with_key=False) for kept in self._step.unchanged)
+    def fixed_columns(self, *, with_key: bool) -> list[str]:
+        """The columns that an UPDATE may not set."""
+        return [
+            column.name
+            for place, column in enumerate(self._step.columns)
+            if not column.is_updatable and (with_key or place not in self._step.key)
+        ]
+
+    def first_fixed_difference(self) -> sql.Composed:
+        """A row where such a column would have to change."""
+        differs = sql.SQL(" OR ").join(
+            sql.SQL("t.{} IS DISTINCT FROM {}").format(self._names[place], self._cells[place])
+            for place, column in enumerate(self._step.columns)
+            if not column.is_updatable and place not in self._step.key
+        )
+        return sql.SQL("SELECT FROM {} t JOIN {} s ON {} WHERE {} AND ({}) LIMIT 1").format(
+            self._target, self._stage, self._same_key(), self._is("U"), differs
+        )
 
     def updates(self) -> list[sql.Composed]:
         """Change the rows that are there, leaving alone what is not known."""
@@ -221,18 +238,33 @@ class Statements:
             self._stage, self._target, self._is("I"), self._same_key()
         )
 
-    def forget_missing_updates(self) -> sql.Composed:
-        """Drop staged UPDATEs whose key is not there."""
-        return sql.SQL(
-            "DELETE FROM {} s WHERE {} AND NOT EXISTS (SELECT FROM {} t WHERE {})"
-        ).format(self._stage, self._is("U"), self._target, self._same_key())
+    def _is_missing(self) -> sql.Composed:
+        """UPDATEs and moves whose row is not at the target."""
+        found = self._same_old_key() if self._step.kind == "move" else self._same_key()
+        return sql.SQL("{} AND NOT EXISTS (SELECT FROM {} t WHERE {})").format(
+            self._is("U"), self._target, found
+        )
+
+    def forget_missing(self) -> sql.Composed:
+        """Drop staged UPDATEs and moves whose row is not there."""
+        return sql.SQL("DELETE FROM {} s WHERE {}").format(self._stage, self._is_missing())
+
+    def first_missing(self, *, only_incomplete: bool = False) -> sql.Composed:
+        """The key of an UPDATE or move whose row is not there, as texts `column=value`."""
+        incomplete = sql.SQL("s.g <> 0") if only_incomplete else _TRUE
+        return sql.SQL("SELECT {} FROM {} s WHERE {} AND {} LIMIT 1").format(
+            self._key_texts(), self._stage, incomplete, self._is_missing()
+        )
 
     def _key_texts(self) -> sql.Composed:
+        """The key by which the target knows the row: before a move, the old one."""
+        moves = self._step.kind == "move"
         return sql.SQL(", ").join(
             sql.SQL("{} || '=' || {}::text").format(
-                sql.Literal(self._step.columns[place].name), self._cells[place]
+                sql.Literal(self._step.columns[place].name),
+                sql.Identifier("s", f"k{number}") if moves else self._cells[place],
             )
-            for place in self._step.key
+            for number, place in enumerate(self._step.key)
         )
 
     def first_existing_insert(self) -> sql.Composed:
@@ -240,12 +272,6 @@ class Statements:
         return sql.SQL("SELECT {} FROM {} s JOIN {} t ON {} WHERE {} LIMIT 1").format(
             self._key_texts(), self._stage, self._target, self._same_key(), self._is("I")
         )
-
-    def first_incomplete_missing(self) -> sql.Composed:
-        """The key of an UPDATE that is not wholly known and whose row is not there."""
-        return sql.SQL(
-            "SELECT {} FROM {} s WHERE {} AND s.g <> 0 AND NOT EXISTS (SELECT FROM {} t WHERE {}) LIMIT 1"
-        ).format(self._key_texts(), self._stage, self._is("U"), self._target, self._same_key())
 
     def key_at(self, place: str) -> sql.Composed:
         """The key of the staged row at a ctid, as texts `column=value`."""

@@ -61,9 +61,16 @@ WHERE f.contype = 'f' AND c.oid <> p.oid
 
 
 def plan_table(
-    connection: Connection, options: PostgresOptions, source: TableName, describe: Describe
+    connection: Connection,
+    options: PostgresOptions,
+    source: TableName,
+    describe: Describe,
+    *,
+    is_filled: bool,
 ) -> TablePlan:
     """How a source table lands in the target; a missing table is created where that is allowed.
+
+    One that `is_filled` had rows, which creating it again would not bring back.
 
     Raises:
         TargetTableMissing: it is not there and may not or cannot be created.
@@ -74,15 +81,8 @@ def plan_table(
     found = _find(connection, target)
     wanted = options.columns_of(source)
     if found is None:
-        if not options.create_tables or description is None:
-            why = (
-                "create_tables is false" if not options.create_tables else "the source lacks it too"
-            )
-            raise TargetTableMissing(
-                f"the target has no table {target}, and {why}",
-                str(source),
-                f"create {target} at the target, or set create_tables: true",
-            )
+        _require_creation(options, source, target, description, is_filled=is_filled)
+        assert description is not None
         _create(connection, description, target, wanted)
         found = _find(connection, target)
         assert found is not None
@@ -104,6 +104,29 @@ def plan_table(
         key=description.primary_key if description is not None else (),
         is_referenced=found.is_referenced,
     )
+
+
+def _require_creation(
+    options: PostgresOptions,
+    source: TableName,
+    target: TableName,
+    description: TableDescription | None,
+    *,
+    is_filled: bool,
+) -> None:
+    if is_filled:
+        raise TargetTableMissing(
+            f"the target table {target} is gone, with the rows it had",
+            str(source),
+            f"create {target} again with the source's rows; its changes wait in the log",
+        )
+    if not options.create_tables or description is None:
+        why = "create_tables is false" if not options.create_tables else "the source lacks it too"
+        raise TargetTableMissing(
+            f"the target has no table {target}, and {why}",
+            str(source),
+            f"create {target} at the target, or set create_tables: true",
+        )
 
 
 def _create(

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import psycopg
 import pyarrow as pa
 from psycopg import sql
+from psycopg.errors import InsufficientPrivilege
 
 from penstock.changes.cells import gather
 from penstock.changes.compact import MOVE, Step, compact
@@ -23,13 +24,13 @@ from penstock.changes.pgoutput import DELETE, INSERT, UPDATE, Relation
 from penstock.dsn import Dsn, connect
 from penstock.errors import PenstockError, RowRefused, TargetTableUnfit
 from penstock.failpoints import fault_point
-from penstock.sinks.postgres.connect import classify_target_error
+from penstock.sinks.postgres.connect import classify_target_error, is_about_table
 from penstock.sinks.postgres.copytext import copy_text
 from penstock.sinks.postgres.plan import RefusedTable, Staged, StagedStep, TablePlan, TargetColumn
 from penstock.sinks.sink import Receipt
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from penstock.table import TableName
 
@@ -99,6 +100,12 @@ class PostgresTask:
         ]
         key = key_of(changes.relation, plan)
         places = [place for place, _ in taken]
+        if not taken:
+            raise TargetTableUnfit(
+                f"{plan.target} has none of the columns that are delivered",
+                str(plan.source),
+                f"add columns to {plan.target}, or mend `columns:` of the sink",
+            )
         missing = [changes.relation.columns[place].name for place in key if place not in places]
         if missing:
             raise TargetTableUnfit(
@@ -106,16 +113,19 @@ class PostgresTask:
                 str(plan.target),
                 "add them to the target table, or to `columns:` of the sink",
             )
+        if len(taken) < len(changes.relation.columns):
+            changes = _only(changes, places)
+            key = [places.index(place) for place in key]
+        columns = tuple(target for _, target in taken)
         for step in compact(changes, key):
-            staged_key = tuple(places.index(place) for place in key)
-            self._stage_step(plan, changes, step, taken, staged_key)
+            self._stage_step(plan, changes, step, columns, tuple(key))
 
     def _stage_step(
         self,
         plan: TablePlan,
         changes: TableChanges,
         step: Step,
-        taken: list[tuple[int, TargetColumn]],
+        columns: tuple[TargetColumn, ...],
         key: tuple[int, ...],
     ) -> None:
         kind = "move" if step.count(MOVE) else "net"
@@ -123,33 +133,42 @@ class PostgresTask:
         staged = StagedStep(
             table=plan.source,
             kind=kind,
-            columns=tuple(target for _, target in taken),
+            columns=columns,
             key=key,
             has_operations=kind == "net" and insert_count < len(step),
             has_copies=bool((step.copies != 1).any()),
-            unchanged=_positions_among(step.unchanged_columns, [place for place, _ in taken]),
+            unchanged=step.unchanged_columns,
             insert_count=insert_count,
             update_count=step.count(UPDATE),
             delete_count=step.count(DELETE),
         )
         arrays = _extra_arrays(staged, step, changes)
-        arrays += [gather(changes.data, step.columns[place]) for place, _ in taken]
+        arrays += [gather(changes.data, cells) for cells in step.columns]
         text = copy_text(arrays)
         if self._inline_bytes + len(text) <= INLINE_BYTES:
             self._inline_bytes += len(text)
-            self._steps.append(_replace(staged, inline=bytes(text)))
+            self._steps.append(replace(staged, inline=bytes(text)))
             return
         name = f"{self._worker.stage_prefix}{uuid.uuid4().hex[:20]}"
         fault_point("stage.before_copy")
         try:
             _copy(self._connection(), name, staged, text)
         except psycopg.DataError as error:
-            raise refusal(error, plan, staged, arrays) from None
+            raise refusal(
+                error, plan, staged, lambda column, line: _text(arrays[column], line)
+            ) from None
         except psycopg.Error as error:
+            # Of penstock's own schema, permission is everybody's concern.
+            if is_about_table(error) and not isinstance(error, InsufficientPrivilege):
+                raise TargetTableUnfit(
+                    f"rows for {plan.target} cannot be staged: {error.diag.message_primary}",
+                    str(plan.source),
+                    f"mend {plan.target}; its changes wait in the log",
+                ) from None
             _connections.pop(self._worker.dsn.conninfo, None)
             raise classify_target_error(error, self._worker.dsn) from None
         fault_point("stage.after_copy")
-        self._steps.append(_replace(staged, stage_table=name))
+        self._steps.append(replace(staged, stage_table=name))
 
     def _connection(self) -> psycopg.Connection[Any]:
         dsn = self._worker.dsn
@@ -160,10 +179,6 @@ class PostgresTask:
         return connection
 
 
-def _replace(staged: StagedStep, **given: Any) -> StagedStep:
-    return StagedStep(**{**staged.__dict__, **given})
-
-
 def key_of(relation: Relation, plan: TablePlan) -> list[int]:
     """Which columns of the relation identify a row; none when the whole row must."""
     names = [column.name for column in relation.columns]
@@ -172,11 +187,16 @@ def key_of(relation: Relation, plan: TablePlan) -> list[int]:
     return [place for place, column in enumerate(relation.columns) if column.in_identity]
 
 
-def _positions_among(
-    groups: tuple[tuple[int, ...], ...], places: list[int]
-) -> tuple[tuple[int, ...], ...]:
-    return tuple(
-        tuple(places.index(place) for place in group if place in places) for group in groups
+def _only(changes: TableChanges, places: list[int]) -> TableChanges:
+    """The changes of some columns: what is not delivered need not be known, nor tell rows apart."""
+    relation = replace(
+        changes.relation, columns=tuple(changes.relation.columns[place] for place in places)
+    )
+    return replace(
+        changes,
+        relation=relation,
+        after=tuple(changes.after[place] for place in places),
+        before=tuple(changes.before[place] for place in places),
     )
 
 
@@ -236,19 +256,20 @@ _LINE = re.compile(r"^COPY [^\n]*?, line (\d+)(?:, column c(\d+))?", re.MULTILIN
 
 
 def refusal(
-    error: psycopg.Error, plan: TablePlan, staged: StagedStep, arrays: Sequence[pa.Array]
+    error: psycopg.Error, plan: TablePlan, staged: StagedStep, cell: Callable[[int, int], str]
 ) -> PenstockError:
-    """A row that the target's types refuse, told by its key and column, never by its values."""
+    """A row that the target's types refuse, told by its key and column, never by its values.
+
+    Args:
+        cell: the text at a column and a line of the COPY.
+    """
     match = _LINE.search(error.diag.context or "")
     line = int(match[1]) - 1 if match else None
     column = staged.columns[int(match[2])].name if match and match[2] else None
     key = "a row"
     first = len(staged.stage_columns) - len(staged.columns)
     if line is not None and staged.key:
-        told = [
-            f"{staged.columns[place].name}={_text(arrays[first + place], line)}"
-            for place in staged.key
-        ]
+        told = [f"{staged.columns[place].name}={cell(first + place, line)}" for place in staged.key]
         key = f"key ({', '.join(told)})"
     what = f"the target refuses column {column}" if column else "the target refuses the row"
     return RowRefused(

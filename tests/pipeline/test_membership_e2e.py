@@ -1,0 +1,281 @@
+"""Tables that come, go, change their shape or their identity while a pipeline runs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+from test_conflicts import all_at_once, stopped
+
+from fix_pipeline import assert_equal, rows, status_of
+from fix_postgres import only_15, only_new
+from fix_wait import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from fix_pipeline import RunningPipeline
+    from fix_postgres import Database
+
+    Make = Callable[..., RunningPipeline]
+    Write = Callable[..., Path]
+
+
+def published(source: Database) -> set[str]:
+    query = "SELECT schemaname || '.' || tablename FROM pg_publication_tables"
+    return {name for (name,) in source.query(query)}
+
+
+def wait_until_published(source: Database, *tables: str) -> None:
+    wait_until(lambda: set(tables) <= published(source), what=f"{tables} to be published")
+
+
+@only_new
+def test_include_exclude_and_insert_only_choose_what_arrives(
+    source: Database, target: Database, make_pipeline: Make, pipeline_file: Write
+) -> None:
+    source.execute("CREATE SCHEMA a; CREATE SCHEMA b")
+    for table in ("a.one", "a.two", "a.audit", "b.one", "b.orders", "orders", "other"):
+        source.execute(f"CREATE TABLE {table} (id int PRIMARY KEY)")
+    for table in ("a.keyless", "a.events"):
+        source.execute(f"CREATE TABLE {table} (id int)")
+    tables = {"include": ["a.*", "*.orders"], "exclude": ["*.audit", "a.two"]}
+    options: dict[str, Any] = {"tables": tables, "source_options": {"insert_only": ["a.events"]}}
+    path = pipeline_file(source, target, **options)
+    checked = subprocess.run(
+        [sys.executable, "-m", "penstock", "check", str(path), "--json"],
+        capture_output=True,
+        check=True,
+    )
+    pipeline = make_pipeline(source, target, **options)
+
+    every = (
+        "a.one",
+        "a.two",
+        "a.audit",
+        "b.one",
+        "b.orders",
+        "orders",
+        "other",
+        "a.keyless",
+        "a.events",
+    )
+    for table in every:
+        source.execute(f"INSERT INTO {table} VALUES (1), (2)")
+        source.execute(f"UPDATE {table} SET id = 3 WHERE id = 2")
+        source.execute(f"DELETE FROM {table} WHERE id = 1")
+    source.execute("TRUNCATE a.events")
+    pipeline.catch_up()
+
+    assert_equal(source, target, "a.one", "b.orders", "orders")
+    assert rows(target, "a.events") == [("(1)",), ("(2)",)]
+    for table in ("a.two", "a.audit", "b.one", "other", "a.keyless"):
+        assert target.value(f"SELECT to_regclass('{table}')") is None
+    [finding] = json.loads(checked.stdout)
+    assert (finding["severity"], finding["code"], finding["place"]) == (
+        "warning",
+        "PEN-211",
+        "a.keyless",
+    )
+    told = status_of(path)
+    assert list(told["sources"]["test"]["left_out"]) == ["a.keyless"]
+    assert set(told["sinks"]["target"]["tables"]) == {
+        "a.one",
+        "a.events",
+        "b.orders",
+        "public.orders",
+    }
+    assert "UPDATE" in told["sources"]["test"]["left_out"]["a.keyless"]
+
+
+@only_15
+def test_renamed_table_goes_on_under_its_new_name_and_a_new_one_may_take_the_old(
+    source: Database, target: Database, make_pipeline: Make
+) -> None:
+    source.execute(
+        "CREATE TABLE orders (id int PRIMARY KEY, v text); CREATE TABLE other (id int PRIMARY KEY)"
+    )
+    pipeline = make_pipeline(source, target)
+    source.execute("INSERT INTO orders SELECT g, 'old' FROM generate_series(1, 3) g")
+    pipeline.catch_up()
+
+    all_at_once(
+        source,
+        "INSERT INTO orders VALUES (4, 'old')",
+        "ALTER TABLE orders RENAME TO orders_2023",
+        "INSERT INTO orders_2023 VALUES (5, 'under the new name')",
+        "CREATE TABLE orders (id text PRIMARY KEY, w text)",
+    )
+    wait_until_published(source, "public.orders", "public.orders_2023")
+    source.execute("INSERT INTO orders VALUES ('6', 'another table')")
+    source.execute(
+        "INSERT INTO orders_2023 VALUES (7, 'still followed'); INSERT INTO other VALUES (1)"
+    )
+    pipeline.catch_up()
+
+    assert rows(target, "orders_2023") == [('(5,"under the new name")',), ('(7,"still followed")',)]
+    assert_equal(source, target, "other")
+    # The old rows stay where they were; the new table's row has no column `v`.
+    assert rows(target, "orders") == [(f"({number},old)",) for number in range(1, 5)] + [("(6,)",)]
+
+
+@only_new
+def test_table_dropped_and_made_again_is_followed_again(
+    source: Database, target: Database, make_pipeline: Make, pipeline_file: Write
+) -> None:
+    source.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, v text); CREATE TABLE other (id int PRIMARY KEY)"
+    )
+    pipeline = make_pipeline(source, target, tables=("t", "other"))
+    source.execute("INSERT INTO t VALUES (1, 'first')")
+    pipeline.catch_up()
+    path = pipeline_file(source, target, tables=("t", "other"))
+
+    source.execute("INSERT INTO t VALUES (2, 'first'); DROP TABLE t")
+    wait_until(
+        lambda: "public.t" in status_of(path)["sources"]["test"]["left_out"], what="it to be told"
+    )
+    source.execute("INSERT INTO other VALUES (1)")
+    pipeline.catch_up()
+    assert_equal(source, target, "other")
+    source.execute("CREATE TABLE t (w int, id int PRIMARY KEY)")
+    wait_until_published(source, "public.t")
+    source.execute("INSERT INTO t VALUES (7, 3), (8, 2)")
+    pipeline.catch_up()
+
+    # What the former table left stays, but for the key that the new one has as well.
+    assert rows(target, "t") == [("(1,first)",), ("(2,)",), ("(3,)",)]
+    assert "public.t" not in status_of(path)["sources"]["test"]["left_out"]
+
+
+def test_rows_of_old_and_new_shape_in_one_transaction_land_each_by_its_names(
+    source: Database, target: Database, make_pipeline: Make
+) -> None:
+    source.execute("CREATE TABLE t (id int PRIMARY KEY, a text, b int, c text)")
+    source.execute("ALTER TABLE t ALTER c SET STORAGE EXTERNAL")
+    pipeline = make_pipeline(source, target)
+    source.execute("INSERT INTO t SELECT g, 'a', g, repeat('c', 9000) FROM generate_series(0, 5) g")
+    pipeline.catch_up()
+
+    all_at_once(
+        source,
+        "INSERT INTO t VALUES (10, 'old', 10, 'c')",
+        "UPDATE t SET b = 11 WHERE id = 1",
+        "ALTER TABLE t ADD d text DEFAULT 'd'",
+        "INSERT INTO t VALUES (20, 'added', 20, 'c', 'd')",
+        "UPDATE t SET a = 'added' WHERE id IN (1, 2)",
+        "ALTER TABLE t DROP b",
+        "INSERT INTO t VALUES (30, 'dropped', 'c', 'd')",
+        "UPDATE t SET id = 103 WHERE id = 3",
+        "SAVEPOINT s",
+        "ALTER TABLE t ADD e int DEFAULT 5",
+        "INSERT INTO t VALUES (40, 'never', 'c', 'd', 1)",
+        "ROLLBACK TO s",
+        "ALTER TABLE t RENAME d TO z",
+        "INSERT INTO t VALUES (50, 'renamed', 'c', NULL)",
+        "DELETE FROM t WHERE id = 4",
+        "ALTER TABLE t ALTER a TYPE varchar(20)",
+        "UPDATE t SET a = 'retyped' WHERE id = 5",
+    )
+    pipeline.catch_up()
+
+    assert not stopped(pipeline)
+    shared = "SELECT id, a, c FROM t ORDER BY id"
+    assert target.query(shared) == source.query(shared)
+    # b keeps what it had before it was dropped; rows that never had it hold NULL.
+    expected = [
+        (0, 0),
+        (1, 11),
+        (2, 2),
+        (5, 5),
+        (10, 10),
+        (20, 20),
+        (30, None),
+        (50, None),
+        (103, 3),
+    ]
+    assert target.query("SELECT id, b FROM t ORDER BY id") == expected
+
+
+@only_new
+def test_shape_changed_inside_a_large_streamed_transaction_and_rolled_back(
+    source: Database, target: Database, make_pipeline: Make
+) -> None:
+    source.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, v text); CREATE TABLE u (id int PRIMARY KEY, v text)"
+    )
+    pipeline = make_pipeline(source, target)
+    fill = "INSERT INTO {0} ({1}) SELECT g, repeat('x', 700){2} FROM generate_series({3}, {3} + 19999) g"
+
+    all_at_once(
+        source,
+        fill.format("t", "id, v", "", 0),
+        "SAVEPOINT s",
+        "ALTER TABLE t ADD extra int",
+        fill.format("t", "id, v, extra", ", g", 100000),
+        fill.format("u", "id, v", "", 0),
+        "UPDATE u SET v = 'never'",
+        "ROLLBACK TO s",
+        fill.format("t", "id, v", "", 200000),
+        fill.format("u", "id, v", "", 300000),
+        "UPDATE t SET v = 'changed' WHERE id % 10 = 0",
+        "ALTER TABLE t DROP v",
+        "INSERT INTO t SELECT g FROM generate_series(400000, 419999) g",
+    )
+    pipeline.catch_up()
+
+    assert not stopped(pipeline)
+    checksum = "SELECT count(*), sum(id) FROM t"
+    assert target.query(checksum) == source.query(checksum)
+    assert_equal(source, target, "u")
+
+
+@only_15
+def test_replica_identity_may_change_while_rows_flow(
+    source: Database, target: Database, make_pipeline: Make, pipeline_file: Write
+) -> None:
+    source.execute("CREATE TABLE t (id int PRIMARY KEY, u int NOT NULL UNIQUE, v text, big text)")
+    source.execute("ALTER TABLE t ALTER big SET STORAGE EXTERNAL")
+    pipeline = make_pipeline(source, target)
+    source.execute(
+        "INSERT INTO t SELECT g, -g, 'v', repeat('b', 9000) FROM generate_series(1, 20) g"
+    )
+    changes = (
+        "UPDATE t SET v = v || '{0}' WHERE id % 2 = 0",
+        "UPDATE t SET id = id + 100 WHERE u = -{1}",
+        "UPDATE t SET u = u - 1000 WHERE u = -{1} - 1",
+        "DELETE FROM t WHERE u = -{1} - 2",
+        "INSERT INTO t VALUES ({1} + 1000, {1}, 'new', repeat('n', 9000))",
+    )
+
+    statements: list[str] = []
+    identities = (
+        "DEFAULT",
+        "FULL",
+        "USING INDEX t_u_key",
+        "DEFAULT",
+        "USING INDEX t_u_key",
+        "FULL",
+    )
+    for number, identity in enumerate(identities):
+        statements.append(f"ALTER TABLE t REPLICA IDENTITY {identity}")
+        statements += [change.format(number, number * 3 + 1) for change in changes]
+    all_at_once(source, *statements[: len(statements) // 2])
+    for statement in statements[len(statements) // 2 :]:
+        source.execute(statement)
+    pipeline.catch_up()
+    assert not stopped(pipeline)
+    assert_equal(source, target, "t")
+
+    source.execute("ALTER TABLE t REPLICA IDENTITY NOTHING")
+    wait_until(lambda: not published(source), what="the table to be let go")
+    source.execute("UPDATE t SET v = 'not followed'")
+    path = pipeline_file(source, target)
+    wait_until(lambda: status_of(path)["sources"]["test"]["left_out"], what="it to be told")
+    assert "REPLICA IDENTITY NOTHING" in status_of(path)["sources"]["test"]["left_out"]["public.t"]
+    pipeline.catch_up()
+
+    assert target.value("SELECT count(*) FROM t WHERE v = 'not followed'") == 0
