@@ -121,7 +121,7 @@ class Capture:
 
     def _pump(self, stream: SlotStream, assembler: Assembler, watch: MembershipWatch) -> None:
         next_status = next_beat = time.monotonic()
-        beats = stream.keepalive_count
+        asked_at: int | None = None  # how many keepalives had come when we asked for one
         while not self._stop.is_set():
             watch.raise_if_failed()
             if not self._log_is_full:
@@ -131,9 +131,11 @@ class Capture:
             now = time.monotonic()
             if now >= next_beat:
                 next_beat = now + self._source.heartbeat_seconds
+                asked_at = stream.keepalive_count
                 stream.acknowledge(assembler.received_lsn, self._safe_lsn(), request_reply=True)
-            if stream.keepalive_count != beats and not assembler.in_transaction:
-                beats = stream.keepalive_count
+            is_answered = asked_at is not None and stream.keepalive_count > asked_at
+            if is_answered and not assembler.in_transaction:
+                asked_at = None
                 # Everything before a keepalive has been sent: all that committed up to its LSN is
                 # here, and what is still open will commit after it.
                 self._advance_idle(stream, assembler)

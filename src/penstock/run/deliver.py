@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 # How often the log is looked at: often while changes come, seldom while they do not.
 _BUSY_WAIT_SECONDS = 0.002
-_IDLE_WAIT_SECONDS = 0.02
+_IDLE_WAIT_SECONDS = 0.03
 _BUSY_FOR_SECONDS = 1.0
 _REPORT_SECONDS = 0.25
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from penstock.config import PipelineFile
 
-_WATCH_SECONDS = 0.05
+_WATCH_SECONDS = 0.1
 # Of the 10 s a stop may take: how long a batch under way may need before it is called off.
 _PATIENCE_SECONDS = 6.0
 

@@ -29,9 +29,10 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# How much is decoded at once. Small slices are decoded together: numpy's cost per call is the same
-# for one row as for a thousand.
-_CHUNK_BYTES = 8 * 1024 * 1024
+# How much is decoded at once. Small slices are decoded together, since numpy's cost per call is the
+# same for one row as for a thousand; but not so many that tasks cannot share them evenly.
+_SMALLEST_CHUNK_BYTES = 1024 * 1024
+_LARGEST_CHUNK_BYTES = 8 * 1024 * 1024
 
 
 class Span(NamedTuple):
@@ -53,7 +54,9 @@ def run_job(
     Raises:
         PenstockError: as raised in a task, recognised by its code.
     """
-    chunks = list(chunk_slices(slices))
+    size = sum(ref.head.data_bytes for ref in slices)
+    chunk_bytes = min(max(size // (2 * parallel), _SMALLEST_CHUNK_BYTES), _LARGEST_CHUNK_BYTES)
+    chunks = list(chunk_slices(slices, chunk_bytes))
     tasks = share_out(chunks, parallel)
     # Numbered, so that a receipt can tell where in the batch its changes belong.
     work = [(number, task) for number, task in enumerate(tasks)]
@@ -83,8 +86,8 @@ def _last_words(text: str) -> str:
     return classes[-1] if classes else "no reason given"
 
 
-def chunk_slices(slices: Iterable[SliceRef]) -> Iterator[list[SliceRef]]:
-    """Neighbouring slices to be decoded together."""
+def chunk_slices(slices: Iterable[SliceRef], chunk_bytes: int) -> Iterator[list[SliceRef]]:
+    """Neighbouring slices to be decoded together, about `chunk_bytes` of them."""
     chunk: list[SliceRef] = []
     size = 0
     for ref in slices:
@@ -94,7 +97,7 @@ def chunk_slices(slices: Iterable[SliceRef]) -> Iterator[list[SliceRef]]:
         if chunk and (
             not is_whole
             or chunk[-1].head.kind is not SliceKind.WHOLE
-            or size + ref.head.data_bytes > _CHUNK_BYTES
+            or size + ref.head.data_bytes > chunk_bytes
         ):
             yield chunk
             chunk, size = [], 0

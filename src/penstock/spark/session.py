@@ -30,7 +30,10 @@ _SETTINGS = {
     "spark.python.worker.reuse": "true",
     # A task that fails is told to the driver at once: penstock's own loop tries again, and knows why.
     "spark.task.maxFailures": "1",
-    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG4J.as_uri()} -Xss4m",
+    # Level 1: our JVM only plans small jobs, and its optimising compiler took more time than they did.
+    "spark.driver.extraJavaOptions": (
+        f"-Dlog4j2.configurationFile={_LOG4J.as_uri()} -Xss4m -XX:TieredStopAtLevel=1"
+    ),
     "spark.driver.memory": "768m",
     "spark.scheduler.mode": "FAIR",
     # Receipts are small; the rest of a batch never passes through the driver.
