@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.changes.cells import Cells, Index, Mask, no_cells
+from penstock.changes.messages import Messages
 from penstock.changes.pgoutput import (
     BEGIN,
     DELETE,
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _MARK_NEW, _MARK_KEY, _MARK_OLD = b"NKO"
-_LARGEST = 2**31 - 1
 _LAST_LSN = 2**64 - 1
 
 
@@ -101,50 +101,6 @@ class TableTruncated:
 Piece = TableChanges | TableTruncated
 
 
-class _Messages:
-    """A slice's messages, and how to read numbers at many places at once."""
-
-    def __init__(self, data: bytes, lengths: Index) -> None:
-        if len(data) > _LARGEST:
-            raise DecodeError(f"a slice of {len(data)} bytes, wanted at most {_LARGEST}")
-        ends = np.cumsum(lengths, dtype=np.int64)
-        total = int(ends[-1]) if len(ends) else 0
-        if total != len(data) or bool((lengths < 1).any()):
-            raise DecodeError(f"messages of {total} bytes in a slice of {len(data)}")
-        # A few zero bytes behind the end, so that a number read there stays inside the buffer; the
-        # check against the message's end comes right after.
-        self.raw = data + bytes(16)
-        self.bytes = np.frombuffer(self.raw, np.uint8)
-        self.starts = ends - lengths
-        self.ends = ends
-        self.kinds = self.bytes[self.starts]
-
-    def _numbers(self, layout: str, width: int, places: Index) -> npt.NDArray[np.generic]:
-        view: npt.NDArray[np.generic] = np.ndarray(
-            (len(self.raw) - width + 1,), layout, self.raw, strides=(1,)
-        )
-        return view[places]
-
-    def u16(self, places: Index) -> Index:
-        return self._numbers(">u2", 2, places).astype(np.int64)
-
-    def u32(self, places: Index) -> Index:
-        return self._numbers(">u4", 4, places).astype(np.int64)
-
-    def u64(self, places: Index) -> npt.NDArray[np.uint64]:
-        return self._numbers(">u8", 8, places).astype(np.uint64)
-
-    def i64(self, places: Index) -> Index:
-        return self._numbers(">i8", 8, places).astype(np.int64)
-
-    def one(self, index: int) -> bytes:
-        return self.raw[self.starts[index] : self.ends[index]]
-
-    def require(self, message: Index, smallest: int, name: str) -> None:
-        if bool((self.ends[message] - self.starts[message] < smallest).any()):
-            raise DecodeError(f"a {name} message is shorter than {smallest} bytes")
-
-
 def decode(
     data: bytes,
     lengths: Index,
@@ -164,7 +120,7 @@ def decode(
     Raises:
         DecodeError: these bytes are not what pgoutput sends.
     """
-    messages = _Messages(data, lengths)
+    messages = Messages(data, lengths)
     shift = 4 if transaction is not None and transaction.carries_xids else 0
     if not KNOWN_KINDS.issuperset(np.unique(messages.kinds).tolist()):
         raise DecodeError("a message of a kind that pgoutput does not have")
@@ -190,7 +146,7 @@ def decode(
     return _by_table(messages, rows, positions, shift)
 
 
-def _positions_of_whole(messages: _Messages, is_row: Mask, rows: Index) -> Positions:
+def _positions_of_whole(messages: Messages, is_row: Mask, rows: Index) -> Positions:
     is_begin = messages.kinds == BEGIN
     begins = np.flatnonzero(is_begin)
     messages.require(begins, 21, "Begin")
@@ -216,7 +172,7 @@ def _positions_of_part(transaction: Transaction, count: int) -> Positions:
     )
 
 
-def _by_table(messages: _Messages, rows: Index, positions: Positions, shift: int) -> list[Piece]:
+def _by_table(messages: Messages, rows: Index, positions: Positions, shift: int) -> list[Piece]:
     """Cut the rows by table, by description of its columns, and at each TRUNCATE."""
     versions = _versions(messages, shift)
     pieces: list[Piece] = []
@@ -232,7 +188,7 @@ def _by_table(messages: _Messages, rows: Index, positions: Positions, shift: int
     return pieces
 
 
-def _versions(messages: _Messages, shift: int) -> dict[int, list[tuple[int, Relation]]]:
+def _versions(messages: Messages, shift: int) -> dict[int, list[tuple[int, Relation]]]:
     """For each table: from which message on its columns are described how."""
     versions: dict[int, list[tuple[int, Relation]]] = {}
     parsed: dict[bytes, Relation] = {}
@@ -250,7 +206,7 @@ def _versions(messages: _Messages, shift: int) -> dict[int, list[tuple[int, Rela
 
 
 def _changes(
-    messages: _Messages,
+    messages: Messages,
     rows: Index,
     positions: Positions,
     versions: dict[int, list[tuple[int, Relation]]],
@@ -282,7 +238,7 @@ def _cut_where_new(rows: Index, numbers: Index) -> list[Index]:
 
 
 def _truncates(
-    messages: _Messages,
+    messages: Messages,
     index: int,
     positions: Positions,
     row: int,
@@ -309,7 +265,7 @@ def _truncates(
 
 
 def _table_changes(
-    messages: _Messages, rows: Index, positions: Positions, relation: Relation, shift: int
+    messages: Messages, rows: Index, positions: Positions, relation: Relation, shift: int
 ) -> TableChanges:
     operation = messages.kinds[rows]
     at = messages.starts[rows] + 5 + shift
@@ -354,7 +310,7 @@ def _require_inside(at: Index, end: Index) -> None:
 
 
 def _walk(
-    messages: _Messages, at: Index, end: Index, width: int, present: Mask
+    messages: Messages, at: Index, end: Index, width: int, present: Mask
 ) -> tuple[list[Cells], Index]:
     """Walk a tuple of every row at once, column by column. mark u8 | count u16 | columns.
 
