@@ -36,7 +36,9 @@ CANARY = "hunter2-canary"
 _ERROR = re.compile(r"^(error: )?PEN-\d{3} .+: .+$", re.MULTILINE)
 
 
-def penstock(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def penstock(
+    directory: Path, *arguments: str, timeout: float = 120
+) -> subprocess.CompletedProcess[str]:
     """A command as a user runs it; variables of the machine that name passwords are left out."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
     return subprocess.run(
@@ -45,23 +47,25 @@ def penstock(directory: Path, *arguments: str) -> subprocess.CompletedProcess[st
         env=env,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=timeout,
         check=False,
     )
 
 
 def require_error(done: subprocess.CompletedProcess[str], *codes: str, exit_code: int = 1) -> str:
-    """The one error, which ends stderr; its text."""
+    """The one error, which ends stderr; its text. `check` tells every one that there is."""
     said = done.stdout + done.stderr
     assert done.returncode == exit_code, said
     assert "Traceback" not in said
     assert CANARY not in said
-    found = _ERROR.findall(done.stderr)
-    assert len(found) == 1, done.stderr
+    found = [match[0] for match in _ERROR.finditer(done.stderr)]
+    assert len(found) == 1 or "check" in done.args, done.stderr
     lines = done.stderr.rstrip("\n").splitlines()
-    assert re.match(rf"(error: )?({'|'.join(codes)}) ", lines[-2]), done.stderr
+    assert lines[-2] == found[-1], done.stderr
     assert lines[-1].startswith("  Do: ")
-    return lines[-2]
+    told = [error for error in found if re.match(rf"(error: )?({'|'.join(codes)}) ", error)]
+    assert told, f"wanted {codes}, found {done.stderr}"
+    return told[0]
 
 
 def picture(database: Database) -> Any:
@@ -111,8 +115,9 @@ class Impostor:
         port: int,
         out: Callable[[bytes], bytes] = bytes,
         back: Callable[[bytes], bytes] = bytes,
+        refuses: tuple[bytes, bytes] | None = None,
     ) -> None:
-        self._upstream, self._out, self._back = port, out, back
+        self._upstream, self._out, self._back, self._refuses = port, out, back, refuses
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
@@ -138,6 +143,10 @@ class Impostor:
             suppress(OSError),
         ):
             first = client.recv(65536)
+            if self._refuses and self._refuses[0] in first:
+                fields = b"SFATAL\0C08P01\0M" + self._refuses[1] + b"\0\0"
+                client.sendall(b"E" + struct.pack(">I", len(fields) + 4) + fields)
+                return
             if len(first) != 16:  # a request to cancel goes through as it is
                 body = self._out(first[4:])
                 first = struct.pack(">I", len(body) + 4) + body
@@ -277,17 +286,14 @@ def test_server_settings_that_do_not_do_are_told(
 
 
 @only_15
-def test_pooler_and_old_server_are_told(source: Database, target: Database, tmp_path: Path) -> None:
+def test_old_servers_are_told(source: Database, target: Database, tmp_path: Path) -> None:
     source.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    pooler = Impostor(
-        source.server.port, out=lambda first: first.replace(b"replication\0database\0", b"")
-    )
     old = Impostor(
         target.server.port,
         back=lambda data: data.replace(b"server_version\x0015", b"server_version\x0013"),
     )
 
-    with closing(pooler), closing(old):
+    with closing(old):
         path = write(tmp_path, source, old.url(target))
         with nothing_changes(tmp_path, source, target):
             for command in ("run", "init", "check"):
@@ -296,10 +302,35 @@ def test_pooler_and_old_server_are_told(source: Database, target: Database, tmp_
         with nothing_changes(tmp_path, source, target):
             for command in ("run", "init", "check"):
                 require_error(penstock(tmp_path, command, path), "PEN-216")
+
+
+# A pooler refuses a replication connection, or takes it for an ordinary one.
+POOLERS = {
+    "refuses": b"unsupported startup parameter: replication",
+    "ignores": None,
+}
+
+
+def pooler_before(database: Database, refusal: bytes | None) -> Impostor:
+    return Impostor(
+        database.server.port,
+        out=lambda first: first.replace(b"replication\0database\0", b""),
+        refuses=(b"replication\0database\0", refusal) if refusal else None,
+    )
+
+
+@pytest.mark.parametrize("kind", POOLERS)
+@pytest.mark.parametrize("command", ["check", "init", "run"])
+@only_15
+def test_pooler_is_told_before_anything_is_made(
+    source: Database, target: Database, tmp_path: Path, kind: str, command: str
+) -> None:
+    source.execute("CREATE TABLE t (id int PRIMARY KEY)")
+
+    with closing(pooler_before(source, POOLERS[kind])) as pooler:
         path = write(tmp_path, pooler.url(source), target)
         with nothing_changes(tmp_path, source, target):
-            for command in ("check", "run", "init"):
-                require_error(penstock(tmp_path, command, path), "PEN-213")
+            require_error(penstock(tmp_path, command, path, timeout=40), "PEN-213")
 
 
 # The state directory.
@@ -448,9 +479,10 @@ def test_second_instance_is_refused_here_and_from_another_machine(
     source.execute("CREATE TABLE t (id int PRIMARY KEY)")
     path = write(tmp_path, source, target)
     first = penstock_command("run", path)
+    active = "SELECT FROM pg_replication_slots WHERE database = %s AND active"
+    wait_until(lambda: source.query(active, source.name), 60, what="the first instance to follow")
     source.execute("INSERT INTO t VALUES (1)")
-    delivered = lambda: _has_row(target)  # noqa: E731
-    wait_until(delivered, 60, what="the first instance to deliver")
+    wait_until(lambda: _has_row(target), 60, what="the first instance to deliver")
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
 

@@ -252,20 +252,20 @@ def play(
                     assert there == here, f"seed {seed}, round {number}: {table} differs"
 
 
-@pytest.mark.parametrize("seed", range(1, 5))
+@pytest.mark.parametrize("seed", range(1, 4))
 @only_new
 def test_random_work_on_random_tables_ends_equal(
     source: Database, target: Database, make_pipeline: Make, tmp_path: Path, seed: int
 ) -> None:
-    play(source, target, make_pipeline, tmp_path, seed, round_count=4)
+    play(source, target, make_pipeline, tmp_path, seed, round_count=3)
 
 
-@pytest.mark.parametrize("seed", range(101, 104))
+@pytest.mark.parametrize("seed", range(101, 103))
 @only_15
 def test_random_work_on_random_tables_ends_equal_on_15(
     source: Database, target: Database, make_pipeline: Make, tmp_path: Path, seed: int
 ) -> None:
-    play(source, target, make_pipeline, tmp_path, seed, round_count=3)
+    play(source, target, make_pipeline, tmp_path, seed, round_count=2)
 
 
 @only_new
@@ -275,14 +275,14 @@ def test_random_work_ends_equal_when_every_change_is_streamed_before_its_commit(
     source.execute(
         f'ALTER DATABASE "{source.name}" SET debug_logical_replication_streaming = immediate'
     )
-    play(source, target, make_pipeline, tmp_path, seed=201, round_count=3)
+    play(source, target, make_pipeline, tmp_path, seed=201, round_count=2)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("seed", range(1001, 1031))
+@pytest.mark.parametrize("seed", range(1001, 1021))
 def test_much_random_work_on_random_tables_ends_equal(
     source: Database, target: Database, make_pipeline: Make, tmp_path: Path, seed: int
 ) -> None:
-    sizes = (*Writer.sizes, 20000)
-    play(source, target, make_pipeline, tmp_path, seed, round_count=12, sizes=sizes)
+    sizes = (*Writer.sizes, 6000)
+    play(source, target, make_pipeline, tmp_path, seed, round_count=6, sizes=sizes)

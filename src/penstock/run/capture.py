@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import DecodingFailed, LogError, LogFull, PenstockError
 from penstock.failpoints import fault_point
+from penstock.log.background import BackgroundLog
 from penstock.log.writer import LogWriter, unwritable
 from penstock.lsn import Lsn
 from penstock.run.retry import BackOff, mends_with_time
@@ -54,6 +55,7 @@ class Capture:
         self._start_lsn = start_lsn
         self._stop = stop
         self._writer = LogWriter(state.log)
+        self._log = BackgroundLog(self._writer)
         self._acknowledged_lsn = Lsn(0)
         self._received_lsn = Lsn(0)
         self._transaction_count = 0
@@ -93,6 +95,7 @@ class Capture:
                     self._stop.wait(wait)
         finally:
             self._connected = False
+            self._log.close()
             with suppress(OSError, LogError):  # the last words of a process whose disk may be gone
                 self._report()
             self._writer.close()
@@ -105,7 +108,8 @@ class Capture:
             self._subscription.publications,
             self._in_progress,
         )
-        assembler = Assembler(self._writer)
+        self._log.flush()  # of the connection before
+        assembler = Assembler(self._log)
         try:
             stream.start(self._writer.durable_lsn)
             self._connected, self._error = True, None
@@ -167,6 +171,7 @@ class Capture:
         self._transaction_count = assembler.transaction_count
         delivered_lsn = self._delivered_lsn()
         if self._log_is_full and delivered_lsn >= self._writer.durable_lsn:
+            self._log.flush()
             self._writer.begin_segment()  # so that the last one can go as well
         self._writer.discard_before(delivered_lsn)
         self._watch_size()

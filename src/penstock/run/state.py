@@ -48,7 +48,6 @@ class StateDirectory:
         owner = self.path / "pipeline.json"
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            (self.path / "sinks").mkdir(exist_ok=True)
             if not owner.exists():
                 if any(entry.name not in ("sinks",) for entry in self.path.iterdir()):
                     raise StateOfAnother(
@@ -57,6 +56,7 @@ class StateDirectory:
                         "choose an empty directory for `state:`",
                     )
                 write_json(owner, {"name": self.pipeline, "format": 1})
+            (self.path / "sinks").mkdir(exist_ok=True)
             found = json.loads(owner.read_text()).get("name")
             probe = self.path / ".writable"
             probe.touch()

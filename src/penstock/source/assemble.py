@@ -39,6 +39,7 @@ from penstock.lsn import Lsn
 from penstock.source.buffer import SliceBuffer
 
 if TYPE_CHECKING:
+    from penstock.log.background import BackgroundLog
     from penstock.log.writer import LogWriter
 
 SLICE_BYTES = 8 * 1024 * 1024
@@ -68,7 +69,7 @@ class Assembler:
     stop in the middle of one. One assembler lives as long as one connection.
     """
 
-    def __init__(self, log: LogWriter) -> None:
+    def __init__(self, log: LogWriter | BackgroundLog) -> None:
         self._log = log
         self.received_lsn = log.durable_lsn
         self.transaction_count = 0
