@@ -255,8 +255,10 @@ def _fill(table: str, columns: dict[str, list[str]]) -> list[sql.Composable]:
     rows = []
     for number in range(max(map(len, columns.values())) + 1):
         cells: list[sql.Composable] = [sql.Literal(number)]
-        for texts in columns.values():
-            cells.append(sql.Literal(texts[number] if number < len(texts) else None))
+        cells += [
+            sql.Literal(texts[number] if number < len(texts) else None)
+            for texts in columns.values()
+        ]
         for name, texts in columns.items():
             elements = sql.SQL(", ").join(
                 sql.Literal(text) for text in [*texts[number : number + 2], None]

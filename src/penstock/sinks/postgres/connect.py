@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -21,6 +22,14 @@ if TYPE_CHECKING:
 # an index that cannot hold a value, a publication that wants a replica identity.
 _CLASSES_OF_ONE_TABLE = ("21", "22", "23", "2F", "42", "44", "54", "0A", "P0")
 _STATES_OF_ONE_TABLE = ("55000",)
+
+# A connection that was not made has no SQLSTATE; libpq's and the server's words must do.
+_LOGIN_REFUSED = re.compile(
+    r"authentication failed|no pg_hba\.conf entry|pg_hba\.conf rejects|no password supplied"
+    r'|role ".*" does not exist|not permitted to log in|authentication method'
+    r"|permission denied for database|does not support SSL|certificate|SSL error"
+)
+_NO_DATABASE = re.compile(r'database ".*" does not exist')
 
 _WAIT = "nothing, penstock tries again; check that the target is up and reachable"
 
@@ -42,17 +51,13 @@ def classify_target_error(error: psycopg.Error, dsn: Dsn) -> PenstockError:
     where = str(dsn)
     state = error.sqlstate
     text = str(error)
-    if (
-        state in ("28P01", "28000")
-        or "password authentication failed" in text
-        or ("no password supplied" in text or "no pg_hba.conf entry" in text)
-    ):
+    if state in ("28P01", "28000") or (state is None and _LOGIN_REFUSED.search(text)):
         return SinkLoginRefused(
             f"the target refuses the login of role {dsn.user or '(default)'}",
             where,
             "check user and password in the sink's url, and pg_hba.conf of the target",
         )
-    if state == "3D000" or ("database" in text and "does not exist" in text and state is None):
+    if state == "3D000" or (state is None and _NO_DATABASE.search(text)):
         return SinkLoginRefused(
             f"the target has no database {dsn.database}", where, f"CREATE DATABASE {dsn.database}"
         )
@@ -62,6 +67,8 @@ def classify_target_error(error: psycopg.Error, dsn: Dsn) -> PenstockError:
             where,
             "GRANT the role what it lacks; see docs/howto/configure-postgres.md",
         )
+    if state == "25006":
+        return SinkError("the target is read-only, as a standby is", where, _WAIT)
     if state is None or state[:2] in ("08", "57", "53", "40", "55", "58"):
         return SinkError(
             f"no answer from the target ({state or type(error).__name__})", where, _WAIT

@@ -98,3 +98,4 @@ class Staged:
 
     steps: tuple[StagedStep, ...]
     refused: tuple[RefusedTable, ...]
+    change_counts: dict[TableName, int]  # as they came, before their net effect was taken

@@ -75,13 +75,17 @@ class Progress:
         self.pipeline = pipeline
         self.source = source
 
-    def create(self, connection: Connection) -> None:
-        """Create penstock's schema and tables where they are missing."""
+    def exists(self, connection: Connection) -> bool:
+        """Whether penstock's tables are there."""
         found = connection.execute(
             "SELECT to_regclass('penstock.progress') IS NOT NULL"
             " AND to_regclass('penstock.tables') IS NOT NULL"
         ).fetchone()
-        if found is not None and found[0]:
+        return found is not None and bool(found[0])
+
+    def create(self, connection: Connection) -> None:
+        """Create penstock's schema and tables where they are missing."""
+        if self.exists(connection):
             return  # a role that may only write need not be able to create
         with connection.transaction():
             # Two pipelines may start against a new target at once.
@@ -191,9 +195,22 @@ class Progress:
         )
 
     def advance_table(
-        self, cursor: psycopg.Cursor[Any], table: TableName, after: Lsn, end: Lsn
+        self,
+        cursor: psycopg.Cursor[Any],
+        table: TableName,
+        after: Lsn,
+        end: Lsn,
+        change_count: int,
     ) -> None:
-        """Move a stopped table's own position."""
+        """Move a stopped table's own position.
+
+        Raises:
+            PositionTaken: it is not where this process left it.
+        """
+        cursor.execute(
+            "UPDATE penstock.progress SET changes = changes + %s WHERE pipeline = %s AND source = %s",
+            (change_count, self.pipeline, self.source),
+        )
         cursor.execute(
             "UPDATE penstock.tables SET delivered_lsn = %s::pg_lsn, filled = true"
             " WHERE pipeline = %s"

@@ -7,7 +7,6 @@ that is repeated after a crash changes nothing: the position in the same transac
 from __future__ import annotations
 
 import logging
-import time
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -18,7 +17,6 @@ from penstock.errors import (
     RowRefused,
     SinkError,
     SinkTooOld,
-    TargetTableUnfit,
     error_classes,
 )
 from penstock.failpoints import fault_point
@@ -30,9 +28,9 @@ from penstock.sinks.postgres.connect import (
     is_about_table,
 )
 from penstock.sinks.postgres.order import parents_first
+from penstock.sinks.postgres.planner import Planner
 from penstock.sinks.postgres.progress import Progress
 from penstock.sinks.postgres.stages import Stages, drop_orphans, stage_prefix
-from penstock.sinks.postgres.target import plan_table, rank_tables, target_name
 from penstock.sinks.postgres.worker import PostgresWorker
 from penstock.sinks.sink import StoppedTable, StoredPosition
 
@@ -49,8 +47,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 OLDEST_VERSION = 140000
-# A person may alter a target table; what penstock knows of it is looked up again this often.
-_PLAN_SECONDS = 30.0
 
 
 class PostgresSink:
@@ -65,15 +61,11 @@ class PostgresSink:
         self.change_count = 0
         self.stopped: dict[TableName, StoppedTable] = {}
         self._options = options
-        self._describe = describe
         self._progress = Progress(pipeline, source)
-        self._plans: dict[TableName, TablePlan] = {}
-        self._planned_at: dict[TableName, float] = {}
+        self._planner = Planner(options, describe)
         self._unplanned: dict[int, dict[TableName, PenstockError]] = {}
         self._connection: psycopg.Connection[Any] | None = None
-        self._planning: psycopg.Connection[Any] | None = None
         self._stages = Stages()
-        self._filled: set[TableName] = set()
         self._backend: int | None = None
         self._replica_role = False
         self._stage_prefix = stage_prefix(pipeline, source)
@@ -84,19 +76,20 @@ class PostgresSink:
         dsn = self._options.url
         connection = connect_target(dsn, "penstock deliver")
         self._connection = connection
-        self._planning = connect_target(dsn, "penstock plan")
         try:
             self._require_version(connection)
-            self._progress.create(connection)
             self._progress.claim(connection, str(dsn), self._backend)
             self._backend = connection.info.backend_pid
             self._replica_role = _set_replica_role(connection)
+            if not self._progress.exists(connection):
+                return None  # nothing is made before the first position is known
             drop_orphans(connection, self._stage_prefix)
             found = self._progress.read(connection)
             tables = self._progress.read_tables(connection)
-            self._filled = self._progress.read_filled(connection)
+            filled = self._progress.read_filled(connection)
         except psycopg.Error as error:
             raise classify_target_error(error, dsn) from None
+        self._planner.open(filled, ranks_tables=not self._replica_role)
         self.stopped = {table: stopped for table, (_, stopped) in tables.items() if stopped}
         if found is None:
             return None
@@ -104,8 +97,12 @@ class PostgresSink:
         return found[0]
 
     def begin(self, identity: Mapping[str, str], lsn: Lsn) -> None:
-        """Store the first position."""
-        self._progress.begin(self._connected(), identity, lsn)
+        """Store the first position, with penstock's own tables around it."""
+        try:
+            self._progress.create(self._connected())
+            self._progress.begin(self._connected(), identity, lsn)
+        except psycopg.Error as error:
+            raise classify_target_error(error, self._options.url) from None
 
     def worker(self, batch: Batch, only: Collection[TableName] | None = None) -> PostgresWorker:
         """The executor half, told how each table of the batch lands."""
@@ -116,7 +113,7 @@ class PostgresSink:
         plans: dict[TableName, TablePlan] = {}
         for table in sorted(wanted - passed_over):
             try:
-                plans[table] = self._plan(table)
+                plans[table] = self._planner.plan(table)
             except SinkError as error:
                 if only is not None or error.remedy is Remedy.TIME:
                     raise
@@ -139,21 +136,21 @@ class PostgresSink:
         refused = {table: why for table, why in refused.items() if table not in self.stopped}
         # A table may have stopped after this batch was staged: its changes wait in the log.
         steps = [step for step in staged if step.table not in self.stopped]
-        change_count = sum(receipt.change_count for receipt in receipts)
+        counts = _change_counts(receipts)
         connection = self._connected()
         fault_point("deliver.after_job")
         try:
             try:
                 if refused:
-                    self._commit_by_table(batch, steps, change_count, refused)
+                    self._commit_by_table(batch, steps, counts, refused)
                 else:
-                    self._commit_at_once(batch, steps, change_count)
+                    self._commit_at_once(batch, steps, counts)
             except (psycopg.Error, RowRefused, merge.IdentityInTheWay) as error:
                 if refused or (isinstance(error, psycopg.Error) and not is_about_table(error)):
                     raise
-                self._commit_by_table(batch, steps, change_count, {})
+                self._commit_by_table(batch, steps, counts, {})
             fault_point("deliver.after_commit")
-            self.change_count += change_count
+            self.change_count += self._delivered(counts)
             self._stages.drop_staged(connection, staged)
         except psycopg.Error as error:
             raise classify_target_error(error, self._options.url) from None
@@ -167,9 +164,10 @@ class PostgresSink:
                 for receipt in receipts:
                     for entry in receipt.content.refused:
                         raise _error_of(entry)
-                self._merge_stopped(connection, table, batch, steps)
+                change_count = _change_counts(receipts).get(table, 0)
+                self._merge_stopped(connection, table, batch, steps, change_count)
             except SinkError:
-                self.forget_plan(table)
+                self._planner.forget(table)
                 self._stages.drop_temporary(connection)
                 raise
             finally:
@@ -177,7 +175,8 @@ class PostgresSink:
                     self._stages.drop_staged(connection, steps)
         except psycopg.Error as error:
             raise classify_target_error(error, self._options.url) from None
-        self._filled.add(table)
+        self.change_count += change_count
+        self._planner.filled.add(table)
         self.stopped[table] = StoppedTable(batch.end_lsn, self.stopped[table].error)
 
     def _merge_stopped(
@@ -186,8 +185,9 @@ class PostgresSink:
         table: TableName,
         batch: Batch,
         steps: list[StagedStep],
+        change_count: int,
     ) -> None:
-        plan = self._plan(table)
+        plan = self._planner.plan(table)
         for error in self._stages.prepare(connection, steps).values():
             raise explain(error, plan)
         with connection.transaction(), connection.cursor() as cursor:
@@ -201,7 +201,9 @@ class PostgresSink:
             )
             if failure is not None:
                 raise failure
-            self._progress.advance_table(cursor, table, batch.after_lsn, batch.end_lsn)
+            self._progress.advance_table(
+                cursor, table, batch.after_lsn, batch.end_lsn, change_count
+            )
 
     def resume_table(self, table: TableName) -> None:
         """Let the table flow with the others again."""
@@ -227,21 +229,28 @@ class PostgresSink:
         if self._connection is not None:
             self._connection.cancel_safe(timeout=2.0)
 
-    def forget_plan(self, table: TableName) -> None:
-        """Look the target table up again before it is next used."""
-        self._plans.pop(table, None)
-
     def close(self) -> None:
         """Let go of the target."""
         self._stages = Stages()
-        self._plans.clear()
         self._unplanned.clear()
-        for connection in (self._connection, self._planning):
-            if connection is not None:
-                connection.close()
-        self._connection = self._planning = None
+        self._planner.close()
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
-    def _commit_at_once(self, batch: Batch, steps: list[StagedStep], change_count: int) -> None:
+    def _delivered(
+        self, counts: Mapping[TableName, int], failures: Collection[TableName] = ()
+    ) -> int:
+        """How many changes arrive: those of tables that wait do so later."""
+        return sum(
+            count
+            for table, count in counts.items()
+            if table not in self.stopped and table not in failures
+        )
+
+    def _commit_at_once(
+        self, batch: Batch, steps: list[StagedStep], counts: Mapping[TableName, int]
+    ) -> None:
         connection = self._connected()
         for error in self._stages.prepare(connection, steps).values():
             raise error
@@ -249,31 +258,31 @@ class PostgresSink:
         with connection.transaction(), connection.cursor() as cursor:
             self._stages.load(cursor, steps)
             self._merge(cursor, steps)
-            self._progress.advance(cursor, batch, change_count)
+            self._progress.advance(cursor, batch, self._delivered(counts))
             self._progress.note_tables(cursor, new)
             fault_point("deliver.before_commit")
-        self._filled.update(new)
+        self._planner.filled.update(new)
 
     def _commit_by_table(
         self,
         batch: Batch,
         steps: list[StagedStep],
-        change_count: int,
+        counts: Mapping[TableName, int],
         refused: Mapping[TableName, PenstockError],
     ) -> None:
         """Give each table a savepoint; one that fails stops, the others are delivered."""
         connection = self._connected()
         failures = dict(refused)
         for table, unstaged in self._stages.prepare(connection, steps).items():
-            failures.setdefault(table, explain(unstaged, self._plans[table]))
+            failures.setdefault(table, explain(unstaged, self._planner.known(table)))
         with connection.transaction(), connection.cursor() as cursor:
             tables = dict.fromkeys(step.table for step in steps)
-            for table in sorted(tables, key=lambda name: self._plans[name].rank):
+            for table in sorted(tables, key=lambda name: self._planner.known(name).rank):
                 if table in failures:
                     continue
                 failure = merge_table(
                     cursor,
-                    self._plans[table],
+                    self._planner.known(table),
                     [step for step in steps if step.table == table],
                     self._stages,
                     self._options.on_conflict,
@@ -283,16 +292,16 @@ class PostgresSink:
                     failures[table] = failure
             for table, error in failures.items():
                 self._progress.stop_table(cursor, table, StoppedTable(batch.after_lsn, str(error)))
-            self._progress.advance(cursor, batch, change_count)
+            self._progress.advance(cursor, batch, self._delivered(counts, failures))
             new = [table for table in self._unlisted(steps) if table not in failures]
             self._progress.note_tables(cursor, new)
             fault_point("deliver.before_commit")
-        self._filled.update(new)
+        self._planner.filled.update(new)
         if failures:
             self._stages.drop_temporary(connection)
         for table, error in failures.items():
             self.stopped[table] = StoppedTable(batch.after_lsn, str(error))
-            self.forget_plan(table)
+            self._planner.forget(table)
             _log.error("%s stops, the other tables go on: %s", table, error)
 
     def _merge(self, cursor: psycopg.Cursor[Any], steps: list[StagedStep]) -> None:
@@ -301,10 +310,10 @@ class PostgresSink:
         parts = (
             ((step, "all") for step in steps)
             if self._replica_role
-            else parents_first(steps, lambda table: self._plans[table].rank)
+            else parents_first(steps, lambda table: self._planner.known(table).rank)
         )
         for step, part in parts:
-            plan, stage = self._plans[step.table], self._stages.place_of(step)
+            plan, stage = self._planner.known(step.table), self._stages.place_of(step)
             if part == "take":
                 merge.take(cursor, plan, step, stage)
             elif part == "put":
@@ -313,46 +322,9 @@ class PostgresSink:
                 merge.apply(cursor, plan, step, stage, conflict)
             fault_point("deliver.between_steps")
 
-    def _plan(self, table: TableName) -> TablePlan:
-        now = time.monotonic()
-        if table not in self._plans or now - self._planned_at[table] > _PLAN_SECONDS:
-            # A connection of its own: another thread may be in the middle of a commit.
-            connection = self._planning
-            assert connection is not None
-            self._refuse_rival(table)
-            self._plans[table] = plan_table(
-                connection,
-                self._options,
-                table,
-                self._describe,
-                is_filled=table in self._filled,
-            )
-            self._planned_at[table] = now
-            if not self._replica_role:
-                self._rank(connection)
-        return self._plans[table]
-
-    def _refuse_rival(self, table: TableName) -> None:
-        """Two source tables must not be mixed in one target table; the first one has it."""
-        if table in self._filled:
-            return
-        target = target_name(self._options, table)
-        for other in sorted({*self._plans, *self._filled} - {table}):
-            if target_name(self._options, other) == target:
-                raise TargetTableUnfit(
-                    f"{target} at the target already takes the rows of {other}",
-                    str(table),
-                    "set schema: same, or exclude one of the two tables",
-                )
-
-    def _rank(self, connection: psycopg.Connection[Any]) -> None:
-        for table, rank in rank_tables(connection, self._plans).items():
-            plan = self._plans[table]
-            self._plans[table] = type(plan)(**{**plan.__dict__, "rank": rank})
-
     def _unlisted(self, steps: list[StagedStep]) -> list[TableName]:
         tables = dict.fromkeys(step.table for step in steps)
-        return [table for table in tables if table not in self._filled]
+        return [table for table in tables if table not in self._planner.filled]
 
     def _connected(self) -> psycopg.Connection[Any]:
         if self._connection is None:
@@ -378,6 +350,14 @@ def _set_replica_role(connection: psycopg.Connection[Any]) -> bool:
     except psycopg.errors.InsufficientPrivilege:
         return False
     return True
+
+
+def _change_counts(receipts: Sequence[Receipt]) -> dict[TableName, int]:
+    counts: dict[TableName, int] = {}
+    for receipt in receipts:
+        for table, count in receipt.content.change_counts.items():
+            counts[table] = counts.get(table, 0) + count
+    return counts
 
 
 def _error_of(entry: RefusedTable) -> PenstockError:

@@ -64,6 +64,7 @@ class PostgresTask:
         self._receipt = Receipt(task)
         self._steps: list[StagedStep] = []
         self._refused: dict[TableName, RefusedTable] = {}
+        self._change_counts: dict[TableName, int] = {}
         self._inline_bytes = 0
 
     def take(self, pieces: Sequence[Piece]) -> None:
@@ -73,13 +74,14 @@ class PostgresTask:
             if table in self._worker.passed_over or table in self._refused:
                 continue
             plan = self._worker.plans[table]
+            count = 1 if isinstance(piece, TableTruncated) else len(piece)
+            self._receipt.change_count += count
+            self._change_counts[table] = self._change_counts.get(table, 0) + count
             if isinstance(piece, TableTruncated):
-                self._receipt.change_count += 1
                 self._steps.append(
                     StagedStep(table, "truncate", restart_identity=piece.restart_identity)
                 )
                 continue
-            self._receipt.change_count += len(piece)
             try:
                 self._stage(plan, piece)
             except (RowRefused, TargetTableUnfit) as error:
@@ -89,7 +91,9 @@ class PostgresTask:
 
     def finish(self) -> Receipt:
         """Everything taken is staged."""
-        self._receipt.content = Staged(tuple(self._steps), tuple(self._refused.values()))
+        self._receipt.content = Staged(
+            tuple(self._steps), tuple(self._refused.values()), self._change_counts
+        )
         return self._receipt
 
     def _stage(self, plan: TablePlan, changes: TableChanges) -> None:

@@ -1,0 +1,104 @@
+"""The plans of all tables of one sink: made when first needed, looked up again now and then."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import SinkError, TargetTableUnfit
+from penstock.sinks.postgres.connect import connect_target
+from penstock.sinks.postgres.target import plan_table, rank_tables, target_name
+
+if TYPE_CHECKING:
+    import psycopg
+
+    from penstock.sinks.postgres.options import PostgresOptions
+    from penstock.sinks.postgres.plan import TablePlan
+    from penstock.sinks.postgres.target import Describe
+    from penstock.table import TableName
+
+# A person may alter a target table; what penstock knows of it is looked up again this often.
+_PLAN_SECONDS = 30.0
+
+
+class Planner:
+    """Has a connection of its own: another thread may be in the middle of a commit.
+
+    `filled` are the tables that have rows from this pipeline; they are never created again.
+    """
+
+    def __init__(self, options: PostgresOptions, describe: Describe) -> None:
+        self.filled: set[TableName] = set()
+        self._options = options
+        self._describe = describe
+        self._plans: dict[TableName, TablePlan] = {}
+        self._planned_at: dict[TableName, float] = {}
+        self._connection: psycopg.Connection[Any] | None = None
+        self._ranks_tables = False
+
+    def open(self, filled: set[TableName], *, ranks_tables: bool) -> None:
+        """Connect; `ranks_tables` where foreign keys must be respected by order.
+
+        Raises:
+            SinkError: the target cannot be reached.
+        """
+        self.close()
+        self.filled = filled
+        self._ranks_tables = ranks_tables
+        self._connection = connect_target(self._options.url, "penstock plan")
+
+    def plan(self, table: TableName) -> TablePlan:
+        """How a table lands, looked up at the target if need be.
+
+        Raises:
+            SinkError: TargetTableMissing, TargetTableUnfit: it cannot land.
+            psycopg.Error: the target does not answer.
+        """
+        now = time.monotonic()
+        if table not in self._plans or now - self._planned_at[table] > _PLAN_SECONDS:
+            if self._connection is None:
+                raise SinkError(
+                    "not connected", str(self._options.url), "nothing, penstock tries again"
+                )
+            self._refuse_rival(table)
+            self._plans[table] = plan_table(
+                self._connection,
+                self._options,
+                table,
+                self._describe,
+                is_filled=table in self.filled,
+            )
+            self._planned_at[table] = now
+            if self._ranks_tables:
+                for each, rank in rank_tables(self._connection, self._plans).items():
+                    self._plans[each] = replace(self._plans[each], rank=rank)
+        return self._plans[table]
+
+    def known(self, table: TableName) -> TablePlan:
+        """The plan that a batch was staged with, or a newer one."""
+        return self._plans[table]
+
+    def forget(self, table: TableName) -> None:
+        """Look the table up again before it is next used."""
+        self._plans.pop(table, None)
+
+    def close(self) -> None:
+        """Let go of the target and of all plans."""
+        self._plans.clear()
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _refuse_rival(self, table: TableName) -> None:
+        """Two source tables must not be mixed in one target table; the first one has it."""
+        if table in self.filled:
+            return
+        target = target_name(self._options, table)
+        for other in sorted({*self._plans, *self.filled} - {table}):
+            if target_name(self._options, other) == target:
+                raise TargetTableUnfit(
+                    f"{target} at the target already takes the rows of {other}",
+                    str(table),
+                    "set schema: same, or exclude one of the two tables",
+                )
