@@ -19,7 +19,6 @@ import yaml
 
 from fix_wait import wait_until
 from penstock.config import pipeline_from_document
-from penstock.lsn import Lsn
 from penstock.pipeline import build_sinks
 from penstock.run.capture_process import capture_here
 from penstock.run.deliver import Delivery
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from fix_postgres import Database
+    from penstock.lsn import Lsn
 
 
 @pytest.fixture(scope="session")

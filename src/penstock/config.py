@@ -32,6 +32,9 @@ SinkOptions = PostgresOptions | FileOptions | StdoutOptions
 _SINK_KINDS = ("postgres", "file", "stdout")
 _LATER_SINK_KINDS = ("kafka", "nats", "search", "webhook", "delta", "iceberg", "parquet")
 
+# Where states lie that the file does not place.
+DEFAULT_PARENT = ".penstock"
+
 _LONGEST_FILE = 256 * 1024
 _NAME = re.compile(r"[a-z0-9_]{1,40}")
 
@@ -175,7 +178,7 @@ def _build(document: Document, directory: Path) -> PipelineFile:
     except ValidationError as error:
         # Not chained: pydantic's text quotes the input.
         raise first_fault(error, document) from None
-    state = filled.state or _working_directory(document.place) / ".penstock" / filled.name
+    state = filled.state or _working_directory(document.place) / DEFAULT_PARENT / filled.name
     return PipelineFile(
         name=filled.name,
         state=state,

@@ -6,7 +6,6 @@ import threading
 from typing import TYPE_CHECKING
 
 import psycopg
-import pytest
 from test_conflicts import all_at_once, stopped, wait_for_mend, wait_for_stop
 
 from fix_pipeline import assert_equal, rows, status_of
@@ -113,7 +112,6 @@ def test_altered_target_table_stops_until_it_is_mended(
     assert_equal(source, target, "typed", "keyed", "enumed")
 
 
-@pytest.mark.xfail(strict=True, reason="stopped tables are tried again only while nothing flows")
 @only_15
 def test_stopped_table_leaves_nothing_behind_and_goes_on_while_others_are_busy(
     source: Database, target: Database, make_pipeline: Make
@@ -216,6 +214,33 @@ def test_role_that_cannot_switch_triggers_off_keeps_foreign_keys(
 
     assert not stopped(pipeline)
     assert_equal(source, target, "parent", "child", "grandchild")
+
+
+@only_new
+def test_deferred_constraint_stops_only_its_table(
+    source: Database, target: Database, make_pipeline: Make
+) -> None:
+    url = as_writer(target)
+    for name in ("parent", "good"):
+        source.execute(f"CREATE TABLE {name} (id int PRIMARY KEY)")
+    source.execute("CREATE TABLE child (id int PRIMARY KEY, p int); INSERT INTO parent VALUES (1)")
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("CREATE TABLE parent (id int PRIMARY KEY)")
+        connection.execute(
+            "CREATE TABLE child (id int PRIMARY KEY,"
+            " p int REFERENCES parent DEFERRABLE INITIALLY DEFERRED)"
+        )
+    pipeline = make_pipeline(source, url)
+
+    all_at_once(source, "INSERT INTO child VALUES (4, NULL), (5, 1)", "INSERT INTO good VALUES (1)")
+    reason = wait_for_stop(pipeline, "public.child")
+    assert "key (id=5)" in reason
+    assert "child_p_fkey" in reason
+    assert_equal(source, target, "good")
+    target.execute("INSERT INTO parent VALUES (1)")
+    wait_for_mend(pipeline)
+
+    assert_equal(source, target, "child")
 
 
 @only_new

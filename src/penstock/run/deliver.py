@@ -138,8 +138,13 @@ class Delivery:
                     committing = None
                     back_off.succeed()
                     self.error = None
-                slices = self._read(reader)
                 now = time.monotonic()
+                if self._is_table_due(now):
+                    if committing is not None:
+                        committing.result()
+                        committing = None
+                    self._catch_up(now)
+                slices = self._read(reader)
                 if slices:
                     busy_until = now + _BUSY_FOR_SECONDS
                     batch = self._batch(read_lsn, slices)
@@ -151,7 +156,6 @@ class Delivery:
                     continue
                 if committing is None:
                     self._sink.idle()
-                    self._catch_up(now)
                     if self._has_news:
                         self._report()
                 self._stop.wait(_BUSY_WAIT_SECONDS if now < busy_until else _IDLE_WAIT_SECONDS)
@@ -226,10 +230,20 @@ class Delivery:
     def _add_seconds(self, part: str, seconds: float) -> None:
         self.seconds[part] = self.seconds.get(part, 0.0) + seconds
 
+    def _is_table_due(self, now: float) -> bool:
+        """Whether a stopped table is to be tried again, also while others flow."""
+        for table in list(self._sink.stopped):
+            self._table_waits.setdefault(table, (now + 1.0, BackOff(1.0, 30.0)))
+        return any(
+            now >= due
+            for table, (due, _) in self._table_waits.items()
+            if table in self._sink.stopped
+        )
+
     def _catch_up(self, now: float) -> None:
         """Try the stopped tables again whose turn it is."""
         for table in list(self._sink.stopped):
-            due, back_off = self._table_waits.setdefault(table, (now + 1.0, BackOff(1.0, 30.0)))
+            due, back_off = self._table_waits.get(table, (now + 1.0, BackOff(1.0, 30.0)))
             if now < due or self._stop.is_set():
                 continue
             try:

@@ -7,10 +7,12 @@ with the server before the first byte. Any difference has one named outcome.
 from __future__ import annotations
 
 import shutil
+from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from penstock.errors import PenstockError, PositionMissing
+from penstock.config import DEFAULT_PARENT
+from penstock.errors import PenstockError, PositionMissing, PublicationChanged
 from penstock.log.writer import log_end
 from penstock.pipeline import build_sinks, state_of
 from penstock.run.signals import Stop
@@ -19,16 +21,22 @@ from penstock.sinks.postgres.preflight import check_target
 from penstock.source.connect import connect_source
 from penstock.source.identity import SourceIdentity, compare_identity, read_identity
 from penstock.source.options import Acknowledge
+from penstock.source.preflight import preflight
+from penstock.source.refusals import START_ANEW
 from penstock.source.slot import SlotState, check_slot, slot_state
-from penstock.source.subscription import Subscription, ensure_subscription
+from penstock.source.subscription import Subscription, ensure_subscription, find_subscription
 
 if TYPE_CHECKING:
     import threading
 
+    import psycopg
+
     from penstock.config import PipelineFile
     from penstock.lsn import Lsn
     from penstock.run.state import StateDirectory
-    from penstock.sinks.sink import Sink
+    from penstock.sinks.sink import Sink, StoredPosition
+
+    Connection = psycopg.Connection[Any]
 
 
 @dataclass(frozen=True)
@@ -62,6 +70,8 @@ def start(pipeline: PipelineFile) -> Started:
                     raise fault
         url = pipeline.source.url
         with connect_source(url, "penstock start") as connection:
+            if find_subscription(connection, pipeline.name) is None:
+                _require_fresh(pipeline, connection)
             subscription = ensure_subscription(connection, pipeline.name, pipeline.source.tables)
             identity = read_identity(connection, subscription, url)
             slot = slot_state(connection, subscription.slot)
@@ -69,8 +79,51 @@ def start(pipeline: PipelineFile) -> Started:
     except PenstockError:
         if not existed:
             shutil.rmtree(state.path, ignore_errors=True)
+            if state.path.parent.name == DEFAULT_PARENT:
+                with suppress(OSError):  # not empty: another pipeline's state is there
+                    state.path.parent.rmdir()
         raise
     return Started(subscription, identity, slot, state)
+
+
+def _require_fresh(pipeline: PipelineFile, connection: Connection) -> None:
+    """See, before anything is made, that it can be used and that no sink goes on from elsewhere.
+
+    Raises:
+        SourceError: what `penstock check` would tell first.
+        OtherCluster: a sink holds a position in another cluster.
+        PublicationChanged: a sink holds a position, but slot and publication are gone.
+    """
+    url = pipeline.source.url
+    for finding in preflight(url, pipeline.source.tables, pipeline.name):
+        if finding.severity == "error":
+            raise finding.error
+    for sink in build_sinks(pipeline):
+        try:
+            stored = sink.open()
+        finally:
+            sink.close()
+        if stored is None:
+            continue
+        before = _identity_of(stored)
+        gone = Subscription(pipeline.name, (), before.slot, before.generation, stored.delivered_lsn)
+        compare_identity(before, read_identity(connection, gone, url), str(url))
+        raise PublicationChanged(
+            f"slot and publication are gone, but sink {sink.name} stands at {stored.delivered_lsn}",
+            str(url),
+            START_ANEW,
+        )
+
+
+def _identity_of(stored: StoredPosition) -> SourceIdentity:
+    told = stored.identity
+    return SourceIdentity(
+        told.get("system_identifier", ""),
+        int(told.get("timeline", "0")),
+        told.get("database", ""),
+        told.get("slot", ""),
+        told.get("generation", ""),
+    )
 
 
 def start_up(pipeline: PipelineFile, stop: threading.Event) -> Started:
@@ -108,18 +161,7 @@ class PositionCheck:
                 )
             sink.begin({key: str(value) for key, value in asdict(started.identity).items()}, first)
             return first
-        found = stored.identity
-        compare_identity(
-            SourceIdentity(
-                found.get("system_identifier", ""),
-                int(found.get("timeline", "0")),
-                found.get("database", ""),
-                found.get("slot", ""),
-                found.get("generation", ""),
-            ),
-            started.identity,
-            place,
-        )
+        compare_identity(_identity_of(stored), started.identity, place)
         safe = min(
             [stored.delivered_lsn, *(table.delivered_lsn for table in sink.stopped.values())]
         )

@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 _IN_THE_WAY = (psycopg.errors.UniqueViolation, psycopg.errors.ExclusionViolation)
 
 
+# A deferred constraint would speak at COMMIT, when nobody can tell whose row it is.
+_CHECK_NOW = "SET CONSTRAINTS ALL IMMEDIATE"
+
+
 class _Undo(Exception):
     """Leave a savepoint without keeping what was done in it."""
 
@@ -61,6 +65,7 @@ def merge_table(
                     _load(cursor, plan, step, stages)
                 for at, step in enumerate(steps):  # noqa: B007
                     way(cursor, plan, step, stages.place_of(step), conflict)
+                cursor.execute(_CHECK_NOW)
         except RowRefused as refused:
             return refused
         except merge.IdentityInTheWay as in_the_way:
@@ -159,6 +164,7 @@ def _passes(
                 sql.SQL("DELETE FROM {} WHERE ctid >= {}::tid").format(stage, sql.Literal(before))
             )
             way(cursor, plan, step, stage, conflict)
+            cursor.execute(_CHECK_NOW)
             raise _Undo  # noqa: TRY301
     except _Undo:
         return True

@@ -82,7 +82,9 @@ class PostgresSink:
             self._backend = connection.info.backend_pid
             self._replica_role = _set_replica_role(connection)
             if not self._progress.exists(connection):
-                return None  # nothing is made before the first position is known
+                # Nothing is made before the first position is known.
+                self._planner.open(set(), ranks_tables=not self._replica_role)
+                return None
             drop_orphans(connection, self._stage_prefix)
             found = self._progress.read(connection)
             tables = self._progress.read_tables(connection)
