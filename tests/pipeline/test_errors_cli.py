@@ -299,7 +299,7 @@ def test_old_target_is_told(source: Database, target: Database, tmp_path: Path) 
                 assert "13" in require_error(penstock(tmp_path, command, path), "PEN-504")
 
 
-@pytest.mark.parametrize("command", ["check", "init"])
+@pytest.mark.parametrize("command", ["check", "init", "run"])
 @only_15
 def test_old_source_is_told(
     source: Database, target: Database, tmp_path: Path, command: str
@@ -332,7 +332,7 @@ def pooler_before(database: Database, refusal: bytes | None) -> Impostor:
 
 
 @pytest.mark.parametrize("kind", POOLERS)
-@pytest.mark.parametrize("command", ["check", "init"])
+@pytest.mark.parametrize("command", ["check", "init", "run"])
 @only_15
 def test_pooler_is_told_before_anything_is_made(
     source: Database, target: Database, tmp_path: Path, kind: str, command: str
@@ -370,8 +370,7 @@ def test_state_directory_that_cannot_be_used_is_told(
         document = {**pipeline_document(source, target, tmp_path), "state": place}
         (tmp_path / "pipeline.yml").write_text(yaml.safe_dump(document))
         with nothing_changes(tmp_path, source, target):
-            for command in ("run", "capture"):
-                require_error(penstock(tmp_path, command, "pipeline.yml"), code)
+            require_error(penstock(tmp_path, "run", "pipeline.yml"), code)
 
 
 @only_new

@@ -75,7 +75,7 @@ def test_cut_and_silent_connections_lose_nothing(
     at_source = make_proxy(source.server.port)
     at_target = make_proxy(target.server.port)
     # A silent peer is given up after two seconds instead of 45: same road, shorter wait.
-    patience = "?tcp_user_timeout=2000&keepalives_idle=1&keepalives_interval=1&keepalives_count=1"
+    patience = "?tcp_user_timeout=2000&keepalives_idle=1&keepalives_interval=1&keepalives_count=1&connect_timeout=2"
     pipeline = make_pipeline(
         at_source.url(source) + patience, at_target.url(target) + patience, tables=("public.t",)
     )

@@ -96,11 +96,10 @@ def rewrite(
         _settle_conflicts(cursor, plan, build, conflict)
     if step.kind == "move" or step.update_count:
         _settle_missing(cursor, plan, step, build, conflict)
-    for statement in build.completions():
+    for statement in (*build.completions(), *build.keep_others(), *build.clear_touched()):
         cursor.execute(statement)
-    for statement in build.clear_touched():
+    for statement in build.insert_all():
         cursor.execute(statement)
-    cursor.execute(build.insert_all())
 
 
 def upsert(

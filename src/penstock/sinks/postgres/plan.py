@@ -28,6 +28,8 @@ class TablePlan:
     source: TableName
     target: TableName
     columns: tuple[TargetColumn, ...]
+    # Columns of the target that are not delivered to; they keep what people have put there.
+    others: tuple[str, ...]
     # The source's primary key, for REPLICA IDENTITY FULL, where the changes do not tell it.
     key: tuple[str, ...]
     # TRUNCATE is refused where another table's foreign key points here, whoever asks.

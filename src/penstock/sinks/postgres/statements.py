@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from penstock.sinks.postgres.plan import StagedStep, TablePlan
 
 _TRUE = sql.SQL("true")
+_KEPT_NAME = "kept"
+_KEPT = sql.Identifier("pg_temp", _KEPT_NAME)
 
 
 class Statements:
@@ -24,6 +26,12 @@ class Statements:
         self._target = sql.Identifier(*plan.target)
         self._names = [sql.Identifier(column.name) for column in step.columns]
         self._cells = [sql.Identifier("s", f"c{place}") for place in range(len(step.columns))]
+        delivered = {column.name for column in step.columns}
+        self._others = [
+            sql.Identifier(name)
+            for name in (*plan.others, *(column.name for column in plan.columns))
+            if name not in delivered
+        ]
 
     def truncate(self) -> sql.Composed:
         """Empty the target."""
@@ -172,10 +180,49 @@ class Statements:
         """Add the new rows."""
         return self._insert(self._is("I"), sql.SQL(""))
 
-    def insert_all(self) -> sql.Composed:
-        """Add every row that is to be there in the end."""
+    def insert_all(self) -> list[sql.Composed]:
+        """Add every row that is to be there in the end, with what `keep_others` has kept."""
         wanted = _TRUE if self._step.kind == "move" else self._is("I", "U")
-        return self._insert(wanted, sql.SQL(""))
+        if not self._others:
+            return [self._insert(wanted, sql.SQL(""))]
+        is_kept = sql.SQL("EXISTS (SELECT FROM {} k WHERE k.place = s.ctid)").format(_KEPT)
+        return [
+            self._insert(sql.SQL("{} AND NOT {}").format(wanted, is_kept), sql.SQL("")),
+            sql.SQL(
+                "INSERT INTO {} ({}) OVERRIDING SYSTEM VALUE"
+                " SELECT {} FROM {} s JOIN {} k ON k.place = s.ctid WHERE {}"
+            ).format(
+                self._target,
+                sql.SQL(", ").join([*self._names, *self._others]),
+                sql.SQL(", ").join([*self._cells, *self._kept_cells()]),
+                self._stage,
+                _KEPT,
+                wanted,
+            ),
+            sql.SQL("DROP TABLE {}").format(_KEPT),
+        ]
+
+    def _kept_cells(self) -> list[sql.Identifier]:
+        return [sql.Identifier("k", f"o{number}") for number in range(len(self._others))]
+
+    def keep_others(self) -> list[sql.Composed]:
+        """Put aside what the touched rows hold in columns that are not delivered to.
+
+        The stage must not change until `insert_all`: it is its rows' places that are noted.
+        """
+        if not self._others:
+            return []
+        cells = sql.SQL(", ").join(
+            sql.SQL("t.{} AS {}").format(name, sql.Identifier(f"o{number}"))
+            for number, name in enumerate(self._others)
+        )
+        found = self._same_old_key() if self._step.kind == "move" else self._same_key()
+        return [
+            sql.SQL(
+                "CREATE TEMPORARY TABLE {} ON COMMIT DROP AS"
+                " SELECT DISTINCT ON (s.ctid) s.ctid AS place, {} FROM {} s JOIN {} t ON {}"
+            ).format(sql.Identifier(_KEPT_NAME), cells, self._stage, self._target, found)
+        ]
 
     def insert_missing_updates(self) -> sql.Composed:
         """Add rows that an UPDATE tells wholly and that are not there."""

@@ -93,14 +93,17 @@ def plan_table(
             "rename it, or choose another schema",
         )
     columns = _columns(connection, found.oid)
-    if wanted is not None:
-        columns = tuple(column for column in columns if column.name in wanted)
+    others = tuple(
+        column.name for column in columns if wanted is not None and column.name not in wanted
+    )
+    columns = tuple(column for column in columns if column.name not in others)
     if description is not None:
         _tell_ignored(description, columns, wanted, target)
     return TablePlan(
         source=source,
         target=target,
         columns=columns,
+        others=others,
         key=description.primary_key if description is not None else (),
         is_referenced=found.is_referenced,
     )
@@ -185,6 +188,13 @@ def _tell_ignored(
         and not column.generated
         and (wanted is None or column.name in wanted)
     ]
+    strange = set(wanted or ()) - {column.name for column in description.columns}
+    if strange:
+        _log.warning(
+            "columns: names %s, which %s at the source has not",
+            ", ".join(sorted(strange)),
+            description.name,
+        )
     if ignored:
         _log.warning("%s lacks columns %s; they are ignored", target, ", ".join(ignored))
 
