@@ -268,6 +268,7 @@ def test_random_work_on_random_tables_ends_equal_on_15(
     play(source, target, make_pipeline, tmp_path, seed, round_count=2)
 
 
+@pytest.mark.long
 @only_new
 def test_random_work_ends_equal_when_every_change_is_streamed_before_its_commit(
     source: Database, target: Database, make_pipeline: Make, tmp_path: Path
