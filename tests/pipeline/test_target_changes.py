@@ -6,6 +6,7 @@ import threading
 from typing import TYPE_CHECKING
 
 import psycopg
+import pytest
 from test_conflicts import all_at_once, stopped, wait_for_mend, wait_for_stop
 
 from fix_pipeline import assert_equal, rows, status_of
@@ -214,6 +215,39 @@ def test_role_that_cannot_switch_triggers_off_keeps_foreign_keys(
 
     assert not stopped(pipeline)
     assert_equal(source, target, "parent", "child", "grandchild")
+
+
+@pytest.mark.parametrize("role", ["postgres", "writer"])
+@only_15
+def test_keys_of_many_rows_shift_at_once_whatever_the_role(
+    source: Database, target: Database, make_pipeline: Make, role: str
+) -> None:
+    url = as_writer(target)
+    source.execute("CREATE TABLE t (id int PRIMARY KEY, n int, big text, more text)")
+    source.execute("ALTER TABLE t ALTER big SET STORAGE EXTERNAL, ALTER more SET STORAGE EXTERNAL")
+    pipeline = make_pipeline(source, url if role == "writer" else target)
+    # Some rows have one value out of line, some two.
+    source.execute(
+        "INSERT INTO t SELECT g, g, repeat(md5(g::text), 80),"
+        " CASE WHEN g % 3 = 0 THEN repeat(md5(g::text), 90) END FROM generate_series(1, 1500) g"
+    )
+    pipeline.catch_up()
+
+    source.execute("UPDATE t SET id = id - 1")
+    pipeline.catch_up()
+    assert_equal(source, target, "t")
+    all_at_once(
+        source,
+        "UPDATE t SET id = -1 WHERE id = 7",
+        "UPDATE t SET id = 7 WHERE id = 8",
+        "UPDATE t SET id = 8, n = 0 WHERE id = -1",
+        "UPDATE t SET id = id + 5000 WHERE id < 100",
+        "UPDATE t SET id = id - 5000 WHERE id >= 5000",
+    )
+    pipeline.catch_up()
+
+    assert not stopped(pipeline)
+    assert_equal(source, target, "t")
 
 
 @only_new

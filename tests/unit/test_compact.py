@@ -112,13 +112,17 @@ class Source:
 
 
 def apply_steps(target, source, steps):
-    """As the Postgres sink does: all DELETEs, then UPDATEs, then INSERTs; MOVEs alone."""
-    for step in steps:
+    """As the Postgres sink does: all DELETEs, then UPDATEs, then INSERTs; MOVEs alone, at once."""
+    for one in steps:
+        step = list(one)
         keys = [source.key_of(row) for _, row, _, _ in step]
-        keys += [old for letter, _, old, _ in step if letter == "M"]
         assert len(keys) == len(set(keys)), "every key occurs once in a step"
         letters = {letter for letter, *_ in step}
         assert letters == {"M"} or (letters and letters <= {*"IUD"})
+        if letters == {"M"}:
+            left = [(old, target.pop(old)) for _, _, old, _ in step]
+            target.update({("left", *old): row for old, row in left})
+            step = [(letter, row, ("left", *old), copies) for letter, row, old, copies in step]
         for wanted in "DUIM":
             for letter, row, old_key, copies in step:
                 assert copies == 1
@@ -288,7 +292,17 @@ def test_keys_that_swap_over_a_temporary_one_are_two_updates():
     ]
 
 
-def test_moves_of_rows_that_are_not_wholly_known_stand_alone_and_touch_no_key_twice():
+def test_moves_that_take_what_others_have_left_are_one_step():
+    steps = net(
+        update(ORDERS, ["4", "c", UNCHANGED], key=["3"]),
+        update(ORDERS, ["3", "b", UNCHANGED], key=["2"]),
+        update(ORDERS, ["2", "a", UNCHANGED], key=["1"]),
+    )
+
+    assert [len(step) for step in steps] == [3]
+
+
+def test_moves_of_rows_that_are_not_wholly_known_stand_alone_and_move_no_row_twice():
     steps = net(
         insert(ORDERS, ["5", "e", "f"]),
         update(ORDERS, ["2", "a", UNCHANGED], key=["1"]),

@@ -35,7 +35,7 @@ MOVE = b"M"[0]
 
 @dataclass(frozen=True)
 class Step:
-    """Rows to be applied as one set. Every key occurs once.
+    """Rows to be applied as one set. Every key occurs once; among MOVEs, once as old and as new.
 
     `operation` holds INSERT, UPDATE, DELETE or MOVE. Cells of a DELETE hold the key (or the whole row,
     where there is no key); `old_key` is filled for MOVE only. `copies` is how many equal rows a
@@ -120,20 +120,22 @@ def _key_changes(changes: TableChanges, after: Sequence[Cells], key: Sequence[in
 def _runs(
     partial_moves: Index, changes: TableChanges, after: Sequence[Cells], key: Sequence[int]
 ) -> list[list[int]]:
-    """Neighbouring moves that do not touch each other's keys, so that one step can hold them."""
+    """Neighbouring moves that can happen at the same moment, so that one step can hold them.
+
+    A key may be taken that another move of the run has left, but no row may move twice.
+    """
     runs: list[list[int]] = []
-    touched: set[tuple[object, ...]] = set()
+    taken: set[tuple[object, ...]] = set()
     if len(partial_moves) == 0:
         return runs
     old = _tuples(changes.data, [changes.before[column].take(partial_moves) for column in key])
     new = _tuples(changes.data, [after[column].take(partial_moves) for column in key])
     for number, row in enumerate(partial_moves.tolist()):
-        keys = {old[number], new[number]}
-        if not runs or row != runs[-1][-1] + 1 or touched & keys:
+        if not runs or row != runs[-1][-1] + 1 or taken & {old[number], new[number]}:
             runs.append([])
-            touched = set()
+            taken = set()
         runs[-1].append(row)
-        touched |= keys
+        taken.add(new[number])
     return runs
 
 

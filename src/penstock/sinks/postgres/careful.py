@@ -61,12 +61,13 @@ def merge_table(
         at = 0
         try:
             with cursor.connection.transaction():
-                for step in steps:
-                    _load(cursor, plan, step, stages)
+                stages.unsettle()
                 for at, step in enumerate(steps):  # noqa: B007
+                    _load(cursor, plan, step, stages)
                     way(cursor, plan, step, stages.place_of(step), conflict)
                 cursor.execute(_CHECK_NOW)
         except RowRefused as refused:
+            stages.unsettle()
             return refused
         except merge.IdentityInTheWay as in_the_way:
             unfit: PenstockError = in_the_way.why
@@ -87,7 +88,7 @@ def merge_table(
 def _load(cursor: Cursor, plan: TablePlan, step: StagedStep, stages: Stages) -> None:
     """Put the rows that the step brings along where the merge finds them."""
     try:
-        stages.load(cursor, [step])
+        stages.load(cursor, step)
     except psycopg.DataError as error:
         lines = (step.inline or b"").split(b"\n")
         raise refusal(
@@ -117,15 +118,13 @@ def _blame(
     found: str | None = None
     try:
         with cursor.connection.transaction():
-            if step.inline is not None:
-                stages.load(cursor, [step])
+            stages.unsettle()
             for earlier in steps[:failing]:
-                if earlier.inline is not None:
-                    stages.load(cursor, [earlier])
+                stages.load(cursor, earlier)
                 way(cursor, plan, earlier, stages.place_of(earlier), conflict)
-            # s.ctid: a bare one would be the text, in whose order 10 comes before 9.
-            cursor.execute(sql.SQL("SELECT ctid::text FROM {} s ORDER BY s.ctid").format(stage))
-            places = [row[0] for row in cursor.fetchall()]
+            stages.load(cursor, step)
+            build = Statements(plan, step, stage)
+            places = [place for (place,) in cursor.execute(build.places()).fetchall()]
             # The first `most` rows are refused, the first `least` pass.
             least, most = 0, len(places)
             while most - least > 1:
@@ -134,7 +133,6 @@ def _blame(
                     least = middle
                 else:
                     most = middle
-            build = Statements(plan, step, stage)
             row = cursor.execute(build.key_at(places[most - 1])).fetchone() if places else None
             found = f"key ({', '.join(row)})" if row is not None else None
             raise _Undo  # noqa: TRY301
@@ -145,6 +143,8 @@ def _blame(
             raise
     except (RowRefused, merge.IdentityInTheWay):
         pass
+    finally:
+        stages.unsettle()
     return None  # other rows are refused on the way there; the table's error stands by itself
 
 

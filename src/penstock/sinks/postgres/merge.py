@@ -107,6 +107,11 @@ def upsert(
 ) -> None:
     """The way that fires no DELETE: for roles that cannot switch triggers off."""
     build = Statements(plan, step, stage)
+    if step.kind == "move" and not build.fixed_columns(with_key=True):
+        # One by one, as the source did: no key is taken before it is left.
+        for (place,) in cursor.execute(build.places()).fetchall():
+            cursor.execute(build.move(place))
+        return
     if step.kind != "net" or not step.key:
         apply(cursor, plan, step, stage, conflict)
         return
@@ -136,8 +141,7 @@ def _move(cursor: Cursor, plan: TablePlan, build: Statements, conflict: OnConfli
         raise IdentityInTheWay(plan, fixed)
     if conflict is not OnConflict.KEEP:
         _refuse_missing(cursor, plan, build, conflict)
-    for statement in build.moves():
-        cursor.execute(statement)
+    cursor.execute(build.move())
 
 
 def _update(

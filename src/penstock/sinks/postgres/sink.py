@@ -258,7 +258,6 @@ class PostgresSink:
             raise error
         new = self._unlisted(steps)
         with connection.transaction(), connection.cursor() as cursor:
-            self._stages.load(cursor, steps)
             self._merge(cursor, steps)
             self._progress.advance(cursor, batch, self._delivered(counts))
             self._progress.note_tables(cursor, new)
@@ -316,6 +315,7 @@ class PostgresSink:
         )
         for step, part in parts:
             plan, stage = self._planner.known(step.table), self._stages.place_of(step)
+            self._stages.load(cursor, step)
             if part == "take":
                 merge.take(cursor, plan, step, stage)
             elif part == "put":

@@ -27,8 +27,9 @@ class Stages:
     """Staging tables of one session."""
 
     def __init__(self) -> None:
-        self._temporary: dict[tuple[Shape, int], sql.Identifier] = {}
-        self._places: dict[int, sql.Identifier] = {}
+        self._temporary: dict[Shape, sql.Identifier] = {}
+        # Which step's rows each one holds, by its id; 0: none. Unknown when absent.
+        self._holds: dict[Shape, int] = {}
         self._made = 0
 
     def prepare(
@@ -36,32 +37,23 @@ class Stages:
     ) -> dict[TableName, psycopg.Error]:
         """Have a temporary table for every step that brings its rows along. Outside a transaction.
 
-        The answer tells the tables for which there can be none, such as one whose type is gone.
+        Steps of one shape share theirs, one after the other. The answer tells the tables for which
+        there can be none, such as one whose type is gone.
         """
-        self._places = {}
-        taken: dict[Shape, int] = {}
         failed: dict[TableName, psycopg.Error] = {}
         if len(self._temporary) > _MOST_TEMPORARY:
             self.drop_temporary(connection)
         for step in steps:
-            if step.stage_table is not None:
-                self._places[id(step)] = sql.Identifier("penstock", step.stage_table)
-                continue
-            if step.kind == "truncate":
-                self._places[id(step)] = sql.Identifier("penstock", "none")
-                continue
             shape = tuple(step.stage_columns)
-            number = taken.get(shape, 0)
-            taken[shape] = number + 1
+            if step.inline is None or shape in self._temporary:
+                continue
             try:
-                if (shape, number) not in self._temporary:
-                    self._temporary[shape, number] = self._make(connection, shape)
+                self._temporary[shape] = self._make(connection, shape)
             except psycopg.Error as error:
                 if not is_about_table(error):
                     raise
                 failed[step.table] = error
-                continue
-            self._places[id(step)] = self._temporary[shape, number]
+        self._holds = dict.fromkeys(self._temporary, 0)
         return failed
 
     def drop_temporary(self, connection: psycopg.Connection[Any]) -> None:
@@ -89,15 +81,27 @@ class Stages:
         )
         return sql.Identifier("pg_temp", name)
 
-    def load(self, cursor: psycopg.Cursor[Any], steps: list[StagedStep]) -> None:
-        """Put the rows that steps bring along into their temporary tables. Inside a transaction."""
-        for step in steps:
-            if step.inline is not None:
-                copy_into(cursor, self._places[id(step)], step.inline)
+    def load(self, cursor: psycopg.Cursor[Any], step: StagedStep) -> None:
+        """Put the rows that a step brings along into its temporary table. Inside a transaction."""
+        if step.inline is None:
+            return
+        shape = tuple(step.stage_columns)
+        held = self._holds.pop(shape, None)
+        if held != id(step):
+            if held != 0:
+                cursor.execute(sql.SQL("DELETE FROM {}").format(self._temporary[shape]))
+            copy_into(cursor, self._temporary[shape], step.inline)
+        self._holds[shape] = id(step)
+
+    def unsettle(self) -> None:
+        """A savepoint was rolled back, or rows were changed: what is held is not known any more."""
+        self._holds.clear()
 
     def place_of(self, step: StagedStep) -> sql.Identifier:
-        """The table that holds the step's rows."""
-        return self._places[id(step)]
+        """The table that holds the step's rows, once they are loaded."""
+        if step.inline is not None:
+            return self._temporary[tuple(step.stage_columns)]
+        return sql.Identifier("penstock", step.stage_table or "none")
 
     def drop_staged(self, connection: psycopg.Connection[Any], steps: list[StagedStep]) -> None:
         """Remove staging tables that have been merged."""

@@ -145,18 +145,37 @@ class Statements:
             if (places := self._settable(kept, with_key=False))
         ]
 
-    def moves(self) -> list[sql.Composed]:
-        """Give rows another key, keeping what is not known."""
-        return [
-            sql.SQL("UPDATE {} t SET {} FROM {} s WHERE {} AND {}").format(
-                self._target,
-                self._assignments(self._settable(kept, with_key=True)),
-                self._stage,
-                self._group(number),
-                self._same_old_key(),
-            )
-            for number, kept in enumerate(self._step.unchanged)
-        ]
+    def move(self, place: str | None = None) -> sql.Composed:
+        """Give rows another key, keeping what is not known; of all rows, or of the one at a ctid.
+
+        One statement, since a key may be both left and taken in it.
+        """
+        return sql.SQL("UPDATE {} t SET {} FROM {} s WHERE {} AND {}").format(
+            self._target,
+            sql.SQL(", ").join(
+                sql.SQL("{} = {}").format(self._names[column], self._moved_cell(column))
+                for column in self._settable((), with_key=True)
+            ),
+            self._stage,
+            _TRUE if place is None else sql.SQL("s.ctid = {}").format(sql.Literal(place)),
+            self._same_old_key(),
+        )
+
+    def _moved_cell(self, column: int) -> sql.Composable:
+        keeping = [number for number, kept in enumerate(self._step.unchanged) if column in kept]
+        if not keeping:
+            return self._cells[column]
+        groups = sql.SQL(", ").join(map(sql.Literal, keeping))
+        return sql.SQL("CASE WHEN s.g IN ({}) THEN t.{} ELSE {} END").format(
+            groups, self._names[column], self._cells[column]
+        )
+
+    def places(self) -> sql.Composed:
+        """Where the staged rows are, in the order in which they came.
+
+        s.ctid: a bare one would be the text, in whose order 10 comes before 9.
+        """
+        return sql.SQL("SELECT s.ctid::text FROM {} s ORDER BY s.ctid").format(self._stage)
 
     def _assignments(self, places: list[int]) -> sql.Composed:
         return sql.SQL(", ").join(
