@@ -21,6 +21,14 @@ POINTS = (
     "deliver.between_steps",  # driver: one step merged, the next not
     "deliver.before_commit",  # driver: everything merged, COMMIT not sent
     "deliver.after_commit",  # target committed, nothing else knows
+    "catch_up.before_commit",  # driver: changes of tables apart merged, COMMIT not sent
+    "catch_up.before_join",  # tables have caught up, they are still apart
+    "copy.after_snapshot",  # copier: snapshot taken, no table begun
+    "copy.before_range",  # executor: nothing of the range read
+    "copy.inside_range",  # executor: rows sent, COMMIT not
+    "copy.after_range",  # executor: range committed, nobody told
+    "copy.before_finish",  # copier: every range there, key and indexes not
+    "copy.after_finish",  # copier: the table can catch up, nobody told
     "file.after_append",  # documents written, position not recorded
     "file.after_position",  # position recorded, file not renamed
     "init.after_publication",  # publication there, slot not

@@ -60,11 +60,8 @@ def test_dropped_target_table_stops_until_a_person_brings_it_back(
     table = told["sinks"]["target"]["tables"]["public.t"]
     assert (table["state"], told["phase"]) == ("failed", "failed")
     assert "public.t is gone" in table["error"]
-    assert told["sinks"]["target"]["tables"]["public.good"] == {
-        **table,
-        "state": "streaming",
-        "error": None,
-    }
+    good = told["sinks"]["target"]["tables"]["public.good"]
+    assert (good["state"], good["error"], good["delivered_lsn"]) == ("streaming", None, None)
     assert target.value("SELECT to_regclass('t')") is None
     assert_equal(source, target, "good")
     target.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")

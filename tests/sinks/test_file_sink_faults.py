@@ -174,7 +174,7 @@ def test_no_table_goes_on_alone(sink_of):
     table = TableName("public", "orders")
     batch = Batch(1, START, START + 8, 0, frozenset({table}))
 
-    assert sink.stopped == {}
+    assert sink.apart == {}
     for call in (
         lambda: sink.worker(batch, {table}),
         lambda: sink.commit_table(table, batch, []),

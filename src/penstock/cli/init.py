@@ -37,8 +37,8 @@ def init(
 
 
 def _print_sql(path: PipelinePath) -> None:
+    from penstock.sinks.postgres.objects import statements as own_objects
     from penstock.sinks.postgres.options import PostgresOptions
-    from penstock.sinks.postgres.progress import SCHEMA
     from penstock.source.connect import connect_source
     from penstock.source.subscription import print_sql
 
@@ -51,4 +51,4 @@ def _print_sql(path: PipelinePath) -> None:
     for name, options in pipeline.sinks.items():
         if isinstance(options, PostgresOptions):
             typer.echo(f"-- on sink {name}, {options.url}")
-            typer.echo(SCHEMA.strip())
+            typer.echo(own_objects().strip())

@@ -13,10 +13,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.errors import PenstockError, RunError
+from penstock.failpoints import fault_point
 from penstock.log.reader import LogReader
 from penstock.lsn import Lsn
 from penstock.run.retry import BackOff, mends_with_time
+from penstock.run.tables import TableKeeper
 from penstock.sinks.sink import Batch
+from penstock.sinks.tables import FAILED, STREAMING
 from penstock.spark.jobs import Span, run_job
 from penstock.table import TableName
 
@@ -43,6 +46,9 @@ _BACKLOG_BYTES = 2 * 1024 * 1024
 _GROW_BYTES = 24 * 1024 * 1024
 _GROW_SECONDS = 0.25
 
+# How long tables that catch up may keep the others waiting at a time.
+_CATCH_UP_SECONDS = 2.0
+
 
 class Delivery:
     """Delivers to one sink until told to stop.
@@ -58,6 +64,8 @@ class Delivery:
         state: StateDirectory,
         check_position: Callable[[Sink], Lsn],
         stop: threading.Event,
+        *,
+        copies_first: bool = False,
     ) -> None:
         self._context = context
         self._sink = sink
@@ -66,10 +74,8 @@ class Delivery:
         self._stop = stop
         self._parallel = int(context.defaultParallelism)
         self._batch_number = 0
-        self._tables: set[TableName] = set()
-        self._table_waits: dict[TableName, tuple[float, BackOff]] = {}
+        self._tables = TableKeeper(sink, state, copies_first=copies_first)
         self._grow_bytes = 0
-        self._tried: set[TableName] = set()
         self._reported_at = 0.0
         self._has_news = False
         self._committed_at = 0
@@ -84,12 +90,18 @@ class Delivery:
 
     @property
     def stopped_tables(self) -> dict[TableName, str]:
-        """Tables that wait, and why."""
-        return {table: stopped.error for table, stopped in self._sink.stopped.items()}
+        """Tables that wait for somebody to mend something, and why."""
+        return {
+            name: table.error for name, table in self._sink.apart.items() if table.state == FAILED
+        }
 
     def has_caught_up(self, lsn: Lsn) -> bool:
-        """Whether all that can be delivered up to a position is; stopped tables were tried again."""
-        return self.delivered_lsn >= lsn and self._tried.issuperset(self._sink.stopped)
+        """Whether all that can be delivered up to a position is, and all that can be copied."""
+        return self.delivered_lsn >= lsn and self._tables.is_settled
+
+    def look_at_tables(self) -> None:
+        """A copier has news; from another thread."""
+        self._tables.look_soon()
 
     def run(self) -> None:
         """Deliver until stopped. Faults that time mends are waited out.
@@ -139,15 +151,22 @@ class Delivery:
                     back_off.succeed()
                     self.error = None
                 now = time.monotonic()
-                if self._is_table_due(now):
+                group = self._tables.next_group(self.delivered_lsn, now)
+                if group or self._tables.is_due(now):
                     if committing is not None:
                         committing.result()
                         committing = None
+                    self._tables.look(self.delivered_lsn, now)
                     self._catch_up(now)
-                slices = self._read(reader)
+                slices = [] if self._tables.holds_flow else self._read(reader)
                 if slices:
                     busy_until = now + _BUSY_FOR_SECONDS
                     batch = self._batch(read_lsn, slices)
+                    if unknown := self._tables.unknown(batch.tables):
+                        if committing is not None:
+                            committing.result()
+                            committing = None
+                        self._sink.enrol(unknown, batch.after_lsn)
                     receipts = self._run_job(batch, slices)
                     if committing is not None:
                         committing.result()
@@ -192,7 +211,6 @@ class Delivery:
             for ref in slices
             for _, schema, name in ref.head.meta.get("relations", ())
         )
-        self._tables |= tables
         return Batch(
             number=self._batch_number,
             after_lsn=after_lsn,
@@ -202,12 +220,12 @@ class Delivery:
         )
 
     def _run_job(
-        self, batch: Batch, slices: Sequence[SliceRef], only: TableName | None = None
+        self, batch: Batch, slices: Sequence[SliceRef], only: set[TableName] | None = None
     ) -> list[Receipt]:
         if not batch.tables:
             return []  # nothing but commits and marks: only the position moves
         began = time.perf_counter()
-        worker = self._sink.worker(batch, None if only is None else {only})
+        worker = self._sink.worker(batch, only)
         span = Span(batch.after_lsn, batch.end_lsn)
         receipts = run_job(self._context, worker, slices, span, self._parallel)
         self._add_seconds("job", time.perf_counter() - began)
@@ -230,65 +248,55 @@ class Delivery:
     def _add_seconds(self, part: str, seconds: float) -> None:
         self.seconds[part] = self.seconds.get(part, 0.0) + seconds
 
-    def _is_table_due(self, now: float) -> bool:
-        """Whether a stopped table is to be tried again, also while others flow."""
-        for table in list(self._sink.stopped):
-            self._table_waits.setdefault(table, (now + 1.0, BackOff(1.0, 30.0)))
-        return any(
-            now >= due
-            for table, (due, _) in self._table_waits.items()
-            if table in self._sink.stopped
-        )
-
     def _catch_up(self, now: float) -> None:
-        """Try the stopped tables again whose turn it is."""
-        for table in list(self._sink.stopped):
-            due, back_off = self._table_waits.get(table, (now + 1.0, BackOff(1.0, 30.0)))
-            if now < due or self._stop.is_set():
-                continue
-            try:
-                self._catch_up_table(table)
-                del self._table_waits[table]
-            except PenstockError as error:
-                if mends_with_time(error):
-                    raise
-                self._tried.add(table)
-                self._sink.restate_failure(table, error)
-                self._table_waits[table] = (
-                    time.monotonic() + back_off.next_seconds(),
-                    back_off,
-                )
+        """Let tables that are apart catch up, one group after the other, while others may wait."""
+        deadline = now + _CATCH_UP_SECONDS
+        while group := self._tables.next_group(self.delivered_lsn, time.monotonic()):
+            self._catch_up_group(group, deadline)
+            self._tables.note_tried(group)
             self._has_news = True
+            if self._stop.is_set() or time.monotonic() > deadline:
+                return
 
-    def _catch_up_table(self, table: TableName) -> None:
-        """Deliver what waits for one table, up to where the others are."""
-        position = self._sink.stopped[table].delivered_lsn
+    def _catch_up_group(self, group: set[TableName], deadline: float) -> None:
+        """Deliver what waits for tables that stand at one position, towards where the others are.
+
+        A long way is gone in several turns, so that the others are not held up.
+        """
+        position = min(self._sink.apart[name].delivered_lsn for name in group)
         reader = LogReader(self._state.log, position)
         try:
-            while position < self.delivered_lsn and not self._stop.is_set():
+            while position < self.delivered_lsn:
                 slices = reader.read(self._sink.batch_bytes)
                 if not slices:
                     raise RunError(
                         f"the log ends at {position}, wanted {self.delivered_lsn}",
-                        str(table),
+                        ", ".join(map(str, sorted(group))),
                         "nothing; the slot sends the rest again",
                     )
                 # A slice may go on after where the others are, if the log was captured anew.
                 batch = self._batch(position, slices)
                 batch = replace(batch, end_lsn=min(batch.end_lsn, self.delivered_lsn))
-                receipts = self._run_job(batch, slices, table) if table in batch.tables else []
-                self._sink.commit_table(table, batch, receipts)
+                receipts = self._run_job(batch, slices, group) if group & batch.tables else []
+                self._sink.commit_apart(group, batch, receipts)
                 position = batch.end_lsn
+                group = {
+                    name for name in group if self._sink.apart[name].delivered_lsn == position
+                }
+                if not group or self._stop.is_set() or time.monotonic() > deadline:
+                    break
         finally:
             reader.close()
-        if position >= self.delivered_lsn:
-            self._sink.resume_table(table)
+        if group and position >= self.delivered_lsn:
+            fault_point("catch_up.before_join")
+            self._sink.join(group)
 
     def _report(self) -> None:
         self._reported_at = time.monotonic()
         self._has_news = False
-        stopped = dict(self._sink.stopped)
-        safe_lsn = min([self.delivered_lsn, *(table.delivered_lsn for table in stopped.values())])
+        apart = dict(self._sink.apart)
+        wanted_lsn = self._tables.safe_lsn
+        safe_lsn = self.delivered_lsn if wanted_lsn is None else min(self.delivered_lsn, wanted_lsn)
         self._state.write_report(
             f"sinks/{self.name}",
             {
@@ -297,11 +305,11 @@ class Delivery:
                 "committed_at": self._committed_at,
                 "changes_delivered": self._sink.change_count,
                 "tables": {
-                    str(table): {
-                        "state": "failed" if table in stopped else "streaming",
-                        "error": stopped[table].error if table in stopped else None,
+                    str(name): {
+                        "state": apart[name].state if name in apart else STREAMING,
+                        "error": (apart[name].error or None) if name in apart else None,
                     }
-                    for table in sorted(self._tables | set(stopped))
+                    for name in sorted(set(self._sink.flowing) | set(apart))
                 },
                 "error": str(self.error) if self.error else None,
                 "seconds": self.seconds,

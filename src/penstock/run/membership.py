@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from typing import TYPE_CHECKING
 
 from penstock.errors import PenstockError
@@ -78,5 +79,9 @@ class MembershipWatch:
                 _log.warning("%s is left out: %s", name, reason)
         self._state.write_report(
             "tables",
-            {"published": [str(table) for table in change.published], "left_out": left_out},
+            {
+                "published": [str(table) for table in change.published],
+                "left_out": left_out,
+                "at": time.time(),
+            },
         )

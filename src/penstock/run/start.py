@@ -162,9 +162,8 @@ class PositionCheck:
             sink.begin({key: str(value) for key, value in asdict(started.identity).items()}, first)
             return first
         compare_identity(_identity_of(stored), started.identity, place)
-        safe = min(
-            [stored.delivered_lsn, *(table.delivered_lsn for table in sink.stopped.values())]
-        )
+        apart = [table.delivered_lsn for table in sink.apart.values() if table.keeps_log]
+        safe = min([stored.delivered_lsn, *apart])
         if self._pipeline.source.acknowledge is Acknowledge.LOGGED:
             safe = max(safe, self._logged_lsn())
         check_slot(started.slot, started.subscription.slot, place, safe)

@@ -20,6 +20,7 @@ from penstock.pipeline import state_of
 from penstock.sinks.postgres.connect import classify_target_error, connect_target
 from penstock.sinks.postgres.options import PostgresOptions
 from penstock.sinks.postgres.progress import Progress
+from penstock.sinks.postgres.tables import TargetTables
 from penstock.source.connect import connect_source, source_errors
 from penstock.source.slot import slot_state
 from penstock.source.subscription import find_subscription
@@ -35,8 +36,14 @@ class TableStatus:
 
     state: str = "streaming"
     rows_copied: int = 0
+    bytes_copied: int = 0
     ranges_done: int = 0
     ranges_total: int = 0
+    delivered_lsn: str | None = None  # its own position, while it does not flow with the others
+    snapshot_seconds: float | None = None  # the age of the snapshot it is copied under
+    request: str | None = None
+    notes: str | None = None
+    changed_at: str | None = None
     error: str | None = None
 
 
@@ -180,7 +187,7 @@ def _ask_target(pipeline: PipelineFile, options: PostgresOptions, status: SinkSt
                 status.delivered_lsn = None
                 return
             stored = progress.read(connection)
-            tables = progress.read_tables(connection)
+            tables = TargetTables(pipeline.name, pipeline.source_id).read(connection)
     except psycopg.Error as error:
         status.error = str(classify_target_error(error, options.url))
         return
@@ -190,8 +197,20 @@ def _ask_target(pipeline: PipelineFile, options: PostgresOptions, status: SinkSt
     status.delivered_lsn = str(stored[0].delivered_lsn) if stored else None
     status.changes_delivered = stored[1] if stored else 0
     status.tables = {
-        str(table): TableStatus(state=told, error=stopped.error if stopped else None)
-        for table, (told, stopped) in tables.items()
+        str(row.table): TableStatus(
+            state=row.state,
+            rows_copied=row.rows_copied,
+            bytes_copied=row.bytes_copied,
+            ranges_done=row.ranges_done,
+            ranges_total=row.ranges_total,
+            delivered_lsn=str(row.delivered_lsn) if row.delivered_lsn else None,
+            snapshot_seconds=row.snapshot_seconds,
+            request=row.request,
+            notes=row.notes,
+            changed_at=row.changed_at.isoformat(timespec="seconds"),
+            error=row.error,
+        )
+        for row in tables
     }
 
 

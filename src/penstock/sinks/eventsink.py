@@ -5,14 +5,15 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, NoReturn
 
-from penstock.errors import PenstockError, PositionTaken, RunError, SinkError
+from penstock.errors import PositionTaken, RunError, SinkError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from penstock.lsn import Lsn
     from penstock.sinks.positionfile import KeptPosition
-    from penstock.sinks.sink import Batch, Receipt, StoppedTable
+    from penstock.sinks.sink import Batch, Receipt
+    from penstock.sinks.tables import ApartTable
     from penstock.table import TableName
 
 
@@ -26,23 +27,34 @@ class EventSink:
     def __init__(self, name: str) -> None:
         self.name = name
         self.change_count = 0
-        self.stopped: dict[TableName, StoppedTable] = {}
+        self.flowing: set[TableName] = set()
+        self.apart: dict[TableName, ApartTable] = {}
         self._kept: KeptPosition | None = None
         self._called_off = threading.Event()
 
-    def commit_table(self, table: TableName, batch: Batch, receipts: Sequence[Receipt]) -> None:
-        """Never called: no table stops."""
+    def refresh_tables(self, lsn: Lsn) -> None:
+        """Nobody else changes how tables stand."""
+        del lsn
+
+    def enrol(self, tables: Collection[TableName], lsn: Lsn) -> None:
+        """Tables flow from here on."""
+        del lsn
+        self.flowing |= set(tables)
+
+    def remove(self, tables: Collection[TableName]) -> None:
+        """Tables are followed no more."""
+        self.flowing -= set(tables)
+
+    def commit_apart(
+        self, tables: Collection[TableName], batch: Batch, receipts: Sequence[Receipt]
+    ) -> None:
+        """Never called: no table is apart."""
         del batch, receipts
-        self._refuse(table)
+        self._require_all(tables)
 
-    def resume_table(self, table: TableName) -> None:
-        """Never called: no table stops."""
-        self._refuse(table)
-
-    def restate_failure(self, table: TableName, error: PenstockError) -> None:
-        """Never called: no table stops."""
-        del error
-        self._refuse(table)
+    def join(self, tables: Collection[TableName]) -> None:
+        """Never called: no table is apart."""
+        self._require_all(tables)
 
     def interrupt(self) -> None:
         """Call off the commit that runs, between two blocks of bytes; its position does not move."""

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from penstock.changes.decode import Piece
-    from penstock.errors import PenstockError
     from penstock.lsn import Lsn
+    from penstock.sinks.tables import ApartTable
     from penstock.table import TableName
 
 
@@ -61,14 +61,6 @@ class StoredPosition:
     identity: dict[str, str]
 
 
-@dataclass(frozen=True)
-class StoppedTable:
-    """A table that waits in the log while the others go on."""
-
-    delivered_lsn: Lsn
-    error: str
-
-
 class TaskHalf(Protocol):
     """Takes the changes of one task, in order."""
 
@@ -91,7 +83,8 @@ class Sink(Protocol):
 
     name: str
     change_count: int  # delivered since the beginning, as far as the sink remembers
-    stopped: dict[TableName, StoppedTable]  # empty for ever, in a sink that cannot stop one table
+    flowing: set[TableName]  # tables known to go with the sink's own position
+    apart: dict[TableName, ApartTable]  # tables that do not
     batch_bytes: int  # how much a batch may hold before latency suffers
 
     def open(self) -> StoredPosition | None:
@@ -105,6 +98,22 @@ class Sink(Protocol):
     def begin(self, identity: Mapping[str, str], lsn: Lsn) -> None:
         """Store the first position, of a source known by `identity`."""
 
+    def refresh_tables(self, lsn: Lsn) -> None:
+        """Look again at how tables stand: others copy them, and people ask for things.
+
+        A table that is to be copied again goes apart at `lsn`, the sink's position. Never during a
+        `commit`.
+
+        Raises:
+            SinkError: `open` and go on from the position.
+        """
+
+    def enrol(self, tables: Collection[TableName], lsn: Lsn) -> None:
+        """Tables that are to be copied first; they are apart from now on. Never during a `commit`."""
+
+    def remove(self, tables: Collection[TableName]) -> None:
+        """Tables that are followed no more; what is there of them stays. Never during a `commit`."""
+
     def worker(self, batch: Batch, only: Collection[TableName] | None = None) -> Worker:
         """The executor half for this batch; `only` restricts it to tables that catch up."""
 
@@ -115,18 +124,19 @@ class Sink(Protocol):
             SinkError: nothing has happened; `open` and go on from the position.
         """
 
-    def commit_table(self, table: TableName, batch: Batch, receipts: Sequence[Receipt]) -> None:
-        """Deliver the changes of one stopped table up to `batch.end_lsn`, and move its position.
+    def commit_apart(
+        self, tables: Collection[TableName], batch: Batch, receipts: Sequence[Receipt]
+    ) -> None:
+        """Deliver the changes of tables that catch up, up to `batch.end_lsn`, and move their position.
+
+        All of them stand at `batch.after_lsn`. One that is refused fails, or stays so, and stays there.
 
         Raises:
-            SinkError: RowRefused, for one, when the cause is still there; nothing has happened.
+            SinkError: nothing has happened.
         """
 
-    def resume_table(self, table: TableName) -> None:
-        """The table has caught up with the position of the others."""
-
-    def restate_failure(self, table: TableName, error: PenstockError) -> None:
-        """A stopped table was tried again and refused again."""
+    def join(self, tables: Collection[TableName]) -> None:
+        """Tables that have caught up with the position of the others flow with them."""
 
     def idle(self) -> None:
         """Do what is due without a new batch; called every few milliseconds while none is under way.

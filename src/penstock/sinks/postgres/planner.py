@@ -37,14 +37,13 @@ class Planner:
         self._connection: psycopg.Connection[Any] | None = None
         self._ranks_tables = False
 
-    def open(self, filled: set[TableName], *, ranks_tables: bool) -> None:
+    def open(self, *, ranks_tables: bool) -> None:
         """Connect; `ranks_tables` where foreign keys must be respected by order.
 
         Raises:
             SinkError: the target cannot be reached.
         """
         self.close()
-        self.filled = filled
         self._ranks_tables = ranks_tables
         self._connection = connect_target(self._options.url, "penstock plan")
 

@@ -1,4 +1,4 @@
-"""penstock.progress and penstock.tables at the target: the truth about what has been delivered."""
+"""penstock.progress at the target: the truth about what has been delivered."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from psycopg.types.json import Jsonb
 
 from penstock.errors import PositionTaken, SecondInstance
 from penstock.lsn import Lsn
-from penstock.sinks.sink import StoppedTable, StoredPosition
-from penstock.table import TableName
+from penstock.sinks.sink import StoredPosition
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,32 +19,6 @@ if TYPE_CHECKING:
     from penstock.sinks.sink import Batch
 
     Connection = psycopg.Connection[Any]
-
-SCHEMA = """
-CREATE SCHEMA IF NOT EXISTS penstock;
-CREATE TABLE IF NOT EXISTS penstock.progress (
-    pipeline text NOT NULL,
-    source text NOT NULL,
-    delivered_lsn pg_lsn NOT NULL,
-    committed_at timestamptz,
-    changes bigint NOT NULL DEFAULT 0,
-    identity jsonb NOT NULL,
-    updated_at timestamptz NOT NULL DEFAULT now(),
-    PRIMARY KEY (pipeline, source)
-);
-CREATE TABLE IF NOT EXISTS penstock.tables (
-    pipeline text NOT NULL,
-    source text NOT NULL,
-    schema_name text NOT NULL,
-    table_name text NOT NULL,
-    state text NOT NULL,
-    delivered_lsn pg_lsn,
-    error text,
-    filled boolean NOT NULL DEFAULT false,
-    changed_at timestamptz NOT NULL DEFAULT now(),
-    PRIMARY KEY (pipeline, source, schema_name, table_name)
-);
-"""
 
 # Microseconds since 2000-01-01 are exact as an interval; as a float they would not be.
 _COMMITTED_AT = "timestamptz '2000-01-01 00:00:00+00' + %s * interval '1 microsecond'"
@@ -74,23 +47,6 @@ class Progress:
     def __init__(self, pipeline: str, source: str) -> None:
         self.pipeline = pipeline
         self.source = source
-
-    def exists(self, connection: Connection) -> bool:
-        """Whether penstock's tables are there."""
-        found = connection.execute(
-            "SELECT to_regclass('penstock.progress') IS NOT NULL"
-            " AND to_regclass('penstock.tables') IS NOT NULL"
-        ).fetchone()
-        return found is not None and bool(found[0])
-
-    def create(self, connection: Connection) -> None:
-        """Create penstock's schema and tables where they are missing."""
-        if self.exists(connection):
-            return  # a role that may only write need not be able to create
-        with connection.transaction():
-            # Two pipelines may start against a new target at once.
-            connection.execute("SELECT pg_advisory_xact_lock(hashtextextended('penstock', 0))")
-            connection.execute(SCHEMA)
 
     def claim(self, connection: Connection, place: str, predecessor: int | None = None) -> None:
         """Hold this pipeline at this target as long as the connection lives.
@@ -169,90 +125,9 @@ class Progress:
                 "stop the other penstock that delivers this pipeline, and start again",
             )
 
-    def note_tables(self, cursor: psycopg.Cursor[Any], tables: list[TableName]) -> None:
-        """List tables that have got their first rows."""
-        for table in tables:
-            cursor.execute(
-                "INSERT INTO penstock.tables"
-                " (pipeline, source, schema_name, table_name, state, filled)"
-                " VALUES (%s, %s, %s, %s, 'streaming', true)"
-                " ON CONFLICT (pipeline, source, schema_name, table_name) DO UPDATE SET filled = true",
-                (self.pipeline, self.source, *table),
-            )
-
-    def stop_table(
-        self, cursor: psycopg.Cursor[Any], table: TableName, stopped: StoppedTable
-    ) -> None:
-        """Record that a table waits, and where."""
-        cursor.execute(
-            "INSERT INTO penstock.tables"
-            " (pipeline, source, schema_name, table_name, state, delivered_lsn, error)"
-            " VALUES (%s, %s, %s, %s, 'failed', %s::pg_lsn, %s)"
-            " ON CONFLICT (pipeline, source, schema_name, table_name) DO UPDATE SET"
-            " state = 'failed', delivered_lsn = EXCLUDED.delivered_lsn, error = EXCLUDED.error,"
-            " changed_at = now()",
-            (self.pipeline, self.source, *table, str(stopped.delivered_lsn), stopped.error),
-        )
-
-    def advance_table(
-        self,
-        cursor: psycopg.Cursor[Any],
-        table: TableName,
-        after: Lsn,
-        end: Lsn,
-        change_count: int,
-    ) -> None:
-        """Move a stopped table's own position.
-
-        Raises:
-            PositionTaken: it is not where this process left it.
-        """
+    def count(self, cursor: psycopg.Cursor[Any], change_count: int) -> None:
+        """Count changes of tables that catch up; the position is not theirs."""
         cursor.execute(
             "UPDATE penstock.progress SET changes = changes + %s WHERE pipeline = %s AND source = %s",
             (change_count, self.pipeline, self.source),
         )
-        cursor.execute(
-            "UPDATE penstock.tables SET delivered_lsn = %s::pg_lsn, filled = true"
-            " WHERE pipeline = %s"
-            " AND source = %s AND schema_name = %s AND table_name = %s AND delivered_lsn = %s::pg_lsn",
-            (str(end), self.pipeline, self.source, *table, str(after)),
-        )
-        if cursor.rowcount != 1:
-            raise PositionTaken(
-                f"the position of {table} is no longer {after}",
-                f"penstock.tables, pipeline {self.pipeline}",
-                "stop the other penstock that delivers this pipeline, and start again",
-            )
-
-    def resume_table(self, cursor: psycopg.Cursor[Any], table: TableName) -> None:
-        """The table has caught up and flows with the others again."""
-        cursor.execute(
-            "UPDATE penstock.tables SET state = 'streaming', delivered_lsn = NULL, error = NULL,"
-            " changed_at = now() WHERE pipeline = %s AND source = %s AND schema_name = %s"
-            " AND table_name = %s",
-            (self.pipeline, self.source, *table),
-        )
-
-    def read_filled(self, connection: Connection) -> set[TableName]:
-        """The tables that have got rows: one of them that is missing was dropped by somebody."""
-        rows = connection.execute(
-            "SELECT schema_name, table_name FROM penstock.tables"
-            " WHERE pipeline = %s AND source = %s AND filled",
-            (self.pipeline, self.source),
-        )
-        return {TableName(schema, name) for schema, name in rows}
-
-    def read_tables(
-        self, connection: Connection
-    ) -> dict[TableName, tuple[str, StoppedTable | None]]:
-        """State of every table, and why and where it waits if it does."""
-        rows = connection.execute(
-            "SELECT schema_name, table_name, state, delivered_lsn::text, error FROM penstock.tables"
-            " WHERE pipeline = %s AND source = %s ORDER BY schema_name, table_name",
-            (self.pipeline, self.source),
-        )
-        found: dict[TableName, tuple[str, StoppedTable | None]] = {}
-        for schema, name, state, lsn, error in rows:
-            stopped = StoppedTable(Lsn.parse(lsn), error or "") if state == "failed" else None
-            found[TableName(schema, name)] = (state, stopped)
-        return found

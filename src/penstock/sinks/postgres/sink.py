@@ -7,6 +7,8 @@ that is repeated after a crash changes nothing: the position in the same transac
 from __future__ import annotations
 
 import logging
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -27,21 +29,24 @@ from penstock.sinks.postgres.connect import (
     connect_target,
     is_about_table,
 )
+from penstock.sinks.postgres.objects import has_objects, make_objects
 from penstock.sinks.postgres.order import parents_first
 from penstock.sinks.postgres.planner import Planner
 from penstock.sinks.postgres.progress import Progress
 from penstock.sinks.postgres.stages import Stages, drop_orphans, stage_prefix
+from penstock.sinks.postgres.tables import TargetTables, requested
 from penstock.sinks.postgres.worker import PostgresWorker
-from penstock.sinks.sink import StoppedTable, StoredPosition
+from penstock.sinks.sink import StoredPosition
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from penstock.lsn import Lsn
     from penstock.sinks.postgres.options import PostgresOptions
     from penstock.sinks.postgres.plan import RefusedTable, StagedStep, TablePlan
     from penstock.sinks.postgres.target import Describe
     from penstock.sinks.sink import Batch, Receipt
+    from penstock.sinks.tables import ApartTable
     from penstock.table import TableName
 
 _log = logging.getLogger(__name__)
@@ -59,9 +64,11 @@ class PostgresSink:
     ) -> None:
         self.name = name
         self.change_count = 0
-        self.stopped: dict[TableName, StoppedTable] = {}
+        self.flowing: set[TableName] = set()
+        self.apart: dict[TableName, ApartTable] = {}
         self._options = options
         self._progress = Progress(pipeline, source)
+        self._tables = TargetTables(pipeline, source)
         self._planner = Planner(options, describe)
         self._unplanned: dict[int, dict[TableName, PenstockError]] = {}
         self._connection: psycopg.Connection[Any] | None = None
@@ -81,18 +88,15 @@ class PostgresSink:
             self._progress.claim(connection, str(dsn), self._backend)
             self._backend = connection.info.backend_pid
             self._replica_role = _set_replica_role(connection)
-            if not self._progress.exists(connection):
-                # Nothing is made before the first position is known.
-                self._planner.open(set(), ranks_tables=not self._replica_role)
-                return None
+            self._planner.open(ranks_tables=not self._replica_role)
+            if not has_objects(connection):
+                return None  # nothing is made before the first position is known
+            make_objects(connection)
             drop_orphans(connection, self._stage_prefix)
             found = self._progress.read(connection)
-            tables = self._progress.read_tables(connection)
-            filled = self._progress.read_filled(connection)
+            self._read_tables(connection)
         except psycopg.Error as error:
             raise classify_target_error(error, dsn) from None
-        self._planner.open(filled, ranks_tables=not self._replica_role)
-        self.stopped = {table: stopped for table, (_, stopped) in tables.items() if stopped}
         if found is None:
             return None
         self.change_count = found[1]
@@ -101,23 +105,59 @@ class PostgresSink:
     def begin(self, identity: Mapping[str, str], lsn: Lsn) -> None:
         """Store the first position, with penstock's own tables around it."""
         try:
-            self._progress.create(self._connected())
+            make_objects(self._connected())
             self._progress.begin(self._connected(), identity, lsn)
         except psycopg.Error as error:
             raise classify_target_error(error, self._options.url) from None
 
+    def refresh_tables(self, lsn: Lsn) -> None:
+        """Read penstock.tables again, and set apart what a person wants copied again."""
+        connection = self._connected()
+        try:
+            again = self._read_tables(connection)
+            if again:
+                self._tables.enrol(connection, again, lsn)
+                self._read_tables(connection)
+        except psycopg.Error as error:
+            raise classify_target_error(error, self._options.url) from None
+
+    def enrol(self, tables: Collection[TableName], lsn: Lsn) -> None:
+        """List tables as pending."""
+        try:
+            self._tables.enrol(self._connected(), tables, lsn)
+            self._read_tables(self._connected())
+        except psycopg.Error as error:
+            raise classify_target_error(error, self._options.url) from None
+
+    def remove(self, tables: Collection[TableName]) -> None:
+        """Note that tables are followed no more."""
+        try:
+            self._tables.remove(self._connected(), tables)
+            self._read_tables(self._connected())
+        except psycopg.Error as error:
+            raise classify_target_error(error, self._options.url) from None
+
+    def _read_tables(self, connection: psycopg.Connection[Any]) -> list[TableName]:
+        """Know how tables stand; those that are to be copied again."""
+        rows = self._tables.read(connection)
+        apart = {row.table: row.apart for row in rows if row.apart is not None}
+        for table in {*apart, *self.apart} - ({*apart} & {*self.apart}):
+            self._planner.forget(table)  # what copied it may have made its table anew
+        self.apart = apart
+        self.flowing = {row.table for row in rows} - set(apart)
+        self._planner.filled = {row.table for row in rows if row.is_filled}
+        return requested(rows)
+
     def worker(self, batch: Batch, only: Collection[TableName] | None = None) -> PostgresWorker:
         """The executor half, told how each table of the batch lands."""
-        wanted = set(batch.tables if only is None else only)
+        wanted = set(batch.tables) - set(self.apart) if only is None else set(only)
         passed_over = set(batch.tables) - wanted
-        if only is None:
-            passed_over |= set(self.stopped)
         plans: dict[TableName, TablePlan] = {}
-        for table in sorted(wanted - passed_over):
+        for table in sorted(wanted & set(batch.tables)):
             try:
                 plans[table] = self._planner.plan(table)
             except SinkError as error:
-                if only is not None or error.remedy is Remedy.TIME:
+                if error.remedy is Remedy.TIME:
                     raise
                 # Earlier batches may still be on their way: the table stops in its turn, at `commit`.
                 self._unplanned.setdefault(batch.number, {})[table] = error
@@ -129,15 +169,10 @@ class PostgresSink:
     def commit(self, batch: Batch, receipts: Sequence[Receipt]) -> None:
         """Merge, move the position, commit; table by table if all at once does not work."""
         staged = [step for receipt in receipts for step in receipt.content.steps]
-        refused = {
-            entry.table: _error_of(entry)
-            for receipt in receipts
-            for entry in receipt.content.refused
-        }
-        refused |= self._unplanned.pop(batch.number, {})
-        refused = {table: why for table, why in refused.items() if table not in self.stopped}
+        refused = self._refused(batch, receipts)
+        refused = {table: why for table, why in refused.items() if table not in self.apart}
         # A table may have stopped after this batch was staged: its changes wait in the log.
-        steps = [step for step in staged if step.table not in self.stopped]
+        steps = [step for step in staged if step.table not in self.apart]
         counts = _change_counts(receipts)
         connection = self._connected()
         fault_point("deliver.after_job")
@@ -157,71 +192,44 @@ class PostgresSink:
         except psycopg.Error as error:
             raise classify_target_error(error, self._options.url) from None
 
-    def commit_table(self, table: TableName, batch: Batch, receipts: Sequence[Receipt]) -> None:
-        """Catch up with a stopped table."""
+    def commit_apart(
+        self, tables: Collection[TableName], batch: Batch, receipts: Sequence[Receipt]
+    ) -> None:
+        """Merge the changes of tables that catch up, each under a savepoint of its own."""
         steps = [step for receipt in receipts for step in receipt.content.steps]
+        counts = _change_counts(receipts)
         connection = self._connected()
+        refused = self._refused(batch, receipts)
         try:
-            try:
-                for receipt in receipts:
-                    for entry in receipt.content.refused:
-                        raise _error_of(entry)
-                change_count = _change_counts(receipts).get(table, 0)
-                self._merge_stopped(connection, table, batch, steps, change_count)
-            except SinkError:
-                self._planner.forget(table)
-                self._stages.drop_temporary(connection)
-                raise
-            finally:
-                if not connection.closed:
-                    self._stages.drop_staged(connection, steps)
+            with self._by_table(steps, refused) as (cursor, failures):
+                moved = [table for table in tables if table not in failures]
+                self._tables.advance(cursor, moved, batch.after_lsn, batch.end_lsn)
+                count = sum(counts.get(table, 0) for table in moved)
+                self._progress.count(cursor, count)
+                apart = {
+                    table: self._tables.stop(cursor, table, batch.after_lsn, str(error))
+                    for table, error in failures.items()
+                }
+                fault_point("catch_up.before_commit")
+            self._stages.drop_staged(connection, steps)
         except psycopg.Error as error:
             raise classify_target_error(error, self._options.url) from None
-        self.change_count += change_count
-        self._planner.filled.add(table)
-        self.stopped[table] = StoppedTable(batch.end_lsn, self.stopped[table].error)
+        self.change_count += count
+        self._planner.filled.update(moved)
+        for table in moved:
+            self.apart[table] = replace(self.apart[table], delivered_lsn=batch.end_lsn)
+        self._set_apart(apart, failures)
 
-    def _merge_stopped(
-        self,
-        connection: psycopg.Connection[Any],
-        table: TableName,
-        batch: Batch,
-        steps: list[StagedStep],
-        change_count: int,
-    ) -> None:
-        plan = self._planner.plan(table)
-        for error in self._stages.prepare(connection, steps).values():
-            raise explain(error, plan)
-        with connection.transaction(), connection.cursor() as cursor:
-            failure = merge_table(
-                cursor,
-                plan,
-                steps,
-                self._stages,
-                self._options.on_conflict,
-                replica_role=self._replica_role,
-            )
-            if failure is not None:
-                raise failure
-            self._progress.advance_table(
-                cursor, table, batch.after_lsn, batch.end_lsn, change_count
-            )
-
-    def resume_table(self, table: TableName) -> None:
-        """Let the table flow with the others again."""
-        with self._connected().cursor() as cursor:
-            self._progress.resume_table(cursor, table)
-        del self.stopped[table]
-        _log.info("%s has caught up", table)
-
-    def restate_failure(self, table: TableName, error: PenstockError) -> None:
-        """The cause is still there, or another: keep what people read up to date."""
-        stopped = StoppedTable(self.stopped[table].delivered_lsn, str(error))
-        if stopped == self.stopped[table]:
-            return
-        with self._connected().cursor() as cursor:
-            self._progress.stop_table(cursor, table, stopped)
-        self.stopped[table] = stopped
+    def join(self, tables: Collection[TableName]) -> None:
+        """Let tables flow with the others."""
+        try:
+            self._tables.join(self._connected(), tables)
+        except psycopg.Error as error:
+            raise classify_target_error(error, self._options.url) from None
+        for table in tables:
+            del self.apart[table]
+            self.flowing.add(table)
+        _log.info("%s caught up and streams", _told(tables))
 
     def idle(self) -> None:
         """Nothing is due: what is committed is visible."""
@@ -240,6 +248,17 @@ class PostgresSink:
             self._connection.close()
             self._connection = None
 
+    def _refused(
+        self, batch: Batch, receipts: Sequence[Receipt]
+    ) -> dict[TableName, PenstockError]:
+        """Tables whose rows could not be staged, or have nowhere to go."""
+        refused = {
+            entry.table: _error_of(entry)
+            for receipt in receipts
+            for entry in receipt.content.refused
+        }
+        return refused | self._unplanned.pop(batch.number, {})
+
     def _delivered(
         self, counts: Mapping[TableName, int], failures: Collection[TableName] = ()
     ) -> int:
@@ -247,7 +266,7 @@ class PostgresSink:
         return sum(
             count
             for table, count in counts.items()
-            if table not in self.stopped and table not in failures
+            if table not in self.apart and table not in failures
         )
 
     def _commit_at_once(
@@ -260,9 +279,9 @@ class PostgresSink:
         with connection.transaction(), connection.cursor() as cursor:
             self._merge(cursor, steps)
             self._progress.advance(cursor, batch, self._delivered(counts))
-            self._progress.note_tables(cursor, new)
+            self._tables.note_flowing(cursor, new)
             fault_point("deliver.before_commit")
-        self._planner.filled.update(new)
+        self._take_note(new)
 
     def _commit_by_table(
         self,
@@ -271,7 +290,24 @@ class PostgresSink:
         counts: Mapping[TableName, int],
         refused: Mapping[TableName, PenstockError],
     ) -> None:
-        """Give each table a savepoint; one that fails stops, the others are delivered."""
+        """One table that fails stops, the others are delivered."""
+        with self._by_table(steps, refused) as (cursor, failures):
+            apart = {
+                table: self._tables.stop(cursor, table, batch.after_lsn, str(error))
+                for table, error in failures.items()
+            }
+            self._progress.advance(cursor, batch, self._delivered(counts, failures))
+            new = [table for table in self._unlisted(steps) if table not in failures]
+            self._tables.note_flowing(cursor, new)
+            fault_point("deliver.before_commit")
+        self._take_note(new)
+        self._set_apart(apart, failures)
+
+    @contextmanager
+    def _by_table(
+        self, steps: list[StagedStep], refused: Mapping[TableName, PenstockError]
+    ) -> Iterator[tuple[psycopg.Cursor[Any], dict[TableName, PenstockError]]]:
+        """A transaction in which each table was merged under a savepoint; and those that failed."""
         connection = self._connected()
         failures = dict(refused)
         for table, unstaged in self._stages.prepare(connection, steps).items():
@@ -291,19 +327,24 @@ class PostgresSink:
                 )
                 if failure is not None:
                     failures[table] = failure
-            for table, error in failures.items():
-                self._progress.stop_table(cursor, table, StoppedTable(batch.after_lsn, str(error)))
-            self._progress.advance(cursor, batch, self._delivered(counts, failures))
-            new = [table for table in self._unlisted(steps) if table not in failures]
-            self._progress.note_tables(cursor, new)
-            fault_point("deliver.before_commit")
+            yield cursor, failures
+
+    def _take_note(self, new: Collection[TableName]) -> None:
         self._planner.filled.update(new)
-        if failures:
-            self._stages.drop_temporary(connection)
-        for table, error in failures.items():
-            self.stopped[table] = StoppedTable(batch.after_lsn, str(error))
+        self.flowing.update(new)
+
+    def _set_apart(
+        self, apart: Mapping[TableName, ApartTable], failures: Mapping[TableName, PenstockError]
+    ) -> None:
+        if apart:
+            self._stages.drop_temporary(self._connected())
+        for table, stopped in apart.items():
+            known = self.apart.get(table)
+            if known is None or known.error != stopped.error:
+                _log.error("%s stops, the other tables go on: %s", table, failures[table])
+            self.apart[table] = stopped
+            self.flowing.discard(table)
             self._planner.forget(table)
-            _log.error("%s stops, the other tables go on: %s", table, error)
 
     def _merge(self, cursor: psycopg.Cursor[Any], steps: list[StagedStep]) -> None:
         """Merge the steps of all tables the quick way."""
@@ -364,3 +405,8 @@ def _change_counts(receipts: Sequence[Receipt]) -> dict[TableName, int]:
 
 def _error_of(entry: RefusedTable) -> PenstockError:
     return error_classes()[entry.code](entry.what, entry.where, entry.do)
+
+
+def _told(tables: Collection[TableName]) -> str:
+    """A few tables by name, many by number."""
+    return ", ".join(map(str, sorted(tables))) if len(tables) < 4 else f"{len(tables)} tables"

@@ -1,0 +1,157 @@
+"""Which tables flow with a sink's position, which are apart, and whose turn it is to catch up."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from penstock.run.retry import BackOff
+from penstock.sinks.tables import CATCHING_UP, REMOVED
+from penstock.table import TableName, TableRule
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from penstock.lsn import Lsn
+    from penstock.run.state import StateDirectory
+    from penstock.sinks.sink import Sink
+
+_log = logging.getLogger(__name__)
+
+# How often it is looked at how tables stand: often while some are being copied.
+_BUSY_SECONDS = 0.25
+_IDLE_SECONDS = 2.0
+
+
+class TableKeeper:
+    """Keeps one sink's tables in step with what is published and what people ask for.
+
+    `copies_first`: a table that is not known yet is to be copied before its changes are applied.
+    """
+
+    def __init__(self, sink: Sink, state: StateDirectory, *, copies_first: bool) -> None:
+        self._sink = sink
+        self._state = state
+        self._copies_first = copies_first
+        self._look_at = 0.0
+        self._began_at = time.time()
+        self._has_seen_members = False
+        self._waits: dict[TableName, tuple[float, BackOff]] = {}
+        self._tried: set[TableName] = set()
+
+    @property
+    def safe_lsn(self) -> Lsn | None:
+        """From where on the log is still wanted by tables that are apart; None when by none."""
+        return min(
+            (table.delivered_lsn for table in self._sink.apart.values() if table.keeps_log),
+            default=None,
+        )
+
+    @property
+    def holds_flow(self) -> bool:
+        """Whether nothing flows yet: as long as every table is being copied, changes may wait."""
+        return not self._sink.flowing and any(
+            table.is_underway for table in self._sink.apart.values()
+        )
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether every table flows, but for those that were tried again and failed again."""
+        if self._copies_first and not self._has_seen_members:
+            return False
+        for name, table in self._sink.apart.items():
+            if table.state == REMOVED:
+                continue
+            if table.is_underway or table.state == CATCHING_UP:
+                return False
+            if not table.needs_copy and name not in self._tried:
+                return False
+        return True
+
+    def is_due(self, now: float) -> bool:
+        """Whether it is time to look again."""
+        return now >= self._look_at
+
+    def look(self, lsn: Lsn, now: float) -> None:
+        """See what copiers and people have done, and what is published. Never during a commit."""
+        self._sink.refresh_tables(lsn)
+        self._match_members(lsn)
+        is_busy = any(
+            table.is_underway or table.state == CATCHING_UP for table in self._sink.apart.values()
+        )
+        waits_for_members = self._copies_first and not self._has_seen_members
+        self._look_at = now + (_BUSY_SECONDS if is_busy or waits_for_members else _IDLE_SECONDS)
+
+    def look_soon(self) -> None:
+        """Look again at the next occasion."""
+        self._look_at = 0.0
+
+    def unknown(self, tables: Collection[TableName]) -> set[TableName]:
+        """Those of the tables that must be enrolled before anything of them is delivered."""
+        if not self._copies_first:
+            return set()
+        return set(tables) - self._sink.flowing - set(self._sink.apart)
+
+    def next_group(self, lsn: Lsn, now: float) -> set[TableName]:
+        """Tables that stand at one position and can catch up with `lsn` now; empty when none can."""
+        ready = {
+            name: table
+            for name, table in self._sink.apart.items()
+            if table.can_catch_up and table.delivered_lsn <= lsn
+        }
+        fresh = {name for name, table in ready.items() if table.state == CATCHING_UP}
+        if fresh:
+            first = min(ready[name].delivered_lsn for name in fresh)
+            return {name for name in fresh if ready[name].delivered_lsn == first}
+        for name in ready:
+            due, _ = self._waits.setdefault(name, (now + 1.0, BackOff(1.0, 30.0)))
+            if now >= due:
+                return {name}
+        return set()
+
+    def note_tried(self, tables: Collection[TableName]) -> None:
+        """Tables have had their turn; those that failed get another one later."""
+        for name in tables:
+            table = self._sink.apart.get(name)
+            if table is None or table.state == CATCHING_UP:
+                self._waits.pop(name, None)
+                continue
+            self._tried.add(name)
+            _, back_off = self._waits.setdefault(name, (0.0, BackOff(1.0, 30.0)))
+            self._waits[name] = (time.monotonic() + back_off.next_seconds(), back_off)
+
+    def _match_members(self, lsn: Lsn) -> None:
+        report = self._state.read_report("tables")
+        if report.get("at", 0.0) < self._began_at:
+            return  # of an earlier run: what it does not name need not be gone
+        if not self._copies_first:
+            return  # a table that goes and comes again would miss what it is passed over for
+        members = {_name(text) for text in report.get("published", ())}
+        apart = self._sink.apart
+        gone = {
+            name
+            for name in self._sink.flowing | set(apart)
+            if name not in members and (name not in apart or apart[name].state != REMOVED)
+        }
+        if gone:
+            self._sink.remove(gone)
+            _log.info("%s followed no more", _told(gone))
+        again = {name for name in members if name in apart and apart[name].state == REMOVED}
+        new = self.unknown(members) | again
+        if new:
+            self._sink.enrol(new, lsn)
+            _log.info("%s to be copied", _told(new))
+        self._has_seen_members = True
+
+
+def _name(text: str) -> TableName:
+    rule = TableRule.parse(text)
+    assert rule.schema is not None and rule.name is not None  # noqa: PT018
+    return TableName(rule.schema, rule.name)
+
+
+def _told(tables: Collection[TableName]) -> str:
+    if len(tables) == 1:
+        return f"{next(iter(tables))} is"
+    return f"{', '.join(map(str, sorted(tables)))} are" if len(tables) < 6 else f"{len(tables)} tables are"

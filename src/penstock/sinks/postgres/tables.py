@@ -1,0 +1,197 @@
+"""penstock.tables at the target: how every table stands. The truth about tables that are apart.
+
+The delivering loop sets tables apart and lets them flow again; a copier moves those that wait for
+one from pending over copying to catching_up (`copying.py`). Neither touches the other's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from psycopg.rows import namedtuple_row
+
+from penstock.errors import PositionTaken
+from penstock.lsn import Lsn
+from penstock.sinks.tables import COPYING, FAILED, PENDING, STREAMING, ApartTable
+from penstock.table import TableName
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    import psycopg
+
+    Connection = psycopg.Connection[Any]
+    Cursor = psycopg.Cursor[Any]
+
+_READ = """
+SELECT schema_name, table_name, state, delivered_lsn::text, error, filled, needs_copy, request,
+       ranges_total, rows_copied, bytes_copied, notes, changed_at, snapshot_at, copied_at,
+       extract(epoch FROM now() - snapshot_at)::float8 AS snapshot_seconds, done.*
+FROM penstock.tables t
+LEFT JOIN LATERAL (
+    SELECT count(*)::int AS ranges_done, coalesce(sum(r.rows), 0)::bigint AS rows_done,
+           coalesce(sum(r.bytes), 0)::bigint AS bytes_done
+    FROM penstock.ranges r
+    WHERE (r.pipeline, r.source, r.schema_name, r.table_name, r.copy_id)
+        = (t.pipeline, t.source, t.schema_name, t.table_name, t.copy_id)) done ON true
+WHERE pipeline = %s AND source = %s ORDER BY schema_name, table_name
+"""
+
+_IN_LIST = (
+    " pipeline = %s AND source = %s AND (schema_name, table_name) IN"
+    " (SELECT * FROM unnest(%s::text[], %s::text[]))"
+)
+
+
+@dataclass(frozen=True)
+class TableRow:
+    """One row of penstock.tables, with what has arrived of a copy that is under way."""
+
+    table: TableName
+    state: str
+    delivered_lsn: Lsn | None
+    error: str | None
+    is_filled: bool
+    needs_copy: bool
+    request: str | None
+    ranges_total: int
+    ranges_done: int
+    rows_copied: int
+    bytes_copied: int
+    notes: str | None
+    changed_at: Any
+    copied_at: Any
+    snapshot_seconds: float | None
+
+    @property
+    def apart(self) -> ApartTable | None:
+        """What the delivering loop is to know, None for a table that flows."""
+        if self.state == STREAMING:
+            return None
+        return ApartTable(
+            self.state, self.delivered_lsn or Lsn(0), self.error or "", self.needs_copy
+        )
+
+
+class TargetTables:
+    """One pipeline's and source's rows of penstock.tables."""
+
+    def __init__(self, pipeline: str, source: str) -> None:
+        self._owner = (pipeline, source)
+
+    def read(self, connection: Connection) -> list[TableRow]:
+        """Every table that is known."""
+        with connection.cursor(row_factory=namedtuple_row) as cursor:
+            return [_row(row) for row in cursor.execute(_READ, self._owner).fetchall()]
+
+    def note_flowing(self, cursor: Cursor, tables: Iterable[TableName]) -> None:
+        """List tables that have got their first rows from the stream."""
+        for table in tables:
+            cursor.execute(
+                "INSERT INTO penstock.tables"
+                " (pipeline, source, schema_name, table_name, state, filled)"
+                " VALUES (%s, %s, %s, %s, 'streaming', true)"
+                " ON CONFLICT (pipeline, source, schema_name, table_name) DO UPDATE SET filled = true",
+                (*self._owner, *table),
+            )
+
+    def enrol(self, connection: Connection, tables: Collection[TableName], lsn: Lsn) -> None:
+        """List tables that wait to be copied. What is known of an earlier life is forgotten."""
+        connection.execute(
+            "INSERT INTO penstock.tables"
+            " (pipeline, source, schema_name, table_name, state, needs_copy, delivered_lsn)"
+            " SELECT %s, %s, schema_name, table_name, 'pending', true, %s::pg_lsn"
+            " FROM unnest(%s::text[], %s::text[]) AS t(schema_name, table_name)"
+            " ON CONFLICT (pipeline, source, schema_name, table_name) DO UPDATE SET"
+            " state = 'pending', needs_copy = true, delivered_lsn = EXCLUDED.delivered_lsn,"
+            " error = NULL, request = NULL, attempts = 0, retry_at = NULL, changed_at = now()",
+            (*self._owner, str(lsn), *_columns(tables)),
+        )
+
+    def remove(self, connection: Connection, tables: Collection[TableName]) -> None:
+        """Note that tables are followed no more."""
+        connection.execute(
+            "UPDATE penstock.tables SET state = 'removed', needs_copy = false, error = NULL,"
+            " delivered_lsn = NULL, request = NULL, changed_at = now() WHERE" + _IN_LIST,
+            (*self._owner, *_columns(tables)),
+        )
+
+    def ask(self, connection: Connection, tables: Collection[TableName]) -> list[TableName]:
+        """Ask for tables to be copied again; those that are known, and so will be."""
+        rows = connection.execute(
+            "UPDATE penstock.tables SET request = 'resync', retry_at = NULL WHERE"
+            + _IN_LIST
+            + " RETURNING schema_name, table_name",
+            (*self._owner, *_columns(tables)),
+        )
+        return [TableName(schema, name) for schema, name in rows]
+
+    def stop(self, cursor: Cursor, table: TableName, lsn: Lsn, error: str) -> ApartTable:
+        """Record that a table waits, where and why."""
+        cursor.execute(
+            "INSERT INTO penstock.tables"
+            " (pipeline, source, schema_name, table_name, state, delivered_lsn, error)"
+            " VALUES (%s, %s, %s, %s, 'failed', %s::pg_lsn, %s)"
+            " ON CONFLICT (pipeline, source, schema_name, table_name) DO UPDATE SET"
+            " state = 'failed', delivered_lsn = EXCLUDED.delivered_lsn, error = EXCLUDED.error,"
+            " changed_at = now()",
+            (*self._owner, *table, str(lsn), error),
+        )
+        return ApartTable(FAILED, lsn, error)
+
+    def advance(self, cursor: Cursor, tables: Collection[TableName], after: Lsn, end: Lsn) -> None:
+        """Move the position of tables that catch up.
+
+        Raises:
+            PositionTaken: one is not where this process left it.
+        """
+        cursor.execute(
+            "UPDATE penstock.tables SET delivered_lsn = %s::pg_lsn, filled = true"
+            " WHERE delivered_lsn = %s::pg_lsn AND NOT needs_copy AND" + _IN_LIST,
+            (str(end), str(after), *self._owner, *_columns(tables)),
+        )
+        if cursor.rowcount != len(tables):
+            raise PositionTaken(
+                f"of {len(tables)} tables, {cursor.rowcount} still stand at {after}",
+                f"penstock.tables, pipeline {self._owner[0]}",
+                "stop the other penstock that delivers this pipeline, and start again",
+            )
+
+    def join(self, connection: Connection, tables: Collection[TableName]) -> None:
+        """Tables have caught up and flow with the others."""
+        connection.execute(
+            "UPDATE penstock.tables SET state = 'streaming', delivered_lsn = NULL, error = NULL,"
+            " changed_at = now() WHERE" + _IN_LIST,
+            (*self._owner, *_columns(tables)),
+        )
+
+
+def requested(rows: Iterable[TableRow]) -> list[TableName]:
+    """Tables that are to be copied again, as far as nobody is at it already."""
+    return [row.table for row in rows if row.request == "resync" and row.state != COPYING]
+
+
+def _row(row: Any) -> TableRow:
+    under_way = row.state in (PENDING, COPYING) or (row.state == FAILED and row.needs_copy)
+    return TableRow(
+        table=TableName(row.schema_name, row.table_name),
+        state=row.state,
+        delivered_lsn=Lsn.parse(row.delivered_lsn) if row.delivered_lsn else None,
+        error=row.error,
+        is_filled=row.filled,
+        needs_copy=row.needs_copy,
+        request=row.request,
+        ranges_total=row.ranges_total,
+        ranges_done=row.ranges_done if under_way else row.ranges_total,
+        rows_copied=row.rows_done if under_way else row.rows_copied,
+        bytes_copied=row.bytes_done if under_way else row.bytes_copied,
+        notes=row.notes,
+        changed_at=row.changed_at,
+        copied_at=row.copied_at,
+        snapshot_seconds=row.snapshot_seconds if row.state == COPYING else None,
+    )
+
+
+def _columns(tables: Collection[TableName]) -> tuple[list[str], list[str]]:
+    return [table.schema for table in tables], [table.name for table in tables]

@@ -1,0 +1,54 @@
+"""How one table stands at one sink: whether it flows with the others, and if not, why and where.
+
+    pending -> copying -> catching_up -> streaming
+       ^          |            |             |
+       |          +--> failed <+-------------+     (each goes on from where it failed)
+       +---------------- resync ----------------   removed
+
+A table that streams has the sink's position. Any other one is apart: batches pass it over, and it
+has a position of its own, which the log keeps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from penstock.lsn import Lsn
+
+PENDING = "pending"
+COPYING = "copying"
+CATCHING_UP = "catching_up"
+STREAMING = "streaming"
+FAILED = "failed"
+REMOVED = "removed"
+
+
+@dataclass(frozen=True)
+class ApartTable:
+    """A table that does not flow with the others.
+
+    Changes after `delivered_lsn` wait for it in the log. `needs_copy`: its rows are not there yet, so
+    that changes cannot be applied, whether or not a copy has failed.
+    """
+
+    state: str
+    delivered_lsn: Lsn
+    error: str = ""
+    needs_copy: bool = False
+
+    @property
+    def can_catch_up(self) -> bool:
+        """Whether its changes can be applied."""
+        return self.state in (CATCHING_UP, FAILED) and not self.needs_copy
+
+    @property
+    def is_underway(self) -> bool:
+        """Whether somebody copies it, or will as soon as there is one to do so."""
+        return self.state in (PENDING, COPYING)
+
+    @property
+    def keeps_log(self) -> bool:
+        """Whether what lies in the log after its position is still wanted."""
+        return self.state != REMOVED
