@@ -10,14 +10,14 @@ from hypothesis import given, settings
 
 from fix_changes import dice, examples, of_seed, plain_rows
 from penstock import testing
-from penstock.changes.compact import MOVE, compact
+from penstock.changes.compact import MOVE, REPLACE, compact
 from penstock.changes.decode import Transaction
 from penstock.changes.pgoutput import DELETE, INSERT, UPDATE
 from penstock.errors import DecodeError
 from penstock.testing import UNCHANGED, delete, insert, relation, table, update
 
 PART = Transaction(0x1000, 0, 7, 0, carries_xids=False)
-LETTERS = {INSERT: "I", UPDATE: "U", DELETE: "D", MOVE: "M"}
+LETTERS = {INSERT: "I", UPDATE: "U", DELETE: "D", MOVE: "M", REPLACE: "R"}
 
 
 def compacted(described, key, *rows):
@@ -111,35 +111,39 @@ class Source:
         self.messages.append(update(self.table, sent, **told))
 
 
-def apply_steps(target, source, steps):
-    """As the Postgres sink does: all DELETEs, then UPDATEs, then INSERTs; MOVEs alone, at once."""
+def apply_steps(target, source, steps, *, lacks_rows=False):
+    """As the sink does with `on_conflict: keep`: DELETEs, UPDATEs, INSERTs; MOVEs alone, at once."""
     for one in steps:
         step = list(one)
         keys = [source.key_of(row) for _, row, _, _ in step]
         assert len(keys) == len(set(keys)), "every key occurs once in a step"
         letters = {letter for letter, *_ in step}
-        assert letters == {"M"} or (letters and letters <= {*"IUD"})
+        assert letters == {"M"} or (letters and letters <= {*"IUDR"})
         if letters == {"M"}:
-            left = [(old, target.pop(old)) for _, _, old, _ in step]
+            left = [(old, target.pop(old)) for _, _, old, _ in step if old in target]
             target.update({("left", *old): row for old, row in left})
             step = [(letter, row, ("left", *old), copies) for letter, row, old, copies in step]
-        for wanted in "DUIM":
+        for wanted in "DURIM":
             for letter, row, old_key, copies in step:
                 assert copies == 1
                 if letter == wanted:
-                    _apply(target, source, letter, row, old_key)
+                    _apply(target, source, letter, row, old_key, lacks_rows)
 
 
-def _apply(target, source, letter, row, old_key):
+def _apply(target, source, letter, row, old_key, lacks_rows):
     key = source.key_of(row)
+    former = old_key if letter == "M" else key
+    assert letter in "DI" or former in target or lacks_rows
+    if letter in "UM" and former not in target:
+        return
     if letter == "D":
         target.pop(key, None)  # a row that came and went is deleted all the same
-    elif letter == "I":
-        assert key not in target
+    elif letter in "IR":
+        assert letter == "R" or key not in target
         assert UNCHANGED not in row
         target[key] = row
     else:
-        before = target.pop(old_key if letter == "M" else key)
+        before = target.pop(former)
         assert key not in target
         target[key] = tuple(
             kept if value is UNCHANGED else value for value, kept in zip(row, before, strict=True)
@@ -172,6 +176,27 @@ def test_keyed_table_ends_as_if_changes_were_applied_one_by_one(dice):
 @pytest.mark.parametrize("seed", range(80))
 def test_keyed_table_ends_right_after_long_histories(seed):
     run_history(of_seed(seed), 9, 60)
+
+
+@pytest.mark.parametrize("seed", range(80))
+def test_target_that_lacks_rows_ends_as_if_changes_came_one_by_one(seed):
+    dice = of_seed(seed)
+    source = Source(dice, dice.randint(1, 2), dice.choice("dfi"))
+    for _ in range(9):
+        row = source.new_row()
+        source.rows[source.key_of(row)] = row
+    held = {key: row for key, row in source.rows.items() if dice.random() < 0.5}
+    for _ in range(40):
+        source.change()
+
+    one_by_one, at_once = dict(held), dict(held)
+    singles = [[message] for message in source.messages]
+    for target, slices in ((one_by_one, singles), (at_once, [source.messages])):
+        for messages in slices:
+            steps = compacted(source.table, source.key, *messages)
+            apply_steps(target, source, steps, lacks_rows=True)
+
+    assert at_once == one_by_one
 
 
 # Keyless tables against a multiset.
@@ -264,7 +289,7 @@ def test_unchanged_toast_value_never_comes_from_the_row_that_was_deleted():
         update(ORDERS, ["1", "c", UNCHANGED]),
     )
 
-    assert steps == [[("U", (b"1", b"c", b"NEW"))]]
+    assert steps == [[("R", (b"1", b"c", b"NEW"))]]
 
 
 def test_delete_tells_nothing_about_the_values_of_a_row_that_follows():
@@ -280,7 +305,37 @@ def test_row_inserted_and_deleted_is_deleted_for_the_destination_may_hold_an_old
     assert steps == [[("D", (b"1", None, None))]]
 
 
-def test_keys_that_swap_over_a_temporary_one_are_two_updates():
+def test_row_that_goes_and_comes_again_is_another_row_and_no_update():
+    gone, came = delete(ORDERS, key=["1"]), insert(ORDERS, ["1", "a", "NEW"])
+    changed = update(ORDERS, ["1", "b", UNCHANGED])
+    first, then = ("R", (b"1", b"a", b"NEW")), ("R", (b"1", b"b", b"NEW"))
+
+    assert net(gone, came) == [[first]]
+    assert net(changed, gone, came) == [[first]]
+    assert net(gone, came, changed) == [[then]]
+    assert net(gone, came, gone, came, changed) == [[then]]
+    moved = update(ORDERS, ["2", "a", "b"], key=["1"])
+    assert net(moved, came, changed) == [[("I", (b"2", b"a", b"b")), then]]
+
+
+def test_row_that_goes_in_the_end_is_deleted_and_one_that_the_slice_brings_inserted():
+    gone, came = delete(ORDERS, key=["1"]), insert(ORDERS, ["1", "a", "NEW"])
+
+    assert net(gone, came, gone) == [[("D", (b"1", None, None))]]
+    assert net(came, gone, came) == [[("I", (b"1", b"a", b"NEW"))]]
+
+
+def test_rows_of_one_key_do_not_make_those_of_another_new():
+    gone, came = delete(ORDERS, key=["1"]), insert(ORDERS, ["1", "a", "NEW"])
+    changes = [update(ORDERS, ["2", note, UNCHANGED]) for note in "xy"]
+    new, changed = ("R", (b"1", b"a", b"NEW")), ("U", (b"2", b"y", UNCHANGED))
+
+    assert net(gone, came, *changes) == [[new, changed]]
+    assert net(*changes, gone, came) == [[changed, new]]
+    assert net(gone, *changes) == [[("D", (b"1", None, None)), changed]]
+
+
+def test_keys_that_swap_over_a_temporary_one_are_two_rows_replaced():
     steps = net(
         update(ORDERS, ["9", "one", "x"], key=["1"]),
         update(ORDERS, ["1", "two", "y"], key=["2"]),
@@ -288,7 +343,7 @@ def test_keys_that_swap_over_a_temporary_one_are_two_updates():
     )
 
     assert [sorted(step) for step in steps] == [
-        [("D", (b"9", None, None)), ("U", (b"1", b"two", b"y")), ("U", (b"2", b"one", b"x"))]
+        [("D", (b"9", None, None)), ("R", (b"1", b"two", b"y")), ("R", (b"2", b"one", b"x"))]
     ]
 
 
@@ -325,6 +380,8 @@ def test_insert_with_a_value_that_was_not_sent_is_refused():
 
     with pytest.raises(DecodeError, match="INSERT"):
         net(insert(ORDERS, ["1", "a", UNCHANGED]))
+    with pytest.raises(DecodeError, match="INSERT"):
+        net(delete(ORDERS, key=["1"]), insert(ORDERS, ["1", "a", UNCHANGED]))
     with pytest.raises(DecodeError, match="INSERT"):
         compacted(keyless, [], insert(keyless, [UNCHANGED]))
 

@@ -5,6 +5,8 @@ a step every key occurs once, so a step is one DELETE, one UPDATE and one INSERT
 
 - An unchanged TOAST value is taken from the newest earlier change of the slice that tells it, or from
   the old row where the UPDATE sent that; else it stays unknown, and the destination keeps its own.
+- A row that goes and comes again is a REPLACE: another row at the same key, wholly told. An UPDATE would
+  say that the destination has the old one, and what it does when it has not is no concern of a new row.
 - A key change is a DELETE of the old key and an INSERT of the new one. Where the new row is not wholly
   known it is a MOVE, in a step of its own, since the missing values live in the row at the old key.
 - Without a key, a row is known by its whole content, and what counts is how many more or fewer of
@@ -31,14 +33,15 @@ if TYPE_CHECKING:
     from penstock.changes.decode import TableChanges
 
 MOVE = b"M"[0]
+REPLACE = b"R"[0]
 
 
 @dataclass(frozen=True)
 class Step:
     """Rows to be applied as one set. Every key occurs once; among MOVEs, once as old and as new.
 
-    `operation` holds INSERT, UPDATE, DELETE or MOVE. Cells of a DELETE hold the key (or the whole row,
-    where there is no key); `old_key` is filled for MOVE only. `copies` is how many equal rows a
+    `operation` holds INSERT, UPDATE, DELETE, REPLACE or MOVE. Cells of a DELETE hold the key (or the whole
+    row, where there is no key); `old_key` is filled for MOVE only. `copies` is how many equal rows a
     keyless DELETE takes away. `unchanged_group` points into `unchanged_columns`: which columns of
     an UPDATE are not known and must keep their value; group 0 is none.
     """
@@ -215,9 +218,23 @@ def _net(
     net = np.where(
         last_operation == DELETE, DELETE, np.where(first_operation == INSERT, INSERT, UPDATE)
     ).astype(np.uint8)
+    net[(net == UPDATE) & _is_another_row(operation, order, firsts, lasts)] = REPLACE
     # Back into the order of arrival, so that places in the slice ascend again.
     arrival = np.argsort(order[lasts], kind="stable")
     return _step(net[arrival], [cells.take(arrival) for cells in images])
+
+
+def _is_another_row(
+    operation: npt.NDArray[np.uint8], order: Index, firsts: Index, lasts: Index
+) -> Mask:
+    """Which keys have, in the end, a row that was inserted after the former one was deleted."""
+    if not bool((operation == DELETE).any()):
+        return np.zeros(len(firsts), bool)
+    place = np.arange(len(order))
+    gone = np.maximum.accumulate(np.where(operation[order] == DELETE, place, -1))[lasts]
+    come = np.maximum.accumulate(np.where(operation[order] == INSERT, place, -1))[lasts]
+    another: Mask = (gone >= firsts) & (come > gone)
+    return another
 
 
 def _newest_known(
@@ -242,7 +259,7 @@ def _newest_known(
 
 def _step(operation: npt.NDArray[np.uint8], images: Sequence[Cells]) -> Step:
     group, named = _unchanged_groups(images, len(operation))
-    if bool(((operation == INSERT) & (group != 0)).any()):
+    if bool((((operation == INSERT) | (operation == REPLACE)) & (group != 0)).any()):
         raise DecodeError("an INSERT does not tell all values of its row")
     return Step(
         operation=operation,

@@ -8,6 +8,10 @@ The ways, from quick to careful:
   that are touched, INSERT all that remain. Nothing can stand in its own way then. Only where
   triggers are off: a foreign key with ON DELETE CASCADE would otherwise fire.
 - `upsert`: INSERT … ON CONFLICT, where triggers cannot be switched off.
+
+A REPLACE is written over the row that is there, or inserted, whatever `on_conflict` says: its old row
+was deleted, and whether the target had that is nobody's concern. It is no DELETE at the target, which
+would cascade, and would take away what people have put into columns of their own.
 """
 
 from __future__ import annotations
@@ -73,7 +77,7 @@ def put(
 ) -> None:
     """The part of `apply` that changes and adds rows."""
     build = Statements(plan, step, stage)
-    if step.update_count:
+    if step.update_count or step.replace_count:
         _update(cursor, plan, step, build, conflict)
     if step.insert_count:
         cursor.execute(build.insert())
@@ -119,7 +123,7 @@ def upsert(
         _settle_conflicts(cursor, plan, build, conflict)
     if step.delete_count:
         cursor.execute(build.delete())
-    if step.update_count:
+    if step.update_count or step.replace_count:
         _update(cursor, plan, step, build, conflict)
     if step.insert_count:
         cursor.execute(build.insert_or_update())
@@ -152,9 +156,13 @@ def _update(
     if fixed and cursor.execute(build.first_fixed_difference()).fetchone() is not None:
         raise IdentityInTheWay(plan, fixed)
     # Rows that keep all their values are not counted; the statements below see that they are there.
-    if updated < step.update_count and conflict is not OnConflict.KEEP:
+    if updated >= step.update_count + step.replace_count:
+        return
+    if conflict is not OnConflict.KEEP:
         _settle_missing(cursor, plan, step, build, conflict)
-        cursor.execute(build.insert_missing_updates())
+        cursor.execute(build.insert_missing())
+    elif step.replace_count:
+        cursor.execute(build.insert_missing(only_replaces=True))
 
 
 def _settle_conflicts(

@@ -60,6 +60,7 @@ class StagedStep:
     insert_count: int = 0
     update_count: int = 0
     delete_count: int = 0
+    replace_count: int = 0  # rows that are another than the target's of that key, if it has one
     inline: bytes | None = None
     stage_table: str | None = None
     restart_identity: bool = False

@@ -55,6 +55,10 @@ class Statements:
             else sql.SQL('s.op = {}::"char"').format(wanted)
         )
 
+    def _is_written_over(self) -> sql.Composable:
+        """UPDATEs, and REPLACEs, which write over the row that is there, if one is."""
+        return self._is("U", "R") if self._step.replace_count else self._is("U")
+
     def _group(self, number: int) -> sql.Composable:
         if len(self._step.unchanged) == 1:
             return _TRUE
@@ -127,7 +131,7 @@ class Statements:
             if not column.is_updatable and place not in self._step.key
         )
         return sql.SQL("SELECT FROM {} t JOIN {} s ON {} WHERE {} AND ({}) LIMIT 1").format(
-            self._target, self._stage, self._same_key(), self._is("U"), differs
+            self._target, self._stage, self._same_key(), self._is_written_over(), differs
         )
 
     def updates(self) -> list[sql.Composed]:
@@ -137,7 +141,7 @@ class Statements:
                 self._target,
                 self._assignments(places),
                 self._stage,
-                self._is("U"),
+                self._is_written_over(),
                 self._group(number),
                 self._same_key(),
             )
@@ -201,7 +205,7 @@ class Statements:
 
     def insert_all(self) -> list[sql.Composed]:
         """Add every row that is to be there in the end, with what `keep_others` has kept."""
-        wanted = _TRUE if self._step.kind == "move" else self._is("I", "U")
+        wanted = _TRUE if self._step.kind == "move" else self._is("I", "U", "R")
         if not self._others:
             return [self._insert(wanted, sql.SQL(""))]
         is_kept = sql.SQL("EXISTS (SELECT FROM {} k WHERE k.place = s.ctid)").format(_KEPT)
@@ -243,10 +247,13 @@ class Statements:
             ).format(sql.Identifier(_KEPT_NAME), cells, self._stage, self._target, found)
         ]
 
-    def insert_missing_updates(self) -> sql.Composed:
-        """Add rows that an UPDATE tells wholly and that are not there."""
+    def insert_missing(self, *, only_replaces: bool = False) -> sql.Composed:
+        """Add rows that an UPDATE or REPLACE tells wholly and that are not there."""
         condition = sql.SQL("{} AND {} AND NOT EXISTS (SELECT FROM {} t WHERE {})").format(
-            self._is("U"), self._group(0), self._target, self._same_key()
+            self._is("R") if only_replaces else self._is_written_over(),
+            self._group(0),
+            self._target,
+            self._same_key(),
         )
         return self._insert(condition, sql.SQL(""))
 

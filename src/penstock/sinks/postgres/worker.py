@@ -18,7 +18,7 @@ from psycopg import sql
 from psycopg.errors import InsufficientPrivilege
 
 from penstock.changes.cells import gather
-from penstock.changes.compact import MOVE, Step, compact
+from penstock.changes.compact import MOVE, REPLACE, Step, compact
 from penstock.changes.decode import Piece, TableChanges, TableTruncated
 from penstock.changes.pgoutput import DELETE, INSERT, UPDATE, Relation
 from penstock.dsn import Dsn, connect
@@ -145,6 +145,7 @@ class PostgresTask:
             insert_count=insert_count,
             update_count=step.count(UPDATE),
             delete_count=step.count(DELETE),
+            replace_count=step.count(REPLACE),
         )
         arrays = _extra_arrays(staged, step, changes)
         arrays += [gather(changes.data, cells) for cells in step.columns]
