@@ -23,7 +23,7 @@ from penstock.pipeline import build_sinks
 from penstock.run.capture_process import capture_here
 from penstock.run.deliver import Delivery
 from penstock.run.start import PositionCheck, start
-from penstock.run.supervise import mark_now
+from penstock.run.supervise import build_copier, mark_now
 from penstock.spark.options import SparkOptions
 from penstock.spark.session import start_session, stop_session
 
@@ -63,12 +63,24 @@ class RunningPipeline:
         started = start(self.file)
         check = PositionCheck(self.file, started)
         self.deliveries = [
-            Delivery(self._session.sparkContext, sink, started.state, check, self._stop)
+            Delivery(
+                self._session.sparkContext,
+                sink,
+                started.state,
+                check,
+                self._stop,
+                copies_first=self.file.source.snapshot.copies_first,
+            )
             for sink in build_sinks(self.file)
+        ]
+        copiers = [
+            build_copier(self.file, delivery, self._session.sparkContext, self._stop)
+            for delivery in self.deliveries
         ]
         jobs: list[Callable[[], None]] = [
             lambda: capture_here(self.file, started.subscription, started.start_lsn, self._stop),
             *(delivery.run for delivery in self.deliveries),
+            *(copier.run for copier in copiers if copier is not None),
         ]
         self._threads = [threading.Thread(target=self._guard, args=(job,)) for job in jobs]
         for thread in self._threads:
@@ -89,7 +101,7 @@ class RunningPipeline:
         """Wait until everything committed so far is delivered."""
         lsn = mark_now(self.file)
         wait_until(
-            lambda: self.failures or all(each.delivered_lsn >= lsn for each in self.deliveries),
+            lambda: self.failures or all(each.has_caught_up(lsn) for each in self.deliveries),
             deadline_seconds,
             what=f"delivery up to {lsn}",
         )
@@ -167,6 +179,8 @@ def pipeline_document(
         "source": {
             "url": source_url,
             "tables": list(tables) if isinstance(tables, tuple) else tables,
+            # Most tests are about the stream alone; those about copies ask for them.
+            "snapshot": "never",
             **(source_options or {}),
         },
         "sinks": {"target": sink_options},

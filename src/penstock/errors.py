@@ -210,6 +210,19 @@ class DecodingFailed(SourceError):
     code = "PEN-217"
 
 
+class SnapshotGone(SourceError):
+    """The snapshot that tables are copied under has ended with its connection."""
+
+    code = "PEN-218"
+
+
+class TableUnreadable(SourceError):
+    """A table of the source cannot be copied: gone, no table any more, or not readable by the role."""
+
+    code = "PEN-219"
+    remedy = Remedy.OPERATOR
+
+
 class LogError(PenstockError):
     """A segment of the log is damaged, or one is missing."""
 

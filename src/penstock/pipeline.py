@@ -21,6 +21,7 @@ from penstock.source.description import TableDescription, describe_table
 if TYPE_CHECKING:
     from penstock.config import PipelineFile
     from penstock.dsn import Dsn
+    from penstock.sinks.copying import Copying
     from penstock.sinks.sink import Sink
     from penstock.table import TableName
 
@@ -74,3 +75,13 @@ def _build_sink(pipeline: PipelineFile, name: str, describe: Describer) -> Sink:
 
     position = pipeline.state / "sinks" / f"{name}.position.json"
     return StdoutSink(name, options, pipeline.name, pipeline.source_id, position)
+
+
+def build_copying(pipeline: PipelineFile, name: str) -> Copying | None:
+    """What copies tables into a sink, unopened; None for a sink that cannot be copied into yet."""
+    options = pipeline.sinks[name]
+    if isinstance(options, PostgresOptions):
+        from penstock.sinks.postgres.copying import PostgresCopying
+
+        return PostgresCopying(options, pipeline.name, pipeline.source_id)
+    return None

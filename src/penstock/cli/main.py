@@ -18,6 +18,7 @@ from penstock.cli.demo import demo
 from penstock.cli.init import init
 from penstock.cli.run import capture, deliver, run
 from penstock.cli.status import status
+from penstock.cli.sync_sequences import sync_sequences
 from penstock.cli.teardown import teardown
 from penstock.errors import BadValue, PenstockError
 
@@ -37,6 +38,7 @@ app.command("start", hidden=True)(run)
 app.command("capture")(capture)
 app.command("deliver")(deliver)
 app.command("status")(status)
+app.command("sync-sequences")(sync_sequences)
 app.command("teardown")(teardown)
 app.command("tear-down", hidden=True)(teardown)
 

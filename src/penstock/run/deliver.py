@@ -80,6 +80,7 @@ class Delivery:
         self._has_news = False
         self._committed_at = 0
         self.delivered_lsn = Lsn(0)
+        self.on_enrolled: Callable[[], None] = lambda: None
         self.error: PenstockError | None = None
         self.seconds: dict[str, float] = {}
 
@@ -99,7 +100,7 @@ class Delivery:
         """Whether all that can be delivered up to a position is, and all that can be copied."""
         return self.delivered_lsn >= lsn and self._tables.is_settled
 
-    def look_at_tables(self) -> None:
+    def has_news_of_tables(self) -> None:
         """A copier has news; from another thread."""
         self._tables.look_soon()
 
@@ -139,50 +140,47 @@ class Delivery:
 
     def _flow(self, back_off: BackOff) -> None:
         reader = LogReader(self._state.log, self.delivered_lsn)
-        committing: Future[None] | None = None
         read_lsn = self.delivered_lsn
         busy_until = 0.0
-        pool = ThreadPoolExecutor(1, thread_name_prefix=f"commit {self.name}")
+        commits = _Commits(self.name)
         try:
             while not self._stop.is_set():
-                if committing is not None and committing.done():
-                    committing.result()
-                    committing = None
+                if commits.take_end():
                     back_off.succeed()
                     self.error = None
                 now = time.monotonic()
                 group = self._tables.next_group(self.delivered_lsn, now)
                 if group or self._tables.is_due(now):
-                    if committing is not None:
-                        committing.result()
-                        committing = None
-                    self._tables.look(self.delivered_lsn, now)
-                    self._catch_up(now)
+                    commits.wait()
+                    self._look_at_tables(now)
                 slices = [] if self._tables.holds_flow else self._read(reader)
                 if slices:
                     busy_until = now + _BUSY_FOR_SECONDS
                     batch = self._batch(read_lsn, slices)
                     if unknown := self._tables.unknown(batch.tables):
-                        if committing is not None:
-                            committing.result()
-                            committing = None
+                        commits.wait()
                         self._sink.enrol(unknown, batch.after_lsn)
+                        self.on_enrolled()
                     receipts = self._run_job(batch, slices)
-                    if committing is not None:
-                        committing.result()
-                    committing = pool.submit(self._commit, batch, receipts)
+                    commits.wait()
+                    commits.begin(self._commit, batch, receipts)
                     read_lsn = batch.end_lsn
                     continue
-                if committing is None:
+                if commits.is_idle:
                     self._sink.idle()
                     if self._has_news:
                         self._report()
                 self._stop.wait(_BUSY_WAIT_SECONDS if now < busy_until else _IDLE_WAIT_SECONDS)
-            if committing is not None:
-                committing.result()
+            commits.wait()
         finally:
-            pool.shutdown(wait=True)
+            commits.close()
             reader.close()
+
+    def _look_at_tables(self, now: float) -> None:
+        if self._tables.look(self.delivered_lsn, now):
+            self.on_enrolled()
+            self._report()  # the log is kept for tables that wait, from here on
+        self._catch_up(now)
 
     def _read(self, reader: LogReader) -> list[SliceRef]:
         """The slices of the next batch.
@@ -280,9 +278,7 @@ class Delivery:
                 receipts = self._run_job(batch, slices, group) if group & batch.tables else []
                 self._sink.commit_apart(group, batch, receipts)
                 position = batch.end_lsn
-                group = {
-                    name for name in group if self._sink.apart[name].delivered_lsn == position
-                }
+                group = {name for name in group if self._sink.apart[name].delivered_lsn == position}
                 if not group or self._stop.is_set() or time.monotonic() > deadline:
                     break
         finally:
@@ -320,3 +316,37 @@ class Delivery:
 
 def _size(slices: Sequence[SliceRef]) -> int:
     return sum(ref.head.data_bytes for ref in slices)
+
+
+class _Commits:
+    """One commit at a time, in a thread of its own."""
+
+    def __init__(self, name: str) -> None:
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix=f"commit {name}")
+        self._under_way: Future[None] | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether none is under way."""
+        return self._under_way is None
+
+    def begin(self, commit: Callable[..., None], *arguments: object) -> None:
+        """Begin one; the one before has ended."""
+        self._under_way = self._pool.submit(commit, *arguments)
+
+    def take_end(self) -> bool:
+        """Whether one has just ended; raises what ended it."""
+        if self._under_way is None or not self._under_way.done():
+            return False
+        self.wait()
+        return True
+
+    def wait(self) -> None:
+        """Wait for the one that is under way; raises what ended it."""
+        if self._under_way is not None:
+            under_way, self._under_way = self._under_way, None
+            under_way.result()
+
+    def close(self) -> None:
+        """Wait, whatever comes of it."""
+        self._pool.shutdown(wait=True)

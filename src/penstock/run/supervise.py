@@ -2,7 +2,8 @@
 
 penstock run
 ├── capture          child process: slot -> log
-├── deliver <sink>   one thread per sink: log -> Spark jobs -> sink
+├── delivery <sink>  one thread per sink: log -> Spark jobs -> sink
+├── copier <sink>    one thread per sink: tables -> Spark jobs -> sink
 └── Spark            JVM, and its Python workers
 """
 
@@ -14,17 +15,19 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import RunError, recognise
 from penstock.lsn import Lsn
-from penstock.pipeline import build_sinks, state_of
+from penstock.pipeline import build_copying, build_sinks, state_of
 from penstock.run.capture_process import CaptureProcess
 from penstock.run.deliver import Delivery
 from penstock.run.signals import take_signals
 from penstock.run.start import PositionCheck, Started, start_up
+from penstock.snapshot.copier import Copier
 from penstock.source.connect import connect_source, source_errors
 from penstock.spark.session import start_session, stop_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
     from penstock.config import PipelineFile
@@ -94,14 +97,26 @@ def _deliver(
     inner_stop = threading.Event()
     check = PositionCheck(pipeline, started)
     loops = [
-        Delivery(session.sparkContext, sink, started.state, check, inner_stop)
+        Delivery(
+            session.sparkContext,
+            sink,
+            started.state,
+            check,
+            inner_stop,
+            copies_first=pipeline.source.snapshot.copies_first,
+        )
         for sink in build_sinks(pipeline)
     ]
-    threads = [_LoopThread(loop) for loop in loops]
+    copiers = [
+        copier
+        for loop in loops
+        if (copier := build_copier(pipeline, loop, session.sparkContext, inner_stop)) is not None
+    ]
+    threads = [*map(_LoopThread, loops), *map(_LoopThread, copiers)]
     try:
         for thread in threads:
             thread.start()
-        _watch(threads, stop, watch_other_half, target_lsn)
+        _watch(threads, loops, stop, watch_other_half, target_lsn)
     finally:
         inner_stop.set()
         _end(threads, session)
@@ -111,11 +126,23 @@ def _deliver(
         _raise_if_tables_wait(loops)
 
 
-class _LoopThread(threading.Thread):
-    """A delivery loop and how it ended."""
+def build_copier(
+    pipeline: PipelineFile, loop: Delivery, context: SparkContext, stop: threading.Event
+) -> Copier | None:
+    """Who copies tables into the sink that a loop delivers to."""
+    copying = build_copying(pipeline, loop.name)
+    if copying is None:
+        return None
+    copier = Copier(context, loop.name, copying, pipeline.source, stop, loop.has_news_of_tables)
+    loop.on_enrolled = copier.wake
+    return copier
 
-    def __init__(self, loop: Delivery) -> None:
-        super().__init__(name=f"deliver {loop.name}", daemon=True)
+
+class _LoopThread(threading.Thread):
+    """A loop and how it ended."""
+
+    def __init__(self, loop: Delivery | Copier) -> None:
+        super().__init__(name=f"{type(loop).__name__.lower()} {loop.name}", daemon=True)
         self.loop = loop
         self._failure: BaseException | None = None
 
@@ -134,6 +161,7 @@ class _LoopThread(threading.Thread):
 
 def _watch(
     threads: list[_LoopThread],
+    loops: list[Delivery],
     stop: threading.Event,
     watch_other_half: Callable[[], None],
     target_lsn: Lsn | None,
@@ -142,9 +170,7 @@ def _watch(
         watch_other_half()
         for thread in threads:
             thread.raise_if_failed()
-        if target_lsn is not None and all(
-            thread.loop.has_caught_up(target_lsn) for thread in threads
-        ):
+        if target_lsn is not None and all(loop.has_caught_up(target_lsn) for loop in loops):
             return
 
 
@@ -156,7 +182,8 @@ def _end(threads: list[_LoopThread], session: SparkSession) -> None:
     if any(thread.is_alive() for thread in threads):
         # What is called off has changed nothing: the position has not moved.
         for thread in threads:
-            thread.loop.interrupt()
+            if isinstance(thread.loop, Delivery):
+                thread.loop.interrupt()
         session.sparkContext.cancelAllJobs()
         for thread in threads:
             thread.join(2.0)

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from penstock.run.retry import BackOff
-from penstock.sinks.tables import CATCHING_UP, REMOVED
+from penstock.sinks.tables import CATCHING_UP, PENDING, REMOVED
 from penstock.table import TableName, TableRule
 
 if TYPE_CHECKING:
@@ -73,8 +73,11 @@ class TableKeeper:
         """Whether it is time to look again."""
         return now >= self._look_at
 
-    def look(self, lsn: Lsn, now: float) -> None:
-        """See what copiers and people have done, and what is published. Never during a commit."""
+    def look(self, lsn: Lsn, now: float) -> bool:
+        """See what copiers and people have done, and what is published. Never during a commit.
+
+        The answer tells whether there are tables that wait to be copied.
+        """
         self._sink.refresh_tables(lsn)
         self._match_members(lsn)
         is_busy = any(
@@ -82,6 +85,7 @@ class TableKeeper:
         )
         waits_for_members = self._copies_first and not self._has_seen_members
         self._look_at = now + (_BUSY_SECONDS if is_busy or waits_for_members else _IDLE_SECONDS)
+        return any(table.state == PENDING for table in self._sink.apart.values())
 
     def look_soon(self) -> None:
         """Look again at the next occasion."""
@@ -154,4 +158,8 @@ def _name(text: str) -> TableName:
 def _told(tables: Collection[TableName]) -> str:
     if len(tables) == 1:
         return f"{next(iter(tables))} is"
-    return f"{', '.join(map(str, sorted(tables)))} are" if len(tables) < 6 else f"{len(tables)} tables are"
+    return (
+        f"{', '.join(map(str, sorted(tables)))} are"
+        if len(tables) < 6
+        else f"{len(tables)} tables are"
+    )

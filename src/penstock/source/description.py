@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from psycopg.rows import namedtuple_row
 
 from penstock.source.connect import source_errors
+from penstock.table import TableName
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import psycopg
-
-    from penstock.table import TableName
 
     Connection = psycopg.Connection[Any]
 
@@ -40,14 +39,31 @@ FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = %s AND c.relname = %s AND c.relkind IN ('r', 'p')
 """
 
+# A serial column is one whose default takes the next value of a sequence that it owns, and does no
+# more than that. What nextval is spelled like follows from the empty search_path; a default, unlike
+# quote_literal, never writes E''.
 _COLUMNS = """
 SELECT a.attname AS name, format_type(a.atttypid, a.atttypmod) AS type, a.atttypid AS type_oid,
        t.typtype::text AS type_kind, a.attnotnull AS not_null, a.attgenerated::text AS generated,
        a.attidentity::text AS identity, a.attnum AS number,
-       CASE WHEN a.attgenerated <> '' THEN pg_get_expr(d.adbin, d.adrelid) END AS expression
+       CASE WHEN a.attgenerated <> '' THEN pg_get_expr(d.adbin, d.adrelid) END AS expression,
+       q.*
 FROM pg_attribute a
 JOIN pg_type t ON t.oid = a.atttypid
 LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+LEFT JOIN LATERAL (
+    SELECT n.nspname AS sequence_schema, c.relname AS sequence_name,
+           format_type(s.seqtypid, NULL) AS sequence_type, s.seqstart AS start,
+           s.seqincrement AS increment, s.seqmin AS minimum, s.seqmax AS maximum,
+           s.seqcache AS cache, s.seqcycle AS cycles
+    FROM pg_depend o JOIN pg_sequence s ON s.seqrelid = o.objid
+    JOIN pg_class c ON c.oid = s.seqrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE o.classid = 'pg_class'::regclass AND o.refclassid = 'pg_class'::regclass
+      AND o.refobjid = a.attrelid AND o.refobjsubid = a.attnum
+      AND CASE o.deptype WHEN 'i' THEN true WHEN 'a' THEN pg_get_expr(d.adbin, d.adrelid)
+          = format('nextval(''%%s''::regclass)', replace(s.seqrelid::regclass::text, '''', ''''''))
+          END
+    LIMIT 1) q ON true
 WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped
 ORDER BY a.attnum
 """
@@ -139,8 +155,25 @@ class UserType:
 
 
 @dataclass(frozen=True)
+class SequenceDescription:
+    """A sequence, without what it has counted so far; `type` is SQL text."""
+
+    name: TableName
+    type: str
+    start: int
+    increment: int
+    minimum: int
+    maximum: int
+    cache: int
+    cycles: bool
+
+
+@dataclass(frozen=True)
 class ColumnDescription:
-    """One column; `type` is SQL text with its modifier, `expression` that of a generated column."""
+    """One column; `type` is SQL text with its modifier, `expression` that of a generated column.
+
+    `sequence` is what an identity or a serial column counts with.
+    """
 
     name: str
     type: str
@@ -150,6 +183,7 @@ class ColumnDescription:
     generated: str  # '' | 's' stored | 'v' virtual: such columns are not in the stream
     identity: str  # '' | 'a' always | 'd' by default
     expression: str | None = None
+    sequence: SequenceDescription | None = None
 
 
 @dataclass(frozen=True)
@@ -174,7 +208,7 @@ def describe_table(connection: Connection, name: TableName) -> TableDescription 
     """The table as it is now, or None when there is no such table."""
     with (
         source_errors(connection),
-        _qualified_types(connection),
+        qualified_names(connection),
         connection.cursor(row_factory=namedtuple_row) as cursor,
     ):
         table: Any = cursor.execute(_TABLE, name).fetchone()
@@ -199,7 +233,7 @@ def describe_table(connection: Connection, name: TableName) -> TableDescription 
 
 
 @contextmanager
-def _qualified_types(connection: Connection) -> Iterator[None]:
+def qualified_names(connection: Connection) -> Iterator[None]:
     """An empty search_path for one transaction, or for our part of the caller's."""
     with connection.transaction():
         row = connection.execute("SELECT pg_catalog.current_setting('search_path')").fetchone()
@@ -219,6 +253,21 @@ def _column(row: Any) -> ColumnDescription:
         generated=row.generated,
         identity=row.identity,
         expression=row.expression,
+        sequence=None if row.sequence_name is None else sequence_of(row),
+    )
+
+
+def sequence_of(row: Any) -> SequenceDescription:
+    """What a row of a query says, whose columns are called as here and in the query above."""
+    return SequenceDescription(
+        name=TableName(row.sequence_schema, row.sequence_name),
+        type=row.sequence_type,
+        start=row.start,
+        increment=row.increment,
+        minimum=row.minimum,
+        maximum=row.maximum,
+        cache=row.cache,
+        cycles=row.cycles,
     )
 
 

@@ -1,9 +1,9 @@
 """What a person may say about a source. Knows no server and no file."""
 
 import enum
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from penstock.errors import BadTableRule
 from penstock.options import DsnOption, Options, RuleOption, Seconds, fault, not_yet, wanted
@@ -42,17 +42,39 @@ class TableChoice(Options):
         return self
 
 
+class SnapshotMode(enum.Enum):
+    """Whether tables are copied before they are followed."""
+
+    INITIAL = "initial"
+    NEVER = "never"
+
+
+def _at_least_one(given: int) -> int:
+    if given < 1:
+        raise wanted("a whole number of at least 1")
+    return given
+
+
+Count = Annotated[int, AfterValidator(_at_least_one)]
+
+
 class SnapshotOptions(Options):
-    """`snapshot:`, how tables are copied before they are followed; so far they are not."""
+    """`snapshot:`, how tables are copied before they are followed."""
 
-    later: ClassVar = {"parallel": (), "max_rows_per_second": ()}
-
-    mode: Annotated[Literal["never"], not_yet("initial", now="never")] = "never"
+    mode: SnapshotMode = SnapshotMode.INITIAL
+    parallel: Count | None = None  # None: as many as Spark runs at once
+    max_rows_per_second: Count | None = None
+    url: DsnOption | None = None  # a standby to copy from; None: the source itself
 
     @model_validator(mode="before")
     @classmethod
     def _read_mode(cls, given: Any) -> Any:
         return {"mode": given} if isinstance(given, str) else given
+
+    @property
+    def copies_first(self) -> bool:
+        """Whether a table that is new is copied first."""
+        return self.mode is SnapshotMode.INITIAL
 
 
 class SchemaOptions(Options):

@@ -15,6 +15,7 @@ from penstock.errors import (
     SourcePrivilegeMissing,
     WalLevelTooLow,
 )
+from penstock.lsn import Lsn
 from penstock.source.connect import place_of, role_of, source_errors
 
 if TYPE_CHECKING:
@@ -149,3 +150,11 @@ def _plugin_forbidden(facts: ServerFacts) -> PenstockError:
 
 def _listed(setting: str) -> list[str]:
     return [part for each in setting.split(",") if (part := each.strip().strip('"'))]
+
+
+def current_lsn(connection: Connection) -> Lsn:
+    """How far the primary has written."""
+    with source_errors(connection):
+        row = connection.execute("SELECT pg_current_wal_lsn()::text").fetchone()
+    assert row is not None
+    return Lsn.parse(row[0])

@@ -11,7 +11,7 @@ import logging
 import re
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from penstock.errors import PenstockError, SparkFailed, recognise
 from penstock.log.slice import SliceKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from pyspark import SparkContext
 
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from penstock.sinks.sink import Receipt, Worker
 
 _log = logging.getLogger(__name__)
+
+Work = TypeVar("Work")
+Result = TypeVar("Result")
 
 # How much is decoded at once. Small slices are decoded together, since numpy's cost per call is the
 # same for one row as for a thousand; but not so many that tasks cannot share them evenly.
@@ -60,9 +63,29 @@ def run_job(
     tasks = share_out(chunks, parallel)
     # Numbered, so that a receipt can tell where in the batch its changes belong.
     work = [(number, task) for number, task in enumerate(tasks)]
+    return run_tasks(context, partial(_run_tasks, worker, span), work)
+
+
+def run_tasks(
+    context: SparkContext,
+    function: Callable[[Iterable[Work]], Iterable[Result]],
+    work: Sequence[Work],
+    group: str | None = None,
+) -> list[Result]:
+    """Run a function over pieces of work, each in a task of its own.
+
+    Args:
+        group: a name for `cancel_tasks`. Jobs of groups share the cores fairly with all others.
+
+    Raises:
+        PenstockError: as raised in a task, recognised by its code.
+    """
     try:
+        if group is not None:
+            context.setJobGroup(group, "penstock copy", interruptOnCancel=True)
+            context.setLocalProperty("spark.scheduler.pool", "copy")
         rdd = context.parallelize(work, max(1, len(work)))
-        return list(rdd.mapPartitions(partial(_run_tasks, worker, span)).collect())
+        return list(rdd.mapPartitions(function).collect())
     except Exception as error:
         if isinstance(error, PenstockError):
             raise
@@ -75,6 +98,11 @@ def run_job(
             "spark",
             "nothing, penstock tries again; --log-level debug shows all that Spark says",
         ) from error
+
+
+def cancel_tasks(context: SparkContext, group: str) -> None:
+    """End the jobs of a group; what they had done stays."""
+    context.cancelJobGroup(group)
 
 
 def _last_words(text: str) -> str:
@@ -115,7 +143,7 @@ def share_out(chunks: list[list[SliceRef]], parallel: int) -> list[list[list[Sli
 
 
 def _run_tasks(
-    worker: Worker, span: Span, work: Iterator[tuple[int, list[list[SliceRef]]]]
+    worker: Worker, span: Span, work: Iterable[tuple[int, list[list[SliceRef]]]]
 ) -> Iterator[Receipt]:
     """Runs in a Spark task."""
     for number, chunks in work:

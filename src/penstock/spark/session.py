@@ -59,8 +59,13 @@ def start_session(name: str, options: SparkOptions, log_path: Path | None = None
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
-    builder = SparkSession.builder.appName(f"penstock {name}").master(options.master)
-    for key, value in {**_SETTINGS, **options.conf}.items():
+    master, own = options.master, {}
+    if master == "local[*]":
+        # Copies wait for two servers most of the time: with room beside them, batches do not wait.
+        cores = os.cpu_count() or 1
+        master, own = f"local[{2 * cores}]", {"spark.default.parallelism": str(cores)}
+    builder = SparkSession.builder.appName(f"penstock {name}").master(master)
+    for key, value in {**_SETTINGS, **own, **options.conf}.items():
         builder = builder.config(key, value)
     try:
         with _stderr_to(log_path):

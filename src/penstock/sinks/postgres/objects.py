@@ -60,6 +60,7 @@ _COPY_COLUMNS = {
     "retry_at": "timestamptz",
     "snapshot_at": "timestamptz",
     "copied_at": "timestamptz",
+    "foreign_keys_due": "boolean NOT NULL DEFAULT false",  # once the table streams
     "notes": "text",  # indexes and constraints that could not be made
 }
 

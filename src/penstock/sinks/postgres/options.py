@@ -70,7 +70,6 @@ class PostgresOptions(Options):
 
     later: ClassVar = {
         "schema_changes": (),
-        "create_indexes": (False, "false", "no", "off"),
         "source_id_column": (None,),
     }
 
@@ -79,6 +78,7 @@ class PostgresOptions(Options):
     # Not `schema`: pydantic's models have a method of that name.
     schema_name: Identifier = Field(default=SAME_SCHEMA, alias="schema")
     create_tables: bool = True
+    create_indexes: bool = True
     on_conflict: OnConflict = OnConflict.REPLACE
     tables: Annotated[dict[RuleOption, TableOptions], BeforeValidator(_each_table_once)] = Field(
         default={}

@@ -36,7 +36,6 @@ from penstock.sinks.postgres.progress import Progress
 from penstock.sinks.postgres.stages import Stages, drop_orphans, stage_prefix
 from penstock.sinks.postgres.tables import TargetTables, requested
 from penstock.sinks.postgres.worker import PostgresWorker
-from penstock.sinks.sink import StoredPosition
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
     from penstock.sinks.postgres.options import PostgresOptions
     from penstock.sinks.postgres.plan import RefusedTable, StagedStep, TablePlan
     from penstock.sinks.postgres.target import Describe
-    from penstock.sinks.sink import Batch, Receipt
+    from penstock.sinks.sink import Batch, Receipt, StoredPosition
     from penstock.sinks.tables import ApartTable
     from penstock.table import TableName
 
@@ -248,9 +247,7 @@ class PostgresSink:
             self._connection.close()
             self._connection = None
 
-    def _refused(
-        self, batch: Batch, receipts: Sequence[Receipt]
-    ) -> dict[TableName, PenstockError]:
+    def _refused(self, batch: Batch, receipts: Sequence[Receipt]) -> dict[TableName, PenstockError]:
         """Tables whose rows could not be staged, or have nowhere to go."""
         refused = {
             entry.table: _error_of(entry)

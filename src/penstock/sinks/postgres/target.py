@@ -67,10 +67,12 @@ def plan_table(
     describe: Describe,
     *,
     is_filled: bool,
+    with_key: bool = True,
 ) -> TablePlan:
     """How a source table lands in the target; a missing table is created where that is allowed.
 
-    One that `is_filled` had rows, which creating it again would not bring back.
+    One that `is_filled` had rows, which creating it again would not bring back. `with_key` False
+    leaves the key of a table that is created to be added later.
 
     Raises:
         TargetTableMissing: it is not there and may not or cannot be created.
@@ -78,13 +80,13 @@ def plan_table(
     """
     target = target_name(options, source)
     description = describe(source)
-    found = _find(connection, target)
+    found = find_table(connection, target)
     wanted = options.columns_of(source)
     if found is None:
         _require_creation(options, source, target, description, is_filled=is_filled)
         assert description is not None
-        _create(connection, description, target, wanted)
-        found = _find(connection, target)
+        _create(connection, description, target, wanted, with_key=with_key)
+        found = find_table(connection, target)
         assert found is not None
     if found.kind not in ("r", "p"):
         raise TargetTableUnfit(
@@ -137,9 +139,11 @@ def _create(
     description: TableDescription,
     target: TableName,
     wanted: tuple[str, ...] | None,
+    *,
+    with_key: bool,
 ) -> None:
     try:
-        create_table(connection, description, target, wanted)
+        create_table(connection, description, target, wanted, with_key=with_key)
     except psycopg.OperationalError:
         raise
     except psycopg.Error as error:
@@ -157,7 +161,8 @@ def target_name(options: PostgresOptions, source: TableName) -> TableName:
     return TableName(schema, source.name)
 
 
-def _find(connection: Connection, target: TableName) -> Any:
+def find_table(connection: Connection, target: TableName) -> Any:
+    """`oid`, `kind` and `is_referenced` of what has the name, None when nothing has."""
     with connection.cursor(row_factory=namedtuple_row) as cursor:
         return cursor.execute(_TABLE, target).fetchone()
 

@@ -1,0 +1,93 @@
+"""penstock sync-sequences: the targets' sequences go on where the source's stand."""
+
+from __future__ import annotations
+
+import json
+import sys
+from functools import partial
+from typing import Any
+
+import psycopg
+import typer
+from psycopg import sql
+
+from penstock.cli.options import AsJson, PipelinePath
+from penstock.config import PipelineFile, read_pipeline
+from penstock.errors import SourcePrivilegeMissing
+from penstock.sinks.postgres import sequences
+from penstock.sinks.postgres.connect import classify_target_error, connect_target
+from penstock.sinks.postgres.options import PostgresOptions
+from penstock.sinks.postgres.sequences import SequencePosition
+from penstock.sinks.postgres.target import target_name
+from penstock.source.choice import read_choice
+from penstock.source.connect import connect_source
+from penstock.source.structure import TableStructure, read_structure
+
+
+def sync_sequences(path: PipelinePath, as_json: AsJson = False) -> None:
+    """Let the sequences of Postgres targets go on where the source's stand, to cut over."""
+    pipeline = read_pipeline(path)
+    structures = _read_source(pipeline)
+    found = [
+        (name, position)
+        for name, options in pipeline.sinks.items()
+        if isinstance(options, PostgresOptions)
+        for position in _sync(options, structures)
+    ]
+    if as_json:
+        typer.echo(json.dumps([_as_dict(sink, position) for sink, position in found]))
+    for sink, position in () if as_json else found:
+        already = "" if position.is_set else ", where it was: further on than the source's"
+        typer.echo(
+            f"{sink}: {position.sequence} of {position.table} stands at {position.value}{already}"
+        )
+    _require_all_seen(pipeline, structures)
+    if not found:
+        print(f"{pipeline.name}: no sequence to set", file=sys.stderr)  # noqa: T201
+
+
+def _read_source(pipeline: PipelineFile) -> list[TableStructure]:
+    with connect_source(pipeline.source.url, "penstock sync-sequences") as connection:
+        choice, _ = read_choice(connection, pipeline.source.tables)
+        tables = [table.name for table in (*choice.updates, *choice.inserts)]
+        return list(read_structure(connection, tables).values())
+
+
+def _sync(options: PostgresOptions, structures: list[TableStructure]) -> list[SequencePosition]:
+    with connect_target(options.url, "penstock sync-sequences") as connection:
+        try:
+            return sequences.sync_sequences(connection, structures, partial(target_name, options))
+        except psycopg.Error as error:
+            raise classify_target_error(error, options.url) from None
+
+
+def _require_all_seen(pipeline: PipelineFile, structures: list[TableStructure]) -> None:
+    """Say what was passed over, once all others are set: at a cut-over it would be missed.
+
+    Raises:
+        SourcePrivilegeMissing: the role may not see where some sequences stand.
+    """
+    hidden = dict.fromkeys(
+        used.sequence.name
+        for structure in structures
+        for used in structure.sequences
+        if used.last_value is None
+    )
+    if hidden:
+        names = ", ".join(sql.Identifier(*name).as_string(None) for name in hidden)
+        role = sql.Identifier(pipeline.source.url.user).as_string(None)
+        raise SourcePrivilegeMissing(
+            f"the role may not see where {len(hidden)} sequences stand; they were passed over",
+            str(pipeline.source.url),
+            f"GRANT SELECT ON SEQUENCE {names} TO {role}",
+        )
+
+
+def _as_dict(sink: str, position: SequencePosition) -> dict[str, Any]:
+    return {
+        "sink": sink,
+        "table": str(position.table),
+        "sequence": str(position.sequence),
+        "value": position.value,
+        "set": position.is_set,
+    }

@@ -1,0 +1,138 @@
+"""What a sink does when tables are copied into it: a driver half and an executor half, as for batches.
+
+claim()               one copier at a time
+due()                 tables that wait for a copy
+begin()               make room for tables, and tell how their rows are to come
+  writer.begin() …    on an executor: one range; either all of it arrives and is recorded, or nothing
+arrived()             which ranges have arrived
+finish() / fail()     a table can catch up from the snapshot's position / waits for another attempt
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from penstock.errors import PenstockError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from penstock.lsn import Lsn
+    from penstock.source.description import TableDescription
+    from penstock.source.structure import TableStructure
+    from penstock.table import TableName
+
+    ReadStructures = Callable[[list[TableName]], Mapping[TableName, TableStructure]]
+
+
+@dataclass(frozen=True)
+class Copy:
+    """One snapshot that tables are copied from, and the position it belongs to."""
+
+    copy_id: str
+    lsn: Lsn
+
+
+@dataclass(frozen=True)
+class CopyOrder:
+    """One table to be copied."""
+
+    table: TableName
+    description: TableDescription
+    structure: TableStructure
+    range_count: int
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """What of a table has arrived."""
+
+    ranges: frozenset[int] = frozenset()
+    row_count: int = 0
+    byte_count: int = 0
+
+
+class RangeRefused(PenstockError):
+    """The sink does not take a row of a range; `line` tells which one, from 0, when it is known."""
+
+    line: int | None = None
+
+
+class OpenRange(Protocol):
+    """One range on its way into the sink."""
+
+    def write(self, rows: Sequence[bytes | memoryview]) -> None:
+        """Take rows, as COPY sends them.
+
+        Raises:
+            RangeRefused: one of them cannot be taken.
+            SinkError: the sink is away.
+        """
+
+    def finish(self) -> None:
+        """Everything written is there, and recorded.
+
+        Raises:
+            RangeRefused: one of the rows cannot be taken; nothing is there.
+            SinkError: the sink is away; nothing is there, or all of it is and `arrived` tells so.
+        """
+
+    def abort(self) -> None:
+        """Leave nothing of it."""
+
+
+class RangeWriter(Protocol):
+    """The executor half for one table: picklable, and without open connections."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Those that are wanted, in this order."""
+
+    @property
+    def is_binary(self) -> bool:
+        """Whether rows are to come in COPY's binary form."""
+
+    def begin(self, number: int) -> OpenRange:
+        """Begin a range."""
+
+
+class Copying(Protocol):
+    """The driver half. Has connections of its own: a batch may be committed at the same time."""
+
+    def open(self) -> None:
+        """Reach the sink. May be called again, after a SinkError.
+
+        Raises:
+            SinkError: or one of its kinds.
+        """
+
+    def claim(self) -> bool:
+        """Be the one who copies, until `close`; False while another one is."""
+
+    def due(self) -> list[TableName]:
+        """Tables that wait for a copy, or for another attempt whose time has come."""
+
+    def begin(
+        self, copy: Copy, orders: Sequence[CopyOrder]
+    ) -> tuple[Mapping[TableName, RangeWriter], Mapping[TableName, PenstockError]]:
+        """Make room for the rows of tables; those that cannot be made room for, and why."""
+
+    def arrived(self, copy: Copy) -> Mapping[TableName, Arrived]:
+        """What has arrived of the tables that are not finished."""
+
+    def finish(self, order: CopyOrder, copy: Copy) -> None:
+        """Every range is there: the table may catch up from the copy's position.
+
+        Raises:
+            PenstockError: it may not, yet.
+        """
+
+    def fail(self, table: TableName, error: PenstockError) -> None:
+        """The copy failed; there will be another attempt."""
+
+    def after_join(self, read_structures: ReadStructures) -> None:
+        """Do what waits until tables stream."""
+
+    def close(self) -> None:
+        """Let go of everything."""

@@ -1,0 +1,154 @@
+"""The executor half of a copy: rows of a range, as COPY sent them, go into the target unseen."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from psycopg import sql
+
+from penstock.dsn import Dsn, connect
+from penstock.errors import SinkError
+from penstock.failpoints import fault_point
+from penstock.sinks.copying import RangeRefused
+from penstock.sinks.postgres.connect import classify_target_error, is_about_table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.table import TableName
+
+# One connection per worker process and target, kept from range to range.
+_connections: dict[str, psycopg.Connection[Any]] = {}
+
+_LINE = re.compile(r"^COPY [^\n]*?, line (\d+)(?:, column ([^:\n]+))?", re.MULTILINE)
+
+# Waits while somebody begins the table anew, and is in their way until this range has ended.
+_FENCE = (
+    "SELECT FROM penstock.tables WHERE pipeline = %s AND source = %s AND schema_name = %s"
+    " AND table_name = %s AND copy_id = %s AND state = 'copying' FOR SHARE"
+)
+_RECORD = "INSERT INTO penstock.ranges VALUES (%s, %s, %s, %s, %s, %s, %s, %s)"
+
+
+@dataclass(frozen=True)
+class PostgresRangeWriter:
+    """What the executors are sent for one table."""
+
+    dsn: Dsn = field(repr=False)
+    owner: tuple[str, str]
+    table: TableName
+    copy_id: str
+    target: TableName
+    columns: tuple[str, ...]
+    is_binary: bool
+
+    def begin(self, number: int) -> PostgresRange:
+        """Begin a range."""
+        return PostgresRange(self, number)
+
+
+class PostgresRange:
+    """One range, one transaction."""
+
+    def __init__(self, writer: PostgresRangeWriter, number: int) -> None:
+        self._writer = writer
+        self._number = number
+        self._byte_count = 0
+        self._connection = _connection(writer.dsn)
+        try:
+            self._cursor = self._connection.cursor()
+            found = self._cursor.execute(
+                _FENCE, (*writer.owner, *writer.table, writer.copy_id)
+            ).fetchone()
+            if found is None:
+                self.abort()
+                raise SinkError(
+                    "the copy was begun anew by another process",
+                    str(writer.table),
+                    "nothing, penstock tries again",
+                )
+            statement = sql.SQL("COPY {} ({}) FROM STDIN{}").format(
+                sql.Identifier(*writer.target),
+                sql.SQL(", ").join(map(sql.Identifier, writer.columns)),
+                sql.SQL(" (FORMAT binary)") if writer.is_binary else sql.SQL(""),
+            )
+            self._copy = self._cursor.copy(statement)
+            self._into = self._copy.__enter__()
+        except psycopg.Error as error:
+            raise self._failure(error) from None
+
+    def write(self, rows: Sequence[bytes | memoryview]) -> None:
+        """Send some rows on."""
+        block = b"".join(rows)
+        self._byte_count += len(block)
+        try:
+            self._into.write(block)
+        except psycopg.Error as error:
+            raise self._failure(error) from None
+
+    def finish(self) -> None:
+        """End the COPY, record the range, commit."""
+        writer = self._writer
+        fault_point("copy.inside_range")
+        try:
+            self._copy.__exit__(None, None, None)
+            self._cursor.execute(
+                _RECORD,
+                (
+                    *writer.owner,
+                    *writer.table,
+                    writer.copy_id,
+                    self._number,
+                    self._cursor.rowcount,
+                    self._byte_count,
+                ),
+            )
+            self._connection.commit()
+        except psycopg.Error as error:
+            raise self._failure(error) from None
+        fault_point("copy.after_range")
+
+    def abort(self) -> None:
+        """Leave nothing."""
+        _connections.pop(self._writer.dsn.conninfo, None)
+        self._connection.close()
+
+    def _failure(self, error: psycopg.Error) -> Exception:
+        """What a failure means; the connection is given up, and with it the range."""
+        self.abort()
+        if not is_about_table(error):
+            return classify_target_error(error, self._writer.dsn)
+        match = _LINE.search(error.diag.context or "")
+        where = f"column {match[2]}" if match and match[2] else "a row"
+        if error.diag.constraint_name:
+            where = f"a row, by constraint {error.diag.constraint_name}"
+        refused = RangeRefused(
+            f"{self._writer.target} refuses {where}: SQLSTATE {error.sqlstate}"
+            f" {type(error).__name__}",
+            str(self._writer.table),
+            f"mend {self._writer.target} or the row at the source; the copy is tried again by itself",
+        )
+        refused.line = int(match[1]) - 1 if match else None
+        return refused
+
+
+def _connection(dsn: Dsn) -> psycopg.Connection[Any]:
+    connection = _connections.get(dsn.conninfo)
+    if connection is None or connection.closed:
+        try:
+            connection = connect(dsn, "penstock copy", autocommit=False)
+            try:
+                # Rows arrive as they are: triggers have fired and keys were checked at the source.
+                connection.execute("SET session_replication_role = replica")
+            except psycopg.errors.InsufficientPrivilege:
+                connection.rollback()
+            # A range and its record are lost together, if at all; the table's own commit flushes both.
+            connection.execute("SET synchronous_commit = off")
+            connection.commit()
+        except psycopg.Error as error:
+            raise classify_target_error(error, dsn) from None
+        _connections[dsn.conninfo] = connection
+    return connection

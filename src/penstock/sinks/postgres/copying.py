@@ -1,0 +1,351 @@
+"""The driver half of a copy: make room, see what has arrived, let the table catch up.
+
+Into an empty table rows go directly, range by range. Where rows are already, they go aside, into a
+table of penstock's own, and are merged in one transaction: who reads the target sees the old rows or
+the new ones, never a mixture and never none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from psycopg import sql
+
+from penstock.errors import PenstockError, Remedy, SinkError, TargetTableUnfit
+from penstock.failpoints import fault_point
+from penstock.sinks.copying import Arrived
+from penstock.sinks.postgres.aside import merge_aside
+from penstock.sinks.postgres.connect import classify_target_error, connect_target, is_about_table
+from penstock.sinks.postgres.copyin import PostgresRangeWriter
+from penstock.sinks.postgres.sequences import set_sequences
+from penstock.sinks.postgres.structure import (
+    add_foreign_keys,
+    add_indexes,
+    add_key,
+)
+from penstock.sinks.postgres.target import find_table, plan_table, target_name
+from penstock.table import TableName
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.sinks.copying import Copy, CopyOrder, ReadStructures
+    from penstock.sinks.postgres.options import PostgresOptions
+    from penstock.sinks.postgres.plan import TablePlan
+
+    Connection = psycopg.Connection[Any]
+
+_log = logging.getLogger(__name__)
+
+_DUE = """
+SELECT schema_name, table_name FROM penstock.tables
+WHERE pipeline = %s AND source = %s AND needs_copy
+  AND (state IN ('pending', 'copying') OR (state = 'failed' AND coalesce(retry_at, now()) <= now()))
+ORDER BY schema_name, table_name
+"""
+# Waits for ranges that are still under way, of a process that was killed, say.
+_BEGIN = """
+UPDATE penstock.tables SET state = 'copying', copy_id = %s, error = NULL, ranges_total = %s,
+       snapshot_at = now(), changed_at = now()
+WHERE pipeline = %s AND source = %s AND schema_name = %s AND table_name = %s AND needs_copy
+RETURNING filled, copy_way, made_by_us
+"""
+_ROOM = """
+UPDATE penstock.tables SET copy_way = %s, made_by_us = %s
+WHERE pipeline = %s AND source = %s AND schema_name = %s AND table_name = %s
+"""
+_FORGET_RANGES = """
+DELETE FROM penstock.ranges
+WHERE pipeline = %s AND source = %s AND schema_name = %s AND table_name = %s
+"""
+_FINISH = """
+UPDATE penstock.tables t SET state = 'catching_up', needs_copy = false, filled = true, error = NULL,
+       delivered_lsn = %s::pg_lsn, attempts = 0, retry_at = NULL, copied_at = now(),
+       changed_at = now(), notes = %s, foreign_keys_due = made_by_us AND %s,
+       (rows_copied, bytes_copied) = (
+           SELECT coalesce(sum(rows), 0), coalesce(sum(bytes), 0) FROM penstock.ranges r
+           WHERE (r.pipeline, r.source, r.schema_name, r.table_name, r.copy_id)
+               = (t.pipeline, t.source, t.schema_name, t.table_name, t.copy_id))
+WHERE pipeline = %s AND source = %s AND schema_name = %s AND table_name = %s
+  AND state = 'copying' AND copy_id = %s
+"""
+# 5 s, 10 s, 20 s … up to 10 minutes.
+_FAIL = """
+UPDATE penstock.tables SET state = 'failed', error = %s, attempts = attempts + 1,
+       retry_at = now() + least(600, 5 * 2 ^ least(attempts, 10)) * interval '1 second',
+       changed_at = now()
+WHERE pipeline = %s AND source = %s AND schema_name = %s AND table_name = %s AND needs_copy
+"""
+_ARRIVED = """
+SELECT schema_name, table_name, array_agg(number), sum(rows)::bigint, sum(bytes)::bigint
+FROM penstock.ranges
+WHERE pipeline = %s AND source = %s AND copy_id = %s GROUP BY 1, 2
+"""
+_KEYS_DUE = """
+SELECT schema_name, table_name FROM penstock.tables
+WHERE pipeline = %s AND source = %s AND foreign_keys_due AND state = 'streaming'
+"""
+_KEYS_DONE = """
+UPDATE penstock.tables SET foreign_keys_due = false, notes = concat_ws(E'\\n', notes, %s)
+WHERE pipeline = %s AND source = %s AND schema_name = %s AND table_name = %s
+"""
+_TYPES = """
+SELECT a.attname, a.atttypid::int FROM pg_attribute a
+WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped
+"""
+
+# Types below are Postgres's own: one number and one binary form on every server.
+_FIRST_USER_OID = 16384
+
+
+class PostgresCopying:
+    """Copies tables into one Postgres."""
+
+    def __init__(self, options: PostgresOptions, pipeline: str, source: str) -> None:
+        self._options = options
+        self._owner = (pipeline, source)
+        self._connection: Connection | None = None
+        self._plans: dict[TableName, TablePlan] = {}
+        self._has_objects = False
+
+    def open(self) -> None:
+        """Connect."""
+        self.close()
+        self._connection = connect_target(self._options.url, "penstock copies")
+
+    def claim(self) -> bool:
+        """An advisory lock, which ends with the connection."""
+        key = f"penstock copy {' '.join(self._owner)}"
+        row = self._execute("SELECT pg_try_advisory_lock(hashtextextended(%s, 0))", (key,))
+        return bool(row[0][0])
+
+    def due(self) -> list[TableName]:
+        """Tables that are pending, were left behind by a killed copier, or may be tried again."""
+        if not self._has_objects:
+            query = "SELECT to_regclass('penstock.ranges') IS NOT NULL"
+            self._has_objects = bool(self._execute(query, ())[0][0])
+        if not self._has_objects:
+            return []  # nobody has delivered anything yet
+        return [TableName(schema, name) for schema, name in self._execute(_DUE, self._owner)]
+
+    def begin(
+        self, copy: Copy, orders: Sequence[CopyOrder]
+    ) -> tuple[dict[TableName, PostgresRangeWriter], dict[TableName, PenstockError]]:
+        """Create what is missing, empty what an earlier attempt has left."""
+        writers: dict[TableName, PostgresRangeWriter] = {}
+        failures: dict[TableName, PenstockError] = {}
+        for order in orders:
+            try:
+                writer = self._begin_table(copy, order)
+            except SinkError as error:
+                if error.remedy is Remedy.TIME:
+                    raise
+                failures[order.table] = error
+            except psycopg.Error as error:
+                if not is_about_table(error):
+                    raise classify_target_error(error, self._options.url) from None
+                failures[order.table] = self._unfit(order.table, error)
+            else:
+                if writer is not None:
+                    writers[order.table] = writer
+        return writers, failures
+
+    def _begin_table(self, copy: Copy, order: CopyOrder) -> PostgresRangeWriter | None:
+        connection, table = self._connected(), order.table
+        values = (copy.copy_id, order.range_count, *self._owner, *table)
+        row = connection.execute(_BEGIN, values).fetchone()
+        if row is None:
+            return None  # removed meanwhile
+        is_filled, way, made_by_us = row
+        target = target_name(self._options, table)
+        is_there = find_table(connection, target) is not None
+        plan = plan_table(
+            connection,
+            self._options,
+            table,
+            lambda _: order.description,
+            is_filled=False,
+            with_key=False,
+        )
+        self._plans[table] = plan
+        made_by_us = made_by_us or not is_there
+        if is_filled:
+            way = "aside"  # people read it
+        elif way == "direct":
+            self._empty(plan)  # of an earlier attempt; nobody has been told that it is whole
+        else:
+            is_empty = connection.execute(
+                sql.SQL("SELECT NOT EXISTS (SELECT FROM {})").format(sql.Identifier(*target))
+            ).fetchone()
+            way = "direct" if is_empty == (True,) else "aside"
+        connection.execute(_FORGET_RANGES, (*self._owner, *table))
+        columns = self._columns(order, plan)
+        if way == "aside":
+            self._make_aside(table, plan, columns)
+        connection.execute(_ROOM, (way, made_by_us, *self._owner, *table))
+        return PostgresRangeWriter(
+            dsn=self._options.url,
+            owner=self._owner,
+            table=table,
+            copy_id=copy.copy_id,
+            target=target if way == "direct" else self._aside_name(table),
+            columns=columns,
+            is_binary=self._same_types(order, target, columns),
+        )
+
+    def _columns(self, order: CopyOrder, plan: TablePlan) -> tuple[str, ...]:
+        """What is copied: what the stream would bring, as far as the target has a place for it."""
+        sent = {column.name for column in order.description.columns if not column.generated}
+        columns = tuple(column.name for column in plan.columns if column.name in sent)
+        if not columns:
+            raise TargetTableUnfit(
+                f"{plan.target} has none of the columns that are copied",
+                str(order.table),
+                f"add columns to {plan.target}, or mend `columns:` of the sink",
+            )
+        return columns
+
+    def _same_types(self, order: CopyOrder, target: TableName, columns: tuple[str, ...]) -> bool:
+        """Whether values may come in their binary form, which says nothing about their type."""
+        found = find_table(self._connected(), target)
+        there: dict[str, int] = dict(self._execute(_TYPES, (found.oid,)))
+        here = {column.name: column.type_oid for column in order.description.columns}
+        return all(here[name] == there[name] < _FIRST_USER_OID for name in columns)
+
+    def _empty(self, plan: TablePlan) -> None:
+        statement = "DELETE FROM {}" if plan.is_referenced else "TRUNCATE {}"
+        self._connected().execute(sql.SQL(statement).format(sql.Identifier(*plan.target)))
+
+    def _aside_name(self, table: TableName) -> TableName:
+        told = "/".join((*self._owner, *table))
+        return TableName("penstock", f"copy_{hashlib.sha256(told.encode()).hexdigest()[:24]}")
+
+    def _make_aside(self, table: TableName, plan: TablePlan, columns: tuple[str, ...]) -> None:
+        aside = sql.Identifier(*self._aside_name(table))
+        connection = self._connected()
+        connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(aside))
+        connection.execute(
+            sql.SQL("CREATE UNLOGGED TABLE {} AS SELECT {} FROM {} WITH NO DATA").format(
+                aside,
+                sql.SQL(", ").join(map(sql.Identifier, columns)),
+                sql.Identifier(*plan.target),
+            )
+        )
+
+    def arrived(self, copy: Copy) -> dict[TableName, Arrived]:
+        """What penstock.ranges says."""
+        rows = self._execute(_ARRIVED, (*self._owner, copy.copy_id))
+        return {
+            TableName(schema, name): Arrived(frozenset(numbers), row_count, byte_count)
+            for schema, name, numbers, row_count, byte_count in rows
+        }
+
+    def finish(self, order: CopyOrder, copy: Copy) -> None:
+        """Key and indexes, or the merge of what lies aside; then the table may catch up."""
+        fault_point("copy.before_finish")
+        # A connection of its own: several tables are finished at once, and an index takes its time.
+        connection = connect_target(self._options.url, "penstock copies")
+        try:
+            self._finish(connection, order, copy)
+        except psycopg.Error as error:
+            if is_about_table(error):
+                raise self._unfit(order.table, error) from None
+            raise classify_target_error(error, self._options.url) from None
+        finally:
+            connection.close()
+        fault_point("copy.after_finish")
+
+    def _finish(self, connection: Connection, order: CopyOrder, copy: Copy) -> None:
+        table, plan = order.table, self._plans[order.table]
+        row = connection.execute(
+            "SELECT copy_way, made_by_us, filled FROM penstock.tables WHERE pipeline = %s"
+            " AND source = %s AND schema_name = %s AND table_name = %s AND copy_id = %s",
+            (*self._owner, *table, copy.copy_id),
+        ).fetchone()
+        if row is None:
+            return  # begun anew by another process, which will finish it
+        way, made_by_us, is_filled = row
+        notes: list[str] = []
+        if made_by_us:
+            add_key(connection, plan.target, order.structure)
+            if self._options.create_indexes:
+                columns = {column.name for column in plan.columns}
+                notes += add_indexes(connection, plan.target, order.structure, columns)
+        for note in notes:
+            _log.warning("%s: %s", table, note)
+        with connection.transaction(), connection.cursor() as cursor:
+            if way == "aside":
+                conflict = None if is_filled else self._options.on_conflict
+                aside = self._aside_name(table)
+                merge_aside(cursor, plan, aside, self._columns(order, plan), order, conflict)
+            values = (str(copy.lsn), "\n".join(notes) or None, self._options.create_indexes)
+            cursor.execute(_FINISH, (*values, *self._owner, *table, copy.copy_id))
+            cursor.execute(_FORGET_RANGES, (*self._owner, *table))
+        set_sequences(connection, plan.target, order.structure)
+        connection.execute(sql.SQL("ANALYZE {}").format(sql.Identifier(*plan.target)))
+
+    def fail(self, table: TableName, error: PenstockError) -> None:
+        """Record why; there is another attempt later."""
+        self._execute_only(_FAIL, (str(error), *self._owner, *table))
+
+    def after_join(self, read_structures: ReadStructures) -> None:
+        """Foreign keys hold once both tables stand at the same position."""
+        if not self._has_objects:
+            return
+        due = [TableName(schema, name) for schema, name in self._execute(_KEYS_DUE, self._owner)]
+        if not due:
+            return
+        structures = read_structures(due)
+        for table in due:
+            notes: list[str] = []
+            try:
+                if table in structures:
+                    target = target_name(self._options, table)
+                    notes = add_foreign_keys(
+                        self._connected(),
+                        target,
+                        structures[table],
+                        lambda name: target_name(self._options, name),
+                    )
+            except psycopg.Error as error:
+                raise classify_target_error(error, self._options.url) from None
+            for note in notes:
+                _log.warning("%s: %s", table, note)
+            self._execute_only(_KEYS_DONE, ("\n".join(notes) or None, *self._owner, *table))
+
+    def close(self) -> None:
+        """Let go of the target."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _unfit(self, table: TableName, error: psycopg.Error) -> TargetTableUnfit:
+        target = target_name(self._options, table)
+        return TargetTableUnfit(
+            f"{target} cannot take the copy: SQLSTATE {error.sqlstate} {type(error).__name__}"
+            + (f" ({error.diag.constraint_name})" if error.diag.constraint_name else ""),
+            str(table),
+            f"mend {target}, or the rows at the source; the copy is tried again by itself",
+        )
+
+    def _connected(self) -> Connection:
+        if self._connection is None or self._connection.closed:
+            raise SinkError(
+                "not connected", str(self._options.url), "nothing, penstock tries again"
+            )
+        return self._connection
+
+    def _execute(self, query: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+        try:
+            return self._connected().execute(query, values).fetchall()
+        except psycopg.Error as error:
+            raise classify_target_error(error, self._options.url) from None
+
+    def _execute_only(self, query: str, values: tuple[Any, ...]) -> None:
+        try:
+            self._connected().execute(query, values)
+        except psycopg.Error as error:
+            raise classify_target_error(error, self._options.url) from None

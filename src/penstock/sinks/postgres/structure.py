@@ -1,0 +1,318 @@
+"""Make at the target what belongs to a table beside its rows, once those are there.
+
+Keys, indexes and constraints, like the source's. Each is made in a transaction of its own, so that
+one which the target refuses keeps none of the others away. All of it may be repeated: what is there
+stays. Connections are in autocommit mode and outside of any transaction.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from psycopg import sql
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from penstock.source.structure import ForeignKey, TableStructure
+    from penstock.table import TableName
+
+    Connection = psycopg.Connection[Any]
+
+# Classes of SQLSTATE whose primary message names objects, never values of rows. An expression that
+# fails over a row (22, P0) does tell the value.
+_CLASSES_WITHOUT_VALUES = ("0A", "23", "40", "42", "53", "54", "55", "57", "58")
+
+# The connection or the server, not what was to be made: no use to go on.
+_STATES_OF_SERVER = ("08", "25", "28", "3D", "57P")
+
+# Everybody else who wants the table queues behind a lock that is waited for.
+_LOCK_TIMEOUT = "10s"
+
+_TAKEN = (psycopg.errors.DuplicateTable, psycopg.errors.DuplicateObject)
+
+_TABLE = """
+SELECT c.oid, EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary),
+       ARRAY(SELECT a.attname::text FROM pg_attribute a
+             WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped)
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = %s AND c.relname = %s AND c.relkind IN ('r', 'p')
+"""
+
+# Constraints that Postgres 18 makes of NOT NULL are left aside: their names are nobody's.
+_THERE = """
+SELECT o.conname::text, pg_get_constraintdef(o.oid), o.convalidated FROM pg_constraint o
+WHERE o.conrelid = %(oid)s AND o.contype <> 'n'
+UNION ALL
+SELECT c.relname::text,
+       CASE WHEN i.indisunique THEN 'UNIQUE ' ELSE '' END || 'INDEX ' || substr(
+           pg_get_indexdef(c.oid), 1 + length(format('CREATE %%sINDEX %%I ON %%s%%I.%%I USING ',
+               CASE WHEN i.indisunique THEN 'UNIQUE ' END, c.relname,
+               CASE WHEN c.relkind = 'I' THEN 'ONLY ' END, n.nspname, t.relname))), true
+FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+JOIN pg_class t ON t.oid = i.indrelid JOIN pg_namespace n ON n.oid = t.relnamespace
+WHERE i.indrelid = %(oid)s AND NOT EXISTS (
+    SELECT FROM pg_constraint o WHERE o.conindid = c.oid AND o.contype IN ('p', 'u', 'x'))
+"""
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What the target's table has; empty when there is no such table."""
+
+    columns: frozenset[str] = frozenset()
+    has_primary_key: bool = False
+    # By name of the index or constraint: its definition, and whether it holds for every row.
+    there: dict[str, tuple[str, bool]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """One thing to make. `definition` is what it is told apart by when its name is taken."""
+
+    word: str
+    name: str
+    definition: str
+    named: sql.Composed
+    unnamed: sql.Composed
+
+
+def add_key(connection: Connection, target: TableName, structure: TableStructure) -> None:
+    """Add the primary key that `create_table` would have made, unless the table has one.
+
+    It bears the source's name where that is free. Nothing is made where the source has no key, or
+    the target lacks a column of it.
+
+    Raises:
+        psycopg.Error: rows that the key does not allow, a column that is NULL, and the like.
+    """
+    found = _find(connection, target)
+    if found.has_primary_key or not structure.key_columns:
+        return
+    if not found.columns >= set(structure.key_columns):
+        return
+    primary = structure.primary_key
+    name, definition = structure.identity_index, _primary_key(structure.key_columns)
+    if name is None and primary is not None:
+        name = primary.name
+        # A key WITHOUT OVERLAPS is none that ON CONFLICT could be told of.
+        if primary.used_columns <= found.columns and not primary.has_period:
+            definition = primary.definition
+    piece = _constraint(target, "primary key", name or f"{target.name}_pkey", definition)
+    _make(connection, piece, found)
+
+
+def add_indexes(
+    connection: Connection, target: TableName, structure: TableStructure, columns: set[str]
+) -> list[str]:
+    """Make indexes, and unique, exclusion and check constraints; a line for each that failed.
+
+    `columns` are those that the target has: what needs another is left out without a word.
+
+    Raises:
+        psycopg.Error: the server went away.
+    """
+    found = _find(connection, target)
+    failures: list[str] = []
+    for piece in _pieces(target, structure, columns):
+        if piece.name in found.there:
+            continue
+        try:
+            _make(connection, piece, found)
+        except psycopg.Error as error:
+            failures.append(_one_line(f"{piece.word} {piece.name}: {_reason(error)}"))
+    return failures
+
+
+def add_foreign_keys(
+    connection: Connection,
+    target: TableName,
+    structure: TableStructure,
+    place: Callable[[TableName], TableName],
+) -> list[str]:
+    """Make foreign keys; a line for each that was not made, or does not hold for every row.
+
+    `place` tells where a source table lands. The key is made without a look at the rows, which are
+    looked at under a lock that lets others write.
+
+    Raises:
+        psycopg.Error: the server went away.
+    """
+    found = _find(connection, target)
+    failures: list[str] = []
+    for key in structure.foreign_keys:
+        if not found.columns >= set(key.columns):
+            continue
+        try:
+            said = _add_foreign_key(connection, target, key, place(key.referenced), found)
+        except psycopg.Error as error:
+            said = _reason(error)
+        if said:
+            failures.append(_one_line(f"foreign key {key.name}: {said}"))
+    return failures
+
+
+def _add_foreign_key(
+    connection: Connection, target: TableName, key: ForeignKey, referenced: TableName, found: _Found
+) -> str:
+    """Why it was not made, or ""."""
+    _, is_valid = found.there.get(key.name, ("", None))
+    if is_valid is None:
+        if not _find(connection, referenced).columns:
+            return f"the target has no table {referenced}"
+        if key.has_period:
+            return "a key over a period is not carried over"
+        with _patient_briefly(connection):
+            connection.execute(_foreign_key(target, key, referenced))
+    if key.is_valid and key.is_enforced and not is_valid:
+        with _patient_briefly(connection):
+            connection.execute(
+                sql.SQL("ALTER TABLE {} VALIDATE CONSTRAINT {}").format(
+                    sql.Identifier(*target), sql.Identifier(key.name)
+                )
+            )
+    return ""
+
+
+def _foreign_key(target: TableName, key: ForeignKey, referenced: TableName) -> sql.Composed:
+    of_delete: sql.Composable = sql.SQL("")
+    if key.on_delete_columns:
+        of_delete = sql.SQL(" ({})").format(_listed(key.on_delete_columns))
+    deferrable = ""
+    if key.is_deferrable:
+        deferrable = " DEFERRABLE INITIALLY " + ("DEFERRED" if key.is_deferred else "IMMEDIATE")
+    return sql.SQL(
+        "ALTER TABLE {} ADD CONSTRAINT {} FOREIGN KEY ({}) REFERENCES {} ({})"
+        " MATCH {} ON UPDATE {} ON DELETE {}{}{} {}"
+    ).format(
+        sql.Identifier(*target),
+        sql.Identifier(key.name),
+        _listed(key.columns),
+        sql.Identifier(*referenced),
+        _listed(key.referenced_columns),
+        sql.SQL(key.match),
+        sql.SQL(key.on_update),
+        sql.SQL(key.on_delete),
+        of_delete,
+        sql.SQL(deferrable),
+        sql.SQL("NOT VALID" if key.is_enforced else "NOT ENFORCED"),
+    )
+
+
+def _pieces(target: TableName, structure: TableStructure, columns: set[str]) -> Iterator[_Piece]:
+    """What can be made of these columns and is not the key that `add_key` makes."""
+    has_key = bool(structure.key_columns) and columns >= set(structure.key_columns)
+    primary = structure.primary_key
+    if primary is not None and columns >= primary.used_columns:
+        if not structure.key_columns:
+            yield _constraint(target, "primary key", primary.name, primary.definition)
+        elif structure.key_columns != primary.columns and not primary.has_period:
+            # The replica identity's columns have become the target's primary key.
+            unique = "UNIQUE" + primary.definition.removeprefix("PRIMARY KEY")
+            yield _constraint(target, "unique constraint", primary.name, unique)
+    for constraint in structure.constraints:
+        is_key = has_key and constraint.name == structure.identity_index
+        if columns >= constraint.used_columns and not (is_key and constraint.kind == "unique"):
+            word = f"{constraint.kind} constraint"
+            yield _constraint(target, word, constraint.name, constraint.definition)
+    for index in structure.indexes:
+        is_key = has_key and index.name == structure.identity_index
+        if columns >= index.used_columns and not is_key:
+            yield _index(target, index.name, index.definition, is_unique=index.is_unique)
+
+
+def _constraint(target: TableName, word: str, name: str, definition: str) -> _Piece:
+    table, text = sql.Identifier(*target), sql.SQL(definition)
+    return _Piece(
+        word,
+        name,
+        definition,
+        sql.SQL("ALTER TABLE {} ADD CONSTRAINT {} {}").format(table, sql.Identifier(name), text),
+        sql.SQL("ALTER TABLE {} ADD {}").format(table, text),
+    )
+
+
+def _index(target: TableName, name: str, definition: str, *, is_unique: bool) -> _Piece:
+    table, text = sql.Identifier(*target), sql.SQL(definition)
+    head = sql.SQL("CREATE UNIQUE INDEX" if is_unique else "CREATE INDEX")
+    ending = sql.SQL("ON {} USING {}").format(table, text)
+    return _Piece(
+        "index",
+        name,
+        f"{'UNIQUE ' if is_unique else ''}INDEX {definition}",
+        sql.SQL("{} {} {}").format(head, sql.Identifier(name), ending),
+        sql.SQL("{} {}").format(head, ending),
+    )
+
+
+def _make(connection: Connection, piece: _Piece, found: _Found) -> None:
+    try:
+        with _patient_briefly(connection):
+            connection.execute(piece.named)
+    except _TAKEN:
+        # Another relation of the schema has the name. Postgres finds a free one, but must not do
+        # so each time that this is repeated.
+        if piece.definition in {definition for definition, _ in found.there.values()}:
+            return
+        with _patient_briefly(connection):
+            connection.execute(piece.unnamed)
+
+
+@contextmanager
+def _patient_briefly(connection: Connection) -> Iterator[None]:
+    """A transaction that waits little for a lock, and as long as it takes for the work itself.
+
+    Names in definitions are Postgres's own where they have no schema, whatever the role's
+    search_path says.
+    """
+    with connection.transaction():
+        connection.execute(
+            "SELECT set_config('lock_timeout', %s, true), set_config('search_path', '', true),"
+            " set_config('statement_timeout', '0', true)",
+            (_LOCK_TIMEOUT,),
+        )
+        yield
+
+
+def _find(connection: Connection, target: TableName) -> _Found:
+    with connection.transaction():
+        connection.execute("SELECT set_config('search_path', '', true)")
+        row = connection.execute(_TABLE, target).fetchone()
+        if row is None:
+            return _Found()
+        oid, has_primary_key, columns = row
+        rows = connection.execute(_THERE, {"oid": oid}).fetchall()
+    there = {name: (definition, is_valid) for name, definition, is_valid in rows}
+    return _Found(frozenset(columns), has_primary_key, there)
+
+
+def _primary_key(columns: tuple[str, ...]) -> str:
+    return f"PRIMARY KEY ({_listed(columns).as_string(None)})"
+
+
+def _listed(names: tuple[str, ...]) -> sql.Composed:
+    return sql.SQL(", ").join(map(sql.Identifier, names))
+
+
+def _reason(error: psycopg.Error) -> str:
+    """What Postgres calls it, and its words where they hold no value of a row.
+
+    The words of a function, which has a context, may hold anything.
+
+    Raises:
+        psycopg.Error: the same one, when it is not about what was to be made.
+    """
+    if error.sqlstate is None or error.sqlstate.startswith(_STATES_OF_SERVER):
+        raise error
+    kind, said = type(error).__name__, error.diag.message_primary
+    has_words = error.sqlstate.startswith(_CLASSES_WITHOUT_VALUES)
+    if not said or not has_words or error.diag.context not in (None, "parallel worker"):
+        return f"{kind} ({error.sqlstate})"
+    return f"{kind}, {said}"
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

@@ -1,0 +1,144 @@
+"""The copier of one sink: a thread that copies whatever tables wait for it, in rounds."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from penstock.errors import PenstockError, SnapshotGone
+from penstock.run.retry import BackOff, mends_with_time
+from penstock.snapshot.round import Round, RoundProgress
+from penstock.source.connect import connect_source
+from penstock.source.structure import TableStructure, read_structure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark import SparkContext
+
+    from penstock.sinks.copying import Copying
+    from penstock.source.options import SourceOptions
+    from penstock.table import TableName
+
+_log = logging.getLogger(__name__)
+
+_WAIT_SECONDS = 2.0
+_NAP_SECONDS = 0.05
+# A table that is added while others are being copied does not wait for them.
+_MOST_ROUNDS = 4
+
+
+class Copier:
+    """Looks for tables that wait, and copies them; errors that time mends are waited out."""
+
+    def __init__(
+        self,
+        context: SparkContext,
+        name: str,
+        copying: Copying,
+        source: SourceOptions,
+        stop: threading.Event,
+        on_change: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.name = name
+        self.error: PenstockError | None = None
+        self._context = context
+        self._copying = copying
+        self._source = source
+        self._stop = stop
+        self._on_change = on_change
+        self._has_news = threading.Event()
+        self._rounds: list[tuple[Round, threading.Thread]] = []
+
+    @property
+    def progress(self) -> list[RoundProgress]:
+        """How far the rounds under way have got."""
+        return [each.progress for each, thread in self._rounds if thread.is_alive()]
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether tables are being copied."""
+        return any(thread.is_alive() for _, thread in self._rounds)
+
+    def run(self) -> None:
+        """Copy until stopped.
+
+        Raises:
+            PenstockError: one that a person must mend.
+        """
+        back_off = BackOff()
+        try:
+            while not self._stop.is_set():
+                try:
+                    self._copying.open()
+                    while not self._stop.is_set():
+                        self._look()
+                        back_off.succeed()
+                        self.error = None
+                        self._nap()
+                except PenstockError as error:
+                    self.error = error
+                    if not mends_with_time(error):
+                        raise
+                    wait = back_off.next_seconds()
+                    _log.warning(
+                        "copying to %s: %s (next attempt in %.1f s)",
+                        self.name,
+                        str(error).splitlines()[0],
+                        wait,
+                    )
+                    self._stop.wait(wait)
+        finally:
+            for _, thread in self._rounds:
+                thread.join(8)
+            self._copying.close()
+
+    def wake(self) -> None:
+        """There may be tables to copy; from another thread."""
+        self._has_news.set()
+
+    def _nap(self) -> None:
+        deadline = time.monotonic() + _WAIT_SECONDS
+        while time.monotonic() < deadline and not self._has_news.is_set():
+            if self._stop.wait(_NAP_SECONDS):
+                return
+        self._has_news.clear()
+
+    def _look(self) -> None:
+        self._rounds = [each for each in self._rounds if each[1].is_alive()]
+        taken = {table for each, _ in self._rounds for table in each.tables}
+        due = [table for table in self._copying.due() if table not in taken]
+        if not due or len(self._rounds) >= _MOST_ROUNDS or not self._copying.claim():
+            if not self._rounds:
+                self._copying.after_join(self._structures)
+            return
+        each = Round(self._context, self._copying, self._source, due, self._stop, self._on_change)
+        thread = threading.Thread(
+            target=self._run_round, args=(each,), name=f"copy {self.name}", daemon=True
+        )
+        self._rounds.append((each, thread))
+        thread.start()
+
+    def _run_round(self, each: Round) -> None:
+        try:
+            each.run()
+        except PenstockError as error:
+            if self._stop.is_set():
+                return
+            self.error = error
+            if mends_with_time(error):
+                _log.warning("copying to %s: %s", self.name, str(error).splitlines()[0])
+            else:
+                _log.error("copying to %s: %s", self.name, error)
+            if isinstance(error, SnapshotGone):
+                return  # its tables are still due, and begin again
+            for table in each.unfinished:
+                with suppress(PenstockError):  # the sink is away: the table is found again later
+                    self._copying.fail(table, error)
+
+    def _structures(self, tables: list[TableName]) -> dict[TableName, TableStructure]:
+        with connect_source(self._source.url, "penstock copies") as connection:
+            return read_structure(connection, tables)

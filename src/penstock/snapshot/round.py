@@ -1,0 +1,344 @@
+"""One round of copying: some tables, one snapshot, one Spark job at a time, on the driver.
+
+A range that has arrived is never copied again in its round, whatever fails around it. When the
+snapshot itself is lost, the tables that were not finished begin again in another round.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from penstock.errors import (
+    PenstockError,
+    SnapshotGone,
+    TableMissing,
+    TableUnreadable,
+    error_classes,
+)
+from penstock.failpoints import fault_point
+from penstock.run.retry import BackOff, mends_with_time
+from penstock.sinks.copying import Arrived, Copy, CopyOrder
+from penstock.snapshot.ranges import Heap, cut, share_out
+from penstock.snapshot.task import CopyWork, copy_ranges
+from penstock.source.connect import connect_source, role_of
+from penstock.source.description import describe_table
+from penstock.source.exported import ExportedSnapshot
+from penstock.source.heaps import read_heaps
+from penstock.source.server import current_lsn
+from penstock.source.structure import read_structure
+from penstock.spark.jobs import cancel_tasks, run_tasks
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from pyspark import SparkContext
+
+    from penstock.lsn import Lsn
+    from penstock.sinks.copying import Copying, RangeWriter
+    from penstock.snapshot.ranges import PageRange
+    from penstock.snapshot.task import TableFailure
+    from penstock.source.heaps import HeapSize
+    from penstock.source.options import SourceOptions
+    from penstock.table import TableName
+
+_log = logging.getLogger(__name__)
+
+_POLL_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class RoundProgress:
+    """How far a round has got. Bytes are those of the source's pages."""
+
+    table_count: int = 0
+    tables_done: int = 0
+    tables_failed: int = 0
+    range_count: int = 0
+    ranges_done: int = 0
+    row_count: int = 0
+    bytes_total: int = 0
+    bytes_done: int = 0
+    seconds: float = 0.0
+
+
+@dataclass
+class _Table:
+    """One table on its way."""
+
+    order: CopyOrder
+    ranges: list[PageRange]
+    arrived: Arrived = field(default_factory=Arrived)
+    finishing: Future[None] | None = None
+    is_done: bool = False
+    has_failed: bool = False
+
+    @property
+    def missing(self) -> list[PageRange]:
+        """Ranges that have not arrived."""
+        return [each for each in self.ranges if each.number not in self.arrived.ranges]
+
+
+class Round:
+    """Copies some tables, and lets each catch up as soon as it is whole."""
+
+    def __init__(
+        self,
+        context: SparkContext,
+        copying: Copying,
+        source: SourceOptions,
+        tables: Sequence[TableName],
+        stop: threading.Event,
+        on_change: Callable[[], None],
+    ) -> None:
+        self.tables = frozenset(tables)
+        self.progress = RoundProgress(table_count=len(self.tables))
+        self._context = context
+        self._copying = copying
+        self._source = source
+        self._dsn = source.snapshot.url or source.url
+        self._stop = stop
+        self._on_change = on_change
+        self._parallel = source.snapshot.parallel or int(context.defaultParallelism)
+        self._on_the_way: dict[TableName, _Table] = {}
+        self._writers: Mapping[TableName, RangeWriter] = {}
+        self._failed_early: set[TableName] = set()
+        self._began = time.monotonic()
+
+    @property
+    def unfinished(self) -> list[TableName]:
+        """Tables that are neither done nor failed."""
+        ended = {n for n, table in self._on_the_way.items() if table.is_done or table.has_failed}
+        return sorted(self.tables - ended - self._failed_early)
+
+    def run(self) -> None:
+        """Copy until every table is done or failed, the snapshot is lost, or told to stop.
+
+        Raises:
+            PenstockError: the round could not begin, or cannot go on; what arrived stays.
+        """
+        snapshot = ExportedSnapshot.take(self._dsn, self._stop, self._standby_lsn())
+        fault_point("copy.after_snapshot")
+        copy = Copy(uuid.uuid4().hex, snapshot.lsn)
+        try:
+            self._prepare(copy)
+            _log.info(
+                "copying %d tables, %.1f MB, as of %s",
+                len(self._on_the_way),
+                self.progress.bytes_total / 1e6,
+                snapshot.lsn,
+            )
+            with ThreadPoolExecutor(self._parallel + 1, "copy") as pool:
+                self._copy_all(pool, snapshot, copy)
+        finally:
+            snapshot.close()
+        self._tell_end()
+
+    def _standby_lsn(self) -> Lsn | None:
+        """What a standby must have replayed: all that the primary had when the round began."""
+        if self._source.snapshot.url is None:
+            return None
+        with connect_source(self._source.url, "penstock copies") as connection:
+            return current_lsn(connection)
+
+    def _prepare(self, copy: Copy) -> None:
+        """Look at the tables, cut them into ranges, make room at the sink."""
+        names = sorted(self.tables)
+        with connect_source(self._dsn, "penstock copies") as connection:
+            role = role_of(connection)
+            heaps = read_heaps(connection, names)
+            structures = read_structure(connection, names)
+            descriptions = {name: describe_table(connection, name) for name in names}
+        for name in names:
+            own = [heap for heap in heaps if heap.table == name]
+            description = descriptions[name]
+            if description is None or not own or name not in structures:
+                gone = TableMissing("the source has no such table", str(name), "mend `tables:`")
+                self._fail(name, gone)
+                continue
+            unreadable = _unreadable(own, role)
+            if unreadable is not None:
+                self._fail(name, unreadable)
+                continue
+            ranges = cut(name, [Heap(h.relation, h.page_count, h.page_bytes) for h in own])
+            order = CopyOrder(name, description, structures[name], len(ranges))
+            self._on_the_way[name] = _Table(order, ranges)
+        orders = [table.order for table in self._on_the_way.values()]
+        self._writers, failures = self._copying.begin(copy, orders)
+        for name, error in failures.items():
+            self._fail(name, error)
+        for name in set(self._on_the_way) - set(self._writers) - set(failures):
+            del self._on_the_way[name]  # removed meanwhile
+        self._note_progress()
+        self._on_change()
+
+    def _copy_all(self, pool: ThreadPoolExecutor, snapshot: ExportedSnapshot, copy: Copy) -> None:
+        back_off = BackOff()
+        while not self._stop.is_set():
+            self._look(pool, copy)
+            # Small tables first: most of them flow soon, and large ones keep all tasks busy to the end.
+            waiting = [table for table in self._on_the_way.values() if not table.has_failed]
+            waiting.sort(key=lambda table: sum(each.byte_count for each in table.ranges))
+            missing = [each for table in waiting for each in table.missing]
+            if not missing:
+                break
+            try:
+                self._run_job(pool, snapshot, copy, missing)
+                back_off.succeed()
+            except SnapshotGone:
+                raise
+            except PenstockError as error:
+                if not mends_with_time(error):
+                    self._fail_all(error)
+                    break
+                if not snapshot.is_alive:
+                    raise SnapshotGone(
+                        "the snapshot's connection is lost",
+                        str(self._dsn),
+                        "nothing; the tables that were not finished begin again",
+                    ) from None
+                wait = back_off.next_seconds()
+                _log.warning(
+                    "copying: %s (next attempt in %.1f s)", str(error).splitlines()[0], wait
+                )
+                self._stop.wait(wait)
+        while not self._stop.is_set() and any(
+            table.finishing for table in self._on_the_way.values()
+        ):
+            self._look(pool, copy)
+            self._stop.wait(_POLL_SECONDS / 5)
+
+    def _run_job(
+        self,
+        pool: ThreadPoolExecutor,
+        snapshot: ExportedSnapshot,
+        copy: Copy,
+        missing: list[PageRange],
+    ) -> None:
+        """One Spark job over all ranges that are missing; tables are finished while it runs."""
+        limit = self._source.snapshot.max_rows_per_second
+        tasks = share_out(missing)
+        count = min(self._parallel, len(tasks))
+        work = CopyWork(
+            self._dsn,
+            snapshot.name,
+            self._writers,
+            {name: table.order.description.key_columns for name, table in self._on_the_way.items()},
+            None if limit is None else limit / count,
+        )
+        # Dealt out like cards, so that all tasks end at about the same time.
+        dealt = [tasks[first::count] for first in range(count)]
+        job = pool.submit(run_tasks, self._context, partial(_copy_dealt, work), dealt, copy.copy_id)
+        while not job.done():
+            if self._stop.wait(_POLL_SECONDS):
+                cancel_tasks(self._context, copy.copy_id)
+                job.exception()
+                return
+            self._look(pool, copy)
+        failures = job.result()
+        for failure in failures:
+            self._fail(failure.table, _error_of(failure))
+        self._look(pool, copy)
+
+    def _look(self, pool: ThreadPoolExecutor, copy: Copy) -> None:
+        """See what has arrived, and finish the tables that are whole."""
+        arrived = self._copying.arrived(copy)
+        for name, table in list(self._on_the_way.items()):
+            if table.finishing is not None and table.finishing.done():
+                self._take_end(name, table)
+            if table.has_failed or table.is_done:
+                continue
+            table.arrived = arrived.get(name, table.arrived)
+            if table.finishing is None and not table.missing:
+                table.finishing = pool.submit(self._copying.finish, table.order, copy)
+        self._note_progress()
+
+    def _take_end(self, name: TableName, table: _Table) -> None:
+        assert table.finishing is not None
+        error = table.finishing.exception()
+        table.finishing = None
+        if error is None:
+            table.is_done = True
+            self._on_change()
+        elif not isinstance(error, PenstockError):
+            raise error
+        elif mends_with_time(error):
+            _log.warning("%s: %s", name, str(error).splitlines()[0])  # the next look tries again
+        else:
+            self._fail(name, error)
+
+    def _fail(self, name: TableName, error: PenstockError) -> None:
+        if name in self._on_the_way:
+            self._on_the_way[name].has_failed = True
+        else:
+            self._failed_early.add(name)
+        _log.error("%s is not copied, the other tables go on: %s", name, error)
+        self._copying.fail(name, error)
+        self.progress = replace(self.progress, tables_failed=self.progress.tables_failed + 1)
+        self._on_change()
+
+    def _fail_all(self, error: PenstockError) -> None:
+        for name, table in self._on_the_way.items():
+            if not table.is_done and not table.has_failed:
+                self._fail(name, error)
+
+    def _note_progress(self) -> None:
+        tables = list(self._on_the_way.values())
+        self.progress = replace(
+            self.progress,
+            tables_done=sum(table.is_done for table in tables),
+            range_count=sum(len(table.ranges) for table in tables),
+            ranges_done=sum(len(table.arrived.ranges) for table in tables),
+            row_count=sum(table.arrived.row_count for table in tables),
+            bytes_total=sum(each.byte_count for table in tables for each in table.ranges),
+            bytes_done=sum(
+                each.byte_count
+                for table in tables
+                for each in table.ranges
+                if each.number in table.arrived.ranges
+            ),
+            seconds=time.monotonic() - self._began,
+        )
+
+    def _tell_end(self) -> None:
+        told = self.progress
+        _log.info(
+            "copied %d tables, %d rows, %.1f MB in %.1f s",
+            told.tables_done,
+            told.row_count,
+            told.bytes_done / 1e6,
+            time.monotonic() - self._began,
+        )
+
+
+def _copy_dealt(work: CopyWork, dealt: Iterable[list[list[PageRange]]]) -> Iterator[TableFailure]:
+    """Runs in a Spark task."""
+    for hand in dealt:
+        yield from copy_ranges(work, iter(hand))
+
+
+def _unreadable(heaps: list[HeapSize], role: str) -> TableUnreadable | None:
+    for heap in heaps:
+        if heap.kind != "r":
+            return TableUnreadable(
+                f"{heap.relation} holds no rows of its own ({heap.kind!r}), wanted a table",
+                str(heap.table),
+                "exclude the table, or follow its partitions one by one",
+            )
+        if not heap.is_readable:
+            return TableUnreadable(
+                f"role {role} may not read {heap.relation}",
+                str(heap.table),
+                f"GRANT SELECT ON {heap.relation} TO {role}; the copy is tried again by itself",
+            )
+    return None
+
+
+def _error_of(failure: TableFailure) -> PenstockError:
+    return error_classes()[failure.code](failure.what, failure.where, failure.do)

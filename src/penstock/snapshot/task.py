@@ -1,0 +1,143 @@
+"""What one task of a copy does: ranges, one after the other, from the source into the sink."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import psycopg
+
+from penstock.errors import PenstockError, RowRefused, SnapshotGone, SourceError, TableUnreadable
+from penstock.failpoints import fault_point
+from penstock.sinks.copying import RangeRefused
+from penstock.source.connect import classify_source_error
+from penstock.source.copyout import SnapshotReader
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from penstock.dsn import Dsn
+    from penstock.sinks.copying import RangeWriter
+    from penstock.snapshot.ranges import PageRange
+    from penstock.table import TableName
+
+# What a table may suffer without harm to the others: it is gone or altered, locked, not readable.
+_STATES_OF_ONE_TABLE = ("42P01", "42703", "42501", "42809", "55P03", "XX001", "XX002", "57014")
+
+
+@dataclass(frozen=True)
+class CopyWork:
+    """What the executors are sent: how to read the snapshot, and how to write each table."""
+
+    dsn: Dsn = field(repr=False)
+    snapshot: str
+    writers: Mapping[TableName, RangeWriter]
+    keys: dict[TableName, tuple[str, ...]]
+    rows_per_second: float | None = None  # of one task
+
+
+@dataclass(frozen=True)
+class TableFailure:
+    """A table that cannot be copied; the others of the task go on. Errors do not travel, text does."""
+
+    table: TableName
+    code: str
+    what: str
+    where: str
+    do: str
+
+
+def copy_ranges(work: CopyWork, tasks: Iterator[list[PageRange]]) -> Iterator[TableFailure]:
+    """Copy ranges; what is yielded are the tables that failed. Runs in a Spark task.
+
+    Raises:
+        SnapshotGone: nothing more can be copied under it.
+        PenstockError: a server is away.
+    """
+    failed: set[TableName] = set()
+    reader: SnapshotReader | None = None
+    try:
+        for ranges in tasks:
+            for each in ranges:
+                if each.table in failed:
+                    continue
+                reader = reader or SnapshotReader(work.dsn, work.snapshot)
+                try:
+                    _copy_range(work, reader, each)
+                except (RangeRefused, TableUnreadable) as error:
+                    # In the middle of a COPY the connection is of no use any more.
+                    reader.close()
+                    reader = None
+                    told = _blame(work, each, error) if isinstance(error, RangeRefused) else error
+                    failed.add(each.table)
+                    yield TableFailure(each.table, told.code, told.what, told.where, told.do)
+    finally:
+        if reader is not None:
+            reader.close()
+
+
+def _copy_range(work: CopyWork, reader: SnapshotReader, each: PageRange) -> None:
+    writer = work.writers[each.table]
+    fault_point("copy.before_range")
+    into = writer.begin(each.number)
+    pace = _Pace(work.rows_per_second)
+    try:
+        blocks = reader.blocks(
+            each.relation, writer.columns, each.pages, is_binary=writer.is_binary
+        )
+        for rows in blocks:
+            into.write(rows)
+            pace.keep(len(rows))
+    except psycopg.Error as error:  # of the source: the sink speaks in its own errors
+        into.abort()
+        raise _source_failure(error, work, each) from None
+    into.finish()
+
+
+def _source_failure(error: psycopg.Error, work: CopyWork, each: PageRange) -> PenstockError:
+    if error.sqlstate in _STATES_OF_ONE_TABLE:
+        return TableUnreadable(
+            f"{each.relation} cannot be read: {error.diag.message_primary}",
+            str(each.table),
+            "see that the table is there, that the role may SELECT from it, and that nobody holds"
+            " a lock on it; the copy is tried again by itself",
+        )
+    return classify_source_error(error, work.dsn)
+
+
+def _blame(work: CopyWork, each: PageRange, refused: RangeRefused) -> PenstockError:
+    """Name the row by its key, which the source knows under the same snapshot."""
+    place = f"{each.table} range {each.number}"
+    key = work.keys.get(each.table)
+    if refused.line is not None and key:
+        try:
+            reader = SnapshotReader(work.dsn, work.snapshot)
+            try:
+                values = reader.key_at(each.relation, key, each.pages, refused.line)
+            finally:
+                reader.close()
+        except (psycopg.Error, SourceError, SnapshotGone):
+            values = None  # the table's error stands without it
+        if values is not None:
+            told = ", ".join(f"{name}={value}" for name, value in zip(key, values, strict=True))
+            place = f"{each.table} key ({told})"
+    return RowRefused(refused.what, place, refused.do)
+
+
+class _Pace:
+    """Not more rows in a second than were allowed."""
+
+    def __init__(self, rows_per_second: float | None) -> None:
+        self._rows_per_second = rows_per_second
+        self._began = time.monotonic()
+        self._count = 0
+
+    def keep(self, count: int) -> None:
+        """So many rows have passed; wait if that was too quick."""
+        if self._rows_per_second is None:
+            return
+        self._count += count
+        ahead = self._count / self._rows_per_second - (time.monotonic() - self._began)
+        if ahead > 0:
+            time.sleep(ahead)

@@ -1,0 +1,151 @@
+"""Rows of a table under an adopted snapshot, as COPY sends them. Runs on executors.
+
+https://www.postgresql.org/docs/current/sql-copy.html
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from psycopg import pq, sql
+from psycopg.errors import error_from_result
+
+from penstock.dsn import Dsn, connect
+from penstock.errors import SnapshotGone
+from penstock.source.connect import classify_source_error
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from penstock.table import TableName
+
+# What is handed on at once: large enough for few calls, small enough to be nothing.
+BLOCK_BYTES = 256 * 1024
+
+# Row security would leave rows out without a word; off, it makes the query fail instead.
+# A range is read in seconds. A table under ALTER is waited for only a while, others would queue
+# behind us; nothing above ACCESS SHARE is ever asked for.
+_SETTINGS = (
+    "SET lock_timeout = '10s'; SET statement_timeout = '30min';"
+    " SET idle_in_transaction_session_timeout = 0; SET row_security = off"
+)
+_SNAPSHOT_GONE = ("22023", "42704")
+
+
+class SnapshotReader:
+    """One connection that sees the source as the snapshot shows it."""
+
+    def __init__(self, dsn: Dsn, snapshot: str) -> None:
+        self._dsn = dsn
+        try:
+            self._connection = connect(dsn, "penstock copy")
+        except psycopg.Error as error:
+            raise classify_source_error(error, dsn) from None
+        try:
+            self._connection.execute(_SETTINGS)
+            self._connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            self._connection.execute(
+                sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot))
+            )
+        except psycopg.Error as error:
+            self.close()
+            if error.sqlstate in _SNAPSHOT_GONE:
+                raise SnapshotGone(
+                    "the snapshot is gone",
+                    str(dsn),
+                    "nothing; the copy begins again under a new one",
+                ) from None
+            raise classify_source_error(error, dsn) from None
+
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        """Failures of the source, in penstock's words."""
+        try:
+            yield
+        except psycopg.Error as error:
+            raise classify_source_error(error, self._dsn) from None
+
+    def blocks(
+        self,
+        relation: TableName,
+        columns: Sequence[str],
+        pages: tuple[int, int | None],
+        *,
+        is_binary: bool,
+    ) -> Iterator[list[memoryview]]:
+        """The rows on some pages of a relation, its own only, some at a time; each one COPY message.
+
+        Raises:
+            psycopg.Error: as the server says.
+        """
+        query = sql.SQL("COPY ({}) TO STDOUT{}").format(
+            _select(sql.SQL(", ").join(map(sql.Identifier, columns)), relation, pages),
+            sql.SQL(" (FORMAT binary)") if is_binary else sql.SQL(""),
+        )
+        pgconn = self._connection.pgconn
+        self._begin(pgconn, query.as_bytes(self._connection))
+        get = pgconn.get_copy_data
+        rows: list[memoryview] = []
+        size = 0
+        while True:
+            length, data = get(0)
+            if length < 0:
+                break
+            rows.append(data)
+            size += length
+            if size >= BLOCK_BYTES:
+                yield rows
+                rows, size = [], 0
+        _finish(pgconn)
+        if rows:
+            yield rows
+
+    def _begin(self, pgconn: pq.abc.PGconn, query: bytes) -> None:
+        result = pgconn.exec_(query)
+        if result.status != pq.ExecStatus.COPY_OUT:
+            raise error_from_result(result)
+
+    def key_at(
+        self,
+        relation: TableName,
+        key: Sequence[str],
+        pages: tuple[int, int | None],
+        number: int,
+    ) -> tuple[Any, ...] | None:
+        """The key, as text, of a row by its number in what `blocks` gives, from 0."""
+        listed = sql.SQL(", ").join(
+            sql.SQL("{}::text").format(sql.Identifier(name)) for name in key
+        )
+        query = sql.SQL("{} OFFSET {} LIMIT 1").format(
+            _select(listed, relation, pages), sql.Literal(number)
+        )
+        return self._connection.execute(query).fetchone()
+
+    def close(self) -> None:
+        """Let go of the snapshot."""
+        self._connection.close()
+
+
+def _select(
+    listed: sql.Composable, relation: TableName, pages: tuple[int, int | None]
+) -> sql.Composed:
+    """By ctid, so that only those pages are read. ONLY: children are tables of their own."""
+    first, end = pages
+    limits = []
+    if first:
+        limits.append(sql.SQL("ctid >= {}::tid").format(sql.Literal(f"({first},0)")))
+    if end is not None:
+        limits.append(sql.SQL("ctid < {}::tid").format(sql.Literal(f"({end},0)")))
+    where = sql.SQL(" WHERE {}").format(sql.SQL(" AND ").join(limits)) if limits else sql.SQL("")
+    return sql.SQL("SELECT {} FROM ONLY {}{}").format(listed, sql.Identifier(*relation), where)
+
+
+def _finish(pgconn: pq.abc.PGconn) -> None:
+    failure: pq.abc.PGresult | None = None
+    while (result := pgconn.get_result()) is not None:
+        if result.status != pq.ExecStatus.COMMAND_OK:
+            failure = result
+    if failure is not None:
+        raise error_from_result(failure)

@@ -1,0 +1,150 @@
+"""A snapshot of the source that other connections can adopt, and the exact position it belongs to.
+
+A temporary slot gives both at once: the snapshot shows every transaction that ends before the slot's
+consistent point and none that ends after. No other way is exact: between the moment that a commit is
+in the WAL and the moment that it is visible, a plain snapshot and a position disagree.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from psycopg import pq, sql
+from psycopg.errors import error_from_result
+
+from penstock.errors import SourceError
+from penstock.lsn import Lsn
+from penstock.source.connect import classify_source_error, connect_source, source_errors
+
+if TYPE_CHECKING:
+    import threading
+
+    from penstock.dsn import Dsn
+
+_log = logging.getLogger(__name__)
+
+# An administrator's time-outs for idle transactions would end the snapshot in the middle of a copy.
+_SETTINGS = "-c idle_in_transaction_session_timeout=0 -c statement_timeout=0"
+_POLL_SECONDS = 0.1
+_TELL_SECONDS = 5.0
+_OLDEST_STANDBY_VERSION = 160000
+
+_OPEN_TRANSACTIONS = """
+SELECT count(*), extract(epoch FROM max(now() - xact_start))::int FROM pg_stat_activity
+WHERE backend_xid IS NOT NULL AND pid <> pg_backend_pid() AND datname IS NOT NULL
+"""
+
+
+class ExportedSnapshot:
+    """Lives as long as its connection, and with it the temporary slot. `close` lets both go."""
+
+    def __init__(self, name: str, lsn: Lsn, connection: psycopg.Connection[Any], dsn: Dsn) -> None:
+        self.name = name
+        self.lsn = lsn
+        self.dsn = dsn
+        self.taken_at = time.time()
+        self._connection = connection
+
+    @classmethod
+    def take(
+        cls, dsn: Dsn, stop: threading.Event, after_lsn: Lsn | None = None
+    ) -> ExportedSnapshot:
+        """Take one; waits for the transactions that are open now.
+
+        Args:
+            dsn: the primary, or a standby of it, which must be of version 16 or later.
+            after_lsn: for a standby: it must have replayed so much.
+
+        Raises:
+            SourceError: NoSlotLeft, for one; or told to stop.
+        """
+        _wait_for_standby(dsn, after_lsn, stop)
+        conninfo = dsn.for_values("penstock snapshot", replication="database")
+        own = psycopg.conninfo.conninfo_to_dict(conninfo).get("options") or ""
+        conninfo = psycopg.conninfo.make_conninfo(conninfo, options=f"{own} {_SETTINGS}")
+        slot = f"penstock_copy_{uuid.uuid4().hex[:12]}"
+        try:
+            connection = psycopg.connect(conninfo, autocommit=True)
+        except psycopg.Error as error:
+            raise classify_source_error(error, dsn) from None
+        try:
+            command = f"CREATE_REPLICATION_SLOT {slot} TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT"
+            answer = _ask(connection.pgconn, command.encode(), dsn, stop)
+        except psycopg.Error as error:
+            connection.close()
+            raise classify_source_error(error, dsn) from None
+        except BaseException:
+            connection.close()
+            raise
+        # slot_name | consistent_point | snapshot_name | output_plugin
+        point, name = answer.get_value(0, 1), answer.get_value(0, 2)
+        assert point is not None
+        assert name is not None
+        return cls(name.decode(), Lsn.parse(point.decode()), connection, dsn)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether others can still adopt it."""
+        pgconn = self._connection.pgconn
+        try:
+            pgconn.consume_input()
+        except psycopg.Error:
+            return False
+        return pgconn.status == pq.ConnStatus.OK
+
+    def close(self) -> None:
+        """Let go of the snapshot and of its slot."""
+        self._connection.close()
+
+
+def _ask(pgconn: pq.abc.PGconn, command: bytes, dsn: Dsn, stop: threading.Event) -> pq.abc.PGresult:
+    """Send a command and wait for its answer, as long as nobody says stop."""
+    pgconn.send_query(command)
+    pgconn.flush()
+    tell_at = time.monotonic() + _TELL_SECONDS
+    while pgconn.is_busy():
+        if stop.wait(_POLL_SECONDS if time.monotonic() > tell_at - _TELL_SECONDS + 0.5 else 0.005):
+            raise SourceError("told to stop while waiting for a snapshot", str(dsn), "nothing")
+        if time.monotonic() > tell_at:
+            tell_at += 6 * _TELL_SECONDS
+            _tell_waiting(dsn)
+        pgconn.consume_input()
+    result = pgconn.get_result()
+    if result is None or result.status != pq.ExecStatus.TUPLES_OK:
+        raise error_from_result(result) if result else psycopg.OperationalError("no answer")
+    while pgconn.get_result() is not None:
+        pass
+    return result
+
+
+def _tell_waiting(dsn: Dsn) -> None:
+    with connect_source(dsn, "penstock snapshot") as connection, source_errors(connection):
+        row = connection.execute(_OPEN_TRANSACTIONS).fetchone()
+    if row is not None and row[0]:
+        _log.warning(
+            "the copy waits for %d open transactions, the oldest open for %d s", row[0], row[1] or 0
+        )
+
+
+def _wait_for_standby(dsn: Dsn, lsn: Lsn | None, stop: threading.Event) -> None:
+    """A copy must show everything up to where its table was enrolled, wherever it is taken."""
+    if lsn is None:
+        return
+    with connect_source(dsn, "penstock snapshot") as connection, source_errors(connection):
+        if connection.info.server_version < _OLDEST_STANDBY_VERSION:
+            raise SourceError(
+                f"a standby of version {connection.info.server_version // 10000},"
+                " wanted 16 or later to copy from",
+                str(dsn),
+                "leave source.snapshot.url out: the primary is copied from then",
+            )
+        query = sql.SQL(
+            "SELECT coalesce(pg_last_wal_replay_lsn(), pg_current_wal_lsn()) >= {}::pg_lsn"
+        ).format(sql.Literal(str(lsn)))
+        while (row := connection.execute(query).fetchone()) is None or not row[0]:
+            if stop.wait(_POLL_SECONDS):
+                raise SourceError("told to stop while waiting for the standby", str(dsn), "nothing")

@@ -1,0 +1,54 @@
+"""A target that takes the source's place."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+from fix_pipeline import assert_equal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from fix_pipeline import RunningPipeline
+    from fix_postgres import Database
+
+
+def test_target_takes_inserts_where_the_source_stopped(
+    source: Database,
+    target: Database,
+    make_pipeline: Callable[..., RunningPipeline],
+    pipeline_file: Callable[..., Path],
+) -> None:
+    source.execute(
+        "CREATE TABLE always (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, v text);"
+        "CREATE TABLE old (id bigserial PRIMARY KEY, n smallserial, v text)"
+    )
+    pipeline = make_pipeline(source, target)
+    for table in ("always", "old"):
+        source.execute(f"INSERT INTO {table} (v) SELECT 'v' FROM generate_series(1, 20)")
+    pipeline.catch_up()
+    source.execute(
+        "UPDATE always SET v = 'w' WHERE id < 5; UPDATE always SET id = DEFAULT WHERE id = 7"
+    )
+    source.execute(
+        "UPDATE old SET n = 100, id = id + 1000 WHERE id > 15; DELETE FROM old WHERE id = 1"
+    )
+    source.execute("TRUNCATE always RESTART IDENTITY; INSERT INTO always (v) VALUES ('anew')")
+    pipeline.catch_up()
+    assert_equal(source, target, "always", "old")
+
+    path = pipeline_file(source, target)
+    command = [sys.executable, "-m", "penstock", "sync-sequences", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "target: public.always_id_seq of public.always stands at 1",
+        "target: public.old_id_seq of public.old stands at 20",
+        "target: public.old_n_seq of public.old stands at 20",
+    ]
+    assert target.query("INSERT INTO always DEFAULT VALUES RETURNING id") == [(2,)]
+    assert target.query("INSERT INTO old DEFAULT VALUES RETURNING id, n") == [(21, 21)]
