@@ -101,16 +101,27 @@ def _split(text: str) -> list[str | None]:
 
 @dataclass(frozen=True)
 class TableRules:
-    """What a source follows: chosen by `include`, less `exclude`."""
+    """What a source follows: chosen by `include`, less `exclude`.
+
+    `added` and `removed` were said later, of single tables, and outweigh both.
+    """
 
     include: tuple[TableRule, ...]
     exclude: tuple[TableRule, ...] = ()
     insert_only: tuple[TableRule, ...] = ()
+    added: frozenset[TableName] = frozenset()
+    removed: frozenset[TableName] = frozenset()
 
     def chooses(self, table: TableName) -> bool:
         """Whether the rules choose the table at all."""
         included = not self.include or any(rule.matches(table) for rule in self.include)
-        return included and not any(rule.matches(table) for rule in self.exclude)
+        return table in self.added or (included and not self.excludes(table))
+
+    def excludes(self, table: TableName) -> bool:
+        """Whether the table is kept out, whatever includes it."""
+        if table in self.added:
+            return False
+        return table in self.removed or any(rule.matches(table) for rule in self.exclude)
 
     def takes_inserts_only(self, table: TableName) -> bool:
         """Whether the table is followed for its inserts alone."""

@@ -25,7 +25,7 @@ from penstock.failpoints import POINTS
 from penstock.log.slice import _HEADER, HEADER_BYTES, SliceKind
 from penstock.options import Options
 from penstock.run.status import PipelineStatus, SinkStatus, SourceStatus, TableStatus
-from penstock.sinks.postgres.progress import SCHEMA
+from penstock.sinks.postgres.objects import statements
 from penstock.testing import changes, insert, relation, table, transaction
 
 if TYPE_CHECKING:
@@ -172,9 +172,11 @@ def test_every_field_of_status_is_documented_and_no_other(heading: str, model: t
 
 @pytest.mark.parametrize("name", ["penstock.progress", "penstock.tables"])
 def test_columns_of_penstocks_own_tables_are_the_documented_ones(name: str):
-    declared = re.search(rf"CREATE TABLE IF NOT EXISTS {name} \((.*?)^\);", SCHEMA, re.M | re.S)
-    assert declared is not None
-    columns = re.findall(r"^ +([a-z_]+) [a-z_]+", declared[1], re.M)
+    made = re.search(rf"CREATE TABLE IF NOT EXISTS {name} \((.*?)^\);", statements(), re.M | re.S)
+    added = re.search(rf"ALTER TABLE {name}\n(.*?);", statements(), re.S)
+    assert made is not None
+    columns = re.findall(r"^ +([a-z_]+) [a-z_]+", made[1], re.M)
+    columns += re.findall(r"IF NOT EXISTS ([a-z_]+)", added[1] if added else "")
 
     section = _section(_page("reference/target-objects.md"), f"### {name}")
     cells = re.findall(r"^\| (`[^|]+) \|", section, re.M)

@@ -350,3 +350,26 @@ def test_command_tells_of_sequences_that_it_may_not_see_once_the_others_are_set(
     assert [each["sequence"] for each in json.loads(done.stdout)] == ["public.t_id_seq"]
     assert "PEN-205" in done.stderr
     assert 'GRANT SELECT ON SEQUENCE "public"."t_n_seq" TO "seeing"' in done.stderr
+
+
+@only_15
+def test_role_that_may_only_create_makes_and_moves_its_sequences(
+    source: Database, target: Database
+):
+    source.execute(
+        "CREATE TABLE t (id serial PRIMARY KEY, i int GENERATED ALWAYS AS IDENTITY);"
+        "INSERT INTO t SELECT FROM generate_series(1, 3)"
+    )
+    target.execute("CREATE ROLE maker; GRANT CREATE ON SCHEMA public TO maker")
+    target.execute(f'GRANT CREATE ON DATABASE "{target.name}" TO maker')
+
+    with source.connect() as there, target.connect() as here:
+        here.execute("SET ROLE maker")
+        description = describe_table(there, T)
+        assert description is not None
+        create_table(here, description, T, None)
+        count = set_sequences(here, T, structure_of(source))
+        row = here.execute("INSERT INTO t DEFAULT VALUES RETURNING id, i").fetchone()
+        here.execute("TRUNCATE t RESTART IDENTITY")
+
+    assert (count, row) == (2, (4, 4))

@@ -19,6 +19,9 @@ from penstock.table import TableName
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from fix_postgres import MakeDatabase
+    from penstock.embedded.postgres import EmbeddedPostgres
+
     Place = Callable[[TableName], TableName]
 
 # The same for both sides: how the server itself spells what a table has.
@@ -163,6 +166,22 @@ def test_target_has_what_the_source_has_however_often_it_is_made(
 
     assert failures == []
     assert target.query(DEFINITIONS) == source.query(DEFINITIONS)
+
+
+def test_what_an_older_target_cannot_have_is_told_and_the_rest_is_made(
+    pg_new: EmbeddedPostgres, pg_15: EmbeddedPostgres, make_database: MakeDatabase
+):
+    source, target = make_database(pg_new, "source"), make_database(pg_15, "target")
+    source.execute(EVERY_CONSTRAINT)
+    expected = source.query(DEFINITIONS)
+    source.execute("ALTER TABLE t ADD CONSTRAINT loose CHECK (a <> 9) NOT ENFORCED")
+    target.execute("CREATE EXTENSION btree_gist")
+
+    failures = clone(source, target, times=2)
+
+    refused = 'check constraint loose: SyntaxError, syntax error at or near "ENFORCED"'
+    assert failures == [refused, refused]
+    assert target.query(DEFINITIONS) == expected
 
 
 def test_partitioned_table_gives_the_indexes_and_constraints_of_its_root(

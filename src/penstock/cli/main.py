@@ -17,8 +17,10 @@ from penstock.cli.check import check
 from penstock.cli.demo import demo
 from penstock.cli.init import init
 from penstock.cli.run import capture, deliver, run
+from penstock.cli.snapshot import snapshot
 from penstock.cli.status import status
 from penstock.cli.sync_sequences import sync_sequences
+from penstock.cli.tables import tables
 from penstock.cli.teardown import teardown
 from penstock.errors import BadValue, PenstockError
 
@@ -35,9 +37,11 @@ app.command("check")(check)
 app.command("init")(init)
 app.command("run")(run)
 app.command("start", hidden=True)(run)
+app.command("snapshot")(snapshot)
 app.command("capture")(capture)
 app.command("deliver")(deliver)
 app.command("status")(status)
+app.command("tables")(tables)
 app.command("sync-sequences")(sync_sequences)
 app.command("teardown")(teardown)
 app.command("tear-down", hidden=True)(teardown)

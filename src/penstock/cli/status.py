@@ -14,12 +14,26 @@ from rich.text import Text
 
 from penstock.cli.options import AsJson, PipelinePath
 from penstock.config import read_pipeline
-from penstock.run.status import PipelineStatus, SinkStatus, SourceStatus, read_status
+from penstock.run.status import (
+    PipelineStatus,
+    SinkStatus,
+    SourceStatus,
+    TableStatus,
+    read_status,
+)
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-_COLOURS = {"streaming": "green", "failed": "red", "stopped": "yellow", "catching_up": "cyan"}
+_COLOURS = {
+    "streaming": "green",
+    "failed": "red",
+    "stopped": "yellow",
+    "catching_up": "cyan",
+    "copying": "blue",
+    "pending": "dim",
+    "removed": "dim",
+}
 
 
 def status(
@@ -58,7 +72,7 @@ def render(found: PipelineStatus) -> RenderableType:
     for name, source in found.sources.items():
         parts.append(_render_source(name, source))
     for name, sink in found.sinks.items():
-        parts += [_render_sink(name, sink), _render_tables(sink)]
+        parts += [_render_sink(name, sink), render_tables(sink)]
     return Group(*parts)
 
 
@@ -100,15 +114,30 @@ def _render_sink(name: str, sink: SinkStatus) -> Table:
     return grid
 
 
-def _render_tables(sink: SinkStatus) -> Table:
+def render_tables(sink: SinkStatus) -> Table:
+    """How each table of a sink stands."""
     table = Table(box=None, padding=(0, 2), show_header=bool(sink.tables), header_style="dim")
     table.add_column("  table")
     table.add_column("state")
+    table.add_column("copied", justify="right")
     table.add_column("error", overflow="fold")
     for name, entry in sink.tables.items():
         colour = _COLOURS.get(entry.state, "white")
-        table.add_row(f"  {name}", Text(entry.state, style=colour), Text(entry.error or ""))
+        state = f"{entry.state}, {entry.request} asked for" if entry.request else entry.state
+        told = entry.error or entry.notes or ""
+        table.add_row(f"  {name}", Text(state, style=colour), _copied(entry), Text(told))
     return table
+
+
+def _copied(entry: TableStatus) -> str:
+    """Rows and bytes, and how far the copy is while there is one."""
+    if not entry.ranges_total:
+        return ""
+    told = f"{entry.rows_copied:,} rows, {_size(entry.bytes_copied)}"
+    if entry.state != "copying":
+        return told
+    age = f", snapshot {entry.snapshot_seconds:.0f} s old" if entry.snapshot_seconds else ""
+    return f"{told}, {entry.ranges_done}/{entry.ranges_total} ranges{age}"
 
 
 def _size(count: int) -> str:

@@ -112,6 +112,11 @@ def _phase(state: StateDirectory, source: SourceStatus, sinks: dict[str, SinkSta
         return "failed"
     if not running:
         return "stopped"
+    states = {table.state for sink in sinks.values() for table in sink.tables.values()}
+    if states & {"pending", "copying"}:
+        return "copying"
+    if "catching_up" in states:
+        return "catching_up"
     behind = any((sink.lag_seconds or 0.0) > 5.0 for sink in sinks.values())
     return "catching_up" if behind else "streaming"
 
@@ -168,8 +173,9 @@ def _sink(
         status.error = report["error"]
     if isinstance(options, PostgresOptions):
         _ask_target(pipeline, options, status)
+    new = TableStatus("pending" if pipeline.source.snapshot.copies_first else "streaming")
     for table in state.read_report("tables").get("published", ()):
-        status.tables.setdefault(table, TableStatus())
+        status.tables.setdefault(table, new)
     if status.delivered_lsn is not None:
         delivered = Lsn.parse(status.delivered_lsn)
         if source.current_lsn is not None:

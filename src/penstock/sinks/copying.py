@@ -108,7 +108,10 @@ class Copying(Protocol):
         """
 
     def claim(self) -> bool:
-        """Be the one who copies, until `close`; False while another one is."""
+        """Be the one who copies, until `release` or `close`; False while another one is."""
+
+    def release(self) -> None:
+        """Let another one copy."""
 
     def due(self) -> list[TableName]:
         """Tables that wait for a copy, or for another attempt whose time has come."""

@@ -32,7 +32,10 @@ _MOST_ROUNDS = 4
 
 
 class Copier:
-    """Looks for tables that wait, and copies them; errors that time mends are waited out."""
+    """Looks for tables that wait, and copies them; errors that time mends are waited out.
+
+    `keeps_claim`: once it is the one who copies, it stays that, also when nothing is to be copied.
+    """
 
     def __init__(
         self,
@@ -42,6 +45,8 @@ class Copier:
         source: SourceOptions,
         stop: threading.Event,
         on_change: Callable[[], None] = lambda: None,
+        *,
+        keeps_claim: bool = False,
     ) -> None:
         self.name = name
         self.error: PenstockError | None = None
@@ -50,6 +55,7 @@ class Copier:
         self._source = source
         self._stop = stop
         self._on_change = on_change
+        self._keeps_claim = keeps_claim
         self._has_news = threading.Event()
         self._rounds: list[tuple[Round, threading.Thread]] = []
 
@@ -114,6 +120,8 @@ class Copier:
         if not due or len(self._rounds) >= _MOST_ROUNDS or not self._copying.claim():
             if not self._rounds:
                 self._copying.after_join(self._structures)
+                if not self._keeps_claim:
+                    self._copying.release()  # a worker beside us may want to be the one
             return
         each = Round(self._context, self._copying, self._source, due, self._stop, self._on_change)
         thread = threading.Thread(

@@ -107,7 +107,7 @@ def absent_names(tables: Iterable[SourceTable], rules: TableRules) -> list[Table
     there = {table.name for table in tables}
     names = [_name(rule) for rule in (*rules.include, *rules.insert_only) if rule.is_outright]
     absent = dict.fromkeys(name for name in names if name not in there)
-    return [name for name in absent if not _is_excluded(name, rules)]
+    return [name for name in absent if not rules.excludes(name)]
 
 
 def as_errors(faults: list[LeftOut]) -> list[SourceError]:
@@ -210,12 +210,8 @@ def named_outright(tables: Iterable[SourceTable], rules: TableRules) -> set[int]
 
 def _is_chosen(name: TableName, rules: TableRules) -> bool:
     """insert_only chooses as well: to list a table there is to want its inserts."""
-    listed = rules.takes_inserts_only(name) and not _is_excluded(name, rules)
+    listed = rules.takes_inserts_only(name) and not rules.excludes(name)
     return listed or rules.chooses(name)
-
-
-def _is_excluded(name: TableName, rules: TableRules) -> bool:
-    return any(rule.matches(name) for rule in rules.exclude)
 
 
 def _name(rule: TableRule) -> TableName:

@@ -97,7 +97,7 @@ def match_publications(
     failed: dict[tuple[int, str], LeftOut] = {}
     for _ in range(_ROUNDS):
         publications = _of_generation(connection, name, generation)
-        choice, faults = read_choice(connection, rules)
+        choice, faults = read_choice(connection, publications.stamp.adjust(rules))
         steps, foreign = plan_steps(connection, publication_names(name), publications, choice)
         steps = [step for step in steps if (step.oid, step.publication) not in failed]
         if not steps:

@@ -4,7 +4,8 @@ There are two from the start, one for tables followed in full and one for tables
 inserts. The second cannot be added later: pgoutput looks a publication up as of the change it
 decodes, and before version 18 fails for good on a change older than the publication.
 
-The stamp is a comment: {"penstock": 1, "generation": uuid, "slot": name, "created_lsn": "0/…"}.
+The stamp is a comment: {"penstock": 1, "generation": uuid, "slot": name, "created_lsn": "0/…"}, and
+the tables that people have added or removed since.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     import psycopg
+
+    from penstock.table import TableRules
 
     Connection = psycopg.Connection[Any]
 
@@ -67,6 +70,13 @@ class Stamp:
     generation: str
     slot: str
     created_lsn: Lsn | None  # None until the slot is known to exist
+    # Single tables that a person has added or removed since, whatever the pipeline file says.
+    added: frozenset[TableName] = frozenset()
+    removed: frozenset[TableName] = frozenset()
+
+    def adjust(self, rules: TableRules) -> TableRules:
+        """The rules, as people have changed them since."""
+        return replace(rules, added=self.added, removed=self.removed)
 
     def with_created_lsn(self, lsn: Lsn) -> Stamp:
         """The stamp of a finished subscription."""
@@ -75,14 +85,16 @@ class Stamp:
     def text(self) -> str:
         """The comment."""
         lsn = None if self.created_lsn is None else str(self.created_lsn)
-        return json.dumps(
-            {
-                "penstock": _STAMP_VERSION,
-                "generation": self.generation,
-                "slot": self.slot,
-                "created_lsn": lsn,
-            }
-        )
+        told: dict[str, object] = {
+            "penstock": _STAMP_VERSION,
+            "generation": self.generation,
+            "slot": self.slot,
+            "created_lsn": lsn,
+        }
+        for key, tables in (("added", self.added), ("removed", self.removed)):
+            if tables:
+                told[key] = sorted(tables)
+        return json.dumps(told)
 
     @classmethod
     def parse(cls, text: str | None) -> Stamp | None:
@@ -92,9 +104,19 @@ class Stamp:
             if read["penstock"] != _STAMP_VERSION:
                 return None
             lsn = read["created_lsn"]
-            return cls(str(read["generation"]), str(read["slot"]), lsn and Lsn.parse(lsn))
+            return cls(
+                str(read["generation"]),
+                str(read["slot"]),
+                lsn and Lsn.parse(lsn),
+                _tables(read.get("added", ())),
+                _tables(read.get("removed", ())),
+            )
         except (ValueError, KeyError, TypeError):
             return None
+
+
+def _tables(pairs: Iterable[tuple[str, str]]) -> frozenset[TableName]:
+    return frozenset(TableName(str(schema), str(name)) for schema, name in pairs)
 
 
 @dataclass(frozen=True)

@@ -203,8 +203,8 @@ class UsedSequence:
 class TableStructure:
     """Everything that is made of a table once its rows are there.
 
-    `key_columns` is what `TableDescription` calls so. `identity_index` names the replica identity's
-    index where that is not the primary key's.
+    `key_columns` is what `TableDescription` calls so. `identity_index` names the index they are
+    of, where that is the replica identity's and not the primary key's.
     """
 
     name: TableName
@@ -283,7 +283,7 @@ def _structure(
             (_primary_key(row, used[row.index_name]) for row in constraints if row.kind == "p"),
             None,
         ),
-        identity_index=identity.name if identity is not None and identity is not primary else None,
+        identity_index=key.name if key is not None and key is not primary else None,
         indexes=tuple(_index(row) for row in indexes if row.is_valid and not row.is_of_constraint),
         constraints=tuple(
             Constraint(

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import uuid
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg import sql
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, PublicationChanged
 from penstock.failpoints import fault_point
 from penstock.source import publication as pub
 from penstock.source.choice import (
@@ -44,12 +44,13 @@ from penstock.source.slot import (
     slots_of,
     wait_until_free,
 )
+from penstock.table import TableRule
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from penstock.lsn import Lsn
-    from penstock.table import TableRules
+    from penstock.table import TableName, TableRules
 
     Connection = psycopg.Connection[Any]
 
@@ -61,6 +62,7 @@ __all__ = [
     "SlotState",
     "SourceIdentity",
     "Subscription",
+    "change_tables",
     "check_slot",
     "choose_tables",
     "compare_identity",
@@ -160,6 +162,46 @@ def drop_subscription(
     return [f"slot {slot}" for slot in slots] + [f"publication {name}" for name in ours]
 
 
+def change_tables(
+    connection: Connection,
+    name: str,
+    rules: TableRules,
+    *,
+    added: Collection[TableName] = (),
+    removed: Collection[TableName] = (),
+) -> MembershipChange:
+    """Follow more tables, or fewer, than the pipeline file says; kept with the publications.
+
+    Raises:
+        SourceError: a table cannot be followed, or nothing is; then nothing has changed.
+    """
+    with _alone(connection, name):
+        publications = pub.read_publications(connection, name)
+        if publications is None:
+            raise PublicationChanged(
+                "there is no publication yet",
+                f"{place_of(connection)} publication {pub.publication_names(name).updates}",
+                "penstock init or run first",
+            )
+        before = publications.stamp
+        stamp = replace(
+            before,
+            added=(before.added | set(added)) - set(removed),
+            removed=(before.removed | set(removed)) - set(added),
+        )
+        # As if they were named outright in the file: a table that cannot be followed is an error.
+        outright = tuple(TableRule(*table) for table in added)
+        wanted = replace(stamp.adjust(rules), include=(*outright, *rules.include))
+        choice, faults = read_choice(connection, wanted)
+        raise_first([fault for fault in faults if fault.table in set(added)])
+        _, foreign = plan_steps(connection, pub.publication_names(name), publications, choice)
+        raise_first([fault for fault in foreign if fault.table in set(added)])
+        with source_errors(connection), connection.transaction():
+            for each in pub.publication_names(name):
+                connection.execute(pub.stamp_statement(each, stamp))
+        return match_publications(connection, name, stamp.generation, rules)
+
+
 def print_sql(connection: Connection, name: str, rules: TableRules) -> list[str]:
     """The statements that `ensure_subscription` would run now, for an admin to run instead.
 
@@ -170,6 +212,8 @@ def print_sql(connection: Connection, name: str, rules: TableRules) -> list[str]
     """
     publications = pub.read_publications(connection, name)
     names = pub.publication_names(name)
+    if publications is not None:
+        rules = publications.stamp.adjust(rules)
     choice, faults = read_choice(connection, rules)
     raise_first(faults)
     statements: list[sql.Composed | sql.SQL] = []
@@ -223,6 +267,8 @@ def _alone(connection: Connection, name: str) -> Iterator[None]:
 def _raise_what_forbids(
     connection: Connection, name: str, publications: pub.Publications | None, rules: TableRules
 ) -> None:
+    if publications is not None:
+        rules = publications.stamp.adjust(rules)
     choice, faults = read_choice(connection, rules)
     raise_first(faults)
     _, foreign = plan_steps(connection, pub.publication_names(name), publications, choice)

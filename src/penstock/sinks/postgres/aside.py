@@ -42,14 +42,6 @@ def merge_aside(
         TargetTableUnfit: rows that must not be touched are in the way.
     """
     build = _Merge(plan, aside, columns, order.description.key_columns)
-    # As for the stream: triggers have fired and foreign keys were checked at the source.
-    cursor.execute("SAVEPOINT role")
-    try:
-        cursor.execute("SET LOCAL session_replication_role = replica")
-    except Exception as error:
-        if getattr(error, "sqlstate", None) != "42501":
-            raise
-        cursor.execute("ROLLBACK TO SAVEPOINT role")
     if conflict is None and not build.has_key:
         cursor.execute(build.delete_all())
     elif conflict is None:
@@ -142,7 +134,9 @@ class _Merge:
         if not self._updatable:
             return sql.SQL("SELECT 1 WHERE false").format()
         # *<> compares what is stored, so that every type has it.
-        return sql.SQL("UPDATE {} t SET {} FROM {} s WHERE {} AND ROW({}) *<> ROW({})").format(
+        return sql.SQL(
+            "UPDATE {} t SET {} FROM {} s WHERE {} AND ROW({})::record *<> ROW({})::record"
+        ).format(
             self._target,
             sql.SQL(", ").join(
                 sql.SQL("{0} = s.{0}").format(sql.Identifier(name)) for name in self._updatable

@@ -87,3 +87,16 @@ def is_about_table(error: psycopg.Error) -> bool:
     """
     state = error.sqlstate or ""
     return state[:2] in _CLASSES_OF_ONE_TABLE or state in _STATES_OF_ONE_TABLE
+
+
+def set_replica_role(connection: Connection) -> bool:
+    """Switch triggers and foreign keys off for this session, where the role may.
+
+    Triggers have fired and keys were checked at the source.
+    """
+    try:
+        with connection.transaction():
+            connection.execute("SET session_replication_role = replica")
+    except psycopg.errors.InsufficientPrivilege:
+        return False
+    return True

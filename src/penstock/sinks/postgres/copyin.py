@@ -13,7 +13,11 @@ from penstock.dsn import Dsn, connect
 from penstock.errors import SinkError
 from penstock.failpoints import fault_point
 from penstock.sinks.copying import RangeRefused
-from penstock.sinks.postgres.connect import classify_target_error, is_about_table
+from penstock.sinks.postgres.connect import (
+    classify_target_error,
+    is_about_table,
+    set_replica_role,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -140,11 +144,7 @@ def _connection(dsn: Dsn) -> psycopg.Connection[Any]:
     if connection is None or connection.closed:
         try:
             connection = connect(dsn, "penstock copy", autocommit=False)
-            try:
-                # Rows arrive as they are: triggers have fired and keys were checked at the source.
-                connection.execute("SET session_replication_role = replica")
-            except psycopg.errors.InsufficientPrivilege:
-                connection.rollback()
+            set_replica_role(connection)
             # A range and its record are lost together, if at all; the table's own commit flushes both.
             connection.execute("SET synchronous_commit = off")
             connection.commit()

@@ -18,7 +18,12 @@ from penstock.errors import PenstockError, Remedy, SinkError, TargetTableUnfit
 from penstock.failpoints import fault_point
 from penstock.sinks.copying import Arrived
 from penstock.sinks.postgres.aside import merge_aside
-from penstock.sinks.postgres.connect import classify_target_error, connect_target, is_about_table
+from penstock.sinks.postgres.connect import (
+    classify_target_error,
+    connect_target,
+    is_about_table,
+    set_replica_role,
+)
 from penstock.sinks.postgres.copyin import PostgresRangeWriter
 from penstock.sinks.postgres.sequences import set_sequences
 from penstock.sinks.postgres.structure import (
@@ -89,7 +94,7 @@ SELECT schema_name, table_name FROM penstock.tables
 WHERE pipeline = %s AND source = %s AND foreign_keys_due AND state = 'streaming'
 """
 _KEYS_DONE = """
-UPDATE penstock.tables SET foreign_keys_due = false, notes = concat_ws(E'\\n', notes, %s)
+UPDATE penstock.tables SET foreign_keys_due = false, notes = concat_ws(E'\\n', notes, %s::text)
 WHERE pipeline = %s AND source = %s AND schema_name = %s AND table_name = %s
 """
 _TYPES = """
@@ -110,6 +115,8 @@ class PostgresCopying:
         self._connection: Connection | None = None
         self._plans: dict[TableName, TablePlan] = {}
         self._has_objects = False
+        self._has_claim = False
+        self._lock_key = f"penstock copy {' '.join(self._owner)}"
 
     def open(self) -> None:
         """Connect."""
@@ -118,9 +125,16 @@ class PostgresCopying:
 
     def claim(self) -> bool:
         """An advisory lock, which ends with the connection."""
-        key = f"penstock copy {' '.join(self._owner)}"
-        row = self._execute("SELECT pg_try_advisory_lock(hashtextextended(%s, 0))", (key,))
-        return bool(row[0][0])
+        if not self._has_claim:
+            query = "SELECT pg_try_advisory_lock(hashtextextended(%s, 0))"
+            self._has_claim = bool(self._execute(query, (self._lock_key,))[0][0])
+        return self._has_claim
+
+    def release(self) -> None:
+        """Unlock."""
+        if self._has_claim:
+            self._has_claim = False
+            self._execute("SELECT pg_advisory_unlock(hashtextextended(%s, 0))", (self._lock_key,))
 
     def due(self) -> list[TableName]:
         """Tables that are pending, were left behind by a killed copier, or may be tried again."""
@@ -249,6 +263,7 @@ class PostgresCopying:
         # A connection of its own: several tables are finished at once, and an index takes its time.
         connection = connect_target(self._options.url, "penstock copies")
         try:
+            set_replica_role(connection)
             self._finish(connection, order, copy)
         except psycopg.Error as error:
             if is_about_table(error):
@@ -318,6 +333,7 @@ class PostgresCopying:
 
     def close(self) -> None:
         """Let go of the target."""
+        self._has_claim = False
         if self._connection is not None:
             self._connection.close()
             self._connection = None

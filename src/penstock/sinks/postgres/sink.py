@@ -19,7 +19,6 @@ from penstock.errors import (
     RowRefused,
     SinkError,
     SinkTooOld,
-    error_classes,
 )
 from penstock.failpoints import fault_point
 from penstock.sinks.postgres import merge
@@ -28,11 +27,13 @@ from penstock.sinks.postgres.connect import (
     classify_target_error,
     connect_target,
     is_about_table,
+    set_replica_role,
 )
 from penstock.sinks.postgres.objects import has_objects, make_objects
 from penstock.sinks.postgres.order import parents_first
 from penstock.sinks.postgres.planner import Planner
 from penstock.sinks.postgres.progress import Progress
+from penstock.sinks.postgres.receipts import change_counts, refused_tables
 from penstock.sinks.postgres.stages import Stages, drop_orphans, stage_prefix
 from penstock.sinks.postgres.tables import TargetTables, requested
 from penstock.sinks.postgres.worker import PostgresWorker
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
     from penstock.lsn import Lsn
     from penstock.sinks.postgres.options import PostgresOptions
-    from penstock.sinks.postgres.plan import RefusedTable, StagedStep, TablePlan
+    from penstock.sinks.postgres.plan import StagedStep, TablePlan
     from penstock.sinks.postgres.target import Describe
     from penstock.sinks.sink import Batch, Receipt, StoredPosition
     from penstock.sinks.tables import ApartTable
@@ -86,7 +87,7 @@ class PostgresSink:
             self._require_version(connection)
             self._progress.claim(connection, str(dsn), self._backend)
             self._backend = connection.info.backend_pid
-            self._replica_role = _set_replica_role(connection)
+            self._replica_role = set_replica_role(connection)
             self._planner.open(ranks_tables=not self._replica_role)
             if not has_objects(connection):
                 return None  # nothing is made before the first position is known
@@ -172,7 +173,7 @@ class PostgresSink:
         refused = {table: why for table, why in refused.items() if table not in self.apart}
         # A table may have stopped after this batch was staged: its changes wait in the log.
         steps = [step for step in staged if step.table not in self.apart]
-        counts = _change_counts(receipts)
+        counts = change_counts(receipts)
         connection = self._connected()
         fault_point("deliver.after_job")
         try:
@@ -196,7 +197,7 @@ class PostgresSink:
     ) -> None:
         """Merge the changes of tables that catch up, each under a savepoint of its own."""
         steps = [step for receipt in receipts for step in receipt.content.steps]
-        counts = _change_counts(receipts)
+        counts = change_counts(receipts)
         connection = self._connected()
         refused = self._refused(batch, receipts)
         try:
@@ -249,12 +250,7 @@ class PostgresSink:
 
     def _refused(self, batch: Batch, receipts: Sequence[Receipt]) -> dict[TableName, PenstockError]:
         """Tables whose rows could not be staged, or have nowhere to go."""
-        refused = {
-            entry.table: _error_of(entry)
-            for receipt in receipts
-            for entry in receipt.content.refused
-        }
-        return refused | self._unplanned.pop(batch.number, {})
+        return refused_tables(receipts) | self._unplanned.pop(batch.number, {})
 
     def _delivered(
         self, counts: Mapping[TableName, int], failures: Collection[TableName] = ()
@@ -381,27 +377,6 @@ class PostgresSink:
                 str(self._options.url),
                 "upgrade the target",
             )
-
-
-def _set_replica_role(connection: psycopg.Connection[Any]) -> bool:
-    """Switch triggers and foreign keys off for this session, where the role may."""
-    try:
-        connection.execute("SET session_replication_role = replica")
-    except psycopg.errors.InsufficientPrivilege:
-        return False
-    return True
-
-
-def _change_counts(receipts: Sequence[Receipt]) -> dict[TableName, int]:
-    counts: dict[TableName, int] = {}
-    for receipt in receipts:
-        for table, count in receipt.content.change_counts.items():
-            counts[table] = counts.get(table, 0) + count
-    return counts
-
-
-def _error_of(entry: RefusedTable) -> PenstockError:
-    return error_classes()[entry.code](entry.what, entry.where, entry.do)
 
 
 def _told(tables: Collection[TableName]) -> str:

@@ -1,0 +1,72 @@
+"""penstock tables: which tables a pipeline follows, and how each stands."""
+
+from __future__ import annotations
+
+import enum
+import json
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from penstock.cli.options import AsJson, PipelinePath
+from penstock.cli.status import render_tables
+from penstock.config import read_pipeline
+from penstock.errors import BadValue
+from penstock.run.status import read_status
+
+
+class Action(enum.StrEnum):
+    """What to do with tables."""
+
+    LIST = "list"
+    ADD = "add"
+    REMOVE = "remove"
+    RESYNC = "resync"
+
+
+_DONE = {
+    Action.ADD: "followed from now on; copied first",
+    Action.REMOVE: "followed no more; its rows at the sinks stay",
+    Action.RESYNC: "copied again, as soon as the pipeline runs",
+}
+
+
+def tables(
+    path: PipelinePath,
+    action: Annotated[Action, typer.Argument(help="What to do.")] = Action.LIST,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]…", help="schema.table; t is public.t")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the pipeline's tables, add or remove some, or have them copied again."""
+    pipeline = read_pipeline(path)
+    if action is Action.LIST:
+        found = read_status(pipeline)
+        if as_json:
+            told = {
+                name: {table: asdict(entry) for table, entry in sink.tables.items()}
+                for name, sink in found.sinks.items()
+            }
+            typer.echo(json.dumps(told))
+            return
+        for name, sink in found.sinks.items():
+            Console().print(f"sink {name}", render_tables(sink))
+        return
+    if not names:
+        raise BadValue(
+            f"{action.value} without a table",
+            "penstock tables",
+            f"penstock tables {path} {action.value} schema.table",
+        )
+    from penstock.run.requests import add_tables, remove_tables, resync_tables
+
+    carry_out = {
+        Action.ADD: add_tables,
+        Action.REMOVE: remove_tables,
+        Action.RESYNC: resync_tables,
+    }[action]
+    for table in carry_out(pipeline, names):
+        typer.echo(f"{table}: {_DONE[action]}")

@@ -1,0 +1,107 @@
+"""What a person asks of a pipeline's tables, whether it runs or not: add, remove, copy again.
+
+Nothing here waits: a request is written where the pipeline will find it, and carried out by it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import psycopg
+
+from penstock.errors import BadTableRule, TableMissing
+from penstock.run.status import read_status
+from penstock.sinks.postgres.connect import classify_target_error, connect_target
+from penstock.sinks.postgres.objects import has_objects, make_objects
+from penstock.sinks.postgres.options import PostgresOptions
+from penstock.sinks.postgres.tables import TargetTables
+from penstock.source.connect import connect_source
+from penstock.source.subscription import change_tables
+from penstock.table import TableName, TableRule
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.config import PipelineFile
+
+
+def add_tables(pipeline: PipelineFile, names: Sequence[str]) -> list[TableName]:
+    """Follow tables from now on, whatever the file says.
+
+    Raises:
+        PenstockError: one of them cannot be followed; then nothing has changed.
+    """
+    tables = [_table(name) for name in names]
+    with connect_source(pipeline.source.url, "penstock tables") as connection:
+        change_tables(connection, pipeline.name, pipeline.source.tables, added=tables)
+    return tables
+
+
+def remove_tables(pipeline: PipelineFile, names: Sequence[str]) -> list[TableName]:
+    """Follow tables no more, whatever the file says; what is at the sinks stays.
+
+    Raises:
+        TableMissing: one of them is not followed; then nothing has changed.
+    """
+    tables = known_tables(pipeline, names)
+    with connect_source(pipeline.source.url, "penstock tables") as connection:
+        change_tables(connection, pipeline.name, pipeline.source.tables, removed=tables)
+    return tables
+
+
+def resync_tables(pipeline: PipelineFile, names: Sequence[str]) -> list[TableName]:
+    """Have tables copied again, at every Postgres sink.
+
+    Raises:
+        TableMissing: one of them is not followed; then nothing has changed.
+        SinkError: a sink cannot be reached.
+    """
+    tables = known_tables(pipeline, names)
+    rows = TargetTables(pipeline.name, pipeline.source_id)
+    for options in pipeline.sinks.values():
+        if not isinstance(options, PostgresOptions):
+            continue
+        try:
+            with connect_target(options.url, "penstock tables") as connection:
+                if has_objects(connection):
+                    make_objects(connection)
+                    rows.ask(connection, tables)
+        except psycopg.Error as error:
+            raise classify_target_error(error, options.url) from None
+    return tables
+
+
+def known_tables(pipeline: PipelineFile, names: Sequence[str]) -> list[TableName]:
+    """The followed tables that names or wildcards stand for.
+
+    Raises:
+        TableMissing: one stands for none.
+    """
+    known = {
+        _table(name)
+        for sink in read_status(pipeline).sinks.values()
+        for name, entry in sink.tables.items()
+        if entry.state != "removed"
+    }
+    found: dict[TableName, None] = {}
+    for name in names:
+        rule = TableRule.parse(name)
+        matching = sorted(table for table in known if rule.matches(table))
+        if not matching:
+            raise TableMissing(
+                "the pipeline does not follow such a table",
+                name,
+                f"penstock tables list shows those it follows ({len(known)})",
+            )
+        found |= dict.fromkeys(matching)
+    return list(found)
+
+
+def _table(name: str) -> TableName:
+    rule = TableRule.parse(name)
+    if rule.schema is None or rule.name is None:
+        raise BadTableRule(
+            f"{name!r} is a wildcard, wanted one table",
+            do="name the tables one by one, or put the wildcard into `tables:` of the file",
+        )
+    return TableName(rule.schema, rule.name)
