@@ -22,9 +22,21 @@ class _JsonLines(logging.Formatter):
         )
 
 
+class _ToStderr(logging.StreamHandler):  # type: ignore[type-arg]
+    """Writes to what is stderr now: a progress bar puts itself in between while it is there."""
+
+    def __init__(self) -> None:
+        logging.Handler.__init__(self)
+
+    @property
+    def stream(self) -> object:
+        """Asked for at every line."""
+        return sys.stderr
+
+
 def set_up_logging(log_format: str, log_level: str) -> None:
     """Send penstock's own lines to stderr; other libraries keep silent below warnings."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _ToStderr()
     if log_format == "json":
         handler.setFormatter(_JsonLines())
     else:

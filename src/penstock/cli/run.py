@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +16,7 @@ from penstock.cli.options import (
     PipelinePath,
     UntilCaughtUp,
 )
+from penstock.cli.progress import CopyProgress
 from penstock.config import PipelineFile, pipeline_from_urls, read_pipeline
 from penstock.errors import BadValue
 from penstock.logging import set_up_logging
@@ -49,19 +51,21 @@ def run(
     log_format: LogFormatOption = LogFormat.TEXT,
     log_level: LogLevelOption = LogLevel.INFO,
 ) -> None:
-    """Create what is missing, then stream until stopped (Ctrl-C)."""
+    """Create what is missing, copy what is not copied yet, then stream until stopped (Ctrl-C)."""
     set_up_logging(log_format, log_level)
     pipeline = _pipeline(path, source, target, table)
     from penstock.run.signals import stop_on_signals
     from penstock.run.supervise import run_pipeline
 
-    with stop_on_signals() as stop:
+    progress = CopyProgress()
+    with stop_on_signals() as stop, closing(progress):
         run_pipeline(
             pipeline,
             stop,
             log_format=log_format,
             log_level=log_level,
             until_caught_up=until_caught_up,
+            on_copying=progress,
         )
 
 
@@ -112,5 +116,6 @@ def deliver(
     from penstock.run.signals import stop_on_signals
     from penstock.run.supervise import run_deliver
 
-    with stop_on_signals() as stop:
-        run_deliver(pipeline, stop, until_caught_up=until_caught_up)
+    progress = CopyProgress()
+    with stop_on_signals() as stop, closing(progress):
+        run_deliver(pipeline, stop, until_caught_up=until_caught_up, on_copying=progress)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Annotated
 
 import typer
@@ -13,6 +14,7 @@ from penstock.cli.options import (
     LogLevelOption,
     PipelinePath,
 )
+from penstock.cli.progress import CopyProgress
 from penstock.config import read_pipeline
 from penstock.errors import BadValue
 from penstock.logging import set_up_logging
@@ -50,12 +52,18 @@ def snapshot(
     from penstock.run.signals import stop_on_signals
     from penstock.run.snapshot import run_snapshot, run_worker
 
-    with stop_on_signals() as stop:
+    progress = CopyProgress()
+    with stop_on_signals() as stop, closing(progress):
         if worker:
-            run_worker(pipeline, stop)
+            run_worker(pipeline, stop, on_copying=progress)
             return
         copied = run_snapshot(
-            pipeline, table or [], stop, log_format=log_format, log_level=log_level
+            pipeline,
+            table or [],
+            stop,
+            log_format=log_format,
+            log_level=log_level,
+            on_copying=progress,
         )
     for name in copied:
         typer.echo(f"{name}: copied and caught up")

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.config import PipelineFile
+    from penstock.run.supervise import OnCopying
     from penstock.table import TableName
 
 _POLL_SECONDS = 0.5
@@ -35,6 +36,7 @@ def run_snapshot(
     *,
     log_format: str = "text",
     log_level: str = "info",
+    on_copying: OnCopying | None = None,
 ) -> list[TableName]:
     """Copy what was never copied, and again what is named; end when it is there and caught up.
 
@@ -55,6 +57,7 @@ def run_snapshot(
             log_format=log_format,
             log_level=log_level,
             until_caught_up=True,
+            on_copying=on_copying,
         )
     return again or known_tables(pipeline, ["*.*"])
 
@@ -76,7 +79,9 @@ def _wait(pipeline: PipelineFile, tables: Sequence[TableName], stop: threading.E
             return
 
 
-def run_worker(pipeline: PipelineFile, stop: threading.Event) -> None:
+def run_worker(
+    pipeline: PipelineFile, stop: threading.Event, on_copying: OnCopying | None = None
+) -> None:
     """Copy whatever tables wait, beside a pipeline that runs in another process, until stopped.
 
     Raises:
@@ -96,19 +101,22 @@ def run_worker(pipeline: PipelineFile, stop: threading.Event) -> None:
         except BaseException as error:  # noqa: BLE001 - raised by the main thread below
             failures.append(error)
 
-    threads = []
+    threads: list[threading.Thread] = []
+    copiers: list[Copier] = []
     for name in pipeline.sinks:
         copying = build_copying(pipeline, name)
         if copying is not None:
             copier = Copier(
                 session.sparkContext, name, copying, pipeline.source, inner_stop, keeps_claim=True
             )
+            copiers.append(copier)
             threads.append(threading.Thread(target=guard, args=(copier,), daemon=True))
     try:
         for thread in threads:
             thread.start()
         while not stop.wait(_POLL_SECONDS) and not failures:
-            pass
+            if on_copying is not None:
+                on_copying([each for copier in copiers for each in copier.progress])
     finally:
         inner_stop.set()
         deadline = time.monotonic() + _PATIENCE_SECONDS

@@ -14,14 +14,13 @@ import time
 from typing import TYPE_CHECKING
 
 from penstock.errors import RunError, recognise
-from penstock.lsn import Lsn
 from penstock.pipeline import build_copying, build_sinks, state_of
 from penstock.run.capture_process import CaptureProcess
 from penstock.run.deliver import Delivery
 from penstock.run.signals import take_signals
 from penstock.run.start import PositionCheck, Started, start_up
 from penstock.snapshot.copier import Copier
-from penstock.source.connect import connect_source, source_errors
+from penstock.source.server import emit_mark
 from penstock.spark.session import start_session, stop_session
 
 if TYPE_CHECKING:
@@ -31,6 +30,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from penstock.config import PipelineFile
+    from penstock.lsn import Lsn
+    from penstock.snapshot.round import RoundProgress
+
+    OnCopying = Callable[[list[RoundProgress]], None]
 
 _WATCH_SECONDS = 0.1
 # Of the 10 s a stop may take: how long a batch under way may need before it is called off.
@@ -45,6 +48,7 @@ def run_pipeline(
     log_level: str = "info",
     until_caught_up: bool = False,
     on_ready: Callable[[Started], None] | None = None,
+    on_copying: OnCopying | None = None,
 ) -> None:
     """Capture and deliver until stopped, or until caught up.
 
@@ -58,30 +62,28 @@ def run_pipeline(
     with state_of(pipeline).lock("deliver"):
         capture = CaptureProcess(pipeline, started, log_format, log_level)
         try:
-            _deliver(pipeline, started, stop, capture.watch, target_lsn)
+            _deliver(pipeline, started, stop, capture.watch, target_lsn, on_copying)
         finally:
             capture.stop()
 
 
 def run_deliver(
-    pipeline: PipelineFile, stop: threading.Event, *, until_caught_up: bool = False
+    pipeline: PipelineFile,
+    stop: threading.Event,
+    *,
+    until_caught_up: bool = False,
+    on_copying: OnCopying | None = None,
 ) -> None:
     """Only the right half, in this process."""
     started = start_up(pipeline, stop)
     target_lsn = mark_now(pipeline) if until_caught_up else None
     with state_of(pipeline).lock("deliver"):
-        _deliver(pipeline, started, stop, lambda: None, target_lsn)
+        _deliver(pipeline, started, stop, lambda: None, target_lsn, on_copying)
 
 
 def mark_now(pipeline: PipelineFile) -> Lsn:
     """A position that everything committed so far lies before, and that will come down the stream."""
-    url = pipeline.source.url
-    with connect_source(url, "penstock mark") as connection, source_errors(connection):
-        row = connection.execute(
-            "SELECT pg_logical_emit_message(true, 'penstock', 'caught up')::text"
-        ).fetchone()
-    assert row is not None
-    return Lsn.parse(row[0])
+    return emit_mark(pipeline.source.url, "caught up")
 
 
 def _deliver(
@@ -90,6 +92,7 @@ def _deliver(
     stop: threading.Event,
     watch_other_half: Callable[[], None],
     target_lsn: Lsn | None,
+    on_copying: OnCopying | None,
 ) -> None:
     session = start_session(pipeline.name, pipeline.spark, pipeline.state / "spark.log")
     # Spark puts its own handler on SIGINT when it starts.
@@ -116,7 +119,13 @@ def _deliver(
     try:
         for thread in threads:
             thread.start()
-        _watch(threads, loops, stop, watch_other_half, target_lsn)
+
+        def watch() -> None:
+            watch_other_half()
+            if on_copying is not None:
+                on_copying([each for copier in copiers for each in copier.progress])
+
+        _watch(threads, loops, stop, watch, target_lsn)
     finally:
         inner_stop.set()
         _end(threads, session)
@@ -163,11 +172,11 @@ def _watch(
     threads: list[_LoopThread],
     loops: list[Delivery],
     stop: threading.Event,
-    watch_other_half: Callable[[], None],
+    watch: Callable[[], None],
     target_lsn: Lsn | None,
 ) -> None:
     while not stop.wait(_WATCH_SECONDS):
-        watch_other_half()
+        watch()
         for thread in threads:
             thread.raise_if_failed()
         if target_lsn is not None and all(loop.has_caught_up(target_lsn) for loop in loops):

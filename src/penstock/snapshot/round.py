@@ -30,7 +30,7 @@ from penstock.source.connect import connect_source, role_of
 from penstock.source.description import describe_table
 from penstock.source.exported import ExportedSnapshot
 from penstock.source.heaps import read_heaps
-from penstock.source.server import current_lsn
+from penstock.source.server import current_lsn, emit_mark
 from penstock.source.structure import read_structure
 from penstock.spark.jobs import cancel_tasks, run_tasks
 
@@ -124,6 +124,8 @@ class Round:
             PenstockError: the round could not begin, or cannot go on; what arrived stays.
         """
         snapshot = ExportedSnapshot.take(self._dsn, self._stop, self._standby_lsn())
+        # So that an idle source, too, soon has something after the snapshot's position.
+        emit_mark(self._source.url, "copying")
         fault_point("copy.after_snapshot")
         copy = Copy(uuid.uuid4().hex, snapshot.lsn)
         try:

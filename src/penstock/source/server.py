@@ -16,12 +16,14 @@ from penstock.errors import (
     WalLevelTooLow,
 )
 from penstock.lsn import Lsn
-from penstock.source.connect import place_of, role_of, source_errors
+from penstock.source.connect import connect_source, place_of, role_of, source_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import psycopg
+
+    from penstock.dsn import Dsn
 
     Connection = psycopg.Connection[Any]
 
@@ -156,5 +158,15 @@ def current_lsn(connection: Connection) -> Lsn:
     """How far the primary has written."""
     with source_errors(connection):
         row = connection.execute("SELECT pg_current_wal_lsn()::text").fetchone()
+    assert row is not None
+    return Lsn.parse(row[0])
+
+
+def emit_mark(dsn: Dsn, text: str) -> Lsn:
+    """Put a message of ours into the stream: all that has committed by now comes before it."""
+    with connect_source(dsn, "penstock mark") as connection, source_errors(connection):
+        row = connection.execute(
+            "SELECT pg_logical_emit_message(true, 'penstock', %s)::text", (text,)
+        ).fetchone()
     assert row is not None
     return Lsn.parse(row[0])

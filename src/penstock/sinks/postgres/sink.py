@@ -229,7 +229,7 @@ class PostgresSink:
         for table in tables:
             del self.apart[table]
             self.flowing.add(table)
-        _log.info("%s caught up and streams", _told(tables))
+        _log.info("caught up: %s", _told(tables))
 
     def idle(self) -> None:
         """Nothing is due: what is committed is visible."""
