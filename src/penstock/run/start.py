@@ -153,7 +153,10 @@ class PositionCheck:
         stored = sink.open()
         if stored is None:
             first = started.subscription.created_lsn
-            if started.start_lsn > first:
+            if started.start_lsn > first and self._pipeline.source.snapshot.copies_first:
+                # A sink that came later: its tables are copied, as of a moment that is still to come.
+                first = max(started.start_lsn, self._logged_lsn())
+            elif started.start_lsn > first:
                 raise PositionMissing(
                     f"the slot stands at {started.start_lsn}, but the sink holds no position",
                     f"sink {sink.name}",
@@ -170,7 +173,7 @@ class PositionCheck:
         return stored.delivered_lsn
 
     def _logged_lsn(self) -> Lsn:
-        """How far the log goes, when the slot was told that instead of what sinks have."""
+        """How far the log goes."""
         return log_end(self._started.state.log)
 
 

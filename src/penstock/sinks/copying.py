@@ -13,11 +13,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from penstock.errors import PenstockError
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from penstock.errors import PenstockError
     from penstock.lsn import Lsn
     from penstock.source.description import TableDescription
     from penstock.source.structure import TableStructure
@@ -53,10 +52,17 @@ class Arrived:
     byte_count: int = 0
 
 
-class RangeRefused(PenstockError):
-    """The sink does not take a row of a range; `line` tells which one, from 0, when it is known."""
+class RangeRefused(Exception):  # noqa: N818
+    """The sink does not take a row of a range; `line` tells which one, from 0, when it is known.
 
-    line: int | None = None
+    Not an error for people yet: who reads the range can tell the row's key.
+    """
+
+    def __init__(self, what: str, do: str, line: int | None) -> None:
+        super().__init__(what)
+        self.what = what
+        self.do = do
+        self.line = line
 
 
 class OpenRange(Protocol):

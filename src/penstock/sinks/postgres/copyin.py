@@ -129,14 +129,12 @@ class PostgresRange:
         where = f"column {match[2]}" if match and match[2] else "a row"
         if error.diag.constraint_name:
             where = f"a row, by constraint {error.diag.constraint_name}"
-        refused = RangeRefused(
+        return RangeRefused(
             f"{self._writer.target} refuses {where}: SQLSTATE {error.sqlstate}"
             f" {type(error).__name__}",
-            str(self._writer.table),
             f"mend {self._writer.target} or the row at the source; the copy is tried again by itself",
+            int(match[1]) - 1 if match else None,
         )
-        refused.line = int(match[1]) - 1 if match else None
-        return refused
 
 
 def _connection(dsn: Dsn) -> psycopg.Connection[Any]:
