@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -111,6 +112,12 @@ class RunningPipeline:
     def stop(self) -> None:
         """Stop both halves and wait for them."""
         self._stop.set()
+        deadline = time.monotonic() + 6
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        # As the product does it: what takes too long is called off.
+        for delivery in self.deliveries:
+            delivery.interrupt()
         for thread in self._threads:
             thread.join(30)
         assert not any(thread.is_alive() for thread in self._threads), "a loop does not stop"
@@ -200,6 +207,42 @@ def assert_equal(source: Database, target: Database, *tables: str) -> None:
     """Both sides have the same rows."""
     for table in tables:
         assert rows(target, table) == rows(source, table), f"{table} differs"
+
+
+def table_state(target: Database, table: str, schema: str = "public") -> str | None:
+    """How a table stands at a Postgres sink, as penstock.tables says; None when it is not listed."""
+    found = _table_row(target, table, schema)
+    return found[0] if found else None
+
+
+def table_error(target: Database, table: str, schema: str = "public") -> str:
+    """Why a table waits, "" when it does not."""
+    found = _table_row(target, table, schema)
+    return (found[1] or "") if found else ""
+
+
+def _table_row(target: Database, table: str, schema: str) -> tuple[Any, ...] | None:
+    query = "SELECT state, error FROM penstock.tables WHERE schema_name = %s AND table_name = %s"
+    try:
+        found = target.query(query, schema, table)
+    except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
+        return None
+    return found[0] if found else None
+
+
+def wait_for_state(
+    target: Database,
+    table: str,
+    *states: str,
+    schema: str = "public",
+    deadline_seconds: float = 60,
+) -> None:
+    """Wait until a table is in one of the states."""
+    wait_until(
+        lambda: table_state(target, table, schema) in states,
+        deadline_seconds,
+        what=f"{table} to be {' or '.join(states)}",
+    )
 
 
 class Command:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
     from penstock.log.segment import SliceRef
+    from penstock.log.slice import SliceHead
     from penstock.sinks.sink import Receipt, Worker
 
 _log = logging.getLogger(__name__)
@@ -121,11 +122,8 @@ def chunk_slices(slices: Iterable[SliceRef], chunk_bytes: int) -> Iterator[list[
     for ref in slices:
         if ref.head.message_count == 0:
             continue
-        is_whole = ref.head.kind is SliceKind.WHOLE
         if chunk and (
-            not is_whole
-            or chunk[-1].head.kind is not SliceKind.WHOLE
-            or size + ref.head.data_bytes > chunk_bytes
+            not _go_together(chunk[-1].head, ref.head) or size + ref.head.data_bytes > chunk_bytes
         ):
             yield chunk
             chunk, size = [], 0
@@ -133,6 +131,14 @@ def chunk_slices(slices: Iterable[SliceRef], chunk_bytes: int) -> Iterator[list[
         size += ref.head.data_bytes
     if chunk:
         yield chunk
+
+
+def _go_together(one: SliceHead, next_one: SliceHead) -> bool:
+    """Slices of whole transactions, or neighbouring parts of the same one."""
+    if SliceKind.WHOLE in (one.kind, next_one.kind):
+        return one.kind is next_one.kind
+    of_one = (one.xid, one.first_commit_lsn, one.carries_xids)
+    return of_one == (next_one.xid, next_one.first_commit_lsn, next_one.carries_xids)
 
 
 def share_out(chunks: list[list[SliceRef]], parallel: int) -> list[list[list[SliceRef]]]:
