@@ -105,7 +105,17 @@ def server_errors(facts: ServerFacts) -> Iterator[PenstockError]:
 
 
 def server_warnings(facts: ServerFacts) -> Iterator[PenstockError]:
-    """Settings by which the server may drop the slot of a pipeline that is late or stopped."""
+    """What does not keep the server from being followed, but may from being copied or for long."""
+    for noun, setting, used, limit in (
+        ("replication slot", "max_replication_slots", facts.used_slots, facts.max_slots),
+        ("WAL sender", "max_wal_senders", facts.used_senders, facts.max_senders),
+    ):
+        if used == limit - 1:
+            yield NoSlotLeft(
+                f"only one {noun} is left for the pipeline, wanted a second one while it copies tables",
+                facts.place,
+                f"ALTER SYSTEM SET {setting} = {limit + 5}; then restart the server",
+            )
     if facts.keep_megabytes is not None and facts.keep_megabytes >= 0:
         yield SlotLost(
             f"max_slot_wal_keep_size is {facts.keep_megabytes}MB: a pipeline that falls further"

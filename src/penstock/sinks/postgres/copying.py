@@ -205,7 +205,7 @@ class PostgresCopying:
             owner=self._owner,
             table=table,
             copy_id=copy.copy_id,
-            target=target if way == "direct" else self._aside_name(table),
+            target=target if way == "direct" else aside_name(self._owner, table),
             columns=columns,
             is_binary=self._same_types(order, target, columns),
         )
@@ -233,12 +233,8 @@ class PostgresCopying:
         statement = "DELETE FROM {}" if plan.is_referenced else "TRUNCATE {}"
         self._connected().execute(sql.SQL(statement).format(sql.Identifier(*plan.target)))
 
-    def _aside_name(self, table: TableName) -> TableName:
-        told = "/".join((*self._owner, *table))
-        return TableName("penstock", f"copy_{hashlib.sha256(told.encode()).hexdigest()[:24]}")
-
     def _make_aside(self, table: TableName, plan: TablePlan, columns: tuple[str, ...]) -> None:
-        aside = sql.Identifier(*self._aside_name(table))
+        aside = sql.Identifier(*aside_name(self._owner, table))
         connection = self._connected()
         connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(aside))
         connection.execute(
@@ -294,7 +290,7 @@ class PostgresCopying:
         with connection.transaction(), connection.cursor() as cursor:
             if way == "aside":
                 conflict = None if is_filled else self._options.on_conflict
-                aside = self._aside_name(table)
+                aside = aside_name(self._owner, table)
                 merge_aside(cursor, plan, aside, self._columns(order, plan), order, conflict)
             values = (str(copy.lsn), "\n".join(notes) or None, self._options.create_indexes)
             cursor.execute(_FINISH, (*values, *self._owner, *table, copy.copy_id))
@@ -365,3 +361,9 @@ class PostgresCopying:
             self._connected().execute(query, values)
         except psycopg.Error as error:
             raise classify_target_error(error, self._options.url) from None
+
+
+def aside_name(owner: tuple[str, str], table: TableName) -> TableName:
+    """Where the rows of a table lie that cannot go into it directly."""
+    told = "/".join((*owner, *table))
+    return TableName("penstock", f"copy_{hashlib.sha256(told.encode()).hexdigest()[:24]}")

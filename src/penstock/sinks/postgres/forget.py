@@ -5,9 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import psycopg
+from psycopg import sql
 
 from penstock.sinks.postgres.connect import classify_target_error, connect_target
+from penstock.sinks.postgres.copying import aside_name
+from penstock.sinks.postgres.objects import has_objects, make_objects
 from penstock.sinks.postgres.stages import drop_orphans, stage_prefix
+from penstock.sinks.postgres.tables import TargetTables
 
 if TYPE_CHECKING:
     from penstock.dsn import Dsn
@@ -27,15 +31,19 @@ def forget_pipeline(dsn: Dsn, pipeline: str, source: str) -> list[str]:
 
 
 def _forget(connection: psycopg.Connection[Any], pipeline: str, source: str) -> list[str]:
-    found = connection.execute("SELECT to_regclass('penstock.progress')").fetchone()
-    if found is None or found[0] is None:
+    if not has_objects(connection):
         return []
+    make_objects(connection)  # what an older penstock has made is known in full then
     drop_orphans(connection, stage_prefix(pipeline, source))
+    for table in TargetTables(pipeline, source).read(connection):
+        aside = sql.Identifier(*aside_name((pipeline, source), table.table))
+        connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(aside))
     with connection.transaction():
         position = connection.execute(
             "DELETE FROM penstock.progress WHERE pipeline = %s", (pipeline,)
         )
         connection.execute("DELETE FROM penstock.tables WHERE pipeline = %s", (pipeline,))
+        connection.execute("DELETE FROM penstock.ranges WHERE pipeline = %s", (pipeline,))
         left = connection.execute("SELECT count(*) FROM penstock.progress").fetchone()
         if left is not None and left[0] == 0:
             connection.execute("DROP SCHEMA penstock CASCADE")
