@@ -7,6 +7,7 @@ workload   what a workload is, and what all have in common
 backlogs   inserts and mixed: how fast is a backlog worked off
 live       latency, steady, idle: how far behind, at which cost
 big        one very large transaction
+copies     copy and tables: rows that are there before anything is followed
 processes  CPU and memory of every process that takes part
 probe      when changes become visible at the target
 report     lines on the terminal, and docs/benchmarks.md

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from bench.backlogs import Inserts, Mixed
 from bench.big import Big
+from bench.copies import BigTable, ManyTables
 from bench.failure import BenchFailed
 from bench.live import Idle, Latency, Steady
 from bench.native import Native, NativeDurable
@@ -22,7 +23,16 @@ from bench.workload import Sizes, warm_up
 if TYPE_CHECKING:
     from bench.workload import Result, Workload
 
-_WORKLOADS: tuple[type[Workload], ...] = (Inserts, Mixed, Latency, Steady, Big, Idle)
+_WORKLOADS: tuple[type[Workload], ...] = (
+    Inserts,
+    Mixed,
+    Latency,
+    Steady,
+    Big,
+    Idle,
+    BigTable,
+    ManyTables,
+)
 _PAGE = Path("docs/benchmarks.md")
 
 
@@ -70,8 +80,8 @@ def _run(servers: Servers, workload: Workload) -> list[Result]:
     results = []
     for number, kind in enumerate(systems):
         with servers.pair(f"bench_{workload.name}_{number}") as pair:
-            pair.preload(workload.preloaded)
-            with kind(pair) as system:
+            workload.prepare(pair)
+            with kind(pair, copies=workload.copies) as system:
                 warm_up(pair, system)
                 result = workload.measure(pair, system)
         results.append(result)

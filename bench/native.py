@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self
 from psycopg import sql
 
 from bench.failure import BenchFailed, last_lines
-from bench.servers import one
+from bench.servers import COPIED_SCHEMA, one
 
 if TYPE_CHECKING:
     from bench.servers import Pair
@@ -22,28 +22,37 @@ class Native:
     name = "native"
     synchronous_commit = "off"
 
-    def __init__(self, pair: Pair) -> None:
+    def __init__(self, pair: Pair, *, copies: bool = False) -> None:
+        del copies  # a subscription of its own, made when the copy begins
         self._pair = pair
         self._subscription = sql.Identifier(f"sub_{pair.name}")
+        self._copy_name = f"copy_{pair.name}"
+        self._subscriptions: list[sql.Identifier] = []
 
     def __enter__(self) -> Self:
-        pair = self._pair
-        pair.source.execute("CREATE PUBLICATION bench FOR TABLE orders")
-        pair.target.execute(
-            sql.SQL(
-                "CREATE SUBSCRIPTION {} CONNECTION {} PUBLICATION bench"
-                " WITH (copy_data = false, synchronous_commit = {})"
-            ).format(
-                self._subscription,
-                sql.Literal(pair.source_dsn),
-                sql.Literal(self.synchronous_commit),
-            )
-        )
+        self._pair.source.execute("CREATE PUBLICATION bench FOR TABLE orders")
+        self._subscribe(self._subscription, "bench", copy_data=False)
         return self
 
     def __exit__(self, failure: object, *rest: object) -> None:
         if failure is None:
-            self._pair.target.execute(sql.SQL("DROP SUBSCRIPTION {}").format(self._subscription))
+            for name in self._subscriptions:
+                self._pair.target.execute(sql.SQL("DROP SUBSCRIPTION {}").format(name))
+
+    def _subscribe(self, name: sql.Identifier, publication: str, *, copy_data: bool) -> None:
+        self._pair.target.execute(
+            sql.SQL(
+                "CREATE SUBSCRIPTION {} CONNECTION {} PUBLICATION {}"
+                " WITH (copy_data = {}, synchronous_commit = {})"
+            ).format(
+                name,
+                sql.Literal(self._pair.source_dsn),
+                sql.Identifier(publication),
+                sql.Literal(copy_data),
+                sql.Literal(self.synchronous_commit),
+            )
+        )
+        self._subscriptions.append(name)
 
     @property
     def pid(self) -> int | None:
@@ -71,17 +80,46 @@ class Native:
             sql.SQL("ALTER SUBSCRIPTION {} " + what).format(self._subscription)
         )
 
+    def make_room(self, table_count: int) -> None:
+        """It creates no tables: the target has them, with their keys, before it begins."""
+        pair = self._pair
+        pair.reveal()
+        pair.source.execute(
+            sql.SQL("CREATE PUBLICATION bench_copy FOR TABLES IN SCHEMA {}").format(
+                sql.Identifier(COPIED_SCHEMA)
+            )
+        )
+        pair.target.execute("CALL bench_tables(%s, %s, 0)", (COPIED_SCHEMA, table_count))
+
+    def begin_copy(self) -> None:
+        """A subscription that begins with a copy."""
+        self._subscribe(sql.Identifier(self._copy_name), "bench_copy", copy_data=True)
+
+    def streaming_tables(self) -> int:
+        """How many tables are copied and follow: synchronised, or ready."""
+        return int(
+            one(
+                self._pair.target,
+                "SELECT count(*) FROM pg_subscription_rel r JOIN pg_subscription s"
+                " ON s.oid = r.srsubid WHERE s.subname = %s AND r.srsubstate IN ('s', 'r')",
+                (self._copy_name,),
+            )
+        )
+
+    def copy_moments(self) -> None:
+        """It does not tell what it did when."""
+
     def check(self) -> None:
-        """Raise when the apply worker has failed."""
+        """Raise when a worker has failed."""
         failed = one(
             self._pair.target,
-            "SELECT s.apply_error_count FROM pg_stat_subscription_stats s"
+            "SELECT sum(s.apply_error_count + s.sync_error_count) FROM pg_stat_subscription_stats s"
             " JOIN pg_subscription p ON p.oid = s.subid AND p.subdbid ="
             " (SELECT oid FROM pg_database WHERE datname = current_database())",
         )
         if failed:
             log = self._pair.servers.target.log_path.read_text(errors="replace")
-            raise BenchFailed(f"native: the apply worker failed {failed} times", last_lines(log))
+            raise BenchFailed(f"native: its workers failed {failed} times", last_lines(log))
 
     def seconds(self) -> dict[str, float]:
         """It does not tell where its time goes."""

@@ -78,6 +78,33 @@ BEGIN
 END
 $$;
 
+-- Tables like orders, with the same rows in each; one transaction a table, for the locks' sake.
+CREATE PROCEDURE bench_tables(schema_name text, table_count int, row_count bigint)
+LANGUAGE plpgsql AS $$
+BEGIN
+    EXECUTE format('CREATE SCHEMA %I', schema_name);
+    FOR n IN 1 .. table_count LOOP
+        EXECUTE format('CREATE TABLE %I.orders_%s (LIKE public.orders INCLUDING ALL)', schema_name, n);
+        EXECUTE format(
+            'INSERT INTO %I.orders_%s SELECT * FROM bench_rows(1, %s)', schema_name, n, row_count
+        );
+        COMMIT;
+    END LOOP;
+END
+$$;
+
+-- One more row, with this id, in every table of a schema; one transaction.
+CREATE PROCEDURE bench_touch(touched_schema text, id bigint)
+LANGUAGE plpgsql AS $$
+DECLARE
+    name text;
+BEGIN
+    FOR name IN SELECT tablename FROM pg_tables WHERE schemaname = touched_schema LOOP
+        EXECUTE format('INSERT INTO %I.%I SELECT * FROM bench_rows(%s, %s)', touched_schema, name, id, id);
+    END LOOP;
+END
+$$;
+
 -- One update and one insert a transaction, so many a second by the clock, for so long.
 CREATE PROCEDURE bench_steady(per_second float8, seconds float8, known bigint)
 LANGUAGE plpgsql AS $$

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -19,6 +21,8 @@ import psutil
 import yaml
 
 from bench.failure import BenchFailed, last_lines
+from bench.probe import CopyMoments
+from bench.servers import COPIED_SCHEMA, one
 
 if TYPE_CHECKING:
     from bench.servers import Pair
@@ -27,6 +31,8 @@ _START_SECONDS = 120.0
 # A stop may take 10 s.
 _STOP_SECONDS = 15.0
 _MARK_BYTES = 1000
+_LINE_SECONDS = 60.0
+_ROUND_BEGINS = re.compile(r"copying \d+ tables, .* as of ")
 
 
 class Penstock:
@@ -34,8 +40,9 @@ class Penstock:
 
     name = "penstock"
 
-    def __init__(self, pair: Pair) -> None:
+    def __init__(self, pair: Pair, *, copies: bool = False) -> None:
         self._pair = pair
+        self._copies = copies
         self._home = Path(tempfile.mkdtemp(prefix="penstock-bench-"))
         self._state = self._home / "state"
         self._printed = self._home / "printed"
@@ -44,10 +51,16 @@ class Penstock:
         self._log_watch: _LogWatch | None = None
 
     def __enter__(self) -> Self:
+        source: dict[str, Any] = {"url": self._pair.source_dsn, "tables": ["public.orders"]}
+        if self._copies:
+            source["tables"].append(f"{COPIED_SCHEMA}.*")
+        else:
+            # Both sides have the same rows before it starts: the stream alone is measured.
+            source["snapshot"] = "never"
         document = {
             "name": "bench",
             "state": str(self._state),
-            "source": {"url": self._pair.source_dsn, "tables": ["public.orders"]},
+            "source": source,
             "sinks": {"target": {"kind": "postgres", "url": self._pair.target_dsn}},
         }
         path = self._home / "bench.yml"
@@ -56,7 +69,8 @@ class Penstock:
             with self._printed.open("ab") as printed:
                 # A session of its own: Ctrl-C reaches the benchmark, which then stops this.
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", "penstock", "run", str(path)],
+                    # JSON: its lines tell the time to the millisecond.
+                    [sys.executable, "-m", "penstock", "run", str(path), "--log-format", "json"],
                     cwd=self._home,
                     stdin=subprocess.DEVNULL,
                     stdout=printed,
@@ -129,6 +143,73 @@ class Penstock:
     def log_written_at(self) -> float | None:
         """When capture last wrote changes to the log since it was released, by time.perf_counter."""
         return None if self._log_watch is None else self._log_watch.stop()
+
+    def make_room(self, table_count: int) -> None:
+        """Nothing: it creates the tables itself, while the clock runs."""
+
+    def begin_copy(self) -> None:
+        """The tables match from now on; that it has to notice is in the figure."""
+        self._pair.reveal()
+
+    def streaming_tables(self) -> int:
+        """How many tables flow with the others, by penstock's own table at the target."""
+        return int(
+            one(
+                self._pair.target,
+                "SELECT count(*) FROM penstock.tables WHERE schema_name = %s AND state = 'streaming'",
+                (COPIED_SCHEMA,),
+            )
+        )
+
+    def copy_moments(self) -> CopyMoments:
+        """From its log lines, and from its table at the target."""
+        row = self._pair.target.execute(
+            "SELECT extract(epoch FROM min(snapshot_at))::float8,"
+            " extract(epoch FROM max(copied_at))::float8"
+            " FROM penstock.tables WHERE schema_name = %s",
+            (COPIED_SCHEMA,),
+        ).fetchone()
+        assert row is not None
+        described, copied = row
+        # A round ends after its last table flows: statistics are gathered meanwhile.
+        ended = self._await_line("copied ", copied)
+        # The warm-up's table, too, was enrolled and copied.
+        enrolled = [at for at, text in self._lines() if text.endswith(" to be copied")]
+        # "copying 3 tables, 1.2 MB, as of 0/1A2B3C"; how far it is, it tells otherwise.
+        created = [at for at, text in self._lines() if _ROUND_BEGINS.match(text)]
+        return CopyMoments(
+            enrolled=max(at for at in enrolled if at <= described),
+            described=described,
+            created=max(at for at in created if at <= copied),
+            copied=copied,
+            told=ended,
+        )
+
+    def _await_line(self, beginning: str, after: float) -> str:
+        """What it said, once it says it."""
+        deadline = time.monotonic() + _LINE_SECONDS
+        while True:
+            for at, text in self._lines():
+                # Its lines cut the microseconds off.
+                if at >= after - 0.001 and text.startswith(beginning):
+                    return text
+            self.check()
+            if time.monotonic() > deadline:
+                raise BenchFailed(
+                    f"penstock: no line {beginning!r} {_LINE_SECONDS:.0f} s after the copy",
+                    self._tail(),
+                )
+            time.sleep(0.05)
+
+    def _lines(self) -> list[tuple[float, str]]:
+        """Its log lines: when, by time.time, and what."""
+        lines = []
+        for line in self._printed.read_text(errors="replace").splitlines():
+            # Not everything printed is a line of its log.
+            with suppress(ValueError, KeyError, TypeError):
+                told = json.loads(line)
+                lines.append((dt.datetime.fromisoformat(told["at"]).timestamp(), told["message"]))
+        return lines
 
     def _await_start(self) -> None:
         deadline = time.monotonic() + _START_SECONDS

@@ -46,6 +46,29 @@ class System(Protocol):
     def log_written_at(self) -> float | None:
         """When its log last grew since the release, by time.perf_counter, if it has one."""
 
+    def make_room(self, table_count: int) -> None:
+        """What must be there before tables can be copied; before the clock starts."""
+
+    def begin_copy(self) -> None:
+        """Have the tables that wait at the source copied and followed."""
+
+    def streaming_tables(self) -> int:
+        """How many of them are there, with their keys, and follow."""
+
+    def copy_moments(self) -> CopyMoments | None:
+        """What it did when, once all are, if it tells."""
+
+
+@dataclass(frozen=True)
+class CopyMoments:
+    """Moments of a copy, by time.time, and what penstock said of it in the end."""
+
+    enrolled: float  # the tables are listed as waiting for a copy
+    described: float  # the snapshot is taken and the source's catalog read
+    created: float  # the tables are there, empty
+    copied: float  # the last table has its rows and its key, and begins to catch up
+    told: str
+
 
 def await_truth(
     system: System,

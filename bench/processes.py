@@ -24,6 +24,12 @@ SOURCE, TARGET, PENSTOCK = "source", "target", "penstock"
 _SAMPLE_SECONDS = 0.25
 # A process of a server that ended before the server was asked who it is.
 _NAMELESS = "other"
+# Those that ended before they were sampled at all.
+_UNSEEN = "short-lived, between two samples"
+# More processes alike than these are told as one line.
+_MOST_ALIKE = 6
+# Fewer in a half of the time tell nothing of whether memory grows.
+_LEAST_SAMPLES = 2
 _NAMES = (
     "SELECT pid, CASE WHEN backend_type = 'client backend' THEN application_name"
     " ELSE backend_type END FROM pg_stat_activity"
@@ -37,7 +43,9 @@ class ProcessUse:
     group: str  # source, target (the servers) or penstock
     label: str
     cpu_seconds: float
-    peak_bytes: int
+    peak_bytes: int  # 0: not known
+    # At most, in the first and in the second half of the time in which it did something.
+    halves: tuple[int, int] | None = None
 
 
 @dataclass
@@ -48,6 +56,20 @@ class _Track:
     first_cpu: float
     last_cpu: float
     peak_bytes: int = 0
+    busy_bytes: list[int] = field(default_factory=list)
+
+    @property
+    def cpu_seconds(self) -> float:
+        """What it used since the block began."""
+        return self.last_cpu - self.first_cpu
+
+    @property
+    def halves(self) -> tuple[int, int] | None:
+        """See ProcessUse."""
+        middle = len(self.busy_bytes) // 2
+        if middle < _LEAST_SAMPLES:
+            return None
+        return max(self.busy_bytes[:middle]), max(self.busy_bytes[middle:])
 
 
 @dataclass
@@ -58,6 +80,8 @@ class Meter:
     root_pid: int | None
     sample_seconds: float = _SAMPLE_SECONDS
     _tracks: dict[int, _Track] = field(default_factory=dict)
+    _ended_before: dict[str, float] = field(default_factory=dict)
+    _unseen: dict[str, float] = field(default_factory=dict)
     _connections: dict[str, psycopg.Connection[Any]] = field(default_factory=dict)
     _stop: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
@@ -70,6 +94,7 @@ class Meter:
             self._connections[group] = self._open.enter_context(connection)
         self._sample(first=True)
         self._name()
+        self._ended_before = self._ended_cpu()
         self._thread = threading.Thread(target=self._run, name="meter", daemon=True)
         self._thread.start()
         return self
@@ -81,6 +106,7 @@ class Meter:
         if reason[0] is None:
             self._sample()
             self._name()
+            self._find_unseen()
         self._open.close()
 
     def uses(self) -> list[ProcessUse]:
@@ -90,10 +116,18 @@ class Meter:
         for track in self._tracks.values():
             by_label.setdefault((track.group, track.label), []).append(track)
         for (group, label), tracks in by_label.items():
+            if len(tracks) > _MOST_ALIKE:
+                cpu = sum(track.cpu_seconds for track in tracks)
+                peak = max(track.peak_bytes for track in tracks)
+                found.append(ProcessUse(group, f"{label}, {len(tracks)} of them", cpu, peak))
+                continue
             for number, track in enumerate(tracks, 1):
                 name = label if len(tracks) == 1 else f"{label} {number}"
-                cpu = track.last_cpu - track.first_cpu
-                found.append(ProcessUse(group, name, cpu, track.peak_bytes))
+                found.append(
+                    ProcessUse(group, name, track.cpu_seconds, track.peak_bytes, track.halves)
+                )
+        for group, cpu in self._unseen.items():
+            found.append(ProcessUse(group, _UNSEEN, cpu, 0))
         groups = (SOURCE, TARGET, PENSTOCK)
         return sorted(found, key=lambda use: (groups.index(use.group), -use.cpu_seconds))
 
@@ -102,6 +136,25 @@ class Meter:
             self._sample()
             if any(track.label == _NAMELESS for track in self._tracks.values()):
                 self._name()
+
+    def _ended_cpu(self) -> dict[str, float]:
+        """CPU of all processes of each server that have ended, as its postmaster was told."""
+        found = {}
+        for group, pid in self._roots():
+            if group != PENSTOCK:
+                times = psutil.Process(pid).cpu_times()
+                found[group] = times.children_user + times.children_system
+        return found
+
+    def _find_unseen(self) -> None:
+        """What processes used that ended before they were sampled, or after they last were."""
+        for group, cpu in self._ended_cpu().items():
+            seen = sum(
+                track.last_cpu
+                for track in self._tracks.values()
+                if track.group == group and not track.process.is_running()
+            )
+            self._unseen[group] = max(0.0, cpu - self._ended_before[group] - seen)
 
     def _roots(self) -> Iterator[tuple[str, int]]:
         servers = self.pair.servers
@@ -138,8 +191,11 @@ class Meter:
                 self._tracks[process.pid] = track
             elif group == PENSTOCK and track.label == "python":
                 track.label = _label_of(process)  # it had not yet become what it is
+            size = process.memory_info().rss
+            if cpu > track.last_cpu:
+                track.busy_bytes.append(size)
             track.last_cpu = cpu
-            track.peak_bytes = max(track.peak_bytes, process.memory_info().rss)
+            track.peak_bytes = max(track.peak_bytes, size)
         if group == PENSTOCK:
             track.peak_bytes = max(track.peak_bytes, _high_water_bytes(process.pid))
 

@@ -30,7 +30,14 @@ _SETTINGS = {
     "wal_sender_timeout": "0",
     # How soon the apply worker of a subscription comes back after ENABLE; 5 s as shipped.
     "wal_retrieve_retry_interval": "10ms",
+    # As shipped there are 4 workers for all subscriptions: too few for two apply workers, the two
+    # that synchronise tables, and parallel ones.
+    "max_logical_replication_workers": "8",
+    "max_worker_processes": "16",
 }
+# Tables to be copied wait in a schema that nobody follows, and are moved into one that is followed.
+COPIED_SCHEMA = "shop"
+_WAITING_SCHEMA = "later"
 _WAL_SEGMENTS = 130
 _ORDERS = Path(__file__).with_name("orders.sql")
 
@@ -110,18 +117,53 @@ class Pair:
         for connection in (self.source, self.target):
             connection.execute("CHECKPOINT")
 
+    def fill(self, table_count: int, row_count: int) -> None:
+        """Make tables at the source alone, with so many rows each, where nobody follows them."""
+        self.source.execute(
+            "CALL bench_tables(%s, %s, %s)", (_WAITING_SCHEMA, table_count, row_count)
+        )
+        # The first to read a new row would pay for noting that it is committed.
+        self.source.execute("VACUUM ANALYZE")
+        self.checkpoint()
+
+    def reveal(self) -> None:
+        """Move the tables that wait into the schema that is followed: one statement, one commit."""
+        self.source.execute(
+            sql.SQL("ALTER SCHEMA {} RENAME TO {}").format(
+                sql.Identifier(_WAITING_SCHEMA), sql.Identifier(COPIED_SCHEMA)
+            )
+        )
+
     def compare(self) -> int:
         """The number of rows, the same on both sides and with the same content.
 
         Raises:
             BenchFailed: they differ.
         """
-        query = "SELECT count(*), sum(hashtextextended(o::text, 0)::numeric) FROM orders o"
+        return self._compare("public", "orders")
+
+    def compare_copies(self) -> int:
+        """The number of rows in all tables that were copied; each is as `compare` says, with its key.
+
+        Raises:
+            BenchFailed: one differs, is missing or has no key.
+        """
+        source, target = _keys(self.source), _keys(self.target)
+        if source != target:
+            unlike = sorted(set(source.items()) ^ set(target.items()))
+            raise BenchFailed(f"{self.name}: tables or keys differ, such as {unlike[0]}")
+        return sum(self._compare(COPIED_SCHEMA, name) for name in source)
+
+    def _compare(self, schema: str, name: str) -> int:
+        query = sql.SQL(
+            "SELECT count(*), sum(hashtextextended(o::text, 0)::numeric) FROM {} o"
+        ).format(sql.Identifier(schema, name))
         source = self.source.execute(query).fetchone()
         target = self.target.execute(query).fetchone()
         if source is None or source != target:
             raise BenchFailed(
-                f"{self.name}: the sides differ; source (rows, checksum) {source}, target {target}"
+                f"{self.name}, {schema}.{name}: the sides differ; source (rows, checksum) {source},"
+                f" target {target}"
             )
         return int(source[0])
 
@@ -135,6 +177,17 @@ def one(connection: Connection, query: str, values: tuple[Any, ...] = ()) -> Any
     """The first column of the first row."""
     row = connection.execute(query, values).fetchone()
     return None if row is None else row[0]
+
+
+def _keys(connection: Connection) -> dict[str, str]:
+    """The tables that are to be copied, and their primary keys as they are declared."""
+    rows = connection.execute(
+        "SELECT c.relname, coalesce(pg_get_constraintdef(o.oid), 'no key') FROM pg_class c"
+        " LEFT JOIN pg_constraint o ON o.conrelid = c.oid AND o.contype = 'p'"
+        " WHERE c.relnamespace = %s::regnamespace AND c.relkind = 'r' ORDER BY c.relname",
+        (COPIED_SCHEMA,),
+    )
+    return dict(rows.fetchall())
 
 
 def make_wal(connection: Connection, count: int) -> None:

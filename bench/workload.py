@@ -59,6 +59,7 @@ class Workload(ABC):
 
     name: ClassVar[str]
     required: ClassVar[str]
+    copies: ClassVar[bool] = False  # whether rows are copied before they are followed
 
     def __init__(self, sizes: Sizes) -> None:
         self.sizes = sizes
@@ -73,6 +74,10 @@ class Workload(ABC):
         """How many rows both sides have before anything is followed."""
         return 0
 
+    def prepare(self, pair: Pair) -> None:
+        """Fill fresh databases, before any system is up."""
+        pair.preload(self.preloaded)
+
     @abstractmethod
     def measure(self, pair: Pair, system: System) -> Result:
         """Run it on a system that is up and warm, and see that both sides are equal in the end.
@@ -86,7 +91,7 @@ class Workload(ABC):
         """The result in a few words."""
 
     def ratio(self, native: Result, ours: Result) -> float | None:
-        """Ours to native, more is better; None where that says nothing."""
+        """Ours to native, of what `required` compares; None where that says nothing."""
         del native, ours
         return None
 
