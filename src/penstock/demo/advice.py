@@ -27,6 +27,8 @@ TARGET_SQL = """\
 CREATE ROLE penstock LOGIN PASSWORD 'secret';
 GRANT CREATE ON DATABASE warehouse TO penstock;
 GRANT CREATE ON SCHEMA public TO penstock;   -- to make the tables
+-- to switch foreign keys off while it delivers; from version 15 on:
+GRANT SET ON PARAMETER session_replication_role TO penstock;
 """
 
 _ADVICE = """\
@@ -40,14 +42,13 @@ Now with your own databases: the demo ran exactly this file with these grants.
 3. In a file shop.yml:
 {pipeline}
 4. In a shell:
-{commands}
-It follows what is committed after its first start; rows from before are not copied yet."""
+{commands}"""
 
 _COMMANDS = """\
 export SHOP_URL=postgresql://penstock:secret@source-host/shop
 export WAREHOUSE_URL=postgresql://penstock:secret@target-host/warehouse
 penstock check shop.yml     # what is still missing, each with the SQL that mends it
-penstock run shop.yml       # streams until Ctrl-C, and goes on from there next time
+penstock run shop.yml       # copies, then streams until Ctrl-C; goes on from there
 penstock status shop.yml    # where every table stands, from another shell
 """
 

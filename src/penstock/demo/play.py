@@ -16,7 +16,7 @@ import psycopg
 
 from penstock.config import read_pipeline
 from penstock.demo.advice import PIPELINE, SOURCE_SQL, TARGET_SQL, advice
-from penstock.demo.proof import Watcher, compare, require_each_once, require_equal
+from penstock.demo.proof import Watcher, compare, require_equal, require_none_twice
 from penstock.demo.scene import Interrupted, PipelineThread, Scene
 from penstock.demo.shop import PIECES, SCHEMA
 from penstock.demo.view import View
@@ -108,7 +108,7 @@ def _act(view: View, stack: ExitStack, interrupted: threading.Event) -> None:
     view.show(scene.pictures())
     view.say()
     watcher.stop()
-    _prove(view, compare(here, there), writer, watcher, scene.delivered_count)
+    _prove(view, compare(here, there), writer, watcher, scene)
     with view.during("stopping and removing everything"):
         running.end()
     running.raise_if_failed()
@@ -119,16 +119,17 @@ def _prove(
     compared: list[Comparison],
     writer: Writer,
     watcher: Watcher,
-    delivered_count: int,
+    scene: Scene,
 ) -> None:
     view.show_proof(compared)
     view.say()
     require_equal(compared)
     view.done("both sides are equal, every row and every value")
-    require_each_once(writer.change_count, delivered_count)
+    require_none_twice(writer.change_count, scene.delivered_count)
     view.done(
-        f"{writer.change_count:,} changes written, {delivered_count:,} delivered, in"
-        f" {writer.transaction_count:,} transactions; {writer.key_change_count} change a key"
+        f"{scene.copied_count:,} rows copied, {scene.delivered_count:,} changes delivered after that;"
+        f"\n  {writer.change_count:,} changes written in {writer.transaction_count:,} transactions,"
+        f" {writer.key_change_count} change a key"
     )
     view.done(f"{writer.rolled_back_count} transactions rolled back, nothing of them arrived")
     watcher.require_whole()

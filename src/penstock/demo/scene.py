@@ -6,7 +6,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from penstock.demo.shop import row_counts
+from penstock.demo.shop import TABLES, row_counts
 from penstock.demo.view import Picture
 from penstock.errors import RunError, recognise
 from penstock.lsn import Lsn
@@ -107,6 +107,11 @@ class Scene:
         """Changes delivered at the last look."""
         return self._sink.changes_delivered
 
+    @property
+    def copied_count(self) -> int:
+        """Rows that were copied, before their tables were followed."""
+        return sum(table.rows_copied for table in self._sink.tables.values())
+
     def pictures(self) -> Iterator[Picture]:
         """Both sides as time goes by. The writer is stopped on the way; the last one is the end.
 
@@ -126,7 +131,7 @@ class Scene:
     def _until(self, wanted_lsn: Lsn) -> Iterator[Picture]:
         """Pictures until the target has everything up to a position."""
         patience_ends = time.monotonic() + _PATIENCE_SECONDS
-        while self._delivered_lsn() < wanted_lsn:
+        while self._delivered_lsn() < wanted_lsn or not self._all_stream():
             yield self._picture(self._phase())
             self._wait(_PICTURE_SECONDS)
             if time.monotonic() > patience_ends:
@@ -140,6 +145,8 @@ class Scene:
     def _phase(self) -> str:
         if self._sink.delivered_lsn is None:
             return "Spark starts, changes wait in the log"
+        if not self._all_stream():
+            return "copying what was there before"
         return "catching up" if (self._sink.lag_seconds or 0.0) > _LATE_SECONDS else "streaming"
 
     def _wait(self, seconds: float) -> None:
@@ -156,6 +163,10 @@ class Scene:
             if told:
                 raise recognise(told) or RunError(told, "penstock demo", "try again")
         return sink
+
+    def _all_stream(self) -> bool:
+        states = [table.state for table in self._sink.tables.values()]
+        return len(states) == len(TABLES) and set(states) == {"streaming"}
 
     def _delivered_lsn(self) -> Lsn:
         told = self._sink.delivered_lsn

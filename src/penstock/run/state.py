@@ -118,6 +118,13 @@ class StateDirectory:
         """Leave a report for others; `part` is `capture` or `sinks/<name>`."""
         write_json(self.path / f"{part}.json", report)
 
+    def reported_at(self, part: str) -> float:
+        """When a part last left a report, by this machine's clock; 0 when it never did."""
+        try:
+            return (self.path / f"{part}.json").stat().st_mtime
+        except OSError:
+            return 0.0
+
     def read_report(self, part: str) -> dict[str, Any]:
         """The last report of a part, empty when there is none."""
         try:

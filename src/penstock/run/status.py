@@ -193,7 +193,7 @@ def _ask_target(pipeline: PipelineFile, options: PostgresOptions, status: SinkSt
                 status.delivered_lsn = None
                 return
             stored = progress.read(connection)
-            tables = TargetTables(pipeline.name, pipeline.source_id).read(connection)
+            tables = TargetTables(pipeline.name, pipeline.source_id).read_with_ranges(connection)
     except psycopg.Error as error:
         status.error = str(classify_target_error(error, options.url))
         return

@@ -35,8 +35,12 @@ class TableKeeper:
         self._state = state
         self._copies_first = copies_first
         self._look_at = 0.0
+        self._looked_at = 0.0
+        self._has_news = False
+        self._seen_report_at = 0.0
         self._began_at = time.time()
         self._has_seen_members = False
+        self._pending: set[TableName] = set()
         self._waits: dict[TableName, tuple[float, BackOff]] = {}
         self._tried: set[TableName] = set()
 
@@ -70,14 +74,17 @@ class TableKeeper:
         return True
 
     def is_due(self, now: float) -> bool:
-        """Whether it is time to look again."""
-        return now >= self._look_at
+        """Whether it is time to look again: often while tables change, and when members may have."""
+        if now < self._looked_at + _BUSY_SECONDS:
+            return False
+        return self._has_news or now >= self._look_at or self._report_at() != self._seen_report_at
 
     def look(self, lsn: Lsn, now: float) -> bool:
         """See what copiers and people have done, and what is published. Never during a commit.
 
-        The answer tells whether there are tables that wait to be copied.
+        The answer tells whether there are more tables that wait to be copied.
         """
+        self._looked_at, self._has_news = now, False
         self._sink.refresh_tables(lsn)
         self._match_members(lsn)
         is_busy = any(
@@ -85,11 +92,13 @@ class TableKeeper:
         )
         waits_for_members = self._copies_first and not self._has_seen_members
         self._look_at = now + (_BUSY_SECONDS if is_busy or waits_for_members else _IDLE_SECONDS)
-        return any(table.state == PENDING for table in self._sink.apart.values())
+        before = self._pending
+        self._pending = {n for n, table in self._sink.apart.items() if table.state == PENDING}
+        return bool(self._pending - before)
 
     def look_soon(self) -> None:
-        """Look again at the next occasion."""
-        self._look_at = 0.0
+        """Look again at the next occasion; from another thread."""
+        self._has_news = True
 
     def unknown(self, tables: Collection[TableName]) -> set[TableName]:
         """Those of the tables that must be enrolled before anything of them is delivered."""
@@ -125,7 +134,11 @@ class TableKeeper:
             _, back_off = self._waits.setdefault(name, (0.0, BackOff(1.0, 30.0)))
             self._waits[name] = (time.monotonic() + back_off.next_seconds(), back_off)
 
+    def _report_at(self) -> float:
+        return self._state.reported_at("tables") if self._copies_first else 0.0
+
     def _match_members(self, lsn: Lsn) -> None:
+        self._seen_report_at = self._report_at()
         report = self._state.read_report("tables")
         if report.get("at", 0.0) < self._began_at:
             return  # of an earlier run: what it does not name need not be gone

@@ -52,7 +52,7 @@ class Arrived:
     byte_count: int = 0
 
 
-class RangeRefused(Exception):  # noqa: N818
+class RangeRefused(Exception):
     """The sink does not take a row of a range; `line` tells which one, from 0, when it is known.
 
     Not an error for people yet: who reads the range can tell the row's key.

@@ -27,7 +27,7 @@ from penstock.sinks.copying import Arrived, Copy, CopyOrder
 from penstock.snapshot.ranges import Heap, cut, share_out
 from penstock.snapshot.task import CopyWork, copy_ranges
 from penstock.source.connect import connect_source, role_of
-from penstock.source.description import describe_table
+from penstock.source.description import describe_tables
 from penstock.source.exported import ExportedSnapshot
 from penstock.source.heaps import read_heaps
 from penstock.source.server import current_lsn, emit_mark
@@ -156,10 +156,13 @@ class Round:
             role = role_of(connection)
             heaps = read_heaps(connection, names)
             structures = read_structure(connection, names)
-            descriptions = {name: describe_table(connection, name) for name in names}
+            descriptions = describe_tables(connection, names)
+        by_table: dict[TableName, list[HeapSize]] = {}
+        for heap in heaps:
+            by_table.setdefault(heap.table, []).append(heap)
         for name in names:
-            own = [heap for heap in heaps if heap.table == name]
-            description = descriptions[name]
+            own = by_table.get(name, [])
+            description = descriptions.get(name)
             if description is None or not own or name not in structures:
                 gone = TableMissing("the source has no such table", str(name), "mend `tables:`")
                 self._fail(name, gone)

@@ -16,7 +16,7 @@ from penstock.source.connect import source_errors
 from penstock.table import TableName
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     import psycopg
 
@@ -33,17 +33,19 @@ _TYPE_KINDS: dict[str, TypeKind] = {
     "r": "range",
 }
 
-_TABLE = """
-SELECT c.oid, c.relkind::text AS kind, c.relreplident::text AS replica_identity
-FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE n.nspname = %s AND c.relname = %s AND c.relkind IN ('r', 'p')
+_TABLES = """
+SELECT c.oid, n.nspname AS schema, c.relname AS name, c.relkind::text AS kind,
+       c.relreplident::text AS replica_identity
+FROM unnest(%s::text[], %s::text[]) AS wanted(schema, name)
+JOIN pg_namespace n ON n.nspname = wanted.schema
+JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = wanted.name AND c.relkind IN ('r', 'p')
 """
 
 # A serial column is one whose default takes the next value of a sequence that it owns, and does no
 # more than that. What nextval is spelled like follows from the empty search_path; a default, unlike
 # quote_literal, never writes E''.
 _COLUMNS = """
-SELECT a.attname AS name, format_type(a.atttypid, a.atttypmod) AS type, a.atttypid AS type_oid,
+SELECT a.attrelid AS table, a.attname AS name, format_type(a.atttypid, a.atttypmod) AS type, a.atttypid AS type_oid,
        t.typtype::text AS type_kind, a.attnotnull AS not_null, a.attgenerated::text AS generated,
        a.attidentity::text AS identity, a.attnum AS number,
        CASE WHEN a.attgenerated <> '' THEN pg_get_expr(d.adbin, d.adrelid) END AS expression,
@@ -64,25 +66,26 @@ LEFT JOIN LATERAL (
           = format('nextval(''%%s''::regclass)', replace(s.seqrelid::regclass::text, '''', ''''''))
           END
     LIMIT 1) q ON true
-WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped
-ORDER BY a.attnum
+WHERE a.attrelid = ANY (%s) AND a.attnum > 0 AND NOT a.attisdropped
+ORDER BY a.attrelid, a.attnum
 """
 
 _KEYS = """
-SELECT i.indisprimary AS is_primary, i.indisreplident AS is_identity,
+SELECT i.indrelid AS table, i.indisprimary AS is_primary, i.indisreplident AS is_identity,
        (i.indkey::int2[])[0:i.indnkeyatts - 1] AS numbers
 FROM pg_index i
-WHERE i.indrelid = %s AND (i.indisprimary OR i.indisreplident) AND i.indisvalid
+WHERE i.indrelid = ANY (%s) AND (i.indisprimary OR i.indisreplident) AND i.indisvalid
   AND i.indimmediate -- a deferrable key may hold a value twice between two rows of one UPDATE
 """
 
 # Every type that the columns need, however deep: array elements, bases of domains, fields of
 # composites, subtypes of ranges.
 _USER_TYPES = """
-WITH RECURSIVE needed(oid) AS (
-    SELECT atttypid FROM pg_attribute WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped
+WITH RECURSIVE needed(root, oid) AS (
+    SELECT attrelid, atttypid FROM pg_attribute
+    WHERE attrelid = ANY (%s) AND attnum > 0 AND NOT attisdropped
     UNION
-    SELECT part.oid FROM needed JOIN pg_type t ON t.oid = needed.oid
+    SELECT needed.root, part.oid FROM needed JOIN pg_type t ON t.oid = needed.oid
     CROSS JOIN LATERAL (
         SELECT t.typelem WHERE t.typcategory = 'A'
         UNION ALL SELECT t.typbasetype WHERE t.typtype = 'd'
@@ -93,7 +96,7 @@ WITH RECURSIVE needed(oid) AS (
     ) AS part(oid)
     WHERE part.oid <> 0
 )
-SELECT t.oid, n.nspname AS schema, t.typname AS name, t.typtype::text AS kind,
+SELECT needed.root AS table, t.oid, n.nspname AS schema, t.typname AS name, t.typtype::text AS kind,
        t.typcategory = 'A' AND t.typelem <> 0 AS is_array,
        CASE WHEN t.typtype = 'c' THEN (SELECT relkind = 'c' FROM pg_class WHERE oid = t.typrelid)
             END AS is_free_composite,
@@ -206,22 +209,47 @@ class TableDescription:
 
 def describe_table(connection: Connection, name: TableName) -> TableDescription | None:
     """The table as it is now, or None when there is no such table."""
+    return describe_tables(connection, [name]).get(name)
+
+
+def describe_tables(
+    connection: Connection, names: Sequence[TableName]
+) -> dict[TableName, TableDescription]:
+    """Those of the tables that are there, as they are now; in four queries, however many they are."""
+    wanted = [name.schema for name in names], [name.name for name in names]
     with (
         source_errors(connection),
         qualified_names(connection),
         connection.cursor(row_factory=namedtuple_row) as cursor,
     ):
-        table: Any = cursor.execute(_TABLE, name).fetchone()
-        if table is None:
-            return None
-        rows: list[Any] = cursor.execute(_COLUMNS, (table.oid,)).fetchall()
-        keys: list[Any] = cursor.execute(_KEYS, (table.oid,)).fetchall()
-        types: list[Any] = cursor.execute(_USER_TYPES, (table.oid,)).fetchall()
+        tables: list[Any] = cursor.execute(_TABLES, wanted).fetchall()
+        oids = [table.oid for table in tables]
+        rows, keys, types = (
+            _by_table(cursor.execute(query, (oids,))) for query in (_COLUMNS, _KEYS, _USER_TYPES)
+        )
+    return {
+        TableName(table.schema, table.name): _description(
+            table, rows.get(table.oid, []), keys.get(table.oid, []), types.get(table.oid, [])
+        )
+        for table in tables
+    }
+
+
+def _by_table(rows: Iterable[Any]) -> dict[int, list[Any]]:
+    found: dict[int, list[Any]] = {}
+    for row in rows:
+        found.setdefault(row.table, []).append(row)
+    return found
+
+
+def _description(
+    table: Any, rows: list[Any], keys: list[Any], types: list[Any]
+) -> TableDescription:
     names = {row.number: row.name for row in rows}
     primary = _key_of([key for key in keys if key.is_primary], names)
     identity = _key_of([key for key in keys if key.is_identity], names)
     return TableDescription(
-        name=name,
+        name=TableName(table.schema, table.name),
         oid=table.oid,
         kind=table.kind,
         replica_identity=table.replica_identity,

@@ -6,6 +6,7 @@ they mean is what `on_conflict` says; none of them is removed.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from psycopg import sql
 
 from penstock.errors import TargetTableUnfit
 from penstock.sinks.postgres.options import OnConflict
+from penstock.table import TableName
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,11 +23,16 @@ if TYPE_CHECKING:
 
     from penstock.sinks.copying import CopyOrder
     from penstock.sinks.postgres.plan import TablePlan
-    from penstock.table import TableName
 
     Cursor = psycopg.Cursor[Any]
 
 _log = logging.getLogger(__name__)
+
+
+def aside_name(owner: tuple[str, str], table: TableName) -> TableName:
+    """Where the rows of a table lie that cannot go into it directly."""
+    told = "/".join((*owner, *table))
+    return TableName("penstock", f"copy_{hashlib.sha256(told.encode()).hexdigest()[:24]}")
 
 
 def merge_aside(

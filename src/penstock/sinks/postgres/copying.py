@@ -7,7 +7,6 @@ the new ones, never a mixture and never none.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ from psycopg import sql
 from penstock.errors import PenstockError, Remedy, SinkError, TargetTableUnfit
 from penstock.failpoints import fault_point
 from penstock.sinks.copying import Arrived
-from penstock.sinks.postgres.aside import merge_aside
+from penstock.sinks.postgres.aside import aside_name, merge_aside
 from penstock.sinks.postgres.connect import (
     classify_target_error,
     connect_target,
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from penstock.sinks.copying import Copy, CopyOrder, ReadStructures
     from penstock.sinks.postgres.options import PostgresOptions
     from penstock.sinks.postgres.plan import TablePlan
+    from penstock.source.structure import TableStructure
 
     Connection = psycopg.Connection[Any]
 
@@ -76,6 +76,7 @@ UPDATE penstock.tables t SET state = 'catching_up', needs_copy = false, filled =
                = (t.pipeline, t.source, t.schema_name, t.table_name, t.copy_id))
 WHERE pipeline = %s AND source = %s AND schema_name = %s AND table_name = %s
   AND state = 'copying' AND copy_id = %s
+RETURNING rows_copied
 """
 # 5 s, 10 s, 20 s … up to 10 minutes.
 _FAIL = """
@@ -94,13 +95,21 @@ SELECT schema_name, table_name FROM penstock.tables
 WHERE pipeline = %s AND source = %s AND foreign_keys_due AND state = 'streaming'
 """
 _KEYS_DONE = """
-UPDATE penstock.tables SET foreign_keys_due = false, notes = concat_ws(E'\\n', notes, %s::text)
+UPDATE penstock.tables SET foreign_keys_due = false, changed_at = now(), notes = concat_ws(E'\\n', notes, %s::text)
 WHERE pipeline = %s AND source = %s AND schema_name = %s AND table_name = %s
 """
 _TYPES = """
 SELECT a.attname, a.atttypid::int FROM pg_attribute a
 WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped
 """
+
+# Smaller ones are planned well enough without statistics, and autovacuum gets round to them.
+_ANALYZED_ROWS = 10_000
+
+_NO_FOREIGN_KEYS = (
+    "foreign keys are not made: role {role} may not switch them off while it delivers"
+    " (GRANT SET ON PARAMETER session_replication_role TO {role})"
+)
 
 # Types below are Postgres's own: one number and one binary form on every server.
 _FIRST_USER_OID = 16384
@@ -116,12 +125,15 @@ class PostgresCopying:
         self._plans: dict[TableName, TablePlan] = {}
         self._has_objects = False
         self._has_claim = False
+        self._idle: list[Connection] = []  # connections that finish tables
         self._lock_key = f"penstock copy {' '.join(self._owner)}"
 
     def open(self) -> None:
         """Connect."""
         self.close()
         self._connection = connect_target(self._options.url, "penstock copies")
+        # Nothing here must outlive a crash of the target: the tables are begun again then.
+        self._connection.execute("SET synchronous_commit = off")
 
     def claim(self) -> bool:
         """An advisory lock, which ends with the connection."""
@@ -256,18 +268,24 @@ class PostgresCopying:
     def finish(self, order: CopyOrder, copy: Copy) -> None:
         """Key and indexes, or the merge of what lies aside; then the table may catch up."""
         fault_point("copy.before_finish")
-        # A connection of its own: several tables are finished at once, and an index takes its time.
-        connection = connect_target(self._options.url, "penstock copies")
+        # Several tables are finished at once, and an index takes its time.
+        connection = self._idle.pop() if self._idle else self._connect_to_finish()
         try:
-            set_replica_role(connection)
             self._finish(connection, order, copy)
+            self._idle.append(connection)
         except psycopg.Error as error:
+            connection.close()
             if is_about_table(error):
                 raise self._unfit(order.table, error) from None
             raise classify_target_error(error, self._options.url) from None
-        finally:
-            connection.close()
         fault_point("copy.after_finish")
+
+    def _connect_to_finish(self) -> Connection:
+        connection = connect_target(self._options.url, "penstock copies")
+        set_replica_role(connection)
+        # What is made before the table is recorded as whole is lost with that record, if at all.
+        connection.execute("SET synchronous_commit = off")
+        return connection
 
     def _finish(self, connection: Connection, order: CopyOrder, copy: Copy) -> None:
         table, plan = order.table, self._plans[order.table]
@@ -282,21 +300,25 @@ class PostgresCopying:
         notes: list[str] = []
         if made_by_us:
             add_key(connection, plan.target, order.structure)
-            if self._options.create_indexes:
+            if self._options.create_indexes and _has_more_than_key(order.structure):
                 columns = {column.name for column in plan.columns}
                 notes += add_indexes(connection, plan.target, order.structure, columns)
         for note in notes:
             _log.warning("%s: %s", table, note)
         with connection.transaction(), connection.cursor() as cursor:
+            cursor.execute("SET LOCAL synchronous_commit = on")
             if way == "aside":
                 conflict = None if is_filled else self._options.on_conflict
                 aside = aside_name(self._owner, table)
                 merge_aside(cursor, plan, aside, self._columns(order, plan), order, conflict)
             values = (str(copy.lsn), "\n".join(notes) or None, self._options.create_indexes)
             cursor.execute(_FINISH, (*values, *self._owner, *table, copy.copy_id))
+            count = cursor.fetchone()
             cursor.execute(_FORGET_RANGES, (*self._owner, *table))
-        set_sequences(connection, plan.target, order.structure)
-        connection.execute(sql.SQL("ANALYZE {}").format(sql.Identifier(*plan.target)))
+        if order.structure.sequences:
+            set_sequences(connection, plan.target, order.structure)
+        if count is not None and count[0] >= _ANALYZED_ROWS:
+            connection.execute(sql.SQL("ANALYZE {}").format(sql.Identifier(*plan.target)))
 
     def fail(self, table: TableName, error: PenstockError) -> None:
         """Record why; there is another attempt later."""
@@ -310,10 +332,15 @@ class PostgresCopying:
         if not due:
             return
         structures = read_structures(due)
+        # They would be checked in the middle of a batch, where they need not hold.
+        may_switch_off = set_replica_role(self._connected())
         for table in due:
             notes: list[str] = []
             try:
-                if table in structures:
+                if table in structures and not may_switch_off:
+                    if structures[table].foreign_keys:
+                        notes = [_NO_FOREIGN_KEYS.format(role=self._options.url.user)]
+                elif table in structures:
                     target = target_name(self._options, table)
                     notes = add_foreign_keys(
                         self._connected(),
@@ -330,6 +357,8 @@ class PostgresCopying:
     def close(self) -> None:
         """Let go of the target."""
         self._has_claim = False
+        while self._idle:
+            self._idle.pop().close()
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -363,7 +392,5 @@ class PostgresCopying:
             raise classify_target_error(error, self._options.url) from None
 
 
-def aside_name(owner: tuple[str, str], table: TableName) -> TableName:
-    """Where the rows of a table lie that cannot go into it directly."""
-    told = "/".join((*owner, *table))
-    return TableName("penstock", f"copy_{hashlib.sha256(told.encode()).hexdigest()[:24]}")
+def _has_more_than_key(structure: TableStructure) -> bool:
+    return bool(structure.indexes or structure.constraints or structure.identity_index)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+_FIRST_USER_OID = 16384  # types below are Postgres's own, and every server has them
 _LONGEST_NAME = 63  # bytes; Postgres cuts off the rest
 
 # Whether what has the name is a sequence that can be the column's: nobody's, and of its owner.
@@ -87,7 +88,8 @@ def create_table(
 def _declare(
     connection: Connection, column: ColumnDescription, sequence: TableName | None
 ) -> sql.Composed:
-    kind = column.type if _type_exists(connection, column.type) else "text"
+    is_built_in = column.type_oid < _FIRST_USER_OID
+    kind = column.type if is_built_in or _type_exists(connection, column.type) else "text"
     if kind != column.type:
         _log.warning(
             "type %s is not at the target; column %s becomes text", column.type, column.name

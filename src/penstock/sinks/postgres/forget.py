@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg import sql
 
+from penstock.sinks.postgres.aside import aside_name
 from penstock.sinks.postgres.connect import classify_target_error, connect_target
-from penstock.sinks.postgres.copying import aside_name
 from penstock.sinks.postgres.objects import has_objects, make_objects
 from penstock.sinks.postgres.stages import drop_orphans, stage_prefix
 from penstock.sinks.postgres.tables import TargetTables

@@ -82,6 +82,10 @@ class Planner:
         """Look the table up again before it is next used."""
         self._plans.pop(table, None)
 
+    def forget_all(self) -> None:
+        """Look all tables up again."""
+        self._plans.clear()
+
     def close(self) -> None:
         """Let go of the target and of all plans."""
         self._plans.clear()

@@ -70,6 +70,7 @@ class PostgresSink:
         self._progress = Progress(pipeline, source)
         self._tables = TargetTables(pipeline, source)
         self._planner = Planner(options, describe)
+        self._changed_at: Any = None
         self._unplanned: dict[int, dict[TableName, PenstockError]] = {}
         self._connection: psycopg.Connection[Any] | None = None
         self._stages = Stages()
@@ -141,8 +142,10 @@ class PostgresSink:
         """Know how tables stand; those that are to be copied again."""
         rows = self._tables.read(connection)
         apart = {row.table: row.apart for row in rows if row.apart is not None}
-        for table in {*apart, *self.apart} - ({*apart} & {*self.apart}):
-            self._planner.forget(table)  # what copied it may have made its table anew
+        changed_at = max((row.changed_at for row in rows), default=None)
+        if changed_at != self._changed_at:
+            self._planner.forget_all()  # who copies makes tables, indexes and foreign keys
+            self._changed_at = changed_at
         self.apart = apart
         self.flowing = {row.table for row in rows} - set(apart)
         self._planner.filled = {row.table for row in rows if row.is_filled}

@@ -17,7 +17,7 @@ from penstock.sinks.tables import COPYING, FAILED, PENDING, STREAMING, ApartTabl
 from penstock.table import TableName
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Mapping
 
     import psycopg
 
@@ -27,15 +27,13 @@ if TYPE_CHECKING:
 _READ = """
 SELECT schema_name, table_name, state, delivered_lsn::text, error, filled, needs_copy, request,
        ranges_total, rows_copied, bytes_copied, notes, changed_at, snapshot_at, copied_at,
-       extract(epoch FROM now() - snapshot_at)::float8 AS snapshot_seconds, done.*
-FROM penstock.tables t
-LEFT JOIN LATERAL (
-    SELECT count(*)::int AS ranges_done, coalesce(sum(r.rows), 0)::bigint AS rows_done,
-           coalesce(sum(r.bytes), 0)::bigint AS bytes_done
-    FROM penstock.ranges r
-    WHERE (r.pipeline, r.source, r.schema_name, r.table_name, r.copy_id)
-        = (t.pipeline, t.source, t.schema_name, t.table_name, t.copy_id)) done ON true
+       extract(epoch FROM now() - snapshot_at)::float8 AS snapshot_seconds, copy_id
+FROM penstock.tables
 WHERE pipeline = %s AND source = %s ORDER BY schema_name, table_name
+"""
+_ARRIVED = """
+SELECT schema_name, table_name, copy_id, count(*)::int, sum(rows)::bigint, sum(bytes)::bigint
+FROM penstock.ranges WHERE pipeline = %s AND source = %s GROUP BY 1, 2, 3
 """
 
 _IN_LIST = (
@@ -81,9 +79,20 @@ class TargetTables:
         self._owner = (pipeline, source)
 
     def read(self, connection: Connection) -> list[TableRow]:
-        """Every table that is known."""
+        """Every table that is known; what has arrived of copies under way is left out."""
         with connection.cursor(row_factory=namedtuple_row) as cursor:
-            return [_row(row) for row in cursor.execute(_READ, self._owner).fetchall()]
+            return [_row(row, {}) for row in cursor.execute(_READ, self._owner).fetchall()]
+
+    def read_with_ranges(self, connection: Connection) -> list[TableRow]:
+        """Every table that is known, with what has arrived."""
+        arrived = {
+            (schema, name, copy_id): (ranges, rows, size)
+            for schema, name, copy_id, ranges, rows, size in connection.execute(
+                _ARRIVED, self._owner
+            )
+        }
+        with connection.cursor(row_factory=namedtuple_row) as cursor:
+            return [_row(row, arrived) for row in cursor.execute(_READ, self._owner).fetchall()]
 
     def note_flowing(self, cursor: Cursor, tables: Iterable[TableName]) -> None:
         """List tables that have got their first rows from the stream."""
@@ -172,7 +181,9 @@ def requested(rows: Iterable[TableRow]) -> list[TableName]:
     return [row.table for row in rows if row.request == "resync" and row.state != COPYING]
 
 
-def _row(row: Any) -> TableRow:
+def _row(row: Any, arrived: Mapping[tuple[str, str, str], tuple[int, int, int]]) -> TableRow:
+    key = (row.schema_name, row.table_name, row.copy_id)
+    ranges_done, rows_done, bytes_done = arrived.get(key, (0, 0, 0))
     under_way = row.state in (PENDING, COPYING) or (row.state == FAILED and row.needs_copy)
     return TableRow(
         table=TableName(row.schema_name, row.table_name),
@@ -183,9 +194,9 @@ def _row(row: Any) -> TableRow:
         needs_copy=row.needs_copy,
         request=row.request,
         ranges_total=row.ranges_total,
-        ranges_done=row.ranges_done if under_way else row.ranges_total,
-        rows_copied=row.rows_done if under_way else row.rows_copied,
-        bytes_copied=row.bytes_done if under_way else row.bytes_copied,
+        ranges_done=ranges_done if under_way else row.ranges_total,
+        rows_copied=rows_done if under_way else row.rows_copied,
+        bytes_copied=bytes_done if under_way else row.bytes_copied,
         notes=row.notes,
         changed_at=row.changed_at,
         copied_at=row.copied_at,
