@@ -30,7 +30,7 @@ from penstock.source.connect import connect_source, role_of
 from penstock.source.description import describe_tables
 from penstock.source.exported import ExportedSnapshot
 from penstock.source.heaps import read_heaps
-from penstock.source.server import current_lsn, emit_mark
+from penstock.source.server import emit_mark
 from penstock.source.structure import read_structure
 from penstock.spark.jobs import cancel_tasks, run_tasks
 
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
     from pyspark import SparkContext
 
-    from penstock.lsn import Lsn
     from penstock.sinks.copying import Copying, RangeWriter
     from penstock.snapshot.ranges import PageRange
     from penstock.snapshot.task import TableFailure
@@ -123,7 +122,8 @@ class Round:
         Raises:
             PenstockError: the round could not begin, or cannot go on; what arrived stays.
         """
-        snapshot = ExportedSnapshot.take(self._dsn, self._stop, self._standby_lsn())
+        primary = None if self._source.snapshot.url is None else self._source.url
+        snapshot = ExportedSnapshot.take(self._dsn, self._stop, primary)
         # So that an idle source, too, soon has something after the snapshot's position.
         emit_mark(self._source.url, "copying")
         fault_point("copy.after_snapshot")
@@ -141,13 +141,6 @@ class Round:
         finally:
             snapshot.close()
         self._tell_end()
-
-    def _standby_lsn(self) -> Lsn | None:
-        """What a standby must have replayed: all that the primary had when the round began."""
-        if self._source.snapshot.url is None:
-            return None
-        with connect_source(self._source.url, "penstock copies") as connection:
-            return current_lsn(connection)
 
     def _prepare(self, copy: Copy) -> None:
         """Look at the tables, cut them into ranges, make room at the sink."""

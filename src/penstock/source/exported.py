@@ -13,12 +13,13 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 import psycopg
-from psycopg import pq, sql
+from psycopg import pq
 from psycopg.errors import error_from_result
 
 from penstock.errors import SourceError
 from penstock.lsn import Lsn
 from penstock.source.connect import classify_source_error, connect_source, source_errors
+from penstock.source.server import current_lsn
 
 if TYPE_CHECKING:
     import threading
@@ -50,19 +51,19 @@ class ExportedSnapshot:
         self._connection = connection
 
     @classmethod
-    def take(
-        cls, dsn: Dsn, stop: threading.Event, after_lsn: Lsn | None = None
-    ) -> ExportedSnapshot:
+    def take(cls, dsn: Dsn, stop: threading.Event, primary: Dsn | None = None) -> ExportedSnapshot:
         """Take one; waits for the transactions that are open now.
 
         Args:
             dsn: the primary, or a standby of it, which must be of version 16 or later.
-            after_lsn: for a standby: it must have replayed so much.
+            stop: ends the waiting.
+            primary: of the standby. All that it has committed by now is in the snapshot.
 
         Raises:
             SourceError: NoSlotLeft, for one; or told to stop.
         """
-        _wait_for_standby(dsn, after_lsn, stop)
+        if primary is not None:
+            _wait_for_standby(dsn, primary, stop)
         conninfo = dsn.for_values("penstock snapshot", replication="database")
         own = psycopg.conninfo.conninfo_to_dict(conninfo).get("options") or ""
         conninfo = psycopg.conninfo.make_conninfo(conninfo, options=f"{own} {_SETTINGS}")
@@ -73,7 +74,7 @@ class ExportedSnapshot:
             raise classify_source_error(error, dsn) from None
         try:
             command = f"CREATE_REPLICATION_SLOT {slot} TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT"
-            answer = _ask(connection.pgconn, command.encode(), dsn, stop)
+            answer = _ask(connection.pgconn, command.encode(), dsn, stop, primary)
         except psycopg.Error as error:
             connection.close()
             raise classify_source_error(error, dsn) from None
@@ -101,17 +102,28 @@ class ExportedSnapshot:
         self._connection.close()
 
 
-def _ask(pgconn: pq.abc.PGconn, command: bytes, dsn: Dsn, stop: threading.Event) -> pq.abc.PGresult:
+def _ask(
+    pgconn: pq.abc.PGconn,
+    command: bytes,
+    dsn: Dsn,
+    stop: threading.Event,
+    primary: Dsn | None,
+) -> pq.abc.PGresult:
     """Send a command and wait for its answer, as long as nobody says stop."""
     pgconn.send_query(command)
     pgconn.flush()
-    tell_at = time.monotonic() + _TELL_SECONDS
+    began = time.monotonic()
+    tell_at, nudge_at = began + _TELL_SECONDS, began
     while pgconn.is_busy():
-        if stop.wait(_POLL_SECONDS if time.monotonic() > tell_at - _TELL_SECONDS + 0.5 else 0.005):
+        now = time.monotonic()
+        if stop.wait(_POLL_SECONDS if now > began + 0.5 else 0.005):
             raise SourceError("told to stop while waiting for a snapshot", str(dsn), "nothing")
-        if time.monotonic() > tell_at:
+        if now > tell_at:
             tell_at += 6 * _TELL_SECONDS
-            _tell_waiting(dsn)
+            _tell_waiting(primary or dsn)
+        if primary is not None and now > nudge_at:
+            nudge_at = now + 1.0
+            _nudge(primary)
         pgconn.consume_input()
     result = pgconn.get_result()
     if result is None or result.status != pq.ExecStatus.TUPLES_OK:
@@ -130,21 +142,28 @@ def _tell_waiting(dsn: Dsn) -> None:
         )
 
 
-def _wait_for_standby(dsn: Dsn, lsn: Lsn | None, stop: threading.Event) -> None:
+def _nudge(primary: Dsn) -> None:
+    """A standby learns from the primary which transactions run, and an idle one does not tell."""
+    with connect_source(primary, "penstock snapshot") as connection:
+        try:
+            connection.execute("SELECT pg_log_standby_snapshot()")
+        except psycopg.errors.InsufficientPrivilege:
+            _log.debug("may not call pg_log_standby_snapshot(); a checkpoint will do the same")
+
+
+def _wait_for_standby(dsn: Dsn, primary: Dsn, stop: threading.Event) -> None:
     """A copy must show everything up to where its table was enrolled, wherever it is taken."""
-    if lsn is None:
-        return
+    with connect_source(primary, "penstock snapshot") as connection:
+        lsn = current_lsn(connection)
     with connect_source(dsn, "penstock snapshot") as connection, source_errors(connection):
-        if connection.info.server_version < _OLDEST_STANDBY_VERSION:
+        version = connection.info.server_version
+        if version < _OLDEST_STANDBY_VERSION:
             raise SourceError(
-                f"a standby of version {connection.info.server_version // 10000},"
-                " wanted 16 or later to copy from",
+                f"a standby of version {version // 10000}, wanted 16 or later to copy from",
                 str(dsn),
                 "leave source.snapshot.url out: the primary is copied from then",
             )
-        query = sql.SQL(
-            "SELECT coalesce(pg_last_wal_replay_lsn(), pg_current_wal_lsn()) >= {}::pg_lsn"
-        ).format(sql.Literal(str(lsn)))
-        while (row := connection.execute(query).fetchone()) is None or not row[0]:
+        query = "SELECT coalesce(pg_last_wal_replay_lsn(), pg_current_wal_lsn()) >= %s::pg_lsn"
+        while (row := connection.execute(query, (str(lsn),)).fetchone()) is None or not row[0]:
             if stop.wait(_POLL_SECONDS):
                 raise SourceError("told to stop while waiting for the standby", str(dsn), "nothing")
