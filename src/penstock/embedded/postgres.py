@@ -268,7 +268,7 @@ class EmbeddedPostgres:
             return False
         # After a crash the file of the one before may still be there.
         ours = self._server is not None and lines[:1] == [str(self._server.pid)]
-        return ours and len(lines) > 7 and lines[7].strip() == "ready"
+        return ours and len(lines) > 7 and lines[7].strip() in ("ready", "standby")
 
     def _made(self, part: Part | None) -> Part:
         if part is None:
