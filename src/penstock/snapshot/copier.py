@@ -57,6 +57,7 @@ class Copier:
         self._on_change = on_change
         self._keeps_claim = keeps_claim
         self._has_news = threading.Event()
+        self._told_of_another = False
         self._rounds: list[tuple[Round, threading.Thread]] = []
 
     @property
@@ -117,7 +118,8 @@ class Copier:
         self._rounds = [each for each in self._rounds if each[1].is_alive()]
         taken = {table for each, _ in self._rounds for table in each.tables}
         due = [table for table in self._copying.due() if table not in taken]
-        if not due or len(self._rounds) >= _MOST_ROUNDS or not self._copying.claim():
+        has_claim = self._claim() if due or self._keeps_claim else False
+        if not due or len(self._rounds) >= _MOST_ROUNDS or not has_claim:
             if not self._rounds:
                 self._copying.after_join(self._structures)
                 if not self._keeps_claim:
@@ -129,6 +131,13 @@ class Copier:
         )
         self._rounds.append((each, thread))
         thread.start()
+
+    def _claim(self) -> bool:
+        has_claim = self._copying.claim()
+        if not has_claim and not self._told_of_another:
+            _log.info("another process copies tables to %s, this one waits", self.name)
+        self._told_of_another = not has_claim
+        return has_claim
 
     def _run_round(self, each: Round) -> None:
         try:
