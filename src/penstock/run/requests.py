@@ -7,14 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import psycopg
-
 from penstock.errors import BadTableRule, TableMissing
+from penstock.pipeline import build_copying
 from penstock.run.status import read_status
-from penstock.sinks.postgres.connect import classify_target_error, connect_target
-from penstock.sinks.postgres.objects import has_objects, make_objects
-from penstock.sinks.postgres.options import PostgresOptions
-from penstock.sinks.postgres.tables import TargetTables
 from penstock.source.connect import connect_source
 from penstock.source.subscription import change_tables
 from penstock.table import TableName, TableRule
@@ -50,24 +45,21 @@ def remove_tables(pipeline: PipelineFile, names: Sequence[str]) -> list[TableNam
 
 
 def resync_tables(pipeline: PipelineFile, names: Sequence[str]) -> list[TableName]:
-    """Have tables copied again, at every Postgres sink.
+    """Have tables copied again, at every sink.
 
     Raises:
         TableMissing: one of them is not followed; then nothing has changed.
         SinkError: a sink cannot be reached.
     """
     tables = known_tables(pipeline, names)
-    rows = TargetTables(pipeline.name, pipeline.source_id)
-    for options in pipeline.sinks.values():
-        if not isinstance(options, PostgresOptions):
-            continue
-        try:
-            with connect_target(options.url, "penstock tables") as connection:
-                if has_objects(connection):
-                    make_objects(connection)
-                    rows.ask(connection, tables)
-        except psycopg.Error as error:
-            raise classify_target_error(error, options.url) from None
+    for name in pipeline.sinks:
+        copying = build_copying(pipeline, name)
+        if copying is not None:
+            copying.open()
+            try:
+                copying.ask(tables)
+            finally:
+                copying.close()
     return tables
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from penstock.errors import PenstockError
     from penstock.lsn import Lsn
@@ -139,6 +139,12 @@ class Copying(Protocol):
 
     def fail(self, table: TableName, error: PenstockError) -> None:
         """The copy failed; there will be another attempt."""
+
+    def ask(self, tables: Collection[TableName]) -> list[TableName]:
+        """Ask for tables to be copied again; those that are known there, and so will be.
+
+        From any process; who delivers finds the request, now or when it runs again.
+        """
 
     def after_join(self, read_structures: ReadStructures) -> None:
         """Do what waits until tables stream."""

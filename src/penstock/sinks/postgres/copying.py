@@ -16,6 +16,7 @@ from psycopg import sql
 from penstock.errors import PenstockError, Remedy, SinkError, TargetTableUnfit
 from penstock.failpoints import fault_point
 from penstock.sinks.copying import Arrived
+from penstock.sinks.postgres import copyrecords as records
 from penstock.sinks.postgres.aside import aside_name, merge_aside
 from penstock.sinks.postgres.connect import (
     classify_target_error,
@@ -24,17 +25,19 @@ from penstock.sinks.postgres.connect import (
     set_replica_role,
 )
 from penstock.sinks.postgres.copyin import PostgresRangeWriter
+from penstock.sinks.postgres.objects import has_objects, make_objects
 from penstock.sinks.postgres.sequences import set_sequences
 from penstock.sinks.postgres.structure import (
     add_foreign_keys,
     add_indexes,
     add_key,
 )
+from penstock.sinks.postgres.tables import TargetTables
 from penstock.sinks.postgres.target import find_table, plan_table, target_name
 from penstock.table import TableName
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from penstock.sinks.copying import Copy, CopyOrder, ReadStructures
     from penstock.sinks.postgres.options import PostgresOptions
@@ -45,59 +48,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_DUE = """
-SELECT schema_name, table_name FROM penstock.tables
-WHERE pipeline = %s AND source = %s AND needs_copy
-  AND (state IN ('pending', 'copying') OR (state = 'failed' AND coalesce(retry_at, now()) <= now()))
-ORDER BY schema_name, table_name
-"""
-# Waits for ranges that are still under way, of a process that was killed, say.
-_BEGIN = """
-UPDATE penstock.tables SET state = 'copying', copy_id = %s, error = NULL, ranges_total = %s,
-       snapshot_at = now(), changed_at = now()
-WHERE pipeline = %s AND source = %s AND schema_name = %s AND table_name = %s AND needs_copy
-RETURNING filled, copy_way, made_by_us
-"""
-_ROOM = """
-UPDATE penstock.tables SET copy_way = %s, made_by_us = %s
-WHERE pipeline = %s AND source = %s AND schema_name = %s AND table_name = %s
-"""
-_FORGET_RANGES = """
-DELETE FROM penstock.ranges
-WHERE pipeline = %s AND source = %s AND schema_name = %s AND table_name = %s
-"""
-_FINISH = """
-UPDATE penstock.tables t SET state = 'catching_up', needs_copy = false, filled = true, error = NULL,
-       delivered_lsn = %s::pg_lsn, attempts = 0, retry_at = NULL, copied_at = now(),
-       changed_at = now(), notes = %s, foreign_keys_due = made_by_us AND %s,
-       (rows_copied, bytes_copied) = (
-           SELECT coalesce(sum(rows), 0), coalesce(sum(bytes), 0) FROM penstock.ranges r
-           WHERE (r.pipeline, r.source, r.schema_name, r.table_name, r.copy_id)
-               = (t.pipeline, t.source, t.schema_name, t.table_name, t.copy_id))
-WHERE pipeline = %s AND source = %s AND schema_name = %s AND table_name = %s
-  AND state = 'copying' AND copy_id = %s
-RETURNING rows_copied
-"""
-# 5 s, 10 s, 20 s … up to 10 minutes.
-_FAIL = """
-UPDATE penstock.tables SET state = 'failed', error = %s, attempts = attempts + 1,
-       retry_at = now() + least(600, 5 * 2 ^ least(attempts, 10)) * interval '1 second',
-       changed_at = now()
-WHERE pipeline = %s AND source = %s AND schema_name = %s AND table_name = %s AND needs_copy
-"""
-_ARRIVED = """
-SELECT schema_name, table_name, array_agg(number), sum(rows)::bigint, sum(bytes)::bigint
-FROM penstock.ranges
-WHERE pipeline = %s AND source = %s AND copy_id = %s GROUP BY 1, 2
-"""
-_KEYS_DUE = """
-SELECT schema_name, table_name FROM penstock.tables
-WHERE pipeline = %s AND source = %s AND foreign_keys_due AND state = 'streaming'
-"""
-_KEYS_DONE = """
-UPDATE penstock.tables SET foreign_keys_due = false, changed_at = now(), notes = concat_ws(E'\\n', notes, %s::text)
-WHERE pipeline = %s AND source = %s AND schema_name = %s AND table_name = %s
-"""
 _TYPES = """
 SELECT a.attname, a.atttypid::int FROM pg_attribute a
 WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped
@@ -155,7 +105,7 @@ class PostgresCopying:
             self._has_objects = bool(self._execute(query, ())[0][0])
         if not self._has_objects:
             return []  # nobody has delivered anything yet
-        return [TableName(schema, name) for schema, name in self._execute(_DUE, self._owner)]
+        return [TableName(schema, name) for schema, name in self._execute(records.DUE, self._owner)]
 
     def begin(
         self, copy: Copy, orders: Sequence[CopyOrder]
@@ -182,7 +132,7 @@ class PostgresCopying:
     def _begin_table(self, copy: Copy, order: CopyOrder) -> PostgresRangeWriter | None:
         connection, table = self._connected(), order.table
         values = (copy.copy_id, order.range_count, *self._owner, *table)
-        row = connection.execute(_BEGIN, values).fetchone()
+        row = connection.execute(records.BEGIN, values).fetchone()
         if row is None:
             return None  # removed meanwhile
         is_filled, way, made_by_us = row
@@ -207,11 +157,11 @@ class PostgresCopying:
                 sql.SQL("SELECT NOT EXISTS (SELECT FROM {})").format(sql.Identifier(*target))
             ).fetchone()
             way = "direct" if is_empty == (True,) else "aside"
-        connection.execute(_FORGET_RANGES, (*self._owner, *table))
+        connection.execute(records.FORGET_RANGES, (*self._owner, *table))
         columns = self._columns(order, plan)
         if way == "aside":
             self._make_aside(table, plan, columns)
-        connection.execute(_ROOM, (way, made_by_us, *self._owner, *table))
+        connection.execute(records.ROOM, (way, made_by_us, *self._owner, *table))
         return PostgresRangeWriter(
             dsn=self._options.url,
             owner=self._owner,
@@ -259,7 +209,7 @@ class PostgresCopying:
 
     def arrived(self, copy: Copy) -> dict[TableName, Arrived]:
         """What penstock.ranges says."""
-        rows = self._execute(_ARRIVED, (*self._owner, copy.copy_id))
+        rows = self._execute(records.ARRIVED, (*self._owner, copy.copy_id))
         return {
             TableName(schema, name): Arrived(frozenset(numbers), row_count, byte_count)
             for schema, name, numbers, row_count, byte_count in rows
@@ -312,9 +262,9 @@ class PostgresCopying:
                 aside = aside_name(self._owner, table)
                 merge_aside(cursor, plan, aside, self._columns(order, plan), order, conflict)
             values = (str(copy.lsn), "\n".join(notes) or None, self._options.create_indexes)
-            cursor.execute(_FINISH, (*values, *self._owner, *table, copy.copy_id))
+            cursor.execute(records.FINISH, (*values, *self._owner, *table, copy.copy_id))
             count = cursor.fetchone()
-            cursor.execute(_FORGET_RANGES, (*self._owner, *table))
+            cursor.execute(records.FORGET_RANGES, (*self._owner, *table))
         if order.structure.sequences:
             set_sequences(connection, plan.target, order.structure)
         if count is not None and count[0] >= _ANALYZED_ROWS:
@@ -322,13 +272,25 @@ class PostgresCopying:
 
     def fail(self, table: TableName, error: PenstockError) -> None:
         """Record why; there is another attempt later."""
-        self._execute_only(_FAIL, (str(error), *self._owner, *table))
+        self._execute_only(records.FAIL, (str(error), *self._owner, *table))
+
+    def ask(self, tables: Collection[TableName]) -> list[TableName]:
+        """Write the request into penstock.tables."""
+        try:
+            if not has_objects(self._connected()):
+                return []  # nobody has delivered anything yet
+            make_objects(self._connected())
+            return TargetTables(*self._owner).ask(self._connected(), tables)
+        except psycopg.Error as error:
+            raise classify_target_error(error, self._options.url) from None
 
     def after_join(self, read_structures: ReadStructures) -> None:
         """Foreign keys hold once both tables stand at the same position."""
         if not self._has_objects:
             return
-        due = [TableName(schema, name) for schema, name in self._execute(_KEYS_DUE, self._owner)]
+        due = [
+            TableName(schema, name) for schema, name in self._execute(records.KEYS_DUE, self._owner)
+        ]
         if not due:
             return
         structures = read_structures(due)
@@ -352,7 +314,7 @@ class PostgresCopying:
                 raise classify_target_error(error, self._options.url) from None
             for note in notes:
                 _log.warning("%s: %s", table, note)
-            self._execute_only(_KEYS_DONE, ("\n".join(notes) or None, *self._owner, *table))
+            self._execute_only(records.KEYS_DONE, ("\n".join(notes) or None, *self._owner, *table))
 
     def close(self) -> None:
         """Let go of the target."""

@@ -1,0 +1,55 @@
+"""The statements by which a copy is recorded, in penstock.tables and penstock.ranges."""
+
+DUE = """
+SELECT schema_name, table_name FROM penstock.tables
+WHERE pipeline = %s AND source = %s AND needs_copy
+  AND (state IN ('pending', 'copying') OR (state = 'failed' AND coalesce(retry_at, now()) <= now()))
+ORDER BY schema_name, table_name
+"""
+# Waits for ranges that are still under way, of a process that was killed, say.
+BEGIN = """
+UPDATE penstock.tables SET state = 'copying', copy_id = %s, error = NULL, ranges_total = %s,
+       snapshot_at = now(), changed_at = now()
+WHERE pipeline = %s AND source = %s AND schema_name = %s AND table_name = %s AND needs_copy
+RETURNING filled, copy_way, made_by_us
+"""
+ROOM = """
+UPDATE penstock.tables SET copy_way = %s, made_by_us = %s
+WHERE pipeline = %s AND source = %s AND schema_name = %s AND table_name = %s
+"""
+FORGET_RANGES = """
+DELETE FROM penstock.ranges
+WHERE pipeline = %s AND source = %s AND schema_name = %s AND table_name = %s
+"""
+FINISH = """
+UPDATE penstock.tables t SET state = 'catching_up', needs_copy = false, filled = true, error = NULL,
+       delivered_lsn = %s::pg_lsn, attempts = 0, retry_at = NULL, copied_at = now(),
+       changed_at = now(), notes = %s, foreign_keys_due = made_by_us AND %s,
+       (rows_copied, bytes_copied) = (
+           SELECT coalesce(sum(rows), 0), coalesce(sum(bytes), 0) FROM penstock.ranges r
+           WHERE (r.pipeline, r.source, r.schema_name, r.table_name, r.copy_id)
+               = (t.pipeline, t.source, t.schema_name, t.table_name, t.copy_id))
+WHERE pipeline = %s AND source = %s AND schema_name = %s AND table_name = %s
+  AND state = 'copying' AND copy_id = %s
+RETURNING rows_copied
+"""
+# 5 s, 10 s, 20 s … up to 10 minutes.
+FAIL = """
+UPDATE penstock.tables SET state = 'failed', error = %s, attempts = attempts + 1,
+       retry_at = now() + least(600, 5 * 2 ^ least(attempts, 10)) * interval '1 second',
+       changed_at = now()
+WHERE pipeline = %s AND source = %s AND schema_name = %s AND table_name = %s AND needs_copy
+"""
+ARRIVED = """
+SELECT schema_name, table_name, array_agg(number), sum(rows)::bigint, sum(bytes)::bigint
+FROM penstock.ranges
+WHERE pipeline = %s AND source = %s AND copy_id = %s GROUP BY 1, 2
+"""
+KEYS_DUE = """
+SELECT schema_name, table_name FROM penstock.tables
+WHERE pipeline = %s AND source = %s AND foreign_keys_due AND state = 'streaming'
+"""
+KEYS_DONE = """
+UPDATE penstock.tables SET foreign_keys_due = false, changed_at = now(), notes = concat_ws(E'\\n', notes, %s::text)
+WHERE pipeline = %s AND source = %s AND schema_name = %s AND table_name = %s
+"""
