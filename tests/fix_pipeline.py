@@ -81,7 +81,7 @@ class RunningPipeline:
         jobs: list[Callable[[], None]] = [
             lambda: capture_here(self.file, started.subscription, started.start_lsn, self._stop),
             *(delivery.run for delivery in self.deliveries),
-            *(copier.run for copier in copiers if copier is not None),
+            *(copier.run for copier in copiers),
         ]
         self._threads = [threading.Thread(target=self._guard, args=(job,)) for job in jobs]
         for thread in self._threads:

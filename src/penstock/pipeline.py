@@ -19,9 +19,12 @@ from penstock.source.connect import connect_source
 from penstock.source.description import TableDescription, describe_table
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from penstock.config import PipelineFile
     from penstock.dsn import Dsn
     from penstock.sinks.copying import Copying
+    from penstock.sinks.eventcopying import EventCopying
     from penstock.sinks.sink import Sink
     from penstock.table import TableName
 
@@ -73,15 +76,37 @@ def _build_sink(pipeline: PipelineFile, name: str, describe: Describer) -> Sink:
         return FileSink(name, options, pipeline.name, pipeline.source_id)
     from penstock.sinks.stdout.sink import StdoutSink
 
-    position = pipeline.state / "sinks" / f"{name}.position.json"
+    position = _stdout_position(pipeline, name)
     return StdoutSink(name, options, pipeline.name, pipeline.source_id, position)
 
 
-def build_copying(pipeline: PipelineFile, name: str) -> Copying | None:
-    """What copies tables into a sink, unopened; None for a sink that cannot be copied into yet."""
+def _stdout_position(pipeline: PipelineFile, name: str) -> Path:
+    return pipeline.state / "sinks" / f"{name}.position.json"
+
+
+def build_copying(pipeline: PipelineFile, name: str) -> Copying:
+    """What copies tables into a sink, unopened."""
     options = pipeline.sinks[name]
     if isinstance(options, PostgresOptions):
         from penstock.sinks.postgres.copying import PostgresCopying
 
         return PostgresCopying(options, pipeline.name, pipeline.source_id)
-    return None
+    return build_event_copying(pipeline, name)
+
+
+def build_event_copying(pipeline: PipelineFile, name: str) -> EventCopying:
+    """The same of a sink of documents, which can also be asked to copy again."""
+    from penstock.sinks.eventcopying import EventCopying
+
+    options = pipeline.sinks[name]
+    if isinstance(options, FileOptions):
+        from penstock.sinks.file.sink import copies_of, position_of
+
+        position = position_of(options.path, pipeline.name, pipeline.source_id)
+        return EventCopying(position, copies_of(options.path), pipeline.source_id)
+    from penstock.sinks.positionfile import PositionFile
+    from penstock.sinks.stdout.sink import copies_of as copies_of_stdout
+
+    path = _stdout_position(pipeline, name)
+    position = PositionFile(path, pipeline.name, pipeline.source_id)
+    return EventCopying(position, copies_of_stdout(path), pipeline.source_id)

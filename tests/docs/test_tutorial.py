@@ -54,6 +54,8 @@ def test_every_command_of_the_tutorial_runs(tmp_path: Path):
         for line in path.read_text().splitlines()
     ]
     assert [(each["op"], each["key"]) for each in documents] == [
+        ("read", {"id": 1}),
+        ("read", {"id": 2}),
         ("delete", {"id": 1}),
         ("insert", {"id": 3}),
     ]

@@ -20,11 +20,9 @@ from fix_event_sinks import (
     wanted_rows,
 )
 from penstock.errors import (
-    PenstockError,
     PositionMissing,
     PositionTaken,
     Remedy,
-    RunError,
     SecondInstance,
     SinkError,
     SinkPrivilegeMissing,
@@ -32,7 +30,6 @@ from penstock.errors import (
 from penstock.sinks import durable
 from penstock.sinks.partfile import PartWriter
 from penstock.sinks.sink import Batch
-from penstock.table import TableName
 from penstock.testing import read_log
 
 
@@ -167,19 +164,3 @@ def test_interrupted_commit_changes_nothing(log, directory, sink_of):
     with pytest.raises(SinkError, match="called off"):
         sink.commit(batch, receipts)
     assert sink.open().delivered_lsn == START
-
-
-def test_no_table_goes_on_alone(sink_of):
-    sink = sink_of()
-    table = TableName("public", "orders")
-    batch = Batch(1, START, START + 8, 0, frozenset({table}))
-
-    assert sink.apart == {}
-    for call in (
-        lambda: sink.worker(batch, {table}),
-        lambda: sink.commit_table(table, batch, []),
-        lambda: sink.resume_table(table),
-        lambda: sink.restate_failure(table, PenstockError("why")),
-    ):
-        with pytest.raises(RunError):
-            call()

@@ -12,6 +12,8 @@
   and the server did not send again.
 - A truncate has neither key nor rows. One TRUNCATE of several tables gives one document for each, all
   with the same position.
+- A row that was copied has the op `read` and looks like an insert's, at the position of the snapshot.
+  Nobody knows which transaction wrote it: `xid` and `committed_at` are null.
 
 How values look: `jsonvalues`. Rows are grouped by the shape of their document, so that everything
 but the values is a constant, and Arrow joins constants and columns. Pure: no file, no clock.
@@ -51,7 +53,9 @@ from penstock.lsn import Lsn
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from penstock.changes.copyrows import CopiedRows
     from penstock.changes.decode import Piece
+    from penstock.changes.pgoutput import Relation
 
 _NO_BEFORE, _KEY_BEFORE, _FULL_BEFORE = range(3)
 _OPERATIONS = {INSERT: b"insert", UPDATE: b"update", DELETE: b"delete"}
@@ -82,6 +86,35 @@ def documents(pieces: Sequence[Piece], source: str) -> memoryview:
     if not lines:
         return memoryview(b"")
     return raw_bytes(_in_order(lines))
+
+
+def read_documents(
+    relation: Relation, rows: CopiedRows, commit_lsn: int, first_ordinal: int, source: str
+) -> memoryview:
+    """Copied rows as JSON lines, UTF-8, in their own order.
+
+    Args:
+        relation: the table as pgoutput describes it; its columns are those of the rows.
+        rows: the rows.
+        commit_lsn: of the snapshot they were read from.
+        first_ordinal: of the first row; the others are numbered on from there.
+        source: the name the documents carry.
+    """
+    if not len(rows):
+        return memoryview(b"")
+    tuples = _Tuples(relation.columns, rows.data, rows.cells)
+    everything = list(range(len(relation.columns)))
+    parts: list[Part] = [
+        b'{"op":"read","schema":%b,"table":%b,"commit_lsn":"%b","ordinal":'
+        % (*map(json_string, relation.table), str(Lsn(commit_lsn)).encode()),
+        digits(first_ordinal + np.arange(len(rows), dtype=np.int64)),
+        b',"xid":null,"committed_at":null,"source":' + json_string(source) + b',"key":',
+        *(tuples.objects(marked) if (marked := _key_places(relation)) else [b"null"]),
+        b',"before":null,"after":',
+        *tuples.objects(everything),
+        b',"unchanged":[]}\n',
+    ]
+    return raw_bytes(join(parts, len(rows)))
 
 
 def change_count(pieces: Sequence[Piece]) -> int:
@@ -219,7 +252,7 @@ class _Group:
             % (_OPERATIONS[self._operation], *map(json_string, relation.table)),
             *_position_parts(positions, source),
             b',"key":',
-            *self._key([] if relation.replica_identity == "f" else marked),
+            *self._key(_key_places(relation)),
             b',"before":',
             *before,
             b',"after":',
@@ -259,6 +292,13 @@ class _Group:
                 name = pa.scalar(json_string(column.name), pa.binary())
                 names.append((pa.repeat(name, len(self._changes)), cells.is_unchanged))
         return [comma_list(names)] if names else []
+
+
+def _key_places(relation: Relation) -> list[int]:
+    """Which columns tell a row; none where every one is marked, which is not a key."""
+    if relation.replica_identity == "f":
+        return []
+    return [place for place, column in enumerate(relation.columns) if column.in_identity]
 
 
 def _position_parts(positions: Positions, source: str) -> list[Part]:

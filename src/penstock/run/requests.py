@@ -54,12 +54,11 @@ def resync_tables(pipeline: PipelineFile, names: Sequence[str]) -> list[TableNam
     tables = known_tables(pipeline, names)
     for name in pipeline.sinks:
         copying = build_copying(pipeline, name)
-        if copying is not None:
-            copying.open()
-            try:
-                copying.ask(tables)
-            finally:
-                copying.close()
+        copying.open()
+        try:
+            copying.ask(tables)
+        finally:
+            copying.close()
     return tables
 
 

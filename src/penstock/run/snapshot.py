@@ -105,12 +105,11 @@ def run_worker(
     copiers: list[Copier] = []
     for name in pipeline.sinks:
         copying = build_copying(pipeline, name)
-        if copying is not None:
-            copier = Copier(
-                session.sparkContext, name, copying, pipeline.source, inner_stop, keeps_claim=True
-            )
-            copiers.append(copier)
-            threads.append(threading.Thread(target=guard, args=(copier,), daemon=True))
+        copier = Copier(
+            session.sparkContext, name, copying, pipeline.source, inner_stop, keeps_claim=True
+        )
+        copiers.append(copier)
+        threads.append(threading.Thread(target=guard, args=(copier,), daemon=True))
     try:
         for thread in threads:
             thread.start()

@@ -16,7 +16,7 @@ from penstock.changes.pgoutput import EPOCH_2000_UNIX_MICROSECONDS
 from penstock.errors import PenstockError
 from penstock.log.reader import LogReader
 from penstock.lsn import Lsn
-from penstock.pipeline import state_of
+from penstock.pipeline import build_event_copying, state_of
 from penstock.sinks.postgres.connect import classify_target_error, connect_target
 from penstock.sinks.postgres.options import PostgresOptions
 from penstock.sinks.postgres.progress import Progress
@@ -173,6 +173,8 @@ def _sink(
         status.error = report["error"]
     if isinstance(options, PostgresOptions):
         _ask_target(pipeline, options, status)
+    else:
+        _look_at_copies(pipeline, name, status)
     new = TableStatus("pending" if pipeline.source.snapshot.copies_first else "streaming")
     for table in state.read_report("tables").get("published", ()):
         status.tables.setdefault(table, new)
@@ -218,6 +220,23 @@ def _ask_target(pipeline: PipelineFile, options: PostgresOptions, status: SinkSt
         )
         for row in tables
     }
+
+
+def _look_at_copies(pipeline: PipelineFile, name: str, status: SinkStatus) -> None:
+    """What lies beside a sink of documents."""
+    copying = build_event_copying(pipeline, name)
+    try:
+        under_way, asked = copying.under_way(), copying.asked()
+    except PenstockError as error:
+        status.error = str(error)
+        return
+    for table, (arrived, range_count) in under_way.items():
+        entry = status.tables.setdefault(str(table), TableStatus("copying"))
+        entry.ranges_done, entry.ranges_total = len(arrived.ranges), range_count
+        entry.rows_copied, entry.bytes_copied = arrived.row_count, arrived.byte_count
+    for table in asked:
+        if str(table) in status.tables:
+            status.tables[str(table)].request = "resync"
 
 
 def _lag_seconds(

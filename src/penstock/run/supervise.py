@@ -110,11 +110,7 @@ def _deliver(
         )
         for sink in build_sinks(pipeline)
     ]
-    copiers = [
-        copier
-        for loop in loops
-        if (copier := build_copier(pipeline, loop, session.sparkContext, inner_stop)) is not None
-    ]
+    copiers = [build_copier(pipeline, loop, session.sparkContext, inner_stop) for loop in loops]
     threads = [*map(_LoopThread, loops), *map(_LoopThread, copiers)]
     try:
         for thread in threads:
@@ -137,11 +133,9 @@ def _deliver(
 
 def build_copier(
     pipeline: PipelineFile, loop: Delivery, context: SparkContext, stop: threading.Event
-) -> Copier | None:
+) -> Copier:
     """Who copies tables into the sink that a loop delivers to."""
     copying = build_copying(pipeline, loop.name)
-    if copying is None:
-        return None
     copier = Copier(context, loop.name, copying, pipeline.source, stop, loop.has_news_of_tables)
     loop.on_enrolled = copier.wake
     return copier

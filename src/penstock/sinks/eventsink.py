@@ -1,74 +1,260 @@
-"""What sinks of documents have in common: all tables go on together, none stops alone."""
+"""What sinks of documents have in common: the life of their tables, and how copies are published.
+
+A table is copied by others (`eventcopying`), into files beside the position. When they are all there,
+its documents are delivered from here, step by step, between batches; each step and how far it went are
+recorded together. Then the table catches up with the others, and flows with them. A document is
+refused by nobody, so no table stops alone.
+"""
 
 from __future__ import annotations
 
+import logging
 import threading
-from typing import TYPE_CHECKING, NoReturn
+import time
+from abc import ABC, abstractmethod
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from penstock.errors import PositionTaken, RunError, SinkError
+from penstock.errors import PenstockError, PositionTaken, SinkError
+from penstock.failpoints import fault_point
+from penstock.sinks.copies import COPIED
+from penstock.sinks.durable import cannot_use
+from penstock.sinks.partfile import line_end, read_span
+from penstock.sinks.positionfile import KeptPosition, KeptTable, Published
+from penstock.sinks.tables import (
+    CATCHING_UP,
+    COPYING,
+    FAILED,
+    PENDING,
+    REMOVED,
+    STREAMING,
+    ApartTable,
+    WantedTables,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from penstock.lsn import Lsn
-    from penstock.sinks.positionfile import KeptPosition
+    from penstock.sinks.copies import Copies, TableCopy
+    from penstock.sinks.positionfile import PositionFile
     from penstock.sinks.sink import Batch, Receipt
-    from penstock.sinks.tables import ApartTable
     from penstock.table import TableName
 
+_log = logging.getLogger(__name__)
 
-class EventSink:
+# How long documents of copies may keep the others waiting at a time.
+_PUBLISH_SECONDS = 2.0
+
+
+@dataclass
+class _Step:
+    """Documents of copies that are delivered at once, and how tables stand then."""
+
+    room: int  # in bytes; negative when the last line was long
+    spans: list[tuple[str, int, int]] = field(default_factory=list)
+    tables: dict[TableName, KeptTable] = field(default_factory=dict)
+    used_up: list[str] = field(default_factory=list)
+
+    def read(self) -> Iterator[bytes]:
+        """The documents, block by block."""
+        for span in self.spans:
+            yield from read_span(*span)
+
+
+class EventSink(ABC):
     """The part of the driver half that does not depend on where documents go.
 
     `_kept` mirrors the position that is stored; None while the sink is not open, and after a failure,
     so that nothing is done before `open` has looked again at what there is.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, directory: Path, position: PositionFile, copies: Copies) -> None:
         self.name = name
         self.change_count = 0
         self.flowing: set[TableName] = set()
         self.apart: dict[TableName, ApartTable] = {}
+        self._directory = directory
+        self._position = position
+        self._copies = copies
+        self._known_copies: dict[TableName, TableCopy] = {}
         self._kept: KeptPosition | None = None
         self._called_off = threading.Event()
 
+    def begin(self, identity: Mapping[str, str], lsn: Lsn) -> None:
+        """Store the first position."""
+        with self._or_forget():
+            self._record(KeptPosition(lsn, dict(identity)))
+
     def refresh_tables(self, lsn: Lsn) -> None:
-        """Nobody else changes how tables stand."""
-        del lsn
+        """See what was copied and what was asked for; deliver copies that are whole, for a while."""
+        self._require_open()
+        with self._or_forget():
+            self._take_requests(lsn)
+            self._known_copies = self._copies.read()
+            deadline = time.monotonic() + _PUBLISH_SECONDS
+            while self._publish(lsn) and time.monotonic() < deadline:
+                self._raise_if_called_off(lsn)
+        self._see_tables()
 
     def enrol(self, tables: Collection[TableName], lsn: Lsn) -> None:
-        """Tables flow from here on."""
-        del lsn
-        self.flowing |= set(tables)
+        """Note that tables wait for a copy. What is known of an earlier life is forgotten."""
+        self._set_tables({table: KeptTable.enrolled(lsn) for table in tables})
 
     def remove(self, tables: Collection[TableName]) -> None:
-        """Tables are followed no more."""
-        self.flowing -= set(tables)
+        """Note that tables are followed no more."""
+        self._set_tables({table: KeptTable(REMOVED) for table in tables})
+
+    def commit(self, batch: Batch, receipts: Sequence[Receipt]) -> None:
+        """Deliver the documents in the order of their tasks, and the position with them."""
+        kept = self._require_position(batch)
+        fault_point("deliver.after_job")
+        moved = replace(_counted(kept, receipts), delivered_lsn=batch.end_lsn)
+        with self._or_forget():
+            self._deliver(self._documents(receipts), moved)
+        fault_point("deliver.after_commit")
 
     def commit_apart(
         self, tables: Collection[TableName], batch: Batch, receipts: Sequence[Receipt]
     ) -> None:
-        """Never called: no table is apart."""
-        del batch, receipts
-        self._require_all(tables)
+        """Deliver the documents of tables that catch up, and their position with them."""
+        kept = self._require_open()
+        for table in tables:
+            known = kept.tables.get(table)
+            if known is None or (known.state, known.delivered_lsn) != (
+                CATCHING_UP,
+                batch.after_lsn,
+            ):
+                raise self._taken(f"{table} does not stand at {batch.after_lsn}")
+        moved = _counted(kept, receipts).with_tables(
+            {table: replace(kept.tables[table], delivered_lsn=batch.end_lsn) for table in tables}
+        )
+        fault_point("catch_up.before_commit")
+        with self._or_forget():
+            self._deliver(self._documents(receipts), moved)
+        self._see_tables()
 
     def join(self, tables: Collection[TableName]) -> None:
-        """Never called: no table is apart."""
-        self._require_all(tables)
+        """Let tables flow with the others."""
+        self._set_tables({table: KeptTable(STREAMING) for table in tables})
+        told = ", ".join(map(str, sorted(tables))) if len(tables) < 4 else f"{len(tables)} tables"
+        _log.info("caught up: %s", told)
 
     def interrupt(self) -> None:
         """Call off the commit that runs, between two blocks of bytes; its position does not move."""
         self._called_off.set()
 
-    def _refuse(self, table: TableName) -> NoReturn:
-        raise RunError(
-            f"{table} was to go on alone, but this sink delivers all tables together",
-            f"sink {self.name}",
+    @property
+    @abstractmethod
+    def _step_bytes(self) -> int:
+        """How many bytes of copied documents are to be delivered at once."""
+
+    @abstractmethod
+    def _deliver(self, documents: Iterable[bytes], kept: KeptPosition) -> None:
+        """Deliver documents and record the position that they lead to; may raise OSError."""
+
+    @abstractmethod
+    def _record(self, kept: KeptPosition) -> None:
+        """Record a position without documents; may raise OSError."""
+
+    @abstractmethod
+    def _blocks(self, content: Any) -> Iterable[bytes]:
+        """The documents that a receipt's content stands for."""
+
+    def _forget(self) -> None:
+        """Know nothing any more: what is stored is looked at again by `open`."""
+        self._kept = None
+
+    def _take_up(self, kept: KeptPosition) -> None:
+        """Go on from what `open` has found; may raise OSError."""
+        self._known_copies = self._copies.read()
+        self._kept = kept
+        self.change_count = kept.change_count
+        self._see_tables()
+
+    def _see_tables(self) -> None:
+        """Know how tables stand, by what is recorded and by what a copier says of those that wait."""
+        tables = self._require_open().tables
+        self.flowing = {name for name, table in tables.items() if table.state == STREAMING}
+        self.apart = {
+            name: _apart(table, self._known_copies.get(name))
+            for name, table in tables.items()
+            if table.state != STREAMING
+        }
+
+    def _set_tables(self, tables: Mapping[TableName, KeptTable]) -> None:
+        kept = self._require_open()
+        with self._or_forget():
+            self._record(kept.with_tables(tables))
+        self._see_tables()
+
+    def _take_requests(self, lsn: Lsn) -> None:
+        """Let tables begin again that a person wants copied again."""
+        kept = self._require_open()
+        for path, tables in self._copies.asked().items():
+            again = {table for table in tables if table in kept.tables}
+            again -= kept.in_state(REMOVED)
+            kept = kept.with_tables({table: KeptTable.enrolled(lsn) for table in again})
+            self._record(kept)
+            path.unlink()  # what is found twice is begun twice, which only costs time
+
+    def _publish(self, lsn: Lsn) -> bool:
+        """Deliver some documents of copies that are whole; whether there may be more."""
+        kept = self._require_open()
+        step = _Step(self._step_bytes)
+        for table in sorted(kept.in_state(PENDING)):
+            copy = self._known_copies.get(table)
+            if copy is None or copy.state != COPIED:
+                continue
+            if copy.enrolment != kept.tables[table].enrolment:
+                continue
+            if step.room <= 0:
+                break
+            self._add_copy(step, kept.tables[table], copy, lsn)
+        if not step.tables:
+            return False
+        self._deliver(step.read(), kept.with_tables(step.tables))
+        for path in step.used_up:
+            Path(path).unlink(missing_ok=True)
+        return True
+
+    def _add_copy(self, step: _Step, kept: KeptTable, copy: TableCopy, lsn: Lsn) -> None:
+        """As much of one table's copy as there is room for."""
+        at = kept.published
+        if at is None or at.copy_id != copy.copy_id:
+            at = Published(copy.copy_id)
+        parts = self._copies.parts(copy)
+        while at.number < copy.range_count and step.room > 0:
+            part = parts.get(at.number)
+            if part is None:
+                _log.warning("%s is copied again: what was copied of it is gone", copy.table)
+                step.tables[copy.table] = KeptTable.enrolled(lsn)
+                return
+            end = line_end(part.path, at.offset, part.size, step.room)
+            if end > at.offset:
+                step.spans.append((part.path, at.offset, end))
+                step.room -= end - at.offset
+            if end == part.size:
+                step.used_up.append(part.path)
+                at = replace(at, number=at.number + 1, offset=0)
+            else:
+                at = replace(at, offset=end)
+        is_whole = at.number == copy.range_count
+        step.tables[copy.table] = (
+            KeptTable(CATCHING_UP, copy.lsn) if is_whole else replace(kept, published=at)
         )
 
-    def _require_all(self, only: Collection[TableName] | None) -> None:
-        for table in only or ():
-            self._refuse(table)
+    def _documents(self, receipts: Sequence[Receipt]) -> Iterator[bytes]:
+        for receipt in sorted(receipts, key=lambda receipt: receipt.task):
+            yield from self._blocks(receipt.content)
+
+    def _wanted(self, batch: Batch, only: Collection[TableName] | None) -> WantedTables:
+        """Whose changes of a batch are taken."""
+        if only is not None:
+            return WantedTables(only=frozenset(only))
+        return WantedTables(batch.tables & set(self.apart))
 
     def _require_position(self, batch: Batch) -> KeptPosition:
         """The stored position, which is where the batch begins.
@@ -79,12 +265,15 @@ class EventSink:
         """
         kept = self._require_open()
         if kept.delivered_lsn != batch.after_lsn:
-            raise PositionTaken(
-                f"the position is {kept.delivered_lsn}, wanted {batch.after_lsn}",
-                f"sink {self.name}",
-                "stop the other penstock that delivers this pipeline, and start again",
-            )
+            raise self._taken(f"the position is {kept.delivered_lsn}, wanted {batch.after_lsn}")
         return kept
+
+    def _taken(self, what: str) -> PositionTaken:
+        return PositionTaken(
+            what,
+            f"sink {self.name}",
+            "stop the other penstock that delivers this pipeline, and start again",
+        )
 
     def _require_open(self) -> KeptPosition:
         if self._kept is None:
@@ -98,3 +287,31 @@ class EventSink:
                 f"sink {self.name}",
                 "nothing; it is delivered when penstock runs again",
             )
+
+    @contextmanager
+    def _or_forget(self) -> Iterator[None]:
+        """After a failure nothing in memory counts any more, and the error is a SinkError."""
+        try:
+            yield
+        except OSError as error:
+            self._forget()
+            raise cannot_use(error, self._directory) from None
+        except PenstockError:
+            self._forget()
+            raise
+
+
+def _counted(kept: KeptPosition, receipts: Sequence[Receipt]) -> KeptPosition:
+    count = sum(receipt.change_count for receipt in receipts)
+    return replace(kept, change_count=kept.change_count + count)
+
+
+def _apart(table: KeptTable, copy: TableCopy | None) -> ApartTable:
+    """What the delivering loop is to know of a table."""
+    if table.state != PENDING:
+        return ApartTable(table.state, table.delivered_lsn)
+    state, error = PENDING, ""
+    if copy is not None and copy.enrolment == table.enrolment:
+        state = FAILED if copy.state == FAILED else COPYING
+        error = copy.error
+    return ApartTable(state, table.delivered_lsn, error, needs_copy=True)

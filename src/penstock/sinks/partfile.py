@@ -1,10 +1,13 @@
 """Part files: what a task leaves on disk for the driver to pick up, where a receipt is too small.
 
-Not durable by themselves and not meant to be: a part that is lost is made again from the log.
+Those of a batch are not durable and not meant to be: a part that is lost is made again from the log.
+Those of a copy are: its snapshot is gone by the time that they are picked up.
 """
 
 from __future__ import annotations
 
+import errno
+import os
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,6 +69,27 @@ class PartWriter:
             raise cannot_use(error, self._path.parent) from None
         return Part(str(self._path), self._size)
 
+    def finish_as(self, name: str) -> None:
+        """Make what was written durable under a name of its own, be it nothing; all of it or none.
+
+        Raises:
+            SinkError: the file cannot be written; it is gone.
+        """
+        try:
+            if self._file is None:
+                self._file = self._path.open("xb", buffering=0)
+            os.fsync(self._file.fileno())
+            self._file.close()
+            self._path.rename(self._path.with_name(name))
+        except OSError as error:
+            self.discard()
+            raise cannot_use(error, self._path.parent) from None
+
+    @property
+    def size(self) -> int:
+        """How much was written."""
+        return self._size
+
     def discard(self) -> None:
         """Leave nothing behind."""
         if self._file is not None:
@@ -96,6 +120,42 @@ def read_part(part: Part) -> Iterator[bytes]:
             "choose a directory that the driver and all executors share",
         )
     path.unlink(missing_ok=True)
+
+
+def line_end(path: str, offset: int, size: int, most_bytes: int) -> int:
+    """Where to end so that lines stay whole: the first end of a line from so many bytes on.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    at = offset + most_bytes - 1
+    if at >= size:
+        return size
+    with Path(path).open("rb", buffering=0) as file:
+        file.seek(at)
+        while block := file.read(_BLOCK_BYTES):
+            found = block.find(b"\n")
+            if found >= 0:
+                return at + found + 1
+            at += len(block)
+    return size
+
+
+def read_span(path: str, begin: int, end: int) -> Iterator[bytes]:
+    """Some of a file's bytes, block by block.
+
+    Raises:
+        OSError: they cannot be read, or are not there.
+    """
+    with Path(path).open("rb", buffering=0) as file:
+        file.seek(begin)
+        left = end - begin
+        while left:
+            block = file.read(min(_BLOCK_BYTES, left))
+            if not block:
+                raise OSError(errno.EIO, "a file of documents is shorter than it was", path)
+            left -= len(block)
+            yield block
 
 
 def remove_parts(directory: Path, prefix: str) -> None:

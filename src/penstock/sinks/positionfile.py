@@ -1,20 +1,56 @@
-"""A sink's position in a file, for destinations that cannot hold one beside the data."""
+"""A sink's position and its tables in a file, for destinations that cannot hold them beside the data.
+
+One writer, the delivering loop; a copier reads what waits for it.
+"""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+import uuid
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import PositionMissing, SinkPrivilegeMissing
-from penstock.lsn import Lsn
+from penstock.lsn import ZERO, Lsn
 from penstock.sinks.durable import replace_file
 from penstock.sinks.sink import StoredPosition
+from penstock.sinks.tables import CATCHING_UP, PENDING, REMOVED, STREAMING
+from penstock.table import TableName
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 _FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Published:
+    """How far the documents of a copy are delivered: where in which range to go on."""
+
+    copy_id: str
+    number: int = 0
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class KeptTable:
+    """How a table stands: pending, catching_up, streaming or removed.
+
+    What a copier does with a table that is pending, it writes down itself. `enrolment` is made anew
+    whenever the table begins again, so that a copy which was begun before is not taken for the one
+    that is wanted.
+    """
+
+    state: str
+    delivered_lsn: Lsn = ZERO
+    enrolment: str = ""
+    published: Published | None = None
+
+    @classmethod
+    def enrolled(cls, lsn: Lsn) -> KeptTable:
+        """A table that is to be copied from now on."""
+        return cls(PENDING, lsn, uuid.uuid4().hex)
 
 
 @dataclass(frozen=True)
@@ -25,6 +61,15 @@ class KeptPosition:
     identity: dict[str, str]
     change_count: int = 0
     extra: dict[str, Any] = field(default_factory=dict)
+    tables: Mapping[TableName, KeptTable] = field(default_factory=dict)
+
+    def with_tables(self, tables: Mapping[TableName, KeptTable]) -> KeptPosition:
+        """The same, but for how these tables stand."""
+        return replace(self, tables={**self.tables, **tables})
+
+    def in_state(self, state: str) -> set[TableName]:
+        """Tables that stand so."""
+        return {name for name, table in self.tables.items() if table.state == state}
 
     @property
     def stored(self) -> StoredPosition:
@@ -59,6 +104,7 @@ class PositionFile:
                 {str(key): str(value) for key, value in content["identity"].items()},
                 int(content["change_count"]),
                 dict(content["extra"]),
+                _read_tables(content.get("tables", {})),
             )
         except (ValueError, KeyError, TypeError, AttributeError):
             raise self.damaged() from None
@@ -93,5 +139,40 @@ class PositionFile:
             "identity": kept.identity,
             "change_count": kept.change_count,
             "extra": kept.extra,
+            "tables": _write_tables(kept),
         }
         replace_file(self.path, json.dumps(content).encode())
+
+
+def _write_tables(kept: KeptPosition) -> dict[str, Any]:
+    """Those that stream by name alone: there may be thousands, and they are written with every batch."""
+    return {
+        "streaming": sorted(kept.in_state(STREAMING)),
+        "apart": [
+            {
+                "schema": name.schema,
+                "name": name.name,
+                "state": table.state,
+                "delivered_lsn": str(table.delivered_lsn),
+                "enrolment": table.enrolment,
+                "published": asdict(table.published) if table.published else None,
+            }
+            for name, table in kept.tables.items()
+            if table.state != STREAMING
+        ],
+    }
+
+
+def _read_tables(content: dict[str, Any]) -> dict[TableName, KeptTable]:
+    """What was written; nothing of a file that an earlier version wrote, which knew no tables."""
+    tables = {TableName(*name): KeptTable(STREAMING) for name in content.get("streaming", ())}
+    for entry in content.get("apart", ()):
+        if entry["state"] not in (PENDING, CATCHING_UP, REMOVED):
+            raise ValueError(entry["state"])
+        tables[TableName(entry["schema"], entry["name"])] = KeptTable(
+            entry["state"],
+            Lsn.parse(entry["delivered_lsn"]),
+            entry["enrolment"],
+            Published(**entry["published"]) if entry["published"] else None,
+        )
+    return tables

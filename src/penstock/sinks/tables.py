@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from penstock.lsn import Lsn
+    from penstock.table import TableName
 
 PENDING = "pending"
 COPYING = "copying"
@@ -52,3 +53,17 @@ class ApartTable:
     def keeps_log(self) -> bool:
         """Whether what lies in the log after its position is still wanted."""
         return self.state != REMOVED
+
+
+@dataclass(frozen=True)
+class WantedTables:
+    """Whose changes a worker takes: all but some, or some alone. Travels to the executors."""
+
+    passed_over: frozenset[TableName] = frozenset()
+    only: frozenset[TableName] | None = None
+
+    def __contains__(self, table: TableName) -> bool:
+        return table not in self.passed_over if self.only is None else table in self.only
+
+
+ALL_TABLES = WantedTables()

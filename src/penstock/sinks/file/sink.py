@@ -3,13 +3,18 @@
 In the sink's directory:
 
     changes-<after_lsn>-<end_lsn>.jsonl   finished: everything after one position, up to the other
-    .changes-<after_lsn>.open             grows with every batch
-    .position.json                        delivered_lsn, and how long the growing file is
+    changes-<lsn>-<lsn>-<n>.jsonl         finished while the position stood still: of copied tables
+    .changes-<after_lsn>-<n>.open         grows with every batch
+    .position.json                        delivered_lsn, tables, and how long the growing file is
     .part-…                               what tasks have left for the driver
+    .copies                               what a copier has left for the driver (`sinks/copies.py`)
     .lock                                 held by the one process that delivers here
 
-The position file is the truth. A batch is appended and synced, then the position is recorded, as one
-file replaced whole; what lies behind the recorded length was never delivered and is cut off on `open`.
+Names sort in the order in which files were written.
+
+The position file is the truth. Documents of a batch, or of a copy, are appended and synced, then
+the position is recorded, as one file replaced whole; what lies behind the recorded length was never
+delivered and is cut off on `open`.
 A file is finished in the same way: first the position file says what it becomes, then it is renamed, and
 `open` renames what a crash left unrenamed. So nothing is lost and nothing doubled, wherever it stops.
 """
@@ -18,16 +23,16 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import time
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.errors import PenstockError, PositionMissing, SinkPrivilegeMissing
 from penstock.failpoints import fault_point
+from penstock.sinks.copies import Copies
 from penstock.sinks.durable import (
     LOCK_NAME,
-    cannot_use,
     claim_directory,
     make_directory,
     sync_directory,
@@ -36,22 +41,24 @@ from penstock.sinks.durable import (
 from penstock.sinks.eventsink import EventSink
 from penstock.sinks.file.worker import PART_PREFIX, FileWorker
 from penstock.sinks.partfile import read_part, remove_parts
-from penstock.sinks.positionfile import KeptPosition, PositionFile
+from penstock.sinks.positionfile import PositionFile
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable
     from pathlib import Path
 
     from penstock.lsn import Lsn
     from penstock.sinks.file.options import FileOptions
-    from penstock.sinks.partfile import Part
-    from penstock.sinks.sink import Batch, Receipt, StoredPosition
+    from penstock.sinks.positionfile import KeptPosition
+    from penstock.sinks.sink import Batch, StoredPosition
     from penstock.table import TableName
 
 _log = logging.getLogger(__name__)
 
-_POSITION = ".position.json"
 _OPEN_PREFIX, _OPEN_SUFFIX = ".changes-", ".open"
+
+# Of copied documents, whatever `rotate_bytes` says: a batch may be waiting.
+_MOST_STEP_BYTES = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -63,6 +70,17 @@ class GrowingFile:
     began_at: float  # this machine's clock, seconds since 1970: age outlives the process
     length: int = 0
     becomes: str | None = None
+    number: int = 0  # counts all files of the sink, also those that are finished and taken away
+
+
+def position_of(directory: Path, pipeline: str, source: str) -> PositionFile:
+    """The position of a sink in that directory."""
+    return PositionFile(directory / ".position.json", pipeline, source)
+
+
+def copies_of(directory: Path) -> Copies:
+    """Where copies wait to be delivered into that directory."""
+    return Copies(directory / ".copies")
 
 
 class FileSink(EventSink):
@@ -71,13 +89,13 @@ class FileSink(EventSink):
     batch_bytes = 16 * 1024 * 1024
 
     def __init__(self, name: str, options: FileOptions, pipeline: str, source: str) -> None:
-        super().__init__(name)
+        position = position_of(options.path, pipeline, source)
+        super().__init__(name, options.path, position, copies_of(options.path))
         self._options = options
-        self._directory: Path = options.path
-        self._position = PositionFile(self._directory / _POSITION, pipeline, source)
         self._source = source
         self._lock: int | None = None
         self._file: GrowingFile | None = None
+        self._last_number = 0
         self._fd: int | None = None
 
     def open(self) -> StoredPosition | None:
@@ -96,39 +114,12 @@ class FileSink(EventSink):
             self._remove_strays(file)
             if file is not None:
                 self._recover(file)
-        self._kept = kept
-        self.change_count = kept.change_count
+            self._take_up(kept)
         return kept.stored
-
-    def begin(self, identity: Mapping[str, str], lsn: Lsn) -> None:
-        """Store the first position."""
-        with self._or_forget():
-            self._record(None, KeptPosition(lsn, dict(identity)))
 
     def worker(self, batch: Batch, only: Collection[TableName] | None = None) -> FileWorker:
         """The executor half."""
-        del batch
-        self._require_all(only)
-        return FileWorker(str(self._directory), self._source)
-
-    def commit(self, batch: Batch, receipts: Sequence[Receipt]) -> None:
-        """Append the parts in the order of their tasks, record the position, finish a full file."""
-        kept = self._require_position(batch)
-        fault_point("deliver.after_job")
-        in_order = sorted(receipts, key=lambda receipt: receipt.task)
-        moved = replace(
-            kept,
-            delivered_lsn=batch.end_lsn,
-            change_count=kept.change_count + sum(receipt.change_count for receipt in receipts),
-        )
-        with self._or_forget():
-            file = self._append(batch, [receipt.content for receipt in in_order if receipt.content])
-            fault_point("file.after_append")
-            if file is not None and self._is_due(file):
-                self._finish(file, moved)
-            else:
-                self._record(file, moved)
-        fault_point("deliver.after_commit")
+        return FileWorker(str(self._directory), self._source, self._wanted(batch, only))
 
     def idle(self) -> None:
         """Finish a file that has become old enough."""
@@ -162,29 +153,49 @@ class FileSink(EventSink):
         self.close()
         for path in (self._position.path, self._directory / LOCK_NAME):
             path.unlink(missing_ok=True)
+        shutil.rmtree(self._copies.path, ignore_errors=True)
         return [f"position in {self._directory}"]
 
-    def _append(self, batch: Batch, parts: Sequence[Part]) -> GrowingFile | None:
-        if not parts:
-            return self._file
-        file = self._file or self._begin_file(batch)
-        assert self._fd is not None
-        length = file.length
-        for part in parts:
-            for block in read_part(part):
-                self._raise_if_called_off(batch.end_lsn)
-                write_all(self._fd, block)
-                length += len(block)
-        os.fdatasync(self._fd)
-        return replace(file, length=length)
+    @property
+    def _step_bytes(self) -> int:
+        length = self._file.length if self._file is not None else 0
+        return min(max(1, self._options.rotate_bytes - length), _MOST_STEP_BYTES)
 
-    def _begin_file(self, batch: Batch) -> GrowingFile:
-        # Named by where it begins: never the name of a file that waits to be renamed.
-        name = f"{_OPEN_PREFIX}{batch.after_lsn:016X}{_OPEN_SUFFIX}"
+    def _deliver(self, documents: Iterable[bytes], kept: KeptPosition) -> None:
+        """Append the documents, record the position, finish a full file."""
+        file = self._append(documents, kept.delivered_lsn)
+        fault_point("file.after_append")
+        if file is not None and self._is_due(file):
+            self._finish(file, kept)
+        else:
+            self._write(file, kept)
+
+    def _blocks(self, content: Any) -> Iterable[bytes]:
+        return read_part(content) if content is not None else ()
+
+    def _append(self, documents: Iterable[bytes], end_lsn: Lsn) -> GrowingFile | None:
+        file, length = self._file, 0
+        for block in documents:
+            self._raise_if_called_off(end_lsn)
+            file = file or self._begin_file()
+            assert self._fd is not None
+            write_all(self._fd, block)
+            length += len(block)
+        if file is None or not length:
+            return file
+        assert self._fd is not None
+        os.fdatasync(self._fd)
+        return replace(file, length=file.length + length)
+
+    def _begin_file(self) -> GrowingFile:
+        after_lsn = self._require_open().delivered_lsn
+        # Numbered: never the name of a file that waits to be renamed, though both begin at one position.
+        number = self._last_number + 1
+        name = f"{_OPEN_PREFIX}{after_lsn:016X}-{number:08d}{_OPEN_SUFFIX}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
         self._fd = os.open(self._directory / name, flags, 0o666)
         sync_directory(self._directory)
-        return GrowingFile(name, int(batch.after_lsn), time.time())
+        return GrowingFile(name, int(after_lsn), time.time(), number=number)
 
     def _is_due(self, file: GrowingFile) -> bool:
         age = time.time() - file.began_at
@@ -192,17 +203,24 @@ class FileSink(EventSink):
         is_old = age >= self._options.rotate_seconds or age < 0
         return is_old or file.length >= self._options.rotate_bytes
 
-    def _record(self, file: GrowingFile | None, kept: KeptPosition) -> None:
-        kept = replace(kept, extra={"file": asdict(file) if file is not None else None})
+    def _record(self, kept: KeptPosition) -> None:
+        self._write(self._file, kept)
+
+    def _write(self, file: GrowingFile | None, kept: KeptPosition) -> None:
+        number = self._last_number if file is None else file.number
+        told = asdict(file) if file is not None else None
+        kept = replace(kept, extra={"file": told, "last_number": number})
         self._position.write(kept)
-        self._kept, self._file = kept, file
+        self._kept, self._file, self._last_number = kept, file, number
         self.change_count = kept.change_count
 
     def _finish(self, file: GrowingFile, kept: KeptPosition) -> None:
         """Record what the file becomes, and the position with it; then rename."""
-        becomes = f"changes-{file.begins_after:016X}-{kept.delivered_lsn:016X}.jsonl"
-        finished = replace(file, becomes=becomes)
-        self._record(finished, kept)
+        becomes = f"changes-{file.begins_after:016X}-{kept.delivered_lsn:016X}"
+        if kept.delivered_lsn == file.begins_after:
+            becomes += f"-{file.number:08d}"
+        finished = replace(file, becomes=f"{becomes}.jsonl")
+        self._write(finished, kept)
         fault_point("file.after_position")
         self._rename(finished)
 
@@ -223,8 +241,9 @@ class FileSink(EventSink):
 
     def _file_of(self, kept: KeptPosition) -> GrowingFile | None:
         try:
+            self._last_number = int(kept.extra.get("last_number", 0))
             return GrowingFile(**kept.extra["file"]) if kept.extra["file"] else None
-        except (KeyError, TypeError):
+        except (KeyError, TypeError, ValueError):
             raise self._position.damaged() from None
 
     def _recover(self, file: GrowingFile) -> None:
@@ -260,19 +279,6 @@ class FileSink(EventSink):
             os.close(self._fd)
             self._fd = None
 
-    @contextmanager
-    def _or_forget(self) -> Iterator[None]:
-        """After a failure nothing in memory counts any more, and the error is a SinkError."""
-        try:
-            yield
-        except OSError as error:
-            self._forget()
-            raise cannot_use(error, self._directory) from None
-        except PenstockError:
-            self._forget()
-            raise
-
     def _forget(self) -> None:
-        """Know nothing any more: what is on disk is looked at again by `open`."""
-        self._kept = None
+        super()._forget()
         self._close_file()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from penstock.changes.documents import change_count, documents
 from penstock.sinks.partfile import PartWriter
 from penstock.sinks.sink import Receipt
+from penstock.sinks.tables import ALL_TABLES, WantedTables
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,6 +24,7 @@ class FileWorker:
 
     directory: str
     source: str
+    tables: WantedTables = ALL_TABLES
 
     def begin(self, task: int) -> FileTask:
         """Start the work of one task."""
@@ -34,6 +36,7 @@ class FileTask:
 
     def __init__(self, worker: FileWorker, task: int) -> None:
         self._source = worker.source
+        self._tables = worker.tables
         self._part = PartWriter(worker.directory, f"{PART_PREFIX}{task}-")
         self._receipt = Receipt(task)
 
@@ -43,8 +46,9 @@ class FileTask:
         Raises:
             SinkError: the directory takes no more bytes.
         """
-        self._part.write(documents(pieces, self._source))
-        self._receipt.change_count += change_count(pieces)
+        wanted = [piece for piece in pieces if piece.relation.table in self._tables]
+        self._part.write(documents(wanted, self._source))
+        self._receipt.change_count += change_count(wanted)
 
     def finish(self) -> Receipt:
         """Everything taken is in the part file."""

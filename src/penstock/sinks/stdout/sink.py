@@ -1,8 +1,8 @@
 """The driver half: documents to standard output, then the position to a file.
 
 Standard output cannot hold a position, and what was written cannot be taken back: after a crash
-between the two, the documents of one batch come a second time. Each has (commit_lsn, ordinal) to know
-it by.
+between the two, the documents of one batch, or some of a copy, come a second time. Each has
+(commit_lsn, ordinal) to know it by, within its table.
 """
 
 from __future__ import annotations
@@ -10,25 +10,24 @@ from __future__ import annotations
 import os
 import select
 import sys
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.errors import ReaderGone
-from penstock.failpoints import fault_point
-from penstock.sinks.durable import cannot_use, make_directory
+from penstock.sinks.copies import Copies
+from penstock.sinks.durable import make_directory
 from penstock.sinks.eventsink import EventSink
 from penstock.sinks.partfile import read_part, remove_parts
-from penstock.sinks.positionfile import KeptPosition, PositionFile
+from penstock.sinks.positionfile import PositionFile
 from penstock.sinks.stdout.worker import PART_PREFIX, StdoutWorker
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable
     from pathlib import Path
 
     from penstock.lsn import Lsn
-    from penstock.sinks.sink import Batch, Receipt, StoredPosition
+    from penstock.sinks.positionfile import KeptPosition
+    from penstock.sinks.sink import Batch, StoredPosition
     from penstock.sinks.stdout.options import StdoutOptions
-    from penstock.sinks.stdout.worker import Printed
     from penstock.table import TableName
 
 # A pipe that can be written at all takes this much without blocking (PIPE_BUF), so that a reader who
@@ -52,70 +51,56 @@ class StdoutSink(EventSink):
         *,
         descriptor: int = 1,
     ) -> None:
-        super().__init__(name)
         del options  # nothing to say but the kind
-        self._position = PositionFile(position_path, pipeline, source)
-        self._directory = position_path.parent
+        directory = position_path.parent
+        position = PositionFile(position_path, pipeline, source)
+        super().__init__(name, directory, position, copies_of(position_path))
         self._source = source
         self._descriptor = descriptor
 
     def open(self) -> StoredPosition | None:
         """Read the position."""
-        self._kept = None
+        self._forget()
         self._called_off.clear()
-        try:
+        with self._or_forget():
             make_directory(self._directory)
             remove_parts(self._directory, f"{PART_PREFIX}{self.name}-")
-            self._kept = self._position.read()
-        except OSError as error:
-            raise cannot_use(error, self._directory) from None
-        if self._kept is None:
-            return None
-        self.change_count = self._kept.change_count
-        return self._kept.stored
-
-    def begin(self, identity: Mapping[str, str], lsn: Lsn) -> None:
-        """Store the first position."""
-        self._record(KeptPosition(lsn, dict(identity)))
+            kept = self._position.read()
+            if kept is None:
+                return None
+            self._take_up(kept)
+        return kept.stored
 
     def worker(self, batch: Batch, only: Collection[TableName] | None = None) -> StdoutWorker:
         """The executor half."""
-        del batch
-        self._require_all(only)
-        return StdoutWorker(str(self._directory), self.name, self._source)
-
-    def commit(self, batch: Batch, receipts: Sequence[Receipt]) -> None:
-        """Print the documents in the order of their tasks, then record the position.
-
-        Raises:
-            ReaderGone: nobody reads any more.
-        """
-        kept = self._require_position(batch)
-        fault_point("deliver.after_job")
-        self._kept = None  # until all is well: only `open` knows better
-        try:
-            for receipt in sorted(receipts, key=lambda receipt: receipt.task):
-                for block in _blocks(receipt.content):
-                    self._print(block, batch)
-        except OSError as error:
-            raise cannot_use(error, self._directory) from None
-        moved = replace(
-            kept,
-            delivered_lsn=batch.end_lsn,
-            change_count=kept.change_count + sum(receipt.change_count for receipt in receipts),
-        )
-        self._record(moved)
-        self.change_count = moved.change_count
-        fault_point("deliver.after_commit")
+        wanted = self._wanted(batch, only)
+        return StdoutWorker(str(self._directory), self.name, self._source, wanted)
 
     def idle(self) -> None:
         """Nothing to do: what is printed is printed."""
 
     def close(self) -> None:
         """Nothing to let go of."""
-        self._kept = None
+        self._forget()
 
-    def _print(self, block: bytes, batch: Batch) -> None:
+    @property
+    def _step_bytes(self) -> int:
+        return self.batch_bytes
+
+    def _deliver(self, documents: Iterable[bytes], kept: KeptPosition) -> None:
+        """Print, then record.
+
+        Raises:
+            ReaderGone: nobody reads any more.
+        """
+        for block in documents:
+            self._print(block, kept.delivered_lsn)
+        self._record(kept)
+
+    def _blocks(self, content: Any) -> Iterable[bytes]:
+        return read_part(content.part) if content.part is not None else (content.inline,)
+
+    def _print(self, block: bytes, end_lsn: Lsn) -> None:
         poll = select.poll()
         poll.register(self._descriptor, select.POLLOUT)
         view = memoryview(block)
@@ -126,7 +111,7 @@ class StdoutSink(EventSink):
                 if poll.poll(_POLL_MILLISECONDS):
                     view = view[os.write(self._descriptor, view[:_WRITE_BYTES]) :]
                 elif self._called_off.is_set():
-                    self._raise_if_called_off(batch.end_lsn)
+                    self._raise_if_called_off(end_lsn)
         except OSError as error:
             raise ReaderGone(
                 "the reader of standard output went away"
@@ -137,13 +122,12 @@ class StdoutSink(EventSink):
             ) from None
 
     def _record(self, kept: KeptPosition) -> None:
-        self._kept = None
-        try:
-            self._position.write(kept)
-        except OSError as error:
-            raise cannot_use(error, self._directory) from None
+        self._position.write(kept)
         self._kept = kept
+        self.change_count = kept.change_count
 
 
-def _blocks(printed: Printed) -> Iterable[bytes]:
-    return read_part(printed.part) if printed.part is not None else (printed.inline,)
+def copies_of(position_path: Path) -> Copies:
+    """Where copies wait to be printed: beside the position, under the sink's name."""
+    name = position_path.name.removesuffix(".position.json")
+    return Copies(position_path.with_name(f".{name}.copies"))

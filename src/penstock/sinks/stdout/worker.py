@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from penstock.changes.documents import change_count, documents
 from penstock.sinks.partfile import PartWriter
 from penstock.sinks.sink import Receipt
+from penstock.sinks.tables import ALL_TABLES, WantedTables
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,6 +36,7 @@ class StdoutWorker:
     directory: str  # for parts
     sink: str
     source: str
+    tables: WantedTables = ALL_TABLES
 
     def begin(self, task: int) -> StdoutTask:
         """Start the work of one task."""
@@ -46,6 +48,7 @@ class StdoutTask:
 
     def __init__(self, worker: StdoutWorker, task: int) -> None:
         self._source = worker.source
+        self._tables = worker.tables
         self._inline = bytearray()
         self._is_inline = True
         self._part = PartWriter(worker.directory, f"{PART_PREFIX}{worker.sink}-{task}-")
@@ -57,8 +60,9 @@ class StdoutTask:
         Raises:
             SinkError: a part file was needed and cannot be written.
         """
-        text = documents(pieces, self._source)
-        self._receipt.change_count += change_count(pieces)
+        wanted = [piece for piece in pieces if piece.relation.table in self._tables]
+        text = documents(wanted, self._source)
+        self._receipt.change_count += change_count(wanted)
         if self._is_inline and len(self._inline) + len(text) <= INLINE_BYTES:
             self._inline += text
             return

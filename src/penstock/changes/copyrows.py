@@ -1,0 +1,102 @@
+"""Rows as COPY sends them in its text form -> cells, all rows at once. Pure: no socket, no file.
+
+    value TAB value TAB value LF        \\N is NULL; \\\\ \\b \\f \\n \\r \\t \\v stand for one byte each
+
+Whatever a value holds, a tab or a line feed in these bytes is never part of it: COPY escapes them.
+https://www.postgresql.org/docs/current/sql-copy.html
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.changes.cells import Cells, Index, Mask
+from penstock.changes.pgoutput import NULL, TEXT
+from penstock.errors import DecodeError
+
+_TAB, _LINE_FEED, _BACKSLASH = b"\t\n\\"
+_NULL_LETTER = b"N"[0]
+
+# What a byte means after a backslash; any other one means itself.
+_MEANING = np.arange(256, dtype=np.uint8)
+_MEANING[np.frombuffer(b"bfnrtv", np.uint8)] = np.frombuffer(b"\b\f\n\r\t\v", np.uint8)
+
+
+@dataclass(frozen=True)
+class CopiedRows:
+    """Some rows of one table, in the order in which they came."""
+
+    data: pa.Buffer
+    cells: tuple[Cells, ...]  # one per column
+    count: int
+
+    def __len__(self) -> int:
+        return self.count
+
+
+def parse_rows(raw: bytes, width: int) -> CopiedRows:
+    """Find the values of rows of so many columns.
+
+    Raises:
+        DecodeError: these bytes are not whole rows of that width.
+    """
+    codes = np.frombuffer(raw, np.uint8)
+    ends = np.flatnonzero((codes == _TAB) | (codes == _LINE_FEED))
+    across = max(width, 1)  # a table without columns has rows too, and each is an empty line
+    count, rest = divmod(len(ends), across)
+    marks = codes[ends[: count * across]].reshape(count, across)
+    if (
+        rest
+        or (len(codes) and codes[-1] != _LINE_FEED)
+        or bool((marks[:, -1] != _LINE_FEED).any())
+        or bool((marks[:, :-1] != _TAB).any())
+    ):
+        raise DecodeError(f"what COPY sent are not rows of {width} columns")
+    starts = np.empty_like(ends)
+    starts[:1] = 0
+    starts[1:] = ends[:-1] + 1
+    is_null = _nulls(codes, starts, ends)
+    codes, starts, ends = _unescape(codes, starts, ends)
+    length = np.where(is_null, 0, ends - starts)
+    kind = np.where(is_null, np.uint8(NULL), np.uint8(TEXT)).astype(np.uint8)
+    cells = tuple(
+        Cells(starts[place::across], length[place::across], kind[place::across])
+        for place in range(width)
+    )
+    return CopiedRows(pa.py_buffer(codes), cells, count)
+
+
+def _nulls(codes: npt.NDArray[np.uint8], starts: Index, ends: Index) -> Mask:
+    # Two bytes are also what an escaped tab has, but its second one is another letter; a value that
+    # reads \N comes as \\N.
+    found: Mask = np.equal(ends - starts, 2)
+    at = starts[found]
+    found[found] = (codes[at] == _BACKSLASH) & (codes[at + 1] == _NULL_LETTER)
+    return found
+
+
+def _unescape(
+    codes: npt.NDArray[np.uint8], starts: Index, ends: Index
+) -> tuple[npt.NDArray[np.uint8], Index, Index]:
+    """Take the backslashes out that stand before what they escape."""
+    slashes = np.flatnonzero(codes == _BACKSLASH)
+    if len(slashes) == 0:
+        return codes, starts, ends
+    # In a run of backslashes every second one is meant, and an odd one out escapes what follows.
+    begins_run = np.ones(len(slashes), np.bool_)
+    begins_run[1:] = np.diff(slashes) != 1
+    first = slashes[begins_run][np.cumsum(begins_run) - 1]
+    escapes = slashes[(slashes - first) % 2 == 0]
+    meant = codes.copy()
+    meant[escapes + 1] = _MEANING[codes[escapes + 1]]
+    kept = np.ones(len(codes), np.bool_)
+    kept[escapes] = False
+    return (
+        meant[kept],
+        starts - np.searchsorted(escapes, starts),
+        ends - np.searchsorted(escapes, ends),
+    )

@@ -1,0 +1,371 @@
+"""Copies into sinks of documents: tasks write documents to part files, one for each range; when all
+ranges of a table are there, the delivering loop publishes them (`eventsink`).
+
+Nothing is delivered from here: a copy that does not finish leaves no document.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from penstock.changes.copyrows import parse_rows
+from penstock.changes.documents import read_documents
+from penstock.changes.pgoutput import Column, Relation
+from penstock.errors import PenstockError, SinkError, SinkPrivilegeMissing
+from penstock.failpoints import fault_point
+from penstock.sinks.copies import COPIED, Copies, TableCopy, part_name
+from penstock.sinks.copying import Arrived
+from penstock.sinks.durable import cannot_use
+from penstock.sinks.partfile import PartWriter
+from penstock.sinks.tables import COPYING, FAILED, PENDING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Sequence
+
+    from penstock.sinks.copies import CopyPart
+    from penstock.sinks.copying import Copy, CopyOrder, ReadStructures
+    from penstock.sinks.positionfile import KeptTable, PositionFile
+    from penstock.source.description import TableDescription
+    from penstock.table import TableName
+
+# So many bytes of rows become documents at once: Arrow's cost per call is the same for one row.
+_BLOCK_BYTES = 2 * 1024 * 1024
+
+# Ordinals of a range begin at its number times this: no range has so many rows, and up to two million
+# ranges all are whole numbers that every JSON parser reads exactly.
+ORDINALS_PER_RANGE = 1 << 32
+
+# 5 s, 10 s, 20 s … up to 10 minutes.
+_FIRST_RETRY_SECONDS = 5.0
+_LAST_RETRY_SECONDS = 600.0
+
+
+@dataclass(frozen=True)
+class EventRangeWriter:
+    """What the executors are sent for one table."""
+
+    directory: str
+    relation: Relation
+    commit_lsn: int
+    source: str
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Those that the stream brings."""
+        return tuple(column.name for column in self.relation.columns)
+
+    @property
+    def is_binary(self) -> bool:
+        """Never: documents are made of text."""
+        return False
+
+    def begin(self, number: int) -> EventRange:
+        """Begin a range.
+
+        Raises:
+            SinkPrivilegeMissing: this machine does not see the directory that the driver made.
+        """
+        if not Path(self.directory).exists():
+            raise SinkPrivilegeMissing(
+                "a task does not see the directory that the driver has made",
+                self.directory,
+                "choose a directory that the driver and all executors share",
+            )
+        return EventRange(self, number)
+
+
+class EventRange:
+    """One range, one part file."""
+
+    def __init__(self, writer: EventRangeWriter, number: int) -> None:
+        self._writer = writer
+        self._number = number
+        self._part = PartWriter(writer.directory, f"unfinished-{number}-")
+        self._rows: list[bytes | memoryview] = []
+        self._waiting_bytes = 0
+        self._row_count = 0
+
+    def write(self, rows: Sequence[bytes | memoryview]) -> None:
+        """Turn rows into documents, many at once."""
+        self._rows += rows
+        self._waiting_bytes += sum(map(len, rows))
+        if self._waiting_bytes >= _BLOCK_BYTES:
+            self._flush()
+
+    def finish(self) -> None:
+        """Make the part durable, under the name by which it counts."""
+        self._flush()
+        fault_point("copy.inside_range")
+        self._part.finish_as(part_name(self._number, self._row_count, self._part.size))
+        fault_point("copy.after_range")
+
+    def abort(self) -> None:
+        """Leave nothing."""
+        self._part.discard()
+
+    def _flush(self) -> None:
+        writer = self._writer
+        rows = parse_rows(b"".join(self._rows), len(writer.relation.columns))
+        first_ordinal = self._number * ORDINALS_PER_RANGE + self._row_count
+        self._part.write(
+            read_documents(writer.relation, rows, writer.commit_lsn, first_ordinal, writer.source)
+        )
+        self._row_count += len(rows)
+        self._rows, self._waiting_bytes = [], 0
+
+
+def relation_of(description: TableDescription) -> Relation:
+    """The table as pgoutput will describe it: generated columns left out, the identity marked."""
+    identity = description.replica_identity
+    marked: set[str] = set()
+    if identity == "f":
+        marked = {column.name for column in description.columns}
+    elif identity != "n":
+        marked = set(description.key_columns)
+    return Relation(
+        description.oid,
+        description.name,
+        identity,
+        tuple(
+            Column(column.name, column.type_oid, -1, column.name in marked)
+            for column in description.columns
+            if not column.generated
+        ),
+    )
+
+
+class EventCopying:
+    """The driver half. Called from several threads: rounds, and tables that are finished."""
+
+    def __init__(self, position: PositionFile, copies: Copies, source: str) -> None:
+        self._position = position
+        self._copies = copies
+        self._source = source
+        self._lock = threading.RLock()
+        self._claim: int | None = None
+        self._under_way: dict[TableName, TableCopy] = {}
+
+    def open(self) -> None:
+        """See that the position can be read; it may not be there yet."""
+        with self._guarded():
+            self._position.read()
+
+    def claim(self) -> bool:
+        """Hold the directory of copies."""
+        with self._guarded():
+            if self._claim is None:
+                self._claim = self._copies.try_lock()
+            return self._claim is not None
+
+    def release(self) -> None:
+        """Let another process copy; what is under way here is over."""
+        with self._guarded():
+            for copy in self._under_way.values():
+                self._copies.remove(copy)
+            self._under_way.clear()
+            if self._claim is not None:
+                os.close(self._claim)
+                self._claim = None
+
+    def due(self) -> list[TableName]:
+        """Tables that are pending in the position file, but for those that wait to be published."""
+        with self._guarded():
+            waiting = self._waiting()
+            if self._copies.path.exists() and self.claim():
+                self._tidy(waiting)
+            known = self._copies.read()
+            return sorted(
+                table for table, kept in waiting.items() if _is_due(kept, known.get(table))
+            )
+
+    def _tidy(self, waiting: dict[TableName, KeptTable]) -> None:
+        """Remove copies that were delivered, are not wanted any more, or were left by the killed."""
+        known = self._copies.read()
+        wanted = {
+            table: copy
+            for table, copy in known.items()
+            if table in waiting and waiting[table].enrolment == copy.enrolment
+        }
+        if len(wanted) != len(known):
+            self._copies.write(wanted.values())
+        whole = [copy for copy in wanted.values() if copy.state == COPIED]
+        # One that is not wanted any more stays until its round has ended: its tasks still write.
+        self._copies.remove_others([*whole, *self._under_way.values()])
+
+    def begin(
+        self, copy: Copy, orders: Sequence[CopyOrder]
+    ) -> tuple[dict[TableName, EventRangeWriter], dict[TableName, PenstockError]]:
+        """Make a directory for each table that still waits."""
+        writers: dict[TableName, EventRangeWriter] = {}
+        with self._guarded():
+            waiting, known = self._waiting(), self._copies.read()
+            for number, order in enumerate(orders):
+                table = order.table
+                if table not in waiting:
+                    continue
+                enrolment = waiting[table].enrolment
+                begun = TableCopy(
+                    table,
+                    enrolment,
+                    COPYING,
+                    copy.copy_id,
+                    copy.lsn,
+                    number,
+                    order.range_count,
+                    attempts=_attempts(known.get(table), enrolment),
+                )
+                if table in self._under_way:
+                    self._copies.remove(self._under_way[table])
+                self._under_way[table] = known[table] = begun
+                writers[table] = EventRangeWriter(
+                    str(self._copies.make_room(begun)),
+                    relation_of(order.description),
+                    int(copy.lsn),
+                    self._source,
+                )
+            self._copies.write(known.values())
+        return writers, {}
+
+    def arrived(self, copy: Copy) -> dict[TableName, Arrived]:
+        """What lies in the directories."""
+        with self._guarded():
+            found = {}
+            for table, begun in self._under_way.items():
+                if begun.copy_id == copy.copy_id:
+                    found[table] = _arrived(self._copies.parts(begun).values())
+            return found
+
+    def finish(self, order: CopyOrder, copy: Copy) -> None:
+        """Note that the copy is whole; from here on it is the delivering loop's.
+
+        Raises:
+            SinkError: a part is not there.
+        """
+        fault_point("copy.before_finish")
+        with self._guarded():
+            begun = self._under_way.get(order.table)
+            if begun is None or begun.copy_id != copy.copy_id:
+                return  # begun anew
+            kept = self._waiting().get(order.table)
+            if kept is None or kept.enrolment != begun.enrolment:
+                self._forget(order.table)  # removed, or enrolled anew, meanwhile
+                return
+            whole = replace(begun, state=COPIED, attempts=0)
+            parts = self._copies.parts(begun) or self._copies.parts(whole)
+            if len(parts) != begun.range_count:
+                raise SinkError(
+                    f"{len(parts)} ranges of documents are there, wanted {begun.range_count}",
+                    str(self._copies.path),
+                    "nothing, penstock tries again",
+                )
+            self._copies.seal(begun, whole)
+            self._note(whole)
+            del self._under_way[order.table]
+        fault_point("copy.after_finish")
+
+    def fail(self, table: TableName, error: PenstockError) -> None:
+        """Record why; there is another attempt later."""
+        with self._guarded():
+            self._forget(table)
+            kept = self._waiting().get(table)
+            if kept is None or not self.claim():
+                return
+            attempts = _attempts(self._copies.read().get(table), kept.enrolment)
+            wait = min(_FIRST_RETRY_SECONDS * 2 ** min(attempts, 10), _LAST_RETRY_SECONDS)
+            self._note(
+                TableCopy(
+                    table,
+                    kept.enrolment,
+                    FAILED,
+                    error=str(error),
+                    attempts=attempts + 1,
+                    retry_at=time.time() + wait,
+                )
+            )
+
+    def under_way(self) -> dict[TableName, tuple[Arrived, int]]:
+        """For who looks on: what has arrived of each copy, and of how many ranges it is."""
+        with self._guarded():
+            return {
+                table: (_arrived(self._copies.parts(copy).values()), copy.range_count)
+                for table, copy in self._copies.read().items()
+                if copy.state in (COPYING, COPIED)
+            }
+
+    def asked(self) -> set[TableName]:
+        """Tables that somebody wants copied again, and nobody has begun with."""
+        with self._guarded():
+            return {table for tables in self._copies.asked().values() for table in tables}
+
+    def after_join(self, read_structures: ReadStructures) -> None:
+        """Nothing waits until tables stream."""
+        del read_structures
+
+    def ask(self, tables: Collection[TableName]) -> list[TableName]:
+        """Ask for tables to be copied again; those that are known, and so will be.
+
+        From any process. The delivering loop finds the request, now or when it runs again.
+
+        Raises:
+            SinkError: the sink's directory cannot be written.
+        """
+        with self._guarded():
+            kept = self._position.read()
+            known = [table for table in tables if kept is not None and table in kept.tables]
+            if known:
+                self._copies.ask(known)
+            return known
+
+    def close(self) -> None:
+        """Remove what is not whole, and let go of the directory."""
+        self.release()
+
+    def _waiting(self) -> dict[TableName, KeptTable]:
+        kept = self._position.read()
+        if kept is None:
+            return {}  # nobody has delivered anything yet
+        return {table: kept.tables[table] for table in kept.in_state(PENDING)}
+
+    def _note(self, copy: TableCopy) -> None:
+        self._copies.write((self._copies.read() | {copy.table: copy}).values())
+
+    def _forget(self, table: TableName) -> None:
+        begun = self._under_way.pop(table, None)
+        if begun is not None:
+            self._copies.remove(begun)
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """One thread at a time; an error of the file system is a SinkError."""
+        with self._lock:
+            try:
+                yield
+            except OSError as error:
+                raise cannot_use(error, self._copies.path) from None
+
+
+def _arrived(parts: Collection[CopyPart]) -> Arrived:
+    return Arrived(
+        frozenset(part.number for part in parts),
+        sum(part.row_count for part in parts),
+        sum(part.size for part in parts),
+    )
+
+
+def _is_due(kept: KeptTable, copy: TableCopy | None) -> bool:
+    if copy is None or copy.enrolment != kept.enrolment:
+        return True
+    if copy.state == FAILED:
+        # A clock that was set back must not put it off for ever.
+        return not 0 < copy.retry_at - time.time() <= _LAST_RETRY_SECONDS
+    return copy.state != COPIED
+
+
+def _attempts(copy: TableCopy | None, enrolment: str) -> int:
+    return copy.attempts if copy is not None and copy.enrolment == enrolment else 0
