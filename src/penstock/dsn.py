@@ -150,6 +150,13 @@ def _without_secrets(message: str, text: str) -> str:
     return head if head and head not in text else "it is not a valid connection string"
 
 
+# What an administrator allows others is too little for a COPY or a merge of many rows.
+LIFT_TIME_LIMITS = (
+    "SELECT pg_catalog.set_config(name, '0', false) FROM pg_catalog.pg_settings WHERE name IN"
+    " ('statement_timeout', 'transaction_timeout', 'idle_in_transaction_session_timeout')"
+)
+
+
 def connect(dsn: Dsn, application: str, *, autocommit: bool = True) -> psycopg.Connection[Any]:
     """An ordinary SQL connection with the settings penstock relies on."""
     return psycopg.connect(dsn.for_values(application), autocommit=autocommit)

@@ -80,7 +80,7 @@ class MembershipWatch:
         self._state.write_report(
             "tables",
             {
-                "published": [str(table) for table in change.published],
+                "published": {str(table): change.oids[table] for table in change.published},
                 "left_out": left_out,
                 "at": time.time(),
             },

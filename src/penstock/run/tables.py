@@ -40,6 +40,8 @@ class TableKeeper:
         self._seen_report_at = 0.0
         self._began_at = time.time()
         self._has_seen_members = False
+        self._members: dict[TableName, int] | None = None  # by name: their oids
+        self._report_name = f"sinks/{sink.name}.members"
         self._pending: set[TableName] = set()
         self._waits: dict[TableName, tuple[float, BackOff]] = {}
         self._tried: set[TableName] = set()
@@ -144,7 +146,7 @@ class TableKeeper:
             return  # of an earlier run: what it does not name need not be gone
         if not self._copies_first:
             return  # a table that goes and comes again would miss what it is passed over for
-        members = {_name(text) for text in report.get("published", ())}
+        members = {_name(text): oid for text, oid in report.get("published", {}).items()}
         apart = self._sink.apart
         gone = {
             name
@@ -155,11 +157,25 @@ class TableKeeper:
             self._sink.remove(gone)
             _log.info("%s followed no more", _told(gone))
         again = {name for name in members if name in apart and apart[name].state == REMOVED}
-        new = self.unknown(members) | again
+        new = self.unknown(set(members)) | again | self._made_anew(members)
         if new:
             self._sink.enrol(new, lsn)
             _log.info("%s to be copied", _told(new))
+        if members != self._members:
+            self._members = members
+            oids = {str(name): oid for name, oid in members.items()}
+            self._state.write_report(self._report_name, {"oids": oids})
         self._has_seen_members = True
+
+    def _made_anew(self, members: dict[TableName, int]) -> set[TableName]:
+        """Tables that were dropped and made again under their name: other tables, with other rows.
+
+        What was there before is remembered beside the log, so that it is noticed after a stop as well.
+        """
+        if self._members is None:
+            told = self._state.read_report(self._report_name).get("oids", {})
+            self._members = {_name(text): oid for text, oid in told.items()}
+        return {name for name, oid in members.items() if self._members.get(name, oid) != oid}
 
 
 def _name(text: str) -> TableName:

@@ -22,8 +22,11 @@ if TYPE_CHECKING:
     from penstock.snapshot.ranges import PageRange
     from penstock.table import TableName
 
-# What a table may suffer without harm to the others: it is gone or altered, locked, not readable.
-_STATES_OF_ONE_TABLE = ("42P01", "42703", "42501", "42809", "55P03", "XX001", "XX002", "57014")
+# What is not one table's: the connection, the server's resources, a server that shuts down. All
+# else is told of the table, be it gone, altered, locked, damaged, or not readable by the role.
+_CLASSES_OF_ALL = ("08", "25", "28", "40", "53", "57P", "58")
+# Whose words name objects, never values.
+_CLASSES_WITHOUT_VALUES = ("42", "55", "57")
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,9 @@ def _copy_range(work: CopyWork, reader: SnapshotReader, each: PageRange) -> None
         for rows in blocks:
             into.write(rows)
             pace.keep(len(rows))
+    except TableUnreadable:
+        into.abort()
+        raise
     except psycopg.Error as error:  # of the source: the sink speaks in its own errors
         into.abort()
         raise _source_failure(error, work, each) from None
@@ -96,14 +102,16 @@ def _copy_range(work: CopyWork, reader: SnapshotReader, each: PageRange) -> None
 
 
 def _source_failure(error: psycopg.Error, work: CopyWork, each: PageRange) -> PenstockError:
-    if error.sqlstate in _STATES_OF_ONE_TABLE:
-        return TableUnreadable(
-            f"{each.relation} cannot be read: {error.diag.message_primary}",
-            str(each.table),
-            "see that the table is there, that the role may SELECT from it, and that nobody holds"
-            " a lock on it; the copy is tried again by itself",
-        )
-    return classify_source_error(error, work.dsn)
+    state = error.sqlstate
+    if state is None or state.startswith(_CLASSES_OF_ALL):
+        return classify_source_error(error, work.dsn)
+    said = error.diag.message_primary if state.startswith(_CLASSES_WITHOUT_VALUES) else ""
+    return TableUnreadable(
+        f"{each.relation} cannot be read: {said or type(error).__name__} (SQLSTATE {state})",
+        str(each.table),
+        "see that the table is there, that the role may SELECT from it, and that nobody holds"
+        " a lock on it; the copy is tried again by itself",
+    )
 
 
 def _blame(work: CopyWork, each: PageRange, refused: RangeRefused) -> PenstockError:

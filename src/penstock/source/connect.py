@@ -12,8 +12,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import psycopg
-from psycopg import sql
+from psycopg import pq, sql
 from psycopg.conninfo import conninfo_to_dict
+from psycopg.errors import error_from_result
 
 from penstock.dsn import Dsn, connect
 from penstock.errors import DecodingFailed, PenstockError, SourceError, SourceLoginRefused
@@ -74,6 +75,14 @@ def classify_source_error(
         said = _said(error, text, where, rule.text)
         return rule.error(_join(rule.what, said), place, rule.do.format(role=role_of(where)))
     return _unnamed(error, text, where, place)
+
+
+def result_error(result: pq.abc.PGresult | None) -> psycopg.Error:
+    """The error that libpq gives as a result. One without SQLSTATE is libpq's own: no connection."""
+    error = error_from_result(result) if result is not None else None
+    if error is None or error.sqlstate is None:
+        return psycopg.OperationalError(str(error or "no answer"))
+    return error
 
 
 _WAIT = (

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg import pq, sql
-from psycopg.errors import error_from_result
 
-from penstock.dsn import Dsn, connect
-from penstock.errors import SnapshotGone
-from penstock.source.connect import classify_source_error
+from penstock.dsn import LIFT_TIME_LIMITS, Dsn, connect
+from penstock.errors import SnapshotGone, TableUnreadable
+from penstock.source.connect import classify_source_error, result_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -27,11 +26,16 @@ BLOCK_BYTES = 256 * 1024
 # Row security would leave rows out without a word; off, it makes the query fail instead.
 # A range is read in seconds. A table under ALTER is waited for only a while, others would queue
 # behind us; nothing above ACCESS SHARE is ever asked for.
-_SETTINGS = (
-    "SET lock_timeout = '10s'; SET statement_timeout = '30min';"
-    " SET idle_in_transaction_session_timeout = 0; SET row_security = off"
-)
+_SETTINGS = "SET lock_timeout = '10s'; SET row_security = off"
 _SNAPSHOT_GONE = ("22023", "42704")
+
+
+# The row of pg_class is read under the snapshot, the function tells what is true now.
+_SAME_FILE = """
+SELECT c.relfilenode = pg_relation_filenode(c.oid)
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = %s AND c.relname = %s
+"""
 
 
 class SnapshotReader:
@@ -44,6 +48,7 @@ class SnapshotReader:
         except psycopg.Error as error:
             raise classify_source_error(error, dsn) from None
         try:
+            self._connection.execute(LIFT_TIME_LIMITS)
             self._connection.execute(_SETTINGS)
             self._connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             self._connection.execute(
@@ -99,13 +104,28 @@ class SnapshotReader:
                 yield rows
                 rows, size = [], 0
         _finish(pgconn)
+        self._require_same_file(relation)
         if rows:
             yield rows
+
+    def _require_same_file(self, relation: TableName) -> None:
+        """See that the pages are still those that the snapshot knew.
+
+        A table that was written anew since shows nothing to older snapshots (ALTER TABLE), or has
+        its rows on other pages (VACUUM FULL). The COPY holds a lock by now, so it stays as it is.
+        """
+        row = self._connection.execute(_SAME_FILE, relation).fetchone()
+        if row is None or not row[0]:
+            raise TableUnreadable(
+                "the table was written anew while it was copied (ALTER TABLE, VACUUM FULL, TRUNCATE)",
+                str(relation),
+                "nothing; the copy begins again, under a new snapshot",
+            )
 
     def _begin(self, pgconn: pq.abc.PGconn, query: bytes) -> None:
         result = pgconn.exec_(query)
         if result.status != pq.ExecStatus.COPY_OUT:
-            raise error_from_result(result)
+            raise result_error(result)
 
     def key_at(
         self,
@@ -148,4 +168,4 @@ def _finish(pgconn: pq.abc.PGconn) -> None:
         if result.status != pq.ExecStatus.COMMAND_OK:
             failure = result
     if failure is not None:
-        raise error_from_result(failure)
+        raise result_error(failure)

@@ -14,11 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg import pq
-from psycopg.errors import error_from_result
 
+from penstock.dsn import LIFT_TIME_LIMITS
 from penstock.errors import SourceError
 from penstock.lsn import Lsn
-from penstock.source.connect import classify_source_error, connect_source, source_errors
+from penstock.source.connect import (
+    classify_source_error,
+    connect_source,
+    result_error,
+    source_errors,
+)
 from penstock.source.server import current_lsn
 
 if TYPE_CHECKING:
@@ -28,8 +33,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# An administrator's time-outs for idle transactions would end the snapshot in the middle of a copy.
-_SETTINGS = "-c idle_in_transaction_session_timeout=0 -c statement_timeout=0"
 _POLL_SECONDS = 0.1
 _TELL_SECONDS = 5.0
 _OLDEST_STANDBY_VERSION = 160000
@@ -65,14 +68,14 @@ class ExportedSnapshot:
         if primary is not None:
             _wait_for_standby(dsn, primary, stop)
         conninfo = dsn.for_values("penstock snapshot", replication="database")
-        own = psycopg.conninfo.conninfo_to_dict(conninfo).get("options") or ""
-        conninfo = psycopg.conninfo.make_conninfo(conninfo, options=f"{own} {_SETTINGS}")
         slot = f"penstock_copy_{uuid.uuid4().hex[:12]}"
         try:
             connection = psycopg.connect(conninfo, autocommit=True)
         except psycopg.Error as error:
             raise classify_source_error(error, dsn) from None
         try:
+            # A limit on idle transactions would end the snapshot in the middle of a copy.
+            connection.execute(LIFT_TIME_LIMITS)
             command = f"CREATE_REPLICATION_SLOT {slot} TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT"
             answer = _ask(connection.pgconn, command.encode(), dsn, stop, primary)
         except psycopg.Error as error:
@@ -127,7 +130,7 @@ def _ask(
         pgconn.consume_input()
     result = pgconn.get_result()
     if result is None or result.status != pq.ExecStatus.TUPLES_OK:
-        raise error_from_result(result) if result else psycopg.OperationalError("no answer")
+        raise result_error(result)
     while pgconn.get_result() is not None:
         pass
     return result

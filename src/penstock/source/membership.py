@@ -60,6 +60,7 @@ class MembershipChange:
     removed: list[TableName] = field(default_factory=list)
     left_out: list[LeftOut] = field(default_factory=list)
     published: list[TableName] = field(default_factory=list)
+    oids: dict[TableName, int] = field(default_factory=dict)  # of those that are published
 
 
 class Step(NamedTuple):
@@ -106,6 +107,7 @@ def match_publications(
     change.left_out.extend([*choice.left_out, *faults, *foreign, *failed.values()])
     members = {**publications.updates, **publications.inserts}
     change.published.extend(sorted(members.values()))
+    change.oids.update({name: oid for oid, name in members.items()})
     return change
 
 

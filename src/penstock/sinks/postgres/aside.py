@@ -48,17 +48,14 @@ def merge_aside(
     Raises:
         TargetTableUnfit: rows that must not be touched are in the way.
     """
-    build = _Merge(plan, aside, columns, order.description.key_columns)
-    if conflict is None and not build.has_key:
-        cursor.execute(build.delete_all())
-    elif conflict is None:
+    key = order.description.key_columns if _is_unique(cursor, plan.target) else ()
+    build = _Merge(plan, aside, columns, key)
+    if build.has_key:
         cursor.execute(build.index())
         cursor.execute(build.analyze())
-        cursor.execute(build.delete_vanished())
-        cursor.execute(build.update())
+    if conflict is None:
+        _make_equal(cursor, build)
     elif build.has_key:
-        cursor.execute(build.index())
-        cursor.execute(build.analyze())
         if conflict is OnConflict.STOP:
             _refuse_any(cursor, build, plan)
         if conflict is OnConflict.REPLACE:
@@ -68,6 +65,31 @@ def merge_aside(
         raise _in_the_way(plan)
     cursor.execute(build.insert())
     cursor.execute(build.drop())
+
+
+def _make_equal(cursor: Cursor, build: _Merge) -> None:
+    """Take away what the copy does not have; what it has besides is inserted afterwards."""
+    role = cursor.execute("SHOW session_replication_role").fetchone()
+    if not build.has_key:
+        cursor.execute(build.delete_all())
+    elif build.is_whole_row and role == ("replica",):
+        # Unique values may have changed places: what differs goes first, and comes again.
+        cursor.execute(build.delete_different())
+    else:
+        # Columns of the target's own are kept, and no DELETE cascades to other tables.
+        cursor.execute(build.delete_vanished())
+        cursor.execute(build.update())
+
+
+def _is_unique(cursor: Cursor, target: TableName) -> bool:
+    """Whether the target keeps rows apart; where it does not, a key may be there twice."""
+    row = cursor.execute(
+        "SELECT EXISTS (SELECT FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid"
+        " JOIN pg_namespace n ON n.oid = c.relnamespace"
+        " WHERE n.nspname = %s AND c.relname = %s AND i.indisunique AND i.indisvalid)",
+        target,
+    ).fetchone()
+    return row == (True,)
 
 
 def _refuse_any(cursor: Cursor, build: _Merge, plan: TablePlan) -> None:
@@ -103,10 +125,9 @@ class _Merge:
         self._aside = sql.Identifier(*aside)
         self._columns = list(columns)
         self._key = list(key) if set(key) <= set(columns) else []
+        self.is_whole_row = not plan.others and len(columns) == len(plan.columns)
         self._updatable = [
-            column.name
-            for column in plan.columns
-            if column.is_updatable and column.name in columns and column.name not in self._key
+            column.name for column in plan.columns if column.is_updatable and column.name in columns
         ]
 
     @property
@@ -135,6 +156,18 @@ class _Merge:
     def delete_vanished(self) -> sql.Composed:
         return sql.SQL("DELETE FROM {} t WHERE NOT EXISTS (SELECT FROM {} s WHERE {})").format(
             self._target, self._aside, self._same_key()
+        )
+
+    def delete_different(self) -> sql.Composed:
+        return sql.SQL(
+            "DELETE FROM {} t WHERE NOT EXISTS (SELECT FROM {} s WHERE {}"
+            " AND ROW({})::record *= ROW({})::record)"
+        ).format(
+            self._target,
+            self._aside,
+            self._same_key(),
+            self._listed(self._columns, "t."),
+            self._listed(self._columns, "s."),
         )
 
     def update(self) -> sql.Composed:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from penstock.dsn import Dsn, connect
+from penstock.dsn import LIFT_TIME_LIMITS, Dsn, connect
 from penstock.errors import (
     PenstockError,
     SinkError,
@@ -41,9 +41,11 @@ def connect_target(dsn: Dsn, application: str) -> Connection:
         SinkError: or the kind that says why.
     """
     try:
-        return connect(dsn, application)
+        connection = connect(dsn, application)
+        connection.execute(LIFT_TIME_LIMITS)
     except psycopg.Error as error:
         raise classify_target_error(error, dsn) from None
+    return connection
 
 
 def classify_target_error(error: psycopg.Error, dsn: Dsn) -> PenstockError:

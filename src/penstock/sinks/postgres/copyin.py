@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg import sql
 
-from penstock.dsn import Dsn, connect
+from penstock.dsn import LIFT_TIME_LIMITS, Dsn, connect
 from penstock.errors import SinkError
 from penstock.failpoints import fault_point
 from penstock.sinks.copying import RangeRefused
@@ -123,8 +123,9 @@ class PostgresRange:
     def _failure(self, error: psycopg.Error) -> Exception:
         """What a failure means; the connection is given up, and with it the range."""
         self.abort()
-        if not is_about_table(error):
-            return classify_target_error(error, self._writer.dsn)
+        known = classify_target_error(error, self._writer.dsn)
+        if isinstance(known, SinkError) and not is_about_table(error):
+            return known  # of the server or the connection; all else is told of the table
         match = _LINE.search(error.diag.context or "")
         where = f"column {match[2]}" if match and match[2] else "a row"
         if error.diag.constraint_name:
@@ -142,6 +143,7 @@ def _connection(dsn: Dsn) -> psycopg.Connection[Any]:
     if connection is None or connection.closed:
         try:
             connection = connect(dsn, "penstock copy", autocommit=False)
+            connection.execute(LIFT_TIME_LIMITS)
             set_replica_role(connection)
             # A range and its record are lost together, if at all; the table's own commit flushes both.
             connection.execute("SET synchronous_commit = off")

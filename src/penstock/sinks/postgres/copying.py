@@ -18,6 +18,7 @@ from penstock.failpoints import fault_point
 from penstock.sinks.copying import Arrived
 from penstock.sinks.postgres import copyrecords as records
 from penstock.sinks.postgres.aside import aside_name, merge_aside
+from penstock.sinks.postgres.binarytypes import BINARY_TYPES
 from penstock.sinks.postgres.connect import (
     classify_target_error,
     connect_target,
@@ -60,9 +61,6 @@ _NO_FOREIGN_KEYS = (
     "foreign keys are not made: role {role} may not switch them off while it delivers"
     " (GRANT SET ON PARAMETER session_replication_role TO {role})"
 )
-
-# Types below are Postgres's own: one number and one binary form on every server.
-_FIRST_USER_OID = 16384
 
 
 class PostgresCopying:
@@ -189,7 +187,7 @@ class PostgresCopying:
         found = find_table(self._connected(), target)
         there: dict[str, int] = dict(self._execute(_TYPES, (found.oid,)))
         here = {column.name: column.type_oid for column in order.description.columns}
-        return all(here[name] == there[name] < _FIRST_USER_OID for name in columns)
+        return all(here[name] == there[name] in BINARY_TYPES for name in columns)
 
     def _empty(self, plan: TablePlan) -> None:
         statement = "DELETE FROM {}" if plan.is_referenced else "TRUNCATE {}"
@@ -219,15 +217,23 @@ class PostgresCopying:
         """Key and indexes, or the merge of what lies aside; then the table may catch up."""
         fault_point("copy.before_finish")
         # Several tables are finished at once, and an index takes its time.
-        connection = self._idle.pop() if self._idle else self._connect_to_finish()
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            connection = self._connect_to_finish()
+        is_usable = False
         try:
             self._finish(connection, order, copy)
-            self._idle.append(connection)
+            is_usable = True
         except psycopg.Error as error:
-            connection.close()
             if is_about_table(error):
                 raise self._unfit(order.table, error) from None
             raise classify_target_error(error, self._options.url) from None
+        finally:
+            if is_usable:
+                self._idle.append(connection)
+            else:
+                connection.close()
         fault_point("copy.after_finish")
 
     def _connect_to_finish(self) -> Connection:

@@ -50,6 +50,6 @@ SELECT schema_name, table_name FROM penstock.tables
 WHERE pipeline = %s AND source = %s AND foreign_keys_due AND state = 'streaming'
 """
 KEYS_DONE = """
-UPDATE penstock.tables SET foreign_keys_due = false, changed_at = now(), notes = concat_ws(E'\\n', notes, %s::text)
+UPDATE penstock.tables SET foreign_keys_due = false, changed_at = now(), notes = nullif(concat_ws(E'\\n', notes, %s::text), '')
 WHERE pipeline = %s AND source = %s AND schema_name = %s AND table_name = %s
 """
