@@ -223,6 +223,12 @@ class TableUnreadable(SourceError):
     remedy = Remedy.OPERATOR
 
 
+class TableRewritten(SourceError):
+    """A table was written anew while it was copied, so that its snapshot no longer shows its rows."""
+
+    code = "PEN-220"
+
+
 class LogError(PenstockError):
     """A segment of the log is damaged, or one is missing."""
 

@@ -163,9 +163,7 @@ def kill_and_finish(
     finish(bank, path, penstock_command, source, target)
 
 
-@pytest.mark.parametrize(
-    "point", ["copy.inside_range", "copy.after_finish", "catch_up.before_commit"]
-)
+@pytest.mark.parametrize("point", ["copy.inside_range", "catch_up.before_commit"])
 def test_kill_in_the_middle_of_a_copy_loses_and_doubles_nothing(
     point: str,
     bank: Bank,
@@ -232,6 +230,7 @@ def test_kill_at_random_moments_of_a_copy_loses_and_doubles_nothing(
     finish(bank, path, penstock_command, source, target)
 
 
+@pytest.mark.long
 def test_kill_in_the_middle_of_a_resync_leaves_the_rows_that_were_there_until_it_is_done(
     bank: Bank,
     source: Database,

@@ -76,8 +76,13 @@ def random_copy(
                 pipeline.stop()
                 writer.transaction(one, other)
                 pipeline.start()
-            most = 400
-            while most and not all(table_state(target, t.name) == "streaming" for t in tables):
+            most = 150
+            # The writer's numbers must stay integers of the tables' columns.
+            while (
+                most
+                and writer.number < 1500
+                and not all(table_state(target, t.name) == "streaming" for t in tables)
+            ):
                 writer.transaction(one, other) if dice.random() < 0.4 else writer.transaction(one)
                 most -= 1
         log.flush()

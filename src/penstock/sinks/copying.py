@@ -140,6 +140,9 @@ class Copying(Protocol):
     def fail(self, table: TableName, error: PenstockError) -> None:
         """The copy failed; there will be another attempt."""
 
+    def begin_again(self, table: TableName) -> None:
+        """The copy cannot be finished under its snapshot; the table waits for another one."""
+
     def ask(self, tables: Collection[TableName]) -> list[TableName]:
         """Ask for tables to be copied again; those that are known there, and so will be.
 

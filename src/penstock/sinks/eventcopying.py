@@ -307,6 +307,14 @@ class EventCopying:
         """Nothing waits until tables stream."""
         del read_structures
 
+    def begin_again(self, table: TableName) -> None:
+        """Forget what there is of it; it is still pending in the position file."""
+        with self._guarded():
+            self._forget(table)
+            known = self._copies.read()
+            if known.pop(table, None) is not None:
+                self._copies.write(known.values())
+
     def ask(self, tables: Collection[TableName]) -> list[TableName]:
         """Ask for tables to be copied again; those that are known, and so will be.
 

@@ -142,6 +142,7 @@ class Copier:
     def _run_round(self, each: Round) -> None:
         try:
             each.run()
+            self.wake()  # some of its tables may have to begin again
         except PenstockError as error:
             if self._stop.is_set():
                 return

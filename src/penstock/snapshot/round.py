@@ -18,6 +18,7 @@ from penstock.errors import (
     PenstockError,
     SnapshotGone,
     TableMissing,
+    TableRewritten,
     TableUnreadable,
     error_classes,
 )
@@ -272,6 +273,11 @@ class Round:
             self._fail(name, error)
 
     def _fail(self, name: TableName, error: PenstockError) -> None:
+        if isinstance(error, TableRewritten):
+            self._on_the_way.pop(name, None)
+            _log.info("%s begins again: %s", name, error.what)
+            self._copying.begin_again(name)
+            return
         if name in self._on_the_way:
             self._on_the_way[name].has_failed = True
         else:

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from penstock.errors import PenstockError, RowRefused, SnapshotGone, SourceError, TableUnreadable
+from penstock.errors import (
+    PenstockError,
+    RowRefused,
+    SnapshotGone,
+    SourceError,
+    TableRewritten,
+    TableUnreadable,
+)
 from penstock.failpoints import fault_point
 from penstock.sinks.copying import RangeRefused
 from penstock.source.connect import classify_source_error
@@ -68,7 +75,7 @@ def copy_ranges(work: CopyWork, tasks: Iterator[list[PageRange]]) -> Iterator[Ta
                 reader = reader or SnapshotReader(work.dsn, work.snapshot)
                 try:
                     _copy_range(work, reader, each)
-                except (RangeRefused, TableUnreadable) as error:
+                except (RangeRefused, TableUnreadable, TableRewritten) as error:
                     # In the middle of a COPY the connection is of no use any more.
                     reader.close()
                     reader = None
@@ -92,7 +99,7 @@ def _copy_range(work: CopyWork, reader: SnapshotReader, each: PageRange) -> None
         for rows in blocks:
             into.write(rows)
             pace.keep(len(rows))
-    except TableUnreadable:
+    except TableRewritten:
         into.abort()
         raise
     except psycopg.Error as error:  # of the source: the sink speaks in its own errors

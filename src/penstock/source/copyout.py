@@ -12,7 +12,7 @@ import psycopg
 from psycopg import pq, sql
 
 from penstock.dsn import LIFT_TIME_LIMITS, Dsn, connect
-from penstock.errors import SnapshotGone, TableUnreadable
+from penstock.errors import SnapshotGone, TableRewritten
 from penstock.source.connect import classify_source_error, result_error
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class SnapshotReader:
         """
         row = self._connection.execute(_SAME_FILE, relation).fetchone()
         if row is None or not row[0]:
-            raise TableUnreadable(
+            raise TableRewritten(
                 "the table was written anew while it was copied (ALTER TABLE, VACUUM FULL, TRUNCATE)",
                 str(relation),
                 "nothing; the copy begins again, under a new snapshot",

@@ -280,6 +280,10 @@ class PostgresCopying:
         """Record why; there is another attempt later."""
         self._execute_only(records.FAIL, (str(error), *self._owner, *table))
 
+    def begin_again(self, table: TableName) -> None:
+        """Have it pending."""
+        self._execute_only(records.BEGIN_AGAIN, (*self._owner, *table))
+
     def ask(self, tables: Collection[TableName]) -> list[TableName]:
         """Write the request into penstock.tables."""
         try:

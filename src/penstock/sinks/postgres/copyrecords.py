@@ -40,6 +40,10 @@ UPDATE penstock.tables SET state = 'failed', error = %s, attempts = attempts + 1
        changed_at = now()
 WHERE pipeline = %s AND source = %s AND schema_name = %s AND table_name = %s AND needs_copy
 """
+BEGIN_AGAIN = """
+UPDATE penstock.tables SET state = 'pending', copy_id = NULL, changed_at = now()
+WHERE pipeline = %s AND source = %s AND schema_name = %s AND table_name = %s AND needs_copy
+"""
 ARRIVED = """
 SELECT schema_name, table_name, array_agg(number), sum(rows)::bigint, sum(bytes)::bigint
 FROM penstock.ranges
