@@ -378,10 +378,7 @@ class SidesDiffer(RunError):
 
 
 def _descendants(root: type[PenstockError]) -> list[type[PenstockError]]:
-    found = [root]
-    for child in root.__subclasses__():
-        found += _descendants(child)
-    return found
+    return [root, *(each for child in root.__subclasses__() for each in _descendants(child))]
 
 
 def error_classes() -> dict[str, type[PenstockError]]:
