@@ -123,7 +123,8 @@ def _require_creation(
         raise TargetTableMissing(
             f"the target table {target} is gone, with the rows it had",
             str(source),
-            f"create {target} again with the source's rows; its changes wait in the log",
+            f"penstock tables resync {source} makes it again and copies its rows; or create it with"
+            " the source's rows: its changes wait in the log",
         )
     if not options.create_tables or description is None:
         why = "create_tables is false" if not options.create_tables else "the source lacks it too"
