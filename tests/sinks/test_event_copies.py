@@ -237,6 +237,9 @@ def test_failed_copy_is_told_and_tried_again_later(directory, sink_of, copying):
     assert told["copies"][0]["attempts"] == 1
     told["copies"][0]["retry_at"] -= 10
     state.write_text(json.dumps(told))
+    assert copying.due() == [], "the log must be known to be kept first"
+    sink.refresh_tables(position)
+    assert sink.apart[TABLE].state == PENDING
     assert copying.due() == [TABLE]
     copy(copying, "d", 2)
     sink.refresh_tables(position)

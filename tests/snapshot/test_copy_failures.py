@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from typing import TYPE_CHECKING, Any
 
@@ -128,6 +129,30 @@ def test_refused_row_is_named_by_its_key_and_stops_its_table_alone_until_the_tar
     assert table_error(target, "t") == ""
 
 
+@only_new
+def test_table_whose_copy_fails_does_not_keep_the_log_for_the_others(
+    source: Database, target: Database, make_pipeline: Make
+) -> None:
+    fill(source, "t", 10)
+    fill(source, "other", 10)
+    target.execute("CREATE TABLE t (id int PRIMARY KEY CHECK (id < 5), v text)")
+    pipeline = make_pipeline(source, target, source_options=INITIAL)
+    pipeline.catch_up()
+    assert "PEN-506" in failure_of(target, "t")
+    source.execute("INSERT INTO other VALUES (1000, 'x')")
+    pipeline.catch_up()
+    report = pipeline.file.state / "sinks" / "target.json"
+
+    def is_let_go() -> bool:
+        told = json.loads(report.read_text())
+        return told["tables"]["public.t"]["state"] == "failed" and (
+            told["safe_lsn"] == told["delivered_lsn"]
+        )
+
+    # The next copy of the table will be of a later moment than all that waits in the log.
+    wait_until(is_let_go, what="the log to be let go of")
+
+
 @only_15
 def test_refused_row_that_is_mended_at_the_source_lets_its_table_be_copied(
     source: Database, target: Database, make_pipeline: Make
@@ -202,6 +227,7 @@ def test_row_security_at_the_source_fails_the_table_and_does_not_copy_half_of_it
     assert_equal(source, target, "t", "other")
 
 
+@pytest.mark.long
 @only_new
 def test_table_that_is_locked_fails_by_itself_after_a_while_and_is_copied_later(
     source: Database, target: Database, make_pipeline: Make, small_ranges: Small
@@ -272,8 +298,8 @@ def test_copy_goes_on_where_it_was_when_the_sessions_that_copy_are_ended(
     assert copy_id(target) == before, "what had arrived was copied again"
 
 
-@pytest.mark.parametrize("mode", ["fast", "immediate"])
-@pytest.mark.parametrize("side", [pytest.param("source"), "target"])
+@pytest.mark.parametrize("mode", ["immediate", pytest.param("fast", marks=pytest.mark.long)])
+@pytest.mark.parametrize("side", ["source", "target"])
 def test_copy_survives_a_restart_of_either_server(
     two_servers: TwoServers,
     make_pipeline: Make,
@@ -397,7 +423,7 @@ def test_rows_without_a_key_at_the_target_stop_the_table_when_on_conflict_is_sto
     assert_equal(source, target, "t")
 
 
-@pytest.mark.parametrize("is_empty", [True, False])
+@pytest.mark.parametrize("is_empty", [True, pytest.param(False, marks=pytest.mark.long)])
 @only_new
 def test_target_table_that_is_dropped_during_the_copy_is_made_again(
     source: Database,

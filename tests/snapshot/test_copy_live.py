@@ -93,7 +93,9 @@ def random_copy(
             assert there == here, f"seed {seed}: {table} differs"
 
 
-@pytest.mark.parametrize("seed", range(1, 5))
+@pytest.mark.parametrize(
+    "seed", [1, 2, *(pytest.param(seed, marks=pytest.mark.long) for seed in (3, 4))]
+)
 @only_new
 def test_random_work_on_random_tables_while_they_are_copied_ends_equal(
     source: Database,
@@ -524,10 +526,8 @@ REWRITES = {
 @pytest.mark.parametrize(
     "kind",
     [
-        pytest.param("type"),
-        pytest.param("default"),
-        "vacuum",
-        "cluster",
+        "type",
+        *(pytest.param(kind, marks=pytest.mark.long) for kind in ("default", "vacuum", "cluster")),
     ],
 )
 @only_new

@@ -18,6 +18,7 @@ import fcntl
 import json
 import os
 import shutil
+import time
 import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 COPIED = "copied"
+LAST_RETRY_SECONDS = 600.0
 _COPYING_PREFIX, _COPIED_PREFIX = "copying-", "copied-"
 _ASK_PREFIX = "ask-"
 _PART_PREFIX = "range-"
@@ -52,6 +54,11 @@ class TableCopy:
     error: str = ""
     attempts: int = 0
     retry_at: float = 0.0  # this machine's clock, seconds since 1970
+
+    @property
+    def may_be_tried_again(self) -> bool:
+        """Whether it failed, and its time has come; a clock set back must not put it off for ever."""
+        return self.state == FAILED and not 0 < self.retry_at - time.time() <= LAST_RETRY_SECONDS
 
     @property
     def directory(self) -> str:

@@ -19,7 +19,7 @@ from penstock.changes.documents import read_documents
 from penstock.changes.pgoutput import Column, Relation
 from penstock.errors import PenstockError, SinkError, SinkPrivilegeMissing
 from penstock.failpoints import fault_point
-from penstock.sinks.copies import COPIED, Copies, TableCopy, part_name
+from penstock.sinks.copies import COPIED, LAST_RETRY_SECONDS, Copies, TableCopy, part_name
 from penstock.sinks.copying import Arrived
 from penstock.sinks.durable import cannot_use
 from penstock.sinks.partfile import PartWriter
@@ -43,7 +43,6 @@ ORDINALS_PER_RANGE = 1 << 32
 
 # 5 s, 10 s, 20 s … up to 10 minutes.
 _FIRST_RETRY_SECONDS = 5.0
-_LAST_RETRY_SECONDS = 600.0
 
 
 @dataclass(frozen=True)
@@ -190,7 +189,9 @@ class EventCopying:
         wanted = {
             table: copy
             for table, copy in known.items()
-            if table in waiting and waiting[table].enrolment == copy.enrolment
+            # One that failed is remembered for how often it did.
+            if table in waiting
+            and (copy.state == FAILED or waiting[table].enrolment == copy.enrolment)
         }
         if len(wanted) != len(known):
             self._copies.write(wanted.values())
@@ -218,7 +219,7 @@ class EventCopying:
                     copy.lsn,
                     number,
                     order.range_count,
-                    attempts=_attempts(known.get(table), enrolment),
+                    attempts=known[table].attempts if table in known else 0,
                 )
                 if table in self._under_way:
                     self._copies.remove(self._under_way[table])
@@ -276,8 +277,9 @@ class EventCopying:
             kept = self._waiting().get(table)
             if kept is None or not self.claim():
                 return
-            attempts = _attempts(self._copies.read().get(table), kept.enrolment)
-            wait = min(_FIRST_RETRY_SECONDS * 2 ** min(attempts, 10), _LAST_RETRY_SECONDS)
+            before = self._copies.read().get(table)
+            attempts = before.attempts if before is not None else 0
+            wait = min(_FIRST_RETRY_SECONDS * 2 ** min(attempts, 10), LAST_RETRY_SECONDS)
             self._note(
                 TableCopy(
                     table,
@@ -369,11 +371,5 @@ def _arrived(parts: Collection[CopyPart]) -> Arrived:
 def _is_due(kept: KeptTable, copy: TableCopy | None) -> bool:
     if copy is None or copy.enrolment != kept.enrolment:
         return True
-    if copy.state == FAILED:
-        # A clock that was set back must not put it off for ever.
-        return not 0 < copy.retry_at - time.time() <= _LAST_RETRY_SECONDS
-    return copy.state != COPIED
-
-
-def _attempts(copy: TableCopy | None, enrolment: str) -> int:
-    return copy.attempts if copy is not None and copy.enrolment == enrolment else 0
+    # One that failed waits until the delivering loop enrols it anew.
+    return copy.state not in (COPIED, FAILED)

@@ -94,6 +94,7 @@ class EventSink(ABC):
         with self._or_forget():
             self._take_requests(lsn)
             self._known_copies = self._copies.read()
+            self._try_again(lsn)
             deadline = time.monotonic() + _PUBLISH_SECONDS
             while self._publish(lsn) and time.monotonic() < deadline:
                 self._raise_if_called_off(lsn)
@@ -199,6 +200,19 @@ class EventSink(ABC):
             kept = kept.with_tables({table: KeptTable.enrolled(lsn) for table in again})
             self._record(kept)
             path.unlink()  # what is found twice is begun twice, which only costs time
+
+    def _try_again(self, lsn: Lsn) -> None:
+        """Enrol tables anew whose copy failed, and whose time has come."""
+        kept = self._require_open()
+        due = {
+            table: KeptTable.enrolled(lsn)
+            for table in kept.in_state(PENDING)
+            if (copy := self._known_copies.get(table)) is not None
+            and copy.enrolment == kept.tables[table].enrolment
+            and copy.may_be_tried_again
+        }
+        if due:
+            self._record(kept.with_tables(due))
 
     def _publish(self, lsn: Lsn) -> bool:
         """Deliver some documents of copies that are whole; whether there may be more."""

@@ -6,7 +6,8 @@
        +---------------- resync ----------------   removed
 
 A table that streams has the sink's position. Any other one is apart: batches pass it over, and it
-has a position of its own, which the log keeps.
+has a position of its own, which the log keeps. Whoever delivers makes a table pending, again after a
+copy has failed: only then is the log known to be kept from before the moment of the copy.
 """
 
 from __future__ import annotations
@@ -51,8 +52,11 @@ class ApartTable:
 
     @property
     def keeps_log(self) -> bool:
-        """Whether what lies in the log after its position is still wanted."""
-        return self.state != REMOVED
+        """Whether what lies in the log after its position is still wanted.
+
+        Not for a copy that failed: the next one is of a later moment.
+        """
+        return self.state != REMOVED and not (self.state == FAILED and self.needs_copy)
 
 
 @dataclass(frozen=True)

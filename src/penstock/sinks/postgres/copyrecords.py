@@ -3,7 +3,7 @@
 DUE = """
 SELECT schema_name, table_name FROM penstock.tables
 WHERE pipeline = %s AND source = %s AND needs_copy
-  AND (state IN ('pending', 'copying') OR (state = 'failed' AND coalesce(retry_at, now()) <= now()))
+  AND state IN ('pending', 'copying')
 ORDER BY schema_name, table_name
 """
 # Waits for ranges that are still under way, of a process that was killed, say.
@@ -35,7 +35,8 @@ RETURNING rows_copied
 """
 # 5 s, 10 s, 20 s … up to 10 minutes.
 FAIL = """
-UPDATE penstock.tables SET state = 'failed', error = %s, attempts = attempts + 1,
+UPDATE penstock.tables SET state = 'failed', delivered_lsn = NULL, error = %s,
+       attempts = attempts + 1,
        retry_at = now() + least(600, 5 * 2 ^ least(attempts, 10)) * interval '1 second',
        changed_at = now()
 WHERE pipeline = %s AND source = %s AND schema_name = %s AND table_name = %s AND needs_copy

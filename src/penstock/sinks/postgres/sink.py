@@ -35,7 +35,7 @@ from penstock.sinks.postgres.planner import Planner
 from penstock.sinks.postgres.progress import Progress
 from penstock.sinks.postgres.receipts import change_counts, refused_tables
 from penstock.sinks.postgres.stages import Stages, drop_orphans, stage_prefix
-from penstock.sinks.postgres.tables import TargetTables, requested
+from penstock.sinks.postgres.tables import TargetTables, requested, retried
 from penstock.sinks.postgres.worker import PostgresWorker
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from penstock.lsn import Lsn
     from penstock.sinks.postgres.options import PostgresOptions
     from penstock.sinks.postgres.plan import StagedStep, TablePlan
+    from penstock.sinks.postgres.tables import TableRow
     from penstock.sinks.postgres.target import Describe
     from penstock.sinks.sink import Batch, Receipt, StoredPosition
     from penstock.sinks.tables import ApartTable
@@ -115,9 +116,13 @@ class PostgresSink:
         """Read penstock.tables again, and set apart what a person wants copied again."""
         connection = self._connected()
         try:
-            again = self._read_tables(connection)
+            rows = self._read_tables(connection)
+            again, once_more = requested(rows), retried(rows)
             if again:
                 self._tables.enrol(connection, again, lsn)
+            if once_more:
+                self._tables.retry(connection, once_more, lsn)
+            if again or once_more:
                 self._read_tables(connection)
         except psycopg.Error as error:
             raise classify_target_error(error, self._options.url) from None
@@ -138,8 +143,8 @@ class PostgresSink:
         except psycopg.Error as error:
             raise classify_target_error(error, self._options.url) from None
 
-    def _read_tables(self, connection: psycopg.Connection[Any]) -> list[TableName]:
-        """Know how tables stand; those that are to be copied again."""
+    def _read_tables(self, connection: psycopg.Connection[Any]) -> list[TableRow]:
+        """Know how tables stand."""
         rows = self._tables.read(connection)
         apart = {row.table: row.apart for row in rows if row.apart is not None}
         changed_at = max((row.changed_at for row in rows), default=None)
@@ -149,7 +154,7 @@ class PostgresSink:
         self.apart = apart
         self.flowing = {row.table for row in rows} - set(apart)
         self._planner.filled = {row.table for row in rows if row.is_filled}
-        return requested(rows)
+        return rows
 
     def worker(self, batch: Batch, only: Collection[TableName] | None = None) -> PostgresWorker:
         """The executor half, told how each table of the batch lands."""

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 _READ = """
 SELECT schema_name, table_name, state, delivered_lsn::text, error, filled, needs_copy, request,
        ranges_total, rows_copied, bytes_copied, notes, changed_at, snapshot_at, copied_at,
-       extract(epoch FROM now() - snapshot_at)::float8 AS snapshot_seconds, copy_id
+       extract(epoch FROM now() - snapshot_at)::float8 AS snapshot_seconds, copy_id,
+       coalesce(retry_at, now()) <= now() AS may_retry
 FROM penstock.tables
 WHERE pipeline = %s AND source = %s ORDER BY schema_name, table_name
 """
@@ -61,6 +62,7 @@ class TableRow:
     changed_at: Any
     copied_at: Any
     snapshot_seconds: float | None
+    may_retry: bool
 
     @property
     def apart(self) -> ApartTable | None:
@@ -116,6 +118,14 @@ class TargetTables:
             " state = 'pending', needs_copy = true, delivered_lsn = EXCLUDED.delivered_lsn,"
             " error = NULL, request = NULL, attempts = 0, retry_at = NULL, changed_at = now()",
             (*self._owner, str(lsn), *_columns(tables)),
+        )
+
+    def retry(self, connection: Connection, tables: Collection[TableName], lsn: Lsn) -> None:
+        """Let tables wait for another copy; how often it was tried is remembered."""
+        connection.execute(
+            "UPDATE penstock.tables SET state = 'pending', delivered_lsn = %s::pg_lsn,"
+            " changed_at = now() WHERE" + _IN_LIST,
+            (str(lsn), *self._owner, *_columns(tables)),
         )
 
     def remove(self, connection: Connection, tables: Collection[TableName]) -> None:
@@ -181,6 +191,15 @@ def requested(rows: Iterable[TableRow]) -> list[TableName]:
     return [row.table for row in rows if row.request == "resync" and row.state != COPYING]
 
 
+def retried(rows: Iterable[TableRow]) -> list[TableName]:
+    """Tables whose copy failed, and whose time has come to be tried again."""
+    return [
+        row.table
+        for row in rows
+        if row.state == FAILED and row.needs_copy and row.may_retry and row.request is None
+    ]
+
+
 def _row(row: Any, arrived: Mapping[tuple[str, str, str], tuple[int, int, int]]) -> TableRow:
     key = (row.schema_name, row.table_name, row.copy_id)
     ranges_done, rows_done, bytes_done = arrived.get(key, (0, 0, 0))
@@ -201,6 +220,7 @@ def _row(row: Any, arrived: Mapping[tuple[str, str, str], tuple[int, int, int]])
         changed_at=row.changed_at,
         copied_at=row.copied_at,
         snapshot_seconds=row.snapshot_seconds if row.state == COPYING else None,
+        may_retry=row.may_retry,
     )
 
 
