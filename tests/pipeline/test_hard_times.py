@@ -264,7 +264,7 @@ def test_disk_that_is_full_stops_capture_and_loses_nothing(
 
 
 @only_new
-@pytest.mark.parametrize("stopping", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("stopping", ["SIGTERM", pytest.param("SIGINT", marks=pytest.mark.long)])
 def test_a_signal_stops_the_run_within_ten_seconds(
     source: Database,
     target: Database,
@@ -294,6 +294,7 @@ def test_a_signal_stops_the_run_within_ten_seconds(
     assert_equal(source, target, "t")
 
 
+@pytest.mark.long
 @only_new
 def test_documents_of_a_run_are_whole_in_order_and_once(
     source: Database,

@@ -156,6 +156,7 @@ def test_tables_wants_names_and_a_pipeline_that_was_made(
     assert (unknown.returncode, "PEN-212 other" in unknown.stderr) == (1, True)
 
 
+@pytest.mark.long
 def test_worker_copies_for_a_pipeline_that_runs_elsewhere(
     source: Database,
     target: Database,

@@ -423,7 +423,8 @@ def test_rows_without_a_key_at_the_target_stop_the_table_when_on_conflict_is_sto
     assert_equal(source, target, "t")
 
 
-@pytest.mark.parametrize("is_empty", [True, pytest.param(False, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("is_empty", [True, False])
 @only_new
 def test_target_table_that_is_dropped_during_the_copy_is_made_again(
     source: Database,
@@ -493,12 +494,12 @@ def test_error_that_nobody_expects_stops_its_table_alone(
 @pytest.mark.parametrize(
     ("side", "setting"),
     [
-        pytest.param("target", "statement_timeout"),
-        ("target", "idle_in_transaction_session_timeout"),
-        pytest.param("target", "transaction_timeout"),
-        ("source", "statement_timeout"),
-        ("source", "idle_in_transaction_session_timeout"),
-        pytest.param("source", "transaction_timeout"),
+        ("target", "statement_timeout"),
+        ("source", "transaction_timeout"),
+        pytest.param("target", "idle_in_transaction_session_timeout", marks=pytest.mark.long),
+        pytest.param("target", "transaction_timeout", marks=pytest.mark.long),
+        pytest.param("source", "statement_timeout", marks=pytest.mark.long),
+        pytest.param("source", "idle_in_transaction_session_timeout", marks=pytest.mark.long),
     ],
 )
 @only_new

@@ -94,7 +94,7 @@ def random_copy(
 
 
 @pytest.mark.parametrize(
-    "seed", [1, 2, *(pytest.param(seed, marks=pytest.mark.long) for seed in (3, 4))]
+    "seed", [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in (2, 3, 4))]
 )
 @only_new
 def test_random_work_on_random_tables_while_they_are_copied_ends_equal(
@@ -109,6 +109,7 @@ def test_random_work_on_random_tables_while_they_are_copied_ends_equal(
     random_copy(source, target, make_pipeline, tmp_path, seed)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [101])
 @only_15
 def test_random_work_on_random_tables_while_they_are_copied_ends_equal_on_15(
