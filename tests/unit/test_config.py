@@ -13,7 +13,7 @@ from penstock.errors import PipelineFileError
 from penstock.sinks.file.options import FileOptions
 from penstock.sinks.postgres.options import OnConflict, PostgresOptions
 from penstock.sinks.stdout.options import StdoutOptions
-from penstock.source.options import Acknowledge
+from penstock.source.options import Acknowledge, SnapshotMode
 from penstock.table import TableName, TableRule
 
 
@@ -53,7 +53,7 @@ def test_small_file_gives_the_defaults(pipeline_of, tmp_path, monkeypatch):
     assert pipeline.state == elsewhere / ".penstock" / "shop"
     assert pipeline.source.acknowledge is Acknowledge.DELIVERED
     assert pipeline.source.heartbeat_seconds == 10.0
-    assert pipeline.source.snapshot.mode == "never"
+    assert pipeline.source.snapshot.mode is SnapshotMode.INITIAL
     assert pipeline.log.kind == "files"
     assert pipeline.log.retain_bytes == 10_000_000_000
     assert (pipeline.spark.master, pipeline.spark.conf) == ("local[*]", {})

@@ -3,7 +3,7 @@
 import enum
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, PlainValidator, model_validator
 
 from penstock.errors import BadTableRule
 from penstock.options import DsnOption, Options, RuleOption, Seconds, fault, not_yet, wanted
@@ -49,13 +49,14 @@ class SnapshotMode(enum.Enum):
     NEVER = "never"
 
 
-def _at_least_one(given: int) -> int:
-    if given < 1:
-        raise wanted("a whole number of at least 1")
-    return given
+def _read_count(given: Any) -> int:
+    # Text as well: a variable from the environment is.
+    if not isinstance(given, bool) and str(given).isdecimal() and 0 < int(given) < 1 << 31:
+        return int(given)
+    raise wanted("a whole number of at least 1")
 
 
-Count = Annotated[int, AfterValidator(_at_least_one)]
+Count = Annotated[int, PlainValidator(_read_count)]
 
 
 class SnapshotOptions(Options):
