@@ -38,7 +38,8 @@ class TableKeeper:
         self._looked_at = 0.0
         self._has_news = False
         self._seen_report_at = 0.0
-        self._began_at = time.time()
+        # Compared, not ordered: who captures may be another machine, with another clock.
+        self._stale_at = state.read_report("tables").get("at")
         self._has_seen_members = False
         self._members: dict[TableName, int] | None = None  # by name: their oids
         self._report_name = f"sinks/{sink.name}.members"
@@ -142,7 +143,7 @@ class TableKeeper:
     def _match_members(self, lsn: Lsn) -> None:
         self._seen_report_at = self._report_at()
         report = self._state.read_report("tables")
-        if report.get("at", 0.0) < self._began_at:
+        if report.get("at") in (None, self._stale_at):
             return  # of an earlier run: what it does not name need not be gone
         if not self._copies_first:
             return  # a table that goes and comes again would miss what it is passed over for
