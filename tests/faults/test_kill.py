@@ -223,6 +223,7 @@ def test_kill_at_random_moments_under_load_loses_and_doubles_nothing(
     finish(bank, path, penstock_command, source, target)
 
 
+@pytest.mark.long
 def test_deleting_the_whole_state_directory_loses_nothing(
     bank: Bank,
     source: Database,

@@ -402,6 +402,7 @@ def test_missing_target_table_stops_it_when_penstock_may_not_create(
     assert_equal(source, target, "t")
 
 
+@pytest.mark.long
 @only_new
 def test_several_bad_rows_are_told_one_after_another_and_none_is_lost(
     source: Database, target: Database, make_pipeline: Make

@@ -254,6 +254,7 @@ def test_servers_that_cannot_be_used_are_told_and_left_alone(
                 require_error(penstock(tmp_path, command, path), code)
 
 
+@pytest.mark.long
 @only_new
 def test_server_settings_that_do_not_do_are_told(
     target: Database, make_server: MakeServer, tmp_path: Path
@@ -483,6 +484,7 @@ def test_another_cluster_behind_the_same_address_is_refused_and_left_alone(
         drop_database(other)
 
 
+@pytest.mark.long
 @only_new
 def test_second_instance_is_refused_here_and_from_another_machine(
     source: Database, target: Database, tmp_path: Path, penstock_command: Begin

@@ -239,6 +239,7 @@ def test_segments_are_deleted_once_every_sink_has_passed_them(
     assert_equal(source, target, "t")
 
 
+@pytest.mark.long
 @only_new
 def test_disk_that_is_full_stops_capture_and_loses_nothing(
     source: Database,

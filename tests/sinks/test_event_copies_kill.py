@@ -89,6 +89,7 @@ def scene(
     return scene
 
 
+@pytest.mark.long
 def test_kill_while_a_copy_is_published_loses_and_doubles_nothing(
     scene: Scene, writer_of: Callable[..., Writer]
 ) -> None:

@@ -305,6 +305,7 @@ def test_table_that_is_asked_for_again_comes_anew_as_a_whole(
     assert replay(read(directory), "u") == stands(source, "u"), "which was not asked for"
 
 
+@pytest.mark.long
 def test_copy_is_printed_before_later_changes(
     source: Database, pipeline_file: Callable[..., Path], penstock_command: Callable[..., Command]
 ) -> None:

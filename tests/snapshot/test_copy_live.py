@@ -216,6 +216,7 @@ class Movers:
             self.counts[number] += 1
 
 
+@pytest.mark.long
 @only_new
 def test_moved_rows_are_there_once_and_their_total_is_kept_at_all_times_after_the_copy(
     source: Database, target: Database, make_pipeline: Make, small_ranges: Small
@@ -310,6 +311,7 @@ def test_large_transactions_that_are_open_before_during_and_after_the_copy_arriv
     assert target.value("SELECT count(*) FROM t") == 5000
 
 
+@pytest.mark.long
 @only_new
 def test_copy_waits_for_open_transactions_says_so_and_takes_what_they_did(
     source: Database,
@@ -468,6 +470,7 @@ def test_tables_that_come_go_and_are_renamed_during_a_copy_end_as_at_the_source(
     assert_equal(source, target, "t", "kept", "born", "other_name")
 
 
+@pytest.mark.long
 @only_new
 def test_second_table_is_copied_while_the_first_streams_and_never_holds_it_up(
     source: Database, target: Database, make_pipeline: Make, small_ranges: Small

@@ -111,6 +111,7 @@ def test_damaged_table_is_equal_again_after_a_resync_and_follows_on(
     assert target.query(asides) == []
 
 
+@pytest.mark.long
 @only_new
 def test_reader_sees_a_table_whole_at_all_times_while_it_is_copied_again_and_others_stream(
     source: Database,
