@@ -168,7 +168,7 @@ def runnable_by(binaries: Binaries, account: Account) -> Binaries:
     """The same programs where the account can execute them: in place, or copied."""
     if account.reaches(binaries.bin_dir):
         return binaries
-    # A virtual environment below /root, for one.
+    # A virtual environment in the home of a user that others may not enter, for one.
     return Binaries(_copied(binaries.bin_dir, account), binaries.version)
 
 
