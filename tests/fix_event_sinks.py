@@ -161,3 +161,26 @@ def main(kind: str, log: str, where: str, rotate_bytes: str = "1") -> None:
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
+
+
+class Crashed(BaseException):
+    """Not an Exception: nobody may catch it and tidy up."""
+
+
+def crash_before(monkeypatch, steps, number):
+    """Have the step on disk of this number crash, of those counted; a write that crashes is torn."""
+    left = [number]
+
+    def guard(name, step):
+        def guarded(*args, **kwargs):
+            if left[0] == 0:
+                if name == "write":
+                    step(args[0], args[1][: len(args[1]) // 2])
+                raise Crashed
+            left[0] -= 1
+            return step(*args, **kwargs)
+
+        return guarded
+
+    for name in steps:
+        monkeypatch.setattr(os, name, guard(name, getattr(os, name)))

@@ -38,6 +38,15 @@ if TYPE_CHECKING:
     from penstock.lsn import Lsn
 
 
+INITIAL: dict[str, Any] = {"snapshot": "initial"}
+"""Source options of a pipeline whose tables are copied first."""
+
+
+def slowly(rows_per_second: int) -> dict[str, Any]:
+    """Source options of a copy that lasts long enough for something to happen meanwhile."""
+    return {"snapshot": {"mode": "initial", "max_rows_per_second": rows_per_second}}
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """One Spark for the whole run: starting it takes several seconds."""
@@ -256,6 +265,15 @@ class Command:
     def stderr(self) -> str:
         """What it has said so far."""
         return self._stderr.read_text()
+
+    @property
+    def is_struck(self) -> bool:
+        """Whether a fault has struck: the command, its capture or a worker was killed."""
+        return (
+            self.process.poll() is not None
+            or "was killed by signal" in self.stderr
+            or "a job failed" in self.stderr
+        )
 
     def wait(self, deadline_seconds: float = 120) -> int:
         """Wait for its end; the exit code."""

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.errors import BadTableRule
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+_TOLD_BY_NAME = 5
 
 
 class TableName(NamedTuple):
@@ -16,6 +21,19 @@ class TableName(NamedTuple):
 
     def __str__(self) -> str:
         return f"{_spell(self.schema)}.{_spell(self.name)}"
+
+
+def as_columns(tables: Iterable[TableName]) -> tuple[list[str], list[str]]:
+    """Schemas and names, as `unnest(%s::text[], %s::text[])` takes them."""
+    listed = list(tables)
+    return [table.schema for table in listed], [table.name for table in listed]
+
+
+def tell_tables(tables: Collection[TableName]) -> str:
+    """A few tables by name, many by number; for log lines."""
+    if len(tables) > _TOLD_BY_NAME:
+        return f"{len(tables)} tables"
+    return ", ".join(map(str, sorted(tables)))
 
 
 def _spell(part: str) -> str:

@@ -121,15 +121,6 @@ def bank(source: Database, target: Database) -> Iterator[Bank]:
     bank.stop()
 
 
-def _struck(command: Command) -> bool:
-    """Whether the fault has struck: the command, its capture or a worker was killed."""
-    return (
-        command.process.poll() is not None
-        or "was killed by signal" in command.stderr
-        or "a job failed" in command.stderr
-    )
-
-
 def finish(
     bank: Bank,
     path: Path,
@@ -172,7 +163,7 @@ def test_kill_at_each_fault_point_loses_and_doubles_nothing(
     passing = 3 if not point.startswith("stage.") else 1
     command = penstock_command("run", str(path), env={"PENSTOCK_FAULT": f"{point}:{passing}"})
     bank.start()
-    wait_until(lambda: _struck(command), 90, what=f"the fault at {point} to strike")
+    wait_until(lambda: command.is_struck, 90, what=f"the fault at {point} to strike")
     command.kill()
 
     finish(bank, path, penstock_command, source, target)
@@ -191,7 +182,7 @@ def test_kill_at_commit_and_within_a_slice_loses_and_doubles_nothing(
 
     for fault in ("deliver.after_commit:4", "capture.torn_slice:6", "stage.after_copy"):
         command = penstock_command("run", str(path), env={"PENSTOCK_FAULT": fault})
-        wait_until(lambda: _struck(command), 90, what=f"{fault} to strike")  # noqa: B023
+        wait_until(lambda: command.is_struck, 90, what=f"{fault} to strike")  # noqa: B023
         command.kill()
 
     finish(bank, path, penstock_command, source, target)

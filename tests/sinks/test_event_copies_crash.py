@@ -7,7 +7,16 @@ import os
 import pytest
 
 from fix_copies import copies_in, drive, file_copying, wanted_reads
-from fix_event_sinks import file_sink, hidden, rows_in, visible, wanted_rows, write_transactions
+from fix_event_sinks import (
+    Crashed,
+    crash_before,
+    file_sink,
+    hidden,
+    rows_in,
+    visible,
+    wanted_rows,
+    write_transactions,
+)
 
 STEPS = (
     *("open", "write", "fsync", "fdatasync", "ftruncate"),
@@ -15,34 +24,11 @@ STEPS = (
 )
 
 
-class Crashed(BaseException):
-    """Not an Exception: nobody may catch it and tidy up."""
-
-
-def crash_before(monkeypatch, number):
-    """Have the step of this number crash; a write that crashes is torn."""
-    left = [number]
-
-    def guard(name, step):
-        def guarded(*args, **kwargs):
-            if left[0] == 0:
-                if name == "write":
-                    step(args[0], args[1][: len(args[1]) // 2])
-                raise Crashed
-            left[0] -= 1
-            return step(*args, **kwargs)
-
-        return guarded
-
-    for name in STEPS:
-        monkeypatch.setattr(os, name, guard(name, getattr(os, name)))
-
-
 def crashes(log, directory, monkeypatch, number):
     """Copy and deliver, and crash before that step; whether there was such a step."""
     sink, copying = file_sink(directory, rotate_bytes=1000), file_copying(directory)
     with monkeypatch.context() as patch:
-        crash_before(patch, number)
+        crash_before(patch, STEPS, number)
         try:
             drive(sink, copying, log, 3)
             sink.close()

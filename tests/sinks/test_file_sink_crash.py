@@ -7,6 +7,8 @@ import os
 import pytest
 
 from fix_event_sinks import (
+    Crashed,
+    crash_before,
     deliver,
     file_sink,
     hidden,
@@ -19,34 +21,11 @@ from fix_event_sinks import (
 STEPS = ("open", "write", "fsync", "fdatasync", "ftruncate", "rename", "replace", "unlink")
 
 
-class Crashed(BaseException):
-    """Not an Exception: nobody may catch it and tidy up."""
-
-
-def crash_before(monkeypatch, number):
-    """Have the step of this number crash; a write that crashes is torn."""
-    left = [number]
-
-    def guard(name, step):
-        def guarded(*args, **kwargs):
-            if left[0] == 0:
-                if name == "write":
-                    step(args[0], args[1][: len(args[1]) // 2])
-                raise Crashed
-            left[0] -= 1
-            return step(*args, **kwargs)
-
-        return guarded
-
-    for name in STEPS:
-        monkeypatch.setattr(os, name, guard(name, getattr(os, name)))
-
-
 def crashes(log, directory, monkeypatch, number):
     """Deliver, and crash before that step; whether there was such a step."""
     sink = file_sink(directory, rotate_bytes=1000)
     with monkeypatch.context() as patch:
-        crash_before(patch, number)
+        crash_before(patch, STEPS, number)
         try:
             deliver(sink, log)
             sink.close()

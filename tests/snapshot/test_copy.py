@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from fix_pipeline import assert_equal
+from fix_pipeline import INITIAL, assert_equal
 from fix_postgres import only_new
 
 if TYPE_CHECKING:
@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from fix_postgres import Database
 
     Make = Callable[..., RunningPipeline]
-
-INITIAL: dict[str, Any] = {"snapshot": "initial"}
 
 
 @only_new

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from fix_pipeline import assert_equal, status_of
+from fix_pipeline import INITIAL, assert_equal, status_of
 from fix_postgres import only_new
 from fix_wait import wait_until
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     Start = Callable[..., Command]
     WriteFile = Callable[..., Path]
 
-INITIAL: dict[str, Any] = {"snapshot": "initial"}
 
 pytestmark = only_new
 

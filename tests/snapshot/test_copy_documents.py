@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from fix_copies import make_table, read, replay, stands
 from fix_documents import parse
 from fix_event_sinks import hidden, visible
+from fix_pipeline import INITIAL
 from fix_postgres import only_new
 from fix_wait import wait_until
 from penstock.pipeline import build_event_copying
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 pytestmark = only_new
 
-INITIAL: dict[str, Any] = {"snapshot": "initial"}
 TIDY = [".copies", ".lock", ".position.json"]
 
 

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fix_pipeline import assert_equal, rows, table_error, table_state, wait_for_state
+from fix_pipeline import (
+    INITIAL,
+    assert_equal,
+    rows,
+    slowly,
+    table_error,
+    table_state,
+    wait_for_state,
+)
 from fix_postgres import only_15, only_new
 from fix_subscription import follower
 from fix_wait import wait_until
@@ -21,13 +29,6 @@ if TYPE_CHECKING:
 
     Make = Callable[..., RunningPipeline]
     Small = Callable[[int], None]
-
-INITIAL: dict[str, Any] = {"snapshot": "initial"}
-
-
-def slowly(rows_per_second: int) -> dict[str, Any]:
-    """Source options of a copy that lasts long enough for something to happen meanwhile."""
-    return {"snapshot": {"mode": "initial", "max_rows_per_second": rows_per_second}}
 
 
 def fill(source: Database, table: str, count: int = 2000) -> None:

@@ -7,11 +7,11 @@ the end is every row of every table.
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from fix_pipeline import assert_equal, status_of, table_state
+from fix_pipeline import INITIAL, assert_equal, status_of, table_state
 from fix_postgres import only_new
 from fix_wait import wait_until
 from penstock.failpoints import POINTS
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 pytestmark = only_new
 
-INITIAL: dict[str, Any] = {"snapshot": "initial"}
 TABLES = ("checking", "savings", "keyless", "large", *(f"small_{number}" for number in range(6)))
 SEVERAL_TIMES = ("before_range", "inside_range", "after_range", "before_finish", "after_finish")
 COPY_POINTS = [point for point in POINTS if point.startswith(("copy.", "catch_up."))]
@@ -113,15 +112,6 @@ def bank(source: Database) -> Iterator[Bank]:
     bank.stop()
 
 
-def struck(command: Command) -> bool:
-    """Whether the fault has struck: the command or one of its workers was killed."""
-    return (
-        command.process.poll() is not None
-        or "was killed by signal" in command.stderr
-        or "a job failed" in command.stderr
-    )
-
-
 def finish(
     bank: Bank,
     path: Path,
@@ -158,7 +148,7 @@ def kill_and_finish(
     path = pipeline_file(source, target, tables=("public.*",), source_options=INITIAL)
     bank.start()
     command = penstock_command("run", str(path), env={"PENSTOCK_FAULT": fault})
-    wait_until(lambda: struck(command), 90, what=f"{fault} to strike")
+    wait_until(lambda: command.is_struck, 90, what=f"{fault} to strike")
     command.kill()
     finish(bank, path, penstock_command, source, target)
 
@@ -253,7 +243,7 @@ def test_kill_in_the_middle_of_a_resync_leaves_the_rows_that_were_there_until_it
 
     fault = {"PENSTOCK_FAULT": "copy.before_finish"}
     command = penstock_command("run", str(path), env=fault)
-    wait_until(lambda: struck(command), 90, what="the fault to strike")
+    wait_until(lambda: command.is_struck, 90, what="the fault to strike")
     command.kill()
 
     assert there <= target.value("SELECT count(*) FROM checking") < 3000

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from test_property import Writer, ddl, make_tables
 
-from fix_pipeline import assert_equal, rows, table_state, wait_for_state
+from fix_pipeline import INITIAL, assert_equal, rows, slowly, table_state, wait_for_state
 from fix_postgres import only_15, only_new
 from fix_wait import wait_until
 
@@ -24,13 +24,6 @@ if TYPE_CHECKING:
 
     Make = Callable[..., RunningPipeline]
     Small = Callable[[int], None]
-
-INITIAL: dict[str, Any] = {"snapshot": "initial"}
-
-
-def slowly(rows_per_second: int) -> dict[str, Any]:
-    """Source options of a copy that lasts long enough for something to happen meanwhile."""
-    return {"snapshot": {"mode": "initial", "max_rows_per_second": rows_per_second}}
 
 
 def wait_for_copy(target: Database, table: str = "t", ranges: int = 1) -> None:

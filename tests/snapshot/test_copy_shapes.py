@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from test_types import SHAPES, TEXT_SHAPES, _fill, _run, _shipped, _texts, _wide
 
-from fix_pipeline import assert_equal, rows, table_error, table_state, wait_for_state
+from fix_pipeline import INITIAL, assert_equal, rows, table_error, table_state, wait_for_state
 from fix_postgres import only_new
 from fix_wait import wait_until
 
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     Make = Callable[..., RunningPipeline]
     Small = Callable[[int], None]
-
-INITIAL: dict[str, Any] = {"snapshot": "initial"}
 
 
 def copied(pipeline: RunningPipeline) -> None:

@@ -7,13 +7,13 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from penstock.errors import PenstockError, RunError, recognise
+from penstock.errors import RunError, recognise
 from penstock.pipeline import build_copying, state_of
 from penstock.run.requests import known_tables, resync_tables
 from penstock.run.signals import take_signals
 from penstock.run.start import start_up
 from penstock.run.status import read_status
-from penstock.run.supervise import run_pipeline
+from penstock.run.supervise import LoopThread, run_pipeline
 from penstock.snapshot.copier import Copier
 from penstock.source.options import SnapshotMode
 from penstock.spark.session import start_session, stop_session
@@ -93,27 +93,24 @@ def run_worker(
     )
     take_signals(stop)
     inner_stop = threading.Event()
-    failures: list[BaseException] = []
-
-    def guard(copier: Copier) -> None:
-        try:
-            copier.run()
-        except BaseException as error:  # noqa: BLE001 - raised by the main thread below
-            failures.append(error)
-
-    threads: list[threading.Thread] = []
-    copiers: list[Copier] = []
-    for name in pipeline.sinks:
-        copying = build_copying(pipeline, name)
-        copier = Copier(
-            session.sparkContext, name, copying, pipeline.source, inner_stop, keeps_claim=True
+    copiers = [
+        Copier(
+            session.sparkContext,
+            name,
+            build_copying(pipeline, name),
+            pipeline.source,
+            inner_stop,
+            keeps_claim=True,
         )
-        copiers.append(copier)
-        threads.append(threading.Thread(target=guard, args=(copier,), daemon=True))
+        for name in pipeline.sinks
+    ]
+    threads = [LoopThread(copier) for copier in copiers]
     try:
         for thread in threads:
             thread.start()
-        while not stop.wait(_POLL_SECONDS) and not failures:
+        while not stop.wait(_POLL_SECONDS):
+            for thread in threads:
+                thread.raise_if_failed()
             if on_copying is not None:
                 on_copying([each for copier in copiers for each in copier.progress])
     finally:
@@ -122,7 +119,5 @@ def run_worker(
         for thread in threads:
             thread.join(max(0.0, deadline - time.monotonic()))
         stop_session(session)
-    for failure in failures:
-        if isinstance(failure, PenstockError):
-            raise failure
-        raise RunError(f"{type(failure).__name__}", "snapshot --worker") from failure
+    for thread in threads:
+        thread.raise_if_failed()

@@ -111,7 +111,7 @@ def _deliver(
         for sink in build_sinks(pipeline)
     ]
     copiers = [build_copier(pipeline, loop, session.sparkContext, inner_stop) for loop in loops]
-    threads = [*map(_LoopThread, loops), *map(_LoopThread, copiers)]
+    threads = [*map(LoopThread, loops), *map(LoopThread, copiers)]
     try:
         for thread in threads:
             thread.start()
@@ -141,7 +141,7 @@ def build_copier(
     return copier
 
 
-class _LoopThread(threading.Thread):
+class LoopThread(threading.Thread):
     """A loop and how it ended."""
 
     def __init__(self, loop: Delivery | Copier) -> None:
@@ -163,7 +163,7 @@ class _LoopThread(threading.Thread):
 
 
 def _watch(
-    threads: list[_LoopThread],
+    threads: list[LoopThread],
     loops: list[Delivery],
     stop: threading.Event,
     watch: Callable[[], None],
@@ -177,7 +177,7 @@ def _watch(
             return
 
 
-def _end(threads: list[_LoopThread], session: SparkSession) -> None:
+def _end(threads: list[LoopThread], session: SparkSession) -> None:
     """Let batches under way finish, call off those that take too long, and stop Spark."""
     deadline = time.monotonic() + _PATIENCE_SECONDS
     for thread in threads:

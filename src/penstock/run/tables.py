@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from penstock.run.retry import BackOff
 from penstock.sinks.tables import CATCHING_UP, PENDING, REMOVED
-from penstock.table import TableName, TableRule
+from penstock.table import TableName, TableRule, tell_tables
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -156,12 +156,12 @@ class TableKeeper:
         }
         if gone:
             self._sink.remove(gone)
-            _log.info("%s followed no more", _told(gone))
+            _log.info("%s followed no more", tell_tables(gone))
         again = {name for name in members if name in apart and apart[name].state == REMOVED}
         new = self.unknown(set(members)) | again | self._made_anew(members)
         if new:
             self._sink.enrol(new, lsn)
-            _log.info("%s to be copied", _told(new))
+            _log.info("%s to be copied", tell_tables(new))
         if members != self._members:
             self._members = members
             oids = {str(name): oid for name, oid in members.items()}
@@ -183,13 +183,3 @@ def _name(text: str) -> TableName:
     rule = TableRule.parse(text)
     assert rule.schema is not None and rule.name is not None  # noqa: PT018
     return TableName(rule.schema, rule.name)
-
-
-def _told(tables: Collection[TableName]) -> str:
-    if len(tables) == 1:
-        return f"{next(iter(tables))} is"
-    return (
-        f"{', '.join(map(str, sorted(tables)))} are"
-        if len(tables) < 6
-        else f"{len(tables)} tables are"
-    )

@@ -33,6 +33,7 @@ from penstock.sinks.tables import (
     ApartTable,
     WantedTables,
 )
+from penstock.table import tell_tables
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -140,8 +141,7 @@ class EventSink(ABC):
     def join(self, tables: Collection[TableName]) -> None:
         """Let tables flow with the others."""
         self._set_tables({table: KeptTable(STREAMING) for table in tables})
-        told = ", ".join(map(str, sorted(tables))) if len(tables) < 4 else f"{len(tables)} tables"
-        _log.info("caught up: %s", told)
+        _log.info("caught up: %s", tell_tables(tables))
 
     def interrupt(self) -> None:
         """Call off the commit that runs, between two blocks of bytes; its position does not move."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from penstock.source.heaps import HeapSize
     from penstock.table import TableName
 
 # Small enough to be lost without regret and to keep all tasks busy to the end, large enough for the
@@ -18,15 +19,6 @@ RANGE_BYTES = 32 * 1024 * 1024
 _TASK_BYTES = RANGE_BYTES
 # What a range costs whatever its size: a scan, a COPY, a commit.
 _RANGE_COST_BYTES = 256 * 1024
-
-
-@dataclass(frozen=True)
-class Heap:
-    """One relation that holds rows: a table, or a leaf of a partitioned one."""
-
-    relation: TableName
-    page_count: int
-    page_bytes: int = 8192
 
 
 @dataclass(frozen=True)
@@ -46,7 +38,9 @@ class PageRange:
         return self.first_page, self.end_page
 
 
-def cut(table: TableName, heaps: Iterable[Heap], range_bytes: int = RANGE_BYTES) -> list[PageRange]:
+def cut(
+    table: TableName, heaps: Iterable[HeapSize], range_bytes: int = RANGE_BYTES
+) -> list[PageRange]:
     """The ranges of a table. Every heap has at least one, and its last one is open-ended.
 
     By the size of its files, never by statistics, which a table may not have.

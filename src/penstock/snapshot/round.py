@@ -25,7 +25,7 @@ from penstock.errors import (
 from penstock.failpoints import fault_point
 from penstock.run.retry import BackOff, mends_with_time
 from penstock.sinks.copying import Arrived, Copy, CopyOrder
-from penstock.snapshot.ranges import Heap, cut, share_out
+from penstock.snapshot.ranges import cut, share_out
 from penstock.snapshot.task import CopyWork, copy_ranges
 from penstock.source.connect import connect_source, role_of
 from penstock.source.description import describe_tables
@@ -165,7 +165,7 @@ class Round:
             if unreadable is not None:
                 self._fail(name, unreadable)
                 continue
-            ranges = cut(name, [Heap(h.relation, h.page_count, h.page_bytes) for h in own])
+            ranges = cut(name, own)
             order = CopyOrder(name, description, structures[name], len(ranges))
             self._on_the_way[name] = _Table(order, ranges)
         orders = [table.order for table in self._on_the_way.values()]

@@ -14,7 +14,7 @@ from psycopg.rows import namedtuple_row
 
 from penstock.source.connect import source_errors
 from penstock.source.description import TableDescription, UserType, describe_table
-from penstock.table import TableName
+from penstock.table import TableName, as_columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -131,9 +131,8 @@ def other_relations(connection: Connection, names: Iterable[TableName]) -> dict[
         WHERE (n.nspname, c.relname) IN (
             SELECT * FROM unnest(%s::text[], %s::text[]))
     """
-    columns = [name.schema for name in wanted], [name.name for name in wanted]
     with source_errors(connection):
-        rows = connection.execute(query, columns).fetchall()
+        rows = connection.execute(query, as_columns(wanted)).fetchall()
     return {
         TableName(schema, name): _in_words(schema, kind, persistence)
         for schema, name, kind, persistence in rows

@@ -5,7 +5,6 @@ https://www.postgresql.org/docs/current/sql-copy.html
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -42,7 +41,6 @@ class SnapshotReader:
     """One connection that sees the source as the snapshot shows it."""
 
     def __init__(self, dsn: Dsn, snapshot: str) -> None:
-        self._dsn = dsn
         try:
             self._connection = connect(dsn, "penstock copy")
         except psycopg.Error as error:
@@ -63,14 +61,6 @@ class SnapshotReader:
                     "nothing; the copy begins again under a new one",
                 ) from None
             raise classify_source_error(error, dsn) from None
-
-    @contextmanager
-    def errors(self) -> Iterator[None]:
-        """Failures of the source, in penstock's words."""
-        try:
-            yield
-        except psycopg.Error as error:
-            raise classify_source_error(error, self._dsn) from None
 
     def blocks(
         self,

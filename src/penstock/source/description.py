@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from psycopg.rows import namedtuple_row
 
 from penstock.source.connect import source_errors
-from penstock.table import TableName
+from penstock.table import TableName, as_columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -216,13 +216,12 @@ def describe_tables(
     connection: Connection, names: Sequence[TableName]
 ) -> dict[TableName, TableDescription]:
     """Those of the tables that are there, as they are now; in four queries, however many they are."""
-    wanted = [name.schema for name in names], [name.name for name in names]
     with (
         source_errors(connection),
         qualified_names(connection),
         connection.cursor(row_factory=namedtuple_row) as cursor,
     ):
-        tables: list[Any] = cursor.execute(_TABLES, wanted).fetchall()
+        tables: list[Any] = cursor.execute(_TABLES, as_columns(names)).fetchall()
         oids = [table.oid for table in tables]
         rows, keys, types = (
             _by_table(cursor.execute(query, (oids,))) for query in (_COLUMNS, _KEYS, _USER_TYPES)

@@ -46,11 +46,9 @@ WHERE backend_xid IS NOT NULL AND pid <> pg_backend_pid() AND datname IS NOT NUL
 class ExportedSnapshot:
     """Lives as long as its connection, and with it the temporary slot. `close` lets both go."""
 
-    def __init__(self, name: str, lsn: Lsn, connection: psycopg.Connection[Any], dsn: Dsn) -> None:
+    def __init__(self, name: str, lsn: Lsn, connection: psycopg.Connection[Any]) -> None:
         self.name = name
         self.lsn = lsn
-        self.dsn = dsn
-        self.taken_at = time.time()
         self._connection = connection
 
     @classmethod
@@ -88,7 +86,7 @@ class ExportedSnapshot:
         point, name = answer.get_value(0, 1), answer.get_value(0, 2)
         assert point is not None
         assert name is not None
-        return cls(name.decode(), Lsn.parse(point.decode()), connection, dsn)
+        return cls(name.decode(), Lsn.parse(point.decode()), connection)
 
     @property
     def is_alive(self) -> bool:

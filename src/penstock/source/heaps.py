@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from psycopg.rows import namedtuple_row
 
 from penstock.source.connect import source_errors
-from penstock.table import TableName
+from penstock.table import TableName, as_columns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # A partitioned table has no rows of its own, its leaves have; of an inheritance tree only the
 # table itself is asked for. Foreign leaves hold rows of another server.
 _HEAPS = """
-SELECT t.schema_name, t.table_name, c.relkind::text AS kind, ln.nspname AS heap_schema,
+SELECT t.schema_name, t.table_name, ln.nspname AS heap_schema,
        l.relname AS heap_name, l.relkind::text AS heap_kind,
        coalesce(has_schema_privilege(ln.oid, 'USAGE') AND has_table_privilege(l.oid, 'SELECT'),
                 false) AS is_readable,
@@ -52,9 +52,8 @@ class HeapSize:
 
 def read_heaps(connection: Connection, tables: Sequence[TableName]) -> list[HeapSize]:
     """The heaps of all the tables that are there, in one query."""
-    values = [table.schema for table in tables], [table.name for table in tables]
     with source_errors(connection), connection.cursor(row_factory=namedtuple_row) as cursor:
-        rows: list[Any] = cursor.execute(_HEAPS, values).fetchall()
+        rows: list[Any] = cursor.execute(_HEAPS, as_columns(tables)).fetchall()
     return [
         HeapSize(
             TableName(row.schema_name, row.table_name),

@@ -15,7 +15,7 @@ from psycopg.rows import namedtuple_row
 
 from penstock.source.connect import source_errors
 from penstock.source.description import SequenceDescription, qualified_names, sequence_of
-from penstock.table import TableName
+from penstock.table import TableName, as_columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -227,13 +227,12 @@ def read_structure(
     Raises:
         SourceError: or the subclass that says why.
     """
-    wanted = [name.schema for name in names], [name.name for name in names]
     with (
         source_errors(connection),
         qualified_names(connection),
         connection.cursor(row_factory=namedtuple_row) as cursor,
     ):
-        tables: list[Any] = cursor.execute(_TABLES, wanted).fetchall()
+        tables: list[Any] = cursor.execute(_TABLES, as_columns(names)).fetchall()
         oids = [table.oid for table in tables]
         indexes = _by_table(cursor.execute(_INDEXES, (oids,)))
         constraints = _by_table(cursor.execute(_CONSTRAINTS, (oids,)))

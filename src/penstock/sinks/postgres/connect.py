@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -16,6 +17,8 @@ from penstock.errors import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     Connection = psycopg.Connection[Any]
 
 # What one table may suffer without harm to the rest: its rows, constraints, columns and privileges,
@@ -46,6 +49,15 @@ def connect_target(dsn: Dsn, application: str) -> Connection:
     except psycopg.Error as error:
         raise classify_target_error(error, dsn) from None
     return connection
+
+
+@contextmanager
+def target_errors(dsn: Dsn) -> Iterator[None]:
+    """Turn psycopg's errors into penstock's. `from None`: psycopg's own text may hold values."""
+    try:
+        yield
+    except psycopg.Error as error:
+        raise classify_target_error(error, dsn) from None
 
 
 def classify_target_error(error: psycopg.Error, dsn: Dsn) -> PenstockError:

@@ -24,6 +24,7 @@ from penstock.sinks.postgres.connect import (
     connect_target,
     is_about_table,
     set_replica_role,
+    target_errors,
 )
 from penstock.sinks.postgres.copyin import PostgresRangeWriter
 from penstock.sinks.postgres.objects import has_objects, make_objects
@@ -286,13 +287,11 @@ class PostgresCopying:
 
     def ask(self, tables: Collection[TableName]) -> list[TableName]:
         """Write the request into penstock.tables."""
-        try:
+        with target_errors(self._options.url):
             if not has_objects(self._connected()):
                 return []  # nobody has delivered anything yet
             make_objects(self._connected())
             return TargetTables(*self._owner).ask(self._connected(), tables)
-        except psycopg.Error as error:
-            raise classify_target_error(error, self._options.url) from None
 
     def after_join(self, read_structures: ReadStructures) -> None:
         """Foreign keys hold once both tables stand at the same position."""
@@ -308,7 +307,7 @@ class PostgresCopying:
         may_switch_off = set_replica_role(self._connected())
         for table in due:
             notes: list[str] = []
-            try:
+            with target_errors(self._options.url):
                 if table in structures and not may_switch_off:
                     if structures[table].foreign_keys:
                         notes = [_NO_FOREIGN_KEYS.format(role=self._options.url.user)]
@@ -320,8 +319,6 @@ class PostgresCopying:
                         structures[table],
                         lambda name: target_name(self._options, name),
                     )
-            except psycopg.Error as error:
-                raise classify_target_error(error, self._options.url) from None
             for note in notes:
                 _log.warning("%s: %s", table, note)
             self._execute_only(records.KEYS_DONE, ("\n".join(notes) or None, *self._owner, *table))
@@ -352,16 +349,12 @@ class PostgresCopying:
         return self._connection
 
     def _execute(self, query: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-        try:
+        with target_errors(self._options.url):
             return self._connected().execute(query, values).fetchall()
-        except psycopg.Error as error:
-            raise classify_target_error(error, self._options.url) from None
 
     def _execute_only(self, query: str, values: tuple[Any, ...]) -> None:
-        try:
+        with target_errors(self._options.url):
             self._connected().execute(query, values)
-        except psycopg.Error as error:
-            raise classify_target_error(error, self._options.url) from None
 
 
 def _has_more_than_key(structure: TableStructure) -> bool:

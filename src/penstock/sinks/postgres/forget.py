@@ -8,7 +8,7 @@ import psycopg
 from psycopg import sql
 
 from penstock.sinks.postgres.aside import aside_name
-from penstock.sinks.postgres.connect import classify_target_error, connect_target
+from penstock.sinks.postgres.connect import connect_target, target_errors
 from penstock.sinks.postgres.objects import has_objects, make_objects
 from penstock.sinks.postgres.stages import drop_orphans, stage_prefix
 from penstock.sinks.postgres.tables import TargetTables
@@ -23,11 +23,8 @@ def forget_pipeline(dsn: Dsn, pipeline: str, source: str) -> list[str]:
     Raises:
         SinkError: or one of its kinds.
     """
-    with connect_target(dsn, "penstock teardown") as connection:
-        try:
-            return _forget(connection, pipeline, source)
-        except psycopg.Error as error:
-            raise classify_target_error(error, dsn) from None
+    with connect_target(dsn, "penstock teardown") as connection, target_errors(dsn):
+        return _forget(connection, pipeline, source)
 
 
 def _forget(connection: psycopg.Connection[Any], pipeline: str, source: str) -> list[str]:

@@ -28,6 +28,7 @@ from penstock.sinks.postgres.connect import (
     connect_target,
     is_about_table,
     set_replica_role,
+    target_errors,
 )
 from penstock.sinks.postgres.objects import has_objects, make_objects
 from penstock.sinks.postgres.order import parents_first
@@ -37,6 +38,7 @@ from penstock.sinks.postgres.receipts import change_counts, refused_tables
 from penstock.sinks.postgres.stages import Stages, drop_orphans, stage_prefix
 from penstock.sinks.postgres.tables import TargetTables, requested, retried
 from penstock.sinks.postgres.worker import PostgresWorker
+from penstock.table import tell_tables
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -85,7 +87,7 @@ class PostgresSink:
         dsn = self._options.url
         connection = connect_target(dsn, "penstock deliver")
         self._connection = connection
-        try:
+        with target_errors(dsn):
             self._require_version(connection)
             self._progress.claim(connection, str(dsn), self._backend)
             self._backend = connection.info.backend_pid
@@ -97,8 +99,6 @@ class PostgresSink:
             drop_orphans(connection, self._stage_prefix)
             found = self._progress.read(connection)
             self._read_tables(connection)
-        except psycopg.Error as error:
-            raise classify_target_error(error, dsn) from None
         if found is None:
             return None
         self.change_count = found[1]
@@ -106,16 +106,14 @@ class PostgresSink:
 
     def begin(self, identity: Mapping[str, str], lsn: Lsn) -> None:
         """Store the first position, with penstock's own tables around it."""
-        try:
+        with target_errors(self._options.url):
             make_objects(self._connected())
             self._progress.begin(self._connected(), identity, lsn)
-        except psycopg.Error as error:
-            raise classify_target_error(error, self._options.url) from None
 
     def refresh_tables(self, lsn: Lsn) -> None:
         """Read penstock.tables again, and set apart what a person wants copied again."""
         connection = self._connected()
-        try:
+        with target_errors(self._options.url):
             rows = self._read_tables(connection)
             again, once_more = requested(rows), retried(rows)
             if again:
@@ -124,24 +122,18 @@ class PostgresSink:
                 self._tables.retry(connection, once_more, lsn)
             if again or once_more:
                 self._read_tables(connection)
-        except psycopg.Error as error:
-            raise classify_target_error(error, self._options.url) from None
 
     def enrol(self, tables: Collection[TableName], lsn: Lsn) -> None:
         """List tables as pending."""
-        try:
+        with target_errors(self._options.url):
             self._tables.enrol(self._connected(), tables, lsn)
             self._read_tables(self._connected())
-        except psycopg.Error as error:
-            raise classify_target_error(error, self._options.url) from None
 
     def remove(self, tables: Collection[TableName]) -> None:
         """Note that tables are followed no more."""
-        try:
+        with target_errors(self._options.url):
             self._tables.remove(self._connected(), tables)
             self._read_tables(self._connected())
-        except psycopg.Error as error:
-            raise classify_target_error(error, self._options.url) from None
 
     def _read_tables(self, connection: psycopg.Connection[Any]) -> list[TableRow]:
         """Know how tables stand."""
@@ -184,7 +176,7 @@ class PostgresSink:
         counts = change_counts(receipts)
         connection = self._connected()
         fault_point("deliver.after_job")
-        try:
+        with target_errors(self._options.url):
             try:
                 if refused:
                     self._commit_by_table(batch, steps, counts, refused)
@@ -197,8 +189,6 @@ class PostgresSink:
             fault_point("deliver.after_commit")
             self.change_count += self._delivered(counts)
             self._stages.drop_staged(connection, staged)
-        except psycopg.Error as error:
-            raise classify_target_error(error, self._options.url) from None
 
     def commit_apart(
         self, tables: Collection[TableName], batch: Batch, receipts: Sequence[Receipt]
@@ -208,7 +198,7 @@ class PostgresSink:
         counts = change_counts(receipts)
         connection = self._connected()
         refused = self._refused(batch, receipts)
-        try:
+        with target_errors(self._options.url):
             with self._by_table(steps, refused) as (cursor, failures):
                 moved = [table for table in tables if table not in failures]
                 self._tables.advance(cursor, moved, batch.after_lsn, batch.end_lsn)
@@ -220,8 +210,6 @@ class PostgresSink:
                 }
                 fault_point("catch_up.before_commit")
             self._stages.drop_staged(connection, steps)
-        except psycopg.Error as error:
-            raise classify_target_error(error, self._options.url) from None
         self.change_count += count
         self._planner.filled.update(moved)
         for table in moved:
@@ -230,14 +218,12 @@ class PostgresSink:
 
     def join(self, tables: Collection[TableName]) -> None:
         """Let tables flow with the others."""
-        try:
+        with target_errors(self._options.url):
             self._tables.join(self._connected(), tables)
-        except psycopg.Error as error:
-            raise classify_target_error(error, self._options.url) from None
         for table in tables:
             del self.apart[table]
             self.flowing.add(table)
-        _log.info("caught up: %s", _told(tables))
+        _log.info("caught up: %s", tell_tables(tables))
 
     def idle(self) -> None:
         """Nothing is due: what is committed is visible."""
@@ -385,8 +371,3 @@ class PostgresSink:
                 str(self._options.url),
                 "upgrade the target",
             )
-
-
-def _told(tables: Collection[TableName]) -> str:
-    """A few tables by name, many by number."""
-    return ", ".join(map(str, sorted(tables))) if len(tables) < 4 else f"{len(tables)} tables"

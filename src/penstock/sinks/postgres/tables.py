@@ -14,7 +14,7 @@ from psycopg.rows import namedtuple_row
 from penstock.errors import PositionTaken
 from penstock.lsn import Lsn
 from penstock.sinks.tables import COPYING, FAILED, PENDING, STREAMING, ApartTable
-from penstock.table import TableName
+from penstock.table import TableName, as_columns
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _READ = """
 SELECT schema_name, table_name, state, delivered_lsn::text, error, filled, needs_copy, request,
-       ranges_total, rows_copied, bytes_copied, notes, changed_at, snapshot_at, copied_at,
+       ranges_total, rows_copied, bytes_copied, notes, changed_at,
        extract(epoch FROM now() - snapshot_at)::float8 AS snapshot_seconds, copy_id,
        coalesce(retry_at, now()) <= now() AS may_retry
 FROM penstock.tables
@@ -60,7 +60,6 @@ class TableRow:
     bytes_copied: int
     notes: str | None
     changed_at: Any
-    copied_at: Any
     snapshot_seconds: float | None
     may_retry: bool
 
@@ -117,7 +116,7 @@ class TargetTables:
             " ON CONFLICT (pipeline, source, schema_name, table_name) DO UPDATE SET"
             " state = 'pending', needs_copy = true, delivered_lsn = EXCLUDED.delivered_lsn,"
             " error = NULL, request = NULL, attempts = 0, retry_at = NULL, changed_at = now()",
-            (*self._owner, str(lsn), *_columns(tables)),
+            (*self._owner, str(lsn), *as_columns(tables)),
         )
 
     def retry(self, connection: Connection, tables: Collection[TableName], lsn: Lsn) -> None:
@@ -125,7 +124,7 @@ class TargetTables:
         connection.execute(
             "UPDATE penstock.tables SET state = 'pending', delivered_lsn = %s::pg_lsn,"
             " changed_at = now() WHERE" + _IN_LIST,
-            (str(lsn), *self._owner, *_columns(tables)),
+            (str(lsn), *self._owner, *as_columns(tables)),
         )
 
     def remove(self, connection: Connection, tables: Collection[TableName]) -> None:
@@ -133,7 +132,7 @@ class TargetTables:
         connection.execute(
             "UPDATE penstock.tables SET state = 'removed', needs_copy = false, error = NULL,"
             " delivered_lsn = NULL, request = NULL, changed_at = now() WHERE" + _IN_LIST,
-            (*self._owner, *_columns(tables)),
+            (*self._owner, *as_columns(tables)),
         )
 
     def ask(self, connection: Connection, tables: Collection[TableName]) -> list[TableName]:
@@ -142,7 +141,7 @@ class TargetTables:
             "UPDATE penstock.tables SET request = 'resync', retry_at = NULL WHERE"
             + _IN_LIST
             + " RETURNING schema_name, table_name",
-            (*self._owner, *_columns(tables)),
+            (*self._owner, *as_columns(tables)),
         )
         return [TableName(schema, name) for schema, name in rows]
 
@@ -168,7 +167,7 @@ class TargetTables:
         cursor.execute(
             "UPDATE penstock.tables SET delivered_lsn = %s::pg_lsn, filled = true"
             " WHERE delivered_lsn = %s::pg_lsn AND NOT needs_copy AND" + _IN_LIST,
-            (str(end), str(after), *self._owner, *_columns(tables)),
+            (str(end), str(after), *self._owner, *as_columns(tables)),
         )
         if cursor.rowcount != len(tables):
             raise PositionTaken(
@@ -182,7 +181,7 @@ class TargetTables:
         connection.execute(
             "UPDATE penstock.tables SET state = 'streaming', delivered_lsn = NULL, error = NULL,"
             " changed_at = now() WHERE" + _IN_LIST,
-            (*self._owner, *_columns(tables)),
+            (*self._owner, *as_columns(tables)),
         )
 
 
@@ -218,11 +217,6 @@ def _row(row: Any, arrived: Mapping[tuple[str, str, str], tuple[int, int, int]])
         bytes_copied=bytes_done if under_way else row.bytes_copied,
         notes=row.notes,
         changed_at=row.changed_at,
-        copied_at=row.copied_at,
         snapshot_seconds=row.snapshot_seconds if row.state == COPYING else None,
         may_retry=row.may_retry,
     )
-
-
-def _columns(tables: Collection[TableName]) -> tuple[list[str], list[str]]:
-    return [table.schema for table in tables], [table.name for table in tables]
