@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -399,7 +400,8 @@ def test_definitions_mean_the_same_whatever_the_search_path_of_the_role(
 def test_foreign_key_waits_only_briefly_for_its_lock(
     source: Database, target: Database, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("penstock.sinks.postgres.structure._LOCK_TIMEOUT", "100ms")
+    monkeypatch.setattr("penstock.sinks.postgres.structure._LOCK_TIMEOUT", "50ms")
+    monkeypatch.setattr("penstock.sinks.postgres.structure._LOCK_ATTEMPTS", 2)
     source.execute("CREATE TABLE t (id int PRIMARY KEY, up int REFERENCES t)")
     target.execute("CREATE TABLE t (id int PRIMARY KEY, up int)")
 
@@ -410,6 +412,27 @@ def test_foreign_key_waits_only_briefly_for_its_lock(
     assert failures == [
         "foreign key t_up_fkey: LockNotAvailable, canceling statement due to lock timeout"
     ]
+
+
+@only_new
+def test_foreign_key_gives_way_to_whoever_writes_the_two_tables_the_other_way_round(
+    source: Database, target: Database
+):
+    tables = "CREATE TABLE p (id int PRIMARY KEY); CREATE TABLE t (id int PRIMARY KEY, p int{})"
+    source.execute(tables.format(" REFERENCES p"))
+    target.execute(tables.format(""))
+
+    with target.connect(autocommit=False) as writer, target.connect() as connection:
+        writer.execute("INSERT INTO p VALUES (1)")
+        pool = ThreadPoolExecutor(1)
+        made = pool.submit(add_foreign_keys, connection, name("t"), structure_of(source), same)
+        waits = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'p'::regclass"
+        while target.query(waits) == [(0,)]:
+            assert not made.done()
+        writer.execute("INSERT INTO t VALUES (1, 1)")  # whoever made a deadlock would fail here
+        writer.commit()
+
+        assert made.result() == []
 
 
 @only_new

@@ -7,7 +7,7 @@ stays. Connections are in autocommit mode and outside of any transaction.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -29,8 +29,12 @@ _CLASSES_WITHOUT_VALUES = ("0A", "23", "40", "42", "53", "54", "55", "57", "58")
 # The connection or the server, not what was to be made: no use to go on.
 _STATES_OF_SERVER = ("08", "25", "28", "3D", "57P")
 
-# Everybody else who wants the table queues behind a lock that is waited for.
-_LOCK_TIMEOUT = "10s"
+# Everybody else who wants the table queues behind a lock that is waited for; and whoever waits less
+# than Postgres's deadlock_timeout is never half of a deadlock. So: briefly, and often.
+_LOCK_TIMEOUT = "400ms"
+_LOCK_ATTEMPTS = 25
+_LOCK_PAUSE_SECONDS = 0.1
+_LOCKED = (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected)
 
 _TAKEN = (psycopg.errors.DuplicateTable, psycopg.errors.DuplicateObject)
 
@@ -165,15 +169,10 @@ def _add_foreign_key(
             return f"the target has no table {referenced}"
         if key.has_period:
             return "a key over a period is not carried over"
-        with _patient_briefly(connection):
-            connection.execute(_foreign_key(target, key, referenced))
+        _execute(connection, _foreign_key(target, key, referenced))
     if key.is_valid and key.is_enforced and not is_valid:
-        with _patient_briefly(connection):
-            connection.execute(
-                sql.SQL("ALTER TABLE {} VALIDATE CONSTRAINT {}").format(
-                    sql.Identifier(*target), sql.Identifier(key.name)
-                )
-            )
+        validate = sql.SQL("ALTER TABLE {} VALIDATE CONSTRAINT {}")
+        _execute(connection, validate.format(sql.Identifier(*target), sql.Identifier(key.name)))
     return ""
 
 
@@ -250,31 +249,37 @@ def _index(target: TableName, name: str, definition: str, *, is_unique: bool) ->
 
 def _make(connection: Connection, piece: _Piece, found: _Found) -> None:
     try:
-        with _patient_briefly(connection):
-            connection.execute(piece.named)
+        _execute(connection, piece.named)
     except _TAKEN:
         # Another relation of the schema has the name. Postgres finds a free one, but must not do
         # so each time that this is repeated.
         if piece.definition in {definition for definition, _ in found.there.values()}:
             return
-        with _patient_briefly(connection):
-            connection.execute(piece.unnamed)
+        _execute(connection, piece.unnamed)
 
 
-@contextmanager
-def _patient_briefly(connection: Connection) -> Iterator[None]:
-    """A transaction that waits little for a lock, and as long as it takes for the work itself.
+def _execute(connection: Connection, statement: sql.Composed) -> None:
+    """Wait little for a lock, again and again, and as long as it takes for the work itself.
 
     Names in definitions are Postgres's own where they have no schema, whatever the role's
     search_path says.
     """
-    with connection.transaction():
-        connection.execute(
-            "SELECT set_config('lock_timeout', %s, true), set_config('search_path', '', true),"
-            " set_config('statement_timeout', '0', true)",
-            (_LOCK_TIMEOUT,),
-        )
-        yield
+    for attempt in range(1, _LOCK_ATTEMPTS + 1):
+        try:
+            with connection.transaction():
+                connection.execute(
+                    "SELECT set_config('lock_timeout', %s, true),"
+                    " set_config('search_path', '', true),"
+                    " set_config('statement_timeout', '0', true)",
+                    (_LOCK_TIMEOUT,),
+                )
+                connection.execute(statement)
+        except _LOCKED:
+            if attempt == _LOCK_ATTEMPTS:
+                raise
+            time.sleep(_LOCK_PAUSE_SECONDS)
+        else:
+            return
 
 
 def _find(connection: Connection, target: TableName) -> _Found:
