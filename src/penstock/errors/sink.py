@@ -1,0 +1,82 @@
+"""PEN-5xx: what changes are delivered to."""
+
+from __future__ import annotations
+
+from penstock.errors.base import PenstockError, Remedy
+
+
+class SinkError(PenstockError):
+    """The target does not answer, or ended the connection."""
+
+    code = "PEN-501"
+    remedy = Remedy.TIME
+
+
+class SinkLoginRefused(SinkError):
+    """Wrong user, password or database at the target."""
+
+    code = "PEN-502"
+    remedy = Remedy.OPERATOR
+
+
+class SinkPrivilegeMissing(SinkError):
+    """The role may not create or write what penstock needs at the target."""
+
+    code = "PEN-503"
+    remedy = Remedy.OPERATOR
+
+
+class SinkTooOld(SinkError):
+    """The target is older than penstock can write to."""
+
+    code = "PEN-504"
+    remedy = Remedy.OPERATOR
+
+
+class TargetTableMissing(SinkError):
+    """The target table is not there and may not be created."""
+
+    code = "PEN-505"
+    remedy = Remedy.OPERATOR
+
+
+class RowRefused(SinkError):
+    """The target refuses a row; its table waits, the others go on."""
+
+    code = "PEN-506"
+    remedy = Remedy.OPERATOR
+
+
+class TargetTableUnfit(SinkError):
+    """The target table lacks what the changes need, such as a key column."""
+
+    code = "PEN-507"
+    remedy = Remedy.OPERATOR
+
+
+class PositionMissing(SinkError):
+    """The slot has moved, but the sink holds no position for it."""
+
+    code = "PEN-508"
+    remedy = Remedy.OPERATOR
+
+
+class ReaderGone(SinkError):
+    """Standard output takes no more: its reader has ended."""
+
+    code = "PEN-509"
+    remedy = Remedy.OPERATOR
+
+
+class SchemaChangeRefused(SinkError):
+    """The target cannot follow a change of the table's shape."""
+
+    code = "PEN-510"
+    remedy = Remedy.OPERATOR
+
+
+class SchemaChangeStops(SinkError):
+    """The table's shape changed, and the sink is told to stop then."""
+
+    code = "PEN-511"
+    remedy = Remedy.OPERATOR
