@@ -24,7 +24,7 @@ from penstock.pipeline import build_sinks
 from penstock.run.capture_process import capture_here
 from penstock.run.deliver import Delivery
 from penstock.run.start import PositionCheck, start
-from penstock.run.supervise import build_copier, mark_now
+from penstock.run.supervise import build_copier, build_delivery, mark_now
 from penstock.spark.options import SparkOptions
 from penstock.spark.session import start_session, stop_session
 
@@ -73,14 +73,7 @@ class RunningPipeline:
         started = start(self.file)
         check = PositionCheck(self.file, started)
         self.deliveries = [
-            Delivery(
-                self._session.sparkContext,
-                sink,
-                started.state,
-                check,
-                self._stop,
-                copies_first=self.file.source.snapshot.copies_first,
-            )
+            build_delivery(self.file, started, sink, self._session.sparkContext, check, self._stop)
             for sink in build_sinks(self.file)
         ]
         copiers = [

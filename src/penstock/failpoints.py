@@ -29,6 +29,8 @@ POINTS = (
     "copy.after_range",  # executor: range committed, nobody told
     "copy.before_finish",  # copier: every range there, key and indexes not
     "copy.after_finish",  # copier: the table can catch up, nobody told
+    "schema.before_commit",  # driver: tables altered and rows merged, COMMIT not sent
+    "schema.after_commit",  # target committed, nothing else knows
     "file.after_append",  # documents written, position not recorded
     "file.after_position",  # position recorded, file not renamed
     "init.after_publication",  # publication there, slot not

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from penstock.errors import PenstockError
 from penstock.run.retry import mends_with_time
 from penstock.run.state import StateDirectory
+from penstock.schema.describe import description_of
 from penstock.sinks.file.options import FileOptions
 from penstock.sinks.postgres.options import PostgresOptions
 from penstock.source.connect import connect_source
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
     from penstock.config import PipelineFile
     from penstock.dsn import Dsn
+    from penstock.lsn import Lsn
+    from penstock.schema.history import SchemaHistory
+    from penstock.schema.shape import TableShape
     from penstock.sinks.copying import Copying
     from penstock.sinks.eventcopying import EventCopying
     from penstock.sinks.sink import Sink
@@ -30,19 +34,26 @@ if TYPE_CHECKING:
 
 
 class Describer:
-    """Tells sinks how a source table is made; remembers it for when the source is away."""
+    """Tells sinks how a source table looked at a position: by the history, else as it is now.
 
-    def __init__(self, dsn: Dsn) -> None:
+    Remembers what it was told, for when the source is away.
+    """
+
+    def __init__(self, dsn: Dsn, history: SchemaHistory) -> None:
         self._dsn = dsn
+        self._history = history
         self._known: dict[TableName, TableDescription | None] = {}
         self._lock = threading.Lock()
 
-    def __call__(self, table: TableName) -> TableDescription | None:
+    def __call__(self, table: TableName, lsn: Lsn) -> TableDescription | None:
         """The description of a table, None when the source has no such table.
 
         Raises:
             SourceError: the source is away, and was never asked about this table.
         """
+        shape = self.shape(table, lsn)
+        if shape is not None:
+            return description_of(shape)
         with self._lock:
             try:
                 with connect_source(self._dsn, "penstock describe") as connection:
@@ -52,6 +63,10 @@ class Describer:
                     raise
             return self._known[table]
 
+    def shape(self, table: TableName, lsn: Lsn) -> TableShape | None:
+        """The table's shape at a position, where the history tells it."""
+        return self._history.shape_at(table, lsn)
+
 
 def state_of(pipeline: PipelineFile) -> StateDirectory:
     """The pipeline's state directory."""
@@ -60,7 +75,7 @@ def state_of(pipeline: PipelineFile) -> StateDirectory:
 
 def build_sinks(pipeline: PipelineFile) -> list[Sink]:
     """The driver halves of the pipeline's sinks, unopened."""
-    describe = Describer(pipeline.source.url)
+    describe = Describer(pipeline.source.url, state_of(pipeline).history)
     return [_build_sink(pipeline, name, describe) for name in pipeline.sinks]
 
 

@@ -182,6 +182,19 @@ def truncate(*described: Relation, restart_identity: bool = False, xid: int | No
     return _start(b"T", xid) + struct.pack(f">IB{len(oids)}I", len(oids), options, *oids)
 
 
+def logical_message(prefix: str, content: bytes, *, xid: int | None = None, lsn: int = 0) -> bytes:
+    """M: what pg_logical_emit_message wrote, in a transaction."""
+    return b"".join(
+        (
+            _start(b"M", xid),
+            struct.pack(">BQ", 1, lsn),
+            prefix.encode() + b"\0",
+            struct.pack(">I", len(content)),
+            content,
+        )
+    )
+
+
 def stream_start(xid: int, *, is_first: bool = True) -> bytes:
     """S: messages of a transaction that has not committed follow, each with its own xid."""
     return struct.pack(">cIB", b"S", xid, is_first)

@@ -13,7 +13,7 @@ from penstock.errors import PipelineFileError
 from penstock.sinks.file.options import FileOptions
 from penstock.sinks.postgres.options import OnConflict, PostgresOptions
 from penstock.sinks.stdout.options import StdoutOptions
-from penstock.source.options import Acknowledge, SnapshotMode
+from penstock.source.options import Acknowledge, SnapshotMode, Tracking
 from penstock.table import TableName, TableRule
 
 
@@ -54,9 +54,17 @@ def test_small_file_gives_the_defaults(pipeline_of, tmp_path, monkeypatch):
     assert pipeline.source.acknowledge is Acknowledge.DELIVERED
     assert pipeline.source.heartbeat_seconds == 10.0
     assert pipeline.source.snapshot.mode is SnapshotMode.INITIAL
+    assert pipeline.source.schema_options.tracking is Tracking.TRIGGERS
     assert pipeline.log.kind == "files"
     assert pipeline.log.retain_bytes == 10_000_000_000
     assert (pipeline.spark.master, pipeline.spark.conf) == ("local[*]", {})
+
+
+@pytest.mark.parametrize("tracking", list(Tracking))
+def test_tracking_is_one_of_three(pipeline_of, tracking):
+    pipeline = pipeline_of(FULL.replace("tracking: off", f"tracking: {tracking.value}"))
+
+    assert pipeline.source.schema_options.tracking is tracking
 
 
 def test_postgres_sink_has_defaults(pipeline_of):

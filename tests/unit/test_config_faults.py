@@ -76,13 +76,10 @@ def test_unknown_key_is_named_with_line_and_nearest_key(fault_of, found, written
 @pytest.mark.parametrize(
     ("found", "written", "line", "name"),
     [
-        ("tracking: off", "tracking: triggers", 8, "source.schema.tracking"),
-        ("tracking: off", "tracking: relation", 8, "source.schema.tracking"),
         ("kind: files", "kind: kafka", 11, "log.kind"),
         ("kind: files", "kind: nats", 11, "log.kind"),
         ("modifiers: []", "modifiers: [{inject: {}}]", 12, "modifiers"),
         ("modifiers: []", "sources: {eu: {}}", 12, "sources"),
-        ("schema: dw", "schema_changes: apply", 17, "sinks.warehouse.schema_changes"),
         ("_column: null", "_column: sid", 20, "sinks.warehouse.source_id_column"),
         ("kind: clone", "kind: append", 23, "sinks.warehouse.tables.public.orders.kind"),
         ("kind: clone", "kind: history", 23, "sinks.warehouse.tables.public.orders.kind"),

@@ -84,6 +84,15 @@ class Truncate:
     restart_identity: bool
 
 
+@dataclass(frozen=True)
+class Message:
+    """M: what pg_logical_emit_message wrote; `xid` is 0 outside of a streamed transaction."""
+
+    xid: int
+    prefix: str
+    content: bytes
+
+
 def _unpack(layout: struct.Struct, raw: Buffer, name: str) -> tuple[int, ...]:
     try:
         return layout.unpack_from(raw)[1:]
@@ -169,3 +178,20 @@ def parse_truncate(raw: Buffer, *, carries_xid: bool = False) -> Truncate:
     options = message[at + 4]
     oids = struct.unpack_from(f">{count}I", message, at + 5)
     return Truncate(oids, bool(options & 1), bool(options & 2))
+
+
+def parse_message(raw: Buffer, *, carries_xid: bool = False) -> Message:
+    """M | [xid u32] | flags u8 | lsn u64 | prefix | length u32 | content. The prefix ends with a zero."""
+    message = bytes(raw)
+    at = 5 if carries_xid else 1
+    try:
+        prefix, start = _string(message, at + 9)
+    except ValueError:
+        raise DecodeError("a logical message ends too early") from None
+    content = message[start + 4 :]
+    if len(message) < start + 4 or int.from_bytes(message[start : start + 4], "big") != len(
+        content
+    ):
+        raise DecodeError(f"a logical message of {len(content)} bytes tells another length")
+    xid = int.from_bytes(message[1:5], "big") if carries_xid else 0
+    return Message(xid, prefix, content)

@@ -12,7 +12,9 @@ from penstock.config import PipelineFile, read_pipeline
 from penstock.errors import JavaMissing, PenstockError
 from penstock.sinks.postgres.options import PostgresOptions
 from penstock.sinks.postgres.preflight import check_target
+from penstock.source.connect import connect_source
 from penstock.source.preflight import Finding, preflight
+from penstock.source.tracking import tier_in_force
 
 
 def check(path: PipelinePath, as_json: AsJson = False) -> None:
@@ -38,6 +40,9 @@ def check(path: PipelinePath, as_json: AsJson = False) -> None:
     else:
         for finding in sorted(findings, key=lambda each: each.severity, reverse=True):
             print(f"{finding.severity}: {finding.error}", file=sys.stderr)  # noqa: T201
+        tier = _tier(pipeline)
+        if tier is not None:
+            typer.echo(f"changes of tables: tracking by {tier}")
         typer.echo(_verdict(pipeline, len(errors), len(findings) - len(errors)))
     if errors:
         raise typer.Exit(1)
@@ -45,12 +50,24 @@ def check(path: PipelinePath, as_json: AsJson = False) -> None:
 
 def find(pipeline: PipelineFile) -> list[Finding]:
     """Every finding about source, sinks and this machine."""
-    findings = preflight(pipeline.source.url, pipeline.source.tables, pipeline.name)
+    source = pipeline.source
+    findings = preflight(source.url, source.tables, pipeline.name, source.schema_options.tracking)
     for options in pipeline.sinks.values():
         if isinstance(options, PostgresOptions):
             findings += [Finding(fault) for fault in check_target(options.url)]
     findings += [Finding(fault) for fault in _machine_faults()]
     return findings
+
+
+def _tier(pipeline: PipelineFile) -> str | None:
+    """How changes of tables are noticed; None when the source does not answer."""
+    wanted = pipeline.source.schema_options.tracking
+    try:
+        with connect_source(pipeline.source.url, "penstock check") as connection:
+            found = tier_in_force(connection, wanted)
+    except PenstockError:
+        return None
+    return found.value if found is wanted else f"{found.value}, wanted {wanted.value}"
 
 
 def _machine_faults() -> list[PenstockError]:

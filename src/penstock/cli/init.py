@@ -44,10 +44,11 @@ def _print_sql(path: PipelinePath) -> None:
 
     pipeline = read_pipeline(path)
     with connect_source(pipeline.source.url, "penstock init") as connection:
-        statements = print_sql(connection, pipeline.name, pipeline.source.tables)
+        tracking = pipeline.source.schema_options.tracking
+        statements = print_sql(connection, pipeline.name, pipeline.source.tables, tracking)
     typer.echo(f"-- on the source, {pipeline.source.url}")
     for statement in statements:
-        typer.echo(f"{statement.rstrip(';')};")
+        typer.echo(f"{statement.strip().rstrip(';')};")
     for name, options in pipeline.sinks.items():
         if isinstance(options, PostgresOptions):
             typer.echo(f"-- on sink {name}, {options.url}")

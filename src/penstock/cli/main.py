@@ -17,6 +17,7 @@ from penstock.cli.check import check
 from penstock.cli.demo import demo
 from penstock.cli.init import init
 from penstock.cli.run import capture, deliver, run
+from penstock.cli.schema import schema
 from penstock.cli.snapshot import snapshot
 from penstock.cli.status import status
 from penstock.cli.sync_sequences import sync_sequences
@@ -42,6 +43,7 @@ app.command("capture")(capture)
 app.command("deliver")(deliver)
 app.command("status")(status)
 app.command("tables")(tables)
+app.command("schema")(schema)
 app.command("sync-sequences")(sync_sequences)
 app.command("teardown")(teardown)
 app.command("tear-down", hidden=True)(teardown)

@@ -95,6 +95,9 @@ def _render_source(name: str, source: SourceStatus) -> Table:
         "  acknowledged",
         f"{source.acknowledged_lsn or '?'}  (server retains {retained}, {source.wal_status or '?'})",
     )
+    grid.add_row("  tracking", source.tracking)
+    if source.tracking_error:
+        grid.add_row("  tracking error", Text(source.tracking_error, style="red"))
     for table, reason in source.left_out.items():
         grid.add_row("  left out", f"{table}: {reason}")
     if source.error:

@@ -184,6 +184,7 @@ def expand(ref: SliceRef) -> list[SliceRef]:
     parts = list(walk(spool)) if spool.exists() else []
     if len(parts) != ref.head.meta["parts"]:
         raise damaged(spool.name, f"{len(parts)} slices, wanted {ref.head.meta['parts']}")
+    marks = {"schema": ref.head.meta["schema"]} if "schema" in ref.head.meta else {}
     return [
         SliceRef(
             part.path,
@@ -198,7 +199,7 @@ def expand(ref: SliceRef) -> list[SliceRef]:
                 xid=ref.head.xid,
                 first_ordinal=part.head.first_ordinal,
                 carries_xids=True,
-                meta=part.head.meta,
+                meta={**part.head.meta, **(marks if part is parts[-1] else {})},
                 message_count=part.head.message_count,
                 data_bytes=part.head.data_bytes,
                 body_crc=part.head.body_crc,

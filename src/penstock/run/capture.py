@@ -14,9 +14,15 @@ from penstock.log.background import BackgroundLog
 from penstock.log.writer import LogWriter, unwritable
 from penstock.lsn import Lsn
 from penstock.run.retry import BackOff, mends_with_time
+from penstock.schema.mark import CHANGE, Mark
+from penstock.schema.shape import FORMAT, REFRESH, SchemaChange
 from penstock.source.assemble import Assembler
-from penstock.source.options import Acknowledge
+from penstock.source.connect import connect_source
+from penstock.source.notes import Notes
+from penstock.source.options import Acknowledge, Tracking
+from penstock.source.shapes import read_published_shapes, read_shape_now
 from penstock.source.stream import InProgress, SlotStream
+from penstock.source.tracking import read_seal
 
 if TYPE_CHECKING:
     import threading
@@ -24,6 +30,7 @@ if TYPE_CHECKING:
     from penstock.config import PipelineFile
     from penstock.run.membership import MembershipWatch
     from penstock.run.state import StateDirectory
+    from penstock.schema.shape import TableShape
     from penstock.source.subscription import Subscription
 
 _log = logging.getLogger(__name__)
@@ -63,6 +70,7 @@ class Capture:
         self._error: PenstockError | None = None
         self._log_is_full = False
         self._in_progress = InProgress.STREAMED
+        self._history = state.history
 
     def run(self, watch: MembershipWatch) -> None:
         """Capture until stopped. Faults that time mends are waited out.
@@ -71,6 +79,7 @@ class Capture:
             PenstockError: one that a person must mend.
         """
         self._writer.open(self._start_lsn)
+        self._history.open_for_writing()
         if self._writer.torn_bytes:
             _log.warning("cut %d bytes of a torn slice off the log", self._writer.torn_bytes)
         self._received_lsn = self._writer.durable_lsn
@@ -99,6 +108,7 @@ class Capture:
             with suppress(OSError, LogError):  # the last words of a process whose disk may be gone
                 self._report()
             self._writer.close()
+            self._history.close()
 
     def _follow(self, watch: MembershipWatch, back_off: BackOff) -> None:
         """One connection, from start to end."""
@@ -109,7 +119,7 @@ class Capture:
             self._in_progress,
         )
         self._log.flush()  # of the connection before
-        assembler = Assembler(self._log)
+        assembler = Assembler(self._log, self._notes())
         try:
             stream.start(self._writer.durable_lsn)
             self._connected, self._error = True, None
@@ -122,6 +132,25 @@ class Capture:
             self._connected = False
             assembler.discard()
             stream.close()
+
+    def _notes(self) -> Notes | None:
+        """Who recognises changes of tables in the stream; None where they are not tracked."""
+        if self._source.schema_options.tracking is Tracking.OFF:
+            return None
+        with connect_source(self._source.url, "penstock shapes") as connection:
+            seal = read_seal(connection)
+            if self._history.is_empty:
+                # What the stream tells from here on is compared with how tables look now.
+                tables = read_published_shapes(connection, self._subscription.publications)
+                change = SchemaChange(format=FORMAT, tag=REFRESH, tables=tuple(tables))
+                lsn = Lsn(max(0, self._writer.durable_lsn - 1))
+                content = change.model_dump_json()
+                self._history.append([Mark(lsn, lsn, 0, 0, 0, 0, CHANGE, content)])
+        return Notes(self._history, self._look_up, seal)
+
+    def _look_up(self, oid: int) -> TableShape | None:
+        with connect_source(self._source.url, "penstock shapes") as connection:
+            return read_shape_now(connection, oid)
 
     def _pump(self, stream: SlotStream, assembler: Assembler, watch: MembershipWatch) -> None:
         next_status = next_beat = time.monotonic()

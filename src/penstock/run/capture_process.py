@@ -49,7 +49,7 @@ def capture_here(
     """Capture in this process until stopped."""
     state = state_of(pipeline)
     with state.lock("capture"):
-        watch = MembershipWatch(pipeline.source, subscription, state)
+        watch = MembershipWatch(pipeline.source, subscription, state, pipeline.sinks)
         watch.start()
         try:
             Capture(pipeline, state, subscription, start_lsn, stop).run(watch)

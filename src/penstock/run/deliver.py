@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,12 +15,13 @@ from penstock.errors import PenstockError, RunError
 from penstock.failpoints import fault_point
 from penstock.log.reader import LogReader
 from penstock.lsn import Lsn
+from penstock.run.commits import Commits
+from penstock.run.passages import PassageReader, Stretch, cut_at_marks, tables_of
 from penstock.run.retry import BackOff, mends_with_time
 from penstock.run.tables import TableKeeper
 from penstock.sinks.sink import Batch
 from penstock.sinks.tables import FAILED, STREAMING
 from penstock.spark.jobs import Span, run_job
-from penstock.table import TableName
 
 if TYPE_CHECKING:
     import threading
@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 
     from penstock.log.segment import SliceRef
     from penstock.run.state import StateDirectory
-    from penstock.sinks.sink import Receipt, Sink
+    from penstock.sinks.passage import Rows
+    from penstock.sinks.sink import Receipt, Sink, Worker
+    from penstock.table import TableName
 
 _log = logging.getLogger(__name__)
 
@@ -65,6 +67,7 @@ class Delivery:
         check_position: Callable[[Sink], Lsn],
         stop: threading.Event,
         *,
+        passages: PassageReader,
         copies_first: bool = False,
     ) -> None:
         self._context = context
@@ -74,7 +77,9 @@ class Delivery:
         self._stop = stop
         self._parallel = int(context.defaultParallelism)
         self._batch_number = 0
-        self._tables = TableKeeper(sink, state, copies_first=copies_first)
+        self._passages = passages
+        self._copies_first = copies_first
+        self._tables = TableKeeper(sink, state, passages, copies_first=copies_first)
         self._grow_bytes = 0
         self._reported_at = 0.0
         self._has_news = False
@@ -142,7 +147,7 @@ class Delivery:
         reader = LogReader(self._state.log, self.delivered_lsn)
         read_lsn = self.delivered_lsn
         busy_until = 0.0
-        commits = _Commits(self.name)
+        commits = Commits(self.name)
         try:
             while not self._stop.is_set():
                 if commits.take_end():
@@ -156,15 +161,10 @@ class Delivery:
                 slices = [] if self._tables.holds_flow else self._read(reader)
                 if slices:
                     busy_until = now + _BUSY_FOR_SECONDS
-                    batch = self._batch(read_lsn, slices)
-                    if unknown := self._tables.unknown(batch.tables):
-                        commits.wait()
-                        self._sink.enrol(unknown, batch.after_lsn)
-                        self.on_enrolled()
-                    receipts = self._run_job(batch, slices)
-                    commits.wait()
-                    commits.begin(self._commit, batch, receipts)
-                    read_lsn = batch.end_lsn
+                    for stretch in cut_at_marks(slices):
+                        if self._stop.is_set():
+                            break
+                        read_lsn = self._deliver(stretch, read_lsn, commits)
                     continue
                 if commits.is_idle:
                     self._sink.idle()
@@ -175,6 +175,44 @@ class Delivery:
         finally:
             commits.close()
             reader.close()
+
+    def _deliver(self, stretch: Stretch, after_lsn: Lsn, commits: Commits) -> Lsn:
+        """Deliver a stretch, or begin to: its commit may still be under way. Where it ends."""
+        if stretch.marks:
+            commits.wait()
+            self._commit_shapes(stretch, after_lsn)
+            return self.delivered_lsn
+        batch = self._batch(after_lsn, stretch.slices)
+        if unknown := self._tables.unknown(batch.tables - batch.aside):
+            commits.wait()
+            self._sink.enrol(unknown, batch.after_lsn)
+            self.on_enrolled()
+            batch = self._batch(after_lsn, stretch.slices)
+        receipts = self._run_job(batch, stretch.slices)
+        commits.wait()
+        commits.begin(self._commit, batch, receipts)
+        return batch.end_lsn
+
+    def _commit_shapes(
+        self, stretch: Stretch, after_lsn: Lsn, only: set[TableName] | None = None
+    ) -> dict[TableName, TableName]:
+        """Deliver a transaction in which tables change their shape; what they are called then."""
+        batch = self._batch(after_lsn, stretch.slices, only)
+        passage, slices = self._passages.read(stretch)
+        span = Span(batch.after_lsn, batch.end_lsn)
+
+        def run(worker: Worker, rows: Rows) -> list[Receipt]:
+            return run_job(self._context, worker, slices[rows.number], span, self._parallel)
+
+        names = self._sink.commit_shapes(batch, passage, run, only)
+        self._tables.look_soon()
+        if only is None:
+            self.delivered_lsn = batch.end_lsn
+            self._committed_at = batch.committed_at or self._committed_at
+        self._has_news = True
+        self.on_enrolled()  # some may have to be copied again
+        self._report()
+        return names
 
     def _look_at_tables(self, now: float) -> None:
         if self._tables.look(self.delivered_lsn, now):
@@ -202,19 +240,19 @@ class Delivery:
         self._grow_bytes = min(_GROW_BYTES, self._sink.batch_bytes) if is_backlog else 0
         return slices
 
-    def _batch(self, after_lsn: Lsn, slices: Sequence[SliceRef]) -> Batch:
+    def _batch(
+        self, after_lsn: Lsn, slices: Sequence[SliceRef], only: set[TableName] | None = None
+    ) -> Batch:
         self._batch_number += 1
-        tables = frozenset(
-            TableName(schema, name)
-            for ref in slices
-            for _, schema, name in ref.head.meta.get("relations", ())
-        )
+        tables = tables_of(slices)
         return Batch(
             number=self._batch_number,
             after_lsn=after_lsn,
             end_lsn=slices[-1].head.end_lsn,
             committed_at=max(ref.head.committed_at for ref in slices),
             tables=tables,
+            aside=frozenset() if only is not None else tables & self._tables.aside(after_lsn),
+            copies_first=self._copies_first,
         )
 
     def _run_job(
@@ -272,13 +310,9 @@ class Delivery:
                         ", ".join(map(str, sorted(group))),
                         "nothing; the slot sends the rest again",
                     )
-                # A slice may go on after where the others are, if the log was captured anew.
-                batch = self._batch(position, slices)
-                batch = replace(batch, end_lsn=min(batch.end_lsn, self.delivered_lsn))
-                receipts = self._run_job(batch, slices, group) if group & batch.tables else []
-                self._sink.commit_apart(group, batch, receipts)
-                position = batch.end_lsn
-                group = {name for name in group if self._sink.apart[name].delivered_lsn == position}
+                for stretch in cut_at_marks(slices):
+                    if group and position < self.delivered_lsn:
+                        position, group = self._catch_up_stretch(group, stretch, position)
                 if not group or self._stop.is_set() or time.monotonic() > deadline:
                     break
         finally:
@@ -286,6 +320,24 @@ class Delivery:
         if group and position >= self.delivered_lsn:
             fault_point("catch_up.before_join")
             self._sink.join(group)
+
+    def _catch_up_stretch(
+        self, group: set[TableName], stretch: Stretch, position: Lsn
+    ) -> tuple[Lsn, set[TableName]]:
+        """Deliver a stretch to tables that catch up; where they stand, and which still do."""
+        # A slice may go on after where the others are, if the log was captured anew.
+        end_lsn = min(stretch.slices[-1].head.end_lsn, self.delivered_lsn)
+        if stretch.marks:
+            names = self._commit_shapes(stretch, position, group)
+            group = {names[name] for name in group if name in names}
+        else:
+            batch = replace(self._batch(position, stretch.slices, group), end_lsn=end_lsn)
+            receipts = self._run_job(batch, stretch.slices, group) if group & batch.tables else []
+            self._sink.commit_apart(group, batch, receipts)
+        apart = self._sink.apart
+        return end_lsn, {
+            name for name in group if name in apart and apart[name].delivered_lsn == end_lsn
+        }
 
     def _report(self) -> None:
         self._reported_at = time.monotonic()
@@ -316,37 +368,3 @@ class Delivery:
 
 def _size(slices: Sequence[SliceRef]) -> int:
     return sum(ref.head.data_bytes for ref in slices)
-
-
-class _Commits:
-    """One commit at a time, in a thread of its own."""
-
-    def __init__(self, name: str) -> None:
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix=f"commit {name}")
-        self._under_way: Future[None] | None = None
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether none is under way."""
-        return self._under_way is None
-
-    def begin(self, commit: Callable[..., None], *arguments: object) -> None:
-        """Begin one; the one before has ended."""
-        self._under_way = self._pool.submit(commit, *arguments)
-
-    def take_end(self) -> bool:
-        """Whether one has just ended; raises what ended it."""
-        if self._under_way is None or not self._under_way.done():
-            return False
-        self.wait()
-        return True
-
-    def wait(self) -> None:
-        """Wait for the one that is under way; raises what ended it."""
-        if self._under_way is not None:
-            under_way, self._under_way = self._under_way, None
-            under_way.result()
-
-    def close(self) -> None:
-        """Wait, whatever comes of it."""
-        self._pool.shutdown(wait=True)

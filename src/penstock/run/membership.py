@@ -5,21 +5,32 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.errors import PenstockError
+from penstock.lsn import ZERO, Lsn
 from penstock.run.retry import mends_with_time
 from penstock.source.connect import connect_source
+from penstock.source.options import Tracking
+from penstock.source.server import current_lsn, emit_mark
 from penstock.source.subscription import update_membership
+from penstock.source.tracking import acknowledge_versions, broken_tracking
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    import psycopg
+
     from penstock.run.state import StateDirectory
     from penstock.source.options import SourceOptions
     from penstock.source.subscription import Subscription
 
+    Connection = psycopg.Connection[Any]
+
 _log = logging.getLogger(__name__)
 
 _INTERVAL_SECONDS = 2.0
+_LOOKS_AT_TRIGGERS = 5  # every so many looks, that of triggers
 
 
 class MembershipWatch:
@@ -30,9 +41,18 @@ class MembershipWatch:
     """
 
     def __init__(
-        self, source: SourceOptions, subscription: Subscription, state: StateDirectory
+        self,
+        source: SourceOptions,
+        subscription: Subscription,
+        state: StateDirectory,
+        sinks: Collection[str] = (),
     ) -> None:
         self._source = source
+        self._sinks = tuple(sinks)
+        self._acked: set[int] = set()
+        self._looks = 0
+        self._lsn = ZERO
+        self._published: dict[str, int] | None = None
         self._subscription = subscription
         self._state = state
         self._stop = threading.Event()
@@ -68,6 +88,14 @@ class MembershipWatch:
     def _look(self) -> None:
         with connect_source(self._source.url, "penstock membership") as connection:
             change = update_membership(connection, self._subscription, self._source.tables)
+            published = {str(table): change.oids[table] for table in change.published}
+            if published != self._published:
+                # Read after the look: what it saw had committed by then. The mark has an idle
+                # stream, too, come so far.
+                self._lsn = current_lsn(connection)
+                emit_mark(self._source.url, "tables")
+                self._published = published
+            self._look_after_tracking(connection)
         for table in change.added:
             _log.info("%s appeared and is followed from now on", table)
         for table in change.removed:
@@ -80,8 +108,34 @@ class MembershipWatch:
         self._state.write_report(
             "tables",
             {
-                "published": {str(table): change.oids[table] for table in change.published},
+                "published": published,
                 "left_out": left_out,
+                "lsn": str(self._lsn),
                 "at": time.time(),
             },
         )
+
+    def _look_after_tracking(self, connection: Connection) -> None:
+        """Tell the source which versions of its schemas have been delivered; see that its triggers live."""
+        if self._source.schema_options.tracking is not Tracking.TRIGGERS:
+            return
+        if self._looks % _LOOKS_AT_TRIGGERS == 0:
+            broken = broken_tracking(connection)
+            if broken is not None and str(broken) not in self._told:
+                self._told.add(str(broken))
+                _log.error("%s", broken)
+        self._looks += 1
+        delivered = self._delivered_lsn()
+        due = [
+            written.id
+            for mark, written in self._state.history.versions()
+            if mark.end_lsn <= delivered and written.id not in self._acked
+        ]
+        if due:
+            acknowledge_versions(connection, due)
+            self._acked.update(due)
+
+    def _delivered_lsn(self) -> Lsn:
+        """What every sink has, as they last reported."""
+        told = [self._state.read_report(f"sinks/{name}").get("safe_lsn") for name in self._sinks]
+        return min((Lsn.parse(lsn) if lsn else ZERO for lsn in told), default=ZERO)

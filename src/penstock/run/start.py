@@ -72,7 +72,12 @@ def start(pipeline: PipelineFile) -> Started:
         with connect_source(url, "penstock start") as connection:
             if find_subscription(connection, pipeline.name) is None:
                 _require_fresh(pipeline, connection)
-            subscription = ensure_subscription(connection, pipeline.name, pipeline.source.tables)
+            subscription = ensure_subscription(
+                connection,
+                pipeline.name,
+                pipeline.source.tables,
+                pipeline.source.schema_options.tracking,
+            )
             identity = read_identity(connection, subscription, url)
             slot = slot_state(connection, subscription.slot)
         check_slot(slot, subscription.slot, str(url))

@@ -2,6 +2,7 @@
 
     pipeline.json        whose directory this is
     log/                 segments (penstock.log)
+    schema.jsonl         how tables looked when (penstock.schema.history)
     capture.lock …       held by the one process that captures, by the one that delivers
     capture.json         what capture last reported
     sinks/<name>.json    what each sink last reported; `safe_lsn` is what the slot may be told
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.errors import SecondInstance, StateOfAnother, StateUnusable
 from penstock.log.writer import unwritable
+from penstock.schema.history import SchemaHistory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,6 +39,7 @@ class StateDirectory:
         self.path = path
         self.pipeline = pipeline
         self.log = path / "log"
+        self.history = SchemaHistory(path / "schema.jsonl")
 
     def claim(self) -> None:
         """Make the directory, or see that it is ours.

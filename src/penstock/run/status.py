@@ -22,8 +22,10 @@ from penstock.sinks.postgres.options import PostgresOptions
 from penstock.sinks.postgres.progress import Progress
 from penstock.sinks.postgres.tables import TargetTables
 from penstock.source.connect import connect_source, source_errors
+from penstock.source.options import Tracking
 from penstock.source.slot import slot_state
 from penstock.source.subscription import find_subscription
+from penstock.source.tracking import broken_tracking, tier_in_force
 
 if TYPE_CHECKING:
     from penstock.config import PipelineFile
@@ -74,6 +76,8 @@ class SourceStatus:
     wal_status: str | None = None
     log_bytes: int = 0
     error: str | None = None
+    tracking: str = "off"  # how changes of tables are noticed
+    tracking_error: str | None = None
     left_out: dict[str, str] = field(default_factory=dict)
 
 
@@ -106,7 +110,7 @@ def read_status(pipeline: PipelineFile) -> PipelineStatus:
 
 def _phase(state: StateDirectory, source: SourceStatus, sinks: dict[str, SinkStatus]) -> str:
     running = state.is_held("capture") and state.is_held("deliver")
-    errors = [source.error, *(sink.error for sink in sinks.values())]
+    errors = [source.error, source.tracking_error, *(sink.error for sink in sinks.values())]
     errors += [table.error for sink in sinks.values() for table in sink.tables.values()]
     if any(errors):
         return "failed"
@@ -128,6 +132,7 @@ def _source(pipeline: PipelineFile, state: StateDirectory) -> SourceStatus:
         durable_lsn=report.get("durable_lsn"),
         acknowledged_lsn=report.get("acknowledged_lsn"),
         log_bytes=report.get("log_bytes", 0),
+        tracking=pipeline.source.schema_options.tracking.value,
         left_out=state.read_report("tables").get("left_out", {}),
     )
     try:
@@ -149,11 +154,23 @@ def _source(pipeline: PipelineFile, state: StateDirectory) -> SourceStatus:
                     status.acknowledged_lsn = str(slot.confirmed_flush_lsn)
                 if not slot.exists:
                     status.error = f"slot {subscription.slot} is not there"
+                _ask_tracking(pipeline, connection, status)
     except PenstockError as error:
         status.error = str(error)
     if state.is_held("capture") and report.get("error"):
         status.error = report["error"]
     return status
+
+
+def _ask_tracking(
+    pipeline: PipelineFile, connection: psycopg.Connection[Any], status: SourceStatus
+) -> None:
+    wanted = pipeline.source.schema_options.tracking
+    status.tracking = tier_in_force(connection, wanted).value
+    broken = broken_tracking(connection) if wanted is Tracking.TRIGGERS else None
+    if broken is not None:
+        status.tracking = Tracking.RELATION.value
+        status.tracking_error = str(broken)
 
 
 def _sink(

@@ -17,9 +17,11 @@ from penstock.errors import RunError, recognise
 from penstock.pipeline import build_copying, build_sinks, state_of
 from penstock.run.capture_process import CaptureProcess
 from penstock.run.deliver import Delivery
+from penstock.run.passages import PassageReader
 from penstock.run.signals import take_signals
 from penstock.run.start import PositionCheck, Started, start_up
 from penstock.snapshot.copier import Copier
+from penstock.source.publication import publication_names
 from penstock.source.server import emit_mark
 from penstock.spark.session import start_session, stop_session
 
@@ -31,7 +33,9 @@ if TYPE_CHECKING:
 
     from penstock.config import PipelineFile
     from penstock.lsn import Lsn
+    from penstock.sinks.sink import Sink
     from penstock.snapshot.round import RoundProgress
+    from penstock.table import TableName
 
     OnCopying = Callable[[list[RoundProgress]], None]
 
@@ -100,14 +104,7 @@ def _deliver(
     inner_stop = threading.Event()
     check = PositionCheck(pipeline, started)
     loops = [
-        Delivery(
-            session.sparkContext,
-            sink,
-            started.state,
-            check,
-            inner_stop,
-            copies_first=pipeline.source.snapshot.copies_first,
-        )
+        build_delivery(pipeline, started, sink, session.sparkContext, check, inner_stop)
         for sink in build_sinks(pipeline)
     ]
     copiers = [build_copier(pipeline, loop, session.sparkContext, inner_stop) for loop in loops]
@@ -129,6 +126,32 @@ def _deliver(
         thread.raise_if_failed()
     if target_lsn is not None and not stop.is_set():
         _raise_if_tables_wait(loops)
+
+
+def build_delivery(
+    pipeline: PipelineFile,
+    started: Started,
+    sink: Sink,
+    context: SparkContext,
+    check: Callable[[Sink], Lsn],
+    stop: threading.Event,
+) -> Delivery:
+    """The loop that delivers to one sink."""
+    rules = pipeline.source.tables
+
+    def follows(table: TableName) -> bool:
+        return rules.chooses(table) or table in sink.flowing or table in sink.apart
+
+    names = publication_names(pipeline.name)
+    return Delivery(
+        context,
+        sink,
+        started.state,
+        check,
+        stop,
+        passages=PassageReader(started.state.history, follows, names),
+        copies_first=pipeline.source.snapshot.copies_first,
+    )
 
 
 def build_copier(

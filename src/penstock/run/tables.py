@@ -6,6 +6,7 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
+from penstock.lsn import ZERO, Lsn
 from penstock.run.retry import BackOff
 from penstock.sinks.tables import CATCHING_UP, PENDING, REMOVED
 from penstock.table import TableName, TableRule, tell_tables
@@ -13,7 +14,7 @@ from penstock.table import TableName, TableRule, tell_tables
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from penstock.lsn import Lsn
+    from penstock.run.passages import PassageReader
     from penstock.run.state import StateDirectory
     from penstock.sinks.sink import Sink
 
@@ -30,8 +31,11 @@ class TableKeeper:
     `copies_first`: a table that is not known yet is to be copied before its changes are applied.
     """
 
-    def __init__(self, sink: Sink, state: StateDirectory, *, copies_first: bool) -> None:
+    def __init__(
+        self, sink: Sink, state: StateDirectory, passages: PassageReader, *, copies_first: bool
+    ) -> None:
         self._sink = sink
+        self._passages = passages
         self._state = state
         self._copies_first = copies_first
         self._look_at = 0.0
@@ -109,6 +113,15 @@ class TableKeeper:
             return set()
         return set(tables) - self._sink.flowing - set(self._sink.apart)
 
+    def aside(self, lsn: Lsn) -> set[TableName]:
+        """What the tables that are apart are called at a position: one may have been renamed since."""
+        return {
+            self._passages.name_at(name, table.delivered_lsn, lsn)
+            if table.delivered_lsn < lsn
+            else name
+            for name, table in self._sink.apart.items()
+        }
+
     def next_group(self, lsn: Lsn, now: float) -> set[TableName]:
         """Tables that stand at one position and can catch up with `lsn` now; empty when none can."""
         ready = {
@@ -148,25 +161,64 @@ class TableKeeper:
         if not self._copies_first:
             return  # a table that goes and comes again would miss what it is passed over for
         members = {_name(text): oid for text, oid in report.get("published", {}).items()}
+        seen_lsn = Lsn.parse(report["lsn"]) if report.get("lsn") else ZERO
+        oids = self._known_oids(lsn)
+        # The stream tells itself what was renamed or dropped, once it has come so far.
+        if lsn >= seen_lsn:
+            self._let_go(members, oids)
+        if self._captured_lsn() < seen_lsn:
+            self._has_news = True
+            return
+        self._enrol_new(members, oids, lsn)
+        if members != self._members:
+            self._members = members
+            told = {str(name): oid for name, oid in members.items()}
+            self._state.write_report(self._report_name, {"oids": told})
+        self._has_seen_members = True
+
+    def _known_oids(self, lsn: Lsn) -> dict[TableName, int]:
+        """The tables that the sink knows, with their oids where the history tells them."""
         apart = self._sink.apart
+        return {
+            name: self._passages.oid_at(name, apart[name].delivered_lsn if name in apart else lsn)
+            for name in self._sink.flowing | set(apart)
+        }
+
+    def _let_go(self, members: dict[TableName, int], oids: dict[TableName, int]) -> None:
+        """Tables that are published no more."""
+        apart = self._sink.apart
+        published = set(members.values())
         gone = {
             name
-            for name in self._sink.flowing | set(apart)
-            if name not in members and (name not in apart or apart[name].state != REMOVED)
+            for name, oid in oids.items()
+            if name not in members
+            and (not oid or oid not in published)
+            and (name not in apart or apart[name].state != REMOVED)
         }
         if gone:
             self._sink.remove(gone)
             _log.info("%s followed no more", tell_tables(gone))
+
+    def _enrol_new(
+        self, members: dict[TableName, int], oids: dict[TableName, int], lsn: Lsn
+    ) -> None:
+        apart = self._sink.apart
         again = {name for name in members if name in apart and apart[name].state == REMOVED}
-        new = self.unknown(set(members)) | again | self._made_anew(members)
+        known = {oid for name, oid in oids.items() if oid and name not in again}
+        # What the stream brings itself, from the first row on, or under another name.
+        coming = {
+            name
+            for name, oid in members.items()
+            if oid in known or self._passages.will_be_born(oid, lsn)
+        }
+        new = (self.unknown(set(members)) | again | self._made_anew(members)) - coming
         if new:
             self._sink.enrol(new, lsn)
             _log.info("%s to be copied", tell_tables(new))
-        if members != self._members:
-            self._members = members
-            oids = {str(name): oid for name, oid in members.items()}
-            self._state.write_report(self._report_name, {"oids": oids})
-        self._has_seen_members = True
+
+    def _captured_lsn(self) -> Lsn:
+        told = self._state.read_report("capture").get("durable_lsn")
+        return Lsn.parse(told) if told else ZERO
 
     def _made_anew(self, members: dict[TableName, int]) -> set[TableName]:
         """Tables that were dropped and made again under their name: other tables, with other rows.

@@ -13,6 +13,7 @@ from penstock.sinks.postgres.forget import forget_pipeline
 from penstock.sinks.postgres.options import PostgresOptions
 from penstock.source.connect import connect_source
 from penstock.source.subscription import drop_subscription
+from penstock.source.tracking import drop_tracking
 
 if TYPE_CHECKING:
     from penstock.config import PipelineFile
@@ -21,11 +22,13 @@ if TYPE_CHECKING:
 def tear_down(pipeline: PipelineFile) -> list[str]:
     """Remove slot, publications, positions, staging tables and the state directory; what was removed.
 
-    Source first: a slot that is left behind fills the source's disk.
+    Source first: a slot that is left behind fills the source's disk. Its triggers last: they may be
+    an admin's to remove.
 
     Raises:
         SecondInstance: the pipeline still runs.
         SlotInUse: something else reads the slot.
+        SourcePrivilegeMissing: another role installed the triggers; all else is gone.
     """
     state = state_of(pipeline)
     for role in ("capture", "deliver"):
@@ -46,6 +49,8 @@ def tear_down(pipeline: PipelineFile) -> list[str]:
     if has_state:
         shutil.rmtree(state.path)
         removed.append(f"state directory {state.path}")
+    with connect_source(pipeline.source.url, "penstock teardown") as connection:
+        removed += [f"{each} at the source" for each in drop_tracking(connection)]
     return removed
 
 

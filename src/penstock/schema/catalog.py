@@ -28,7 +28,8 @@ _SEQUENCE = """jsonb_build_object(
 _COLUMNS = f"""
 SELECT coalesce(jsonb_agg(jsonb_build_object(
     'id', a.attnum, 'name', a.attname, 'type', format_type(a.atttypid, a.atttypmod),
-    'type_id', a.atttypid::int8, 'type_kind', t.typtype::text, 'not_null', a.attnotnull,
+    'type_id', a.atttypid::int8, 'type_kind', t.typtype::text,
+    'type_modifier', a.atttypmod, 'not_null', a.attnotnull,
     'default', CASE WHEN a.attgenerated = '' THEN pg_get_expr(d.adbin, d.adrelid) END,
     'missing', CASE WHEN a.atthasmissing THEN (a.attmissingval::text::text[])[1] END,
     'identity', a.attidentity::text, 'generated', a.attgenerated::text,
@@ -188,6 +189,7 @@ WHERE c.oid = ANY ({{oids}}) AND c.relkind IN ('r', 'p') AND NOT c.relispartitio
 
 SEQUENCE_DOCUMENT = _SEQUENCE
 
+_BY_OID = "%s::oid[]"
 _BY_NAME = """(ARRAY(
     SELECT w.oid FROM unnest(%s::text[], %s::text[]) AS wanted(schema, name)
     JOIN pg_namespace v ON v.nspname = wanted.schema
@@ -206,3 +208,13 @@ def read_shapes(
     row = connection.execute(query, as_columns(names)).fetchone()
     assert row is not None
     return {shape.table: shape for shape in read_tables(row[0], where)}
+
+
+def read_shapes_by_id(
+    connection: Connection, ids: Sequence[int], where: str = ""
+) -> dict[int, TableShape]:
+    """The same, of tables by their ids."""
+    query = TABLE_DOCUMENTS.replace("%", "%%").replace("{oids}", _BY_OID)
+    row = connection.execute(query, (list(ids),)).fetchone()
+    assert row is not None
+    return {shape.id: shape for shape in read_tables(row[0], where)}

@@ -56,6 +56,7 @@ class ColumnShape(Shape):
     type: str
     type_id: int
     type_kind: str  # pg_type.typtype
+    type_modifier: int = -1
     not_null: bool
     default: str | None = None
     missing: str | None = None
@@ -220,6 +221,10 @@ class SchemaChange(Shape):
     dropped_schemas: tuple[Gone, ...] = ()
     # The statement computed values of its own, in an expression that is not in the catalog.
     has_using: bool = False
+    # It was read under a snapshot that may be older than what others have changed since.
+    has_old_snapshot: bool = False
+    # Columns went and others came, and nobody can tell whether they are the same.
+    is_unsure: bool = False
 
 
 class VersionWritten(Shape):
@@ -260,6 +265,18 @@ def read_tables(documents: Any, where: str) -> tuple[TableShape, ...]:
     """
     try:
         return tuple(TableShape.model_validate(one, strict=False) for one in documents)
+    except (ValidationError, TypeError) as error:
+        raise _unreadable(error, where) from None
+
+
+def read_schema(document: Any, where: str) -> SchemaChange:
+    """A whole schema, as a version in penstock.schema_log has it: parsed JSON.
+
+    Raises:
+        SchemaUnreadable: it is none.
+    """
+    try:
+        return SchemaChange.model_validate({"format": FORMAT, **document}, strict=False)
     except (ValidationError, TypeError) as error:
         raise _unreadable(error, where) from None
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from penstock.errors import PenstockError
     from penstock.lsn import Lsn
+    from penstock.schema.shape import TableShape
     from penstock.source.description import TableDescription
     from penstock.source.structure import TableStructure
     from penstock.table import TableName
@@ -41,6 +42,7 @@ class CopyOrder:
     description: TableDescription
     structure: TableStructure
     range_count: int
+    shape: TableShape | None = None
 
 
 @dataclass(frozen=True)

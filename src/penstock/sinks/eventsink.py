@@ -8,6 +8,7 @@ refused by nobody, so no table stops alone.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
@@ -21,6 +22,7 @@ from penstock.errors import PenstockError, PositionTaken, SinkError
 from penstock.failpoints import fault_point
 from penstock.sinks.copies import COPIED
 from penstock.sinks.durable import cannot_use
+from penstock.sinks.eventpassage import PassageDocuments
 from penstock.sinks.partfile import line_end, read_span
 from penstock.sinks.positionfile import KeptPosition, KeptTable, Published
 from penstock.sinks.tables import (
@@ -40,8 +42,9 @@ if TYPE_CHECKING:
 
     from penstock.lsn import Lsn
     from penstock.sinks.copies import Copies, TableCopy
+    from penstock.sinks.passage import Passage, RunJob
     from penstock.sinks.positionfile import PositionFile
-    from penstock.sinks.sink import Batch, Receipt
+    from penstock.sinks.sink import Batch, Receipt, Worker
     from penstock.table import TableName
 
 _log = logging.getLogger(__name__)
@@ -72,8 +75,11 @@ class EventSink(ABC):
     so that nothing is done before `open` has looked again at what there is.
     """
 
-    def __init__(self, name: str, directory: Path, position: PositionFile, copies: Copies) -> None:
+    def __init__(
+        self, name: str, directory: Path, position: PositionFile, copies: Copies, source: str
+    ) -> None:
         self.name = name
+        self._source = source
         self.change_count = 0
         self.flowing: set[TableName] = set()
         self.apart: dict[TableName, ApartTable] = {}
@@ -118,18 +124,43 @@ class EventSink(ABC):
             self._deliver(self._documents(receipts), moved)
         fault_point("deliver.after_commit")
 
+    def commit_shapes(
+        self,
+        batch: Batch,
+        passage: Passage,
+        run_job: RunJob,
+        only: Collection[TableName] | None = None,
+    ) -> dict[TableName, TableName]:
+        """Deliver rows and documents of changes in turn; tables bear their new names from then on."""
+        kept = self._require_position(batch) if only is None else self._require_apart(only, batch)
+        taking_part = set(only or ()) or {
+            table for table, known in kept.tables.items() if known.state in (STREAMING, PENDING)
+        }
+        done = PassageDocuments(batch, taking_part, only is not None, self._source)
+        done.run(passage, self.worker, run_job)
+        tables: dict[TableName, KeptTable] = {}
+        for table, known in kept.tables.items():
+            if table not in taking_part:
+                tables[table] = known
+            elif table in done.names:
+                tables[done.names[table]] = _moved(known, batch, is_new=done.names[table] != table)
+        moved = replace(kept, change_count=kept.change_count + done.count, tables=tables)
+        if only is None:
+            moved = replace(moved, delivered_lsn=batch.end_lsn)
+        blocks = (
+            self._documents(each) if isinstance(each, list) else (each,) for each in done.content
+        )
+        with self._or_forget():
+            self._deliver(itertools.chain.from_iterable(blocks), moved)
+        fault_point("schema.after_commit")
+        self._see_tables()
+        return done.names
+
     def commit_apart(
         self, tables: Collection[TableName], batch: Batch, receipts: Sequence[Receipt]
     ) -> None:
         """Deliver the documents of tables that catch up, and their position with them."""
-        kept = self._require_open()
-        for table in tables:
-            known = kept.tables.get(table)
-            if known is None or (known.state, known.delivered_lsn) != (
-                CATCHING_UP,
-                batch.after_lsn,
-            ):
-                raise self._taken(f"{table} does not stand at {batch.after_lsn}")
+        kept = self._require_apart(tables, batch)
         moved = _counted(kept, receipts).with_tables(
             {table: replace(kept.tables[table], delivered_lsn=batch.end_lsn) for table in tables}
         )
@@ -146,6 +177,10 @@ class EventSink(ABC):
     def interrupt(self) -> None:
         """Call off the commit that runs, between two blocks of bytes; its position does not move."""
         self._called_off.set()
+
+    @abstractmethod
+    def worker(self, batch: Batch, only: Collection[TableName] | None = None) -> Worker:
+        """The executor half."""
 
     @property
     @abstractmethod
@@ -268,7 +303,7 @@ class EventSink(ABC):
         """Whose changes of a batch are taken."""
         if only is not None:
             return WantedTables(only=frozenset(only))
-        return WantedTables(batch.tables & set(self.apart))
+        return WantedTables(batch.aside)
 
     def _require_position(self, batch: Batch) -> KeptPosition:
         """The stored position, which is where the batch begins.
@@ -280,6 +315,22 @@ class EventSink(ABC):
         kept = self._require_open()
         if kept.delivered_lsn != batch.after_lsn:
             raise self._taken(f"the position is {kept.delivered_lsn}, wanted {batch.after_lsn}")
+        return kept
+
+    def _require_apart(self, tables: Collection[TableName], batch: Batch) -> KeptPosition:
+        """The stored position, with tables that catch up and stand where the batch begins.
+
+        Raises:
+            PositionTaken: one stands elsewhere.
+        """
+        kept = self._require_open()
+        for table in tables:
+            known = kept.tables.get(table)
+            if known is None or (known.state, known.delivered_lsn) != (
+                CATCHING_UP,
+                batch.after_lsn,
+            ):
+                raise self._taken(f"{table} does not stand at {batch.after_lsn}")
         return kept
 
     def _taken(self, what: str) -> PositionTaken:
@@ -318,6 +369,14 @@ class EventSink(ABC):
 def _counted(kept: KeptPosition, receipts: Sequence[Receipt]) -> KeptPosition:
     count = sum(receipt.change_count for receipt in receipts)
     return replace(kept, change_count=kept.change_count + count)
+
+
+def _moved(table: KeptTable, batch: Batch, *, is_new: bool) -> KeptTable:
+    """How a table stands after a batch in which it may have got another name."""
+    if table.state == CATCHING_UP:
+        return replace(table, delivered_lsn=batch.end_lsn)
+    # What was copied of it so far bears the old name.
+    return KeptTable.enrolled(batch.end_lsn) if table.state == PENDING and is_new else table
 
 
 def _apart(table: KeptTable, copy: TableCopy | None) -> ApartTable:

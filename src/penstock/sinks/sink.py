@@ -12,6 +12,7 @@ Life of a sink, on the driver unless said otherwise:
       finish()            on an executor; the receipt travels back
     commit()              for each batch, in order, at most once for a position; either all of the
                           batch is delivered and the position moves, or nothing has happened
+    commit_shapes()       the same, for a transaction in which tables change their shape
     idle()                again and again between batches, when there is nothing to deliver
     close()               once, whatever happened before
 """
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from penstock.changes.decode import Piece
     from penstock.lsn import Lsn
+    from penstock.sinks.passage import Passage, RunJob
     from penstock.sinks.tables import ApartTable
     from penstock.table import TableName
 
@@ -51,6 +53,8 @@ class Batch:
         int  # of the last commit in it, microseconds since 2000-01-01; 0 when there is none
     )
     tables: frozenset[TableName]
+    aside: frozenset[TableName] = frozenset()  # those of them that are apart, by their names here
+    copies_first: bool = False  # whether a table that nobody knows yet is to be copied first
 
 
 @dataclass(frozen=True)
@@ -119,6 +123,26 @@ class Sink(Protocol):
 
     def commit(self, batch: Batch, receipts: Sequence[Receipt]) -> None:
         """Deliver what the receipts stand for, and move the position, as one.
+
+        Raises:
+            SinkError: nothing has happened; `open` and go on from the position.
+        """
+
+    def commit_shapes(
+        self,
+        batch: Batch,
+        passage: Passage,
+        run_job: RunJob,
+        only: Collection[TableName] | None = None,
+    ) -> dict[TableName, TableName]:
+        """Deliver a transaction that changes the shape of tables, and move the position, as one.
+
+        Args:
+            run_job: has a worker take the rows of a part, and returns the receipts.
+            only: tables that catch up, as in `commit_apart`; None: those that flow.
+
+        Returns:
+            What tables were called before it, and are called now.
 
         Raises:
             SinkError: nothing has happened; `open` and go on from the position.

@@ -32,6 +32,7 @@ from penstock.source.description import describe_tables
 from penstock.source.exported import ExportedSnapshot
 from penstock.source.heaps import read_heaps
 from penstock.source.server import emit_mark
+from penstock.source.shapes import read_named_shapes
 from penstock.source.structure import read_structure
 from penstock.spark.jobs import cancel_tasks, run_tasks
 
@@ -130,7 +131,7 @@ class Round:
         fault_point("copy.after_snapshot")
         copy = Copy(uuid.uuid4().hex, snapshot.lsn)
         try:
-            self._prepare(copy)
+            self._prepare(copy, snapshot)
             _log.info(
                 "copying %d tables, %.1f MB, as of %s",
                 len(self._on_the_way),
@@ -143,14 +144,18 @@ class Round:
             snapshot.close()
         self._tell_end()
 
-    def _prepare(self, copy: Copy) -> None:
+    def _prepare(self, copy: Copy, snapshot: ExportedSnapshot) -> None:
         """Look at the tables, cut them into ranges, make room at the sink."""
         names = sorted(self.tables)
-        with connect_source(self._dsn, "penstock copies") as connection:
+        with (
+            connect_source(self._dsn, "penstock copies") as connection,
+            snapshot.seen_by(connection),
+        ):
             role = role_of(connection)
             heaps = read_heaps(connection, names)
             structures = read_structure(connection, names)
             descriptions = describe_tables(connection, names)
+            shapes = read_named_shapes(connection, names)
         by_table: dict[TableName, list[HeapSize]] = {}
         for heap in heaps:
             by_table.setdefault(heap.table, []).append(heap)
@@ -166,7 +171,7 @@ class Round:
                 self._fail(name, unreadable)
                 continue
             ranges = cut(name, own)
-            order = CopyOrder(name, description, structures[name], len(ranges))
+            order = CopyOrder(name, description, structures[name], len(ranges), shapes.get(name))
             self._on_the_way[name] = _Table(order, ranges)
         orders = [table.order for table in self._on_the_way.values()]
         self._writers, failures = self._copying.begin(copy, orders)

@@ -4,12 +4,15 @@ Messages arrive one by one and are kept as raw bytes. Only their kind is looked 
 where transactions begin and end. Memory is one slice's buffer, whatever the size of a transaction:
 one that outgrows it goes to the log in parts, one that the server streams before its commit goes to
 a spool of its own.
+
+A transaction that changes the shape of tables has its slices to itself, cut where the shape changes,
+and marks in the last one's head say what changed (`notes`).
 """
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -39,8 +42,12 @@ from penstock.lsn import Lsn
 from penstock.source.buffer import SliceBuffer
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.changes.pgoutput import Commit
     from penstock.log.background import BackgroundLog
     from penstock.log.writer import LogWriter
+    from penstock.source.notes import Note, Notes
 
 SLICE_BYTES = 8 * 1024 * 1024
 # Rows can be tiny; a task's arrays grow with their number.
@@ -60,6 +67,7 @@ class _Streamed:
     buffer: SliceBuffer
     spool: Spool
     aborted: list[int] = field(default_factory=list)
+    noted: list[Note] = field(default_factory=list)
 
 
 class Assembler:
@@ -69,8 +77,10 @@ class Assembler:
     stop in the middle of one. One assembler lives as long as one connection.
     """
 
-    def __init__(self, log: LogWriter | BackgroundLog) -> None:
+    def __init__(self, log: LogWriter | BackgroundLog, notes: Notes | None = None) -> None:
         self._log = log
+        self._notes = notes
+        self._noted: list[Note] = []  # of the open transaction
         self.received_lsn = log.durable_lsn
         self.transaction_count = 0
         self._main = SliceBuffer()
@@ -115,7 +125,7 @@ class Assembler:
         elif kind == COMMIT:
             self._commit(message)
         elif kind == RELATION:
-            buffer.add_relation(message)
+            self._add_relation(message)
         elif kind == STREAM_START:
             self._start_stream(parse_stream_start(message))
         elif kind == STREAM_STOP:
@@ -132,11 +142,41 @@ class Assembler:
         kind = message[0]
         if kind not in KNOWN_KINDS:
             raise DecodeError(f"a message of kind {kind}, which pgoutput does not have")
+        if kind == MESSAGE and self.in_transaction and self._notes is not None:
+            self._note(self._notes.of_message(message, carries_xid=self._current.carries_xids))
         self._current.add(message)
         if kind == MESSAGE and not self.in_transaction:
             self._end_of_message(message)
         if _is_full(self._current):
             self._overflow()
+
+    def _add_relation(self, message: memoryview) -> None:
+        if self._notes is not None:
+            carries_xid = self._current.carries_xids
+            self._note(
+                self._notes.of_relation(message, carries_xid=carries_xid, pending=self._pending)
+            )
+        self._current.add_relation(message)
+
+    @property
+    def _pending(self) -> list[Note]:
+        """What the transaction whose messages arrive has noted so far."""
+        if self._current is self._main:
+            return self._noted
+        return self._streamed[self._current_xid].noted
+
+    def _note(self, note: Note | None) -> None:
+        """Remember a document of the transaction whose messages arrive; its rows are cut here."""
+        if note is None:
+            return
+        if self._current is not self._main:
+            if self._current.count_rows():
+                self._spool_part(self._streamed[self._current_xid])
+        elif self._open is not None:
+            self.seal()  # the transactions before
+            if self._main.count_rows():
+                self._append_part(SliceKind.PART, self._log.durable_lsn)
+        self._pending.append(replace(note, ordinal=self._current.row_count))
 
     def _begin(self, message: memoryview) -> None:
         if self._open is not None:
@@ -152,8 +192,10 @@ class Assembler:
         self._main.add(message)
         self.received_lsn = commit.end_lsn
         self.transaction_count += 1
+        marks = self._marks(self._noted, commit, self._open.xid)
+        self._noted = []
         if self._main.part_count:
-            self._append_part(SliceKind.LAST, commit.end_lsn)
+            self._append_part(SliceKind.LAST, commit.end_lsn, marks)
         else:
             if self._whole_messages == 0:
                 self._oldest_at = time.monotonic()
@@ -161,9 +203,16 @@ class Assembler:
             self._last_commit_lsn = commit.commit_lsn
             self._committed_at = commit.committed_at
             self._mark_whole()
+            if marks:
+                self.seal(marks)
         self._open = None
         if _is_full(self._main):
             self.seal()
+
+    def _marks(self, noted: list[Note], commit: Commit, xid: int) -> list[dict[str, object]]:
+        if not noted or self._notes is None:
+            return []
+        return [mark.as_json() for mark in self._notes.commit(noted, commit, xid)]
 
     def _end_of_message(self, message: memoryview) -> None:
         # M | flags u8 | lsn u64 | …: a message outside any transaction is its own position.
@@ -177,11 +226,13 @@ class Assembler:
         self._whole_messages = len(self._main.lengths)
         self._whole_bytes = len(self._main.data)
 
-    def seal(self) -> None:
+    def seal(self, marks: Sequence[dict[str, object]] = ()) -> None:
         """Make the whole transactions received so far durable, as one slice."""
         if self._whole_messages == 0:
             return
         data, lengths, meta, _ = self._main.cut(self._whole_messages, self._whole_bytes)
+        if marks:
+            meta["schema"] = list(marks)
         self._log.append(
             SliceHead(
                 kind=SliceKind.WHOLE,
@@ -216,7 +267,9 @@ class Assembler:
         if _is_full(self._main):
             self._append_part(SliceKind.PART, self._log.durable_lsn)
 
-    def _append_part(self, kind: SliceKind, end_lsn: Lsn) -> None:
+    def _append_part(
+        self, kind: SliceKind, end_lsn: Lsn, marks: Sequence[dict[str, object]] = ()
+    ) -> None:
         """Seal what has arrived of the open transaction."""
         if self._open is None:
             raise DecodeError("rows that belong to no transaction")
@@ -224,6 +277,8 @@ class Assembler:
         buffer = self._main
         data, lengths, meta, row_count = buffer.cut(len(buffer.lengths), len(buffer.data))
         meta["part"] = buffer.part_count
+        if marks:
+            meta["schema"] = list(marks)
         self._log.append(
             SliceHead(
                 kind=kind,
@@ -275,6 +330,9 @@ class Assembler:
         if streamed is None:
             raise DecodeError(f"a Stream Commit of transaction {commit.xid}, which never started")
         self.seal()
+        aborted = set(streamed.aborted)
+        noted = [note for note in streamed.noted if note.subxid not in aborted]
+        marks = self._marks(noted, commit, commit.xid)
         self._spool_part(streamed)
         streamed.spool.seal()
         # The server takes these as told from now on, and will not repeat them outside the stream.
@@ -296,7 +354,8 @@ class Assembler:
                 meta={
                     "spool": streamed.spool.path.name,
                     "parts": streamed.spool.part_count,
-                    "aborted": sorted(set(streamed.aborted)),
+                    "aborted": sorted(aborted),
+                    **({"schema": marks} if marks else {}),
                 },
             ),
             b"",

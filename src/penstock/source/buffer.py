@@ -48,6 +48,12 @@ class SliceBuffer:
         self.told[oid] = next(_order)
         self.add(message)
 
+    def count_rows(self) -> int:
+        """How many rows the messages hold that have not been cut."""
+        lengths = np.array(self.lengths, np.int64)
+        kinds = np.frombuffer(self.data, np.uint8)[np.cumsum(lengths) - lengths]
+        return int(np.isin(kinds, (INSERT, UPDATE, DELETE, TRUNCATE)).sum())
+
     def cut(
         self, message_count: int, data_bytes: int
     ) -> tuple[bytes, np.ndarray, dict[str, object], int]:

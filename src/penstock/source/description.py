@@ -7,11 +7,19 @@ connection: format_type leaves out a schema that is on it.
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 from psycopg.rows import namedtuple_row
 
+from penstock.schema.description import (
+    TYPE_KINDS,
+    ColumnDescription,
+    Field,
+    SequenceDescription,
+    TableDescription,
+    TypeName,
+    UserType,
+)
 from penstock.source.connect import source_errors
 from penstock.table import TableName, as_columns
 
@@ -22,16 +30,18 @@ if TYPE_CHECKING:
 
     Connection = psycopg.Connection[Any]
 
-TypeKind = Literal["base", "enum", "domain", "composite", "range", "multirange", "other"]
-
-_TYPE_KINDS: dict[str, TypeKind] = {
-    "b": "base",
-    "c": "composite",
-    "d": "domain",
-    "e": "enum",
-    "m": "multirange",
-    "r": "range",
-}
+__all__ = [
+    "ColumnDescription",
+    "Field",
+    "SequenceDescription",
+    "TableDescription",
+    "TypeName",
+    "UserType",
+    "describe_table",
+    "describe_tables",
+    "qualified_names",
+    "sequence_of",
+]
 
 _TABLES = """
 SELECT c.oid, n.nspname AS schema, c.relname AS name, c.relkind::text AS kind,
@@ -49,6 +59,10 @@ SELECT a.attrelid AS table, a.attname AS name, format_type(a.atttypid, a.atttypm
        t.typtype::text AS type_kind, a.attnotnull AS not_null, a.attgenerated::text AS generated,
        a.attidentity::text AS identity, a.attnum AS number,
        CASE WHEN a.attgenerated <> '' THEN pg_get_expr(d.adbin, d.adrelid) END AS expression,
+       CASE WHEN a.attgenerated = '' THEN pg_get_expr(d.adbin, d.adrelid) END AS "default",
+       (SELECT format('%%I.%%I', m.nspname, l.collname) FROM pg_collation l
+        JOIN pg_namespace m ON m.oid = l.collnamespace
+        WHERE l.oid = a.attcollation AND a.attcollation <> t.typcollation) AS collation,
        q.*
 FROM pg_attribute a
 JOIN pg_type t ON t.oid = a.atttypid
@@ -127,86 +141,6 @@ ORDER BY n.nspname, t.typname
 """
 
 
-class TypeName(NamedTuple):
-    """Schema and name of a type as the catalog spells them, unquoted."""
-
-    schema: str
-    name: str
-
-
-class Field(NamedTuple):
-    """One field of a composite type; `type` is SQL text."""
-
-    name: str
-    type: str
-
-
-@dataclass(frozen=True)
-class UserType:
-    """A type that is not Postgres's own, and what is needed to make it again.
-
-    `base` (SQL text) is what a domain or a range is made over. `other` cannot be made from this:
-    a base type, or the row type of a table. `extension` names the extension that brings the type.
-    """
-
-    name: TypeName
-    kind: Literal["enum", "domain", "composite", "range", "other"]
-    labels: tuple[str, ...] = ()
-    base: str = ""
-    fields: tuple[Field, ...] = ()
-    extension: str | None = None
-
-
-@dataclass(frozen=True)
-class SequenceDescription:
-    """A sequence, without what it has counted so far; `type` is SQL text."""
-
-    name: TableName
-    type: str
-    start: int
-    increment: int
-    minimum: int
-    maximum: int
-    cache: int
-    cycles: bool
-
-
-@dataclass(frozen=True)
-class ColumnDescription:
-    """One column; `type` is SQL text with its modifier, `expression` that of a generated column.
-
-    `sequence` is what an identity or a serial column counts with.
-    """
-
-    name: str
-    type: str
-    type_oid: int
-    type_kind: TypeKind
-    not_null: bool
-    generated: str  # '' | 's' stored | 'v' virtual: such columns are not in the stream
-    identity: str  # '' | 'a' always | 'd' by default
-    expression: str | None = None
-    sequence: SequenceDescription | None = None
-
-
-@dataclass(frozen=True)
-class TableDescription:
-    """A table, its key, and the types it needs in an order in which they can be made.
-
-    `key_columns` are what updates and deletes are recognised by: the replica identity index where
-    the table is set to one, else the primary key, else (). `primary_key` is the primary key.
-    """
-
-    name: TableName
-    oid: int
-    kind: str
-    replica_identity: str
-    columns: tuple[ColumnDescription, ...]
-    key_columns: tuple[str, ...]
-    primary_key: tuple[str, ...]
-    user_types: tuple[UserType, ...]
-
-
 def describe_table(connection: Connection, name: TableName) -> TableDescription | None:
     """The table as it is now, or None when there is no such table."""
     return describe_tables(connection, [name]).get(name)
@@ -275,12 +209,14 @@ def _column(row: Any) -> ColumnDescription:
         name=row.name,
         type=row.type,
         type_oid=row.type_oid,
-        type_kind=_TYPE_KINDS.get(row.type_kind, "other"),
+        type_kind=TYPE_KINDS.get(row.type_kind, "other"),
         not_null=row.not_null,
         generated=row.generated,
         identity=row.identity,
         expression=row.expression,
         sequence=None if row.sequence_name is None else sequence_of(row),
+        default=row.default,
+        collation=row.collation,
     )
 
 

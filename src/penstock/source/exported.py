@@ -10,10 +10,11 @@ from __future__ import annotations
 import logging
 import time
 import uuid
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import psycopg
-from psycopg import pq
+from psycopg import pq, sql
 
 from penstock.dsn import LIFT_TIME_LIMITS
 from penstock.errors import SourceError
@@ -28,6 +29,7 @@ from penstock.source.server import current_lsn
 
 if TYPE_CHECKING:
     import threading
+    from collections.abc import Iterator
 
     from penstock.dsn import Dsn
 
@@ -97,6 +99,16 @@ class ExportedSnapshot:
         except psycopg.Error:
             return False
         return pgconn.status == pq.ConnStatus.OK
+
+    @contextmanager
+    def seen_by(self, connection: psycopg.Connection[Any]) -> Iterator[None]:
+        """Have a connection see the source as it was then, its catalog too."""
+        with source_errors(connection), connection.transaction():
+            connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            connection.execute(
+                sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(self.name))
+            )
+            yield
 
     def close(self) -> None:
         """Let go of the snapshot and of its slot."""

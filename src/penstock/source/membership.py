@@ -104,8 +104,10 @@ def match_publications(
         if not steps:
             break
         _carry_out(connection, steps, change, failed)
-    change.left_out.extend([*choice.left_out, *faults, *foreign, *failed.values()])
     members = {**publications.updates, **publications.inserts}
+    # A trigger may have enrolled a new table while we were about to.
+    late = [why for (oid, _), why in failed.items() if oid not in members]
+    change.left_out.extend([*choice.left_out, *faults, *foreign, *late])
     change.published.extend(sorted(members.values()))
     change.oids.update({name: oid for oid, name in members.items()})
     return change

@@ -1,12 +1,12 @@
 """What a person may say about a source. Knows no server and no file."""
 
 import enum
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
 from pydantic import Field, PlainValidator, model_validator
 
 from penstock.errors import BadTableRule
-from penstock.options import DsnOption, Options, RuleOption, Seconds, fault, not_yet, wanted
+from penstock.options import DsnOption, Options, RuleOption, Seconds, fault, wanted
 from penstock.table import TableRules
 
 
@@ -78,10 +78,18 @@ class SnapshotOptions(Options):
         return self.mode is SnapshotMode.INITIAL
 
 
-class SchemaOptions(Options):
-    """`schema:`, how changes of a table's shape are noticed; so far they are not."""
+class Tracking(enum.Enum):
+    """How changes of a table's shape are noticed: by the source's triggers, by the stream, not."""
 
-    tracking: Annotated[Literal["off"], not_yet("triggers", "relation", now="off")] = "off"
+    TRIGGERS = "triggers"
+    RELATION = "relation"
+    OFF = "off"
+
+
+class SchemaOptions(Options):
+    """`schema:`, how changes of a table's shape are noticed."""
+
+    tracking: Tracking = Tracking.TRIGGERS
 
 
 class SourceOptions(Options):

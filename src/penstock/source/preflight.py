@@ -24,6 +24,7 @@ from penstock.source.choice import LeftOut, forbidding, read_choice
 from penstock.source.connect import classify_source_error, connect_source, place_of, role_of
 from penstock.source.identity import identify_system
 from penstock.source.membership import plan_steps
+from penstock.source.options import Tracking
 from penstock.source.publication import (
     Publications,
     left_behind,
@@ -32,6 +33,7 @@ from penstock.source.publication import (
 )
 from penstock.source.server import OLDEST_VERSION, read_server, server_errors, server_warnings
 from penstock.source.slot import check_slot, slot_state, slots_of
+from penstock.source.tracking import broken_tracking, read_tracking
 
 if TYPE_CHECKING:
     from penstock.dsn import Dsn
@@ -73,7 +75,9 @@ class Finding:
         return self.error.do
 
 
-def preflight(dsn: Dsn, rules: TableRules, name: str) -> list[Finding]:
+def preflight(
+    dsn: Dsn, rules: TableRules, name: str, tracking: Tracking = Tracking.OFF
+) -> list[Finding]:
     """Every finding about this source for this pipeline, errors first; empty when all is well.
 
     Raises nothing that a server can cause.
@@ -81,9 +85,33 @@ def preflight(dsn: Dsn, rules: TableRules, name: str) -> list[Finding]:
     try:
         with connect_source(dsn, "penstock check") as connection:
             findings = _look(connection, dsn, rules, name)
+            if tracking is Tracking.TRIGGERS:
+                findings += _tracking_findings(connection)
     except (PenstockError, psycopg.Error) as error:
         return [Finding(classify_source_error(error, dsn))]
     return sorted(findings, key=lambda finding: finding.severity != "error")
+
+
+def _tracking_findings(connection: Connection) -> list[Finding]:
+    """Without its triggers a source can be followed all the same, so that these are warnings."""
+    state = read_tracking(connection)
+    if state.is_installed:
+        broken = broken_tracking(connection)
+        return [] if broken is None else [Finding(broken, "warning")]
+    if state.may_install:
+        return []
+    return [
+        Finding(
+            SourcePrivilegeMissing(
+                f"the role {role_of(connection)} may not create event triggers, so that changes of"
+                " tables will be told by Relation messages alone: tracking: relation",
+                place_of(connection),
+                "for tracking: triggers let a superuser (on Amazon RDS the master user) run what"
+                " penstock init --print-sql prints; or set source.schema.tracking: relation",
+            ),
+            "warning",
+        )
+    ]
 
 
 def _look(connection: Connection, dsn: Dsn, rules: TableRules, name: str) -> list[Finding]:

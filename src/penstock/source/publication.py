@@ -5,7 +5,8 @@ inserts. The second cannot be added later: pgoutput looks a publication up as of
 decodes, and before version 18 fails for good on a change older than the publication.
 
 The stamp is a comment: {"penstock": 1, "generation": uuid, "slot": name, "created_lsn": "0/…"}, and
-the tables that people have added or removed since.
+the tables that people have added or removed since. Where event triggers track changes, `rules` are
+those of the pipeline file, by which the triggers enrol a table when it is created.
 """
 
 from __future__ import annotations
@@ -21,20 +22,20 @@ from penstock.errors import BadValue, PublicationChanged
 from penstock.lsn import Lsn
 from penstock.source.connect import place_of, source_errors
 from penstock.source.refusals import START_ANEW
-from penstock.table import TableName
+from penstock.table import TableName, TableRule, TableRules
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     import psycopg
 
-    from penstock.table import TableRules
-
     Connection = psycopg.Connection[Any]
 
 _STAMP_VERSION = 1
 # 63 bytes for a name, less "penstock_", "_inserts" and the slot's "_" with 8 digits.
 _LONGEST_NAME = 45
+
+_RULE_LISTS = ("include", "exclude", "insert_only")
 
 UPDATES = "insert, update, delete, truncate"
 INSERTS = "insert"
@@ -73,10 +74,17 @@ class Stamp:
     # Single tables that a person has added or removed since, whatever the pipeline file says.
     added: frozenset[TableName] = frozenset()
     removed: frozenset[TableName] = frozenset()
+    # Of the pipeline file, for the triggers; None when they are not to enrol anything.
+    rules: TableRules | None = None
 
     def adjust(self, rules: TableRules) -> TableRules:
         """The rules, as people have changed them since."""
         return replace(rules, added=self.added, removed=self.removed)
+
+    def with_rules(self, rules: TableRules | None) -> Stamp:
+        """The stamp that says what triggers enrol."""
+        bare = rules and TableRules(rules.include, rules.exclude, rules.insert_only)
+        return replace(self, rules=bare)
 
     def with_created_lsn(self, lsn: Lsn) -> Stamp:
         """The stamp of a finished subscription."""
@@ -94,6 +102,8 @@ class Stamp:
         for key, tables in (("added", self.added), ("removed", self.removed)):
             if tables:
                 told[key] = sorted(tables)
+        if self.rules is not None:
+            told["rules"] = {key: _told_rules(getattr(self.rules, key)) for key in _RULE_LISTS}
         return json.dumps(told)
 
     @classmethod
@@ -110,13 +120,30 @@ class Stamp:
                 lsn and Lsn.parse(lsn),
                 _tables(read.get("added", ())),
                 _tables(read.get("removed", ())),
+                _read_rules(read.get("rules")),
             )
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, AttributeError):
             return None
 
 
 def _tables(pairs: Iterable[tuple[str, str]]) -> frozenset[TableName]:
     return frozenset(TableName(str(schema), str(name)) for schema, name in pairs)
+
+
+def _told_rules(rules: Iterable[TableRule]) -> list[dict[str, str]]:
+    """Each with the parts that it names; a part that stands for every name is left out."""
+    parts = [{"schema": rule.schema, "name": rule.name} for rule in rules]
+    return [{key: name for key, name in rule.items() if name is not None} for rule in parts]
+
+
+def _read_rules(told: dict[str, list[dict[str, str]]] | None) -> TableRules | None:
+    if told is None:
+        return None
+    include, exclude, insert_only = (
+        tuple(TableRule(rule.get("schema"), rule.get("name")) for rule in told[key])
+        for key in _RULE_LISTS
+    )
+    return TableRules(include, exclude, insert_only)
 
 
 @dataclass(frozen=True)

@@ -6,29 +6,45 @@ the server's own spelling, with every name that is not Postgres's own under its 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg import sql
 from psycopg.rows import namedtuple_row
 
+from penstock.schema.description import (
+    ACTIONS,
+    CONSTRAINT_KINDS,
+    MATCHES,
+    Constraint,
+    ForeignKey,
+    Index,
+    PrimaryKey,
+    TableStructure,
+    UsedSequence,
+)
 from penstock.source.connect import source_errors
-from penstock.source.description import SequenceDescription, qualified_names, sequence_of
+from penstock.source.description import qualified_names, sequence_of
 from penstock.table import TableName, as_columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from penstock.schema.description import SequenceUse
+
     Connection = psycopg.Connection[Any]
 
-ConstraintKind = Literal["unique", "exclusion", "check"]
-SequenceUse = Literal["identity", "serial", "default"]
+__all__ = [
+    "Constraint",
+    "ForeignKey",
+    "Index",
+    "PrimaryKey",
+    "TableStructure",
+    "UsedSequence",
+    "read_structure",
+]
 
-_KINDS: dict[str, ConstraintKind] = {"u": "unique", "x": "exclusion", "c": "check"}
 _USES: dict[str, SequenceUse] = {"i": "identity", "a": "serial", "n": "default"}
-_ACTIONS = {"a": "NO ACTION", "r": "RESTRICT", "c": "CASCADE", "n": "SET NULL", "d": "SET DEFAULT"}
-_MATCHES = {"s": "SIMPLE", "f": "FULL", "p": "PARTIAL"}
 
 _TABLES = """
 SELECT c.oid, n.nspname AS schema, c.relname AS name, c.relreplident::text AS replica_identity
@@ -131,92 +147,6 @@ ORDER BY u.table_oid, u.number, n.nspname, c.relname, u.kind = 'n'
 _SEQUENCES_AT_ONCE = 200
 
 
-@dataclass(frozen=True)
-class PrimaryKey:
-    """The primary key as a constraint; `used_columns` are its own and those it includes."""
-
-    name: str
-    columns: tuple[str, ...]
-    definition: str
-    used_columns: frozenset[str]
-    is_deferrable: bool = False
-    has_period: bool = False  # WITHOUT OVERLAPS
-
-
-@dataclass(frozen=True)
-class Index:
-    """An index that is no constraint's. `definition` begins after the word USING."""
-
-    name: str
-    is_unique: bool
-    definition: str
-    used_columns: frozenset[str]
-
-
-@dataclass(frozen=True)
-class Constraint:
-    """A unique, exclusion or check constraint. `definition` is what follows its name."""
-
-    name: str
-    kind: ConstraintKind
-    definition: str
-    used_columns: frozenset[str]
-
-
-@dataclass(frozen=True)
-class ForeignKey:
-    """A foreign key in its parts, since the table it leads to may have another name elsewhere.
-
-    Actions and match are SQL words.
-    """
-
-    name: str
-    columns: tuple[str, ...]
-    referenced: TableName
-    referenced_columns: tuple[str, ...]
-    on_update: str = "NO ACTION"
-    on_delete: str = "NO ACTION"
-    on_delete_columns: tuple[str, ...] = ()
-    match: str = "SIMPLE"
-    is_deferrable: bool = False
-    is_deferred: bool = False
-    is_valid: bool = True
-    is_enforced: bool = True
-    has_period: bool = False
-
-
-@dataclass(frozen=True)
-class UsedSequence:
-    """A sequence that a column counts with; `last_value` is None where the role may not see it.
-
-    `default` is a sequence that the column's default names without owning it.
-    """
-
-    column: str
-    use: SequenceUse
-    sequence: SequenceDescription
-    last_value: int | None
-    is_called: bool
-
-
-@dataclass(frozen=True)
-class TableStructure:
-    """Everything that is made of a table once its rows are there.
-
-    `key_columns` is what `TableDescription` calls so. `identity_index` names the index they are
-    of, where that is the replica identity's and not the primary key's.
-    """
-
-    name: TableName
-    key_columns: tuple[str, ...] = ()
-    primary_key: PrimaryKey | None = None
-    identity_index: str | None = None
-    indexes: tuple[Index, ...] = ()
-    constraints: tuple[Constraint, ...] = ()
-    foreign_keys: tuple[ForeignKey, ...] = ()
-    sequences: tuple[UsedSequence, ...] = ()
-
-
 def read_structure(
     connection: Connection, names: Sequence[TableName]
 ) -> dict[TableName, TableStructure]:
@@ -287,12 +217,12 @@ def _structure(
         constraints=tuple(
             Constraint(
                 row.name,
-                _KINDS[row.kind],
+                CONSTRAINT_KINDS[row.kind],
                 row.definition,
                 frozenset(row.columns) | used.get(row.index_name, frozenset()),
             )
             for row in constraints
-            if row.kind in _KINDS
+            if row.kind in CONSTRAINT_KINDS
         ),
         foreign_keys=tuple(_foreign_key(row) for row in constraints if row.kind == "f"),
         sequences=sequences,
@@ -331,10 +261,10 @@ def _foreign_key(row: Any) -> ForeignKey:
         columns=tuple(row.columns),
         referenced=TableName(row.referenced_schema, row.referenced_name),
         referenced_columns=tuple(row.referenced_columns),
-        on_update=_ACTIONS[row.on_update],
-        on_delete=_ACTIONS[row.on_delete],
+        on_update=ACTIONS[row.on_update],
+        on_delete=ACTIONS[row.on_delete],
         on_delete_columns=tuple(row.on_delete_columns),
-        match=_MATCHES[row.match],
+        match=MATCHES[row.match],
         is_deferrable=row.is_deferrable,
         is_deferred=row.is_deferred,
         is_valid=row.is_valid,

@@ -1,7 +1,7 @@
 """A subscription: two publications and one slot, made together, found again, removed together.
 
-Order of making: publications with their stamp, their members, the slot, the slot's creation point
-into the stamp. The publications are committed before the slot exists, so that every change the slot
+Order of making: publications with their stamp, their members, the triggers that tell how tables
+change, the slot, a message with how they look, the slot's creation point into the stamp. The publications are committed before the slot exists, so that every change the slot
 can hold is judged by them. A crash between any two steps leaves what the next `ensure_subscription`
 goes on from. Connections must be in autocommit mode.
 """
@@ -35,6 +35,7 @@ from penstock.source.membership import (
     plan_steps,
     update_membership,
 )
+from penstock.source.options import Tracking
 from penstock.source.slot import (
     SlotState,
     check_slot,
@@ -43,6 +44,13 @@ from penstock.source.slot import (
     slot_state,
     slots_of,
     wait_until_free,
+)
+from penstock.source.tracking import (
+    drop_tracking,
+    ensure_tracking,
+    read_tracking,
+    refresh_schemas,
+    tracking_statements,
 )
 from penstock.table import TableRule
 
@@ -83,8 +91,8 @@ _STAMP_LATER = """DO $penstock$
 DECLARE created text;
 BEGIN
   SELECT confirmed_flush_lsn INTO STRICT created FROM pg_replication_slots WHERE slot_name = {slot};
-  EXECUTE format('COMMENT ON PUBLICATION %I IS %L', {updates}, replace({stamp}, 'null', '"' || created || '"'));
-  EXECUTE format('COMMENT ON PUBLICATION %I IS %L', {inserts}, replace({stamp}, 'null', '"' || created || '"'));
+  EXECUTE format('COMMENT ON PUBLICATION %I IS %L', {updates}, replace({stamp}, '"created_lsn": null', '"created_lsn": "' || created || '"'));
+  EXECUTE format('COMMENT ON PUBLICATION %I IS %L', {inserts}, replace({stamp}, '"created_lsn": null', '"created_lsn": "' || created || '"'));
 END $penstock$"""
 
 
@@ -109,9 +117,12 @@ def find_subscription(connection: Connection, name: str) -> Subscription | None:
     return None if publications is None else _subscription(name, publications.stamp)
 
 
-def ensure_subscription(connection: Connection, name: str, rules: TableRules) -> Subscription:
+def ensure_subscription(
+    connection: Connection, name: str, rules: TableRules, tracking: Tracking = Tracking.OFF
+) -> Subscription:
     """Make what is missing; a finished subscription only gets its members brought up to date.
 
+    With `triggers`, event triggers are made or put right too; where the role may not, the log says so.
     Safe to repeat, after a crash too, and by two processes at once. Waits for transactions that are
     open when the slot is created. Nothing is touched when the rules cannot be met.
 
@@ -125,19 +136,22 @@ def ensure_subscription(connection: Connection, name: str, rules: TableRules) ->
         publications = pub.read_publications(connection, name)
         _raise_what_forbids(connection, name, publications, rules)
         if publications is not None:
-            stamp = publications.stamp
+            stamp = publications.stamp.with_rules(_told_rules(rules, tracking))
+            if stamp != publications.stamp:
+                _write_stamp(connection, name, stamp)
             match_publications(connection, name, stamp.generation, rules)
-            return _finish(connection, name, stamp)
+            return _finish(connection, name, stamp, tracking)
         _refuse_orphans(connection, name)
-        stamp = _create_publications(connection, name)
+        stamp = _create_publications(connection, name, _new_stamp(name, rules, tracking))
         try:
             match_publications(connection, name, stamp.generation, rules)
             fault_point("init.after_publication")
-            return _finish(connection, name, stamp)
+            return _finish(connection, name, stamp, tracking)
         except PenstockError:
             # Bad input changes nothing: what this call has made goes again.
             with suppress(psycopg.Error, PenstockError):
                 _drop_publications(connection, name)
+                drop_tracking(connection)
             raise
 
 
@@ -196,16 +210,16 @@ def change_tables(
         raise_first([fault for fault in faults if fault.table in set(added)])
         _, foreign = plan_steps(connection, pub.publication_names(name), publications, choice)
         raise_first([fault for fault in foreign if fault.table in set(added)])
-        with source_errors(connection), connection.transaction():
-            for each in pub.publication_names(name):
-                connection.execute(pub.stamp_statement(each, stamp))
+        _write_stamp(connection, name, stamp)
         return match_publications(connection, name, stamp.generation, rules)
 
 
-def print_sql(connection: Connection, name: str, rules: TableRules) -> list[str]:
+def print_sql(
+    connection: Connection, name: str, rules: TableRules, tracking: Tracking = Tracking.OFF
+) -> list[str]:
     """The statements that `ensure_subscription` would run now, for an admin to run instead.
 
-    The last three give the subscription to the role that asks, so that it can enrol tables later.
+    Some give the subscription to the role that asks, so that it can enrol tables later.
 
     Raises:
         SourceError: as `ensure_subscription`.
@@ -218,7 +232,7 @@ def print_sql(connection: Connection, name: str, rules: TableRules) -> list[str]
     raise_first(faults)
     statements: list[sql.Composed | sql.SQL] = []
     if publications is None:
-        stamp = _new_stamp(name)
+        stamp = _new_stamp(name, rules, tracking)
         tables = [table.name for table in choice.updates], [table.name for table in choice.inserts]
         statements += [
             pub.create_statement(names.updates, pub.UPDATES, tables[0]),
@@ -229,9 +243,16 @@ def print_sql(connection: Connection, name: str, rules: TableRules) -> list[str]
         stamp = publications.stamp
         steps, _ = plan_steps(connection, names, publications, choice)
         statements += [step.statement() for step in steps]
+        stamp = stamp.with_rules(_told_rules(rules, tracking))
+        if stamp != publications.stamp:
+            statements += [pub.stamp_statement(each, stamp) for each in names]
+    told = [f"{statement.as_string(connection)};" for statement in statements]
+    if tracking is Tracking.TRIGGERS and not read_tracking(connection).in_force:
+        told.append(tracking_statements(role_of(connection)))
     if stamp.created_lsn is None:
-        statements += _slot_statements(connection, names, stamp)
-    return [f"{statement.as_string(connection)};" for statement in statements]
+        slot = _slot_statements(connection, names, stamp)
+        told += [f"{statement.as_string(connection)};" for statement in slot]
+    return told
 
 
 def _slot_statements(
@@ -281,8 +302,7 @@ def _refuse_orphans(connection: Connection, name: str) -> None:
         raise pub.left_behind(name, orphans[0], place_of(connection))
 
 
-def _create_publications(connection: Connection, name: str) -> pub.Stamp:
-    stamp = _new_stamp(name)
+def _create_publications(connection: Connection, name: str, stamp: pub.Stamp) -> pub.Stamp:
     updates, inserts = pub.publication_names(name)
     with source_errors(connection), connection.transaction():
         connection.execute(pub.create_statement(updates, pub.UPDATES, ()))
@@ -292,23 +312,48 @@ def _create_publications(connection: Connection, name: str) -> pub.Stamp:
     return stamp
 
 
-def _new_stamp(name: str) -> pub.Stamp:
+def _new_stamp(name: str, rules: TableRules, tracking: Tracking) -> pub.Stamp:
     generation = str(uuid.uuid4())
-    return pub.Stamp(generation, pub.slot_name(name, generation), None)
+    stamp = pub.Stamp(generation, pub.slot_name(name, generation), None)
+    return stamp.with_rules(_told_rules(rules, tracking))
 
 
-def _finish(connection: Connection, name: str, stamp: pub.Stamp) -> Subscription:
-    """Make the slot and stamp its creation point, as far as that is still to be done."""
-    if stamp.created_lsn is not None:
-        check_slot(slot_state(connection, stamp.slot), stamp.slot, place_of(connection))
-        return _whole(name, stamp, stamp.created_lsn)
-    created_lsn = create_slot(connection, stamp.slot)
-    fault_point("init.after_slot")
-    stamp = stamp.with_created_lsn(created_lsn)
+def _told_rules(rules: TableRules, tracking: Tracking) -> TableRules | None:
+    return rules if tracking is Tracking.TRIGGERS else None
+
+
+def _write_stamp(connection: Connection, name: str, stamp: pub.Stamp) -> None:
     with source_errors(connection), connection.transaction():
         for each in pub.publication_names(name):
             connection.execute(pub.stamp_statement(each, stamp))
+
+
+def _finish(
+    connection: Connection, name: str, stamp: pub.Stamp, tracking: Tracking
+) -> Subscription:
+    """Make triggers and slot and stamp its creation point, as far as that is still to be done."""
+    if stamp.created_lsn is not None:
+        check_slot(slot_state(connection, stamp.slot), stamp.slot, place_of(connection))
+    mended = tracking is Tracking.TRIGGERS and ensure_tracking(connection)
+    if stamp.created_lsn is not None:
+        if mended:
+            _tell_tables(connection, name)
+        return _whole(name, stamp, stamp.created_lsn)
+    created_lsn = create_slot(connection, stamp.slot)
+    fault_point("init.after_slot")
+    if tracking is Tracking.TRIGGERS:
+        _tell_tables(connection, name)
+    stamp = stamp.with_created_lsn(created_lsn)
+    _write_stamp(connection, name, stamp)
     return _whole(name, stamp, created_lsn)
+
+
+def _tell_tables(connection: Connection, name: str) -> None:
+    """Let the stream begin with how the followed tables look, and again after a gap."""
+    publications = pub.read_publications(connection, name)
+    if publications is not None and read_tracking(connection).in_force:
+        followed = [*publications.updates.values(), *publications.inserts.values()]
+        refresh_schemas(connection, {table.schema for table in followed})
 
 
 def _subscription(name: str, stamp: pub.Stamp) -> Subscription | None:

@@ -90,9 +90,8 @@ class FileSink(EventSink):
 
     def __init__(self, name: str, options: FileOptions, pipeline: str, source: str) -> None:
         position = position_of(options.path, pipeline, source)
-        super().__init__(name, options.path, position, copies_of(options.path))
+        super().__init__(name, options.path, position, copies_of(options.path), source)
         self._options = options
-        self._source = source
         self._lock: int | None = None
         self._file: GrowingFile | None = None
         self._last_number = 0

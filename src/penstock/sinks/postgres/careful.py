@@ -17,9 +17,12 @@ from penstock.sinks.postgres.worker import refusal
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from penstock.sinks.postgres.latestages import LateStages
     from penstock.sinks.postgres.options import OnConflict
     from penstock.sinks.postgres.plan import StagedStep, TablePlan
-    from penstock.sinks.postgres.stages import Stages
+    from penstock.sinks.postgres.stages import Stages as OwnStages
+
+    Stages = OwnStages | LateStages
 
     Cursor = psycopg.Cursor[Any]
     Way = Callable[[Cursor, TablePlan, StagedStep, sql.Identifier, OnConflict], None]

@@ -14,12 +14,15 @@ from penstock.errors import (
     SinkError,
     SinkLoginRefused,
     SinkPrivilegeMissing,
+    SinkTooOld,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     Connection = psycopg.Connection[Any]
+
+OLDEST_VERSION = 140000
 
 # What one table may suffer without harm to the rest: its rows, constraints, columns and privileges,
 # an index that cannot hold a value, a publication that wants a replica identity.
@@ -114,3 +117,18 @@ def set_replica_role(connection: Connection) -> bool:
     except psycopg.errors.InsufficientPrivilege:
         return False
     return True
+
+
+def require_version(connection: psycopg.Connection[Any], dsn: Dsn) -> None:
+    """See that the target is new enough.
+
+    Raises:
+        SinkTooOld: it is not.
+    """
+    version = connection.info.server_version
+    if version < OLDEST_VERSION:
+        raise SinkTooOld(
+            f"the target is Postgres {version // 10000}, wanted 14 or later",
+            str(dsn),
+            "upgrade the target",
+        )

@@ -29,6 +29,7 @@ from penstock.sinks.postgres.connect import (
 from penstock.sinks.postgres.copyin import PostgresRangeWriter
 from penstock.sinks.postgres.objects import has_objects, make_objects
 from penstock.sinks.postgres.sequences import set_sequences
+from penstock.sinks.postgres.shapes import ShapeStore
 from penstock.sinks.postgres.structure import (
     add_foreign_keys,
     add_indexes,
@@ -161,6 +162,8 @@ class PostgresCopying:
         if way == "aside":
             self._make_aside(table, plan, columns)
         connection.execute(records.ROOM, (way, made_by_us, *self._owner, *table))
+        if order.shape is not None:
+            ShapeStore(*self._owner).keep(connection, table, order.shape)
         return PostgresRangeWriter(
             dsn=self._options.url,
             owner=self._owner,

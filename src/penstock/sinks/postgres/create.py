@@ -1,13 +1,14 @@
 """Create what is missing at the target, like it is at the source: schemas, types, tables with keys.
 
 Names are quoted, types are the catalog's own spelling; no text of the source is run as it is, but
-for the expressions of generated columns.
+for the expressions of generated columns and defaults, which the catalog spells too.
 """
 
 from __future__ import annotations
 
 import itertools
 import logging
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -16,9 +17,9 @@ from psycopg import sql
 from penstock.table import TableName
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
-    from penstock.source.description import (
+    from penstock.schema.description import (
         ColumnDescription,
         SequenceDescription,
         TableDescription,
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_FIRST_USER_OID = 16384  # types below are Postgres's own, and every server has them
+FIRST_USER_OID = 16384  # types below are Postgres's own, and every server has them
 _LONGEST_NAME = 63  # bytes; Postgres cuts off the rest
 
 # Whether what has the name is a sequence that can be the column's: nobody's, and of its owner.
@@ -50,19 +51,17 @@ def create_table(
     *,
     with_key: bool = True,
 ) -> None:
-    """Create a plain table like the source's: columns, types, NOT NULL, key. One transaction.
+    """Create a plain table like the source's: columns, types, defaults, NOT NULL, key. One transaction.
 
     Partitioned tables become plain ones. Identity columns take the values they are told, and like
     serial ones they have a sequence, for inserts once the target has taken the source's place.
     Without its key a table is filled faster; `add_key` adds it.
     """
     columns = [column for column in description.columns if wanted is None or column.name in wanted]
-    with connection.transaction():
-        connection.execute(
-            sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(target.schema))
-        )
-        for user_type in description.user_types:
-            _create_type(connection, user_type)
+    with connection.transaction(), without_search_path(connection):
+        connection.execute(schema_statement(target.schema))
+        for statement in missing_types(connection, description.user_types):
+            connection.execute(statement)
         names = {column.name for column in columns}
         sequences = _create_sequences(connection, target, columns)
         declared = [_declare(connection, column, sequences.get(column.name)) for column in columns]
@@ -77,39 +76,123 @@ def create_table(
             )
         )
         for column_name, sequence in sequences.items():
-            connection.execute(
-                sql.SQL("ALTER SEQUENCE {} OWNED BY {}").format(
-                    sql.Identifier(*sequence), sql.Identifier(*target, column_name)
-                )
-            )
+            connection.execute(owned_by(sequence, target, column_name))
+        _set_defaults(connection, target, columns)
     _log.info("created %s like the source's %s", target, description.name)
+
+
+@contextmanager
+def without_search_path(connection: Connection) -> Iterator[None]:
+    """Names without a schema are Postgres's own, whatever the role's search_path says.
+
+    For a part of an open transaction; should it fail, rolling back puts the search_path right.
+    """
+    row = connection.execute("SELECT pg_catalog.current_setting('search_path')").fetchone()
+    before = row[0] if row else ""
+    connection.execute("SELECT pg_catalog.set_config('search_path', '', true)")
+    yield
+    connection.execute("SELECT pg_catalog.set_config('search_path', %s, true)", (before,))
+
+
+def schema_statement(schema: str) -> sql.Composed:
+    """Makes the schema where there is none."""
+    return sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(schema))
+
+
+def owned_by(sequence: TableName, target: TableName, column: str) -> sql.Composed:
+    """Has the sequence go when the column goes."""
+    return sql.SQL("ALTER SEQUENCE {} OWNED BY {}").format(
+        sql.Identifier(*sequence), sql.Identifier(*target, column)
+    )
+
+
+def next_value(sequence: TableName) -> sql.Composed:
+    """The default of a serial column."""
+    name = sql.Identifier(*sequence).as_string(None)
+    return sql.SQL("nextval({}::regclass)").format(sql.Literal(name))
+
+
+def _set_defaults(
+    connection: Connection, target: TableName, columns: list[ColumnDescription]
+) -> None:
+    """Those that the target takes. It may lack a function, or a sequence that is nobody's."""
+    defaults = {
+        column.name: column.default
+        for column in columns
+        if column.default is not None
+        and column.sequence is None
+        and not column.identity
+        and not column.generated
+    }
+    if not defaults:
+        return
+    if _set_some(connection, target, defaults):
+        return
+    for name, default in defaults.items():
+        if not _set_some(connection, target, {name: default}):
+            _log.warning(
+                "%s: the target refuses the default of column %s, which goes without one: %s",
+                target,
+                name,
+                default,
+            )
+
+
+def _set_some(connection: Connection, target: TableName, defaults: dict[str, str]) -> bool:
+    alterations = _listed(
+        sql.SQL("ALTER {} SET DEFAULT {}").format(sql.Identifier(name), sql.SQL(default))
+        for name, default in defaults.items()
+    )
+    statement = sql.SQL("ALTER TABLE {} {}").format(sql.Identifier(*target), alterations)
+    try:
+        with connection.transaction():
+            connection.execute(statement)
+    except psycopg.OperationalError:
+        raise
+    except psycopg.Error:
+        return False
+    return True
 
 
 def _declare(
     connection: Connection, column: ColumnDescription, sequence: TableName | None
 ) -> sql.Composed:
-    is_built_in = column.type_oid < _FIRST_USER_OID
-    kind = column.type if is_built_in or _type_exists(connection, column.type) else "text"
+    is_built_in = column.type_oid < FIRST_USER_OID
+    kind = column.type if is_built_in or type_exists(connection, column.type) else "text"
     if kind != column.type:
         _log.warning(
             "type %s is not at the target; column %s becomes text", column.type, column.name
         )
     parts: list[sql.Composable] = [sql.Identifier(column.name), sql.SQL(kind)]
+    if column.collation is not None:
+        if collation_exists(connection, column.collation):
+            parts.append(sql.SQL("COLLATE {}").format(sql.SQL(column.collation)))
+        else:
+            _log.warning(
+                "collation %s is not at the target; column %s goes without",
+                column.collation,
+                column.name,
+            )
     if column.generated and column.expression:
         # The stream does not carry generated columns; the target computes them as the source does.
         stored = sql.SQL("GENERATED ALWAYS AS ({}) STORED")
         parts.append(stored.format(sql.SQL(column.expression)))
     if column.identity:
-        parts.append(sql.SQL("GENERATED BY DEFAULT AS IDENTITY"))
-        # Its limits may have been widened beyond what the column takes; then Postgres's own do.
-        if column.sequence is not None and column.sequence.type == kind:
-            parts.append(sql.SQL("({})").format(_counting(column.sequence)))
+        parts.append(identity_clause(column, kind))
     elif sequence is not None:
-        name = sql.Identifier(*sequence).as_string(None)
-        parts.append(sql.SQL("DEFAULT nextval({}::regclass)").format(sql.Literal(name)))
+        parts.append(sql.SQL("DEFAULT {}").format(next_value(sequence)))
     if column.not_null:
         parts.append(sql.SQL("NOT NULL"))
     return sql.SQL(" ").join(parts)
+
+
+def identity_clause(column: ColumnDescription, kind: str) -> sql.Composed:
+    """A column that counts, but takes the values it is told."""
+    clause = sql.SQL("GENERATED BY DEFAULT AS IDENTITY")
+    # Its limits may have been widened beyond what the column takes; then Postgres's own do.
+    if column.sequence is None or column.sequence.type != kind:
+        return sql.Composed([clause])
+    return sql.SQL("{} ({})").format(clause, counting(column.sequence))
 
 
 def _create_sequences(
@@ -126,24 +209,33 @@ def _create_sequences(
 def _create_sequence(
     connection: Connection, schema: str, sequence: SequenceDescription
 ) -> TableName:
+    name, is_there = free_sequence_name(connection, schema, sequence.name.name)
+    if not is_there:
+        connection.execute(sequence_statement(name, sequence))
+    return name
+
+
+def free_sequence_name(connection: Connection, schema: str, wanted: str) -> tuple[TableName, bool]:
+    """A name that a column's sequence can have, and whether such a sequence is there, nobody's."""
     for number in itertools.count():
         ending = f"_{number}" if number else ""
-        kept = sequence.name.name.encode()[: _LONGEST_NAME - len(ending)].decode(errors="ignore")
+        kept = wanted.encode()[: _LONGEST_NAME - len(ending)].decode(errors="ignore")
         name = TableName(schema, kept + ending)
         row = connection.execute(_RELATION, name).fetchone()
-        if row is None:
-            connection.execute(
-                sql.SQL("CREATE SEQUENCE {} AS {} {}").format(
-                    sql.Identifier(*name), sql.SQL(sequence.type), _counting(sequence)
-                )
-            )
-            return name
-        if row[0]:
-            return name
+        if row is None or row[0]:
+            return name, row is not None
     raise AssertionError("numbers do not end")
 
 
-def _counting(sequence: SequenceDescription) -> sql.Composed:
+def sequence_statement(name: TableName, sequence: SequenceDescription) -> sql.Composed:
+    """Makes a sequence."""
+    return sql.SQL("CREATE SEQUENCE {} AS {} {}").format(
+        sql.Identifier(*name), sql.SQL(sequence.type), counting(sequence)
+    )
+
+
+def counting(sequence: SequenceDescription) -> sql.Composed:
+    """How it counts."""
     return sql.SQL("INCREMENT BY {} MINVALUE {} MAXVALUE {} START WITH {} CACHE {} {}").format(
         sql.Literal(sequence.increment),
         sql.Literal(sequence.minimum),
@@ -154,30 +246,43 @@ def _counting(sequence: SequenceDescription) -> sql.Composed:
     )
 
 
-def _type_exists(connection: Connection, type_text: str) -> bool:
+def type_exists(connection: Connection, type_text: str) -> bool:
+    """Whether the target knows the type; within a transaction."""
+    return _is_known(connection, sql.SQL("SELECT NULL::{}").format(sql.SQL(type_text)))
+
+
+def collation_exists(connection: Connection, collation: str) -> bool:
+    """Whether the target knows the collation; within a transaction."""
+    return _is_known(connection, sql.SQL("SELECT ''::text COLLATE {}").format(sql.SQL(collation)))
+
+
+def _is_known(connection: Connection, query: sql.Composed) -> bool:
     try:
         with connection.transaction():
-            connection.execute(sql.SQL("SELECT NULL::{}").format(sql.SQL(type_text)))
+            connection.execute(query)
+    except psycopg.OperationalError:
+        raise
     except psycopg.Error:
         return False
     return True
 
 
-def _create_type(connection: Connection, user_type: UserType) -> None:
-    if user_type.extension is not None or user_type.kind == "other":
-        return  # not ours to make; a column of it becomes text where the target lacks it
-    name = sql.Identifier(*user_type.name)
-    found = connection.execute(
-        "SELECT 1 FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace"
-        " WHERE n.nspname = %s AND t.typname = %s",
-        user_type.name,
-    ).fetchone()
-    if found is not None:
-        return
-    connection.execute(
-        sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(user_type.name.schema))
-    )
-    connection.execute(_type_statement(name, user_type))
+def missing_types(connection: Connection, user_types: Iterable[UserType]) -> Iterator[sql.Composed]:
+    """Makes those types that the target has not.
+
+    Those of extensions are not ours to make; a column of one becomes text.
+    """
+    for user_type in user_types:
+        if user_type.extension is not None or user_type.kind == "other":
+            continue
+        found = connection.execute(
+            "SELECT 1 FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace"
+            " WHERE n.nspname = %s AND t.typname = %s",
+            user_type.name,
+        ).fetchone()
+        if found is None:
+            yield schema_statement(user_type.name.schema)
+            yield _type_statement(sql.Identifier(*user_type.name), user_type)
 
 
 def _type_statement(name: sql.Identifier, user_type: UserType) -> sql.Composed:

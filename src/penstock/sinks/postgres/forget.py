@@ -43,6 +43,16 @@ def _forget(connection: psycopg.Connection[Any], pipeline: str, source: str) -> 
         connection.execute("DELETE FROM penstock.ranges WHERE pipeline = %s", (pipeline,))
         left = connection.execute("SELECT count(*) FROM penstock.progress").fetchone()
         if left is not None and left[0] == 0:
-            connection.execute("DROP SCHEMA penstock CASCADE")
-            return ["schema penstock"]
+            return _drop_own(connection)
     return ["position"] if position.rowcount else []
+
+
+def _drop_own(connection: psycopg.Connection[Any]) -> list[str]:
+    """The last pipeline is gone. Where the target is a source as well, its triggers stay."""
+    connection.execute("DROP TABLE penstock.progress, penstock.tables, penstock.ranges")
+    try:
+        with connection.transaction():
+            connection.execute("DROP SCHEMA penstock")
+    except psycopg.errors.DependentObjectsStillExist:
+        return ["tables penstock.progress, penstock.tables and penstock.ranges"]
+    return ["schema penstock"]

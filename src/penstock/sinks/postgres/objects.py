@@ -47,7 +47,7 @@ CREATE TABLE IF NOT EXISTS penstock.ranges (
 );
 """
 
-_COPY_COLUMNS = {
+_LATER_COLUMNS = {
     "needs_copy": "boolean NOT NULL DEFAULT false",
     "request": "text",  # what a person has asked for and nobody has begun: resync
     "copy_id": "text",  # which snapshot the rows come from
@@ -62,6 +62,9 @@ _COPY_COLUMNS = {
     "copied_at": "timestamptz",
     "foreign_keys_due": "boolean NOT NULL DEFAULT false",  # once the table streams
     "notes": "text",  # indexes and constraints that could not be made
+    "source_oid": "bigint",  # the source's table, whatever it is called
+    "shape": "jsonb",  # how the source's table looked when this one last followed
+    "mapping": "jsonb",  # names that this one did not follow
 }
 
 _HAS_ALL = """
@@ -91,12 +94,12 @@ def statements() -> str:
     """The SQL that makes everything, also where an older penstock has made a part of it."""
     added = ",\n".join(
         f"    ADD COLUMN IF NOT EXISTS {name} {declared}"
-        for name, declared in _COPY_COLUMNS.items()
+        for name, declared in _LATER_COLUMNS.items()
     )
     return f"{_TABLES}ALTER TABLE penstock.tables\n{added};\n"
 
 
 def _look(connection: Connection) -> tuple[bool, bool]:
-    row = connection.execute(_HAS_ALL, (len(_COPY_COLUMNS), list(_COPY_COLUMNS))).fetchone()
+    row = connection.execute(_HAS_ALL, (len(_LATER_COLUMNS), list(_LATER_COLUMNS))).fetchone()
     assert row is not None
     return bool(row[0]), bool(row[1])

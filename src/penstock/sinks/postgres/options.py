@@ -21,6 +21,15 @@ class OnConflict(enum.Enum):
     STOP = "stop"
 
 
+class SchemaChanges(enum.Enum):
+    """What the target does when a table of the source changes its shape."""
+
+    APPLY = "apply"
+    ADDITIVE = "additive"
+    IGNORE = "ignore"
+    STOP = "stop"
+
+
 def _identifier(given: str) -> str:
     # Postgres would cut a longer name without a word (NAMEDATALEN), and find another object. A
     # URL that slipped here is secret, and must not be printed as the name of something.
@@ -68,10 +77,7 @@ class TableOptions(Options):
 class PostgresOptions(Options):
     """One Postgres to deliver to."""
 
-    later: ClassVar = {
-        "schema_changes": (),
-        "source_id_column": (None,),
-    }
+    later: ClassVar = {"source_id_column": (None,)}
 
     kind: Literal["postgres"] = "postgres"
     url: DsnOption
@@ -79,10 +85,16 @@ class PostgresOptions(Options):
     schema_name: Identifier = Field(default=SAME_SCHEMA, alias="schema")
     create_tables: bool = True
     create_indexes: bool = True
+    schema_changes: SchemaChanges = SchemaChanges.APPLY
     on_conflict: OnConflict = OnConflict.REPLACE
     tables: Annotated[dict[RuleOption, TableOptions], BeforeValidator(_each_table_once)] = Field(
         default={}
     )
+
+    @property
+    def keeps_schemas(self) -> bool:
+        """Whether tables are in schemas of the same names as at the source."""
+        return self.schema_name == SAME_SCHEMA
 
     def columns_of(self, table: TableName) -> tuple[str, ...] | None:
         """The columns to deliver of a source table; None means all.

@@ -36,10 +36,14 @@ class TablePlan:
     is_referenced: bool = False
     # Parents before children, for a role that cannot switch foreign keys off.
     rank: int = 0
+    # Source columns that the target calls differently.
+    names: tuple[tuple[str, str], ...] = ()
+    is_new: bool = False  # made while it was planned
 
     def column(self, name: str) -> TargetColumn | None:
         """The target column for a source column, or None when the target has none."""
-        return next((column for column in self.columns if column.name == name), None)
+        wanted = dict(self.names).get(name, name)
+        return next((column for column in self.columns if column.name == wanted), None)
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,10 @@ from penstock.sinks.postgres.target import plan_table, rank_tables, target_name
 if TYPE_CHECKING:
     import psycopg
 
+    from penstock.lsn import Lsn
     from penstock.sinks.postgres.options import PostgresOptions
     from penstock.sinks.postgres.plan import TablePlan
-    from penstock.sinks.postgres.target import Describe
+    from penstock.sinks.postgres.target import Describe, Mapped
     from penstock.table import TableName
 
 # A person may alter a target table; what penstock knows of it is looked up again this often.
@@ -25,11 +26,15 @@ _PLAN_SECONDS = 30.0
 class Planner:
     """Has a connection of its own: another thread may be in the middle of a commit.
 
-    `filled` are the tables that have rows from this pipeline; they are never created again.
+    `filled` are the tables that have rows from this pipeline; they are never created again, and
+    `created` those that were made here.
+    `mappings` tells where names differ from the source's.
     """
 
     def __init__(self, options: PostgresOptions, describe: Describe) -> None:
         self.filled: set[TableName] = set()
+        self.created: set[TableName] = set()
+        self.mappings: dict[TableName, Mapped] = {}
         self._options = options
         self._describe = describe
         self._plans: dict[TableName, TablePlan] = {}
@@ -47,8 +52,8 @@ class Planner:
         self._ranks_tables = ranks_tables
         self._connection = connect_target(self._options.url, "penstock plan")
 
-    def plan(self, table: TableName) -> TablePlan:
-        """How a table lands, looked up at the target if need be.
+    def plan(self, table: TableName, lsn: Lsn) -> TablePlan:
+        """How a table lands as it looked at a position, looked up at the target if need be.
 
         Raises:
             SinkError: TargetTableMissing, TargetTableUnfit: it cannot land.
@@ -61,14 +66,18 @@ class Planner:
                     "not connected", str(self._options.url), "nothing, penstock tries again"
                 )
             self._refuse_rival(table)
-            self._plans[table] = plan_table(
+            plan = plan_table(
                 self._connection,
                 self._options,
                 table,
-                self._describe,
+                lambda name: self._describe(name, lsn),
                 is_filled=table in self.filled,
+                mapping=self.mappings.get(table),
             )
+            self._plans[table] = plan
             self._planned_at[table] = now
+            if plan.is_new:
+                self.created.add(table)
             if self._ranks_tables:
                 for each, rank in rank_tables(self._connection, self._plans).items():
                     self._plans[each] = replace(self._plans[each], rank=rank)

@@ -8,14 +8,13 @@ import psycopg
 from psycopg import sql
 
 from penstock.errors import PenstockError, SinkError, SinkPrivilegeMissing, SinkTooOld
-from penstock.sinks.postgres.connect import classify_target_error, connect_target
+from penstock.sinks.postgres.connect import OLDEST_VERSION, classify_target_error, connect_target
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from penstock.dsn import Dsn
 
-OLDEST_VERSION = 140000
 
 _FACTS = """
 SELECT current_user::text, current_database()::text, pg_is_in_recovery(),

@@ -18,7 +18,6 @@ from penstock.errors import (
     Remedy,
     RowRefused,
     SinkError,
-    SinkTooOld,
 )
 from penstock.failpoints import fault_point
 from penstock.sinks.postgres import merge
@@ -27,6 +26,7 @@ from penstock.sinks.postgres.connect import (
     classify_target_error,
     connect_target,
     is_about_table,
+    require_version,
     set_replica_role,
     target_errors,
 )
@@ -35,8 +35,10 @@ from penstock.sinks.postgres.order import parents_first
 from penstock.sinks.postgres.planner import Planner
 from penstock.sinks.postgres.progress import Progress
 from penstock.sinks.postgres.receipts import change_counts, refused_tables
+from penstock.sinks.postgres.shapecommit import ShapeCommits
 from penstock.sinks.postgres.stages import Stages, drop_orphans, stage_prefix
 from penstock.sinks.postgres.tables import TargetTables, requested, retried
+from penstock.sinks.postgres.target import mapped
 from penstock.sinks.postgres.worker import PostgresWorker
 from penstock.table import tell_tables
 
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from penstock.lsn import Lsn
+    from penstock.sinks.passage import Passage, RunJob
     from penstock.sinks.postgres.options import PostgresOptions
     from penstock.sinks.postgres.plan import StagedStep, TablePlan
     from penstock.sinks.postgres.tables import TableRow
@@ -53,8 +56,6 @@ if TYPE_CHECKING:
     from penstock.table import TableName
 
 _log = logging.getLogger(__name__)
-
-OLDEST_VERSION = 140000
 
 
 class PostgresSink:
@@ -73,6 +74,7 @@ class PostgresSink:
         self._progress = Progress(pipeline, source)
         self._tables = TargetTables(pipeline, source)
         self._planner = Planner(options, describe)
+        self._describe = describe
         self._changed_at: Any = None
         self._unplanned: dict[int, dict[TableName, PenstockError]] = {}
         self._connection: psycopg.Connection[Any] | None = None
@@ -80,6 +82,9 @@ class PostgresSink:
         self._backend: int | None = None
         self._replica_role = False
         self._stage_prefix = stage_prefix(pipeline, source)
+        self._shapes = ShapeCommits(
+            options, self._progress, self._tables, describe, self._stage_prefix
+        )
 
     def open(self) -> StoredPosition | None:
         """Connect, claim the pipeline at this target, read the position."""
@@ -88,7 +93,7 @@ class PostgresSink:
         connection = connect_target(dsn, "penstock deliver")
         self._connection = connection
         with target_errors(dsn):
-            self._require_version(connection)
+            require_version(connection, dsn)
             self._progress.claim(connection, str(dsn), self._backend)
             self._backend = connection.info.backend_pid
             self._replica_role = set_replica_role(connection)
@@ -146,16 +151,17 @@ class PostgresSink:
         self.apart = apart
         self.flowing = {row.table for row in rows} - set(apart)
         self._planner.filled = {row.table for row in rows if row.is_filled}
+        self._planner.mappings = {row.table: mapped(row.mapping) for row in rows if row.mapping}
         return rows
 
     def worker(self, batch: Batch, only: Collection[TableName] | None = None) -> PostgresWorker:
         """The executor half, told how each table of the batch lands."""
-        wanted = set(batch.tables) - set(self.apart) if only is None else set(only)
+        wanted = set(batch.tables) - set(batch.aside) if only is None else set(only)
         passed_over = set(batch.tables) - wanted
         plans: dict[TableName, TablePlan] = {}
         for table in sorted(wanted & set(batch.tables)):
             try:
-                plans[table] = self._planner.plan(table)
+                plans[table] = self._planner.plan(table, batch.after_lsn)
             except SinkError as error:
                 if error.remedy is Remedy.TIME:
                     raise
@@ -216,6 +222,27 @@ class PostgresSink:
             self.apart[table] = replace(self.apart[table], delivered_lsn=batch.end_lsn)
         self._set_apart(apart, failures)
 
+    def commit_shapes(
+        self,
+        batch: Batch,
+        passage: Passage,
+        run_job: RunJob,
+        only: Collection[TableName] | None = None,
+    ) -> dict[TableName, TableName]:
+        """Alter tables and merge rows in turn; again without the tables that cannot follow."""
+        connection = self._connected()
+        with target_errors(self._options.url):
+            # They hold on to types, and would be of the old shape.
+            self._stages.drop_temporary(connection)
+            done = self._shapes.commit(
+                connection, batch, passage, run_job, only, replica_role=self._replica_role
+            )
+            fault_point("schema.after_commit")
+            self.change_count += done.change_count
+            self._planner.forget_all()
+            self._read_tables(connection)
+        return done.names
+
     def join(self, tables: Collection[TableName]) -> None:
         """Let tables flow with the others."""
         with target_errors(self._options.url):
@@ -266,7 +293,7 @@ class PostgresSink:
         with connection.transaction(), connection.cursor() as cursor:
             self._merge(cursor, steps)
             self._progress.advance(cursor, batch, self._delivered(counts))
-            self._tables.note_flowing(cursor, new)
+            self._note_flowing(cursor, new, batch)
             fault_point("deliver.before_commit")
         self._take_note(new)
 
@@ -285,7 +312,7 @@ class PostgresSink:
             }
             self._progress.advance(cursor, batch, self._delivered(counts, failures))
             new = [table for table in self._unlisted(steps) if table not in failures]
-            self._tables.note_flowing(cursor, new)
+            self._note_flowing(cursor, new, batch)
             fault_point("deliver.before_commit")
         self._take_note(new)
         self._set_apart(apart, failures)
@@ -315,6 +342,15 @@ class PostgresSink:
                 if failure is not None:
                     failures[table] = failure
             yield cursor, failures
+
+    def _note_flowing(
+        self, cursor: psycopg.Cursor[Any], new: Collection[TableName], batch: Batch
+    ) -> None:
+        """List tables that got their first rows from the stream, and how they looked then."""
+        for table in new:
+            made_by_us = table in self._planner.created
+            self._tables.note_flowing(cursor, table, made_by_us=made_by_us)
+            self._shapes.note(cursor, table, batch.after_lsn)
 
     def _take_note(self, new: Collection[TableName]) -> None:
         self._planner.filled.update(new)
@@ -362,12 +398,3 @@ class PostgresSink:
                 "not connected", str(self._options.url), "nothing, penstock tries again"
             )
         return self._connection
-
-    def _require_version(self, connection: psycopg.Connection[Any]) -> None:
-        version = connection.info.server_version
-        if version < OLDEST_VERSION:
-            raise SinkTooOld(
-                f"the target is Postgres {version // 10000}, wanted 14 or later",
-                str(self._options.url),
-                "upgrade the target",
-            )

@@ -13,6 +13,8 @@ from penstock.sinks.postgres.connect import is_about_table
 from penstock.sinks.postgres.worker import copy_into
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from penstock.sinks.postgres.plan import StagedStep
     from penstock.table import TableName
 
@@ -105,14 +107,17 @@ class Stages:
 
     def drop_staged(self, connection: psycopg.Connection[Any], steps: list[StagedStep]) -> None:
         """Remove staging tables that have been merged."""
-        names = [step.stage_table for step in steps if step.stage_table is not None]
-        for begin in range(0, len(names), _DROP_AT_ONCE):
-            tables = [
-                sql.Identifier("penstock", name) for name in names[begin : begin + _DROP_AT_ONCE]
-            ]
-            connection.execute(
-                sql.SQL("DROP TABLE IF EXISTS {}").format(sql.SQL(", ").join(tables))
-            )
+        drop_tables(connection, [step.stage_table for step in steps])
+
+
+def drop_tables(connection: psycopg.Connection[Any], names: Iterable[str | None]) -> None:
+    """Remove staging tables; None is no table."""
+    staged = [name for name in names if name is not None]
+    for begin in range(0, len(staged), _DROP_AT_ONCE):
+        tables = [
+            sql.Identifier("penstock", name) for name in staged[begin : begin + _DROP_AT_ONCE]
+        ]
+        connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(sql.SQL(", ").join(tables)))
 
 
 def stage_prefix(pipeline: str, source: str) -> str:

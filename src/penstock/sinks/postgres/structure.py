@@ -15,16 +15,16 @@ import psycopg
 from psycopg import sql
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Set
 
-    from penstock.source.structure import ForeignKey, TableStructure
+    from penstock.schema.description import ForeignKey, TableStructure
     from penstock.table import TableName
 
     Connection = psycopg.Connection[Any]
 
 # Classes of SQLSTATE whose primary message names objects, never values of rows. An expression that
 # fails over a row (22, P0) does tell the value.
-_CLASSES_WITHOUT_VALUES = ("0A", "23", "40", "42", "53", "54", "55", "57", "58")
+_CLASSES_WITHOUT_VALUES = ("0A", "23", "2B", "40", "42", "53", "54", "55", "57", "58")
 
 # The connection or the server, not what was to be made: no use to go on.
 _STATES_OF_SERVER = ("08", "25", "28", "3D", "57P")
@@ -36,7 +36,7 @@ _LOCK_ATTEMPTS = 25
 _LOCK_PAUSE_SECONDS = 0.1
 _LOCKED = (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected)
 
-_TAKEN = (psycopg.errors.DuplicateTable, psycopg.errors.DuplicateObject)
+TAKEN = (psycopg.errors.DuplicateTable, psycopg.errors.DuplicateObject)
 
 _TABLE = """
 SELECT c.oid, EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary),
@@ -74,8 +74,11 @@ class _Found:
 
 
 @dataclass(frozen=True)
-class _Piece:
-    """One thing to make. `definition` is what it is told apart by when its name is taken."""
+class Piece:
+    """One thing to make. `definition` is what it is told apart by when its name is taken.
+
+    `named` and `unnamed` are the statements: with that name, and with one that Postgres finds.
+    """
 
     word: str
     name: str
@@ -94,19 +97,23 @@ def add_key(connection: Connection, target: TableName, structure: TableStructure
         psycopg.Error: rows that the key does not allow, a column that is NULL, and the like.
     """
     found = _find(connection, target)
-    if found.has_primary_key or not structure.key_columns:
-        return
-    if not found.columns >= set(structure.key_columns):
-        return
+    piece = key_piece(target, structure, found.columns)
+    if piece is not None and not found.has_primary_key:
+        _make(connection, piece, found)
+
+
+def key_piece(target: TableName, structure: TableStructure, columns: Set[str]) -> Piece | None:
+    """The target's primary key, where it has the columns and the source has a key."""
+    if not structure.key_columns or not columns >= set(structure.key_columns):
+        return None
     primary = structure.primary_key
     name, definition = structure.identity_index, _primary_key(structure.key_columns)
     if name is None and primary is not None:
         name = primary.name
         # A key WITHOUT OVERLAPS is none that ON CONFLICT could be told of.
-        if primary.used_columns <= found.columns and not primary.has_period:
+        if primary.used_columns <= columns and not primary.has_period:
             definition = primary.definition
-    piece = _constraint(target, "primary key", name or f"{target.name}_pkey", definition)
-    _make(connection, piece, found)
+    return _constraint(target, "primary key", name or f"{target.name}_pkey", definition)
 
 
 def add_indexes(
@@ -121,13 +128,13 @@ def add_indexes(
     """
     found = _find(connection, target)
     failures: list[str] = []
-    for piece in _pieces(target, structure, columns):
+    for piece in pieces_of(target, structure, columns):
         if piece.name in found.there:
             continue
         try:
             _make(connection, piece, found)
         except psycopg.Error as error:
-            failures.append(_one_line(f"{piece.word} {piece.name}: {_reason(error)}"))
+            failures.append(one_line(f"{piece.word} {piece.name}: {reason(error)}"))
     return failures
 
 
@@ -153,9 +160,9 @@ def add_foreign_keys(
         try:
             said = _add_foreign_key(connection, target, key, place(key.referenced), found)
         except psycopg.Error as error:
-            said = _reason(error)
+            said = reason(error)
         if said:
-            failures.append(_one_line(f"foreign key {key.name}: {said}"))
+            failures.append(one_line(f"foreign key {key.name}: {said}"))
     return failures
 
 
@@ -169,14 +176,17 @@ def _add_foreign_key(
             return f"the target has no table {referenced}"
         if key.has_period:
             return "a key over a period is not carried over"
-        _execute(connection, _foreign_key(target, key, referenced))
+        _execute(connection, foreign_key_statement(target, key, referenced))
     if key.is_valid and key.is_enforced and not is_valid:
         validate = sql.SQL("ALTER TABLE {} VALIDATE CONSTRAINT {}")
         _execute(connection, validate.format(sql.Identifier(*target), sql.Identifier(key.name)))
     return ""
 
 
-def _foreign_key(target: TableName, key: ForeignKey, referenced: TableName) -> sql.Composed:
+def foreign_key_statement(
+    target: TableName, key: ForeignKey, referenced: TableName
+) -> sql.Composed:
+    """Adds the key without a look at the rows."""
     of_delete: sql.Composable = sql.SQL("")
     if key.on_delete_columns:
         of_delete = sql.SQL(" ({})").format(_listed(key.on_delete_columns))
@@ -201,7 +211,7 @@ def _foreign_key(target: TableName, key: ForeignKey, referenced: TableName) -> s
     )
 
 
-def _pieces(target: TableName, structure: TableStructure, columns: set[str]) -> Iterator[_Piece]:
+def pieces_of(target: TableName, structure: TableStructure, columns: Set[str]) -> Iterator[Piece]:
     """What can be made of these columns and is not the key that `add_key` makes."""
     has_key = bool(structure.key_columns) and columns >= set(structure.key_columns)
     primary = structure.primary_key
@@ -223,9 +233,9 @@ def _pieces(target: TableName, structure: TableStructure, columns: set[str]) -> 
             yield _index(target, index.name, index.definition, is_unique=index.is_unique)
 
 
-def _constraint(target: TableName, word: str, name: str, definition: str) -> _Piece:
+def _constraint(target: TableName, word: str, name: str, definition: str) -> Piece:
     table, text = sql.Identifier(*target), sql.SQL(definition)
-    return _Piece(
+    return Piece(
         word,
         name,
         definition,
@@ -234,11 +244,11 @@ def _constraint(target: TableName, word: str, name: str, definition: str) -> _Pi
     )
 
 
-def _index(target: TableName, name: str, definition: str, *, is_unique: bool) -> _Piece:
+def _index(target: TableName, name: str, definition: str, *, is_unique: bool) -> Piece:
     table, text = sql.Identifier(*target), sql.SQL(definition)
     head = sql.SQL("CREATE UNIQUE INDEX" if is_unique else "CREATE INDEX")
     ending = sql.SQL("ON {} USING {}").format(table, text)
-    return _Piece(
+    return Piece(
         "index",
         name,
         f"{'UNIQUE ' if is_unique else ''}INDEX {definition}",
@@ -247,10 +257,10 @@ def _index(target: TableName, name: str, definition: str, *, is_unique: bool) ->
     )
 
 
-def _make(connection: Connection, piece: _Piece, found: _Found) -> None:
+def _make(connection: Connection, piece: Piece, found: _Found) -> None:
     try:
         _execute(connection, piece.named)
-    except _TAKEN:
+    except TAKEN:
         # Another relation of the schema has the name. Postgres finds a free one, but must not do
         # so each time that this is repeated.
         if piece.definition in {definition for definition, _ in found.there.values()}:
@@ -302,7 +312,7 @@ def _listed(names: tuple[str, ...]) -> sql.Composed:
     return sql.SQL(", ").join(map(sql.Identifier, names))
 
 
-def _reason(error: psycopg.Error) -> str:
+def reason(error: psycopg.Error) -> str:
     """What Postgres calls it, and its words where they hold no value of a row.
 
     The words of a function, which has a context, may hold anything.
@@ -319,5 +329,6 @@ def _reason(error: psycopg.Error) -> str:
     return f"{kind}, {said}"
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
+    """The text without line ends."""
     return " ".join(text.split())

@@ -28,7 +28,7 @@ _READ = """
 SELECT schema_name, table_name, state, delivered_lsn::text, error, filled, needs_copy, request,
        ranges_total, rows_copied, bytes_copied, notes, changed_at,
        extract(epoch FROM now() - snapshot_at)::float8 AS snapshot_seconds, copy_id,
-       coalesce(retry_at, now()) <= now() AS may_retry
+       coalesce(retry_at, now()) <= now() AS may_retry, mapping
 FROM penstock.tables
 WHERE pipeline = %s AND source = %s ORDER BY schema_name, table_name
 """
@@ -62,6 +62,7 @@ class TableRow:
     changed_at: Any
     snapshot_seconds: float | None
     may_retry: bool
+    mapping: dict[str, Any] | None = None
 
     @property
     def apart(self) -> ApartTable | None:
@@ -79,6 +80,11 @@ class TargetTables:
     def __init__(self, pipeline: str, source: str) -> None:
         self._owner = (pipeline, source)
 
+    @property
+    def owner(self) -> tuple[str, str]:
+        """The pipeline and the source."""
+        return self._owner
+
     def read(self, connection: Connection) -> list[TableRow]:
         """Every table that is known; what has arrived of copies under way is left out."""
         with connection.cursor(row_factory=namedtuple_row) as cursor:
@@ -95,16 +101,15 @@ class TargetTables:
         with connection.cursor(row_factory=namedtuple_row) as cursor:
             return [_row(row, arrived) for row in cursor.execute(_READ, self._owner).fetchall()]
 
-    def note_flowing(self, cursor: Cursor, tables: Iterable[TableName]) -> None:
-        """List tables that have got their first rows from the stream."""
-        for table in tables:
-            cursor.execute(
-                "INSERT INTO penstock.tables"
-                " (pipeline, source, schema_name, table_name, state, filled)"
-                " VALUES (%s, %s, %s, %s, 'streaming', true)"
-                " ON CONFLICT (pipeline, source, schema_name, table_name) DO UPDATE SET filled = true",
-                (*self._owner, *table),
-            )
+    def note_flowing(self, cursor: Cursor, table: TableName, *, made_by_us: bool) -> None:
+        """List a table that has got its first rows from the stream."""
+        cursor.execute(
+            "INSERT INTO penstock.tables"
+            " (pipeline, source, schema_name, table_name, state, filled, made_by_us)"
+            " VALUES (%s, %s, %s, %s, 'streaming', true, %s)"
+            " ON CONFLICT (pipeline, source, schema_name, table_name) DO UPDATE SET filled = true",
+            (*self._owner, *table, made_by_us),
+        )
 
     def enrol(self, connection: Connection, tables: Collection[TableName], lsn: Lsn) -> None:
         """List tables that wait to be copied. What is known of an earlier life is forgotten."""
@@ -219,4 +224,5 @@ def _row(row: Any, arrived: Mapping[tuple[str, str, str], tuple[int, int, int]])
         changed_at=row.changed_at,
         snapshot_seconds=row.snapshot_seconds if row.state == COPYING else None,
         may_retry=row.may_retry,
+        mapping=row.mapping,
     )

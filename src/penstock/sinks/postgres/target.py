@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
 import psycopg
 from psycopg import sql
@@ -16,12 +17,15 @@ from penstock.sinks.postgres.plan import TablePlan, TargetColumn
 from penstock.table import TableName
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from penstock.source.description import TableDescription
 
     Connection = psycopg.Connection[Any]
-    Describe = Callable[[TableName], TableDescription | None]
+    from penstock.lsn import Lsn
+    from penstock.schema.shape import TableShape
+
+    DescribeNow = Callable[[TableName], TableDescription | None]
 
 _log = logging.getLogger(__name__)
 
@@ -60,14 +64,42 @@ WHERE f.contype = 'f' AND c.oid <> p.oid
 """
 
 
+class Describe(Protocol):
+    """Tells how a source table looked at a position."""
+
+    def __call__(self, table: TableName, lsn: Lsn) -> TableDescription | None:
+        """As far as is needed to make one like it; None when there is no such table."""
+
+    def shape(self, table: TableName, lsn: Lsn) -> TableShape | None:
+        """All of it, where that is known."""
+
+
+@dataclass(frozen=True)
+class Mapped:
+    """Names of a source table that the target did not follow: where it is, what columns are called."""
+
+    target: TableName | None = None
+    columns: tuple[tuple[str, str], ...] = ()
+
+
+def mapped(document: Mapping[str, Any] | None) -> Mapped:
+    """What penstock.tables says of it."""
+    if not document:
+        return Mapped()
+    target = document.get("target")
+    columns = document.get("columns", {})
+    return Mapped(TableName(*target) if target else None, tuple(sorted(columns.items())))
+
+
 def plan_table(
     connection: Connection,
     options: PostgresOptions,
     source: TableName,
-    describe: Describe,
+    describe: DescribeNow,
     *,
     is_filled: bool,
     with_key: bool = True,
+    mapping: Mapped | None = None,
 ) -> TablePlan:
     """How a source table lands in the target; a missing table is created where that is allowed.
 
@@ -78,10 +110,12 @@ def plan_table(
         TargetTableMissing: it is not there and may not or cannot be created.
         TargetTableUnfit: it is there, but is no table.
     """
-    target = target_name(options, source)
+    mapping = mapping or Mapped()
+    target = mapping.target or target_name(options, source)
     description = describe(source)
     found = find_table(connection, target)
     wanted = options.columns_of(source)
+    is_new = found is None
     if found is None:
         _require_creation(options, source, target, description, is_filled=is_filled)
         assert description is not None
@@ -108,6 +142,8 @@ def plan_table(
         others=others,
         key=description.primary_key if description is not None else (),
         is_referenced=found.is_referenced,
+        names=mapping.columns,
+        is_new=is_new,
     )
 
 

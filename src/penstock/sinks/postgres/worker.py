@@ -50,6 +50,8 @@ class PostgresWorker:
     plans: dict[TableName, TablePlan]
     # Tables that are stopped, or not this batch's concern; their changes are passed over.
     passed_over: frozenset[TableName]
+    # The types of columns may be known to the driver's session alone, so far.
+    stages_text: bool = False
 
     def begin(self, task: int) -> PostgresTask:
         """Start the work of one task."""
@@ -157,7 +159,7 @@ class PostgresTask:
         name = f"{self._worker.stage_prefix}{uuid.uuid4().hex[:20]}"
         fault_point("stage.before_copy")
         try:
-            _copy(self._connection(), name, staged, text)
+            _copy(self._connection(), name, staged, text, as_text=self._worker.stages_text)
         except psycopg.DataError as error:
             raise refusal(
                 error, plan, staged, lambda column, line: _text(arrays[column], line)
@@ -231,10 +233,15 @@ def _digits(numbers: Any) -> pa.Array:
 
 
 def _copy(
-    connection: psycopg.Connection[Any], name: str, staged: StagedStep, text: memoryview
+    connection: psycopg.Connection[Any],
+    name: str,
+    staged: StagedStep,
+    text: memoryview,
+    *,
+    as_text: bool,
 ) -> None:
     declared = sql.SQL(", ").join(
-        sql.SQL("{} {}").format(sql.Identifier(column), sql.SQL(kind))
+        sql.SQL("{} {}").format(sql.Identifier(column), sql.SQL("text" if as_text else kind))
         for column, kind in staged.stage_columns
     )
     table = sql.Identifier("penstock", name)

@@ -54,8 +54,7 @@ class StdoutSink(EventSink):
         del options  # nothing to say but the kind
         directory = position_path.parent
         position = PositionFile(position_path, pipeline, source)
-        super().__init__(name, directory, position, copies_of(position_path))
-        self._source = source
+        super().__init__(name, directory, position, copies_of(position_path), source)
         self._descriptor = descriptor
 
     def open(self) -> StoredPosition | None:

@@ -1,0 +1,43 @@
+"""Commits of batches, one at a time, in a thread of their own: meanwhile the next job runs."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Commits:
+    """One commit at a time, in a thread of its own."""
+
+    def __init__(self, name: str) -> None:
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix=f"commit {name}")
+        self._under_way: Future[None] | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether none is under way."""
+        return self._under_way is None
+
+    def begin(self, commit: Callable[..., None], *arguments: object) -> None:
+        """Begin one; the one before has ended."""
+        self._under_way = self._pool.submit(commit, *arguments)
+
+    def take_end(self) -> bool:
+        """Whether one has just ended; raises what ended it."""
+        if self._under_way is None or not self._under_way.done():
+            return False
+        self.wait()
+        return True
+
+    def wait(self) -> None:
+        """Wait for the one that is under way; raises what ended it."""
+        if self._under_way is not None:
+            under_way, self._under_way = self._under_way, None
+            under_way.result()
+
+    def close(self) -> None:
+        """Wait, whatever comes of it."""
+        self._pool.shutdown(wait=True)

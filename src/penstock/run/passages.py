@@ -1,0 +1,170 @@
+"""Cut what was read from the log where tables change their shape, and say what changed there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.log.slice import SliceKind
+from penstock.schema.difference import compare_tables
+from penstock.schema.mark import CHANGE, VERSION, Mark
+from penstock.schema.shape import read_change, read_version
+from penstock.sinks.passage import Rows, ShapeChange, TableDifference
+from penstock.table import TableName
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Sequence
+
+    from penstock.log.segment import SliceRef
+    from penstock.lsn import Lsn
+    from penstock.schema.history import SchemaHistory
+    from penstock.schema.shape import SchemaChange
+    from penstock.sinks.passage import Part
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Slices that are delivered together: many transactions, or one that changes shapes."""
+
+    slices: tuple[SliceRef, ...]
+    marks: tuple[Mark, ...] = ()
+
+
+def cut_at_marks(slices: Sequence[SliceRef]) -> list[Stretch]:
+    """The slices in stretches, in order. A transaction with marks has its slices to itself."""
+    stretches: list[Stretch] = []
+    plain: list[SliceRef] = []
+    for group in _transactions(slices):
+        marks = tuple(Mark.from_json(one) for one in group[-1].head.meta.get("schema", ()))
+        if not marks:
+            plain += group
+            continue
+        if plain:
+            stretches.append(Stretch(tuple(plain)))
+            plain = []
+        stretches.append(Stretch(tuple(group), marks))
+    if plain:
+        stretches.append(Stretch(tuple(plain)))
+    return stretches
+
+
+def _transactions(slices: Iterable[SliceRef]) -> Iterable[list[SliceRef]]:
+    """Parts of one transaction together, every other slice alone."""
+    parts: list[SliceRef] = []
+    for ref in slices:
+        parts.append(ref)
+        if ref.head.kind is not SliceKind.PART:
+            yield parts
+            parts = []
+    if parts:
+        yield parts
+
+
+def tables_of(slices: Iterable[SliceRef]) -> frozenset[TableName]:
+    """The tables that the slices hold rows of."""
+    return frozenset(
+        TableName(schema, name)
+        for ref in slices
+        for _, schema, name in ref.head.meta.get("relations", ())
+    )
+
+
+class PassageReader:
+    """Reads marks with the history at hand. `follows` tells whether a table is the pipeline's.
+
+    `publications` are the pipeline's own: a table that one of them has had from the first row on
+    need not be copied.
+    """
+
+    def __init__(
+        self,
+        history: SchemaHistory,
+        follows: Callable[[TableName], bool],
+        publications: Collection[str],
+    ) -> None:
+        self._history = history
+        self._follows = follows
+        self._publications = frozenset(publications)
+
+    def read(self, stretch: Stretch) -> tuple[list[Part], list[tuple[SliceRef, ...]]]:
+        """The parts of a transaction that changes shapes, and the slices of those that are rows.
+
+        Raises:
+            SchemaUnreadable: a document does not parse.
+        """
+        versions: dict[str, int] = {}
+        changes: list[tuple[Mark, SchemaChange]] = []
+        for mark in stretch.marks:
+            if mark.kind == CHANGE:
+                changes.append((mark, read_change(mark.content, mark.where)))
+            elif mark.kind == VERSION:
+                told = read_version(mark.content, mark.where)
+                versions[told.schema_name] = told.version
+        parts: list[Part] = []
+        slices: list[tuple[SliceRef, ...]] = []
+        rows: list[SliceRef] = []
+
+        def end_rows() -> None:
+            if rows:
+                parts.append(Rows(len(slices), tables_of(rows)))
+                slices.append(tuple(rows))
+                rows.clear()
+
+        for ref in stretch.slices:
+            while changes and changes[0][0].ordinal <= ref.head.first_ordinal:
+                end_rows()
+                parts.append(self._shape_change(*changes.pop(0), versions))
+            if ref.head.meta.get("rows", 0):
+                rows.append(ref)
+        end_rows()
+        parts += [self._shape_change(*each, versions) for each in changes]
+        return parts, slices
+
+    def name_at(self, table: TableName, own_lsn: Lsn, lsn: Lsn) -> TableName:
+        """What a table that is called so at its own position is called at a later one."""
+        known = self._history.shape_at(table, own_lsn)
+        if known is None:
+            return table
+        then = self._history.by_id_at(known.id, lsn)
+        return then.table if then is not None else table
+
+    def oid_at(self, table: TableName, lsn: Lsn) -> int:
+        """The oid of the table that had a name at a position; 0 when the history does not tell."""
+        known = self._history.shape_at(table, lsn)
+        return known.id if known is not None else 0
+
+    def will_be_born(self, oid: int, lsn: Lsn) -> bool:
+        """Whether the stream brings a table from its first row on, after a position."""
+        first = self._history.first_of(oid)
+        if first is None or first[0] < lsn:
+            return False
+        return bool(self._publications & set(first[1].born_in))
+
+    def _shape_change(
+        self, mark: Mark, change: SchemaChange, versions: dict[str, int]
+    ) -> ShapeChange:
+        followed: list[TableDifference] = []
+        renamed: dict[TableName, TableName] = {}
+        born: set[TableName] = set()
+        for shape in change.tables:
+            before = self._history.shape_before(shape.id, mark)
+            names = {shape.table} if before is None else {shape.table, before.table}
+            if not any(map(self._follows, names)):
+                continue
+            differences = compare_tables(before, shape)
+            if differences:
+                followed.append(TableDifference(shape.table, differences))
+            if before is not None and before.table != shape.table:
+                renamed[before.table] = shape.table
+            if self._publications & set(shape.born_in) and self._follows(shape.table):
+                born.add(shape.table)
+        dropped: set[TableName] = set()
+        for gone in change.dropped_tables:
+            before = self._history.shape_before(gone.id, mark)
+            name = before.table if before else TableName(gone.schema_name, gone.name)
+            if self._follows(name):
+                dropped.add(name)
+                followed.append(TableDifference(name, compare_tables(before, None)))
+        return ShapeChange(
+            mark, change, versions, tuple(followed), renamed, frozenset(dropped), frozenset(born)
+        )

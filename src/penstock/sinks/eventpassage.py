@@ -1,0 +1,109 @@
+"""A transaction that changes shapes as documents: those of its rows, and between them its own.
+
+    {"op": "schema", "schema", "table", "commit_lsn", "ordinal", "xid", "committed_at", "source",
+     "key": null, "before": null, "after": null, "unchanged": [], "version", "difference": [{…}, …]}
+
+`table` is what the table is called from there on. `version` is null where the source has no triggers
+that count versions.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from penstock.changes.textcolumns import utc_times
+from penstock.schema.difference import as_json
+from penstock.sinks.passage import Rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from penstock.sinks.passage import Passage, RunJob, ShapeChange
+    from penstock.sinks.sink import Batch, Receipt, Worker
+    from penstock.table import TableName
+
+
+class PassageDocuments:
+    """The documents of a transaction that changes shapes: what receipts stand for, and bytes.
+
+    `names` tells what the tables that take part were called before, and are called now.
+    """
+
+    def __init__(
+        self, batch: Batch, taking_part: Collection[TableName], is_group: bool, source: str
+    ) -> None:
+        self.names = {table: table for table in taking_part}
+        self.content: list[list[Receipt] | bytes] = []
+        self.count = 0
+        self._batch = batch
+        self._is_group = is_group
+        self._source = source
+        self._aside = set(batch.aside)
+
+    def run(
+        self,
+        passage: Passage,
+        worker_of: Callable[[Batch, Collection[TableName] | None], Worker],
+        run_job: RunJob,
+    ) -> None:
+        """Go through it, part by part."""
+        for part in passage:
+            if isinstance(part, Rows):
+                batch = replace(self._batch, tables=part.tables, aside=frozenset(self._aside))
+                only = set(self.names.values()) if self._is_group else None
+                receipts = run_job(worker_of(batch, only), part)
+                self.content.append(receipts)
+                self.count += sum(receipt.change_count for receipt in receipts)
+            else:
+                self._tell(part)
+
+    def _tell(self, part: ShapeChange) -> None:
+        before = set(self.names.values())
+        self._aside = {part.renamed.get(table, table) for table in self._aside}
+        self.names = {
+            began_as: part.renamed.get(now, now)
+            for began_as, now in self.names.items()
+            if now not in part.dropped
+        }
+        passed_over = self._aside
+        if self._is_group:
+            own = before | set(self.names.values())
+            passed_over = {each.table for each in part.followed} - own
+        document, lines = schema_documents(part, self._source, passed_over)
+        if lines:
+            self.content.append(document)
+            self.count += lines
+
+
+def schema_documents(
+    part: ShapeChange, source: str, passed_over: Collection[TableName]
+) -> tuple[bytes, int]:
+    """The documents of one statement's changes, without those of some tables, and their number."""
+    lines = []
+    mark = part.mark
+    committed_at = utc_times(np.array([mark.committed_at], np.int64))[0].as_py().decode()
+    for followed in part.followed:
+        if followed.table in passed_over or not followed.differences:
+            continue
+        document = {
+            "op": "schema",
+            "schema": followed.table.schema,
+            "table": followed.table.name,
+            "commit_lsn": str(mark.commit_lsn),
+            "ordinal": mark.ordinal,
+            "xid": mark.xid,
+            "committed_at": committed_at,
+            "source": source,
+            "key": None,
+            "before": None,
+            "after": None,
+            "unchanged": [],
+            "version": part.versions.get(followed.table.schema),
+            "difference": [as_json(each) for each in followed.differences],
+        }
+        lines.append(json.dumps(document, ensure_ascii=False, separators=(",", ":")) + "\n")
+    return "".join(lines).encode(), len(lines)

@@ -1,0 +1,52 @@
+"""A transaction of the source that changes the shape of tables, as sinks are given it: piece by piece.
+
+Rows and changes of shape alternate, in the source's order; a sink delivers all of it as one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from penstock.schema.difference import Difference
+    from penstock.schema.mark import Mark
+    from penstock.schema.shape import SchemaChange
+    from penstock.sinks.sink import Receipt, Worker
+    from penstock.table import TableName
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows between two changes of shape; `RunJob` has a worker take them."""
+
+    number: int  # which part of the passage they are
+    tables: frozenset[TableName]
+
+
+@dataclass(frozen=True)
+class TableDifference:
+    """What has changed of one table; `table` is its name after it, or its last one."""
+
+    table: TableName
+    differences: tuple[Difference, ...]
+
+
+@dataclass(frozen=True)
+class ShapeChange:
+    """What one statement of the source has changed."""
+
+    mark: Mark
+    change: SchemaChange
+    versions: dict[str, int] = field(default_factory=dict)  # by schema, where they are numbered
+    followed: tuple[TableDifference, ...] = ()  # of tables that the pipeline follows
+    renamed: dict[TableName, TableName] = field(default_factory=dict)
+    dropped: frozenset[TableName] = frozenset()
+    # Tables that are in the stream since before their first row: there is nothing to copy.
+    born: frozenset[TableName] = frozenset()
+
+
+Part = Rows | ShapeChange
+Passage = Sequence[Part]
+RunJob = Callable[["Worker", Rows], "list[Receipt]"]

@@ -1,0 +1,329 @@
+"""Let a table of the target follow what has become of the source's.
+
+All of it runs inside the caller's transaction, on its cursor, and leaves nothing behind where it
+fails. Nothing is done that the target has already: a person may have been quicker. No text of the
+source is run but what its catalog spells; names are quoted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from psycopg import sql
+
+from penstock.errors import SchemaChangeStops, TargetTableMissing
+from penstock.schema.catalog import read_shapes
+from penstock.schema.describe import description_of, structure_of, types_in_order
+from penstock.schema.difference import compare_tables
+from penstock.schema.telling import tell_all
+from penstock.sinks.postgres.alter_claims import Claims, claim_columns
+from penstock.sinks.postgres.alter_columns import ColumnChanges
+from penstock.sinks.postgres.alter_objects import (
+    drop_schema,
+    follow_sequence,
+    follow_type,
+    rename_schema,
+    type_changes,
+)
+from penstock.sinks.postgres.alter_pieces import (
+    PieceChanges,
+    drop_foreign_keys,
+    make_foreign_keys,
+)
+from penstock.sinks.postgres.alter_steps import (
+    Step,
+    alter_table,
+    refusal,
+    run_steps,
+    tell_columns,
+)
+from penstock.sinks.postgres.create import (
+    create_table,
+    missing_types,
+    schema_statement,
+    without_search_path,
+)
+from penstock.sinks.postgres.structure import TAKEN, key_piece, pieces_of
+from penstock.table import TableName
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    import psycopg
+
+    from penstock.schema.shape import TableShape
+
+    Connection = psycopg.Connection[Any]
+    Cursor = psycopg.Cursor[Any]
+
+__all__ = [
+    "Followed",
+    "Policy",
+    "create_from_shape",
+    "drop_gone_foreign_keys",
+    "drop_schema",
+    "drop_table",
+    "follow",
+    "follow_sequence",
+    "follow_type",
+    "refusal",
+    "rename_schema",
+]
+
+Policy = Literal["apply", "additive", "ignore", "stop"]
+
+
+@dataclass(frozen=True)
+class Followed:
+    """What was done. `target` is where the table is now.
+
+    `column_names` is what the target calls columns of the source where that is not their name;
+    `left_out` are columns of the source whose name at the target is another column's. With
+    `needs_copy` rows hold what cannot be known here: the table is to be copied.
+    """
+
+    target: TableName
+    statements: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    needs_copy: bool = False
+    column_names: dict[str, str] = field(default_factory=dict)
+    left_out: tuple[str, ...] = ()
+
+
+def follow(
+    cursor: Cursor,
+    before: TableShape,
+    after: TableShape,
+    target: TableName,
+    *,
+    place: Callable[[TableName], TableName],
+    policy: Policy,
+    wanted: tuple[str, ...] | None,
+    made_by_us: bool,
+    with_indexes: bool,
+    with_foreign_keys: bool,
+    has_using: bool = False,
+    names: Mapping[str, str] | None = None,
+) -> Followed:
+    """Do to the target's table what was done to the source's, as far as `policy` goes.
+
+    `place` tells where a source table lands, `wanted` which columns the sink takes (None: all),
+    `names` what the target calls columns of `before` where that is not their name. `has_using`:
+    the source has computed values of a changed column itself. Repeated, it does nothing more.
+
+    Raises:
+        SchemaChangeRefused: the target refuses a statement that nothing can stand for.
+        SchemaChangeStops: the policy is to stop, and there is something to do.
+        TargetTableMissing: there is no such table at the target.
+        psycopg.Error: others are in the way, or the server went away.
+    """
+    connection = cursor.connection
+    with connection.transaction(), without_search_path(connection):
+        moved = target if policy == "ignore" else place(after.table)
+        there = read_shapes(connection, [target, moved], str(target))
+        found = there.get(target) or there.get(moved)
+        if found is None:
+            raise TargetTableMissing(
+                f"the target has no table {target}, whose shape is to follow the source's",
+                str(after.table),
+                f"penstock tables resync {after.table} makes it again and copies its rows",
+            )
+        claims = claim_columns(
+            before,
+            after,
+            found,
+            wanted,
+            names or {},
+            with_renames=policy != "ignore",
+            with_drops=policy in ("apply", "stop"),
+        )
+        if policy == "ignore":
+            return _ignored(target, claims, has_using=has_using)
+        table = _Table(connection, before, after, found, moved, claims, policy, has_using, wanted)
+        steps = [*table.steps(place, made_by_us, with_indexes, with_foreign_keys)]
+        differences = compare_tables(before, after)
+        if policy == "stop" and steps:
+            raise _stops(connection, after, found, tell_all(differences), steps)
+        parts = {each.part for each in differences} | {str(each.before) for each in differences}
+        told = (
+            f"source: {tell_all(differences)}; target:"
+            f" {found.table} ({tell_columns(found, parts) or 'none of these columns'})"
+        )
+        outcome = run_steps(connection, steps, after.table, told)
+    return Followed(
+        target=moved,
+        statements=outcome.statements,
+        notes=[*table.notes, *outcome.notes],
+        needs_copy=table.needs_copy,
+        column_names=claims.column_names,
+        left_out=tuple(claims.left_out),
+    )
+
+
+def _ignored(target: TableName, claims: Claims, *, has_using: bool) -> Followed:
+    notes = ["values that the source has computed anew are not copied"] if has_using else []
+    # A column is new at the source and its name is at the target, of one that is gone.
+    left_out = (*claims.left_out, *sorted(claims.reused))
+    return Followed(target, notes=notes, column_names=claims.column_names, left_out=left_out)
+
+
+def _stops(
+    connection: Connection, after: TableShape, found: TableShape, told: str, steps: list[Step]
+) -> SchemaChangeStops:
+    statements = "; ".join(step.statement.as_string(connection) for step in steps)
+    return SchemaChangeStops(
+        f"the table's shape changed at the source, and schema_changes is stop: {told}",
+        str(after.table),
+        f"alter {found.table} at the target; this is what apply would run: {statements}",
+    )
+
+
+@dataclass
+class _Table:
+    """One table on its way from one shape to the other."""
+
+    connection: Connection
+    before: TableShape
+    after: TableShape
+    found: TableShape
+    moved: TableName
+    claims: Claims
+    policy: Policy
+    has_using: bool
+    wanted: tuple[str, ...] | None
+    needs_copy: bool = False
+    notes: list[str] = field(default_factory=list)
+
+    def steps(
+        self,
+        place: Callable[[TableName], TableName],
+        made_by_us: bool,
+        with_indexes: bool,
+        with_foreign_keys: bool,
+    ) -> Iterator[Step]:
+        """What is free comes before what takes its place, columns before what is made of them."""
+        before, after, found, table, claims = (
+            self.before, self.after, self.found, self.moved, self.claims,
+        )  # fmt: skip
+        is_additive = self.policy == "additive"
+        at_target = {each.after.name for each in claims.kept} | {c.name for c in claims.added}
+        columns = ColumnChanges(
+            self.connection,
+            before,
+            after,
+            found,
+            table,
+            claims,
+            is_additive,
+            self.has_using,
+            is_partial=len(at_target) < len(after.columns),
+        )
+        lost = {each.found.name for each in columns.remade}
+        if not is_additive:
+            lost |= {column.name for column in claims.dropped}
+        pieces = PieceChanges(
+            before, after, found, table, claims, lost, is_additive, made_by_us and with_indexes
+        )
+        with_foreign_keys = with_foreign_keys and made_by_us and not is_additive
+        yield from self._types()
+        yield from self._move()
+        if with_foreign_keys:
+            yield from drop_foreign_keys(before, after, found, table)
+        yield from pieces.drops()
+        yield from columns.drops()
+        yield from columns.renames()
+        yield from pieces.renames()
+        yield from columns.types()
+        yield from columns.additions()
+        yield from columns.attributes()
+        yield from pieces.additions()
+        if with_foreign_keys:
+            yield from make_foreign_keys(before, after, found, table, place)
+        self.needs_copy = columns.needs_copy
+        self.notes += [*columns.notes, *pieces.notes]
+
+    def _types(self) -> Iterator[Step]:
+        known = {each.id: each for each in self.before.types}
+        for each in self.after.types:
+            if each.id in known and known[each.id] != each:
+                steps, notes = type_changes(self.connection, known[each.id], each)
+                yield from steps
+                self.notes += notes
+        new = tuple(each for each in self.after.types if each.id not in known)
+        if new and (self.claims.added or self.claims.kept):
+            for statement in missing_types(self.connection, types_in_order(new)):
+                yield Step(statement)
+
+    def _move(self) -> Iterator[Step]:
+        found, moved = self.found.table, self.moved
+        if found.schema != moved.schema:
+            yield Step(schema_statement(moved.schema))
+            yield Step(alter_table(found, "SET SCHEMA {}", moved.schema))
+        if found.name != moved.name:
+            yield Step(alter_table(TableName(moved.schema, found.name), "RENAME TO {}", moved.name))
+
+
+def create_from_shape(
+    cursor: Cursor,
+    shape: TableShape,
+    target: TableName,
+    *,
+    wanted: tuple[str, ...] | None,
+    with_indexes: bool,
+) -> list[str]:
+    """Create an empty table like the source's, with its key; a line for each thing left undone.
+
+    Raises:
+        SchemaChangeRefused: the target refuses the key.
+        psycopg.Error: it refuses the table.
+    """
+    connection = cursor.connection
+    columns = {each.name for each in shape.columns if wanted is None or each.name in wanted}
+    structure = structure_of(shape)
+    with connection.transaction():
+        create_table(connection, description_of(shape), target, wanted, with_key=False)
+        with without_search_path(connection):
+            steps: list[Step] = []
+            key = key_piece(target, structure, columns)
+            if key is not None:
+                steps.append(Step(key.named, instead=(Step(key.unnamed),), when=TAKEN))
+            for piece in pieces_of(target, structure, columns) if with_indexes else ():
+                undone = f"{piece.word} {piece.name}"
+                steps.append(Step(piece.named, undone, (Step(piece.unnamed, undone),), when=TAKEN))
+            return run_steps(connection, steps, shape.table, f"{target} is new").notes
+
+
+def drop_gone_foreign_keys(
+    cursor: Cursor, before: TableShape, after: TableShape, target: TableName
+) -> list[str]:
+    """Drop the foreign keys that the source's table has no more; the statements that were run.
+
+    Raises:
+        SchemaChangeRefused: the target refuses.
+        psycopg.Error: others are in the way, or the server went away.
+    """
+    connection = cursor.connection
+    with connection.transaction(), without_search_path(connection):
+        found = read_shapes(connection, [target], str(target)).get(target)
+        if found is None:
+            return []
+        steps = drop_foreign_keys(before, after, found, target)
+        told = tell_all(compare_tables(before, after))
+        return run_steps(connection, steps, after.table, told).statements
+
+
+def drop_table(
+    cursor: Cursor, source: TableName, target: TableName, before: TableShape | None
+) -> list[str]:
+    """Drop the target's table, where there is one; the statements that were run.
+
+    What the table leads to is none of its concern; what leads to it refuses.
+
+    Raises:
+        SchemaChangeRefused: the target refuses, since a view depends on it, say.
+        psycopg.Error: others are in the way, or the server went away.
+    """
+    drop = sql.SQL("DROP TABLE IF EXISTS {}").format(sql.Identifier(*target))
+    told = f"source: table {before.table if before is not None else source} dropped"
+    return run_steps(cursor.connection, [Step(drop)], source, told).statements

@@ -1,0 +1,126 @@
+"""Statements that change a target's shape, and what to do where the target refuses one.
+
+They are planned as a whole before the first one runs, so that they can be told without being run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from psycopg import sql
+
+from penstock.errors import SchemaChangeRefused
+from penstock.sinks.postgres.structure import one_line, reason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from penstock.schema.shape import ColumnShape, TableShape
+    from penstock.table import TableName
+
+    Connection = psycopg.Connection[Any]
+
+# Others are in the way, or the server is: the same statement may do later.
+_STATES_OF_TIME = ("40", "53", "55P03", "57", "58")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One statement. Where the target refuses it, that is noted as `undone`, and `instead` is run.
+
+    With neither the change as a whole is refused. `when` are the errors that `instead` is for; it
+    mends them where it is not for all, and then there is nothing to note.
+    """
+
+    statement: sql.Composed
+    undone: str = ""
+    instead: tuple[Step, ...] = ()
+    when: tuple[type[psycopg.Error], ...] = ()
+
+
+@dataclass
+class Outcome:
+    """What was run, and what the target would not have."""
+
+    statements: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def run_steps(
+    connection: Connection, steps: Iterable[Step], table: TableName, told: str
+) -> Outcome:
+    """Run them in order. `told` is what an error says about both sides.
+
+    Raises:
+        SchemaChangeRefused: the target refuses one that nothing can stand for.
+        psycopg.Error: others are in the way, or the server went away.
+    """
+    outcome = Outcome()
+    for step in steps:
+        _run(connection, step, table, told, outcome)
+    return outcome
+
+
+def _run(connection: Connection, step: Step, table: TableName, told: str, outcome: Outcome) -> None:
+    text = step.statement.as_string(connection)
+    try:
+        with connection.transaction():
+            connection.execute(step.statement)
+    except psycopg.Error as error:
+        is_for_it = step.instead and (not step.when or isinstance(error, step.when))
+        if not is_for_it and not step.undone:
+            raise refusal(error, table, told, text) from None
+        why = reason_of(error)
+        if step.undone and not (is_for_it and step.when):
+            outcome.notes.append(one_line(f"{step.undone}: {why}"))
+        for other in step.instead if is_for_it else ():
+            _run(connection, other, table, told, outcome)
+    else:
+        outcome.statements.append(text)
+
+
+def reason_of(error: psycopg.Error) -> str:
+    """Why the target refuses a statement, without a value of a row.
+
+    Raises:
+        psycopg.Error: the same one, when it is not the statement's fault.
+    """
+    if error.sqlstate is not None and error.sqlstate.startswith(_STATES_OF_TIME):
+        raise error
+    return reason(error)
+
+
+def refusal(
+    error: psycopg.Error, table: TableName, told: str, statement: str = ""
+) -> SchemaChangeRefused:
+    """What to raise when the target does not follow. `told` is what was to be followed.
+
+    Raises:
+        psycopg.Error: the same one, when it is not the statement's fault.
+    """
+    do = "make the target's table like the source's"
+    if statement:
+        do = f"run at the target, once nothing is in its way: {statement}"
+    return SchemaChangeRefused(
+        one_line(f"the target refuses to follow a change of the table: {reason_of(error)}; {told}"),
+        str(table),
+        do,
+    )
+
+
+def tell_columns(shape: TableShape, names: Iterable[str]) -> str:
+    """Those columns of a table in short."""
+    wanted = set(names)
+    return ", ".join(_tell_column(each) for each in shape.columns if each.name in wanted)
+
+
+def _tell_column(column: ColumnShape) -> str:
+    return f"{column.name} {column.type}{' NOT NULL' if column.not_null else ''}"
+
+
+def alter_table(table: TableName, action: str, *names: str) -> sql.Composed:
+    """ALTER TABLE with an action in which each {} stands for a name."""
+    named = sql.SQL(action).format(*map(sql.Identifier, names))
+    return sql.SQL("ALTER TABLE {} {}").format(sql.Identifier(*table), named)

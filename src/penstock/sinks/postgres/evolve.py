@@ -1,0 +1,397 @@
+"""One transaction of the source that changes shapes -> one transaction of the target.
+
+Rows and changes alternate, and each table is what it was at the source when its rows came. A table
+that cannot follow stops: then everything is rolled back and done again without it.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+from penstock.errors import PenstockError, Remedy, SchemaChangeStops, SinkError, TargetTableMissing
+from penstock.schema.describe import description_of
+from penstock.schema.difference import compare_tables
+from penstock.schema.telling import tell_all
+from penstock.sinks.passage import Rows
+from penstock.sinks.postgres import alter
+from penstock.sinks.postgres.careful import merge_table
+from penstock.sinks.postgres.connect import is_about_table
+from penstock.sinks.postgres.latestages import LateStages
+from penstock.sinks.postgres.receipts import change_counts, refused_tables
+from penstock.sinks.postgres.shapes import KnownTable, ShapeStore
+from penstock.sinks.postgres.target import mapped, plan_table, target_name
+from penstock.sinks.postgres.worker import PostgresWorker
+from penstock.sinks.tables import STREAMING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from penstock.schema.description import TableDescription
+    from penstock.schema.shape import TableShape
+    from penstock.sinks.passage import Passage, RunJob, ShapeChange
+    from penstock.sinks.postgres.options import PostgresOptions
+    from penstock.sinks.postgres.plan import StagedStep, TablePlan
+    from penstock.sinks.postgres.target import Describe
+    from penstock.sinks.sink import Batch
+    from penstock.table import TableName
+
+    Cursor = psycopg.Cursor[Any]
+
+_log = logging.getLogger(__name__)
+
+# Whoever reads a table keeps us from altering it, and everybody else queues behind us.
+_LOCK_TIMEOUT = "10s"
+
+
+class TableStops(Exception):
+    """A table cannot follow; everything is to be done again without it."""
+
+    def __init__(self, table: TableName, error: PenstockError) -> None:
+        super().__init__(str(table))
+        self.table = table
+        self.error = error
+
+
+class Evolution:
+    """One attempt. `refused` are tables that stopped in an earlier one, by the names they had.
+
+    `only`: the tables of a group that catches up; None: those that flow with the sink's position.
+    """
+
+    def __init__(
+        self,
+        options: PostgresOptions,
+        store: ShapeStore,
+        describe: Describe,
+        stage_prefix: str,
+        batch: Batch,
+        *,
+        replica_role: bool,
+        only: Collection[TableName] | None,
+        refused: Collection[TableName],
+    ) -> None:
+        self._options = options
+        self._store = store
+        self._describe = describe
+        self._stage_prefix = stage_prefix
+        self.batch = batch
+        self._replica_role = replica_role
+        self.only = only
+        self._refused = refused
+        self._stages = LateStages(options.url)
+        self._tables: list[KnownTable] = []
+        self.staged: list[StagedStep] = []
+        self.counts: dict[TableName, int] = {}
+        self.waits: set[TableName] = set()  # that are to be copied again
+        self.unknown: set[TableName] = set()  # whose rows came, and that must be copied first
+        self.created: dict[
+            TableName, bool
+        ] = {}  # whose first rows came; whether they were made here
+        self.notes: list[str] = []
+
+    def run(self, cursor: Cursor, passage: Passage, run_job: RunJob) -> None:
+        """Do all of it inside the caller's transaction.
+
+        Raises:
+            TableStops: do it again, without that table.
+            SinkError: the target.
+        """
+        cursor.execute("SELECT set_config('lock_timeout', %s, true)", (_LOCK_TIMEOUT,))
+        self._tables = self._store.read(cursor)
+        try:
+            for part in passage:
+                if isinstance(part, Rows):
+                    self._merge(cursor, part, run_job)
+                else:
+                    self._follow_all(cursor, part)
+        except psycopg.errors.LockNotAvailable:
+            raise SinkError(
+                "a table that is to be altered is in use at the target",
+                str(self._options.url),
+                "nothing, penstock tries again; end what reads the table for long",
+            ) from None
+        finally:
+            self._stages.close()
+
+    @property
+    def names(self) -> dict[TableName, TableName]:
+        """What tables were called before, and are called now."""
+        return {table.began_as: table.name for table in self._tables if self._takes_part(table)}
+
+    def _takes_part(self, table: KnownTable) -> bool:
+        if table.began_as in self._refused or table.name in self.waits:
+            return False
+        return table.flows if self.only is None else table.began_as in self.only
+
+    def _by_id(self, number: int) -> KnownTable | None:
+        return next((each for each in self._tables if each.source_oid == number), None)
+
+    def _by_name(self, name: TableName) -> KnownTable | None:
+        return next((each for each in self._tables if each.name == name), None)
+
+    def _find(self, shape: TableShape) -> KnownTable | None:
+        known = self._by_id(shape.id)
+        if known is not None:
+            return known
+        named = self._by_name(shape.table)
+        return named if named is not None and named.source_oid == 0 else None
+
+    def _follow_all(self, cursor: Cursor, part: ShapeChange) -> None:
+        tables = [(self._find(shape), shape) for shape in part.change.tables]
+        # What leads to a table goes before the table does.
+        self._drop_foreign_keys(cursor, tables)
+        for gone in part.change.dropped_tables:
+            known = self._by_id(gone.id)
+            if known is not None:
+                self._drop(cursor, known)
+        for known, shape in tables:
+            if known is not None:
+                self._follow(cursor, known, shape, part)
+            elif shape.table in part.born and self.only is None:
+                self._create(cursor, shape)
+        for schema in part.change.dropped_schemas:
+            self._drop_schema(cursor, schema.name)
+
+    def _drop_foreign_keys(
+        self, cursor: Cursor, tables: list[tuple[KnownTable | None, TableShape]]
+    ) -> None:
+        if self._options.schema_changes.value != "apply":
+            return
+        for known, shape in tables:
+            if known is None or not known.made_by_us or not self._takes_part(known):
+                continue
+            before = self._store.shape(cursor, known.name)
+            if before is None or not before.foreign_keys:
+                continue
+            try:
+                with cursor.connection.transaction():
+                    alter.drop_gone_foreign_keys(cursor, before, shape, self._target_of(known))
+            except SinkError as error:
+                raise TableStops(known.began_as, error) from None
+
+    def _target_of(self, known: KnownTable) -> TableName:
+        return mapped(known.mapping).target or target_name(self._options, known.name)
+
+    def _follow(
+        self, cursor: Cursor, known: KnownTable, shape: TableShape, part: ShapeChange
+    ) -> None:
+        if not self._takes_part(known):
+            self._rename_waiting(cursor, known, shape)
+            return
+        before = self._store.shape(cursor, known.name)
+        if before is None:
+            # Nobody has noted how it looked: from here on it is known.
+            self._keep(cursor, known, shape, known.mapping)
+            return
+        if part.change.is_unsure:
+            raise TableStops(known.began_as, self._unsure(before, shape))
+        try:
+            with cursor.connection.transaction():
+                followed = alter.follow(
+                    cursor,
+                    before,
+                    shape,
+                    self._target_of(known),
+                    place=lambda name: target_name(self._options, name),
+                    policy=self._options.schema_changes.value,
+                    wanted=self._options.columns_of(known.name),
+                    made_by_us=known.made_by_us,
+                    with_indexes=self._options.create_indexes,
+                    with_foreign_keys=self._replica_role,
+                    has_using=part.change.has_using,
+                    names=dict(mapped(known.mapping).columns),
+                )
+        except SinkError as error:
+            if error.remedy is Remedy.TIME:
+                raise
+            raise TableStops(known.began_as, error) from None
+        except psycopg.Error as error:
+            if not is_about_table(error) or isinstance(error, psycopg.errors.LockNotAvailable):
+                raise
+            raise TableStops(known.began_as, self._unexplained(error, before, shape)) from None
+        for statement in followed.statements:
+            _log.info("%s: %s", shape.table, statement)
+        self.notes += [f"{shape.table}: {note}" for note in followed.notes]
+        self._keep(cursor, known, shape, self._mapping(followed, shape))
+        if followed.needs_copy:
+            self.notes.append(
+                f"{shape.table}: what its rows hold cannot be told from the change; it is copied again"
+            )
+            self._store.have_copied(cursor, shape.table, self.batch.end_lsn)
+            self.waits.add(shape.table)
+
+    def _mapping(self, followed: alter.Followed, shape: TableShape) -> dict[str, Any] | None:
+        mapping: dict[str, Any] = {}
+        if followed.target != target_name(self._options, shape.table):
+            mapping["target"] = list(followed.target)
+        # A column whose name at the target is another one's has no place there.
+        columns = {**followed.column_names, **dict.fromkeys(followed.left_out, "")}
+        if columns:
+            mapping["columns"] = columns
+        return mapping or None
+
+    def _keep(
+        self, cursor: Cursor, known: KnownTable, shape: TableShape, mapping: dict[str, Any] | None
+    ) -> None:
+        if known.name != shape.table:
+            self._store.rename(cursor, known.name, shape.table)
+        self._store.keep(cursor, shape.table, shape, mapping)
+        known.name, known.source_oid, known.mapping = shape.table, shape.id, mapping
+
+    def _rename_waiting(self, cursor: Cursor, known: KnownTable, shape: TableShape) -> None:
+        """A table that is not of this batch: one that waits for its copy is called anew at once.
+
+        Others come by this change in their turn; until then only its name here is known.
+        """
+        is_waiting = known.needs_copy and not known.flows and self.only is None
+        if is_waiting and known.name == known.began_as and known.name != shape.table:
+            self._store.rename(cursor, known.name, shape.table)
+            self._store.have_copied(cursor, shape.table, self.batch.end_lsn)
+        known.name = shape.table
+
+    def _drop(self, cursor: Cursor, known: KnownTable) -> None:
+        if not self._takes_part(known):
+            if known.needs_copy and self.only is None:
+                self._store.forget(cursor, known.name)
+                self._tables.remove(known)
+            return
+        policy = self._options.schema_changes.value
+        before = self._store.shape(cursor, known.name)
+        target = self._target_of(known)
+        if policy == "stop":
+            raise TableStops(
+                known.began_as,
+                SchemaChangeStops(
+                    "the source has dropped the table, and schema_changes is stop",
+                    str(known.name),
+                    f"penstock tables remove {known.name}, and do with {target} what you want",
+                ),
+            )
+        if policy == "apply":
+            try:
+                with cursor.connection.transaction():
+                    alter.drop_table(cursor, known.name, target, before)
+            except SinkError as error:
+                raise TableStops(known.began_as, error) from None
+            self._store.forget(cursor, known.name)
+        else:
+            self._store.leave(cursor, known.name)
+        _log.info("%s was dropped at the source", known.name)
+        self._tables.remove(known)
+
+    def _create(self, cursor: Cursor, shape: TableShape) -> None:
+        """A table that came with the stream."""
+        if self._options.schema_changes.value in ("ignore", "stop") or self._by_name(shape.table):
+            return  # it is enrolled as any other table, when its rows come
+        if not self._options.create_tables:
+            return
+        try:
+            with cursor.connection.transaction():
+                self.notes += alter.create_from_shape(
+                    cursor,
+                    shape,
+                    target_name(self._options, shape.table),
+                    wanted=self._options.columns_of(shape.table),
+                    with_indexes=self._options.create_indexes,
+                )
+        except (SinkError, psycopg.Error) as error:
+            if isinstance(error, psycopg.Error) and not is_about_table(error):
+                raise
+            _log.warning("%s cannot be created yet: %s", shape.table, type(error).__name__)
+            return
+        self._store.add(cursor, shape)
+        self._tables = self._store.read(cursor)
+
+    def _drop_schema(self, cursor: Cursor, name: str) -> None:
+        # Where everything is in one schema, that is nobody's counterpart.
+        if self._options.schema_changes.value == "apply" and self._options.keeps_schemas:
+            self.notes += alter.drop_schema(cursor, name)
+
+    def _merge(self, cursor: Cursor, rows: Rows, run_job: RunJob) -> None:
+        plans: dict[TableName, TablePlan] = {}
+        for name in sorted(rows.tables):
+            known = self._by_name(name) or self._meet(name)
+            if known is None or not self._takes_part(known):
+                continue
+            plans[name] = self._plan(cursor, known)
+            if not known.is_filled:
+                self.created[name] = plans[name].is_new or self.created.get(name, False)
+        if not plans:
+            return
+        worker = PostgresWorker(
+            self._options.url,
+            self._stage_prefix,
+            plans,
+            rows.tables - set(plans),
+            stages_text=True,
+        )
+        receipts = run_job(worker, rows)
+        steps = [step for receipt in receipts for step in receipt.content.steps]
+        self.staged += steps
+        began_as = {table.name: table.began_as for table in self._tables}
+        for table, error in refused_tables(receipts).items():
+            raise TableStops(began_as[table], error)
+        for table in dict.fromkeys(step.table for step in steps):
+            failure = merge_table(
+                cursor,
+                plans[table],
+                [step for step in steps if step.table == table],
+                self._stages,
+                self._options.on_conflict,
+                replica_role=self._replica_role,
+            )
+            if failure is not None:
+                raise TableStops(began_as[table], failure)
+        for table, count in change_counts(receipts).items():
+            self.counts[table] = self.counts.get(table, 0) + count
+
+    def _meet(self, name: TableName) -> KnownTable | None:
+        """A table that nobody has listed; None where it must be copied before it takes rows."""
+        if self.only is not None:
+            return None
+        if self.batch.copies_first:
+            self.unknown.add(name)
+            return None
+        known = KnownTable(
+            name, name, 0, STREAMING, needs_copy=False, is_filled=False, made_by_us=False
+        )
+        self._tables.append(known)
+        return known
+
+    def _plan(self, cursor: Cursor, known: KnownTable) -> TablePlan:
+        try:
+            return plan_table(
+                cursor.connection,
+                self._options,
+                known.name,
+                lambda name: self._description(cursor, name),
+                is_filled=known.is_filled,
+                mapping=mapped(known.mapping),
+            )
+        except TargetTableMissing as error:
+            raise TableStops(known.began_as, error) from None
+
+    def _description(self, cursor: Cursor, table: TableName) -> TableDescription | None:
+        """How the table looks at this moment of the transaction."""
+        shape = self._store.shape(cursor, table)
+        if shape is not None:
+            return description_of(shape)
+        return self._describe(table, self.batch.end_lsn)
+
+    def _unsure(self, before: TableShape, after: TableShape) -> SchemaChangeStops:
+        told = tell_all(compare_tables(before, after))
+        return SchemaChangeStops(
+            f"columns went and others came, which may have been a rename: {told}",
+            str(before.table),
+            f"alter {target_name(self._options, before.table)} at the target as it was altered at"
+            f" the source, then penstock tables resync {after.table}",
+        )
+
+    def _unexplained(
+        self, error: psycopg.Error, before: TableShape, after: TableShape
+    ) -> PenstockError:
+        told = tell_all(compare_tables(before, after))
+        return alter.refusal(error, before.table, told)

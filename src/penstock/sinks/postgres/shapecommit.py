@@ -1,0 +1,128 @@
+"""Commit transactions of the source in which tables change their shape, each as one of the target."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from penstock.failpoints import fault_point
+from penstock.sinks.postgres.evolve import Evolution, TableStops
+from penstock.sinks.postgres.shapes import ShapeStore
+from penstock.sinks.postgres.stages import drop_tables
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    import psycopg
+
+    from penstock.errors import PenstockError
+    from penstock.lsn import Lsn
+    from penstock.sinks.passage import Passage, RunJob
+    from penstock.sinks.postgres.options import PostgresOptions
+    from penstock.sinks.postgres.progress import Progress
+    from penstock.sinks.postgres.tables import TargetTables
+    from penstock.sinks.postgres.target import Describe
+    from penstock.sinks.sink import Batch
+    from penstock.table import TableName
+
+    Connection = psycopg.Connection[Any]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Done:
+    """What came of it: what tables were called before, and are called now."""
+
+    names: dict[TableName, TableName]
+    change_count: int
+
+
+class ShapeCommits:
+    """One pipeline's and source's, at one target."""
+
+    def __init__(
+        self,
+        options: PostgresOptions,
+        progress: Progress,
+        tables: TargetTables,
+        describe: Describe,
+        stage_prefix: str,
+    ) -> None:
+        self._options = options
+        self._progress = progress
+        self._tables = tables
+        self._describe = describe
+        self._stage_prefix = stage_prefix
+        self._store = ShapeStore(*tables.owner)
+
+    def note(self, cursor: psycopg.Cursor[Any], table: TableName, lsn: Lsn) -> None:
+        """Note how a table looked at a position, where that is known."""
+        shape = self._describe.shape(table, lsn)
+        if shape is not None:
+            self._store.keep(cursor, table, shape)
+
+    def commit(
+        self,
+        connection: Connection,
+        batch: Batch,
+        passage: Passage,
+        run_job: RunJob,
+        only: Collection[TableName] | None,
+        *,
+        replica_role: bool,
+    ) -> Done:
+        """All of it as one; done again without a table that cannot follow, which stops."""
+        refused: dict[TableName, PenstockError] = {}
+        while True:
+            evolution = Evolution(
+                self._options,
+                self._store,
+                self._describe,
+                self._stage_prefix,
+                batch,
+                replica_role=replica_role,
+                only=only,
+                refused=refused,
+            )
+            try:
+                count = self._attempt(connection, evolution, passage, run_job, refused)
+            except TableStops as stops:
+                refused[stops.table] = stops.error
+                continue
+            finally:
+                drop_tables(connection, [step.stage_table for step in evolution.staged])
+            for note in evolution.notes:
+                _log.warning("%s", note)
+            for table, error in refused.items():
+                _log.error("%s stops, the other tables go on: %s", table, error)
+            return Done(evolution.names, count)
+
+    def _attempt(
+        self,
+        connection: Connection,
+        evolution: Evolution,
+        passage: Passage,
+        run_job: RunJob,
+        refused: Mapping[TableName, PenstockError],
+    ) -> int:
+        batch, only = evolution.batch, evolution.only
+        with connection.transaction(), connection.cursor() as cursor:
+            evolution.run(cursor, passage, run_job)
+            for table, error in refused.items():
+                self._tables.stop(cursor, table, batch.after_lsn, str(error))
+            if evolution.unknown:
+                self._tables.enrol(connection, evolution.unknown, batch.end_lsn)
+            for table in evolution.created:
+                self._tables.note_flowing(cursor, table, made_by_us=evolution.created[table])
+                self.note(cursor, table, batch.end_lsn)
+            count = sum(evolution.counts.values())
+            if only is None:
+                self._progress.advance(cursor, batch, count)
+            else:
+                moved = list(evolution.names.values())
+                self._tables.advance(cursor, moved, batch.after_lsn, batch.end_lsn)
+                self._progress.count(cursor, count)
+            fault_point("schema.before_commit")
+        return count

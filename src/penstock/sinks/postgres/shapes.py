@@ -1,0 +1,152 @@
+"""How source tables looked when the target last followed them: kept in penstock.tables.
+
+Written in the same transaction as what was done to the target's table, so that a difference is
+applied exactly once, whatever is killed when.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from psycopg.rows import namedtuple_row
+from psycopg.types.json import Jsonb
+
+from penstock.lsn import Lsn
+from penstock.schema.shape import TableShape, read_tables
+from penstock.sinks.tables import STREAMING
+from penstock.table import TableName
+
+if TYPE_CHECKING:
+    import psycopg
+
+    Cursor = psycopg.Cursor[Any]
+    Executor = psycopg.Connection[Any] | psycopg.Cursor[Any]
+
+_READ = """
+SELECT schema_name, table_name, state, needs_copy, coalesce(source_oid, 0) AS source_oid, filled,
+       made_by_us, delivered_lsn::text, mapping
+FROM penstock.tables WHERE pipeline = %s AND source = %s AND state <> 'removed'
+"""
+_THIS = " WHERE pipeline = %s AND source = %s AND schema_name = %s AND table_name = %s"
+
+
+@dataclass
+class KnownTable:
+    """One row of penstock.tables while shapes change. `name` moves on, `began_as` does not."""
+
+    name: TableName
+    began_as: TableName
+    source_oid: int
+    state: str
+    needs_copy: bool
+    is_filled: bool
+    made_by_us: bool
+    delivered_lsn: Lsn | None = None
+    mapping: dict[str, Any] | None = None
+
+    @property
+    def flows(self) -> bool:
+        """Whether it goes with the sink's position."""
+        return self.state == STREAMING
+
+
+class ShapeStore:
+    """One pipeline's and source's shapes."""
+
+    def __init__(self, pipeline: str, source: str) -> None:
+        self._owner = (pipeline, source)
+
+    def read(self, cursor: Cursor) -> list[KnownTable]:
+        """Every table that is known, without its shape."""
+        with cursor.connection.cursor(row_factory=namedtuple_row) as named:
+            rows: list[Any] = named.execute(_READ, self._owner).fetchall()
+        return [
+            KnownTable(
+                name := TableName(row.schema_name, row.table_name),
+                name,
+                row.source_oid,
+                row.state,
+                row.needs_copy,
+                row.filled,
+                row.made_by_us,
+                Lsn.parse(row.delivered_lsn) if row.delivered_lsn else None,
+                row.mapping,
+            )
+            for row in rows
+        ]
+
+    def shape(self, executor: Executor, table: TableName) -> TableShape | None:
+        """How the table looked when the target last followed it; None when nobody has noted it."""
+        row = executor.execute(
+            "SELECT shape FROM penstock.tables" + _THIS, (*self._owner, *table)
+        ).fetchone()
+        if row is None or row[0] is None:
+            return None
+        return read_tables([row[0]], f"penstock.tables, {table}")[0]
+
+    def keep(
+        self,
+        executor: Executor,
+        table: TableName,
+        shape: TableShape,
+        mapping: dict[str, Any] | None = None,
+    ) -> None:
+        """Note how a table looks that the target has followed."""
+        executor.execute(
+            "UPDATE penstock.tables SET source_oid = %s, shape = %s, mapping = %s,"
+            " changed_at = now()" + _THIS,
+            (
+                shape.id,
+                Jsonb(shape.model_dump()),
+                Jsonb(mapping) if mapping else None,
+                *self._owner,
+                *table,
+            ),
+        )
+
+    def rename(self, cursor: Cursor, old: TableName, new: TableName) -> None:
+        """The source calls a table differently."""
+        # Whoever had the name before is followed no more.
+        cursor.execute(
+            "DELETE FROM penstock.tables" + _THIS + " AND state = 'removed'", (*self._owner, *new)
+        )
+        for table in ("tables", "ranges"):
+            cursor.execute(
+                f"UPDATE penstock.{table} SET schema_name = %s, table_name = %s" + _THIS,
+                (*new, *self._owner, *old),
+            )
+
+    def forget(self, cursor: Cursor, table: TableName) -> None:
+        """The source has dropped a table, and so has the target."""
+        for name in ("tables", "ranges"):
+            cursor.execute(f"DELETE FROM penstock.{name}" + _THIS, (*self._owner, *table))
+
+    def leave(self, cursor: Cursor, table: TableName) -> None:
+        """The source has dropped a table, and the target keeps it."""
+        cursor.execute(
+            "UPDATE penstock.tables SET state = 'removed', needs_copy = false, error = NULL,"
+            " delivered_lsn = NULL, request = NULL, changed_at = now()" + _THIS,
+            (*self._owner, *table),
+        )
+
+    def add(self, cursor: Cursor, shape: TableShape) -> None:
+        """List a table that has been in the stream since before its first row."""
+        cursor.execute(
+            "INSERT INTO penstock.tables (pipeline, source, schema_name, table_name, state, filled,"
+            " made_by_us, foreign_keys_due) VALUES (%s, %s, %s, %s, 'streaming', true, true, true)"
+            " ON CONFLICT (pipeline, source, schema_name, table_name) DO UPDATE SET"
+            " state = 'streaming', filled = true, made_by_us = true, foreign_keys_due = true,"
+            " needs_copy = false, delivered_lsn = NULL, error = NULL",
+            (*self._owner, *shape.table),
+        )
+        self.keep(cursor, shape.table, shape)
+
+    def have_copied(self, cursor: Cursor, table: TableName, lsn: Lsn) -> None:
+        """What the rows hold cannot be told from the change: the table waits for a copy."""
+        cursor.execute(
+            "UPDATE penstock.tables SET state = 'pending', needs_copy = true,"
+            " delivered_lsn = %s::pg_lsn, error = NULL, request = NULL, attempts = 0,"
+            " retry_at = NULL, changed_at = now()" + _THIS,
+            (str(lsn), *self._owner, *table),
+        )

@@ -1,0 +1,183 @@
+"""Functions in schema penstock of the source that write documents and number their versions.
+
+Bodies in PL/pgSQL and ASCII; `tracking_sql` makes statements of them.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from penstock.schema.catalog import SEQUENCE_DOCUMENT, TABLE_DOCUMENTS, TYPE_DOCUMENT
+from penstock.schema.shape import CHANGE_PREFIX, FORMAT, REFRESH, VERSION_PREFIX
+
+
+class Function(NamedTuple):
+    """One function. A definer's function runs with the rights of who installed it."""
+
+    name: str
+    arguments: str
+    returns: str
+    body: str
+    is_definers: bool = False
+    settings: str = ""
+
+
+NOT_OURS = "{0}.nspname !~ '^pg_' AND {0}.nspname NOT IN ('information_schema', 'penstock')"
+
+# PL/pgSQL, because it keeps the plan of these large queries for the whole session.
+_TABLES = f"""
+BEGIN
+    RETURN ({TABLE_DOCUMENTS.replace("{oids}", "oids")});
+END"""
+
+# Not the row types of tables, not arrays, not what an extension brings.
+_TYPES = f"""
+BEGIN
+    RETURN (
+        SELECT coalesce(jsonb_agg({TYPE_DOCUMENT} ORDER BY tn.nspname, t.typname), '[]')
+        FROM pg_type t JOIN pg_namespace tn ON tn.oid = t.typnamespace
+        WHERE t.oid = ANY (oids) AND {NOT_OURS.format("tn")}
+          AND (t.typtype IN ('e', 'd', 'r') OR EXISTS (
+              SELECT FROM pg_class k WHERE k.oid = t.typrelid AND k.relkind = 'c'))
+          AND NOT EXISTS (SELECT FROM pg_depend x WHERE x.classid = 'pg_type'::regclass
+                          AND x.objid = t.oid AND x.deptype = 'e'));
+END"""
+
+# A sequence that a column owns is told with its table.
+_SEQUENCES = f"""
+BEGIN
+    RETURN (
+        SELECT coalesce(jsonb_agg({SEQUENCE_DOCUMENT} ORDER BY sn.nspname, sc.relname), '[]')
+        FROM pg_sequence s JOIN pg_class sc ON sc.oid = s.seqrelid
+        JOIN pg_namespace sn ON sn.oid = sc.relnamespace
+        WHERE s.seqrelid = ANY (oids) AND sc.relpersistence <> 't' AND {NOT_OURS.format("sn")}
+          AND NOT EXISTS (
+              SELECT FROM pg_depend o WHERE o.classid = 'pg_class'::regclass AND o.objid = sc.oid
+              AND (o.deptype = 'e' OR o.refclassid = 'pg_class'::regclass AND o.refobjsubid > 0
+                   AND o.deptype IN ('a', 'i'))));
+END"""
+
+_SCHEMA = f"""
+BEGIN
+    RETURN jsonb_build_object(
+        'format', {FORMAT},
+        'tables', penstock.table_documents(ARRAY(
+            SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+            WHERE n.nspname = name AND c.relkind IN ('r', 'p'))),
+        'types', penstock.type_documents(ARRAY(
+            SELECT t.oid FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace
+            WHERE n.nspname = name AND t.typtype IN ('e', 'd', 'r', 'c'))),
+        'sequences', penstock.sequence_documents(ARRAY(
+            SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+            WHERE n.nspname = name AND c.relkind = 'S')));
+END"""
+
+# One row without version for each schema and transaction; write_versions() ends it at commit. Rows
+# without version are this transaction's own, or were left by one whose commit could not number them.
+_NOTE = """
+BEGIN
+    INSERT INTO penstock.schema_log (schema_name)
+    SELECT DISTINCT noted.name FROM unnest(names) AS noted(name)
+    WHERE NOT EXISTS (
+        SELECT FROM penstock.schema_log l
+        WHERE l.schema_name = noted.name AND l.version IS NULL AND l.created_at = now())
+    ORDER BY 1;
+END"""
+
+# Locks are taken here, at commit, and in the order of names: nobody waits for a migration that is
+# under way, and two never for each other. A version that this snapshot does not see (REPEATABLE
+# READ) shows as a duplicate key. The lock timeout is for a prepared transaction that is left.
+_WRITE_VERSIONS = f"""
+DECLARE
+    waiting record;
+    document jsonb;
+    wanted bigint;
+    written boolean;
+BEGIN
+    BEGIN
+        FOR waiting IN
+            SELECT l.id, l.schema_name FROM penstock.schema_log l
+            WHERE l.version IS NULL ORDER BY l.schema_name, l.id
+        LOOP
+            PERFORM pg_advisory_xact_lock(
+                hashtextextended('penstock schema ' || waiting.schema_name, 0));
+            document := penstock.schema_document(waiting.schema_name);
+            SELECT coalesce(max(l.version), 0) + 1 INTO wanted FROM penstock.schema_log l
+            WHERE l.schema_name = waiting.schema_name;
+            LOOP
+                BEGIN
+                    UPDATE penstock.schema_log l
+                    SET version = wanted, schema = document, lsn = pg_current_wal_insert_lsn()
+                    WHERE l.id = waiting.id AND l.version IS NULL;
+                    written := FOUND;
+                    EXIT;
+                EXCEPTION WHEN unique_violation THEN
+                    wanted := wanted + 1;
+                END;
+            END LOOP;
+            IF written THEN
+                PERFORM pg_logical_emit_message(true, '{VERSION_PREFIX}', penstock.sealed(
+                    jsonb_build_object('format', {FORMAT}, 'id', waiting.id,
+                        'schema_name', waiting.schema_name, 'version', wanted)));
+            END IF;
+        END LOOP;
+    EXCEPTION WHEN OTHERS THEN
+        RAISE WARNING 'penstock could not number this schema change (SQLSTATE %)', SQLSTATE
+            USING HINT = 'the next one will be numbered for both; penstock check tells more';
+    END;
+    RETURN NULL;
+END"""
+
+# Anybody may write logical messages, so that penstock's own are signed: a hash with a secret, twice.
+# In UTF-8, because a message is not converted on its way.
+_SEALED = """
+DECLARE
+    content bytea := convert_to(document::text, 'UTF8');
+    secret bytea;
+BEGIN
+    SELECT s.secret INTO STRICT secret FROM penstock.seal s;
+    RETURN convert_to(encode(sha256(secret || sha256(secret || content)), 'hex'), 'UTF8') || content;
+END"""
+
+# Tables in portions, so that no message is large.
+_SAY = f"""
+DECLARE
+    part jsonb := change;
+    tables jsonb := coalesce(change -> 'tables', '[]');
+    start integer := 0;
+BEGIN
+    LOOP
+        part := part || jsonb_build_object('tables', coalesce((
+            SELECT jsonb_agg(t.one ORDER BY t.place) FROM jsonb_array_elements(tables)
+            WITH ORDINALITY AS t(one, place) WHERE t.place > start AND t.place <= start + 100), '[]'));
+        PERFORM pg_logical_emit_message(true, '{CHANGE_PREFIX}', penstock.sealed(part));
+        start := start + 100;
+        EXIT WHEN start >= jsonb_array_length(tables);
+        part := jsonb_build_object('format', {FORMAT}, 'tag', change ->> 'tag',
+                                   'has_using', coalesce((change ->> 'has_using')::boolean, false));
+    END LOOP;
+    -- A message is ordered by the end of its record, a row by its start. This block is a
+    -- subtransaction: without a record between, the row after it could come first.
+    PERFORM pg_logical_emit_message(true, 'penstock', '');
+END"""
+
+_REFRESH = f"""
+BEGIN
+    PERFORM penstock.say(penstock.schema_document(name) || jsonb_build_object('tag', '{REFRESH}',
+        'schemas', (
+            SELECT coalesce(jsonb_agg(jsonb_build_object('id', n.oid::int8, 'name', n.nspname)), '[]')
+            FROM pg_namespace n WHERE n.nspname = name)));
+    PERFORM penstock.note_schemas(ARRAY[name]);
+END"""
+
+DOCUMENT_FUNCTIONS = (
+    Function("table_documents", "oids oid[]", "jsonb", _TABLES),
+    Function("type_documents", "oids oid[]", "jsonb", _TYPES),
+    Function("sequence_documents", "oids oid[]", "jsonb", _SEQUENCES),
+    Function("schema_document", "name text", "jsonb", _SCHEMA),
+    Function("note_schemas", "names text[]", "void", _NOTE),
+    Function("write_versions", "", "trigger", _WRITE_VERSIONS, True, "lock_timeout=5000"),
+    Function("sealed", "document jsonb", "bytea", _SEALED),
+    Function("say", "change jsonb", "void", _SAY),
+    Function("refresh_schema", "name text", "void", _REFRESH, True),
+)

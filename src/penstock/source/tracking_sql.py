@@ -1,0 +1,139 @@
+"""The statements that put penstock's triggers and their log on a source, and take them off again.
+
+One text, for `init` and for an admin alike. Safe to run again: it puts right what was altered.
+"""
+
+from __future__ import annotations
+
+from penstock.source.tracking_documents import DOCUMENT_FUNCTIONS, Function
+from penstock.source.tracking_events import EVENT_FUNCTIONS
+
+# Goes up with every change of the functions or the table: an older penstock leaves newer ones alone.
+TRACKING_VERSION = 1
+
+FUNCTIONS = (*DOCUMENT_FUNCTIONS, *EVENT_FUNCTIONS)
+
+# Event trigger, its event, its function.
+EVENT_TRIGGERS = {
+    "penstock_ddl_command_end": ("ddl_command_end", "on_ddl_command_end"),
+    "penstock_sql_drop": ("sql_drop", "on_sql_drop"),
+}
+VERSION_TRIGGER = "penstock_write_versions"
+
+# Others cannot change a table, so that functions, views and grants cost nothing.
+TAGS = (
+    *("CREATE TABLE", "CREATE TABLE AS", "SELECT INTO", "ALTER TABLE"),
+    *("CREATE INDEX", "ALTER INDEX", "COMMENT"),
+    *("CREATE TYPE", "ALTER TYPE", "CREATE DOMAIN", "ALTER DOMAIN"),
+    *("CREATE SEQUENCE", "ALTER SEQUENCE", "CREATE SCHEMA", "ALTER SCHEMA"),
+)
+
+_TABLE = """
+CREATE SCHEMA IF NOT EXISTS penstock;
+CREATE TABLE IF NOT EXISTS penstock.schema_log (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    version bigint,
+    schema_name text NOT NULL,
+    schema jsonb,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    acked boolean NOT NULL DEFAULT false,
+    lsn pg_lsn,
+    UNIQUE (schema_name, version)
+);
+CREATE INDEX IF NOT EXISTS schema_log_waiting ON penstock.schema_log (schema_name) WHERE version IS NULL;
+CREATE TABLE IF NOT EXISTS penstock.seal (
+    id boolean PRIMARY KEY DEFAULT true CHECK (id),
+    secret bytea NOT NULL
+);
+INSERT INTO penstock.seal (secret)
+SELECT decode(replace(gen_random_uuid()::text || gen_random_uuid()::text, '-', ''), 'hex')
+ON CONFLICT DO NOTHING;
+REVOKE ALL ON penstock.schema_log, penstock.seal FROM PUBLIC;
+"""
+
+LOG_COLUMNS = ("id", "version", "schema_name", "schema", "created_at", "acked", "lsn")
+
+
+def signature(function: Function) -> str:
+    """The function as DROP and GRANT name it."""
+    return f"penstock.{function.name}({function.arguments})"
+
+
+def settings_of(function: Function) -> set[str]:
+    """What the function runs under, as the catalog spells it."""
+    # JIT would compile the large queries for longer than they run.
+    found = {"search_path=pg_catalog, pg_temp", "jit=off"}
+    return found | ({function.settings} if function.settings else set())
+
+
+def function_stamp() -> str:
+    """The comment of each function."""
+    return f"penstock tracking {TRACKING_VERSION}"
+
+
+def tracking_statements(role: str) -> str:
+    """All of it, for `role` (quoted) to read the log, and to mark in it what was delivered.
+
+    Who runs it must be allowed to create event triggers. The triggers fire in sessions of replicas
+    too (ALWAYS): what those change in a followed table is changed like anything else.
+    """
+    parts = [_drop_event_triggers(), _TABLE, *map(_create, FUNCTIONS), _version_trigger()]
+    parts += [_event_trigger(name) for name in EVENT_TRIGGERS]
+    parts.append(grant_statements(role))
+    return "\n".join(part.strip() for part in parts) + "\n"
+
+
+def grant_statements(role: str) -> str:
+    """What a role needs that did not install the triggers itself."""
+    return (
+        f"GRANT USAGE ON SCHEMA penstock TO {role};\n"
+        f"GRANT SELECT ON penstock.seal TO {role};\n"
+        f"GRANT SELECT, UPDATE (acked) ON penstock.schema_log TO {role};\n"
+        f"GRANT EXECUTE ON FUNCTION penstock.refresh_schema(text) TO {role};\n"
+    )
+
+
+def drop_statements() -> str:
+    """What takes all of it off, but for the schema, in which a target's tables may be."""
+    functions = [f"DROP FUNCTION IF EXISTS {signature(each)};" for each in reversed(FUNCTIONS)]
+    return "\n".join(
+        (
+            _drop_event_triggers(),
+            "DROP TABLE IF EXISTS penstock.schema_log, penstock.seal;",
+            *functions,
+        )
+    )
+
+
+def _drop_event_triggers() -> str:
+    return "\n".join(f"DROP EVENT TRIGGER IF EXISTS {name};" for name in EVENT_TRIGGERS)
+
+
+def _create(function: Function) -> str:
+    settings = " ".join(f"SET {each.replace('=', ' = ')}" for each in sorted(settings_of(function)))
+    security = " SECURITY DEFINER" if function.is_definers else ""
+    return (
+        f"CREATE OR REPLACE FUNCTION {signature(function)} RETURNS {function.returns}\n"
+        f"LANGUAGE plpgsql{security} {settings} AS $penstock${function.body}$penstock$;\n"
+        f"REVOKE ALL ON FUNCTION {signature(function)} FROM PUBLIC;\n"
+        f"COMMENT ON FUNCTION {signature(function)} IS '{function_stamp()}';"
+    )
+
+
+def _version_trigger() -> str:
+    return (
+        f"DROP TRIGGER IF EXISTS {VERSION_TRIGGER} ON penstock.schema_log;\n"
+        f"CREATE CONSTRAINT TRIGGER {VERSION_TRIGGER} AFTER INSERT ON penstock.schema_log\n"
+        "DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION penstock.write_versions();\n"
+        f"ALTER TABLE penstock.schema_log ENABLE ALWAYS TRIGGER {VERSION_TRIGGER};"
+    )
+
+
+def _event_trigger(name: str) -> str:
+    event, function = EVENT_TRIGGERS[name]
+    tags = ", ".join(f"'{tag}'" for tag in TAGS)
+    when = f" WHEN TAG IN ({tags})" if event == "ddl_command_end" else ""
+    return (
+        f"CREATE EVENT TRIGGER {name} ON {event}{when} EXECUTE FUNCTION penstock.{function}();\n"
+        f"ALTER EVENT TRIGGER {name} ENABLE ALWAYS;"
+    )

@@ -1,0 +1,397 @@
+"""Triggers on the source: made by init, put right, told of, taken off; and tables they enrol."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fix_subscription import ALL, follower, look, members, publications, rules, stamp_of
+from fix_wait import wait_until
+from penstock import errors
+from penstock.source.connect import connect_source, role_of
+from penstock.source.options import Tracking
+from penstock.source.preflight import preflight
+from penstock.source.publication import Stamp
+from penstock.source.subscription import (
+    change_tables,
+    drop_subscription,
+    ensure_subscription,
+    print_sql,
+)
+from penstock.source.tracking import (
+    broken_tracking,
+    drop_tracking,
+    install_tracking,
+    read_seal,
+    read_tracking,
+    read_versions,
+    tier_in_force,
+)
+from penstock.table import TableName
+
+if TYPE_CHECKING:
+    from conftest import Tracked
+    from fix_postgres import Database
+    from penstock.source.subscription import Subscription
+    from penstock.source.tracking import TrackingState
+    from penstock.table import TableRules
+
+
+def ensure(source: Database, chosen: TableRules, name: str = "shop") -> Subscription:
+    with connect_source(source.dsn) as connection:
+        return ensure_subscription(connection, name, chosen, Tracking.TRIGGERS)
+
+
+def state_of(source: Database) -> TrackingState:
+    with connect_source(source.dsn) as connection:
+        return read_tracking(connection)
+
+
+def install(source: Database) -> bool:
+    with connect_source(source.dsn) as connection:
+        return install_tracking(connection, role_of(connection))
+
+
+def broken(source: Database) -> errors.TrackingBroken | None:
+    with connect_source(source.dsn) as connection:
+        return broken_tracking(connection)
+
+
+def own_objects(source: Database) -> list[str]:
+    rows = source.query(
+        "SELECT 'trigger ' || evtname FROM pg_event_trigger"
+        " UNION ALL SELECT 'schema ' || nspname FROM pg_namespace WHERE nspname = 'penstock'"
+    )
+    return sorted(row for (row,) in rows)
+
+
+ALL_OF_IT = [
+    "schema penstock",
+    "trigger penstock_ddl_command_end",
+    "trigger penstock_sql_drop",
+]
+
+_EMPTY = (
+    "CREATE OR REPLACE FUNCTION penstock.on_sql_drop() RETURNS event_trigger"
+    " LANGUAGE plpgsql AS 'BEGIN END'"
+)
+
+# Installed.
+
+
+def test_installed_twice_is_installed_once(source: Database):
+    assert install(source)
+    seal = source.value("SELECT secret FROM penstock.seal")
+
+    assert not install(source)
+
+    assert state_of(source).in_force
+    assert own_objects(source) == ALL_OF_IT
+    assert source.value("SELECT secret FROM penstock.seal") == seal
+
+
+def test_several_install_at_once(source: Database):
+    done: list[bool] = []
+    threads = [threading.Thread(target=lambda: done.append(install(source))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+
+    assert len(done) == 4
+    assert state_of(source).in_force
+
+
+@pytest.mark.parametrize(
+    ("harm", "what"),
+    [
+        ("ALTER EVENT TRIGGER penstock_sql_drop DISABLE", "penstock_sql_drop is disabled"),
+        ("ALTER EVENT TRIGGER penstock_sql_drop ENABLE", "not enabled ALWAYS"),
+        ("DROP EVENT TRIGGER penstock_ddl_command_end", "penstock_ddl_command_end is gone"),
+        ("ALTER TABLE penstock.schema_log DISABLE TRIGGER ALL", "penstock_write_versions"),
+        ("DROP TABLE penstock.schema_log", "penstock.schema_log is gone"),
+        ("DROP TABLE penstock.seal", "penstock.seal is gone"),
+        ("DROP FUNCTION penstock.say", "penstock.say is gone"),
+        ("ALTER FUNCTION penstock.tell RESET ALL", "penstock.tell is altered"),
+        ("COMMENT ON FUNCTION penstock.say(jsonb) IS 'penstock tracking 0'", ""),
+        (_EMPTY, "penstock.on_sql_drop is altered"),
+        ("DROP SCHEMA penstock CASCADE", "are gone"),
+    ],
+)
+def test_damage_is_seen_and_put_right(source: Database, harm: str, what: str):
+    source.execute("CREATE TABLE a (id int PRIMARY KEY)")
+    ensure(source, rules(*ALL))
+    assert broken(source) is None
+    source.execute(harm)
+
+    found = broken(source)
+    findings = preflight(source.dsn, rules(*ALL), "shop", Tracking.TRIGGERS)
+    ensure(source, rules(*ALL))
+
+    assert (found is None) == (what == "")
+    if found is not None:
+        assert found.code == "PEN-221"
+        assert what in found.what
+        # Where all of it is gone, check says nothing: init makes it.
+        count = 0 if harm.startswith("DROP SCHEMA") else 1
+        assert [each.severity for each in findings] == ["warning"] * count
+    assert state_of(source).in_force
+    assert broken(source) is None
+
+
+def test_tables_are_told_when_the_slot_is_new_and_after_damage_alone(source: Database):
+    source.execute("CREATE TABLE a (id int PRIMARY KEY); CREATE SCHEMA s")
+    source.execute("CREATE TABLE s.b (id int PRIMARY KEY)")
+
+    def versions() -> list[tuple[str, int]]:
+        with connect_source(source.dsn) as connection:
+            return [(each.schema_name, each.version) for each in read_versions(connection)]
+
+    made = ensure(source, rules("public.*"))
+    assert versions() == [("public", 1)]
+    ensure(source, rules("public.*"))
+    assert versions() == [("public", 1)]
+    source.execute("ALTER EVENT TRIGGER penstock_sql_drop DISABLE")
+    ensure(source, rules("public.*"))
+
+    assert versions() == [("public", 1), ("public", 2)]
+    with connect_source(source.dsn) as connection:
+        assert min(each.lsn for each in read_versions(connection)) > made.created_lsn
+
+
+def test_functions_of_a_newer_penstock_are_left_alone(source: Database):
+    install(source)
+    source.execute("COMMENT ON FUNCTION penstock.say(jsonb) IS 'penstock tracking 99'")
+    source.execute(
+        "CREATE OR REPLACE FUNCTION penstock.say(change jsonb) RETURNS void LANGUAGE sql AS 'SELECT 1'"
+    )
+
+    assert state_of(source).in_force
+
+
+# Tiers.
+
+
+def test_role_that_may_not_falls_to_relation_and_says_so(
+    source: Database, caplog: pytest.LogCaptureFixture
+):
+    limited = follower(source)
+    source.execute("CREATE TABLE a (id int PRIMARY KEY); ALTER TABLE a OWNER TO follower")
+
+    with caplog.at_level(logging.WARNING):
+        ensure(limited, rules("a"))
+    [finding] = preflight(limited.dsn, rules("a"), "shop", Tracking.TRIGGERS)
+
+    assert own_objects(source) == []
+    [record] = caplog.records
+    assert "--print-sql" in record.getMessage()
+    assert (finding.severity, finding.code) == ("warning", "PEN-205")
+    assert "--print-sql" in finding.do
+    assert broken(limited) is None
+    with connect_source(limited.dsn) as connection:
+        assert tier_in_force(connection, Tracking.TRIGGERS) is Tracking.RELATION
+        assert tier_in_force(connection, Tracking.OFF) is Tracking.OFF
+    with connect_source(source.dsn) as connection:
+        assert tier_in_force(connection, Tracking.TRIGGERS) is Tracking.TRIGGERS
+
+
+def test_printed_sql_gives_the_role_what_it_needs(source: Database):
+    limited = follower(source)
+    source.execute("CREATE TABLE null_ish (id int PRIMARY KEY)")
+    source.execute("ALTER TABLE null_ish OWNER TO follower")
+    with connect_source(limited.dsn) as connection:
+        statements = print_sql(connection, "shop", rules("null_ish", "*.x"), Tracking.TRIGGERS)
+    for statement in statements:
+        source.execute(statement)
+
+    with connect_source(limited.dsn) as connection:
+        made = ensure_subscription(connection, "shop", rules("null_ish", "*.x"), Tracking.TRIGGERS)
+        assert read_tracking(connection).in_force
+        assert read_seal(connection)
+        assert print_sql(connection, "shop", rules("null_ish", "*.x"), Tracking.TRIGGERS) == []
+    assert stamp_of(source)["created_lsn"] == str(made.created_lsn)
+
+
+def test_role_without_grants_is_told_which(source: Database):
+    install(source)
+    limited = follower(source)
+
+    with connect_source(limited.dsn) as connection:
+        [problem] = read_tracking(connection).problems
+        assert read_seal(connection) is None
+
+    assert 'GRANT USAGE ON SCHEMA penstock TO "follower";' in problem
+
+
+# Born.
+
+
+def test_stamp_carries_the_rules_and_an_older_one_is_read(source: Database):
+    chosen = rules("public.*", "*.orders", exclude=("audit",), insert_only=("*.events",))
+    ensure(source, chosen)
+
+    told = stamp_of(source)
+    stamp = Stamp.parse(json.dumps(told))
+
+    assert told["rules"] == {
+        "include": [{"schema": "public"}, {"name": "orders"}],
+        "exclude": [{"schema": "public", "name": "audit"}],
+        "insert_only": [{"name": "events"}],
+    }
+    assert stamp is not None
+    assert stamp.rules == chosen
+    del told["rules"]
+    older = Stamp.parse(json.dumps(told))
+    assert older is not None
+    assert older.rules is None
+    ensure(source, rules("public.*"))
+    assert stamp_of(source)["rules"]["exclude"] == []
+    with connect_source(source.dsn) as connection:
+        ensure_subscription(connection, "shop", rules("public.*"))
+    assert "rules" not in stamp_of(source)
+
+
+def test_table_that_matches_is_born_into_the_publication(tracked: Tracked):
+    source = tracked.source
+    chosen = rules("public.*", "*.orders", exclude=("audit", "s.*"), insert_only=("*.events",))
+    source.execute("CREATE SCHEMA s; CREATE SCHEMA t")
+    made = ensure(source, chosen)
+    ensure(source, rules("t.*"), "second")
+
+    changes = tracked.said(
+        'CREATE TABLE "A\'b" (id int PRIMARY KEY)',
+        "CREATE TABLE audit (id int PRIMARY KEY)",
+        "CREATE TABLE events (id int PRIMARY KEY)",
+        "CREATE TABLE keyless (id int)",
+        "CREATE TABLE deferred (id int PRIMARY KEY DEFERRABLE)",
+        "CREATE UNLOGGED TABLE unlogged (id int PRIMARY KEY)",
+        "CREATE TEMP TABLE temporary (id int PRIMARY KEY)",
+        "CREATE TABLE copied AS SELECT 1 AS id",
+        "CREATE TABLE root (id int PRIMARY KEY) PARTITION BY RANGE (id)",
+        "CREATE TABLE part PARTITION OF root DEFAULT",
+        "CREATE TABLE s.orders (id int PRIMARY KEY)",
+        "CREATE TABLE t.orders (id int PRIMARY KEY)",
+    )
+
+    born = {table.name: table.born_in for change in changes for table in change.tables}
+    assert {name: where for name, where in born.items() if where} == {
+        "A'b": ("penstock_shop",),
+        "root": ("penstock_shop",),
+        "orders": ("penstock_second", "penstock_shop"),
+    }
+    assert members(source) == ["public.A'b", "public.root", "t.orders"]
+    assert members(source, "penstock_shop_inserts") == []
+    assert look(source, made, chosen).added == [TableName("public", "events")]
+
+
+def test_tables_added_and_removed_by_people_are_born_accordingly(source: Database):
+    source.execute("CREATE SCHEMA s; CREATE TABLE s.a (id int PRIMARY KEY)")
+    source.execute("CREATE TABLE b (id int PRIMARY KEY)")
+    ensure(source, rules("public.*"))
+    with connect_source(source.dsn) as connection:
+        a, b = TableName("s", "a"), TableName("public", "b")
+        change_tables(connection, "shop", rules("public.*"), added=[a], removed=[b])
+    source.execute("DROP TABLE s.a, b")
+
+    source.execute("CREATE TABLE s.a (id int PRIMARY KEY); CREATE TABLE b (id int PRIMARY KEY)")
+
+    assert members(source) == ["s.a"]
+
+
+def test_nothing_is_born_without_tracking(source: Database):
+    install(source)
+    with connect_source(source.dsn) as connection:
+        ensure_subscription(connection, "shop", rules(*ALL), Tracking.RELATION)
+
+    source.execute("CREATE TABLE a (id int PRIMARY KEY)")
+
+    assert members(source) == []
+
+
+def test_birth_waits_shortly_for_another_migration_and_does_without(source: Database):
+    made = ensure(source, rules(*ALL))
+    with source.connect(autocommit=False) as one, source.connect() as two:
+        one.execute("CREATE TABLE a (id int PRIMARY KEY)")
+
+        two.execute("CREATE TABLE b (id int PRIMARY KEY)")
+
+        one.commit()
+    assert "public.a" in members(source)
+    wait_until(
+        lambda: (
+            look(source, made, rules(*ALL)).published
+            == [TableName("public", "a"), TableName("public", "b")]
+        ),
+        what="both tables to be followed",
+    )
+
+
+# Taken off.
+
+
+def test_teardown_leaves_nothing_once_the_last_pipeline_goes(source: Database):
+    source.execute("CREATE TABLE a (id int PRIMARY KEY)")
+    ensure(source, rules(*ALL), "one")
+    ensure(source, rules(*ALL), "two")
+
+    with connect_source(source.dsn) as connection:
+        drop_subscription(connection, "one")
+        assert drop_tracking(connection) == []
+        assert own_objects(source) == ALL_OF_IT
+        drop_subscription(connection, "two")
+        removed = drop_tracking(connection)
+        assert drop_tracking(connection) == []
+
+    assert removed == [
+        "event trigger penstock_ddl_command_end",
+        "event trigger penstock_sql_drop",
+        "table penstock.schema_log",
+        "table penstock.seal",
+        "schema penstock",
+    ]
+    assert (own_objects(source), publications(source)) == ([], [])
+
+
+def test_teardown_leaves_what_a_target_has_in_the_same_schema(source: Database):
+    install(source)
+    source.execute("CREATE TABLE penstock.progress (id int)")
+
+    with connect_source(source.dsn) as connection:
+        assert "schema penstock" not in drop_tracking(connection)
+
+    assert own_objects(source) == ["schema penstock"]
+    assert (
+        source.query("SELECT proname FROM pg_proc WHERE pronamespace = 'penstock'::regnamespace")
+        == []
+    )
+
+
+def test_teardown_by_a_role_that_may_not_says_what_an_admin_runs(source: Database):
+    install(source)
+    limited = follower(source)
+
+    with (
+        connect_source(limited.dsn) as connection,
+        pytest.raises(errors.SourcePrivilegeMissing) as caught,
+    ):
+        drop_tracking(connection)
+
+    assert own_objects(source) == ALL_OF_IT
+    for statement in caught.value.do.removeprefix("let an admin run ").split(";"):
+        source.execute(statement)
+    assert own_objects(source) == []
+
+
+def test_failed_init_takes_its_triggers_with_it(source: Database):
+    source.execute(
+        "SELECT pg_create_logical_replication_slot('penstock_shop_12345678', 'pgoutput')"
+    )
+
+    with pytest.raises(errors.PublicationChanged):
+        ensure(source, rules(*ALL))
+
+    assert own_objects(source) == []

@@ -1,0 +1,283 @@
+"""What the stream tells of tables' shapes: noted, marked in the log, kept in the history."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+import pytest
+
+from penstock.log.reader import LogReader
+from penstock.log.slice import SliceKind
+from penstock.log.writer import LogWriter
+from penstock.lsn import Lsn
+from penstock.run.passages import PassageReader, cut_at_marks
+from penstock.schema.history import SchemaHistory
+from penstock.schema.shape import ColumnShape, Gone, SchemaChange, TableShape, VersionWritten
+from penstock.sinks.passage import Rows, ShapeChange
+from penstock.source.assemble import Assembler
+from penstock.source.notes import Notes
+from penstock.table import TableName
+from penstock.testing import (
+    TYPE_OIDS,
+    begin,
+    commit,
+    insert,
+    logical_message,
+    relation,
+    stream_abort,
+    stream_commit,
+    stream_start,
+    stream_stop,
+    table,
+    transaction,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SEAL = b"secret"
+ORDERS = table(16400, "orders", {"id": "int8"}, key=["id"])
+WIDER = table(16400, "orders", {"id": "int8", "note": "text"}, key=["id"])
+
+
+def shape(name: str = "orders", oid: int = 16400, **columns: str) -> TableShape:
+    listed = columns or {"id": "int8"}
+    return TableShape(
+        id=oid,
+        schema_name="public",
+        name=name,
+        columns=tuple(
+            ColumnShape(
+                id=place,
+                name=column,
+                type=kind,
+                type_id=TYPE_OIDS[kind],
+                type_kind="b",
+                not_null=False,
+            )
+            for place, (column, kind) in enumerate(listed.items(), 1)
+        ),
+    )
+
+
+def change(*shapes: TableShape, **others: object) -> str:
+    return SchemaChange(format=1, tables=shapes, **others).model_dump_json()
+
+
+def sealed(document: str, seal: bytes = SEAL) -> bytes:
+    raw = document.encode()
+    inner = hashlib.sha256(seal + raw).digest()
+    return hashlib.sha256(seal + inner).hexdigest().encode() + raw
+
+
+def told(document: str, *, xid: int | None = None, prefix: str = "penstock.schema") -> bytes:
+    return logical_message(prefix, sealed(document), xid=xid)
+
+
+class Log:
+    """A log and a history in a directory, written through an assembler."""
+
+    def __init__(self, directory: Path) -> None:
+        self.writer = LogWriter(directory / "log")
+        self.writer.open(Lsn(0))
+        self.history = SchemaHistory(directory / "schema.jsonl")
+        self.history.open_for_writing()
+        self.now: dict[int, TableShape] = {}
+        self.notes = Notes(self.history, self.now.get, SEAL)
+        self.assembler = Assembler(self.writer, self.notes)
+
+    def feed(self, *messages: bytes) -> None:
+        for message in messages:
+            self.assembler.add(memoryview(message))
+
+    def stretches(self):
+        self.assembler.seal()
+        reader = LogReader(self.writer.directory, Lsn(0))
+        try:
+            return cut_at_marks(reader.read(1 << 40))
+        finally:
+            reader.close()
+
+    def passages(self):
+        reader = PassageReader(self.history, lambda _: True, ())
+        return [reader.read(each)[0] for each in self.stretches() if each.marks]
+
+
+@pytest.fixture
+def log(tmp_path: Path):
+    made = Log(tmp_path)
+    made.now[16400] = shape()
+    yield made
+    made.history.close()
+    made.writer.close()
+
+
+def test_transaction_that_changes_shapes_has_its_slices_to_itself(log: Log):
+    log.feed(relation(ORDERS), *transaction(8, insert(ORDERS, ["1"])))
+    log.feed(*transaction(24, insert(ORDERS, ["2"])))
+    log.feed(begin(40), told(change(shape(id="int8", note="text"))), commit(40))
+    log.feed(*transaction(56, relation(WIDER), insert(WIDER, ["3", "x"])))
+
+    before, migration, after = log.stretches()
+
+    assert [ref.head.last_commit_lsn for ref in before.slices] == [24]
+    assert [ref.head.last_commit_lsn for ref in migration.slices] == [40]
+    assert [(m.commit_lsn, m.end_lsn, m.ordinal, m.kind) for m in migration.marks] == [
+        (40, 48, 0, "change")
+    ]
+    assert [ref.head.last_commit_lsn for ref in after.slices] == [56]
+    assert after.marks == ()
+
+
+def test_rows_are_cut_where_the_shape_changes_within_a_transaction(log: Log):
+    log.feed(
+        begin(8),
+        relation(ORDERS),
+        insert(ORDERS, ["1"]),
+        told(change(shape(id="int8", note="text"))),
+        told(change(shape(id="int8", note="text", more="text"))),
+        relation(
+            table(16400, "orders", {"id": "int8", "note": "text", "more": "text"}, key=["id"])
+        ),
+        insert(
+            table(16400, "orders", {"id": "int8", "note": "text", "more": "text"}), ["2", "", ""]
+        ),
+        told(change(shape())),
+        commit(8),
+    )
+
+    (passage,) = log.passages()
+
+    assert [type(part).__name__ for part in passage] == [
+        "Rows",
+        "ShapeChange",
+        "ShapeChange",
+        "Rows",
+        "ShapeChange",
+    ]
+    assert [part.mark.ordinal for part in passage if isinstance(part, ShapeChange)] == [1, 1, 2]
+    assert [d.op for d in passage[2].followed[0].differences] == ["add_column"]
+    assert [d.op for d in passage[4].followed[0].differences] == ["drop_column", "drop_column"]
+
+
+def test_part_of_a_streamed_transaction_that_was_rolled_back_tells_nothing(log: Log):
+    log.feed(
+        stream_start(7),
+        relation(ORDERS, xid=7),
+        insert(ORDERS, ["1"], xid=7),
+        told(change(shape(id="int8", note="text")), xid=8),
+        insert(WIDER, ["2", "x"], xid=8),
+        told(change(shape(id="int8", more="text")), xid=9),
+        stream_stop(),
+        stream_abort(7, 8),
+        stream_commit(7, 40),
+    )
+
+    (passage,) = log.passages()
+
+    changes = [part for part in passage if isinstance(part, ShapeChange)]
+    assert [c.change.tables[0].columns[1].name for c in changes] == ["more"]
+    assert isinstance(passage[0], Rows)
+    assert log.history.shape_at(TableName("public", "orders"), Lsn(41)).columns[1].name == "more"
+
+
+def test_message_without_the_seal_is_somebody_elses(log: Log, caplog: pytest.LogCaptureFixture):
+    forged = change(shape(id="int8", evil="text"))
+    log.feed(
+        begin(8),
+        logical_message("penstock.schema", forged.encode()),
+        logical_message("penstock.schema", sealed(forged, b"guess")),
+        logical_message("other", sealed(forged)),
+        commit(8),
+    )
+
+    assert log.passages() == []
+    assert caplog.text.count("without penstock's seal") == 2
+
+
+def test_relation_message_that_is_news_is_noted_with_what_the_catalog_says(log: Log):
+    log.feed(relation(ORDERS), *transaction(8, insert(ORDERS, ["1"])))
+    log.now[16400] = shape(id="int8", note="text")
+    log.feed(begin(24), relation(WIDER), insert(WIDER, ["2", "x"]), commit(24))
+    log.feed(begin(40), relation(WIDER), insert(WIDER, ["3", "x"]), commit(40))
+
+    (passage,) = log.passages()
+
+    assert [type(part).__name__ for part in passage] == ["ShapeChange", "Rows"]
+    assert not passage[0].change.is_unsure
+
+
+def test_relation_message_that_the_catalog_has_left_behind_is_patched_or_unsure(log: Log):
+    log.feed(relation(ORDERS), *transaction(8, insert(ORDERS, ["1"])))
+    log.now[16400] = shape(number="int8")
+    log.feed(begin(24), relation(WIDER), insert(WIDER, ["2", "x"]), commit(24))
+    renamed = table(16400, "orders", {"id": "int8", "text": "text"}, key=["id"])
+    log.feed(begin(40), relation(renamed), insert(renamed, ["2", "x"]), commit(40))
+
+    first, second = log.passages()
+
+    # What type the column has nobody can tell any more; whether it was renamed neither.
+    assert first[0].change.is_unsure
+    assert second[0].change.is_unsure
+
+
+def test_what_comes_again_is_kept_once(log: Log, tmp_path: Path):
+    messages = [begin(8), told(change(shape(id="int8", note="text"))), commit(8)]
+    log.feed(*messages)
+    size = log.history.path.stat().st_size
+    again = Assembler(log.writer, log.notes)
+    for message in messages:
+        again.add(memoryview(message))
+
+    assert log.history.path.stat().st_size == size
+    assert len(SchemaHistory(tmp_path / "schema.jsonl").latest()) == 1
+
+
+def test_history_tells_names_and_shapes_of_every_moment(log: Log):
+    orders, renamed = TableName("public", "orders"), TableName("public", "old")
+    log.feed(begin(8), told(change(shape())), commit(8))
+    log.feed(begin(24), told(change(shape("old"))), commit(24))
+    version = VersionWritten(format=1, id=3, schema_name="public", version=2).model_dump_json()
+    log.feed(
+        begin(40),
+        told(change(shape(oid=7))),
+        told(version, prefix="penstock.version"),
+        commit(40),
+    )
+    log.feed(begin(56), told(change(dropped_tables=(Gone(id=16400),))), commit(56))
+    history = log.history
+
+    assert history.shape_at(orders, Lsn(8)) is None
+    assert history.shape_at(orders, Lsn(16)).id == 16400
+    assert history.shape_at(orders, Lsn(32)) is None
+    assert history.shape_at(renamed, Lsn(32)).id == 16400
+    assert history.shape_at(orders, Lsn(48)).id == 7
+    assert history.shape_at(renamed, Lsn(64)) is None
+    assert list(history.latest()) == [7]
+    assert [(mark.commit_lsn, one.version) for mark, one in history.versions()] == [(40, 2)]
+
+
+def test_torn_line_of_the_history_is_cut_off(log: Log, tmp_path: Path):
+    log.feed(begin(8), told(change(shape())), commit(8))
+    with (tmp_path / "schema.jsonl").open("a") as file:
+        file.write('[{"commit_lsn": 24, "end')
+    again = SchemaHistory(tmp_path / "schema.jsonl")
+    again.open_for_writing()
+    again.close()
+
+    assert (tmp_path / "schema.jsonl").read_text().endswith("]\n")
+    assert len(again.latest()) == 1
+
+
+def test_large_transaction_with_a_change_is_in_parts(log: Log, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("penstock.source.assemble.SLICE_MESSAGES", 3)
+    rows = [insert(ORDERS, [str(number)]) for number in range(10)]
+    log.feed(relation(ORDERS), begin(8), *rows, told(change(shape())), *rows, commit(8))
+
+    (stretch,) = log.stretches()
+    (passage,) = log.passages()
+
+    assert stretch.slices[-1].head.kind is SliceKind.LAST
+    assert [type(part).__name__ for part in passage] == ["Rows", "ShapeChange", "Rows"]
+    assert sum(ref.head.meta["rows"] for ref in stretch.slices) == 20
