@@ -22,7 +22,6 @@ from fix_wait import wait_until
 from penstock.config import pipeline_from_document
 from penstock.pipeline import build_sinks
 from penstock.run.capture_process import capture_here
-from penstock.run.deliver import Delivery
 from penstock.run.start import PositionCheck, start
 from penstock.run.supervise import build_copier, build_delivery, mark_now
 from penstock.spark.options import SparkOptions
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
 
     from fix_postgres import Database
     from penstock.lsn import Lsn
+    from penstock.run.deliver import Delivery
 
 
 INITIAL: dict[str, Any] = {"snapshot": "initial"}
