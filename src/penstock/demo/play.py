@@ -26,6 +26,7 @@ from penstock.embedded.postgres import EmbeddedPostgres
 from penstock.errors import EmbeddedServerFailed, PenstockError
 from penstock.logging import set_up_logging
 from penstock.run.signals import stop_on_signals
+from penstock.source.tracking import tracking_statements
 
 if TYPE_CHECKING:
     import threading
@@ -124,7 +125,7 @@ def _prove(
     view.show_proof(compared)
     view.say()
     require_equal(compared)
-    view.done("both sides are equal, every row and every value")
+    view.done("both sides are equal, every row and every value, the migration included")
     require_none_twice(writer.change_count, scene.delivered_count)
     view.done(
         f"{scene.copied_count:,} rows copied, {scene.delivered_count:,} changes delivered after that;"
@@ -168,6 +169,7 @@ def _prepare(source: EmbeddedPostgres, target: EmbeddedPostgres) -> None:
     _run(source.dsn(), "CREATE DATABASE shop OWNER shop_owner")
     _run(source.dsn("shop"), SOURCE_SQL)
     _run(source.dsn("shop", "shop_owner"), SCHEMA)
+    _run(source.dsn("shop"), tracking_statements("penstock"))
     _run(target.dsn(), "CREATE DATABASE warehouse")
     _run(target.dsn("warehouse"), TARGET_SQL)
 

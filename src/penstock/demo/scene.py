@@ -6,7 +6,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from penstock.demo.shop import TABLES, row_counts
+from penstock.demo.shop import MIGRATION, TABLES, row_counts
 from penstock.demo.view import Picture
 from penstock.errors import RunError, recognise
 from penstock.lsn import Lsn
@@ -120,13 +120,25 @@ class Scene:
             PenstockError: a part failed, or nothing arrives.
         """
         yield from self._until(Lsn(1))
-        enough = time.monotonic() + _WRITE_SECONDS
-        while time.monotonic() < enough:
-            self._wait(_PICTURE_SECONDS)
-            yield self._picture(self._phase())
+        yield from self._for(_WRITE_SECONDS / 2)
+        self._migrate()
+        yield self._picture("a migration: column added, column renamed, index made")
+        yield from self._for(_WRITE_SECONDS / 2)
         self._writer.stop()
         yield from self._until(mark_now(self._running.pipeline))
         yield self._picture("writer stopped, everything has arrived")
+
+    def _for(self, seconds: float) -> Iterator[Picture]:
+        enough = time.monotonic() + seconds
+        while time.monotonic() < enough:
+            self._wait(_PICTURE_SECONDS)
+            yield self._picture(self._phase())
+
+    def _migrate(self) -> None:
+        """Change a table under the writer's hands, as its owner would."""
+        with self._source.transaction():
+            self._source.execute("SET LOCAL ROLE shop_owner")
+            self._source.execute(MIGRATION)
 
     def _until(self, wanted_lsn: Lsn) -> Iterator[Picture]:
         """Pictures until the target has everything up to a position."""

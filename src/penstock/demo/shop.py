@@ -46,6 +46,13 @@ CREATE TABLE order_items (
 CREATE INDEX ON order_items (sku);
 """
 
+# Run while the shop is open.
+MIGRATION = """
+ALTER TABLE orders ADD COLUMN channel text NOT NULL DEFAULT 'web';
+ALTER TABLE customers RENAME COLUMN joined_at TO customer_since;
+CREATE INDEX orders_by_channel ON orders (channel);
+"""
+
 PRODUCT_COUNT = 40
 STOCK_EACH = 1000
 PIECES = PRODUCT_COUNT * STOCK_EACH
