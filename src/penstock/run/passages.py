@@ -133,6 +133,10 @@ class PassageReader:
         known = self._history.shape_at(table, lsn)
         return known.id if known is not None else 0
 
+    def is_gone(self, oid: int) -> bool:
+        """Whether the history tells that a table was dropped."""
+        return self._history.first_of(oid) is not None and oid not in self._history.latest()
+
     def will_be_born(self, oid: int, lsn: Lsn) -> bool:
         """Whether the stream brings a table from its first row on, after a position."""
         first = self._history.first_of(oid)

@@ -209,7 +209,9 @@ class TableKeeper:
         coming = {
             name
             for name, oid in members.items()
-            if oid in known or self._passages.will_be_born(oid, lsn)
+            if oid in known
+            or self._passages.will_be_born(oid, lsn)
+            or self._passages.is_gone(oid)  # and the publication was looked at before
         }
         new = (self.unknown(set(members)) | again | self._made_anew(members)) - coming
         if new:

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 class PassageDocuments:
     """The documents of a transaction that changes shapes: what receipts stand for, and bytes.
 
-    `names` tells what the tables that take part were called before, and are called now.
+    `names` tells what the tables that take part were called before, and are called now; `born` are
+    those that came with it, `unknown` those that must be copied before their rows are told.
     """
 
     def __init__(
@@ -39,6 +40,8 @@ class PassageDocuments:
         self.names = {table: table for table in taking_part}
         self.content: list[list[Receipt] | bytes] = []
         self.count = 0
+        self.born: set[TableName] = set()
+        self.unknown: set[TableName] = set()
         self._batch = batch
         self._is_group = is_group
         self._source = source
@@ -53,7 +56,8 @@ class PassageDocuments:
         """Go through it, part by part."""
         for part in passage:
             if isinstance(part, Rows):
-                batch = replace(self._batch, tables=part.tables, aside=frozenset(self._aside))
+                aside = frozenset(self._aside | self._unlisted(part.tables))
+                batch = replace(self._batch, tables=part.tables, aside=aside)
                 only = set(self.names.values()) if self._is_group else None
                 receipts = run_job(worker_of(batch, only), part)
                 self.content.append(receipts)
@@ -61,7 +65,18 @@ class PassageDocuments:
             else:
                 self._tell(part)
 
+    def _unlisted(self, tables: Collection[TableName]) -> set[TableName]:
+        """Those of the tables that nobody knows, and that are to be copied first."""
+        if self._is_group or not self._batch.copies_first:
+            return set()
+        found = set(tables) - self._aside - set(self.names.values()) - self.born
+        self.unknown |= found
+        return found
+
     def _tell(self, part: ShapeChange) -> None:
+        self.born = {part.renamed.get(table, table) for table in self.born} - part.dropped
+        if not self._is_group:
+            self.born |= part.born - set(self.names.values()) - self._aside
         before = set(self.names.values())
         self._aside = {part.renamed.get(table, table) for table in self._aside}
         self.names = {

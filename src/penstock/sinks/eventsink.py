@@ -144,6 +144,8 @@ class EventSink(ABC):
                 tables[table] = known
             elif table in done.names:
                 tables[done.names[table]] = _moved(known, batch, is_new=done.names[table] != table)
+        tables |= {table: KeptTable(STREAMING) for table in done.born}
+        tables |= {table: KeptTable.enrolled(batch.end_lsn) for table in done.unknown}
         moved = replace(kept, change_count=kept.change_count + done.count, tables=tables)
         if only is None:
             moved = replace(moved, delivered_lsn=batch.end_lsn)

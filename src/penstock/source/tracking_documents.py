@@ -57,6 +57,20 @@ BEGIN
                    AND o.deptype IN ('a', 'i'))));
 END"""
 
+_SCHEMA_TYPES = """
+BEGIN
+    RETURN penstock.type_documents(ARRAY(
+        SELECT t.oid FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace
+        WHERE n.nspname = name AND t.typtype IN ('e', 'd', 'r', 'c')));
+END"""
+
+_SCHEMA_SEQUENCES = """
+BEGIN
+    RETURN penstock.sequence_documents(ARRAY(
+        SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+        WHERE n.nspname = name AND c.relkind = 'S'));
+END"""
+
 _SCHEMA = f"""
 BEGIN
     RETURN jsonb_build_object(
@@ -64,20 +78,99 @@ BEGIN
         'tables', penstock.table_documents(ARRAY(
             SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
             WHERE n.nspname = name AND c.relkind IN ('r', 'p'))),
-        'types', penstock.type_documents(ARRAY(
-            SELECT t.oid FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace
-            WHERE n.nspname = name AND t.typtype IN ('e', 'd', 'r', 'c'))),
-        'sequences', penstock.sequence_documents(ARRAY(
-            SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-            WHERE n.nspname = name AND c.relkind = 'S')));
+        'types', penstock.schema_types(name),
+        'sequences', penstock.schema_sequences(name));
+END"""
+
+# The document of the earlier version, with all anew that this transaction touched. What is there and
+# what has gone the catalog tells; a file that is another (TRUNCATE, VACUUM FULL) no event tells, so
+# it is compared. Types are in the documents of tables too, and so is a table's row type, where a
+# column has it; a sequence, in that of the table that owned it. Null: the document does not fit.
+_PATCHED = f"""
+DECLARE
+    fits boolean := base @> '{{"format": {FORMAT}}}';
+    parts oid[] := touched || ARRAY(SELECT reltype FROM pg_class WHERE oid = ANY (touched));
+    has_sequences boolean := EXISTS (SELECT FROM pg_sequence WHERE seqrelid = ANY (touched));
+    found record;
+    earlier jsonb := base -> 'tables';  -- base itself is unpacked anew at each use
+    tables jsonb := '[]';
+    types jsonb := base -> 'types';
+    sequences jsonb := penstock.schema_sequences(name);
+BEGIN
+    IF fits IS NOT TRUE THEN
+        RETURN NULL;
+    END IF;
+    SELECT array_agg(now.oid) FILTER (WHERE NOT x.is_same) AS anew,
+           array_agg(now.oid) FILTER (WHERE x.is_same) AS kept,
+           bool_and(now.oid IS NOT NULL AND e.oid IS NOT NULL) AS has_same_tables,
+           min(e.place) FILTER (WHERE NOT x.is_same) - 1 AS first_place,
+           bool_or(e.one ->> 'name' <> now.relname) AS has_new_names
+    INTO found
+    FROM (
+        SELECT c.oid, c.relname, coalesce(pg_relation_filenode(c.oid)::int8, 0) AS filenode
+        FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+        WHERE n.nspname = name AND c.relkind IN ('r', 'p') AND NOT c.relispartition
+          AND c.relpersistence <> 't') AS now
+    FULL JOIN (
+        SELECT (t.one ->> 'id')::oid AS oid, t.one, t.place
+        FROM jsonb_array_elements(earlier) WITH ORDINALITY AS t(one, place)) AS e
+      ON e.oid = now.oid
+    CROSS JOIN LATERAL (SELECT coalesce(
+        now.oid <> ALL (touched) AND (e.one ->> 'filenode')::int8 = now.filenode
+        AND (e.one -> 'types' = '[]' OR NOT EXISTS (
+            SELECT FROM jsonb_array_elements(e.one -> 'types') AS p(one)
+            WHERE (p.one ->> 'id')::oid = ANY (parts)))
+        AND NOT (has_sequences AND EXISTS (
+            SELECT FROM jsonb_array_elements(e.one -> 'columns') AS k(one)
+            WHERE (k.one -> 'sequence' ->> 'id')::oid = ANY (touched))), false)) AS x(is_same);
+    IF found.has_new_names THEN
+        RETURN NULL;
+    END IF;
+    IF EXISTS (
+        SELECT FROM (
+            SELECT t.oid, t.typname FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace
+            LEFT JOIN pg_class k ON k.oid = t.typrelid
+            WHERE n.nspname = name AND (t.typtype IN ('e', 'd', 'r') OR k.relkind = 'c')
+              AND NOT EXISTS (SELECT FROM pg_depend x WHERE x.classid = 'pg_type'::regclass
+                              AND x.objid = t.oid AND x.deptype = 'e')) AS now
+        FULL JOIN (SELECT (t.one ->> 'id')::oid, t.one ->> 'name'
+                   FROM jsonb_array_elements(types) AS t(one)) AS e(oid, typname)
+          ON e.oid = now.oid AND e.typname = now.typname
+        WHERE now.oid IS NULL OR e.oid IS NULL OR now.oid = ANY (touched))
+    THEN
+        types := penstock.schema_types(name);
+    END IF;
+    IF cardinality(found.anew) > 0 THEN
+        tables := penstock.table_documents(found.anew);
+    END IF;
+    -- To copy a large document takes most of the time: the rule, one table altered, copies it once.
+    IF found.has_same_tables AND jsonb_array_length(tables) = 1 AND types = base -> 'types'
+       AND sequences = base -> 'sequences' THEN
+        RETURN jsonb_set(base, ARRAY['tables', found.first_place::text], tables -> 0);
+    END IF;
+    -- An array, because jsonb_agg() takes twice the time.
+    RETURN jsonb_build_object('format', {FORMAT}, 'types', types, 'sequences', sequences,
+        'tables', ARRAY(
+            SELECT d.one FROM (
+                SELECT t.one FROM jsonb_array_elements(earlier) AS t(one)
+                WHERE (t.one ->> 'id')::oid = ANY (found.kept)
+                UNION ALL SELECT jsonb_array_elements(tables)) AS d(one)
+            ORDER BY (d.one ->> 'name')::name));
 END"""
 
 # One row without version for each schema and transaction; write_versions() ends it at commit. Rows
 # without version are this transaction's own, or were left by one whose commit could not number them.
+# What was touched is kept in the row, so that a savepoint takes back its share; null: everything, and
+# that too when it is so much that to look for it would cost more.
 _NOTE = """
 BEGIN
-    INSERT INTO penstock.schema_log (schema_name)
-    SELECT DISTINCT noted.name FROM unnest(names) AS noted(name)
+    UPDATE penstock.schema_log l
+    SET touched = CASE WHEN cardinality(oids) + cardinality(l.touched) <= 1000 THEN ARRAY(
+        SELECT unnest(l.touched) UNION SELECT unnest(oids)) END
+    WHERE l.schema_name = ANY (names) AND l.version IS NULL AND l.created_at = now()
+      AND l.touched IS NOT NULL AND (l.touched @> oids) IS NOT TRUE;
+    INSERT INTO penstock.schema_log (schema_name, touched)
+    SELECT DISTINCT noted.name, oids FROM unnest(names) AS noted(name)
     WHERE NOT EXISTS (
         SELECT FROM penstock.schema_log l
         WHERE l.schema_name = noted.name AND l.version IS NULL AND l.created_at = now())
@@ -86,13 +179,19 @@ END"""
 
 # Locks are taken here, at commit, and in the order of names: nobody waits for a migration that is
 # under way, and two never for each other. A version that this snapshot does not see (REPEATABLE
-# READ) shows as a duplicate key. The lock timeout is for a prepared transaction that is left.
+# READ) shows as a duplicate key. Such a one may lack what others have changed, and new names may be in
+# documents of other schemas: nothing is made of these or of older ones. Every hundredth is made of
+# the catalog alone, for what no event tells, like a function's new name in a default. The lock
+# timeout is for a prepared transaction that is left.
 _WRITE_VERSIONS = f"""
 DECLARE
     waiting record;
+    more record;
     document jsonb;
     wanted bigint;
     written boolean;
+    oids oid[] := '{{}}';
+    is_whole boolean := current_setting('transaction_isolation') <> 'read committed';
 BEGIN
     BEGIN
         FOR waiting IN
@@ -101,13 +200,29 @@ BEGIN
         LOOP
             PERFORM pg_advisory_xact_lock(
                 hashtextextended('penstock schema ' || waiting.schema_name, 0));
-            document := penstock.schema_document(waiting.schema_name);
+            FOR more IN SELECT l.touched FROM penstock.schema_log l WHERE l.version IS NULL LOOP
+                is_whole := is_whole OR more.touched IS NULL;
+                oids := oids || more.touched;
+            END LOOP;
             SELECT coalesce(max(l.version), 0) + 1 INTO wanted FROM penstock.schema_log l
             WHERE l.schema_name = waiting.schema_name;
+            document := NULL;
+            IF NOT is_whole AND wanted % 100 <> 0 THEN
+                SELECT penstock.patched_document(l.schema_name, l.schema, oids) INTO document
+                FROM penstock.schema_log l
+                WHERE l.schema_name = waiting.schema_name AND l.version = wanted - 1
+                  AND NOT EXISTS (
+                      SELECT FROM penstock.schema_log m WHERE m.lsn >= l.lsn
+                      AND m.version IS NOT NULL AND m.touched IS NOT NULL);
+            END IF;
+            IF document IS NULL THEN
+                document := penstock.schema_document(waiting.schema_name);
+            END IF;
             LOOP
                 BEGIN
                     UPDATE penstock.schema_log l
-                    SET version = wanted, schema = document, lsn = pg_current_wal_insert_lsn()
+                    SET version = wanted, schema = document, lsn = pg_current_wal_insert_lsn(),
+                        touched = CASE WHEN is_whole THEN '{{}}'::oid[] END
                     WHERE l.id = waiting.id AND l.version IS NULL;
                     written := FOUND;
                     EXIT;
@@ -167,15 +282,22 @@ BEGIN
         'schemas', (
             SELECT coalesce(jsonb_agg(jsonb_build_object('id', n.oid::int8, 'name', n.nspname)), '[]')
             FROM pg_namespace n WHERE n.nspname = name)));
-    PERFORM penstock.note_schemas(ARRAY[name]);
+    PERFORM penstock.note_schemas(ARRAY[name], NULL);
+    DELETE FROM penstock.schema_log l
+    WHERE l.schema_name = name AND l.acked AND l.created_at < now() - interval '90 days'
+      AND EXISTS (SELECT FROM penstock.schema_log m
+                  WHERE m.schema_name = l.schema_name AND m.version > l.version);
 END"""
 
 DOCUMENT_FUNCTIONS = (
     Function("table_documents", "oids oid[]", "jsonb", _TABLES),
     Function("type_documents", "oids oid[]", "jsonb", _TYPES),
     Function("sequence_documents", "oids oid[]", "jsonb", _SEQUENCES),
+    Function("schema_types", "name text", "jsonb", _SCHEMA_TYPES),
+    Function("schema_sequences", "name text", "jsonb", _SCHEMA_SEQUENCES),
     Function("schema_document", "name text", "jsonb", _SCHEMA),
-    Function("note_schemas", "names text[]", "void", _NOTE),
+    Function("patched_document", "name text, base jsonb, touched oid[]", "jsonb", _PATCHED),
+    Function("note_schemas", "names text[], oids oid[]", "void", _NOTE),
     Function("write_versions", "", "trigger", _WRITE_VERSIONS, True, "lock_timeout=5000"),
     Function("sealed", "document jsonb", "bytea", _SEALED),
     Function("say", "change jsonb", "void", _SAY),

@@ -93,7 +93,11 @@ BEGIN
         PERFORM set_config('penstock.said', mark, true);
     END IF;
     BEGIN
-        PERFORM penstock.note_schemas(names);
+        -- A new name may be in the documents of all; and so where the text is not to be had.
+        PERFORM penstock.note_schemas(names, CASE
+            WHEN tag LIKE 'ALTER %' AND (statement ~* '\\y(rename|schema)\\y'
+                                         OR statement !~* '\\yalter\\y') THEN NULL
+            ELSE relations || types || sequences END);
     EXCEPTION WHEN OTHERS THEN
         RAISE WARNING 'penstock could not note this schema change in its log (SQLSTATE %)', SQLSTATE
             USING HINT = 'penstock init puts penstock.schema_log right';
@@ -252,6 +256,7 @@ DECLARE
     statement text;
     gone jsonb;
     relations oid[];
+    types oid[];
     lost record;
     home oid;
 BEGIN
@@ -280,8 +285,12 @@ BEGIN
            ARRAY(SELECT c.oid FROM dropped d
                  JOIN pg_namespace n ON n.nspname = d.address_names[1]
                  JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = d.address_names[2]
-                 WHERE d.object_type IN ('table column', 'table constraint', 'default value'))
-    INTO gone, relations FROM named;
+                 WHERE d.object_type IN ('table column', 'table constraint', 'default value')),
+           ARRAY(SELECT t.oid FROM dropped d
+                 JOIN pg_namespace n ON n.nspname = d.address_names[1]
+                 JOIN pg_type t ON t.typnamespace = n.oid AND t.typname = d.address_names[2]
+                 WHERE d.object_type = 'composite type column')
+    INTO gone, relations, types FROM named;
     FOR lost IN
         SELECT d.objid, d.schema_name FROM pg_event_trigger_dropped_objects() d
         WHERE d.object_type = 'index' AND NOT d.is_temporary
@@ -293,7 +302,7 @@ BEGIN
             SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
             WHERE n.nspname = lost.schema_name AND c.relkind IN ('r', 'p')) END;
     END LOOP;
-    PERFORM penstock.tell(tg_tag, relations, '{}', '{}', '{}', gone, '{}', statement);
+    PERFORM penstock.tell(tg_tag, relations, types, '{}', '{}', gone, '{}', statement);
 EXCEPTION WHEN OTHERS THEN
     RAISE WARNING 'penstock could not tell what this % dropped (SQLSTATE %)', tg_tag, SQLSTATE
         USING HINT = 'penstock check tells whether its triggers are whole';

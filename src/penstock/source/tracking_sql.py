@@ -9,7 +9,7 @@ from penstock.source.tracking_documents import DOCUMENT_FUNCTIONS, Function
 from penstock.source.tracking_events import EVENT_FUNCTIONS
 
 # Goes up with every change of the functions or the table: an older penstock leaves newer ones alone.
-TRACKING_VERSION = 1
+TRACKING_VERSION = 2
 
 FUNCTIONS = (*DOCUMENT_FUNCTIONS, *EVENT_FUNCTIONS)
 
@@ -38,20 +38,25 @@ CREATE TABLE IF NOT EXISTS penstock.schema_log (
     created_at timestamptz NOT NULL DEFAULT now(),
     acked boolean NOT NULL DEFAULT false,
     lsn pg_lsn,
+    touched oid[],
     UNIQUE (schema_name, version)
 );
+ALTER TABLE penstock.schema_log ADD COLUMN IF NOT EXISTS touched oid[];
 CREATE INDEX IF NOT EXISTS schema_log_waiting ON penstock.schema_log (schema_name) WHERE version IS NULL;
+CREATE INDEX IF NOT EXISTS schema_log_barriers ON penstock.schema_log (lsn)
+WHERE version IS NOT NULL AND touched IS NOT NULL;
 CREATE TABLE IF NOT EXISTS penstock.seal (
     id boolean PRIMARY KEY DEFAULT true CHECK (id),
     secret bytea NOT NULL
 );
+DROP FUNCTION IF EXISTS penstock.note_schemas(text[]);
 INSERT INTO penstock.seal (secret)
 SELECT decode(replace(gen_random_uuid()::text || gen_random_uuid()::text, '-', ''), 'hex')
 ON CONFLICT DO NOTHING;
 REVOKE ALL ON penstock.schema_log, penstock.seal FROM PUBLIC;
 """
 
-LOG_COLUMNS = ("id", "version", "schema_name", "schema", "created_at", "acked", "lsn")
+LOG_COLUMNS = ("id", "version", "schema_name", "schema", "created_at", "acked", "lsn", "touched")
 
 
 def signature(function: Function) -> str:

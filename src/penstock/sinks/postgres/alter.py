@@ -67,6 +67,7 @@ __all__ = [
     "follow",
     "follow_sequence",
     "follow_type",
+    "mapping_of",
     "refusal",
     "rename_schema",
 ]
@@ -89,6 +90,18 @@ class Followed:
     needs_copy: bool = False
     column_names: dict[str, str] = field(default_factory=dict)
     left_out: tuple[str, ...] = ()
+
+
+def mapping_of(followed: Followed, place: TableName) -> dict[str, Any] | None:
+    """Names that were not followed, as penstock.tables keeps them; `place` is where it would be."""
+    mapping: dict[str, Any] = {}
+    if followed.target != place:
+        mapping["target"] = list(followed.target)
+    # A column whose name at the target is another one's has no place there.
+    columns = {**followed.column_names, **dict.fromkeys(followed.left_out, "")}
+    if columns:
+        mapping["columns"] = columns
+    return mapping or None
 
 
 def follow(

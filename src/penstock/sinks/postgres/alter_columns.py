@@ -10,7 +10,7 @@ from psycopg import sql
 from penstock.schema.describe import column_of, sequence_of
 from penstock.schema.match import is_same_text, is_same_type, renamed_within
 from penstock.sinks.postgres.alter_steps import Step, alter_table
-from penstock.sinks.postgres.alter_types import is_of_time_zone, is_shift, is_wider, kind_of
+from penstock.sinks.postgres.alter_types import depends_on_session, is_shift, is_wider, kind_of
 from penstock.sinks.postgres.create import (
     collation_exists,
     counting,
@@ -144,7 +144,7 @@ class ColumnChanges:
 
     def _is_unsure(self, found: str, kind: str) -> bool:
         """Whether the cast here may give another value than it gave at the source."""
-        return is_of_time_zone(found, kind) and self._is_written_anew()
+        return depends_on_session(found, kind) and self._is_written_anew()
 
     def additions(self) -> Iterator[Step]:
         """New columns, with what they hold in rows that are there. Computed ones come last."""

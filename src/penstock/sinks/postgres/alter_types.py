@@ -24,6 +24,11 @@ _ORDER = (
     ("date", "timestamp without time zone"),
 )
 _TEXTS = ("character varying", "character", "text")
+# Types that are text, and types whose text is spelled as a setting says: DateStyle, IntervalStyle,
+# bytea_output, extra_float_digits, lc_monetary, xmloption.
+_SPELLED_OUT = ("text", "character", "citext", '"char"', "name")
+_BY_SETTING = ("date", "time", "interval", "bytea", "real", "double", "money", "xml", "tstz", "tsr")
+
 _INSTANT = "timestamp with time zone"
 _LOCAL = "timestamp without time zone"
 
@@ -81,12 +86,15 @@ def _is_larger(name: str, old: tuple[int, ...], new: tuple[int, ...]) -> bool:
     return new[0] >= old[0] and name != "character"
 
 
-def is_of_time_zone(before: str, after: str) -> bool:
-    """Whether what a cast gives depends on the time zone of who runs it."""
+def depends_on_session(before: str, after: str) -> bool:
+    """Whether what a cast gives depends on the settings of who runs it: time zone, DateStyle, …"""
     instants = [
         name.startswith("timestamp") and "with time zone" in name for name in (before, after)
     ]
-    return instants[0] != instants[1]
+    if instants[0] != instants[1]:
+        return True
+    texts = [name.startswith(_SPELLED_OUT) for name in (before, after)]
+    return texts[0] != texts[1] and any(name.startswith(_BY_SETTING) for name in (before, after))
 
 
 def is_shift(before: str, after: str) -> bool:

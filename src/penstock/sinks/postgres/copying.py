@@ -27,6 +27,7 @@ from penstock.sinks.postgres.connect import (
     target_errors,
 )
 from penstock.sinks.postgres.copyin import PostgresRangeWriter
+from penstock.sinks.postgres.following import follow_before_copy
 from penstock.sinks.postgres.objects import has_objects, make_objects
 from penstock.sinks.postgres.sequences import set_sequences
 from penstock.sinks.postgres.shapes import ShapeStore
@@ -136,7 +137,9 @@ class PostgresCopying:
         if row is None:
             return None  # removed meanwhile
         is_filled, way, made_by_us = row
-        target = target_name(self._options, table)
+        target, mapping = follow_before_copy(
+            connection, self._options, ShapeStore(*self._owner), order, copy.lsn, made_by_us
+        )
         is_there = find_table(connection, target) is not None
         plan = plan_table(
             connection,
@@ -145,6 +148,7 @@ class PostgresCopying:
             lambda _: order.description,
             is_filled=False,
             with_key=False,
+            mapping=mapping,
         )
         self._plans[table] = plan
         made_by_us = made_by_us or not is_there
@@ -162,8 +166,6 @@ class PostgresCopying:
         if way == "aside":
             self._make_aside(table, plan, columns)
         connection.execute(records.ROOM, (way, made_by_us, *self._owner, *table))
-        if order.shape is not None:
-            ShapeStore(*self._owner).keep(connection, table, order.shape)
         return PostgresRangeWriter(
             dsn=self._options.url,
             owner=self._owner,

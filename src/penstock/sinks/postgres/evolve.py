@@ -13,18 +13,17 @@ import psycopg
 
 from penstock.errors import PenstockError, Remedy, SchemaChangeStops, SinkError, TargetTableMissing
 from penstock.schema.describe import description_of
-from penstock.schema.difference import compare_tables
-from penstock.schema.telling import tell_all
 from penstock.sinks.passage import Rows
 from penstock.sinks.postgres import alter
 from penstock.sinks.postgres.careful import merge_table
 from penstock.sinks.postgres.connect import is_about_table
+from penstock.sinks.postgres.following import follow_table, unexplained, unsure
 from penstock.sinks.postgres.latestages import LateStages
 from penstock.sinks.postgres.receipts import change_counts, refused_tables
 from penstock.sinks.postgres.shapes import KnownTable, ShapeStore
 from penstock.sinks.postgres.target import mapped, plan_table, target_name
 from penstock.sinks.postgres.worker import PostgresWorker
-from penstock.sinks.tables import STREAMING
+from penstock.sinks.tables import PENDING, STREAMING
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -85,7 +84,6 @@ class Evolution:
         self._tables: list[KnownTable] = []
         self.staged: list[StagedStep] = []
         self.counts: dict[TableName, int] = {}
-        self.waits: set[TableName] = set()  # that are to be copied again
         self.unknown: set[TableName] = set()  # whose rows came, and that must be copied first
         self.created: dict[
             TableName, bool
@@ -122,7 +120,7 @@ class Evolution:
         return {table.began_as: table.name for table in self._tables if self._takes_part(table)}
 
     def _takes_part(self, table: KnownTable) -> bool:
-        if table.began_as in self._refused or table.name in self.waits:
+        if table.began_as in self._refused or table.needs_copy:
             return False
         return table.flows if self.only is None else table.began_as in self.only
 
@@ -178,8 +176,10 @@ class Evolution:
     def _follow(
         self, cursor: Cursor, known: KnownTable, shape: TableShape, part: ShapeChange
     ) -> None:
+        if part.mark.commit_lsn < known.shape_lsn:
+            return  # a copy of a later moment has brought it already
         if not self._takes_part(known):
-            self._rename_waiting(cursor, known, shape)
+            self._follow_waiting(cursor, known, shape, part)
             return
         before = self._store.shape(cursor, known.name)
         if before is None:
@@ -187,22 +187,36 @@ class Evolution:
             self._keep(cursor, known, shape, known.mapping)
             return
         if part.change.is_unsure:
-            raise TableStops(known.began_as, self._unsure(before, shape))
+            raise TableStops(known.began_as, unsure(self._options, before, shape))
+        mapping, needs_copy = self._alter(cursor, known, before, shape, part)
+        self._keep(cursor, known, shape, mapping)
+        if needs_copy:
+            self.notes.append(
+                f"{shape.table}: what its rows hold cannot be told from the change; it is copied again"
+            )
+            self._store.have_copied(cursor, shape.table, self.batch.end_lsn)
+            known.state, known.needs_copy = PENDING, True
+
+    def _alter(
+        self,
+        cursor: Cursor,
+        known: KnownTable,
+        before: TableShape,
+        shape: TableShape,
+        part: ShapeChange,
+    ) -> tuple[dict[str, Any] | None, bool]:
+        """Let the target's table follow; names that it did not follow, and whether it is to be copied."""
         try:
             with cursor.connection.transaction():
-                followed = alter.follow(
+                followed, mapping = follow_table(
                     cursor,
+                    self._options,
                     before,
                     shape,
-                    self._target_of(known),
-                    place=lambda name: target_name(self._options, name),
-                    policy=self._options.schema_changes.value,
-                    wanted=self._options.columns_of(known.name),
+                    known.mapping,
                     made_by_us=known.made_by_us,
-                    with_indexes=self._options.create_indexes,
                     with_foreign_keys=self._replica_role,
                     has_using=part.change.has_using,
-                    names=dict(mapped(known.mapping).columns),
                 )
         except SinkError as error:
             if error.remedy is Remedy.TIME:
@@ -211,52 +225,53 @@ class Evolution:
         except psycopg.Error as error:
             if not is_about_table(error) or isinstance(error, psycopg.errors.LockNotAvailable):
                 raise
-            raise TableStops(known.began_as, self._unexplained(error, before, shape)) from None
+            raise TableStops(known.began_as, unexplained(error, before, shape)) from None
         for statement in followed.statements:
             _log.info("%s: %s", shape.table, statement)
         self.notes += [f"{shape.table}: {note}" for note in followed.notes]
-        self._keep(cursor, known, shape, self._mapping(followed, shape))
-        if followed.needs_copy:
-            self.notes.append(
-                f"{shape.table}: what its rows hold cannot be told from the change; it is copied again"
-            )
-            self._store.have_copied(cursor, shape.table, self.batch.end_lsn)
-            self.waits.add(shape.table)
+        return mapping, followed.needs_copy
 
-    def _mapping(self, followed: alter.Followed, shape: TableShape) -> dict[str, Any] | None:
-        mapping: dict[str, Any] = {}
-        if followed.target != target_name(self._options, shape.table):
-            mapping["target"] = list(followed.target)
-        # A column whose name at the target is another one's has no place there.
-        columns = {**followed.column_names, **dict.fromkeys(followed.left_out, "")}
-        if columns:
-            mapping["columns"] = columns
-        return mapping or None
+    def _follow_waiting(
+        self, cursor: Cursor, known: KnownTable, shape: TableShape, part: ShapeChange
+    ) -> None:
+        """A table that is not of this batch. One that waits for its copy follows all the same.
+
+        Others come by this change in their turn; until then only its name here is known.
+        """
+        if self.only is not None or not known.waits or known.began_as in self._refused:
+            known.name = shape.table
+            return
+        if not self._store.still_waits(cursor, known.name):
+            return
+        before = self._store.shape(cursor, known.name)
+        mapping = known.mapping
+        if before is not None and not part.change.is_unsure:
+            try:
+                mapping, _ = self._alter(cursor, known, before, shape, part)
+            except TableStops:
+                # Whoever copies it is refused as well, and says so.
+                self._rename(cursor, known, shape.table)
+                return
+        self._rename(cursor, known, shape.table)
+        if before is not None:
+            self._keep(cursor, known, shape, mapping)
+
+    def _rename(self, cursor: Cursor, known: KnownTable, name: TableName) -> None:
+        if known.name != name:
+            self._store.rename(cursor, known.name, name)
+            self._store.have_copied(cursor, name, self.batch.end_lsn)
+            known.name = name
 
     def _keep(
         self, cursor: Cursor, known: KnownTable, shape: TableShape, mapping: dict[str, Any] | None
     ) -> None:
         if known.name != shape.table:
             self._store.rename(cursor, known.name, shape.table)
-        self._store.keep(cursor, shape.table, shape, mapping)
+        self._store.keep(cursor, shape.table, shape, self.batch.end_lsn, mapping)
         known.name, known.source_oid, known.mapping = shape.table, shape.id, mapping
 
-    def _rename_waiting(self, cursor: Cursor, known: KnownTable, shape: TableShape) -> None:
-        """A table that is not of this batch: one that waits for its copy is called anew at once.
-
-        Others come by this change in their turn; until then only its name here is known.
-        """
-        is_waiting = known.needs_copy and not known.flows and self.only is None
-        if is_waiting and known.name == known.began_as and known.name != shape.table:
-            self._store.rename(cursor, known.name, shape.table)
-            self._store.have_copied(cursor, shape.table, self.batch.end_lsn)
-        known.name = shape.table
-
     def _drop(self, cursor: Cursor, known: KnownTable) -> None:
-        if not self._takes_part(known):
-            if known.needs_copy and self.only is None:
-                self._store.forget(cursor, known.name)
-                self._tables.remove(known)
+        if not self._takes_part(known) and not (known.needs_copy and self.only is None):
             return
         policy = self._options.schema_changes.value
         before = self._store.shape(cursor, known.name)
@@ -302,7 +317,7 @@ class Evolution:
                 raise
             _log.warning("%s cannot be created yet: %s", shape.table, type(error).__name__)
             return
-        self._store.add(cursor, shape)
+        self._store.add(cursor, shape, self.batch.end_lsn)
         self._tables = self._store.read(cursor)
 
     def _drop_schema(self, cursor: Cursor, name: str) -> None:
@@ -380,18 +395,3 @@ class Evolution:
         if shape is not None:
             return description_of(shape)
         return self._describe(table, self.batch.end_lsn)
-
-    def _unsure(self, before: TableShape, after: TableShape) -> SchemaChangeStops:
-        told = tell_all(compare_tables(before, after))
-        return SchemaChangeStops(
-            f"columns went and others came, which may have been a rename: {told}",
-            str(before.table),
-            f"alter {target_name(self._options, before.table)} at the target as it was altered at"
-            f" the source, then penstock tables resync {after.table}",
-        )
-
-    def _unexplained(
-        self, error: psycopg.Error, before: TableShape, after: TableShape
-    ) -> PenstockError:
-        told = tell_all(compare_tables(before, after))
-        return alter.refusal(error, before.table, told)

@@ -64,6 +64,7 @@ _LATER_COLUMNS = {
     "notes": "text",  # indexes and constraints that could not be made
     "source_oid": "bigint",  # the source's table, whatever it is called
     "shape": "jsonb",  # how the source's table looked when this one last followed
+    "shape_lsn": "pg_lsn",  # the position of that
     "mapping": "jsonb",  # names that this one did not follow
 }
 

@@ -61,7 +61,7 @@ class ShapeCommits:
         """Note how a table looked at a position, where that is known."""
         shape = self._describe.shape(table, lsn)
         if shape is not None:
-            self._store.keep(cursor, table, shape)
+            self._store.keep(cursor, table, shape, lsn)
 
     def commit(
         self,
@@ -113,7 +113,7 @@ class ShapeCommits:
             for table, error in refused.items():
                 self._tables.stop(cursor, table, batch.after_lsn, str(error))
             if evolution.unknown:
-                self._tables.enrol(connection, evolution.unknown, batch.end_lsn)
+                self._tables.enrol(connection, evolution.unknown, batch.end_lsn, is_new=True)
             for table in evolution.created:
                 self._tables.note_flowing(cursor, table, made_by_us=evolution.created[table])
                 self.note(cursor, table, batch.end_lsn)

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from psycopg.rows import namedtuple_row
 from psycopg.types.json import Jsonb
 
-from penstock.lsn import Lsn
+from penstock.lsn import ZERO, Lsn
 from penstock.schema.shape import TableShape, read_tables
-from penstock.sinks.tables import STREAMING
+from penstock.sinks.tables import COPYING, STREAMING
 from penstock.table import TableName
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _READ = """
 SELECT schema_name, table_name, state, needs_copy, coalesce(source_oid, 0) AS source_oid, filled,
-       made_by_us, delivered_lsn::text, mapping
+       made_by_us, shape_lsn::text, mapping
 FROM penstock.tables WHERE pipeline = %s AND source = %s AND state <> 'removed'
 """
 _THIS = " WHERE pipeline = %s AND source = %s AND schema_name = %s AND table_name = %s"
@@ -42,13 +42,18 @@ class KnownTable:
     needs_copy: bool
     is_filled: bool
     made_by_us: bool
-    delivered_lsn: Lsn | None = None
+    shape_lsn: Lsn = ZERO
     mapping: dict[str, Any] | None = None
 
     @property
     def flows(self) -> bool:
         """Whether it goes with the sink's position."""
         return self.state == STREAMING
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is to be copied, and nobody is at it."""
+        return self.needs_copy and self.state != COPYING
 
 
 class ShapeStore:
@@ -70,11 +75,20 @@ class ShapeStore:
                 row.needs_copy,
                 row.filled,
                 row.made_by_us,
-                Lsn.parse(row.delivered_lsn) if row.delivered_lsn else None,
+                Lsn.parse(row.shape_lsn) if row.shape_lsn else ZERO,
                 row.mapping,
             )
             for row in rows
         ]
+
+    def shape_and_mapping(
+        self, executor: Executor, table: TableName
+    ) -> tuple[TableShape | None, dict[str, Any] | None]:
+        """The same as `shape`, and the names that the target did not follow."""
+        row = executor.execute(
+            "SELECT mapping FROM penstock.tables" + _THIS, (*self._owner, *table)
+        ).fetchone()
+        return self.shape(executor, table), row[0] if row is not None else None
 
     def shape(self, executor: Executor, table: TableName) -> TableShape | None:
         """How the table looked when the target last followed it; None when nobody has noted it."""
@@ -90,20 +104,30 @@ class ShapeStore:
         executor: Executor,
         table: TableName,
         shape: TableShape,
+        lsn: Lsn,
         mapping: dict[str, Any] | None = None,
     ) -> None:
-        """Note how a table looks that the target has followed."""
+        """Note how a table looks that the target has followed, and where in the stream that is."""
         executor.execute(
-            "UPDATE penstock.tables SET source_oid = %s, shape = %s, mapping = %s,"
-            " changed_at = now()" + _THIS,
+            "UPDATE penstock.tables SET source_oid = %s, shape = %s, shape_lsn = %s::pg_lsn,"
+            " mapping = %s, changed_at = now()" + _THIS,
             (
                 shape.id,
                 Jsonb(shape.model_dump()),
+                str(lsn),
                 Jsonb(mapping) if mapping else None,
                 *self._owner,
                 *table,
             ),
         )
+
+    def still_waits(self, cursor: Cursor, table: TableName) -> bool:
+        """Whether nobody copies the table, nor begins to before this transaction ends."""
+        row = cursor.execute(
+            "SELECT state <> 'copying' FROM penstock.tables" + _THIS + " FOR UPDATE",
+            (*self._owner, *table),
+        ).fetchone()
+        return row is not None and bool(row[0])
 
     def rename(self, cursor: Cursor, old: TableName, new: TableName) -> None:
         """The source calls a table differently."""
@@ -130,7 +154,7 @@ class ShapeStore:
             (*self._owner, *table),
         )
 
-    def add(self, cursor: Cursor, shape: TableShape) -> None:
+    def add(self, cursor: Cursor, shape: TableShape, lsn: Lsn) -> None:
         """List a table that has been in the stream since before its first row."""
         cursor.execute(
             "INSERT INTO penstock.tables (pipeline, source, schema_name, table_name, state, filled,"
@@ -140,7 +164,7 @@ class ShapeStore:
             " needs_copy = false, delivered_lsn = NULL, error = NULL",
             (*self._owner, *shape.table),
         )
-        self.keep(cursor, shape.table, shape)
+        self.keep(cursor, shape.table, shape, lsn)
 
     def have_copied(self, cursor: Cursor, table: TableName, lsn: Lsn) -> None:
         """What the rows hold cannot be told from the change: the table waits for a copy."""

@@ -122,7 +122,7 @@ class PostgresSink:
             rows = self._read_tables(connection)
             again, once_more = requested(rows), retried(rows)
             if again:
-                self._tables.enrol(connection, again, lsn)
+                self._tables.enrol(connection, again, lsn, is_new=False)
             if once_more:
                 self._tables.retry(connection, once_more, lsn)
             if again or once_more:
@@ -131,7 +131,7 @@ class PostgresSink:
     def enrol(self, tables: Collection[TableName], lsn: Lsn) -> None:
         """List tables as pending."""
         with target_errors(self._options.url):
-            self._tables.enrol(self._connected(), tables, lsn)
+            self._tables.enrol(self._connected(), tables, lsn, is_new=True)
             self._read_tables(self._connected())
 
     def remove(self, tables: Collection[TableName]) -> None:

@@ -111,8 +111,11 @@ class TargetTables:
             (*self._owner, *table, made_by_us),
         )
 
-    def enrol(self, connection: Connection, tables: Collection[TableName], lsn: Lsn) -> None:
-        """List tables that wait to be copied. What is known of an earlier life is forgotten."""
+    def enrol(
+        self, connection: Connection, tables: Collection[TableName], lsn: Lsn, *, is_new: bool
+    ) -> None:
+        """List tables that wait to be copied; with `is_new` what was known of one is forgotten."""
+        forget = ", source_oid = NULL, shape = NULL, shape_lsn = NULL, mapping = NULL"
         connection.execute(
             "INSERT INTO penstock.tables"
             " (pipeline, source, schema_name, table_name, state, needs_copy, delivered_lsn)"
@@ -120,7 +123,8 @@ class TargetTables:
             " FROM unnest(%s::text[], %s::text[]) AS t(schema_name, table_name)"
             " ON CONFLICT (pipeline, source, schema_name, table_name) DO UPDATE SET"
             " state = 'pending', needs_copy = true, delivered_lsn = EXCLUDED.delivered_lsn,"
-            " error = NULL, request = NULL, attempts = 0, retry_at = NULL, changed_at = now()",
+            " error = NULL, request = NULL, attempts = 0, retry_at = NULL, changed_at = now()"
+            + (forget if is_new else ""),
             (*self._owner, str(lsn), *as_columns(tables)),
         )
 
