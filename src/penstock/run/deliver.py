@@ -201,8 +201,9 @@ class Delivery:
         passage, slices = self._passages.read(stretch)
         span = Span(batch.after_lsn, batch.end_lsn)
 
-        def run(worker: Worker, rows: Rows) -> list[Receipt]:
-            return run_job(self._context, worker, slices[rows.number], span, self._parallel)
+        def run(worker: Worker, parts: Sequence[Rows]) -> list[Receipt]:
+            wanted = [ref for part in parts for ref in slices[part.number]]
+            return run_job(self._context, worker, wanted, span, self._parallel)
 
         names = self._sink.commit_shapes(batch, passage, run, only)
         self._tables.look_soon()

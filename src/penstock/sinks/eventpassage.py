@@ -59,7 +59,7 @@ class PassageDocuments:
                 aside = frozenset(self._aside | self._unlisted(part.tables))
                 batch = replace(self._batch, tables=part.tables, aside=aside)
                 only = set(self.names.values()) if self._is_group else None
-                receipts = run_job(worker_of(batch, only), part)
+                receipts = run_job(worker_of(batch, only), [part])
                 self.content.append(receipts)
                 self.count += sum(receipt.change_count for receipt in receipts)
             else:

@@ -49,4 +49,5 @@ class ShapeChange:
 
 Part = Rows | ShapeChange
 Passage = Sequence[Part]
-RunJob = Callable[["Worker", Rows], "list[Receipt]"]
+# Has a worker take rows of one part, or of several that follow one another.
+RunJob = Callable[["Worker", Sequence[Rows]], "list[Receipt]"]

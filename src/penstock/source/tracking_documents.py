@@ -104,7 +104,7 @@ BEGIN
            array_agg(now.oid) FILTER (WHERE x.is_same) AS kept,
            bool_and(now.oid IS NOT NULL AND e.oid IS NOT NULL) AS has_same_tables,
            min(e.place) FILTER (WHERE NOT x.is_same) - 1 AS first_place,
-           bool_or(e.one ->> 'name' <> now.relname) AS has_new_names
+           bool_or(e.table_name <> now.relname) AS has_new_names
     INTO found
     FROM (
         SELECT c.oid, c.relname, coalesce(pg_relation_filenode(c.oid)::int8, 0) AS filenode
@@ -112,16 +112,19 @@ BEGIN
         WHERE n.nspname = name AND c.relkind IN ('r', 'p') AND NOT c.relispartition
           AND c.relpersistence <> 't') AS now
     FULL JOIN (
-        SELECT (t.one ->> 'id')::oid AS oid, t.one, t.place
-        FROM jsonb_array_elements(earlier) WITH ORDINALITY AS t(one, place)) AS e
+        -- OFFSET, so that the join has these to carry and no documents.
+        SELECT (t.one ->> 'id')::oid AS oid, t.one ->> 'name' AS table_name, t.place,
+               (t.one ->> 'filenode')::int8 AS filenode, t.one -> 'types' AS types,
+               CASE WHEN has_sequences THEN t.one -> 'columns' END AS columns
+        FROM jsonb_array_elements(earlier) WITH ORDINALITY AS t(one, place) OFFSET 0) AS e
       ON e.oid = now.oid
     CROSS JOIN LATERAL (SELECT coalesce(
-        now.oid <> ALL (touched) AND (e.one ->> 'filenode')::int8 = now.filenode
-        AND (e.one -> 'types' = '[]' OR NOT EXISTS (
-            SELECT FROM jsonb_array_elements(e.one -> 'types') AS p(one)
+        now.oid <> ALL (touched) AND e.filenode = now.filenode
+        AND (e.types = '[]' OR NOT EXISTS (
+            SELECT FROM jsonb_array_elements(e.types) AS p(one)
             WHERE (p.one ->> 'id')::oid = ANY (parts)))
         AND NOT (has_sequences AND EXISTS (
-            SELECT FROM jsonb_array_elements(e.one -> 'columns') AS k(one)
+            SELECT FROM jsonb_array_elements(e.columns) AS k(one)
             WHERE (k.one -> 'sequence' ->> 'id')::oid = ANY (touched))), false)) AS x(is_same);
     IF found.has_new_names THEN
         RETURN NULL;

@@ -308,9 +308,11 @@ def create_from_shape(
 
 
 def drop_gone_foreign_keys(
-    cursor: Cursor, before: TableShape, after: TableShape, target: TableName
+    cursor: Cursor, before: TableShape, after: TableShape | None, target: TableName
 ) -> list[str]:
     """Drop the foreign keys that the source's table has no more; the statements that were run.
+
+    All of them, where the table itself is gone.
 
     Raises:
         SchemaChangeRefused: the target refuses.
@@ -323,7 +325,7 @@ def drop_gone_foreign_keys(
             return []
         steps = drop_foreign_keys(before, after, found, target)
         told = tell_all(compare_tables(before, after))
-        return run_steps(connection, steps, after.table, told).statements
+        return run_steps(connection, steps, before.table, told).statements
 
 
 def drop_table(

@@ -20,13 +20,13 @@ from penstock.sinks.postgres.connect import is_about_table
 from penstock.sinks.postgres.following import follow_table, unexplained, unsure
 from penstock.sinks.postgres.latestages import LateStages
 from penstock.sinks.postgres.receipts import change_counts, refused_tables
-from penstock.sinks.postgres.shapes import KnownTable, ShapeStore
+from penstock.sinks.postgres.shapes import KnownTable, KnownTables, ShapeStore
 from penstock.sinks.postgres.target import mapped, plan_table, target_name
 from penstock.sinks.postgres.worker import PostgresWorker
-from penstock.sinks.tables import PENDING, STREAMING
+from penstock.sinks.tables import PENDING
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
     from penstock.schema.description import TableDescription
     from penstock.schema.shape import TableShape
@@ -79,9 +79,8 @@ class Evolution:
         self.batch = batch
         self._replica_role = replica_role
         self.only = only
-        self._refused = refused
         self._stages = LateStages(options.url)
-        self._tables: list[KnownTable] = []
+        self._tables = KnownTables(only, refused)
         self.staged: list[StagedStep] = []
         self.counts: dict[TableName, int] = {}
         self.unknown: set[TableName] = set()  # whose rows came, and that must be copied first
@@ -98,13 +97,19 @@ class Evolution:
             SinkError: the target.
         """
         cursor.execute("SELECT set_config('lock_timeout', %s, true)", (_LOCK_TIMEOUT,))
-        self._tables = self._store.read(cursor)
+        self._tables.take(self._store.read(cursor))
         try:
+            waiting: list[Rows] = []
             for part in passage:
                 if isinstance(part, Rows):
-                    self._merge(cursor, part, run_job)
-                else:
-                    self._follow_all(cursor, part)
+                    waiting.append(part)
+                    continue
+                # Rows may wait until their own table changes: a job costs the same for few as for many.
+                if self._concerns(part, waiting):
+                    self._merge(cursor, waiting, run_job)
+                    waiting = []
+                self._follow_all(cursor, part)
+            self._merge(cursor, waiting, run_job)
         except psycopg.errors.LockNotAvailable:
             raise SinkError(
                 "a table that is to be altered is in use at the target",
@@ -114,35 +119,25 @@ class Evolution:
         finally:
             self._stages.close()
 
+    def _concerns(self, part: ShapeChange, waiting: list[Rows]) -> bool:
+        change = part.change
+        ids = {shape.id for shape in change.tables} | {gone.id for gone in change.dropped_tables}
+        touched = {shape.table for shape in change.tables}
+        touched |= {known.name for known in self._tables.listed if known.source_oid in ids}
+        return bool(change.dropped_schemas) or any(rows.tables & touched for rows in waiting)
+
     @property
     def names(self) -> dict[TableName, TableName]:
         """What tables were called before, and are called now."""
-        return {table.began_as: table.name for table in self._tables if self._takes_part(table)}
-
-    def _takes_part(self, table: KnownTable) -> bool:
-        if table.began_as in self._refused or table.needs_copy:
-            return False
-        return table.flows if self.only is None else table.began_as in self.only
-
-    def _by_id(self, number: int) -> KnownTable | None:
-        return next((each for each in self._tables if each.source_oid == number), None)
-
-    def _by_name(self, name: TableName) -> KnownTable | None:
-        return next((each for each in self._tables if each.name == name), None)
-
-    def _find(self, shape: TableShape) -> KnownTable | None:
-        known = self._by_id(shape.id)
-        if known is not None:
-            return known
-        named = self._by_name(shape.table)
-        return named if named is not None and named.source_oid == 0 else None
+        return self._tables.names
 
     def _follow_all(self, cursor: Cursor, part: ShapeChange) -> None:
-        tables = [(self._find(shape), shape) for shape in part.change.tables]
+        tables = [(self._tables.find(shape), shape) for shape in part.change.tables]
         # What leads to a table goes before the table does.
-        self._drop_foreign_keys(cursor, tables)
+        dropped = [(self._tables.by_id(gone.id), None) for gone in part.change.dropped_tables]
+        self._drop_foreign_keys(cursor, [*tables, *dropped])
         for gone in part.change.dropped_tables:
-            known = self._by_id(gone.id)
+            known = self._tables.by_id(gone.id)
             if known is not None:
                 self._drop(cursor, known)
         for known, shape in tables:
@@ -154,12 +149,12 @@ class Evolution:
             self._drop_schema(cursor, schema.name)
 
     def _drop_foreign_keys(
-        self, cursor: Cursor, tables: list[tuple[KnownTable | None, TableShape]]
+        self, cursor: Cursor, tables: Sequence[tuple[KnownTable | None, TableShape | None]]
     ) -> None:
         if self._options.schema_changes.value != "apply":
             return
         for known, shape in tables:
-            if known is None or not known.made_by_us or not self._takes_part(known):
+            if known is None or not known.made_by_us or not self._tables.takes_part(known):
                 continue
             before = self._store.shape(cursor, known.name)
             if before is None or not before.foreign_keys:
@@ -178,7 +173,7 @@ class Evolution:
     ) -> None:
         if part.mark.commit_lsn < known.shape_lsn:
             return  # a copy of a later moment has brought it already
-        if not self._takes_part(known):
+        if not self._tables.takes_part(known):
             self._follow_waiting(cursor, known, shape, part)
             return
         before = self._store.shape(cursor, known.name)
@@ -238,7 +233,7 @@ class Evolution:
 
         Others come by this change in their turn; until then only its name here is known.
         """
-        if self.only is not None or not known.waits or known.began_as in self._refused:
+        if self.only is not None or not known.waits or known.began_as in self._tables.refused:
             known.name = shape.table
             return
         if not self._store.still_waits(cursor, known.name):
@@ -271,7 +266,7 @@ class Evolution:
         known.name, known.source_oid, known.mapping = shape.table, shape.id, mapping
 
     def _drop(self, cursor: Cursor, known: KnownTable) -> None:
-        if not self._takes_part(known) and not (known.needs_copy and self.only is None):
+        if not self._tables.takes_part(known) and not (known.needs_copy and self.only is None):
             return
         policy = self._options.schema_changes.value
         before = self._store.shape(cursor, known.name)
@@ -299,7 +294,9 @@ class Evolution:
 
     def _create(self, cursor: Cursor, shape: TableShape) -> None:
         """A table that came with the stream."""
-        if self._options.schema_changes.value in ("ignore", "stop") or self._by_name(shape.table):
+        if self._options.schema_changes.value in ("ignore", "stop") or self._tables.by_name(
+            shape.table
+        ):
             return  # it is enrolled as any other table, when its rows come
         if not self._options.create_tables:
             return
@@ -318,18 +315,19 @@ class Evolution:
             _log.warning("%s cannot be created yet: %s", shape.table, type(error).__name__)
             return
         self._store.add(cursor, shape, self.batch.end_lsn)
-        self._tables = self._store.read(cursor)
+        self._tables.add(KnownTable.flowing(shape.table, shape.id, made_here=True))
 
     def _drop_schema(self, cursor: Cursor, name: str) -> None:
         # Where everything is in one schema, that is nobody's counterpart.
         if self._options.schema_changes.value == "apply" and self._options.keeps_schemas:
             self.notes += alter.drop_schema(cursor, name)
 
-    def _merge(self, cursor: Cursor, rows: Rows, run_job: RunJob) -> None:
+    def _merge(self, cursor: Cursor, parts: list[Rows], run_job: RunJob) -> None:
+        tables = {table for rows in parts for table in rows.tables}
         plans: dict[TableName, TablePlan] = {}
-        for name in sorted(rows.tables):
-            known = self._by_name(name) or self._meet(name)
-            if known is None or not self._takes_part(known):
+        for name in sorted(tables):
+            known = self._tables.by_name(name) or self._meet(name)
+            if known is None or not self._tables.takes_part(known):
                 continue
             plans[name] = self._plan(cursor, known)
             if not known.is_filled:
@@ -340,13 +338,13 @@ class Evolution:
             self._options.url,
             self._stage_prefix,
             plans,
-            rows.tables - set(plans),
+            frozenset(tables - set(plans)),
             stages_text=True,
         )
-        receipts = run_job(worker, rows)
+        receipts = run_job(worker, parts)
         steps = [step for receipt in receipts for step in receipt.content.steps]
         self.staged += steps
-        began_as = {table.name: table.began_as for table in self._tables}
+        began_as = {table.name: table.began_as for table in self._tables.listed}
         for table, error in refused_tables(receipts).items():
             raise TableStops(began_as[table], error)
         for table in dict.fromkeys(step.table for step in steps):
@@ -370,10 +368,8 @@ class Evolution:
         if self.batch.copies_first:
             self.unknown.add(name)
             return None
-        known = KnownTable(
-            name, name, 0, STREAMING, needs_copy=False, is_filled=False, made_by_us=False
-        )
-        self._tables.append(known)
+        known = KnownTable.flowing(name)
+        self._tables.add(known)
         return known
 
     def _plan(self, cursor: Cursor, known: KnownTable) -> TablePlan:

@@ -18,6 +18,8 @@ from penstock.sinks.tables import COPYING, STREAMING
 from penstock.table import TableName
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
     import psycopg
 
     Cursor = psycopg.Cursor[Any]
@@ -45,6 +47,19 @@ class KnownTable:
     shape_lsn: Lsn = ZERO
     mapping: dict[str, Any] | None = None
 
+    @classmethod
+    def flowing(cls, name: TableName, oid: int = 0, *, made_here: bool = False) -> KnownTable:
+        """One that the stream brings."""
+        return cls(
+            name,
+            name,
+            oid,
+            STREAMING,
+            needs_copy=False,
+            is_filled=made_here,
+            made_by_us=made_here,
+        )
+
     @property
     def flows(self) -> bool:
         """Whether it goes with the sink's position."""
@@ -54,6 +69,57 @@ class KnownTable:
     def waits(self) -> bool:
         """Whether it is to be copied, and nobody is at it."""
         return self.needs_copy and self.state != COPYING
+
+
+class KnownTables:
+    """The tables of penstock.tables in one attempt, by id and by the names they have meanwhile.
+
+    `only`: those of a group that catches up take part; None: those that flow. Never the `refused`.
+    """
+
+    def __init__(self, only: Collection[TableName] | None, refused: Collection[TableName]) -> None:
+        self.listed: list[KnownTable] = []
+        self.refused = refused
+        self._only = only
+
+    def take(self, tables: Iterable[KnownTable]) -> None:
+        """Begin with what the target says."""
+        self.listed = list(tables)
+
+    def add(self, table: KnownTable) -> None:
+        """One that came in between."""
+        self.listed.append(table)
+
+    def remove(self, table: KnownTable) -> None:
+        """One that is gone."""
+        self.listed.remove(table)
+
+    @property
+    def names(self) -> dict[TableName, TableName]:
+        """What tables that take part were called before, and are called now."""
+        return {each.began_as: each.name for each in self.listed if self.takes_part(each)}
+
+    def takes_part(self, table: KnownTable) -> bool:
+        """Whether it is altered and gets its rows here."""
+        if table.began_as in self.refused or table.needs_copy:
+            return False
+        return table.flows if self._only is None else table.began_as in self._only
+
+    def by_id(self, number: int) -> KnownTable | None:
+        """The one that is that table of the source."""
+        return next((each for each in self.listed if each.source_oid == number), None)
+
+    def by_name(self, name: TableName) -> KnownTable | None:
+        """The one that has the name now."""
+        return next((each for each in self.listed if each.name == name), None)
+
+    def find(self, shape: TableShape) -> KnownTable | None:
+        """The one that a document is about."""
+        known = self.by_id(shape.id)
+        if known is not None:
+            return known
+        named = self.by_name(shape.table)
+        return named if named is not None and named.source_oid == 0 else None
 
 
 class ShapeStore:
