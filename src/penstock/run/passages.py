@@ -133,6 +133,11 @@ class PassageReader:
         known = self._history.shape_at(table, lsn)
         return known.id if known is not None else 0
 
+    def came_after(self, oid: int, lsn: Lsn) -> bool:
+        """Whether the stream first tells of a table after a position."""
+        first = self._history.first_of(oid)
+        return first is not None and first[0] >= lsn
+
     def is_gone(self, oid: int) -> bool:
         """Whether the history tells that a table was dropped."""
         return self._history.first_of(oid) is not None and oid not in self._history.latest()

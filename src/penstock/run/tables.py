@@ -165,7 +165,7 @@ class TableKeeper:
         oids = self._known_oids(lsn)
         # The stream tells itself what was renamed or dropped, once it has come so far.
         if lsn >= seen_lsn:
-            self._let_go(members, oids)
+            self._let_go(members, oids, seen_lsn)
         if self._captured_lsn() < seen_lsn:
             self._has_news = True
             return
@@ -184,8 +184,10 @@ class TableKeeper:
             for name in self._sink.flowing | set(apart)
         }
 
-    def _let_go(self, members: dict[TableName, int], oids: dict[TableName, int]) -> None:
-        """Tables that are published no more."""
+    def _let_go(
+        self, members: dict[TableName, int], oids: dict[TableName, int], seen_lsn: Lsn
+    ) -> None:
+        """Tables that are published no more; not those that came after somebody looked."""
         apart = self._sink.apart
         published = set(members.values())
         gone = {
@@ -193,6 +195,7 @@ class TableKeeper:
             for name, oid in oids.items()
             if name not in members
             and (not oid or oid not in published)
+            and not self._passages.came_after(oid, seen_lsn)
             and (name not in apart or apart[name].state != REMOVED)
         }
         if gone:

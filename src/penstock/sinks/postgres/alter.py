@@ -20,6 +20,7 @@ from penstock.schema.telling import tell_all
 from penstock.sinks.postgres.alter_claims import Claims, claim_columns
 from penstock.sinks.postgres.alter_columns import ColumnChanges
 from penstock.sinks.postgres.alter_objects import (
+    complete_enums,
     drop_schema,
     follow_sequence,
     follow_type,
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Followed",
     "Policy",
+    "complete_enums",
     "create_from_shape",
     "drop_gone_foreign_keys",
     "drop_schema",
@@ -67,6 +69,7 @@ __all__ = [
     "follow",
     "follow_sequence",
     "follow_type",
+    "make_new_foreign_keys",
     "mapping_of",
     "refusal",
     "rename_schema",
@@ -326,6 +329,28 @@ def drop_gone_foreign_keys(
         steps = drop_foreign_keys(before, after, found, target)
         told = tell_all(compare_tables(before, after))
         return run_steps(connection, steps, before.table, told).statements
+
+
+def make_new_foreign_keys(
+    cursor: Cursor,
+    before: TableShape,
+    after: TableShape,
+    target: TableName,
+    place: Callable[[TableName], TableName],
+) -> list[str]:
+    """Make the foreign keys that are new or changed; a line for each that could not be made.
+
+    Raises:
+        psycopg.Error: others are in the way, or the server went away.
+    """
+    connection = cursor.connection
+    with connection.transaction(), without_search_path(connection):
+        found = read_shapes(connection, [target], str(target)).get(target)
+        if found is None:
+            return []
+        steps = make_foreign_keys(before, after, found, target, place)
+        told = tell_all(compare_tables(before, after))
+        return run_steps(connection, steps, after.table, told).notes
 
 
 def drop_table(

@@ -20,7 +20,7 @@ from penstock.sinks.postgres.create import (
 from penstock.table import TableName
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     import psycopg
 
@@ -64,6 +64,18 @@ def follow_type(cursor: Cursor, before: TypeShape, after: TypeShape, policy: str
         outcome = _run(connection, steps, where, told, policy)
     outcome.notes += notes
     return outcome
+
+
+def complete_enums(cursor: Cursor, types: Iterable[TypeShape], policy: str) -> None:
+    """Add the labels that enums of the target lack, where no table has brought them yet.
+
+    Raises:
+        SchemaChangeRefused: the target refuses.
+        psycopg.Error: others are in the way, or the server went away.
+    """
+    for each in types if policy in ("apply", "additive") else ():
+        if each.kind == "enum" and not each.is_array:
+            follow_type(cursor, each.model_copy(update={"labels": ()}), each, "apply")
 
 
 def _run(

@@ -80,7 +80,8 @@ class Evolution:
         self._replica_role = replica_role
         self.only = only
         self._stages = LateStages(options.url)
-        self._tables = KnownTables(only, refused)
+        self._with_keys: list[tuple[TableShape, TableShape, TableName]] = []
+        self.tables = KnownTables(only, refused)
         self.staged: list[StagedStep] = []
         self.counts: dict[TableName, int] = {}
         self.unknown: set[TableName] = set()  # whose rows came, and that must be copied first
@@ -97,7 +98,7 @@ class Evolution:
             SinkError: the target.
         """
         cursor.execute("SELECT set_config('lock_timeout', %s, true)", (_LOCK_TIMEOUT,))
-        self._tables.take(self._store.read(cursor))
+        self.tables.take(self._store.read(cursor))
         try:
             waiting: list[Rows] = []
             for part in passage:
@@ -123,21 +124,16 @@ class Evolution:
         change = part.change
         ids = {shape.id for shape in change.tables} | {gone.id for gone in change.dropped_tables}
         touched = {shape.table for shape in change.tables}
-        touched |= {known.name for known in self._tables.listed if known.source_oid in ids}
+        touched |= {known.name for known in self.tables.listed if known.source_oid in ids}
         return bool(change.dropped_schemas) or any(rows.tables & touched for rows in waiting)
 
-    @property
-    def names(self) -> dict[TableName, TableName]:
-        """What tables were called before, and are called now."""
-        return self._tables.names
-
     def _follow_all(self, cursor: Cursor, part: ShapeChange) -> None:
-        tables = [(self._tables.find(shape), shape) for shape in part.change.tables]
+        tables = [(self.tables.find(shape), shape) for shape in part.change.tables]
         # What leads to a table goes before the table does.
-        dropped = [(self._tables.by_id(gone.id), None) for gone in part.change.dropped_tables]
+        dropped = [(self.tables.by_id(gone.id), None) for gone in part.change.dropped_tables]
         self._drop_foreign_keys(cursor, [*tables, *dropped])
         for gone in part.change.dropped_tables:
-            known = self._tables.by_id(gone.id)
+            known = self.tables.by_id(gone.id)
             if known is not None:
                 self._drop(cursor, known)
         for known, shape in tables:
@@ -145,8 +141,19 @@ class Evolution:
                 self._follow(cursor, known, shape, part)
             elif shape.table in part.born and self.only is None:
                 self._create(cursor, shape)
-        for schema in part.change.dropped_schemas:
-            self._drop_schema(cursor, schema.name)
+        alter.complete_enums(cursor, part.change.types, self._options.schema_changes.value)
+        for before, shape, target in self._with_keys:
+            if self._options.schema_changes.value == "apply":
+                notes = alter.make_new_foreign_keys(cursor, before, shape, target, self._place)
+                self.notes += [f"{shape.table}: {note}" for note in notes]
+        self._with_keys.clear()
+        # Where everything is in one schema, that is nobody's counterpart.
+        if self._options.schema_changes.value == "apply" and self._options.keeps_schemas:
+            for schema in part.change.dropped_schemas:
+                self.notes += alter.drop_schema(cursor, schema.name)
+
+    def _place(self, name: TableName) -> TableName:
+        return target_name(self._options, name)
 
     def _drop_foreign_keys(
         self, cursor: Cursor, tables: Sequence[tuple[KnownTable | None, TableShape | None]]
@@ -154,7 +161,7 @@ class Evolution:
         if self._options.schema_changes.value != "apply":
             return
         for known, shape in tables:
-            if known is None or not known.made_by_us or not self._tables.takes_part(known):
+            if known is None or not known.made_by_us or not self.tables.takes_part(known):
                 continue
             before = self._store.shape(cursor, known.name)
             if before is None or not before.foreign_keys:
@@ -173,7 +180,7 @@ class Evolution:
     ) -> None:
         if part.mark.commit_lsn < known.shape_lsn:
             return  # a copy of a later moment has brought it already
-        if not self._tables.takes_part(known):
+        if not self.tables.takes_part(known):
             self._follow_waiting(cursor, known, shape, part)
             return
         before = self._store.shape(cursor, known.name)
@@ -210,7 +217,7 @@ class Evolution:
                     shape,
                     known.mapping,
                     made_by_us=known.made_by_us,
-                    with_foreign_keys=self._replica_role,
+                    with_foreign_keys=False,  # what they lead to may follow later
                     has_using=part.change.has_using,
                 )
         except SinkError as error:
@@ -224,6 +231,8 @@ class Evolution:
         for statement in followed.statements:
             _log.info("%s: %s", shape.table, statement)
         self.notes += [f"{shape.table}: {note}" for note in followed.notes]
+        if self._replica_role and known.made_by_us and self._options.create_indexes:
+            self._with_keys.append((before, shape, followed.target))
         return mapping, followed.needs_copy
 
     def _follow_waiting(
@@ -233,7 +242,7 @@ class Evolution:
 
         Others come by this change in their turn; until then only its name here is known.
         """
-        if self.only is not None or not known.waits or known.began_as in self._tables.refused:
+        if self.only is not None or not known.waits or known.began_as in self.tables.refused:
             known.name = shape.table
             return
         if not self._store.still_waits(cursor, known.name):
@@ -266,7 +275,7 @@ class Evolution:
         known.name, known.source_oid, known.mapping = shape.table, shape.id, mapping
 
     def _drop(self, cursor: Cursor, known: KnownTable) -> None:
-        if not self._tables.takes_part(known) and not (known.needs_copy and self.only is None):
+        if not self.tables.takes_part(known) and not (known.needs_copy and self.only is None):
             return
         policy = self._options.schema_changes.value
         before = self._store.shape(cursor, known.name)
@@ -290,11 +299,11 @@ class Evolution:
         else:
             self._store.leave(cursor, known.name)
         _log.info("%s was dropped at the source", known.name)
-        self._tables.remove(known)
+        self.tables.remove(known)
 
     def _create(self, cursor: Cursor, shape: TableShape) -> None:
         """A table that came with the stream."""
-        if self._options.schema_changes.value in ("ignore", "stop") or self._tables.by_name(
+        if self._options.schema_changes.value in ("ignore", "stop") or self.tables.by_name(
             shape.table
         ):
             return  # it is enrolled as any other table, when its rows come
@@ -302,6 +311,7 @@ class Evolution:
             return
         try:
             with cursor.connection.transaction():
+                alter.complete_enums(cursor, shape.types, self._options.schema_changes.value)
                 self.notes += alter.create_from_shape(
                     cursor,
                     shape,
@@ -315,19 +325,14 @@ class Evolution:
             _log.warning("%s cannot be created yet: %s", shape.table, type(error).__name__)
             return
         self._store.add(cursor, shape, self.batch.end_lsn)
-        self._tables.add(KnownTable.flowing(shape.table, shape.id, made_here=True))
-
-    def _drop_schema(self, cursor: Cursor, name: str) -> None:
-        # Where everything is in one schema, that is nobody's counterpart.
-        if self._options.schema_changes.value == "apply" and self._options.keeps_schemas:
-            self.notes += alter.drop_schema(cursor, name)
+        self.tables.add(KnownTable.flowing(shape.table, shape.id, made_here=True))
 
     def _merge(self, cursor: Cursor, parts: list[Rows], run_job: RunJob) -> None:
         tables = {table for rows in parts for table in rows.tables}
         plans: dict[TableName, TablePlan] = {}
         for name in sorted(tables):
-            known = self._tables.by_name(name) or self._meet(name)
-            if known is None or not self._tables.takes_part(known):
+            known = self.tables.by_name(name) or self._meet(name)
+            if known is None or not self.tables.takes_part(known):
                 continue
             plans[name] = self._plan(cursor, known)
             if not known.is_filled:
@@ -344,7 +349,7 @@ class Evolution:
         receipts = run_job(worker, parts)
         steps = [step for receipt in receipts for step in receipt.content.steps]
         self.staged += steps
-        began_as = {table.name: table.began_as for table in self._tables.listed}
+        began_as = {table.name: table.began_as for table in self.tables.listed}
         for table, error in refused_tables(receipts).items():
             raise TableStops(began_as[table], error)
         for table in dict.fromkeys(step.table for step in steps):
@@ -369,7 +374,7 @@ class Evolution:
             self.unknown.add(name)
             return None
         known = KnownTable.flowing(name)
-        self._tables.add(known)
+        self.tables.add(known)
         return known
 
     def _plan(self, cursor: Cursor, known: KnownTable) -> TablePlan:

@@ -97,7 +97,7 @@ class ShapeCommits:
                 _log.warning("%s", note)
             for table, error in refused.items():
                 _log.error("%s stops, the other tables go on: %s", table, error)
-            return Done(evolution.names, count)
+            return Done(evolution.tables.names, count)
 
     def _attempt(
         self,
@@ -121,7 +121,7 @@ class ShapeCommits:
             if only is None:
                 self._progress.advance(cursor, batch, count)
             else:
-                moved = list(evolution.names.values())
+                moved = list(evolution.tables.names.values())
                 self._tables.advance(cursor, moved, batch.after_lsn, batch.end_lsn)
                 self._progress.count(cursor, count)
             fault_point("schema.before_commit")
