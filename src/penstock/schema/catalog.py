@@ -54,7 +54,8 @@ JOIN pg_type t ON t.oid = a.atttypid
 LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
 WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped"""
 
-# Fields that not every version has are asked of the row as JSON.
+# Fields that not every version has are asked of the row as JSON. What has no definition was dropped
+# after the snapshot: the server spells things as they are now.
 _CONSTRAINTS = """
 SELECT coalesce(jsonb_agg(jsonb_build_object(
     'id', o.oid::int8, 'name', o.conname, 'kind', o.contype::text,
@@ -68,7 +69,8 @@ SELECT coalesce(jsonb_agg(jsonb_build_object(
     'index_id', o.conindid::int8, 'is_deferrable', o.condeferrable,
     'has_period', coalesce((to_jsonb(o) ->> 'conperiod')::boolean, false)
     ) ORDER BY o.contype, o.conname), '[]')
-FROM pg_constraint o WHERE o.conrelid = c.oid AND o.contype IN ('p', 'u', 'x', 'c')"""
+FROM pg_constraint o WHERE o.conrelid = c.oid AND o.contype IN ('p', 'u', 'x', 'c')
+  AND pg_get_constraintdef(o.oid) IS NOT NULL"""
 
 # A foreign key that leads to a partitioned table has rows for its partitions too, whose parent is
 # a constraint of the same table.
@@ -111,7 +113,7 @@ SELECT coalesce(jsonb_agg(jsonb_build_object(
     'is_valid', i.indisvalid, 'is_immediate', i.indimmediate
     ) ORDER BY x.relname), '[]')
 FROM pg_index i JOIN pg_class x ON x.oid = i.indexrelid
-WHERE i.indrelid = c.oid AND i.indislive AND NOT EXISTS (
+WHERE i.indrelid = c.oid AND i.indislive AND pg_get_indexdef(x.oid) IS NOT NULL AND NOT EXISTS (
     SELECT FROM pg_constraint o WHERE o.conindid = x.oid AND o.conrelid = c.oid
     AND o.contype IN ('p', 'u', 'x'))"""
 

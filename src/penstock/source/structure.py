@@ -81,6 +81,7 @@ JOIN pg_namespace n ON n.oid = t.relnamespace
 LEFT JOIN pg_constraint o ON o.conindid = i.indexrelid AND o.conrelid = i.indrelid
     AND o.contype IN ('p', 'u', 'x')
 WHERE i.indrelid = ANY (%s::oid[]) AND i.indislive
+  AND pg_get_indexdef(i.indexrelid) IS NOT NULL -- dropped after the snapshot
 ORDER BY i.indrelid, c.relname
 """
 
@@ -110,6 +111,7 @@ LEFT JOIN pg_class x ON x.oid = o.conindid
 LEFT JOIN pg_class f ON f.oid = o.confrelid
 LEFT JOIN pg_namespace fn ON fn.oid = f.relnamespace
 WHERE o.conrelid = ANY (%s::oid[]) AND o.contype IN ('p', 'u', 'x', 'c', 'f')
+  AND pg_get_constraintdef(o.oid) IS NOT NULL
   AND (o.contype <> 'f' OR p.conrelid IS DISTINCT FROM o.conrelid)
 ORDER BY o.conrelid, o.contype, o.conname
 """

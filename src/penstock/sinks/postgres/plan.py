@@ -19,6 +19,7 @@ class TargetColumn:
     stage_type: str
     # Postgres refuses to UPDATE a GENERATED ALWAYS identity column.
     is_updatable: bool
+    is_domain: bool = False
 
 
 @dataclass(frozen=True)

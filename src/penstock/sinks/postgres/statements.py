@@ -64,15 +64,22 @@ class Statements:
             return _TRUE
         return sql.SQL("s.g = {}").format(sql.Literal(number))
 
+    def _theirs(self, place: int) -> sql.Composable:
+        """The target's value. Operators of enums do not see through a domain; an index does."""
+        name, column = self._names[place], self._step.columns[place]
+        if not column.is_domain:
+            return sql.SQL("t.{}").format(name)
+        return sql.SQL("t.{}::{}").format(name, sql.SQL(column.stage_type))
+
     def _same_key(self) -> sql.Composed:
         return _conjunction(
-            sql.SQL("t.{} = {}").format(self._names[place], self._cells[place])
+            sql.SQL("{} = {}").format(self._theirs(place), self._cells[place])
             for place in self._step.key
         )
 
     def _same_old_key(self) -> sql.Composed:
         return _conjunction(
-            sql.SQL("t.{} = s.{}").format(self._names[place], sql.Identifier(f"k{number}"))
+            sql.SQL("{} = s.{}").format(self._theirs(place), sql.Identifier(f"k{number}"))
             for number, place in enumerate(self._step.key)
         )
 

@@ -39,7 +39,8 @@ WITH RECURSIVE base(attnum, oid, modifier) AS (
     FROM base JOIN pg_type t ON t.oid = base.oid WHERE t.typtype = 'd'
 )
 SELECT a.attname AS name, format_type(base.oid, base.modifier) AS stage_type,
-       a.attgenerated <> '' AS is_generated, a.attidentity <> 'a' AS is_updatable
+       a.attgenerated <> '' AS is_generated, a.attidentity <> 'a' AS is_updatable,
+       a.atttypid <> base.oid AS is_domain
 FROM pg_attribute a
 JOIN base ON base.attnum = a.attnum
 JOIN pg_type t ON t.oid = base.oid AND t.typtype <> 'd'
@@ -134,7 +135,7 @@ def plan_table(
     )
     columns = tuple(column for column in columns if column.name not in others)
     if description is not None:
-        _tell_ignored(description, columns, wanted, target)
+        _tell_ignored(description, columns, wanted, target, dict(mapping.columns))
     return TablePlan(
         source=source,
         target=target,
@@ -210,7 +211,7 @@ def _columns(connection: Connection, oid: int) -> tuple[TargetColumn, ...]:
         cursor.execute("SET LOCAL search_path = ''")
         rows: list[Any] = cursor.execute(_COLUMNS, {"oid": oid}).fetchall()
     return tuple(
-        TargetColumn(row.name, row.stage_type, row.is_updatable)
+        TargetColumn(row.name, row.stage_type, row.is_updatable, row.is_domain)
         for row in rows
         if not row.is_generated
     )
@@ -221,12 +222,13 @@ def _tell_ignored(
     columns: tuple[TargetColumn, ...],
     wanted: tuple[str, ...] | None,
     target: TableName,
+    names: Mapping[str, str],
 ) -> None:
     have = {column.name for column in columns}
     ignored = [
         column.name
         for column in description.columns
-        if column.name not in have
+        if names.get(column.name, column.name) not in have
         and not column.generated
         and (wanted is None or column.name in wanted)
     ]
