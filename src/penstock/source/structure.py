@@ -211,7 +211,11 @@ def _structure(
         name=TableName(table.schema, table.name),
         key_columns=tuple(key.key_columns) if key is not None else (),
         primary_key=next(
-            (_primary_key(row, used[row.index_name]) for row in constraints if row.kind == "p"),
+            (
+                _primary_key(row, used.get(row.index_name, frozenset()))
+                for row in constraints
+                if row.kind == "p"
+            ),
             None,
         ),
         identity_index=key.name if key is not None and key is not primary else None,
