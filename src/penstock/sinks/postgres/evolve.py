@@ -183,8 +183,10 @@ class Evolution:
         if not self.tables.takes_part(known):
             self._follow_waiting(cursor, known, shape, part)
             return
-        before = self._store.shape(cursor, known.name)
-        if before is None:
+        before = self._store.shape(cursor, known.name) or self._describe.shape(
+            known.name, self.batch.after_lsn
+        )
+        if before is None or before.id != shape.id:
             # Nobody has noted how it looked: from here on it is known.
             self._keep(cursor, known, shape, known.mapping)
             return
