@@ -41,10 +41,14 @@ if TYPE_CHECKING:
 INITIAL: dict[str, Any] = {"snapshot": "initial"}
 """Source options of a pipeline whose tables are copied first."""
 
+ALWAYS_COPIED: dict[str, Any] = {**INITIAL, "schema": {"tracking": "relation"}}
+"""The same, also for tables that are made later: with triggers the stream brings those itself."""
+
 
 def slowly(rows_per_second: int) -> dict[str, Any]:
     """Source options of a copy that lasts long enough for something to happen meanwhile."""
-    return {"snapshot": {"mode": "initial", "max_rows_per_second": rows_per_second}}
+    snapshot = {"mode": "initial", "max_rows_per_second": rows_per_second}
+    return {**ALWAYS_COPIED, "snapshot": snapshot}
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fix_pipeline import INITIAL, assert_equal
+from fix_pipeline import ALWAYS_COPIED, assert_equal
 from fix_postgres import only_new
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def test_rows_that_were_there_before_arrive_and_later_changes_follow(
     source.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     source.execute("INSERT INTO t SELECT g, 'v' || g FROM generate_series(1, 1000) g")
     source.execute("CREATE TABLE empty (id int PRIMARY KEY)")
-    pipeline = make_pipeline(source, target, source_options=INITIAL)
+    pipeline = make_pipeline(source, target, source_options=ALWAYS_COPIED)
     pipeline.catch_up()
     assert_equal(source, target, "t", "empty")
     assert target.value("SELECT count(*) FROM t") == 1000

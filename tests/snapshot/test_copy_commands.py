@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fix_pipeline import INITIAL, assert_equal, status_of
+from fix_pipeline import ALWAYS_COPIED, assert_equal, status_of
 from fix_postgres import only_new
 from fix_wait import wait_until
 
@@ -67,7 +67,7 @@ def test_tables_are_added_removed_and_copied_again_while_the_pipeline_runs(
 ) -> None:
     for name in ("a", "b"):
         source.execute(f"CREATE TABLE {name} (id int PRIMARY KEY); INSERT INTO {name} VALUES (1)")
-    options = {"tables": ("public.a",), "source_options": INITIAL}
+    options = {"tables": ("public.a",), "source_options": ALWAYS_COPIED}
     pipeline = make_pipeline(source, target, **options)
     path = pipeline_file(source, target, **options)
     pipeline.catch_up()
@@ -164,7 +164,7 @@ def test_worker_copies_for_a_pipeline_that_runs_elsewhere(
     penstock_command: Start,
 ) -> None:
     source.execute("CREATE TABLE a (id int PRIMARY KEY); INSERT INTO a VALUES (1)")
-    options = {"tables": ("public.*",), "source_options": INITIAL}
+    options = {"tables": ("public.*",), "source_options": ALWAYS_COPIED}
     path = pipeline_file(source, target, **options)
     assert penstock("init", path).returncode == 0
     worker = penstock_command("snapshot", "--worker", str(path))

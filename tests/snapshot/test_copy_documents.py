@@ -9,7 +9,7 @@ import pytest
 from fix_copies import make_table, read, replay, stands
 from fix_documents import parse
 from fix_event_sinks import hidden, visible
-from fix_pipeline import INITIAL
+from fix_pipeline import ALWAYS_COPIED
 from fix_postgres import only_new
 from fix_wait import wait_until
 from penstock.pipeline import build_event_copying
@@ -49,7 +49,7 @@ def test_rows_come_once_as_read_and_changes_during_and_after_the_copy_follow(
     wait_until(lambda: writer.count > 20, what="changes before the copy")
     sink = {"kind": "file", "path": str(directory), "rotate_bytes": 20_000}
 
-    pipeline = make_pipeline(source, sink=sink, source_options=INITIAL)
+    pipeline = make_pipeline(source, sink=sink, source_options=ALWAYS_COPIED)
     pipeline.catch_up()
     mark = writer.count
     wait_until(lambda: writer.count > mark + 20, what="changes after the copy")
@@ -154,7 +154,7 @@ def test_values_are_spelled_as_in_an_insert(
     pipeline = make_pipeline(
         source,
         sink={"kind": "file", "path": str(directory)},
-        source_options={**INITIAL, "insert_only": ["t"]},
+        source_options={**ALWAYS_COPIED, "insert_only": ["t"]},
     )
     pipeline.catch_up()
 
@@ -189,7 +189,7 @@ def test_key_and_columns_are_those_of_an_insert(
     pipeline = make_pipeline(
         source,
         sink={"kind": "file", "path": str(directory)},
-        source_options={**INITIAL, "insert_only": ["t", "bare"]},
+        source_options={**ALWAYS_COPIED, "insert_only": ["t", "bare"]},
     )
     pipeline.catch_up()
 
@@ -217,7 +217,7 @@ def test_many_rows_and_long_ones_all_come(
     source.execute("UPDATE t SET pad = repeat('long', 1000000) WHERE id = 1000")
 
     pipeline = make_pipeline(
-        source, sink={"kind": "file", "path": str(directory)}, source_options=INITIAL
+        source, sink={"kind": "file", "path": str(directory)}, source_options=ALWAYS_COPIED
     )
     pipeline.catch_up()
     pipeline.stop()
@@ -239,7 +239,7 @@ def test_table_that_appears_later_is_copied_while_others_stream(
     pipeline = make_pipeline(
         source,
         sink={"kind": "file", "path": str(directory)},
-        source_options={**INITIAL, "schema": {"tracking": "off"}},
+        source_options=ALWAYS_COPIED,
     )
     pipeline.catch_up()
     writers = [writer_of()]
@@ -280,7 +280,7 @@ def test_table_that_is_asked_for_again_comes_anew_as_a_whole(
     make_table(source)
     make_table(source, "u", 10)
     pipeline = make_pipeline(
-        source, sink={"kind": "file", "path": str(directory)}, source_options=INITIAL
+        source, sink={"kind": "file", "path": str(directory)}, source_options=ALWAYS_COPIED
     )
     pipeline.catch_up()
     writer = writer_of()
@@ -312,7 +312,7 @@ def test_copy_is_printed_before_later_changes(
     source: Database, pipeline_file: Callable[..., Path], penstock_command: Callable[..., Command]
 ) -> None:
     make_table(source, rows=50)
-    path = pipeline_file(source, None, sink={"kind": "stdout"}, source_options=INITIAL)
+    path = pipeline_file(source, None, sink={"kind": "stdout"}, source_options=ALWAYS_COPIED)
     command = penstock_command("run", str(path), "--until-caught-up")
     assert command.wait() == 0, command.stderr
     source.execute("UPDATE t SET n = 1 WHERE id <= 10; DELETE FROM t WHERE id = 50")

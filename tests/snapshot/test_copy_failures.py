@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fix_pipeline import (
-    INITIAL,
+    ALWAYS_COPIED,
     assert_equal,
     rows,
     slowly,
@@ -105,7 +105,7 @@ def test_refused_row_is_named_by_its_key_and_stops_its_table_alone_until_the_tar
     fill(source, "other")
     target.execute(f"CREATE TABLE t (id int PRIMARY KEY, {column})")
 
-    pipeline = make_pipeline(source, target, source_options=INITIAL)
+    pipeline = make_pipeline(source, target, source_options=ALWAYS_COPIED)
     pipeline.catch_up()
     error = failure_of(target, "t")
     assert "PEN-506" in error
@@ -137,7 +137,7 @@ def test_table_whose_copy_fails_does_not_keep_the_log_for_the_others(
     fill(source, "t", 10)
     fill(source, "other", 10)
     target.execute("CREATE TABLE t (id int PRIMARY KEY CHECK (id < 5), v text)")
-    pipeline = make_pipeline(source, target, source_options=INITIAL)
+    pipeline = make_pipeline(source, target, source_options=ALWAYS_COPIED)
     pipeline.catch_up()
     assert "PEN-506" in failure_of(target, "t")
     source.execute("INSERT INTO other VALUES (1000, 'x')")
@@ -162,7 +162,7 @@ def test_refused_row_that_is_mended_at_the_source_lets_its_table_be_copied(
     source.execute("INSERT INTO t SELECT g, 'v' || g FROM generate_series(1, 200) g")
     source.execute("UPDATE t SET v = 'too long' WHERE id = 77")
     target.execute("CREATE TABLE t (id int PRIMARY KEY, v varchar(4))")
-    pipeline = make_pipeline(source, target, source_options=INITIAL)
+    pipeline = make_pipeline(source, target, source_options=ALWAYS_COPIED)
     pipeline.catch_up()
     assert "key (id=77)" in failure_of(target, "t")
 
@@ -184,7 +184,7 @@ def test_table_that_the_role_may_not_read_is_copied_once_it_may(
         source.execute(f"ALTER TABLE {table} OWNER TO follower")
     source.execute("REVOKE SELECT ON t FROM follower")
 
-    pipeline = make_pipeline(login.url, target, source_options=INITIAL)
+    pipeline = make_pipeline(login.url, target, source_options=ALWAYS_COPIED)
     pipeline.catch_up()
     error = failure_of(target, "t")
     assert "PEN-219" in error
@@ -212,7 +212,7 @@ def test_row_security_at_the_source_fails_the_table_and_does_not_copy_half_of_it
     )
     source.execute("CREATE POLICY half ON t USING (id % 2 = 0)")
 
-    pipeline = make_pipeline(login.url, target, source_options=INITIAL)
+    pipeline = make_pipeline(login.url, target, source_options=ALWAYS_COPIED)
     pipeline.catch_up()
     error = failure_of(target, "t")
     assert "PEN-219" in error
@@ -359,7 +359,9 @@ def test_rows_that_were_at_the_target_are_replaced_or_kept_as_on_conflict_says(
     target.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     target.execute(FOREIGN)
 
-    pipeline = make_pipeline(source, target, source_options=INITIAL, sink={"on_conflict": conflict})
+    pipeline = make_pipeline(
+        source, target, source_options=ALWAYS_COPIED, sink={"on_conflict": conflict}
+    )
     pipeline.catch_up()
 
     expected = {int(key): v for key, v in source.query("SELECT id, v FROM t")} | {-1: "foreign"}
@@ -386,7 +388,9 @@ def test_rows_in_the_way_stop_the_table_when_on_conflict_is_stop_until_they_are_
     target.execute(FOREIGN)
     target.execute("INSERT INTO other VALUES (-1, 'in nobody''s way')")
 
-    pipeline = make_pipeline(source, target, source_options=INITIAL, sink={"on_conflict": "stop"})
+    pipeline = make_pipeline(
+        source, target, source_options=ALWAYS_COPIED, sink={"on_conflict": "stop"}
+    )
     pipeline.catch_up()
     assert "PEN-507" in failure_of(target, "t")
     assert target.value("SELECT count(*) FROM t") == 3
@@ -411,7 +415,9 @@ def test_rows_without_a_key_at_the_target_stop_the_table_when_on_conflict_is_sto
     source.execute("INSERT INTO t VALUES ('a'), ('a'), ('b')")
     target.execute("CREATE TABLE t (v text); INSERT INTO t VALUES ('z')")
 
-    pipeline = make_pipeline(source, target, source_options=INITIAL, sink={"on_conflict": "stop"})
+    pipeline = make_pipeline(
+        source, target, source_options=ALWAYS_COPIED, sink={"on_conflict": "stop"}
+    )
     pipeline.catch_up()
     assert "PEN-507" in failure_of(target, "t")
     assert rows(target, "t") == [("(z)",)]
@@ -457,7 +463,9 @@ def test_missing_table_is_not_made_when_create_tables_is_false_and_copied_once_i
     source: Database, target: Database, make_pipeline: Make
 ) -> None:
     fill(source, "t")
-    pipeline = make_pipeline(source, target, source_options=INITIAL, sink={"create_tables": False})
+    pipeline = make_pipeline(
+        source, target, source_options=ALWAYS_COPIED, sink={"create_tables": False}
+    )
     pipeline.catch_up()
     assert "PEN-505" in failure_of(target, "t")
 
@@ -484,7 +492,7 @@ def test_error_that_nobody_expects_stops_its_table_alone(
         ALTER TABLE t ENABLE ALWAYS TRIGGER refuse;
         """
     )
-    pipeline = make_pipeline(source, target, source_options=INITIAL)
+    pipeline = make_pipeline(source, target, source_options=ALWAYS_COPIED)
     pipeline.catch_up()
 
     assert failure_of(target, "t")

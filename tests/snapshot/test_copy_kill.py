@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fix_pipeline import INITIAL, assert_equal, status_of, table_state
+from fix_pipeline import ALWAYS_COPIED, assert_equal, status_of, table_state
 from fix_postgres import only_new
 from fix_wait import wait_until
 from penstock.failpoints import POINTS
@@ -145,7 +145,7 @@ def kill_and_finish(
     pipeline_file: Callable[..., Path],
     penstock_command: Callable[..., Command],
 ) -> None:
-    path = pipeline_file(source, target, tables=("public.*",), source_options=INITIAL)
+    path = pipeline_file(source, target, tables=("public.*",), source_options=ALWAYS_COPIED)
     bank.start()
     command = penstock_command("run", str(path), env={"PENSTOCK_FAULT": fault})
     wait_until(lambda: command.is_struck, 90, what=f"{fault} to strike")
@@ -204,7 +204,7 @@ def test_kill_at_random_moments_of_a_copy_loses_and_doubles_nothing(
     penstock_command: Callable[..., Command],
 ) -> None:
     bank.open(large_rows=90_000)
-    path = pipeline_file(source, target, tables=("public.*",), source_options=INITIAL)
+    path = pipeline_file(source, target, tables=("public.*",), source_options=ALWAYS_COPIED)
     bank.start()
     for number in range(6):
         command = penstock_command("run", str(path))
@@ -232,7 +232,7 @@ def test_kill_in_the_middle_of_a_resync_leaves_the_rows_that_were_there_until_it
     penstock_command: Callable[..., Command],
 ) -> None:
     bank.open(large_rows=5_000)
-    path = pipeline_file(source, target, tables=("public.*",), source_options=INITIAL)
+    path = pipeline_file(source, target, tables=("public.*",), source_options=ALWAYS_COPIED)
     assert penstock_command("run", str(path), "--until-caught-up").wait() == 0
     bank.start()
     mark = bank.transfers

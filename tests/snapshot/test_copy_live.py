@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from test_property import Writer, ddl, make_tables
 
-from fix_pipeline import INITIAL, assert_equal, rows, slowly, table_state, wait_for_state
+from fix_pipeline import ALWAYS_COPIED, assert_equal, rows, slowly, table_state, wait_for_state
 from fix_postgres import only_15, only_new
 from fix_wait import wait_until
 
@@ -315,7 +315,7 @@ def test_copy_waits_for_open_transactions_says_so_and_takes_what_they_did(
 ) -> None:
     fill(source, "t", 500)
     fill(source, "u", 500)
-    pipeline = make_pipeline(source, target, source_options=INITIAL)
+    pipeline = make_pipeline(source, target, source_options=ALWAYS_COPIED)
     pipeline.catch_up()
     assert_equal(source, target, "t", "u")
 
@@ -337,7 +337,7 @@ def test_prepared_transactions_across_the_snapshot_arrive_once(
 ) -> None:
     small_ranges(1)
     fill(source, "t", 2000)
-    pipeline = make_pipeline(source, target, source_options=INITIAL)
+    pipeline = make_pipeline(source, target, source_options=ALWAYS_COPIED)
     pipeline.catch_up()
 
     fill(source, "u", 2000)
@@ -426,7 +426,7 @@ def test_many_tables_of_several_schemas_are_copied_while_they_are_written_to(
                 f"INSERT INTO {name} SELECT g, 'v' FROM generate_series(1, {number * 7}) g"
             )
         connection.commit()
-    pipeline = make_pipeline(source, target, source_options=INITIAL)
+    pipeline = make_pipeline(source, target, source_options=ALWAYS_COPIED)
     for name in names[::3]:
         source.execute(
             f"INSERT INTO {name} VALUES (-1, 'new'); DELETE FROM {name} WHERE id % 5 = 0"
@@ -494,7 +494,7 @@ def test_table_that_is_dropped_and_made_again_at_once_is_copied_again(
 ) -> None:
     fill(source, "t", 500)
     fill(source, "u", 500)
-    pipeline = make_pipeline(source, target, source_options=INITIAL)
+    pipeline = make_pipeline(source, target, source_options=ALWAYS_COPIED)
     pipeline.catch_up()
 
     with source.connect(autocommit=False) as connection:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fix_pipeline import (
-    INITIAL,
+    ALWAYS_COPIED,
     assert_equal,
     rows,
     slowly,
@@ -94,7 +94,7 @@ def test_damaged_table_is_equal_again_after_a_resync_and_follows_on(
     small_ranges(1)
     fill(source, "t", 2000)
     fill(source, "u", 100)
-    pipeline = make_pipeline(source, target, source_options=INITIAL)
+    pipeline = make_pipeline(source, target, source_options=ALWAYS_COPIED)
     pipeline.catch_up()
     damage(target)
 
@@ -180,7 +180,7 @@ def test_resync_lets_go_of_a_table_that_had_stopped_on_a_row(
 ) -> None:
     fill(source, "t", 500)
     fill(source, "u", 500)
-    pipeline = make_pipeline(source, target, source_options=INITIAL)
+    pipeline = make_pipeline(source, target, source_options=ALWAYS_COPIED)
     pipeline.catch_up()
     target.execute("ALTER TABLE t ADD CONSTRAINT not_bad CHECK (v <> 'bad')")
     source.execute("UPDATE t SET v = 'bad' WHERE id = 7")
@@ -202,7 +202,7 @@ def test_resync_of_a_table_whose_copy_failed_is_tried_at_once(
 ) -> None:
     fill(source, "t", 500)
     target.execute("CREATE TABLE t (id int PRIMARY KEY, v varchar(3))")
-    pipeline = make_pipeline(source, target, source_options=INITIAL)
+    pipeline = make_pipeline(source, target, source_options=ALWAYS_COPIED)
     pipeline.catch_up()
     wait_for_state(target, "t", "failed")
     target.execute("ALTER TABLE t ALTER v TYPE text")
@@ -222,7 +222,7 @@ def test_table_without_a_key_is_equal_again_after_a_resync(
     source: Database, target: Database, make_pipeline: Make, identity: str
 ) -> None:
     source.execute("CREATE TABLE t (n int, v text)")
-    options = {**INITIAL, "insert_only": ["public.t"] if identity == "insert_only" else []}
+    options = {**ALWAYS_COPIED, "insert_only": ["public.t"] if identity == "insert_only" else []}
     if identity == "full":
         source.execute("ALTER TABLE t REPLICA IDENTITY FULL")
     source.execute("INSERT INTO t SELECT g % 5, 'v' FROM generate_series(1, 500) g")
@@ -244,7 +244,7 @@ def test_resync_that_is_asked_of_a_stopped_pipeline_happens_at_the_next_start(
     source: Database, target: Database, make_pipeline: Make
 ) -> None:
     fill(source, "t", 500)
-    pipeline = make_pipeline(source, target, source_options=INITIAL)
+    pipeline = make_pipeline(source, target, source_options=ALWAYS_COPIED)
     pipeline.catch_up()
     pipeline.stop()
     damage(target)
@@ -304,7 +304,7 @@ def test_resync_makes_a_table_again_that_was_dropped_at_the_target(
 ) -> None:
     fill(source, "t", 500)
     source.execute("CREATE INDEX t_v ON t (v)")
-    pipeline = make_pipeline(source, target, source_options=INITIAL)
+    pipeline = make_pipeline(source, target, source_options=ALWAYS_COPIED)
     pipeline.catch_up()
     target.execute("DROP TABLE t")
     source.execute("DELETE FROM t WHERE id < 10")
@@ -326,7 +326,7 @@ def test_resync_swaps_values_that_are_unique(
 ) -> None:
     source.execute("CREATE TABLE t (id int PRIMARY KEY, place int UNIQUE)")
     source.execute("INSERT INTO t SELECT g, g FROM generate_series(1, 100) g")
-    pipeline = make_pipeline(source, target, source_options=INITIAL)
+    pipeline = make_pipeline(source, target, source_options=ALWAYS_COPIED)
     pipeline.catch_up()
     target.execute("BEGIN; UPDATE t SET place = -place; UPDATE t SET place = 101 - id; COMMIT")
     assert target.value("SELECT place FROM t WHERE id = 1") == 100
@@ -344,7 +344,7 @@ def test_resync_mends_the_spelling_of_a_key(
 ) -> None:
     source.execute("CREATE TABLE t (id numeric PRIMARY KEY, v text)")
     source.execute("INSERT INTO t VALUES (1.0, 'a'), (2.00, 'b')")
-    pipeline = make_pipeline(source, target, source_options=INITIAL)
+    pipeline = make_pipeline(source, target, source_options=ALWAYS_COPIED)
     pipeline.catch_up()
     target.execute("UPDATE t SET id = 1.000 WHERE id = 1")
 
@@ -360,7 +360,7 @@ def test_resync_removes_doubled_rows_of_a_target_that_has_no_key(
 ) -> None:
     fill(source, "t", 100)
     target.execute("CREATE TABLE t (id int, v text)")
-    pipeline = make_pipeline(source, target, source_options=INITIAL)
+    pipeline = make_pipeline(source, target, source_options=ALWAYS_COPIED)
     pipeline.catch_up()
     target.execute("INSERT INTO t SELECT * FROM t WHERE id < 50")
 
@@ -375,7 +375,7 @@ def test_resync_keeps_what_the_target_has_beside_the_source(
     source: Database, target: Database, make_pipeline: Make
 ) -> None:
     fill(source, "t", 100)
-    pipeline = make_pipeline(source, target, source_options=INITIAL)
+    pipeline = make_pipeline(source, target, source_options=ALWAYS_COPIED)
     pipeline.catch_up()
     target.execute("ALTER TABLE t ADD COLUMN own text; UPDATE t SET own = 'o' || id")
     target.execute("CREATE VIEW reads AS SELECT count(*) AS n FROM t")
@@ -398,7 +398,7 @@ def test_resync_of_tables_that_refer_to_each_other_keeps_the_references(
     fill(source, "t", 300)
     source.execute("CREATE TABLE u (id int PRIMARY KEY, t int REFERENCES t ON DELETE CASCADE)")
     source.execute("INSERT INTO u SELECT g, g FROM generate_series(1, 300) g")
-    pipeline = make_pipeline(source, target, source_options=INITIAL)
+    pipeline = make_pipeline(source, target, source_options=ALWAYS_COPIED)
     pipeline.catch_up()
     key = "SELECT 1 FROM pg_constraint WHERE conname = 'u_t_fkey' AND convalidated"
     wait_until(lambda: target.query(key), what="the foreign key")
@@ -421,13 +421,17 @@ def test_tables_that_are_added_and_taken_out_of_the_file_between_runs_are_copied
 ) -> None:
     for table in ("a", "b", "c"):
         fill(source, table, 300)
-    first = make_pipeline(source, target, tables=("public.a", "public.b"), source_options=INITIAL)
+    first = make_pipeline(
+        source, target, tables=("public.a", "public.b"), source_options=ALWAYS_COPIED
+    )
     first.catch_up()
     assert_equal(source, target, "a", "b")
     assert target.value("SELECT to_regclass('c')") is None
     first.stop()
 
-    second = make_pipeline(source, target, tables=("public.a", "public.c"), source_options=INITIAL)
+    second = make_pipeline(
+        source, target, tables=("public.a", "public.c"), source_options=ALWAYS_COPIED
+    )
     source.execute("DELETE FROM a WHERE id < 10; UPDATE c SET v = 'w' WHERE id < 10")
     second.catch_up()
     kept = rows(target, "b")
@@ -438,7 +442,7 @@ def test_tables_that_are_added_and_taken_out_of_the_file_between_runs_are_copied
     assert table_state(target, "b") == "removed"
     second.stop()
 
-    third = make_pipeline(source, target, tables=("public.*",), source_options=INITIAL)
+    third = make_pipeline(source, target, tables=("public.*",), source_options=ALWAYS_COPIED)
     third.catch_up()
     source.execute("UPDATE b SET v = 'seen' WHERE id = 200")
     third.catch_up()

@@ -305,7 +305,7 @@ class EventSink(ABC):
         """Whose changes of a batch are taken."""
         if only is not None:
             return WantedTables(only=frozenset(only))
-        return WantedTables(batch.aside)
+        return WantedTables(batch.aside | (batch.tables & set(self.apart)))
 
     def _require_position(self, batch: Batch) -> KeptPosition:
         """The stored position, which is where the batch begins.

@@ -156,7 +156,8 @@ class PostgresSink:
 
     def worker(self, batch: Batch, only: Collection[TableName] | None = None) -> PostgresWorker:
         """The executor half, told how each table of the batch lands."""
-        wanted = set(batch.tables) - set(batch.aside) if only is None else set(only)
+        aside = batch.aside | set(self.apart)
+        wanted = set(batch.tables) - aside if only is None else set(only)
         passed_over = set(batch.tables) - wanted
         plans: dict[TableName, TablePlan] = {}
         for table in sorted(wanted & set(batch.tables)):
