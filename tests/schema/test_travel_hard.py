@@ -436,6 +436,7 @@ def test_large_streamed_transaction_with_changes_and_savepoints_arrives(
     assert_same(pipeline, source, target)
 
 
+@pytest.mark.long
 @only_new
 def test_two_migrations_at_once_and_many_more_leave_versions_without_gaps(
     source: Database, target: Database, make_pipeline: Make
@@ -770,6 +771,7 @@ def test_without_indexes_columns_follow_and_indexes_do_not(
     assert [text for _, text in look(target, "t")["constraints"]] == ["PRIMARY KEY (w)"]
 
 
+@pytest.mark.long
 @only_new
 def test_table_renamed_out_of_the_rules_and_back(
     source: Database, target: Database, make_pipeline: Make

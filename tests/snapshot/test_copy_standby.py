@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fix_pipeline import assert_equal
+from fix_pipeline import ALWAYS_COPIED, assert_equal
 from fix_postgres import Database, create_database, only_new
 from fix_wait import wait_until
 
@@ -56,7 +56,10 @@ def test_rows_come_from_the_standby_and_changes_from_the_primary(
     source, standby = primary_and_standby
     source.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     source.execute("INSERT INTO t SELECT g, 'v' FROM generate_series(1, 5000) g")
-    options: dict[str, Any] = {"snapshot": {"mode": "initial", "url": standby.url}}
+    options: dict[str, Any] = {
+        **ALWAYS_COPIED,
+        "snapshot": {"mode": "initial", "url": standby.url},
+    }
     source.execute("CREATE TABLE seen (id int PRIMARY KEY)")
 
     pipeline = make_pipeline(source, target, source_options=options)

@@ -86,8 +86,7 @@ def classify_target_error(error: psycopg.Error, dsn: Dsn) -> PenstockError:
         )
     if state == "25006":
         return SinkError("the target is read-only, as a standby is", where, _WAIT)
-    # XX000 is said of a table, too, that somebody altered or dropped at the same moment.
-    if state is None or state[:2] in ("08", "57", "53", "40", "55", "58", "XX"):
+    if state is None or state[:2] in ("08", "57", "53", "40", "55", "58"):
         return SinkError(
             f"no answer from the target ({state or type(error).__name__})", where, _WAIT
         )

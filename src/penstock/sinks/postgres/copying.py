@@ -312,18 +312,21 @@ class PostgresCopying:
         may_switch_off = set_replica_role(self._connected())
         for table in due:
             notes: list[str] = []
-            with target_errors(self._options.url):
+            try:
                 if table in structures and not may_switch_off:
                     if structures[table].foreign_keys:
                         notes = [_NO_FOREIGN_KEYS.format(role=self._options.url.user)]
                 elif table in structures:
-                    target = target_name(self._options, table)
                     notes = add_foreign_keys(
                         self._connected(),
-                        target,
+                        target_name(self._options, table),
                         structures[table],
                         lambda name: target_name(self._options, name),
                     )
+            except psycopg.errors.InternalError_:
+                continue  # said of a table that was altered or dropped at the same moment
+            except psycopg.Error as error:
+                raise classify_target_error(error, self._options.url) from None
             for note in notes:
                 _log.warning("%s: %s", table, note)
             self._execute_only(records.KEYS_DONE, ("\n".join(notes) or None, *self._owner, *table))
