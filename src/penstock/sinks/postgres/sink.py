@@ -156,8 +156,7 @@ class PostgresSink:
 
     def worker(self, batch: Batch, only: Collection[TableName] | None = None) -> PostgresWorker:
         """The executor half, told how each table of the batch lands."""
-        aside = batch.aside | set(self.apart)
-        wanted = set(batch.tables) - aside if only is None else set(only)
+        wanted = set(only) if only is not None else batch.tables - batch.aside - set(self.apart)
         passed_over = set(batch.tables) - wanted
         plans: dict[TableName, TablePlan] = {}
         for table in sorted(wanted & set(batch.tables)):
