@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     Make = Callable[..., RunningPipeline]
 
+TRIGGERS: dict[str, Any] = {"schema": {"tracking": "triggers"}}
 COPIED: dict[str, Any] = {"source_options": INITIAL}
 SETTLED = ("streaming", "removed")
 USER_TABLES = """
@@ -671,7 +672,7 @@ def test_changes_during_the_first_copy_arrive(
     source.execute("CREATE TABLE u (id int PRIMARY KEY, v text)")
     source.execute("INSERT INTO t SELECT g, repeat('x', 50), g FROM generate_series(1, 3000) g")
     source.execute("INSERT INTO u SELECT g, repeat('x', 50) FROM generate_series(1, 3000) g")
-    pipeline = make_pipeline(source, target, source_options=slowly(1500))
+    pipeline = make_pipeline(source, target, source_options={**slowly(1500), **TRIGGERS})
     wait_until(lambda: table_state(target, "t") == "copying", what="the copy to begin")
     with source.connect() as connection:
         connection.execute("SET lock_timeout = '30s'")
