@@ -198,7 +198,7 @@ class Capture:
         stream.acknowledge(assembler.received_lsn, self._acknowledged_lsn, request_reply=False)
         fault_point("capture.after_acknowledge")
         self._transaction_count = assembler.transaction_count
-        delivered_lsn = self._delivered_lsn()
+        delivered_lsn = self._state.delivered_lsn(self._sinks)
         if self._log_is_full and delivered_lsn >= self._writer.durable_lsn:
             self._log.flush()
             self._writer.begin_segment()  # so that the last one can go as well
@@ -206,17 +206,11 @@ class Capture:
         self._watch_size()
         self._report()
 
-    def _delivered_lsn(self) -> Lsn:
-        """What the slowest sink has, as the sinks last reported; zero while one has not."""
-        reports = [self._state.read_report(f"sinks/{name}") for name in self._sinks]
-        told = [report.get("safe_lsn") for report in reports]
-        return min((Lsn.parse(lsn) if lsn else Lsn(0) for lsn in told), default=Lsn(0))
-
     def _safe_lsn(self) -> Lsn:
         if self._source.acknowledge is Acknowledge.LOGGED:
             return self._writer.durable_lsn
         # A sink may be ahead of a log that was deleted; what we do not hold is not ours to confirm.
-        return min(self._delivered_lsn(), self._writer.durable_lsn)
+        return min(self._state.delivered_lsn(self._sinks), self._writer.durable_lsn)
 
     def _watch_size(self) -> None:
         size = self._writer.size_bytes()

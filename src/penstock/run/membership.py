@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import PenstockError
-from penstock.lsn import ZERO, Lsn
+from penstock.lsn import ZERO
 from penstock.run.retry import mends_with_time
 from penstock.source.connect import connect_source
 from penstock.source.options import Tracking
@@ -125,7 +125,7 @@ class MembershipWatch:
                 self._told.add(str(broken))
                 _log.error("%s", broken)
         self._looks += 1
-        delivered = self._delivered_lsn()
+        delivered = self._state.delivered_lsn(self._sinks)
         due = [
             written.id
             for mark, written in self._state.history.versions()
@@ -134,8 +134,3 @@ class MembershipWatch:
         if due:
             acknowledge_versions(connection, due)
             self._acked.update(due)
-
-    def _delivered_lsn(self) -> Lsn:
-        """What every sink has, as they last reported."""
-        told = [self._state.read_report(f"sinks/{name}").get("safe_lsn") for name in self._sinks]
-        return min((Lsn.parse(lsn) if lsn else ZERO for lsn in told), default=ZERO)

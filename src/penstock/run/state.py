@@ -22,10 +22,11 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.errors import SecondInstance, StateOfAnother, StateUnusable
 from penstock.log.writer import unwritable
+from penstock.lsn import ZERO, Lsn
 from penstock.schema.history import SchemaHistory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
     from pathlib import Path
 
 # A predecessor that was killed may take a moment to be gone.
@@ -135,6 +136,11 @@ class StateDirectory:
         except (OSError, ValueError):
             return {}
         return report if isinstance(report, dict) else {}
+
+    def delivered_lsn(self, sinks: Collection[str]) -> Lsn:
+        """What the slowest of the sinks has, as they last reported; zero while one has not."""
+        told = [self.read_report(f"sinks/{name}").get("safe_lsn") for name in sinks]
+        return min((Lsn.parse(lsn) if lsn else ZERO for lsn in told), default=ZERO)
 
 
 def _try_lock(fd: int) -> bool:

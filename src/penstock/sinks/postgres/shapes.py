@@ -14,6 +14,7 @@ from psycopg.types.json import Jsonb
 
 from penstock.lsn import ZERO, Lsn
 from penstock.schema.shape import TableShape, read_tables
+from penstock.sinks.postgres.tables import TargetTables
 from penstock.sinks.tables import COPYING, STREAMING
 from penstock.table import TableName
 
@@ -127,6 +128,7 @@ class ShapeStore:
 
     def __init__(self, pipeline: str, source: str) -> None:
         self._owner = (pipeline, source)
+        self._tables = TargetTables(pipeline, source)
 
     def read(self, cursor: Cursor) -> list[KnownTable]:
         """Every table that is known, without its shape."""
@@ -147,23 +149,20 @@ class ShapeStore:
             for row in rows
         ]
 
+    def shape(self, executor: Executor, table: TableName) -> TableShape | None:
+        """How the table looked when the target last followed it; None when nobody has noted it."""
+        return self.shape_and_mapping(executor, table)[0]
+
     def shape_and_mapping(
         self, executor: Executor, table: TableName
     ) -> tuple[TableShape | None, dict[str, Any] | None]:
-        """The same as `shape`, and the names that the target did not follow."""
+        """The same, and the names that the target did not follow."""
         row = executor.execute(
-            "SELECT mapping FROM penstock.tables" + _THIS, (*self._owner, *table)
-        ).fetchone()
-        return self.shape(executor, table), row[0] if row is not None else None
-
-    def shape(self, executor: Executor, table: TableName) -> TableShape | None:
-        """How the table looked when the target last followed it; None when nobody has noted it."""
-        row = executor.execute(
-            "SELECT shape FROM penstock.tables" + _THIS, (*self._owner, *table)
+            "SELECT shape, mapping FROM penstock.tables" + _THIS, (*self._owner, *table)
         ).fetchone()
         if row is None or row[0] is None:
-            return None
-        return read_tables([row[0]], f"penstock.tables, {table}")[0]
+            return None, row[1] if row is not None else None
+        return read_tables([row[0]], f"penstock.tables, {table}")[0], row[1]
 
     def keep(
         self,
@@ -214,11 +213,7 @@ class ShapeStore:
 
     def leave(self, cursor: Cursor, table: TableName) -> None:
         """The source has dropped a table, and the target keeps it."""
-        cursor.execute(
-            "UPDATE penstock.tables SET state = 'removed', needs_copy = false, error = NULL,"
-            " delivered_lsn = NULL, request = NULL, changed_at = now()" + _THIS,
-            (*self._owner, *table),
-        )
+        self._tables.remove(cursor.connection, [table])
 
     def add(self, cursor: Cursor, shape: TableShape, lsn: Lsn) -> None:
         """List a table that has been in the stream since before its first row."""
@@ -234,9 +229,4 @@ class ShapeStore:
 
     def have_copied(self, cursor: Cursor, table: TableName, lsn: Lsn) -> None:
         """What the rows hold cannot be told from the change: the table waits for a copy."""
-        cursor.execute(
-            "UPDATE penstock.tables SET state = 'pending', needs_copy = true,"
-            " delivered_lsn = %s::pg_lsn, error = NULL, request = NULL, attempts = 0,"
-            " retry_at = NULL, changed_at = now()" + _THIS,
-            (str(lsn), *self._owner, *table),
-        )
+        self._tables.enrol(cursor.connection, [table], lsn, is_new=False)
