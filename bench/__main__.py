@@ -13,6 +13,8 @@ from bench.backlogs import Inserts, Mixed
 from bench.big import Big
 from bench.copies import BigTable, ManyTables
 from bench.failure import BenchFailed
+from bench.fleet import IdleSources
+from bench.history import History
 from bench.live import Idle, Latency, Steady
 from bench.native import Native, NativeDurable
 from bench.ours import Penstock
@@ -26,10 +28,12 @@ if TYPE_CHECKING:
 _WORKLOADS: tuple[type[Workload], ...] = (
     Inserts,
     Mixed,
+    History,
     Latency,
     Steady,
     Big,
     Idle,
+    IdleSources,
     BigTable,
     ManyTables,
 )
@@ -73,8 +77,8 @@ def main() -> int:
 def _run(servers: Servers, workload: Workload) -> list[Result]:
     """One workload on every system, each on fresh databases."""
     _say(f"\n{workload.name}: {workload.title}")
-    systems: list[type[Native | Penstock]] = [Native, Penstock]
-    if isinstance(workload, Mixed):
+    systems: list[type[Native | Penstock]] = [*(workload.systems or (Native, Penstock))]
+    if workload.name == Mixed.name:
         # Many small commits are where it makes a difference.
         systems.insert(1, NativeDurable)
     results = []

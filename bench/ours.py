@@ -60,8 +60,14 @@ class Penstock:
         document = {
             "name": "bench",
             "state": str(self._state),
-            "source": source,
-            "sinks": {"target": {"kind": "postgres", "url": self._pair.target_dsn}},
+            **self.followed(source),
+            "sinks": {
+                "target": {
+                    "kind": "postgres",
+                    "url": self._pair.target_dsn,
+                    **self.sink_options(),
+                }
+            },
         }
         path = self._home / "bench.yml"
         path.write_text(yaml.safe_dump(document), encoding="utf-8")
@@ -82,6 +88,14 @@ class Penstock:
             self._end()
             raise
         return self
+
+    def followed(self, source: dict[str, Any]) -> dict[str, Any]:
+        """What the file says of sources, given the pair's own."""
+        return {"source": source}
+
+    def sink_options(self) -> dict[str, Any]:
+        """What is said of the sink besides where it is."""
+        return {}
 
     def __exit__(self, failure: object, *rest: object) -> None:
         printed = self._tail()

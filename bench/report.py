@@ -87,7 +87,7 @@ def result_lines(workload: Workload, result: Result) -> list[str]:
 
 def verdict_line(workload: Workload, results: Sequence[Result]) -> str:
     """Ours beside native, and what is required."""
-    native, ours = _of(results, Native.name), _of(results, Penstock.name)
+    native, ours = _of(results, workload.baseline), _of(results, Penstock.name)
     if ours is None:
         return ""
     ratio = _ratio(workload, native, ours)
@@ -150,6 +150,9 @@ _METHOD = [
     "  while the backlog is written: native by `ALTER SUBSCRIPTION … DISABLE`, penstock by SIGSTOP to its",
     "  capture process. The clock runs from ENABLE or SIGCONT until the last change is visible to another",
     "  session. What had reached the buffers of a held-back socket by then is told under Notes.",
+    "- A history: the mixed backlog once more, into a table of kind `history` with the keys that penstock",
+    "  makes; compared with penstock itself on a clone, in the same run. The rows that are still so are",
+    "  those of the source in the end.",
     "- Latency: from the return of COMMIT at the source until a session at the target, which asks every",
     "  millisecond, sees the row.",
     "- Steady: one session commits with synchronous_commit off, paced by the clock; lag is counted in commits",
@@ -182,8 +185,10 @@ def _overview(measured: Sequence[tuple[Workload, Sequence[Result]]]) -> list[str
         "|---|---|---|---|---|---|",
     ]
     for workload, results in measured:
-        native, ours = _of(results, Native.name), _of(results, Penstock.name)
+        native, ours = _of(results, workload.baseline), _of(results, Penstock.name)
         told = workload.figure(native) if native else ""
+        if native is not None and native.system != Native.name:
+            told += f" ({native.system})"
         durable = _of(results, NativeDurable.name)
         if durable is not None:
             told += f"; {workload.figure(durable)} with synchronous_commit on"
@@ -200,7 +205,12 @@ def _overview(measured: Sequence[tuple[Workload, Sequence[Result]]]) -> list[str
 
 
 def _where_time_goes(measured: Sequence[tuple[Workload, Sequence[Result]]]) -> list[str]:
-    ours = [(w.name, r) for w, results in measured for r in results if r.parts]
+    ours = [
+        (w.name if r.system == Penstock.name else f"{w.name}: {r.system}", r)
+        for w, results in measured
+        for r in results
+        if r.parts
+    ]
     if not ours:
         return []
     lines = [

@@ -33,6 +33,9 @@ _SETTINGS = {
     # As shipped there are 4 workers for all subscriptions: too few for two apply workers, the two
     # that synchronise tables, and parallel ones.
     "max_logical_replication_workers": "8",
+    # For as many sources as are followed at once.
+    "max_replication_slots": "80",
+    "max_wal_senders": "80",
     "max_worker_processes": "16",
 }
 # Tables to be copied wait in a schema that nobody follows, and are moved into one that is followed.
@@ -83,7 +86,7 @@ class Servers:
         # Not after an error: then the servers go, and all with them.
         for server in (self.source, self.target):
             with connect(server.dsn()) as connection:
-                _drop_database(connection, name)
+                drop_database(connection, name)
 
 
 class Pair:
@@ -198,7 +201,8 @@ def make_wal(connection: Connection, count: int) -> None:
     connection.execute("CHECKPOINT")
 
 
-def _drop_database(connection: Connection, name: str) -> None:
+def drop_database(connection: Connection, name: str) -> None:
+    """Remove a database and its slots, once nobody reads them."""
     deadline = time.monotonic() + 30
     while one(
         connection,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from bench.probe import await_truth
 
@@ -60,6 +60,9 @@ class Workload(ABC):
     name: ClassVar[str]
     required: ClassVar[str]
     copies: ClassVar[bool] = False  # whether rows are copied before they are followed
+    baseline: ClassVar[str] = "native"  # the system that ours is compared with
+    # What is measured, where it is not native replication and penstock.
+    systems: ClassVar[tuple[type[Any], ...]] = ()
 
     def __init__(self, sizes: Sizes) -> None:
         self.sizes = sizes

@@ -22,8 +22,10 @@ from fix_wait import wait_until
 from penstock.config import pipeline_from_document
 from penstock.pipeline import build_sinks
 from penstock.run.capture_process import capture_here
-from penstock.run.start import PositionCheck, start
-from penstock.run.supervise import build_copier, build_delivery, mark_now
+from penstock.run.deliver import Delivery
+from penstock.run.deliveries import build_copier, build_flow
+from penstock.run.sources import mark_now
+from penstock.run.start import start
 from penstock.spark.options import SparkOptions
 from penstock.spark.session import start_session, stop_session
 
@@ -35,7 +37,8 @@ if TYPE_CHECKING:
 
     from fix_postgres import Database
     from penstock.lsn import Lsn
-    from penstock.run.deliver import Delivery
+    from penstock.run.flow import Flow
+    from penstock.snapshot.copier import Copier
 
 
 INITIAL: dict[str, Any] = {"snapshot": "initial"}
@@ -68,26 +71,27 @@ class RunningPipeline:
         self._session = session
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
-        self.deliveries: list[Delivery] = []
+        self.deliveries: list[Flow] = []
+        self._copiers: list[Copier] = []
         self.failures: list[BaseException] = []
 
     def start(self) -> RunningPipeline:
         """Start both halves; returns once everything is created and the positions are read."""
         self._stop = threading.Event()
         started = start(self.file)
-        check = PositionCheck(self.file, started)
         self.deliveries = [
-            build_delivery(self.file, started, sink, self._session.sparkContext, check, self._stop)
+            build_flow(self.file, started, sink, self._session.sparkContext, self._stop)
             for sink in build_sinks(self.file)
         ]
-        copiers = [
-            build_copier(self.file, delivery, self._session.sparkContext, self._stop)
-            for delivery in self.deliveries
+        loops = [Delivery(flow.name, self._stop, [flow]) for flow in self.deliveries]
+        self._copiers = [
+            build_copier(self.file, flow, self._session.sparkContext, self._stop)
+            for flow in self.deliveries
         ]
         jobs: list[Callable[[], None]] = [
             lambda: capture_here(self.file, started.subscription, started.start_lsn, self._stop),
-            *(delivery.run for delivery in self.deliveries),
-            *(copier.run for copier in copiers),
+            *(loop.run for loop in loops),
+            *(copier.run for copier in self._copiers),
         ]
         self._threads = [threading.Thread(target=self._guard, args=(job,)) for job in jobs]
         for thread in self._threads:
@@ -118,6 +122,8 @@ class RunningPipeline:
     def stop(self) -> None:
         """Stop both halves and wait for them."""
         self._stop.set()
+        for copier in self._copiers:
+            copier.wake()
         deadline = time.monotonic() + 6
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))

@@ -9,11 +9,12 @@ import hashlib
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
 
 from penstock.document import Document, Mark, document_of, read_document
 from penstock.dsn import Dsn
@@ -35,6 +36,9 @@ _LATER_SINK_KINDS = ("kafka", "nats", "search", "webhook", "delta", "iceberg", "
 # Where states lie that the file does not place.
 DEFAULT_PARENT = ".penstock"
 
+# So many sources are looked after as often as one alone; more of them share the same effort.
+_FEW_SOURCES = 5
+
 _LONGEST_FILE = 256 * 1024
 _NAME = re.compile(r"[a-z0-9_]{1,40}")
 
@@ -47,18 +51,71 @@ class PipelineFile:
     file's directory, so that the same file means the same places from wherever it is used; the
     default state, `.penstock/<name>`, is in the working directory.
 
+    Where the file has `sources:` this is the whole pipeline, which has no `source`; nearly all code
+    takes one of the views that `each` gives, in which the state directory and the paths of sinks are
+    those of one source. A pipeline with `source:` is its own view.
+
     `document` is what another process builds an equal PipelineFile from (`pipeline_from_document`).
     It holds passwords: never print it.
     """
 
     name: str
     state: Path
-    source_id: str
-    source: SourceOptions
+    sources: dict[str, SourceOptions]
     log: LogOptions
     sinks: dict[str, SinkOptions]
     spark: SparkOptions
     document: dict[str, Any] = field(repr=False)
+    top: Path  # the whole pipeline's state directory; with `source:` the same as `state`
+    source_count: int = 1  # of the whole pipeline
+    is_whole: bool = False
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether the pipeline has this one source only."""
+        return self.source_count == 1
+
+    @property
+    def source_id(self) -> str:
+        """What the source of this view is called."""
+        [source_id] = self.sources
+        return source_id
+
+    @property
+    def source(self) -> SourceOptions:
+        """The source of this view."""
+        [source] = self.sources.values()
+        return source
+
+    def each(self) -> "list[PipelineFile]":
+        """The pipeline once for each of its sources, in the order of the file."""
+        return [self.of(source_id) for source_id in self.sources]
+
+    def of(self, source_id: str) -> "PipelineFile":
+        """The pipeline as one of its sources has it."""
+        if not self.is_whole:
+            return self
+        return replace(
+            self,
+            is_whole=False,
+            state=self.top / source_id,
+            sources={source_id: self.sources[source_id]},
+            sinks={name: _apart(options, source_id) for name, options in self.sinks.items()},
+        )
+
+    def paced(self, seconds: float) -> float:
+        """How long to wait between two looks at one source, where a sole one has `seconds`.
+
+        The looks at all sources together are not more than those at a few.
+        """
+        return seconds * max(1.0, self.source_count / _FEW_SOURCES)
+
+
+def _apart(options: SinkOptions, source_id: str) -> SinkOptions:
+    """A sink's options where each source has a place of its own."""
+    if isinstance(options, FileOptions):
+        return options.model_copy(update={"path": options.path / source_id})
+    return options
 
 
 def read_pipeline(path: Path, environ: Mapping[str, str] = os.environ) -> PipelineFile:
@@ -155,6 +212,20 @@ def _at_least_one(given: dict[str, SinkOptions]) -> dict[str, SinkOptions]:
     return given
 
 
+def _distinct_sources(given: dict[str, SourceOptions] | None) -> dict[str, SourceOptions] | None:
+    if given is None:
+        return None
+    if not given:
+        raise wanted("a mapping with at least one source")
+    seen: dict[Dsn, str] = {}
+    for source_id, options in given.items():
+        if options.url in seen:
+            what = f"the same as that of {seen[options.url]}, wanted a database of its own"
+            raise fault(BadValue(what, do="take one of the two sources out"), source_id, "url")
+        seen[options.url] = source_id
+    return given
+
+
 _Name = Annotated[str, AfterValidator(_short_name)]
 _Sink = Annotated[SinkOptions, Field(discriminator="kind"), BeforeValidator(_known_kind)]
 
@@ -162,14 +233,32 @@ _Sink = Annotated[SinkOptions, Field(discriminator="kind"), BeforeValidator(_kno
 class _Pipeline(Options):
     """The top level of the file."""
 
-    later: ClassVar = {"sources": (None, {}), "modifiers": (None, [])}
+    later: ClassVar = {"modifiers": (None, [])}
 
     name: _Name
     state: LocalPath | None = None
-    source: SourceOptions
+    source: SourceOptions | None = None
+    sources: Annotated[dict[_Name, SourceOptions] | None, AfterValidator(_distinct_sources)] = None
     log: LogOptions = LogOptions()
     sinks: Annotated[dict[_Name, _Sink], AfterValidator(_at_least_one)]
     spark: SparkOptions = SparkOptions()
+
+    @model_validator(mode="after")
+    def _one_of_the_two(self) -> Self:
+        if self.source is not None and self.sources is not None:
+            what = "stands beside source, wanted one of the two"
+            raise fault(BadValue(what, do="write all of them under sources:"), "sources")
+        if self.source is None and self.sources is None:
+            raise PydanticCustomError("missing", "Field required", {"below": ("source",)})
+        return self
+
+    @property
+    def by_id(self) -> dict[str, SourceOptions]:
+        """The sources by their ids; a sole one under `source:` is called as the pipeline."""
+        if self.sources is not None:
+            return self.sources
+        assert self.source is not None
+        return {self.name: self.source}
 
 
 def _build(document: Document, directory: Path) -> PipelineFile:
@@ -182,8 +271,10 @@ def _build(document: Document, directory: Path) -> PipelineFile:
     return PipelineFile(
         name=filled.name,
         state=state,
-        source_id=filled.name,
-        source=filled.source,
+        top=state,
+        sources=filled.by_id,
+        source_count=len(filled.by_id),
+        is_whole=filled.sources is not None,
         log=filled.log,
         sinks=filled.sinks,
         spark=filled.spark,

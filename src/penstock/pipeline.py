@@ -15,11 +15,13 @@ from penstock.run.retry import mends_with_time
 from penstock.run.state import StateDirectory
 from penstock.schema.describe import description_of
 from penstock.sinks.file.options import FileOptions
+from penstock.sinks.postgres.landing import Landings
 from penstock.sinks.postgres.options import PostgresOptions
 from penstock.source.connect import connect_source
 from penstock.source.description import TableDescription, describe_table
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from penstock.config import PipelineFile
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from penstock.schema.shape import TableShape
     from penstock.sinks.copying import Copying
     from penstock.sinks.eventcopying import EventCopying
+    from penstock.sinks.postgres.session import TargetSession
     from penstock.sinks.sink import Sink
     from penstock.table import TableName
 
@@ -69,22 +72,47 @@ class Describer:
 
 
 def state_of(pipeline: PipelineFile) -> StateDirectory:
-    """The pipeline's state directory."""
+    """The state directory of a source."""
     return StateDirectory(pipeline.state, pipeline.name)
 
 
-def build_sinks(pipeline: PipelineFile) -> list[Sink]:
-    """The driver halves of the pipeline's sinks, unopened."""
+def top_of(pipeline: PipelineFile) -> StateDirectory:
+    """The state directory of the whole pipeline: the source's own, unless the file has `sources:`."""
+    return StateDirectory(pipeline.top, pipeline.name)
+
+
+def build_sinks(
+    pipeline: PipelineFile, sessions: Mapping[str, TargetSession] | None = None
+) -> list[Sink]:
+    """The driver halves of the pipeline's sinks, unopened.
+
+    Those of several sources that are delivered by one loop share `sessions`, by the sink's name.
+    """
     describe = Describer(pipeline.source.url, state_of(pipeline).history)
-    return [_build_sink(pipeline, name, describe) for name in pipeline.sinks]
+    return [_build_sink(pipeline, name, describe, sessions or {}) for name in pipeline.sinks]
 
 
-def _build_sink(pipeline: PipelineFile, name: str, describe: Describer) -> Sink:
+def build_sessions(pipeline: PipelineFile) -> dict[str, TargetSession]:
+    """What the sources of a pipeline share at each Postgres target, by the sink's name."""
+    from penstock.sinks.postgres.session import TargetSession
+
+    return {
+        name: TargetSession(options.url)
+        for name, options in pipeline.sinks.items()
+        if isinstance(options, PostgresOptions)
+    }
+
+
+def _build_sink(
+    pipeline: PipelineFile, name: str, describe: Describer, sessions: Mapping[str, TargetSession]
+) -> Sink:
     options = pipeline.sinks[name]
     if isinstance(options, PostgresOptions):
         from penstock.sinks.postgres.sink import PostgresSink
 
-        return PostgresSink(name, options, pipeline.name, pipeline.source_id, describe)
+        return PostgresSink(
+            name, landings_of(pipeline, options), pipeline.name, describe, sessions.get(name)
+        )
     if isinstance(options, FileOptions):
         from penstock.sinks.file.sink import FileSink
 
@@ -93,6 +121,11 @@ def _build_sink(pipeline: PipelineFile, name: str, describe: Describer) -> Sink:
 
     position = _stdout_position(pipeline, name)
     return StdoutSink(name, options, pipeline.name, pipeline.source_id, position)
+
+
+def landings_of(pipeline: PipelineFile, options: PostgresOptions) -> Landings:
+    """Where the source's tables land in a Postgres."""
+    return Landings(options, pipeline.source_id, is_alone=pipeline.is_alone)
 
 
 def _stdout_position(pipeline: PipelineFile, name: str) -> Path:
@@ -105,7 +138,7 @@ def build_copying(pipeline: PipelineFile, name: str) -> Copying:
     if isinstance(options, PostgresOptions):
         from penstock.sinks.postgres.copying import PostgresCopying
 
-        return PostgresCopying(options, pipeline.name, pipeline.source_id)
+        return PostgresCopying(landings_of(pipeline, options), pipeline.name)
     return build_event_copying(pipeline, name)
 
 

@@ -220,6 +220,7 @@ def test_bad_command_line_is_told(tmp_path: Path) -> None:
 # The servers.
 
 
+@pytest.mark.long
 @only_new
 def test_servers_that_cannot_be_used_are_told_and_left_alone(
     source: Database, target: Database, tmp_path: Path

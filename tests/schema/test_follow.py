@@ -10,6 +10,7 @@ import pytest
 from fix_follow import T, assert_follows, clone, follow_at, plain, same, shape_of, shapes
 from fix_postgres import only_15
 from penstock.errors import SchemaChangeRefused, SchemaChangeStops, TargetTableMissing
+from penstock.schema.describe import description_of, structure_of
 from penstock.schema.shape import SequenceShape
 from penstock.sinks.postgres.alter import (
     create_from_shape,
@@ -450,7 +451,9 @@ def test_table_is_made_and_dropped_in_the_callers_transaction(source: Database, 
     shape = shape_of(source)
 
     with target.connect(autocommit=False) as connection:
-        notes = create_from_shape(connection.cursor(), shape, T, wanted=None, with_indexes=True)
+        notes = create_from_shape(
+            connection.cursor(), description_of(shape), structure_of(shape), T, with_indexes=True
+        )
         connection.commit()
     made = plain(shape_of(target))
     with target.connect(autocommit=False) as connection:

@@ -503,8 +503,8 @@ def test_error_that_nobody_expects_stops_its_table_alone(
 @pytest.mark.parametrize(
     ("side", "setting"),
     [
-        ("target", "statement_timeout"),
         ("source", "transaction_timeout"),
+        pytest.param("target", "statement_timeout", marks=pytest.mark.long),
         pytest.param("target", "idle_in_transaction_session_timeout", marks=pytest.mark.long),
         pytest.param("target", "transaction_timeout", marks=pytest.mark.long),
         pytest.param("source", "statement_timeout", marks=pytest.mark.long),

@@ -155,8 +155,9 @@ def kill_and_finish(
 
 @pytest.mark.parametrize(
     "point",
-    ["copy.inside_range", pytest.param("catch_up.before_commit", marks=pytest.mark.long)],
+    ["copy.inside_range", "catch_up.before_commit"],
 )
+@pytest.mark.long
 def test_kill_in_the_middle_of_a_copy_loses_and_doubles_nothing(
     point: str,
     bank: Bank,

@@ -375,7 +375,7 @@ def test_prepared_transaction_after_the_snapshot_arrives_when_it_is_committed(
     assert_equal(source, target, "t")
 
 
-@pytest.mark.parametrize("then", ["nothing", "insert"])
+@pytest.mark.parametrize("then", [pytest.param("nothing", marks=pytest.mark.long), "insert"])
 def test_truncate_during_the_copy_leaves_only_what_came_after_it(
     source: Database, target: Database, make_pipeline: Make, small_ranges: Small, then: str
 ) -> None:

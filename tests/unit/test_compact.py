@@ -10,14 +10,14 @@ from hypothesis import given, settings
 
 from fix_changes import dice, examples, of_seed, plain_rows
 from penstock import testing
-from penstock.changes.compact import MOVE, REPLACE, compact
+from penstock.changes.compact import GONE, MOVE, REPLACE, compact
 from penstock.changes.decode import Transaction
 from penstock.changes.pgoutput import DELETE, INSERT, UPDATE
 from penstock.errors import DecodeError
 from penstock.testing import UNCHANGED, delete, insert, relation, table, update
 
 PART = Transaction(0x1000, 0, 7, 0, carries_xids=False)
-LETTERS = {INSERT: "I", UPDATE: "U", DELETE: "D", MOVE: "M", REPLACE: "R"}
+LETTERS = {INSERT: "I", UPDATE: "U", DELETE: "D", MOVE: "M", REPLACE: "R", GONE: "G"}
 
 
 def compacted(described, key, *rows):
@@ -118,12 +118,12 @@ def apply_steps(target, source, steps, *, lacks_rows=False):
         keys = [source.key_of(row) for _, row, _, _ in step]
         assert len(keys) == len(set(keys)), "every key occurs once in a step"
         letters = {letter for letter, *_ in step}
-        assert letters == {"M"} or (letters and letters <= {*"IUDR"})
+        assert letters == {"M"} or (letters and letters <= {*"IUDRG"})
         if letters == {"M"}:
             left = [(old, target.pop(old)) for _, _, old, _ in step if old in target]
             target.update({("left", *old): row for old, row in left})
             step = [(letter, row, ("left", *old), copies) for letter, row, old, copies in step]
-        for wanted in "DURIM":
+        for wanted in "GDURIM":
             for letter, row, old_key, copies in step:
                 assert copies == 1
                 if letter == wanted:
@@ -133,10 +133,10 @@ def apply_steps(target, source, steps, *, lacks_rows=False):
 def _apply(target, source, letter, row, old_key, lacks_rows):
     key = source.key_of(row)
     former = old_key if letter == "M" else key
-    assert letter in "DI" or former in target or lacks_rows
+    assert letter in "GI" or former in target or lacks_rows
     if letter in "UM" and former not in target:
         return
-    if letter == "D":
+    if letter in "GD":
         target.pop(key, None)  # a row that came and went is deleted all the same
     elif letter in "IR":
         assert letter == "R" or key not in target
@@ -299,10 +299,10 @@ def test_delete_tells_nothing_about_the_values_of_a_row_that_follows():
     assert steps == [[("U", (b"1", b"a", UNCHANGED))]]
 
 
-def test_row_inserted_and_deleted_is_deleted_for_the_destination_may_hold_an_older_one():
+def test_row_inserted_and_deleted_is_gone_for_the_destination_may_hold_an_older_one():
     steps = net(insert(ORDERS, ["1", "a", "b"]), delete(ORDERS, key=["1"]))
 
-    assert steps == [[("D", (b"1", None, None))]]
+    assert steps == [[("G", (b"1", None, None))]]
 
 
 def test_row_that_goes_and_comes_again_is_another_row_and_no_update():
@@ -343,7 +343,7 @@ def test_keys_that_swap_over_a_temporary_one_are_two_rows_replaced():
     )
 
     assert [sorted(step) for step in steps] == [
-        [("D", (b"9", None, None)), ("R", (b"1", b"two", b"y")), ("R", (b"2", b"one", b"x"))]
+        [("G", (b"9", None, None)), ("R", (b"1", b"two", b"y")), ("R", (b"2", b"one", b"x"))]
     ]
 
 

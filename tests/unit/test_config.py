@@ -92,10 +92,10 @@ def test_columns_of_prefers_the_entry_that_names_the_table_outright(pipeline_of)
         "warehouse"
     ]
 
-    assert sink.columns_of(TableName("public", "orders")) == ("id", "total")
-    assert sink.columns_of(TableName("public", "users")) == ("id",)
-    assert sink.columns_of(TableName("sales", "all")) is None
-    assert sink.columns_of(TableName("sales", "orders")) is None
+    assert list(sink.rule_of(TableName("public", "orders")).columns) == ["id", "total"]
+    assert list(sink.rule_of(TableName("public", "users")).columns) == ["id"]
+    assert sink.rule_of(TableName("sales", "all")).columns is None
+    assert sink.rule_of(TableName("sales", "orders")).columns is None
 
 
 @pytest.mark.parametrize(
@@ -268,3 +268,53 @@ def test_faults_of_the_command_line_name_the_option(source, target, tables, wher
 
     assert caught.value.where == where
     assert CANARY not in str(caught.value)
+
+
+def test_each_source_of_several_has_a_place_of_its_own(pipeline_of, tmp_path):
+    text = (
+        "name: shop\n"
+        "state: s\n"
+        "sources:\n"
+        "  eu: {url: 'postgresql://db1/shop', tables: [orders]}\n"
+        "  us: {url: 'postgresql://db2/shop', tables: [orders]}\n"
+        "sinks: {lines: {kind: file, path: out}, screen: {kind: stdout}}\n"
+    )
+
+    whole = pipeline_of(text)
+    eu, us = whole.each()
+
+    assert (eu.source_id, us.source_id) == ("eu", "us")
+    assert [str(view.source.url) for view in (eu, us)] == ["db1:5432/shop", "db2:5432/shop"]
+    assert (eu.state, us.state) == (tmp_path / "s" / "eu", tmp_path / "s" / "us")
+    assert eu.top == us.top == whole.state == tmp_path / "s"
+    assert eu.sinks["lines"].path == tmp_path / "out" / "eu"
+    assert not whole.is_alone
+    assert not eu.is_alone
+    assert pipeline_from_document(whole.document, "again").each() == whole.each()
+
+
+def test_sole_source_is_its_own_view(pipeline_of):
+    pipeline = pipeline_of(SMALL)
+
+    assert pipeline.is_alone
+    assert pipeline.each() == [pipeline]
+    assert pipeline.top == pipeline.state
+
+
+def test_sole_entry_of_sources_has_the_layout_of_several(pipeline_of, tmp_path):
+    text = SMALL.replace("source: {", "sources: {eu: {").replace("[orders]}", "[orders]}}")
+
+    [view] = pipeline_of(f"state: s\n{text}").each()
+
+    assert view.is_alone
+    assert view.state == tmp_path / "s" / "eu"
+
+
+def test_many_sources_are_looked_at_less_often_each(pipeline_of):
+    sources = {f"s{n}": {"url": f"postgresql://db{n}/x", "tables": ["t"]} for n in range(50)}
+    document = {"name": "many", "sources": sources, "sinks": {"screen": {"kind": "stdout"}}}
+
+    many = pipeline_from_document(document, "test")
+
+    assert many.each()[0].paced(2.0) == 20.0
+    assert pipeline_of(SMALL).paced(2.0) == 2.0

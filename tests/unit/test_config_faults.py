@@ -79,11 +79,6 @@ def test_unknown_key_is_named_with_line_and_nearest_key(fault_of, found, written
         ("kind: files", "kind: kafka", 11, "log.kind"),
         ("kind: files", "kind: nats", 11, "log.kind"),
         ("modifiers: []", "modifiers: [{inject: {}}]", 12, "modifiers"),
-        ("modifiers: []", "sources: {eu: {}}", 12, "sources"),
-        ("_column: null", "_column: sid", 20, "sinks.warehouse.source_id_column"),
-        ("kind: clone", "kind: append", 23, "sinks.warehouse.tables.public.orders.kind"),
-        ("kind: clone", "kind: history", 23, "sinks.warehouse.tables.public.orders.kind"),
-        ("kind: clone", "target: dw.o", 23, "sinks.warehouse.tables.public.orders.target"),
         *(
             ("kind: stdout", f"kind: {kind}", 25, "sinks.screen.kind")
             for kind in ("kafka", "nats", "search", "webhook", "delta", "iceberg", "parquet")
@@ -303,3 +298,45 @@ def test_file_without_permission_is_named(tmp_path):
 
     with pytest.raises(PipelineFileError, match="Permission denied"):
         read_pipeline(path)
+
+
+SOURCES = """\
+name: shop
+sources:
+  eu: {url: "postgresql://u:p@db1/shop", tables: [orders]}
+  us:
+    url: postgresql://u:p@db2/shop
+    tables: [orders]
+sinks: {screen: {kind: stdout}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("found", "written", "line", "what"),
+    [
+        (
+            "sources:",
+            "source: {url: 'postgresql://db3/x', tables: [t]}\nsources:",
+            3,
+            "one of the two",
+        ),
+        (SOURCES[SOURCES.index("sources:") : SOURCES.index("sinks")], "", 1, "source is missing"),
+        (
+            SOURCES[SOURCES.index("\n  eu") : SOURCES.index("sinks") - 1],
+            " {}",
+            2,
+            "at least one source",
+        ),
+        ("  us:", "  U.S:", 4, "a name of 1 to 40 of a-z"),
+        ("  us:", "  eu:", 4, "eu"),
+        ("@db2/", "@db1/", 5, "sources.us.url: the same as that of eu"),
+        ("    tables: [orders]", "    tabels: [orders]", 6, "sources.us.tabels is not a known key"),
+        ("    tables:", "    acknowledge: no\n    tables:", 6, "sources.us.acknowledge"),
+    ],
+)
+def test_fault_in_sources_is_told_with_its_line(fault_of, found, written, line, what):
+    assert found in SOURCES
+    error = fault_of(SOURCES.replace(found, written, 1))
+
+    assert error.where == f"shop.yml:{line}"
+    assert what in error.what

@@ -7,6 +7,8 @@ a step every key occurs once, so a step is one DELETE, one UPDATE and one INSERT
   the old row where the UPDATE sent that; else it stays unknown, and the destination keeps its own.
 - A row that goes and comes again is a REPLACE: another row at the same key, wholly told. An UPDATE would
   say that the destination has the old one, and what it does when it has not is no concern of a new row.
+- A row that comes and goes is GONE: taken away if the destination has one of that key, which the INSERT
+  would have replaced, and not missed if it has not.
 - A key change is a DELETE of the old key and an INSERT of the new one. Where the new row is not wholly
   known it is a MOVE, in a step of its own, since the missing values live in the row at the old key.
 - Without a key, a row is known by its whole content, and what counts is how many more or fewer of
@@ -28,20 +30,24 @@ from penstock.changes.pgoutput import DELETE, INSERT, UPDATE
 from penstock.errors import DecodeError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from penstock.changes.decode import TableChanges
 
 MOVE = b"M"[0]
 REPLACE = b"R"[0]
+GONE = b"G"[0]
+# The two halves of a key change.
+LEAVES = b"C"[0]
+COMES = b"N"[0]
 
 
 @dataclass(frozen=True)
 class Step:
     """Rows to be applied as one set. Every key occurs once; among MOVEs, once as old and as new.
 
-    `operation` holds INSERT, UPDATE, DELETE, REPLACE or MOVE. Cells of a DELETE hold the key (or the whole
-    row, where there is no key); `old_key` is filled for MOVE only. `copies` is how many equal rows a
+    `operation` holds INSERT, UPDATE, DELETE, REPLACE, GONE or MOVE. Cells of a DELETE hold the key (or the
+    whole row, where there is no key); `old_key` is filled for MOVE only. `copies` is how many equal rows a
     keyless DELETE takes away. `unchanged_group` points into `unchanged_columns`: which columns of
     an UPDATE are not known and must keep their value; group 0 is none.
     """
@@ -71,29 +77,41 @@ def compact(changes: TableChanges, key: Sequence[int]) -> list[Step]:
     Raises:
         DecodeError: an UPDATE or DELETE does not tell which row it means.
     """
-    after = _fill_from_before(changes)
+    after = fill_from_before(changes)
     if not key:
         return _compact_keyless(changes, after)
     is_insert = changes.operation == INSERT
     if bool(is_insert.all()):
         return _compact_span(changes, after, key, np.arange(len(changes)), None)
 
-    moves = _key_changes(changes, after, key)
-    unknown = np.zeros(len(changes), bool)
-    for cells in after:
-        unknown |= cells.is_unchanged
-    partial_moves = np.flatnonzero(moves & unknown)
+    moves = key_changes(changes, after, key)
     steps: list[Step] = []
-    begin = 0
-    for run in _runs(partial_moves, changes, after, key):
-        steps += _compact_span(changes, after, key, np.arange(begin, run[0]), moves)
-        steps.append(_move_step(changes, after, key, np.array(run)))
-        begin = run[-1] + 1
-    steps += _compact_span(changes, after, key, np.arange(begin, len(changes)), moves)
+    for span, is_move in spans(changes, after, key, moves):
+        if is_move:
+            steps.append(_move_step(changes, after, key, span))
+        else:
+            steps += _compact_span(changes, after, key, span, moves)
     return steps
 
 
-def _fill_from_before(changes: TableChanges) -> tuple[Cells, ...]:
+def spans(
+    changes: TableChanges, after: Sequence[Cells], key: Sequence[int], moves: Mask
+) -> Iterator[tuple[Index, bool]]:
+    """Changes in runs, and whether a run is of key changes whose new rows are not wholly known."""
+    unknown = np.zeros(len(changes), bool)
+    for cells in after:
+        unknown |= cells.is_unchanged
+    begin = 0
+    for run in _move_runs(np.flatnonzero(moves & unknown), changes, after, key):
+        if run[0] > begin:
+            yield np.arange(begin, run[0]), False
+        yield np.array(run), True
+        begin = run[-1] + 1
+    if begin < len(changes):
+        yield np.arange(begin, len(changes)), False
+
+
+def fill_from_before(changes: TableChanges) -> tuple[Cells, ...]:
     """The new rows, with unchanged values taken from the old row where the UPDATE sent it."""
     if not bool((changes.before[0].kind != ABSENT).any() if changes.before else False):
         return changes.after
@@ -106,7 +124,7 @@ def _fill_from_before(changes: TableChanges) -> tuple[Cells, ...]:
     return tuple(filled)
 
 
-def _key_changes(changes: TableChanges, after: Sequence[Cells], key: Sequence[int]) -> Mask:
+def key_changes(changes: TableChanges, after: Sequence[Cells], key: Sequence[int]) -> Mask:
     """Which rows are an UPDATE that gives the row another key."""
     changed = np.zeros(len(changes), bool)
     with_before = np.flatnonzero(
@@ -120,7 +138,7 @@ def _key_changes(changes: TableChanges, after: Sequence[Cells], key: Sequence[in
     return changed
 
 
-def _runs(
+def _move_runs(
     partial_moves: Index, changes: TableChanges, after: Sequence[Cells], key: Sequence[int]
 ) -> list[list[int]]:
     """Neighbouring moves that can happen at the same moment, so that one step can hold them.
@@ -150,7 +168,7 @@ def _move_step(
     changes: TableChanges, after: Sequence[Cells], key: Sequence[int], rows: Index
 ) -> Step:
     columns = tuple(cells.take(rows) for cells in after)
-    group, named = _unchanged_groups(columns, len(rows))
+    group, named = unchanged_groups(columns, len(rows))
     return Step(
         operation=np.full(len(rows), MOVE, np.uint8),
         columns=columns,
@@ -161,6 +179,29 @@ def _move_step(
     )
 
 
+def in_order(
+    changes: TableChanges, after: Sequence[Cells], span: Index, moves: Mask | None
+) -> tuple[npt.NDArray[np.uint8], list[Cells], Index]:
+    """Rows as they came, a key change as two: the old key LEAVES before the new one COMES.
+
+    The last of the three tells which change each is of.
+    """
+    operation = changes.operation[span]
+    if moves is None or bool((operation == INSERT).all()):
+        return operation, [cells.take(span) for cells in after], span
+    old_keys_of = span[moves[span]]
+    rows = np.concatenate((span, old_keys_of))
+    is_old = np.concatenate((operation == DELETE, np.ones(len(old_keys_of), bool)))
+    images = [
+        changes.before[column].take(rows).where(is_old, after[column].take(rows))
+        for column in range(len(after))
+    ]
+    became = np.where(moves[span], COMES, operation).astype(np.uint8)
+    operation = np.concatenate((became, np.full(len(old_keys_of), LEAVES, np.uint8)))
+    order = np.lexsort((~is_old, rows))
+    return operation[order], [cells.take(order) for cells in images], rows[order]
+
+
 def _compact_span(
     changes: TableChanges,
     after: Sequence[Cells],
@@ -168,25 +209,10 @@ def _compact_span(
     span: Index,
     moves: Mask | None,
 ) -> list[Step]:
-    if len(span) == 0:
-        return []
-    operation = changes.operation[span]
-    if moves is None or bool((operation == INSERT).all()):
-        images = [cells.take(span) for cells in after]
-    else:
-        old_keys_of = span[moves[span]]
-        rows = np.concatenate((span, old_keys_of))
-        is_old = np.concatenate((operation == DELETE, np.ones(len(old_keys_of), bool)))
-        images = [
-            changes.before[column].take(rows).where(is_old, after[column].take(rows))
-            for column in range(len(after))
-        ]
-        became = np.where(moves[span], INSERT, operation).astype(np.uint8)
-        operation = np.concatenate((became, np.full(len(old_keys_of), DELETE, np.uint8)))
-        # The old key goes before the new one comes.
-        order = np.lexsort((~is_old, rows))
-        operation = operation[order]
-        images = [cells.take(order) for cells in images]
+    operation, images, _ = in_order(changes, after, span, moves)
+    if moves is not None:
+        operation = np.where(operation == LEAVES, DELETE, operation)
+        operation = np.where(operation == COMES, INSERT, operation).astype(np.uint8)
     step = _net(changes.data, operation, images, key)
     return [step] if len(step) else []
 
@@ -199,7 +225,7 @@ def _net(
         if not bool(images[column].is_value.all()):
             raise DecodeError("a change does not tell the key of its row")
     count = len(operation)
-    identity = _identify(data, [images[column] for column in key], count)
+    identity = row_numbers(data, [images[column] for column in key], count)
     order = np.argsort(identity, kind="stable")
     grouped = identity[order]
     is_first = np.empty(count, bool)
@@ -210,55 +236,52 @@ def _net(
 
     firsts = np.flatnonzero(is_first)
     lasts = np.append(firsts[1:], count) - 1
-    images = [_newest_known(cells, order, operation, firsts, lasts) for cells in images]
+    is_end = operation[order] == DELETE
+    images = [newest_known(cells, order, is_end, firsts, lasts) for cells in images]
     first_operation = operation[order[firsts]]
     last_operation = operation[order[lasts]]
-    # A row that came and went within the slice is deleted all the same: the destination may hold
-    # one of that key from before, which the INSERT would have replaced.
     net = np.where(
-        last_operation == DELETE, DELETE, np.where(first_operation == INSERT, INSERT, UPDATE)
+        last_operation == DELETE,
+        np.where(first_operation == INSERT, GONE, DELETE),
+        np.where(first_operation == INSERT, INSERT, UPDATE),
     ).astype(np.uint8)
-    net[(net == UPDATE) & _is_another_row(operation, order, firsts, lasts)] = REPLACE
+    is_begin = operation[order] == INSERT
+    net[(net == UPDATE) & is_another_row(is_end, is_begin, firsts, lasts)] = REPLACE
     # Back into the order of arrival, so that places in the slice ascend again.
     arrival = np.argsort(order[lasts], kind="stable")
     return _step(net[arrival], [cells.take(arrival) for cells in images])
 
 
-def _is_another_row(
-    operation: npt.NDArray[np.uint8], order: Index, firsts: Index, lasts: Index
-) -> Mask:
-    """Which keys have, in the end, a row that was inserted after the former one was deleted."""
-    if not bool((operation == DELETE).any()):
+def is_another_row(is_end: Mask, is_begin: Mask, firsts: Index, lasts: Index) -> Mask:
+    """Which spans of rows have, in the end, a row that began after the former one had ended."""
+    if not bool(is_end.any()):
         return np.zeros(len(firsts), bool)
-    place = np.arange(len(order))
-    gone = np.maximum.accumulate(np.where(operation[order] == DELETE, place, -1))[lasts]
-    come = np.maximum.accumulate(np.where(operation[order] == INSERT, place, -1))[lasts]
+    place = np.arange(len(is_end))
+    gone = np.maximum.accumulate(np.where(is_end, place, -1))[lasts]
+    come = np.maximum.accumulate(np.where(is_begin, place, -1))[lasts]
     another: Mask = (gone >= firsts) & (come > gone)
     return another
 
 
-def _newest_known(
-    cells: Cells, order: Index, operation: npt.NDArray[np.uint8], firsts: Index, lasts: Index
-) -> Cells:
-    """The last cell of each key, or where that is unchanged the newest before it that is known.
+def newest_known(cells: Cells, order: Index, is_end: Mask, firsts: Index, lasts: Index) -> Cells:
+    """The last cell of each span, or where that is unchanged the newest before it that is known.
 
-    Never from before a DELETE: the row that comes after one is another row.
+    `order` sorts the rows by their key, and `firsts` is where that of each span begins. Never from before
+    the end of a row (`is_end`, in that order): what comes after is another row.
     """
     final = order[lasts]
     if not bool(cells.is_unchanged[final].any()):
         return cells.take(final)
-    count = len(order)
-    place = np.arange(count)
-    known = np.where(~cells.is_unchanged[order], place, -1)
-    newest = np.maximum.accumulate(known)
-    barrier = np.maximum.accumulate(np.where(operation[order] == DELETE, place, -1))
+    place = np.arange(len(order))
+    newest = np.maximum.accumulate(np.where(~cells.is_unchanged[order], place, -1))
+    barrier = np.maximum.accumulate(np.where(is_end, place, -1))
     found = newest[lasts]
     usable = (found >= firsts) & (found > barrier[lasts])
     return cells.take(order[np.where(usable, found, lasts)])
 
 
 def _step(operation: npt.NDArray[np.uint8], images: Sequence[Cells]) -> Step:
-    group, named = _unchanged_groups(images, len(operation))
+    group, named = unchanged_groups(images, len(operation))
     if bool((((operation == INSERT) | (operation == REPLACE)) & (group != 0)).any()):
         raise DecodeError("an INSERT does not tell all values of its row")
     return Step(
@@ -271,7 +294,7 @@ def _step(operation: npt.NDArray[np.uint8], images: Sequence[Cells]) -> Step:
     )
 
 
-def _unchanged_groups(
+def unchanged_groups(
     images: Sequence[Cells], count: int
 ) -> tuple[Index, tuple[tuple[int, ...], ...]]:
     """Which rows leave which columns alone, as small numbers; 0 is none."""
@@ -287,7 +310,7 @@ def _unchanged_groups(
     return group.reshape(-1), tuple(named)
 
 
-def _identify(data: pa.Buffer, columns: Sequence[Cells], count: int) -> Index:
+def row_numbers(data: pa.Buffer, columns: Sequence[Cells], count: int) -> Index:
     """A number per row, equal where all the columns are equal."""
     identity: Index | None = None
     for cells in columns:
@@ -315,7 +338,7 @@ def _compact_keyless(changes: TableChanges, after: Sequence[Cells]) -> list[Step
     ]
     if any(bool(cells.is_unchanged.any()) for cells in images):
         raise DecodeError(f"{changes.relation.table}: a change does not tell all of its row")
-    identity = _identify(changes.data, images, len(gone) + len(come))
+    identity = row_numbers(changes.data, images, len(gone) + len(come))
     sign = np.concatenate((np.full(len(gone), -1), np.full(len(come), 1)))
     _, first, number = np.unique(identity, return_index=True, return_inverse=True)
     balance = np.bincount(number.reshape(-1), weights=sign).astype(np.int64)

@@ -9,7 +9,7 @@ place is compared with the end of its message before it is read.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -84,6 +84,17 @@ class TableChanges:
 
     def __len__(self) -> int:
         return len(self.operation)
+
+    def take(self, rows: Index) -> TableChanges:
+        """Some of the changes."""
+        return replace(
+            self,
+            operation=self.operation[rows],
+            positions=self.positions.take(rows),
+            after=tuple(cells.take(rows) for cells in self.after),
+            before=tuple(cells.take(rows) for cells in self.before),
+            has_full_before=self.has_full_before[rows],
+        )
 
 
 @dataclass(frozen=True)

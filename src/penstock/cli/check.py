@@ -9,7 +9,8 @@ import typer
 
 from penstock.cli.options import AsJson, PipelinePath
 from penstock.config import PipelineFile, read_pipeline
-from penstock.errors import JavaMissing, PenstockError
+from penstock.errors import JavaMissing, PenstockError, SourceTwice
+from penstock.run.start import Databases
 from penstock.sinks.postgres.options import PostgresOptions
 from penstock.sinks.postgres.preflight import check_target
 from penstock.source.connect import connect_source
@@ -40,9 +41,11 @@ def check(path: PipelinePath, as_json: AsJson = False) -> None:
     else:
         for finding in sorted(findings, key=lambda each: each.severity, reverse=True):
             print(f"{finding.severity}: {finding.error}", file=sys.stderr)  # noqa: T201
-        tier = _tier(pipeline)
-        if tier is not None:
-            typer.echo(f"changes of tables: tracking by {tier}")
+        for view in pipeline.each():
+            tier = _tier(view)
+            place = "" if view.is_alone else f"source {view.source_id}: "
+            if tier is not None:
+                typer.echo(f"{place}changes of tables: tracking by {tier}")
         typer.echo(_verdict(pipeline, len(errors), len(findings) - len(errors)))
     if errors:
         raise typer.Exit(1)
@@ -50,13 +53,28 @@ def check(path: PipelinePath, as_json: AsJson = False) -> None:
 
 def find(pipeline: PipelineFile) -> list[Finding]:
     """Every finding about source, sinks and this machine."""
-    source = pipeline.source
-    findings = preflight(source.url, source.tables, pipeline.name, source.schema_options.tracking)
+    findings: list[Finding] = []
+    databases = Databases(pipeline.sources)
+    for view in pipeline.each():
+        source = view.source
+        findings += preflight(source.url, source.tables, view.name, source.schema_options.tracking)
+        findings += [Finding(fault) for fault in _same_database(view, databases)]
     for options in pipeline.sinks.values():
         if isinstance(options, PostgresOptions):
             findings += [Finding(fault) for fault in check_target(options.url)]
     findings += [Finding(fault) for fault in _machine_faults()]
     return findings
+
+
+def _same_database(view: PipelineFile, databases: Databases) -> list[PenstockError]:
+    try:
+        with connect_source(view.source.url, "penstock check") as connection:
+            databases.claim(view.source_id, connection, view.source.url)
+    except SourceTwice as error:
+        return [error]
+    except PenstockError:
+        databases.tell(view.source_id)  # it is among the findings already
+    return []
 
 
 def _tier(pipeline: PipelineFile) -> str | None:

@@ -43,12 +43,14 @@ def _print_sql(path: PipelinePath) -> None:
     from penstock.source.subscription import print_sql
 
     pipeline = read_pipeline(path)
-    with connect_source(pipeline.source.url, "penstock init") as connection:
-        tracking = pipeline.source.schema_options.tracking
-        statements = print_sql(connection, pipeline.name, pipeline.source.tables, tracking)
-    typer.echo(f"-- on the source, {pipeline.source.url}")
-    for statement in statements:
-        typer.echo(f"{statement.strip().rstrip(';')};")
+    for view in pipeline.each():
+        with connect_source(view.source.url, "penstock init") as connection:
+            tracking = view.source.schema_options.tracking
+            statements = print_sql(connection, view.name, view.source.tables, tracking)
+        called = "the source" if view.is_alone else f"source {view.source_id}"
+        typer.echo(f"-- on {called}, {view.source.url}")
+        for statement in statements:
+            typer.echo(f"{statement.strip().rstrip(';')};")
     for name, options in pipeline.sinks.items():
         if isinstance(options, PostgresOptions):
             typer.echo(f"-- on sink {name}, {options.url}")

@@ -47,6 +47,15 @@ UntilCaughtUp = Annotated[
         help="End once every sink has what the source had committed at the start.",
     ),
 ]
+SourceId = Annotated[
+    str | None,
+    typer.Option(
+        "--source",
+        metavar="ID",
+        envvar="PENSTOCK_SOURCE_ID",
+        help="One of several sources; default: all, or all that have such a table.",
+    ),
+]
 AsJson = Annotated[
     bool, typer.Option("--json", envvar="PENSTOCK_JSON", help="Print JSON on stdout.")
 ]

@@ -101,7 +101,7 @@ def capture(
     from penstock.run.signals import stop_on_signals
 
     with stop_on_signals() as stop:
-        run_capture(pipeline, stop)
+        run_capture(pipeline, stop, log_format=log_format, log_level=log_level)
 
 
 def deliver(

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from penstock.cli.options import AsJson, PipelinePath
+from penstock.cli.options import AsJson, PipelinePath, SourceId
 from penstock.config import read_pipeline
 from penstock.errors import BadValue
 from penstock.schema.difference import as_json as difference_as_json
@@ -37,9 +37,11 @@ def schema(
         str | None,
         typer.Option("--schema", envvar="PENSTOCK_SCHEMA", help="Which schema; public if several."),
     ] = None,
+    source_id: SourceId = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the versions of the source's schemas, what one holds, or how two differ."""
+    from penstock.run.requests import choose_sources
     from penstock.run.versions import compare_versions, list_versions, show_version
 
     given = versions or []
@@ -50,7 +52,14 @@ def schema(
             f"penstock schema {action.value}",
             "penstock schema PIPELINE.yml log shows which there are",
         )
-    pipeline = read_pipeline(path)
+    views = choose_sources(read_pipeline(path), source_id)
+    if len(views) > 1:
+        raise BadValue(
+            f"{len(views)} sources, wanted one",
+            "penstock schema",
+            f"say --source, one of {', '.join(view.source_id for view in views)}",
+        )
+    [pipeline] = views
     if action is Action.LOG:
         found = list_versions(pipeline, name)
         if as_json:

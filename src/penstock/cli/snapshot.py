@@ -13,6 +13,7 @@ from penstock.cli.options import (
     LogLevel,
     LogLevelOption,
     PipelinePath,
+    SourceId,
 )
 from penstock.cli.progress import CopyProgress
 from penstock.config import read_pipeline
@@ -29,6 +30,7 @@ def snapshot(
             help="Table to copy again, may be repeated; default: all that were never copied.",
         ),
     ] = None,
+    source_id: SourceId = None,
     worker: Annotated[
         bool,
         typer.Option(
@@ -61,6 +63,7 @@ def snapshot(
             pipeline,
             table or [],
             stop,
+            source_id=source_id,
             log_format=log_format,
             log_level=log_level,
             on_copying=progress,

@@ -109,9 +109,14 @@ def _render_sink(name: str, sink: SinkStatus) -> Table:
     grid = _grid()
     lag = "?" if sink.lag_bytes is None else _size(sink.lag_bytes)
     seconds = "?" if sink.lag_seconds is None else f"{sink.lag_seconds:.1f} s"
-    grid.add_row(f"sink {name}", f"delivered {sink.delivered_lsn or 'nothing yet'}")
+    told = f"delivered {sink.delivered_lsn or 'nothing yet'}"
+    grid.add_row(f"sink {name}", told if len(sink.sources) == 1 else f"{len(sink.sources)} sources")
     grid.add_row("  lag", f"{lag}, {seconds}")
     grid.add_row("  changes", f"{sink.changes_delivered:,}")
+    for source_id, flow in sink.sources.items() if len(sink.sources) > 1 else ():
+        seconds = "?" if flow.lag_seconds is None else f"{flow.lag_seconds:.1f} s"
+        position = flow.delivered_lsn or "nothing yet"
+        grid.add_row(f"  from {source_id}", f"delivered {position}, lag {seconds}")
     if sink.error:
         grid.add_row("  error", Text(sink.error, style="red"))
     return grid
@@ -127,9 +132,14 @@ def render_tables(sink: SinkStatus) -> Table:
     for name, entry in sink.tables.items():
         colour = _COLOURS.get(entry.state, "white")
         state = f"{entry.state}, {entry.request} asked for" if entry.request else entry.state
-        told = entry.error or entry.notes or ""
+        told = "\n".join(filter(None, (entry.error or entry.notes, _conflicts(entry))))
         table.add_row(f"  {name}", Text(state, style=colour), _copied(entry), Text(told))
     return table
+
+
+def _conflicts(entry: TableStatus) -> str:
+    """Rows that were there already, or were not there."""
+    return ", ".join(f"{kind} {count:,}" for kind, count in entry.conflicts.items() if count)
 
 
 def _copied(entry: TableStatus) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from functools import partial
 from typing import Any
 
 import psycopg
@@ -14,11 +13,13 @@ from psycopg import sql
 from penstock.cli.options import AsJson, PipelinePath
 from penstock.config import PipelineFile, read_pipeline
 from penstock.errors import SourcePrivilegeMissing
+from penstock.pipeline import landings_of
 from penstock.sinks.postgres import sequences
 from penstock.sinks.postgres.connect import classify_target_error, connect_target
+from penstock.sinks.postgres.landed import landed_structure
+from penstock.sinks.postgres.landing import Landings
 from penstock.sinks.postgres.options import PostgresOptions
 from penstock.sinks.postgres.sequences import SequencePosition
-from penstock.sinks.postgres.target import target_name
 from penstock.source.choice import read_choice
 from penstock.source.connect import connect_source
 from penstock.source.structure import TableStructure, read_structure
@@ -27,12 +28,14 @@ from penstock.source.structure import TableStructure, read_structure
 def sync_sequences(path: PipelinePath, as_json: AsJson = False) -> None:
     """Let the sequences of Postgres targets go on where the source's stand, to cut over."""
     pipeline = read_pipeline(path)
-    structures = _read_source(pipeline)
+    views = pipeline.each()
+    structures = [_read_source(view) for view in views]
     found = [
         (name, position)
         for name, options in pipeline.sinks.items()
         if isinstance(options, PostgresOptions)
-        for position in _sync(options, structures)
+        for view, each in zip(views, structures, strict=True)
+        for position in _sync(landings_of(view, options), each)
     ]
     if as_json:
         typer.echo(json.dumps([_as_dict(sink, position) for sink, position in found]))
@@ -41,7 +44,8 @@ def sync_sequences(path: PipelinePath, as_json: AsJson = False) -> None:
         typer.echo(
             f"{sink}: {position.sequence} of {position.table} stands at {position.value}{already}"
         )
-    _require_all_seen(pipeline, structures)
+    for view, each in zip(views, structures, strict=True):
+        _require_all_seen(view, each)
     if not found:
         print(f"{pipeline.name}: no sequence to set", file=sys.stderr)  # noqa: T201
 
@@ -53,10 +57,12 @@ def _read_source(pipeline: PipelineFile) -> list[TableStructure]:
         return list(read_structure(connection, tables).values())
 
 
-def _sync(options: PostgresOptions, structures: list[TableStructure]) -> list[SequencePosition]:
+def _sync(landings: Landings, structures: list[TableStructure]) -> list[SequencePosition]:
+    options = landings.options
+    landed = [landed_structure(each, landings.of(each.name), landings.of) for each in structures]
     with connect_target(options.url, "penstock sync-sequences") as connection:
         try:
-            return sequences.sync_sequences(connection, structures, partial(target_name, options))
+            return sequences.sync_sequences(connection, landed, landings.target)
         except psycopg.Error as error:
             raise classify_target_error(error, options.url) from None
 

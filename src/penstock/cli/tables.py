@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from penstock.cli.options import AsJson, PipelinePath
+from penstock.cli.options import AsJson, PipelinePath, SourceId
 from penstock.cli.status import render_tables
 from penstock.config import read_pipeline
 from penstock.errors import BadValue
@@ -39,12 +39,22 @@ def tables(
     names: Annotated[
         list[str] | None, typer.Argument(metavar="[NAME]…", help="schema.table; t is public.t")
     ] = None,
+    source_id: SourceId = None,
     as_json: AsJson = False,
 ) -> None:
     """List the pipeline's tables, add or remove some, or have them copied again."""
+    from penstock.run.requests import (
+        add_tables,
+        at_each_source,
+        choose_sources,
+        remove_tables,
+        resync_tables,
+    )
+
     pipeline = read_pipeline(path)
+    views = choose_sources(pipeline, source_id)
     if action is Action.LIST:
-        found = read_status(pipeline)
+        found = read_status(pipeline if source_id is None else views[0])
         if as_json:
             told = {
                 name: {table: asdict(entry) for table, entry in sink.tables.items()}
@@ -61,12 +71,11 @@ def tables(
             "penstock tables",
             f"penstock tables {path} {action.value} schema.table",
         )
-    from penstock.run.requests import add_tables, remove_tables, resync_tables
-
     carry_out = {
         Action.ADD: add_tables,
         Action.REMOVE: remove_tables,
         Action.RESYNC: resync_tables,
     }[action]
-    for table in carry_out(pipeline, names):
-        typer.echo(f"{table}: {_DONE[action]}")
+    for view, table in at_each_source(views, names, carry_out):
+        place = "" if view.is_alone else f"{view.source_id}/"
+        typer.echo(f"{place}{table}: {_DONE[action]}")

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import typer
 
-from penstock.cli.options import PipelinePath
+from penstock.cli.options import PipelinePath, SourceId
 from penstock.config import read_pipeline
 
 
-def teardown(path: PipelinePath) -> None:
+def teardown(path: PipelinePath, source_id: SourceId = None) -> None:
     """Remove slot, publication and penstock's own tables on both sides. Your tables stay."""
     pipeline = read_pipeline(path)
+    from penstock.run.requests import choose_sources
     from penstock.run.teardown import tear_down
 
-    removed = tear_down(pipeline)
+    removed = tear_down(pipeline, choose_sources(pipeline, source_id))
     for line in removed:
         typer.echo(f"removed {line}")
     if not removed:

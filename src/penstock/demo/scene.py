@@ -10,8 +10,9 @@ from penstock.demo.shop import MIGRATION, TABLES, row_counts
 from penstock.demo.view import Picture
 from penstock.errors import RunError, recognise
 from penstock.lsn import Lsn
+from penstock.run.sources import mark_now
 from penstock.run.status import read_status
-from penstock.run.supervise import mark_now, run_pipeline
+from penstock.run.supervise import run_pipeline
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -146,3 +146,10 @@ class TrackingBroken(SourceError):
 
     code = "PEN-221"
     remedy = Remedy.OPERATOR
+
+
+class SourceTwice(SourceError):
+    """Two sources of a pipeline are the same database."""
+
+    code = "PEN-222"
+    remedy = Remedy.OPERATOR

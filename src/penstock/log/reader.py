@@ -64,6 +64,13 @@ class LogReader:
             size += sum(part.head.data_bytes for part in ready)
         return slices
 
+    def may_have_news(self) -> bool:
+        """Whether `read` could find something; far cheaper, to be asked again and again."""
+        if self._fd is None or self._is_finished:
+            return True
+        found = os.fstat(self._fd)
+        return found.st_size != self._offset or found.st_size >= SEGMENT_BYTES or not found.st_nlink
+
     def _whole(self, ref: SliceRef) -> list[SliceRef]:
         """The slices that became readable with this one."""
         head = ref.head

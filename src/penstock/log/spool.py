@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from penstock.disk import sync_directory, write_all
 from penstock.log.segment import SPOOL_SUFFIX
 from penstock.log.slice import SliceHead, encode_slice
-from penstock.log.writer import sync_directory, unwritable, write_all
+from penstock.log.writer import unwritable
 
 if TYPE_CHECKING:
     from pathlib import Path

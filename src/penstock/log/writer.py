@@ -8,6 +8,7 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from penstock.disk import sync_directory, write_all
 from penstock.errors import DiskFull, StateUnusable
 from penstock.failpoints import fault_point, is_next
 from penstock.log.segment import (
@@ -185,19 +186,3 @@ def unwritable(error: OSError, directory: Path) -> DiskFull | StateUnusable:
         str(directory),
         "make the directory writable for this user, or choose another `state:`",
     )
-
-
-def write_all(fd: int, data: bytes) -> None:
-    """Write every byte; os.write may stop short on large buffers."""
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
-
-
-def sync_directory(directory: Path) -> None:
-    """Make a new or renamed file's name durable."""
-    fd = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -41,6 +41,11 @@ _QUIET_SECONDS = 0.0003
 _LONGEST_WAIT_SECONDS = 0.05
 _STATUS_SECONDS = 1.0
 _WAIT_SECONDS = 0.25
+# How often an idle source reports all the same; and among many, how long it waits for a sign of stop.
+_QUIET_STATUS_SECONDS = 10.0
+_LONGEST_STOP_SECONDS = 1.0
+# An idle slot moves by a commit at every sink: with many sources, not more often than this in each.
+_PACED_BEAT_SECONDS = 3.0
 
 
 class Capture:
@@ -71,6 +76,12 @@ class Capture:
         self._log_is_full = False
         self._in_progress = InProgress.STREAMED
         self._history = state.history
+        self._wait_seconds = min(pipeline.paced(_WAIT_SECONDS), _LONGEST_STOP_SECONDS)
+        self._beat_seconds = max(
+            pipeline.source.heartbeat_seconds, pipeline.paced(_PACED_BEAT_SECONDS)
+        )
+        self._told: tuple[object, ...] = ()
+        self._tell_at = 0.0
 
     def run(self, watch: MembershipWatch) -> None:
         """Capture until stopped. Faults that time mends are waited out.
@@ -153,17 +164,17 @@ class Capture:
             return read_shape_now(connection, oid)
 
     def _pump(self, stream: SlotStream, assembler: Assembler, watch: MembershipWatch) -> None:
-        next_status = next_beat = time.monotonic()
+        next_status = next_beat = self._tell_at = time.monotonic()
         asked_at: int | None = None  # how many keepalives had come when we asked for one
         while not self._stop.is_set():
             watch.raise_if_failed()
             if not self._log_is_full:
                 self._receive(stream, assembler)
             else:
-                self._stop.wait(_WAIT_SECONDS)
+                self._stop.wait(self._wait_seconds)
             now = time.monotonic()
             if now >= next_beat:
-                next_beat = now + self._source.heartbeat_seconds
+                next_beat = now + self._beat_seconds
                 asked_at = stream.keepalive_count
                 stream.acknowledge(assembler.received_lsn, self._safe_lsn(), request_reply=True)
             is_answered = asked_at is not None and stream.keepalive_count > asked_at
@@ -174,11 +185,12 @@ class Capture:
                 self._advance_idle(stream, assembler)
             if now >= next_status or stream.reply_due:
                 next_status = now + _STATUS_SECONDS
-                self._tell(stream, assembler)
+                if self._has_news(now) or stream.reply_due:
+                    self._tell(stream, assembler)
         self._tell(stream, assembler)
 
     def _receive(self, stream: SlotStream, assembler: Assembler) -> None:
-        wait = _QUIET_SECONDS if assembler.has_whole else _WAIT_SECONDS
+        wait = _QUIET_SECONDS if assembler.has_whole else self._wait_seconds
         count = stream.receive(assembler, wait)
         self._received_lsn = assembler.received_lsn
         if assembler.has_whole and (
@@ -191,6 +203,15 @@ class Capture:
     def _advance_idle(self, stream: SlotStream, assembler: Assembler) -> None:
         if stream.server_end_lsn > self._writer.durable_lsn and not assembler.has_whole:
             assembler.mark(stream.server_end_lsn)
+
+    def _has_news(self, now: float) -> bool:
+        """Whether there is something to tell; an idle source costs no more than this look."""
+        sinks = [self._state.reported_at(f"sinks/{name}") for name in self._sinks]
+        found = (self._received_lsn, self._writer.durable_lsn, self._log_is_full, *sinks)
+        if found == self._told and not self._log_is_full and now < self._tell_at:
+            return False
+        self._told, self._tell_at = found, now + _QUIET_STATUS_SECONDS
+        return True
 
     def _tell(self, stream: SlotStream, assembler: Assembler) -> None:
         """Acknowledge what is safe, forget what every sink has, report."""

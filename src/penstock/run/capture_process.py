@@ -1,8 +1,10 @@
-"""Capture in a process of its own, as a child of `penstock run`.
+"""Capture in processes of its own, children of `penstock run`: a few for all sources, each of which
+has a thread in one of them.
 
-The pipeline comes as JSON on the first line of stdin: it holds passwords, which a command line or an
-environment would show to others. Then stdin stays open for as long as the parent lives; its end is
-the order to stop, also when the parent was killed. An error goes to the parent as JSON on stdout.
+The child's first line of stdin is the pipeline as JSON: it holds passwords, which a command line or an
+environment would show to others. Each further line is an order to follow one source. Then stdin stays
+open for as long as the parent lives; its end is the order to stop, also when the parent was killed. An
+error goes to the parent as a line of JSON on stdout that names the source; the others go on.
 """
 
 from __future__ import annotations
@@ -11,11 +13,13 @@ import contextlib
 import json
 import logging
 import os
+import queue
 import signal
 import subprocess
 import sys
 import threading
 import time
+import traceback
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -23,33 +27,62 @@ from penstock.config import pipeline_from_document
 from penstock.errors import PenstockError, RunError, error_classes
 from penstock.logging import set_up_logging
 from penstock.lsn import Lsn
-from penstock.pipeline import state_of
+from penstock.pipeline import state_of, top_of
 from penstock.run.capture import Capture
 from penstock.run.membership import MembershipWatch
 from penstock.run.retry import BackOff
-from penstock.run.start import start_up
+from penstock.run.sources import Sources
 from penstock.source.subscription import Subscription
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from penstock.config import PipelineFile
     from penstock.run.start import Started
 
 _log = logging.getLogger(__name__)
 
+_WATCH_SECONDS = 0.1
+_STOP_SECONDS = 8.0
 
-def run_capture(pipeline: PipelineFile, stop: threading.Event) -> None:
-    """Only the left half of the pipeline, in this process."""
-    started = start_up(pipeline, stop)
-    capture_here(pipeline, started.subscription, started.start_lsn, stop)
+
+def run_capture(
+    pipeline: PipelineFile,
+    stop: threading.Event,
+    *,
+    log_format: str = "text",
+    log_level: str = "info",
+) -> None:
+    """Only the left half of the pipeline: a sole source in this process, several in children."""
+    sources = Sources(pipeline)
+    sources.begin(stop)
+    # Else it is the source's own, which is locked by who captures it.
+    with top_of(pipeline).lock("capture") if pipeline.is_whole else contextlib.nullcontext():
+        if pipeline.is_alone:
+            for view, started in sources.take_started():
+                capture_here(view, started.subscription, started.start_lsn, stop)
+            return
+        captures = Captures(pipeline, log_format, log_level)
+        try:
+            while not stop.wait(_WATCH_SECONDS):
+                sources.look()
+                for view, started in sources.take_started():
+                    captures.follow(view, started)
+                for source_id, error in captures.errors():
+                    sources.fail(source_id, error)
+        finally:
+            captures.stop()
 
 
 def capture_here(
     pipeline: PipelineFile, subscription: Subscription, start_lsn: Lsn, stop: threading.Event
 ) -> None:
-    """Capture in this process until stopped."""
+    """Capture one source in this thread until stopped."""
     state = state_of(pipeline)
     with state.lock("capture"):
-        watch = MembershipWatch(pipeline.source, subscription, state, pipeline.sinks)
+        watch = MembershipWatch(
+            pipeline.source, subscription, state, pipeline.sinks, pace=pipeline.paced(1.0)
+        )
         watch.start()
         try:
             Capture(pipeline, state, subscription, start_lsn, stop).run(watch)
@@ -57,113 +90,212 @@ def capture_here(
             watch.stop()
 
 
-class CaptureProcess:
-    """The child, seen from the parent."""
+class Captures:
+    """The children, seen from the parent. Each source is one child's."""
 
-    def __init__(
-        self, pipeline: PipelineFile, started: Started, log_format: str, log_level: str
-    ) -> None:
-        order = {
+    def __init__(self, pipeline: PipelineFile, log_format: str, log_level: str) -> None:
+        head = {
             "document": pipeline.document,
+            "log_format": log_format,
+            "log_level": log_level,
+        }
+        count = min(pipeline.source_count, os.cpu_count() or 1)
+        processes = [
+            CaptureProcess(json.dumps(head), is_alone=pipeline.is_alone) for _ in range(count)
+        ]
+        self._by_source = {
+            source_id: processes[number % count]
+            for number, source_id in enumerate(pipeline.sources)
+        }
+        self._processes = processes
+
+    def follow(self, view: PipelineFile, started: Started) -> None:
+        """Have a source followed, from now on or again."""
+        order = {
+            "source": view.source_id,
             "subscription": {
                 **asdict(started.subscription),
                 "created_lsn": int(started.subscription.created_lsn),
             },
             "start_lsn": int(started.start_lsn),
-            "log_format": log_format,
-            "log_level": log_level,
         }
-        self._order = json.dumps(order).encode() + b"\n"
+        self._by_source[view.source_id].follow(view.source_id, json.dumps(order))
+
+    def errors(self) -> Iterator[tuple[str, PenstockError]]:
+        """Sources that are followed no more, and why. Children that were killed are started again."""
+        for process in self._processes:
+            yield from process.errors()
+
+    def stop(self) -> None:
+        """Have the children stop at a consistent point; every point is one, so killing loses nothing."""
+        for process in self._processes:
+            process.close_orders()
+        deadline = time.monotonic() + _STOP_SECONDS
+        for process in self._processes:
+            process.end(deadline)
+
+
+class CaptureProcess:
+    """One child, made when there is something for it to do."""
+
+    def __init__(self, head: str, *, is_alone: bool) -> None:
+        self._head = head
+        self._is_alone = is_alone
+        self._orders: dict[str, str] = {}  # by source: what is followed, or should be
         self._back_off = BackOff(first_seconds=0.5)
         self._started_at = 0.0
-        self._process = self._spawn()
+        self._start_at = 0.0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._told: queue.SimpleQueue[bytes] = queue.SimpleQueue()
 
-    def _spawn(self) -> subprocess.Popen[bytes]:
+    def follow(self, source_id: str, order: str) -> None:
+        """Have a source followed."""
+        self._orders[source_id] = order
+        if self._process is None:
+            self._spawn()
+        else:
+            self._send(order)
+
+    def errors(self) -> Iterator[tuple[str, PenstockError]]:
+        """What the child has told; start it again if it was killed.
+
+        Raises:
+            RunError: it ended by itself, and is not needed by other sources.
+        """
+        while not self._told.empty():
+            source_id, code, what, where, do = json.loads(self._told.get())
+            self._orders.pop(source_id, None)
+            yield source_id, error_classes().get(code, PenstockError)(what, where, do)
+        if self._process is not None and self._process.poll() is not None:
+            self._take_end(self._process.returncode)
+        if self._process is None and self._orders and time.monotonic() >= self._start_at:
+            self._spawn()
+
+    def _spawn(self) -> None:
         self._started_at = time.monotonic()
-        process = subprocess.Popen(
+        self._process = subprocess.Popen(
             [sys.executable, "-m", "penstock.run.capture_process"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
-        assert process.stdin is not None
-        process.stdin.write(self._order)
-        process.stdin.flush()
-        return process
+        threading.Thread(target=self._listen, args=(self._process,), daemon=True).start()
+        for line in (self._head, *self._orders.values()):
+            self._send(line)
 
-    @property
-    def pid(self) -> int:
-        """The child's process id."""
-        return self._process.pid
+    def _send(self, line: str) -> None:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it was killed, and will get it when it is back
+            self._process.stdin.write(line.encode() + b"\n")
+            self._process.stdin.flush()
 
-    def watch(self) -> None:
-        """Start the child again if it was killed; raise its error if it ended with one."""
-        if self._process.poll() is None:
-            return
-        if self._process.returncode < 0:
-            # Killed from outside, by a person or for want of memory. It left nothing half done.
-            if time.monotonic() - self._started_at > 60:
-                self._back_off.succeed()
-            wait = self._back_off.next_seconds()
-            _log.warning(
-                "capture was killed by signal %d, starting it again in %.1f s",
-                -self._process.returncode,
-                wait,
-            )
-            time.sleep(wait)
-            self._process = self._spawn()
-            return
-        assert self._process.stdout is not None
-        told = self._process.stdout.read()
-        try:
-            code, what, where, do = json.loads(told)
-        except ValueError:
+    def _listen(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            self._told.put(line)
+
+    def _take_end(self, code: int) -> None:
+        self._process = None
+        if code >= 0 and self._is_alone:
             raise RunError(
-                f"capture ended with exit code {self._process.returncode}",
+                f"capture ended with exit code {code}",
                 "capture",
                 "see the lines above, and start penstock again",
-            ) from None
-        raise error_classes().get(code, PenstockError)(what, where, do)
+            )
+        # Killed from outside, by a person or for want of memory. It left nothing half done.
+        if time.monotonic() - self._started_at > 60:
+            self._back_off.succeed()
+        wait = self._back_off.next_seconds()
+        self._start_at = time.monotonic() + wait
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        _log.warning("capture %s, starting it again in %.1f s", how, wait)
 
-    def stop(self, patience_seconds: float = 8.0) -> None:
-        """Have the child stop at a consistent point; every point is one, so killing it loses nothing."""
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
+    def close_orders(self) -> None:
+        """Have the child stop."""
+        if self._process is not None and self._process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self._process.stdin.close()
+
+    def end(self, deadline: float) -> None:
+        """Wait for its end, up to a moment."""
+        if self._process is None:
+            return
         try:
-            self._process.wait(patience_seconds)
+            self._process.wait(max(0.1, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
 
 
-def _await_parent(stop: threading.Event) -> None:
-    sys.stdin.buffer.read()
+class _Followed(threading.Thread):
+    """One source, in the child."""
+
+    told = threading.Lock()
+
+    def __init__(
+        self, pipeline: PipelineFile, order: dict[str, Any], stop: threading.Event
+    ) -> None:
+        self._view = pipeline.of(order["source"])
+        super().__init__(name=f"capture {self._view.source_id}", daemon=True)
+        told = order["subscription"]
+        self._subscription = Subscription(
+            name=told["name"],
+            publications=tuple(told["publications"]),
+            slot=told["slot"],
+            generation=told["generation"],
+            created_lsn=Lsn(told["created_lsn"]),
+        )
+        self._start_lsn = Lsn(order["start_lsn"])
+        self._stop_event = stop
+
+    def run(self) -> None:
+        """Capture; tell the parent what ends it."""
+        try:
+            capture_here(self._view, self._subscription, self._start_lsn, self._stop_event)
+        except PenstockError as error:
+            self._tell(error)
+        except Exception as error:  # noqa: BLE001 - a defect; the parent decides what it ends
+            traceback.print_exc()
+            self._tell(
+                RunError(
+                    f"capture ended with {type(error).__name__}",
+                    "capture",
+                    "see the lines above, and start penstock again",
+                )
+            )
+
+    def _tell(self, error: PenstockError) -> None:
+        told = [self._view.source_id, error.code, error.what, error.where, error.do]
+        with self.told:
+            print(json.dumps(told), flush=True)  # noqa: T201
+
+
+def _take_orders(
+    pipeline: PipelineFile, followed: dict[str, _Followed], stop: threading.Event
+) -> None:
+    for line in sys.stdin.buffer:
+        order = json.loads(line)
+        before = followed.get(order["source"])
+        if before is None or not before.is_alive():
+            followed[order["source"]] = _Followed(pipeline, order, stop)
+            followed[order["source"]].start()
     stop.set()
 
 
 def main() -> None:
     """Entry point of the child."""
-    order: dict[str, Any] = json.loads(sys.stdin.buffer.readline())
-    set_up_logging(order["log_format"], order["log_level"])
+    head: dict[str, Any] = json.loads(sys.stdin.buffer.readline())
+    set_up_logging(head["log_format"], head["log_level"])
     stop = threading.Event()
     # Ctrl-C reaches the whole group; the parent decides, and closes our stdin.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    threading.Thread(target=_await_parent, args=(stop,), daemon=True).start()
-    pipeline = pipeline_from_document(order["document"], "pipeline")
-    told = order["subscription"]
-    subscription = Subscription(
-        name=told["name"],
-        publications=tuple(told["publications"]),
-        slot=told["slot"],
-        generation=told["generation"],
-        created_lsn=Lsn(told["created_lsn"]),
-    )
-    try:
-        capture_here(pipeline, subscription, Lsn(order["start_lsn"]), stop)
-    except PenstockError as error:
-        print(json.dumps([error.code, error.what, error.where, error.do]), flush=True)  # noqa: T201
-        os._exit(1)
+    pipeline = pipeline_from_document(head["document"], "pipeline")
+    followed: dict[str, _Followed] = {}
+    threading.Thread(target=_take_orders, args=(pipeline, followed, stop), daemon=True).start()
+    stop.wait()
+    for thread in list(followed.values()):
+        thread.join()
     # Not through interpreter shutdown: the thread that reads stdin may still hold its lock.
     os._exit(0)
 

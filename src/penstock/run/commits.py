@@ -10,7 +10,10 @@ if TYPE_CHECKING:
 
 
 class Commits:
-    """One commit at a time, in a thread of its own."""
+    """One commit at a time, in a thread of its own, whichever source it is of.
+
+    A commit keeps what went wrong for its source to find: the one that waits may be another's.
+    """
 
     def __init__(self, name: str) -> None:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix=f"commit {name}")
@@ -19,21 +22,15 @@ class Commits:
     @property
     def is_idle(self) -> bool:
         """Whether none is under way."""
-        return self._under_way is None
+        return self._under_way is None or self._under_way.done()
 
     def begin(self, commit: Callable[..., None], *arguments: object) -> None:
-        """Begin one; the one before has ended."""
+        """Begin one, after the one before has ended."""
+        self.wait()
         self._under_way = self._pool.submit(commit, *arguments)
 
-    def take_end(self) -> bool:
-        """Whether one has just ended; raises what ended it."""
-        if self._under_way is None or not self._under_way.done():
-            return False
-        self.wait()
-        return True
-
     def wait(self) -> None:
-        """Wait for the one that is under way; raises what ended it."""
+        """Wait for the one that is under way."""
         if self._under_way is not None:
             under_way, self._under_way = self._under_way, None
             under_way.result()

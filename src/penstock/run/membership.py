@@ -34,7 +34,7 @@ _LOOKS_AT_TRIGGERS = 5  # every so many looks, that of triggers
 
 
 class MembershipWatch:
-    """A thread that looks at the catalog now and then.
+    """A thread that looks at the catalog now and then; `pace`: how much less often among many sources.
 
     Each look has a connection of its own: one that stayed open would hold up a smart shutdown of
     the server.
@@ -46,6 +46,8 @@ class MembershipWatch:
         subscription: Subscription,
         state: StateDirectory,
         sinks: Collection[str] = (),
+        *,
+        pace: float = 1.0,
     ) -> None:
         self._source = source
         self._sinks = tuple(sinks)
@@ -55,6 +57,7 @@ class MembershipWatch:
         self._published: dict[str, int] | None = None
         self._subscription = subscription
         self._state = state
+        self._interval_seconds = _INTERVAL_SECONDS * pace
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="membership", daemon=True)
         self._failure: PenstockError | None = None
@@ -82,7 +85,10 @@ class MembershipWatch:
                 # A server that is away is capture's own concern, and it says so.
                 if not mends_with_time(error):
                     self._failure = error
-            if self._stop.wait(_INTERVAL_SECONDS):
+                elif str(error) not in self._told:
+                    self._told.add(str(error))
+                    _log.info("cannot look at the source's tables, trying again: %s", error)
+            if self._stop.wait(self._interval_seconds):
                 return
 
     def _look(self) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.errors import BadTableRule, TableMissing
+from penstock.errors import BadTableRule, BadValue, TableMissing
 from penstock.pipeline import build_copying
 from penstock.run.status import read_status
 from penstock.source.connect import connect_source
@@ -15,9 +15,52 @@ from penstock.source.subscription import change_tables
 from penstock.table import TableName, TableRule
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from penstock.config import PipelineFile
+
+    CarryOut = Callable[[PipelineFile, Sequence[str]], list[TableName]]
+
+
+def choose_sources(pipeline: PipelineFile, source_id: str | None) -> list[PipelineFile]:
+    """The source that a person has named, or all.
+
+    Raises:
+        BadValue: there is none of that name.
+    """
+    if source_id is None:
+        return pipeline.each()
+    if source_id not in pipeline.sources:
+        raise BadValue(
+            f"no source {source_id!r}, wanted one of {', '.join(pipeline.sources)}",
+            "--source",
+            "name a source as the file does",
+        )
+    return [pipeline.of(source_id)]
+
+
+def at_each_source(
+    views: Sequence[PipelineFile], names: Sequence[str], carry_out: CarryOut
+) -> list[tuple[PipelineFile, TableName]]:
+    """Carry out a request at every source that has such tables; which these were.
+
+    Raises:
+        TableMissing: no source has one of them.
+    """
+    if len(views) == 1:
+        return [(view, table) for view in views for table in carry_out(view, names)]
+    done: list[tuple[PipelineFile, TableName]] = []
+    for name in names:
+        missing: TableMissing | None = None
+        count = len(done)
+        for view in views:
+            try:
+                done += [(view, table) for table in carry_out(view, [name])]
+            except TableMissing as error:
+                missing = missing or error
+        if missing is not None and len(done) == count:
+            raise missing
+    return done
 
 
 def add_tables(pipeline: PipelineFile, names: Sequence[str]) -> list[TableName]:

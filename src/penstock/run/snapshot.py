@@ -8,12 +8,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.errors import RunError, recognise
-from penstock.pipeline import build_copying, state_of
-from penstock.run.requests import known_tables, resync_tables
+from penstock.pipeline import build_copying, top_of
+from penstock.run.deliveries import LoopThread
+from penstock.run.requests import (
+    at_each_source,
+    choose_sources,
+    known_tables,
+    resync_tables,
+)
 from penstock.run.signals import take_signals
-from penstock.run.start import start_up
+from penstock.run.sources import Sources
 from penstock.run.status import read_status
-from penstock.run.supervise import LoopThread, run_pipeline
+from penstock.run.supervise import run_pipeline
 from penstock.snapshot.copier import Copier
 from penstock.source.options import SnapshotMode
 from penstock.spark.session import start_session, stop_session
@@ -21,8 +27,11 @@ from penstock.spark.session import start_session, stop_session
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pyspark import SparkContext
+
     from penstock.config import PipelineFile
     from penstock.run.supervise import OnCopying
+    from penstock.source.options import SourceOptions
     from penstock.table import TableName
 
 _POLL_SECONDS = 0.5
@@ -34,10 +43,11 @@ def run_snapshot(
     names: Sequence[str],
     stop: threading.Event,
     *,
+    source_id: str | None = None,
     log_format: str = "text",
     log_level: str = "info",
     on_copying: OnCopying | None = None,
-) -> list[TableName]:
+) -> list[str]:
     """Copy what was never copied, and again what is named; end when it is there and caught up.
 
     Where the pipeline runs already, that process does the work, and this one waits for it.
@@ -45,25 +55,40 @@ def run_snapshot(
     Raises:
         PenstockError: a table was not copied, or cannot be.
     """
-    again = resync_tables(pipeline, names) if names else []
-    if state_of(pipeline).is_held("deliver"):
-        _wait(pipeline, again, stop)
+    views = choose_sources(pipeline, source_id)
+    again = at_each_source(views, names, resync_tables) if names else []
+    if top_of(pipeline).is_held("deliver"):
+        _wait(pipeline, {_key(view, table) for view, table in again}, stop)
     else:
-        options = pipeline.source.snapshot.model_copy(update={"mode": SnapshotMode.INITIAL})
-        source = pipeline.source.model_copy(update={"snapshot": options})
         run_pipeline(
-            replace(pipeline, source=source),
+            _copying_first(pipeline, [view.source_id for view in views]),
             stop,
             log_format=log_format,
             log_level=log_level,
             until_caught_up=True,
             on_copying=on_copying,
         )
-    return again or known_tables(pipeline, ["*.*"])
+    done = again or [(view, table) for view in views for table in known_tables(view, ["*.*"])]
+    return [_key(view, table) for view, table in done]
 
 
-def _wait(pipeline: PipelineFile, tables: Sequence[TableName], stop: threading.Event) -> None:
-    wanted = {str(table) for table in tables}
+def _copying_first(pipeline: PipelineFile, source_ids: Sequence[str]) -> PipelineFile:
+    """The pipeline with these sources alone, whose tables are copied whatever the file says."""
+
+    def copied(source: SourceOptions) -> SourceOptions:
+        options = source.snapshot.model_copy(update={"mode": SnapshotMode.INITIAL})
+        return source.model_copy(update={"snapshot": options})
+
+    sources = {source_id: copied(pipeline.sources[source_id]) for source_id in source_ids}
+    return replace(pipeline, sources=sources)
+
+
+def _key(view: PipelineFile, table: TableName) -> str:
+    """A table as `status` calls it."""
+    return str(table) if view.is_alone else f"{view.source_id}/{table}"
+
+
+def _wait(pipeline: PipelineFile, wanted: set[str], stop: threading.Event) -> None:
     while not stop.wait(_POLL_SECONDS):
         found = read_status(pipeline)
         entries = [
@@ -87,37 +112,50 @@ def run_worker(
     Raises:
         PenstockError: what ended it; what arrived stays, and the pipeline itself goes on copying.
     """
-    start_up(pipeline, stop)
+    sources = Sources(pipeline)
+    sources.begin(stop)
     session = start_session(
-        f"{pipeline.name} worker", pipeline.spark, pipeline.state / "spark-worker.log"
+        f"{pipeline.name} worker", pipeline.spark, pipeline.top / "spark-worker.log"
     )
     take_signals(stop)
     inner_stop = threading.Event()
-    copiers = [
-        Copier(
-            session.sparkContext,
-            name,
-            build_copying(pipeline, name),
-            pipeline.source,
-            inner_stop,
-            keeps_claim=True,
-        )
-        for name in pipeline.sinks
-    ]
-    threads = [LoopThread(copier) for copier in copiers]
+    threads: list[LoopThread] = []
+    copiers: dict[tuple[str, str], Copier] = {}
     try:
-        for thread in threads:
-            thread.start()
         while not stop.wait(_POLL_SECONDS):
+            sources.look()
+            for view, _ in sources.take_started():
+                for name in view.sinks:
+                    if (view.source_id, name) not in copiers:
+                        copier = _build_worker(view, name, session.sparkContext, inner_stop)
+                        copiers[view.source_id, name] = copier
+                        threads.append(LoopThread(copier))
+                        threads[-1].start()
             for thread in threads:
                 thread.raise_if_failed()
             if on_copying is not None:
-                on_copying([each for copier in copiers for each in copier.progress])
+                on_copying([each for copier in copiers.values() for each in copier.progress])
     finally:
         inner_stop.set()
+        for copier in copiers.values():
+            copier.wake()
         deadline = time.monotonic() + _PATIENCE_SECONDS
         for thread in threads:
             thread.join(max(0.0, deadline - time.monotonic()))
         stop_session(session)
     for thread in threads:
         thread.raise_if_failed()
+
+
+def _build_worker(
+    view: PipelineFile, name: str, context: SparkContext, stop: threading.Event
+) -> Copier:
+    return Copier(
+        context,
+        name,
+        build_copying(view, name),
+        view.source,
+        stop,
+        keeps_claim=True,
+        is_alone=view.is_alone,
+    )

@@ -7,19 +7,25 @@ with the server before the first byte. Any difference has one named outcome.
 from __future__ import annotations
 
 import shutil
+import threading
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.config import DEFAULT_PARENT
-from penstock.errors import PenstockError, PositionMissing, PublicationChanged
+from penstock.errors import PenstockError, PositionMissing, PublicationChanged, SourceTwice
 from penstock.log.writer import log_end
-from penstock.pipeline import build_sinks, state_of
+from penstock.pipeline import build_sinks, state_of, top_of
 from penstock.run.signals import Stop
 from penstock.sinks.postgres.options import PostgresOptions
 from penstock.sinks.postgres.preflight import check_target
 from penstock.source.connect import connect_source
-from penstock.source.identity import SourceIdentity, compare_identity, read_identity
+from penstock.source.identity import (
+    SourceIdentity,
+    compare_identity,
+    read_cluster,
+    read_identity,
+)
 from penstock.source.options import Acknowledge
 from penstock.source.preflight import preflight
 from penstock.source.refusals import START_ANEW
@@ -27,16 +33,21 @@ from penstock.source.slot import SlotState, check_slot, slot_state
 from penstock.source.subscription import Subscription, ensure_subscription, find_subscription
 
 if TYPE_CHECKING:
-    import threading
+    from collections.abc import Iterable
+    from pathlib import Path
 
     import psycopg
 
     from penstock.config import PipelineFile
+    from penstock.dsn import Dsn
     from penstock.lsn import Lsn
     from penstock.run.state import StateDirectory
     from penstock.sinks.sink import Sink, StoredPosition
 
     Connection = psycopg.Connection[Any]
+
+# How long a source waits for those before it in the file, to see which database each is.
+_PATIENCE_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
@@ -54,8 +65,11 @@ class Started:
         return self.slot.confirmed_flush_lsn or self.subscription.created_lsn
 
 
-def start(pipeline: PipelineFile) -> Started:
+def start(pipeline: PipelineFile, databases: Databases | None = None) -> Started:
     """Check everything, then create slot and publication where they are missing. Safe to repeat.
+
+    Args:
+        databases: those of the pipeline's other sources.
 
     Raises:
         PenstockError: and nothing has been changed.
@@ -70,6 +84,8 @@ def start(pipeline: PipelineFile) -> Started:
                     raise fault
         url = pipeline.source.url
         with connect_source(url, "penstock start") as connection:
+            if databases is not None:
+                databases.claim(pipeline.source_id, connection, url)
             if find_subscription(connection, pipeline.name) is None:
                 _require_fresh(pipeline, connection)
             subscription = ensure_subscription(
@@ -83,12 +99,56 @@ def start(pipeline: PipelineFile) -> Started:
         check_slot(slot, subscription.slot, str(url))
     except PenstockError:
         if not existed:
-            shutil.rmtree(state.path, ignore_errors=True)
-            if state.path.parent.name == DEFAULT_PARENT:
-                with suppress(OSError):  # not empty: another pipeline's state is there
-                    state.path.parent.rmdir()
+            _remove(state.path)
         raise
     return Started(subscription, identity, slot, state)
+
+
+def _remove(path: Path) -> None:
+    """Remove a state directory that was made for nothing."""
+    shutil.rmtree(path, ignore_errors=True)
+    if path.parent.name == DEFAULT_PARENT:
+        with suppress(OSError):  # not empty: another pipeline's state is there
+            path.parent.rmdir()
+
+
+class Databases:
+    """Which database each source of a pipeline turned out to be: no two are the same.
+
+    Slot and publications are named after the pipeline, so that two sources in one database would
+    share them. Of two, the one that stands first in the file has it, unless its server does not answer.
+    """
+
+    def __init__(self, source_ids: Iterable[str]) -> None:
+        self._order = list(source_ids)
+        self._owners: dict[tuple[str, str], str] = {}
+        self._told: set[str] = set()
+        self._changed = threading.Condition()
+
+    def claim(self, source_id: str, connection: Connection, url: Dsn) -> None:
+        """Take the database that answers for a source. From any thread.
+
+        Raises:
+            SourceTwice: another source has it.
+        """
+        found = read_cluster(connection, url)
+        with self._changed:
+            before = self._order[: self._order.index(source_id)]
+            self._changed.wait_for(lambda: self._told.issuperset(before), _PATIENCE_SECONDS)
+            owner = self._owners.setdefault(found, source_id)
+        self.tell(source_id)
+        if owner != source_id:
+            raise SourceTwice(
+                f"source {source_id} is the same database as source {owner}, wanted another",
+                str(url),
+                f"take {source_id} out of `sources:`, or mend its url",
+            )
+
+    def tell(self, source_id: str) -> None:
+        """Nobody need wait for this source: it has its database, or does not answer."""
+        with self._changed:
+            self._told.add(source_id)
+            self._changed.notify_all()
 
 
 def _require_fresh(pipeline: PipelineFile, connection: Connection) -> None:
@@ -186,9 +246,22 @@ def init_pipeline(pipeline: PipelineFile) -> list[str]:
     """Create everything on both sides without starting either loop; what is there afterwards.
 
     Raises:
-        PenstockError: and nothing has been changed.
+        PenstockError: nothing has been changed for the source at fault, nor for those after it.
     """
-    started = start(pipeline)
+    databases = Databases(pipeline.sources)
+    existed = pipeline.top.exists()
+    try:
+        if pipeline.is_whole:
+            top_of(pipeline).claim()  # so that two pipelines cannot share it
+        return [line for view in pipeline.each() for line in _init(view, databases)]
+    except PenstockError:
+        if not existed and not any(view.state.exists() for view in pipeline.each()):
+            _remove(pipeline.top)
+        raise
+
+
+def _init(pipeline: PipelineFile, databases: Databases) -> list[str]:
+    started = start(pipeline, databases)
     check = PositionCheck(pipeline, started)
     lines = [
         (
@@ -196,10 +269,11 @@ def init_pipeline(pipeline: PipelineFile) -> list[str]:
             f"publication {started.subscription.publications[0]}"
         )
     ]
+    told = "" if pipeline.is_alone else f" with source {pipeline.source_id}"
     for sink in build_sinks(pipeline):
         try:
             position = check(sink)
         finally:
             sink.close()
-        lines.append(f"sink {sink.name}: stands at {position}")
+        lines.append(f"sink {sink.name}: stands at {position}{told}")
     return lines

@@ -7,7 +7,8 @@ holds it, the log as it lies on disk, and the loops' own last reports for what o
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -16,7 +17,7 @@ from penstock.changes.pgoutput import EPOCH_2000_UNIX_MICROSECONDS
 from penstock.errors import PenstockError
 from penstock.log.reader import LogReader
 from penstock.lsn import Lsn
-from penstock.pipeline import build_event_copying, state_of
+from penstock.pipeline import build_event_copying, state_of, top_of
 from penstock.sinks.postgres.connect import classify_target_error, connect_target
 from penstock.sinks.postgres.options import PostgresOptions
 from penstock.sinks.postgres.progress import Progress
@@ -30,6 +31,9 @@ from penstock.source.tracking import broken_tracking, tier_in_force
 if TYPE_CHECKING:
     from penstock.config import PipelineFile
     from penstock.run.state import StateDirectory
+
+# So many sources are asked at once: one that does not answer takes its time.
+_AT_ONCE = 16
 
 
 @dataclass
@@ -46,12 +50,25 @@ class TableStatus:
     request: str | None = None
     notes: str | None = None
     changed_at: str | None = None
+    # What was other than the source's changes said: insert_exists, update_missing, delete_missing.
+    conflicts: dict[str, int] = field(default_factory=dict)
+    error: str | None = None
+
+
+@dataclass
+class FlowStatus:
+    """One source at one sink."""
+
+    delivered_lsn: str | None = None
+    lag_bytes: int | None = None
+    lag_seconds: float | None = None
+    changes_delivered: int = 0
     error: str | None = None
 
 
 @dataclass
 class SinkStatus:
-    """One sink."""
+    """One sink; with several sources what they are together, which is nowhere a position."""
 
     delivered_lsn: str | None = None
     lag_bytes: int | None = None
@@ -59,6 +76,7 @@ class SinkStatus:
     changes_delivered: int = 0
     parked: int = 0
     error: str | None = None
+    sources: dict[str, FlowStatus] = field(default_factory=dict)
     tables: dict[str, TableStatus] = field(default_factory=dict)
 
 
@@ -96,21 +114,26 @@ class PipelineStatus:
 
 
 def read_status(pipeline: PipelineFile) -> PipelineStatus:
-    """Look at source, state and sinks; a server that does not answer is told, not raised."""
-    state = state_of(pipeline)
-    source = _source(pipeline, state)
-    sinks = {name: _sink(pipeline, state, name, source) for name in pipeline.sinks}
+    """Look at sources, state and sinks; a server that does not answer is told, not raised."""
+    views = pipeline.each()
+    with ThreadPoolExecutor(min(len(views), _AT_ONCE)) as pool:
+        found = pool.map(_source, views)
+        sources = {view.source_id: each for view, each in zip(views, found, strict=True)}
+    sinks = {name: _sink(pipeline, name, sources) for name in pipeline.sinks}
     return PipelineStatus(
         name=pipeline.name,
-        phase=_phase(state, source, sinks),
-        sources={pipeline.source_id: source},
+        phase=_phase(top_of(pipeline), sources, sinks),
+        sources=sources,
         sinks=sinks,
     )
 
 
-def _phase(state: StateDirectory, source: SourceStatus, sinks: dict[str, SinkStatus]) -> str:
-    running = state.is_held("capture") and state.is_held("deliver")
-    errors = [source.error, source.tracking_error, *(sink.error for sink in sinks.values())]
+def _phase(
+    top: StateDirectory, sources: dict[str, SourceStatus], sinks: dict[str, SinkStatus]
+) -> str:
+    running = top.is_held("capture") and top.is_held("deliver")
+    errors = [error for each in sources.values() for error in (each.error, each.tracking_error)]
+    errors += [sink.error for sink in sinks.values()]
     errors += [table.error for sink in sinks.values() for table in sink.tables.values()]
     if any(errors):
         return "failed"
@@ -125,7 +148,8 @@ def _phase(state: StateDirectory, source: SourceStatus, sinks: dict[str, SinkSta
     return "catching_up" if behind else "streaming"
 
 
-def _source(pipeline: PipelineFile, state: StateDirectory) -> SourceStatus:
+def _source(pipeline: PipelineFile) -> SourceStatus:
+    state, top = state_of(pipeline), top_of(pipeline)
     report = state.read_report("capture")
     status = SourceStatus(
         received_lsn=report.get("received_lsn"),
@@ -159,6 +183,9 @@ def _source(pipeline: PipelineFile, state: StateDirectory) -> SourceStatus:
         status.error = str(error)
     if state.is_held("capture") and report.get("error"):
         status.error = report["error"]
+    elif pipeline.top != pipeline.state and (top.is_held("capture") or top.is_held("deliver")):
+        told = top.read_report("sources").get("errors", {}).get(pipeline.source_id)
+        status.error = told or status.error
     return status
 
 
@@ -173,11 +200,46 @@ def _ask_tracking(
         status.tracking_error = str(broken)
 
 
-def _sink(
-    pipeline: PipelineFile, state: StateDirectory, name: str, source: SourceStatus
-) -> SinkStatus:
+def _sink(pipeline: PipelineFile, name: str, sources: dict[str, SourceStatus]) -> SinkStatus:
+    """One sink: of a sole source as it is, of several put together."""
     options = pipeline.sinks[name]
-    report = state.read_report(f"sinks/{name}")
+    views = pipeline.each()
+    parts = [_reported(view, name) for view in views]
+    if isinstance(options, PostgresOptions):
+        _ask_target(views, options, parts)
+    else:
+        for view, part in zip(views, parts, strict=True):
+            _look_at_copies(view, name, part)
+    for view, part in zip(views, parts, strict=True):
+        _complete(view, name, part, sources[view.source_id])
+    if len(parts) == 1:
+        return parts[0]
+    return _together(parts, views)
+
+
+def _together(parts: list[SinkStatus], views: list[PipelineFile]) -> SinkStatus:
+    """The sum, or the worst; tables of two sources may have one name."""
+    return SinkStatus(
+        lag_bytes=max(
+            (part.lag_bytes for part in parts if part.lag_bytes is not None), default=None
+        ),
+        lag_seconds=max(
+            (part.lag_seconds for part in parts if part.lag_seconds is not None), default=None
+        ),
+        changes_delivered=sum(part.changes_delivered for part in parts),
+        error=next((part.error for part in parts if part.error), None),
+        sources={source_id: flow for part in parts for source_id, flow in part.sources.items()},
+        tables={
+            f"{view.source_id}/{table}": entry
+            for view, part in zip(views, parts, strict=True)
+            for table, entry in part.tables.items()
+        },
+    )
+
+
+def _reported(pipeline: PipelineFile, name: str) -> SinkStatus:
+    """What the loop last said."""
+    report = state_of(pipeline).read_report(f"sinks/{name}")
     status = SinkStatus(
         delivered_lsn=report.get("delivered_lsn"),
         changes_delivered=report.get("changes_delivered", 0),
@@ -186,12 +248,14 @@ def _sink(
             for table, told in report.get("tables", {}).items()
         },
     )
-    if state.is_held("deliver") and report.get("error"):
+    if top_of(pipeline).is_held("deliver") and report.get("error"):
         status.error = report["error"]
-    if isinstance(options, PostgresOptions):
-        _ask_target(pipeline, options, status)
-    else:
-        _look_at_copies(pipeline, name, status)
+    return status
+
+
+def _complete(pipeline: PipelineFile, name: str, status: SinkStatus, source: SourceStatus) -> None:
+    """Add what follows from the rest: tables that are new, and the lag."""
+    state = state_of(pipeline)
     new = TableStatus("pending" if pipeline.source.snapshot.copies_first else "streaming")
     for table in state.read_report("tables").get("published", ()):
         status.tables.setdefault(table, new)
@@ -199,26 +263,39 @@ def _sink(
         delivered = Lsn.parse(status.delivered_lsn)
         if source.current_lsn is not None:
             status.lag_bytes = max(0, Lsn.parse(source.current_lsn) - delivered)
+        report = state.read_report(f"sinks/{name}")
         status.lag_seconds = _lag_seconds(state, delivered, status.lag_bytes, report)
-    return status
+    flow = {each.name: getattr(status, each.name) for each in fields(FlowStatus)}
+    status.sources = {pipeline.source_id: FlowStatus(**flow)}
 
 
-def _ask_target(pipeline: PipelineFile, options: PostgresOptions, status: SinkStatus) -> None:
-    progress = Progress(pipeline.name, pipeline.source_id)
+def _ask_target(
+    views: list[PipelineFile], options: PostgresOptions, parts: list[SinkStatus]
+) -> None:
+    """The truth about positions and tables, over one connection for all sources."""
     try:
         with connect_target(options.url, "penstock status") as connection:
             found = connection.execute("SELECT to_regclass('penstock.progress')").fetchone()
-            if found is None or found[0] is None:
-                status.delivered_lsn = None
-                return
-            stored = progress.read(connection)
-            tables = TargetTables(pipeline.name, pipeline.source_id).read_with_ranges(connection)
+            for view, part in zip(views, parts, strict=True):
+                if found is None or found[0] is None:
+                    part.delivered_lsn = None
+                else:
+                    _ask_source_at_target(view, connection, part)
     except psycopg.Error as error:
-        status.error = str(classify_target_error(error, options.url))
-        return
+        told = str(classify_target_error(error, options.url))
     except PenstockError as error:
-        status.error = str(error)
+        told = str(error)
+    else:
         return
+    for part in parts:
+        part.error = told
+
+
+def _ask_source_at_target(
+    pipeline: PipelineFile, connection: psycopg.Connection[Any], status: SinkStatus
+) -> None:
+    stored = Progress(pipeline.name, pipeline.source_id).read(connection)
+    tables = TargetTables(pipeline.name, pipeline.source_id).read_with_ranges(connection)
     status.delivered_lsn = str(stored[0].delivered_lsn) if stored else None
     status.changes_delivered = stored[1] if stored else 0
     status.tables = {
@@ -233,6 +310,7 @@ def _ask_target(pipeline: PipelineFile, options: PostgresOptions, status: SinkSt
             request=row.request,
             notes=row.notes,
             changed_at=row.changed_at.isoformat(timespec="seconds"),
+            conflicts=asdict(row.conflicts),
             error=row.error,
         )
         for row in tables

@@ -1,47 +1,42 @@
 """`penstock run` and its halves: processes and threads are started, watched and stopped here.
 
 penstock run
-├── capture          child process: slot -> log
-├── delivery <sink>  one thread per sink: log -> Spark jobs -> sink
-├── copier <sink>    one thread per sink: tables -> Spark jobs -> sink
-└── Spark            JVM, and its Python workers
+├── capture …          a few child processes: in each, a thread per source, slot -> log
+├── delivery <sink>    one thread per sink: logs of all sources -> Spark jobs -> sink
+├── copier <sink>      one thread per sink and source: tables -> Spark jobs -> sink
+└── Spark              JVM, and its Python workers
 """
 
 from __future__ import annotations
 
-import threading
 import time
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from penstock.errors import RunError, recognise
-from penstock.pipeline import build_copying, build_sinks, state_of
-from penstock.run.capture_process import CaptureProcess
-from penstock.run.deliver import Delivery
-from penstock.run.passages import PassageReader
+from penstock.errors import PenstockError, RunError, recognise
+from penstock.pipeline import state_of, top_of
+from penstock.run.capture_process import Captures
+from penstock.run.deliveries import Deliveries
+from penstock.run.retry import mends_with_time
 from penstock.run.signals import take_signals
-from penstock.run.start import PositionCheck, Started, start_up
-from penstock.snapshot.copier import Copier
-from penstock.source.publication import publication_names
-from penstock.source.server import emit_mark
+from penstock.run.sources import Sources
 from penstock.spark.session import start_session, stop_session
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable
-
-    from pyspark import SparkContext
-    from pyspark.sql import SparkSession
 
     from penstock.config import PipelineFile
     from penstock.lsn import Lsn
-    from penstock.sinks.sink import Sink
+    from penstock.run.start import Started
     from penstock.snapshot.round import RoundProgress
-    from penstock.table import TableName
 
     OnCopying = Callable[[list[RoundProgress]], None]
 
 _WATCH_SECONDS = 0.1
-# Of the 10 s a stop may take: how long a batch under way may need before it is called off.
-_PATIENCE_SECONDS = 6.0
+# Once all others have caught up, a source that is down is waited for so long.
+_DOWN_SECONDS = 30.0
+_LOOK_SECONDS = 1.0
 
 
 def run_pipeline(
@@ -59,16 +54,20 @@ def run_pipeline(
     Raises:
         PenstockError: what ended it; everything delivered is whole, the rest waits.
     """
-    started = start_up(pipeline, stop)
-    if on_ready is not None:
-        on_ready(started)
-    target_lsn = mark_now(pipeline) if until_caught_up else None
-    with state_of(pipeline).lock("deliver"):
-        capture = CaptureProcess(pipeline, started, log_format, log_level)
-        try:
-            _deliver(pipeline, started, stop, capture.watch, target_lsn, on_copying)
-        finally:
-            capture.stop()
+    sources = Sources(pipeline, wants_marks=until_caught_up)
+    sources.begin(stop)
+    run = _Run(pipeline, sources, stop, on_copying)
+    with ExitStack() as stack:
+        stack.enter_context(top_of(pipeline).lock("deliver"))
+        if pipeline.is_whole:  # else the child holds it
+            stack.enter_context(top_of(pipeline).lock("capture"))
+        captures = Captures(pipeline, log_format, log_level)
+        stack.callback(captures.stop)
+        run.captures = captures
+        run.take_started()
+        if on_ready is not None:
+            on_ready(run.waiting[0][1])
+        run.deliver(until_caught_up=until_caught_up)
 
 
 def run_deliver(
@@ -79,147 +78,126 @@ def run_deliver(
     on_copying: OnCopying | None = None,
 ) -> None:
     """Only the right half, in this process."""
-    started = start_up(pipeline, stop)
-    target_lsn = mark_now(pipeline) if until_caught_up else None
-    with state_of(pipeline).lock("deliver"):
-        _deliver(pipeline, started, stop, lambda: None, target_lsn, on_copying)
+    sources = Sources(pipeline, wants_marks=until_caught_up)
+    sources.begin(stop)
+    with top_of(pipeline).lock("deliver"):
+        _Run(pipeline, sources, stop, on_copying).deliver(until_caught_up=until_caught_up)
 
 
-def mark_now(pipeline: PipelineFile) -> Lsn:
-    """A position that everything committed so far lies before, and that will come down the stream."""
-    return emit_mark(pipeline.source.url, "caught up")
+class _Run:
+    """One run, watched from the main thread."""
 
+    def __init__(
+        self,
+        pipeline: PipelineFile,
+        sources: Sources,
+        stop: threading.Event,
+        on_copying: OnCopying | None,
+    ) -> None:
+        self.captures: Captures | None = None
+        self.waiting: list[
+            tuple[PipelineFile, Started]
+        ] = []  # to be delivered, once Spark is there
+        self._pipeline = pipeline
+        self._sources = sources
+        self._stop = stop
+        self._on_copying = on_copying
+        self._views = {view.source_id: view for view in pipeline.each()}
+        self._look_at = 0.0
+        self._down_since: float | None = None
 
-def _deliver(
-    pipeline: PipelineFile,
-    started: Started,
-    stop: threading.Event,
-    watch_other_half: Callable[[], None],
-    target_lsn: Lsn | None,
-    on_copying: OnCopying | None,
-) -> None:
-    session = start_session(pipeline.name, pipeline.spark, pipeline.state / "spark.log")
-    # Spark puts its own handler on SIGINT when it starts.
-    take_signals(stop)
-    inner_stop = threading.Event()
-    check = PositionCheck(pipeline, started)
-    loops = [
-        build_delivery(pipeline, started, sink, session.sparkContext, check, inner_stop)
-        for sink in build_sinks(pipeline)
-    ]
-    copiers = [build_copier(pipeline, loop, session.sparkContext, inner_stop) for loop in loops]
-    threads = [*map(LoopThread, loops), *map(LoopThread, copiers)]
-    try:
-        for thread in threads:
-            thread.start()
+    def take_started(self) -> None:
+        """Have sources followed that have been started; they are delivered soon."""
+        for view, started in self._sources.take_started():
+            if self.captures is not None:
+                self.captures.follow(view, started)
+            self.waiting.append((view, started))
 
-        def watch() -> None:
-            watch_other_half()
-            if on_copying is not None:
-                on_copying([each for copier in copiers for each in copier.progress])
-
-        _watch(threads, loops, stop, watch, target_lsn)
-    finally:
-        inner_stop.set()
-        _end(threads, session)
-    for thread in threads:
-        thread.raise_if_failed()
-    if target_lsn is not None and not stop.is_set():
-        _raise_if_tables_wait(loops)
-
-
-def build_delivery(
-    pipeline: PipelineFile,
-    started: Started,
-    sink: Sink,
-    context: SparkContext,
-    check: Callable[[Sink], Lsn],
-    stop: threading.Event,
-) -> Delivery:
-    """The loop that delivers to one sink."""
-    rules = pipeline.source.tables
-
-    def follows(table: TableName) -> bool:
-        return rules.chooses(table) or table in sink.flowing or table in sink.apart
-
-    names = publication_names(pipeline.name)
-    return Delivery(
-        context,
-        sink,
-        started.state,
-        check,
-        stop,
-        passages=PassageReader(started.state.history, follows, names),
-        copies_first=pipeline.source.snapshot.copies_first,
-    )
-
-
-def build_copier(
-    pipeline: PipelineFile, loop: Delivery, context: SparkContext, stop: threading.Event
-) -> Copier:
-    """Who copies tables into the sink that a loop delivers to."""
-    copying = build_copying(pipeline, loop.name)
-    copier = Copier(context, loop.name, copying, pipeline.source, stop, loop.has_news_of_tables)
-    loop.on_enrolled = copier.wake
-    return copier
-
-
-class LoopThread(threading.Thread):
-    """A loop and how it ended."""
-
-    def __init__(self, loop: Delivery | Copier) -> None:
-        super().__init__(name=f"{type(loop).__name__.lower()} {loop.name}", daemon=True)
-        self.loop = loop
-        self._failure: BaseException | None = None
-
-    def run(self) -> None:
-        """Deliver; keep what went wrong for the main thread."""
+    def deliver(self, *, until_caught_up: bool) -> None:
+        """Deliver until stopped, or until caught up."""
+        pipeline = self._pipeline
+        session = start_session(pipeline.name, pipeline.spark, pipeline.top / "spark.log")
+        # Spark puts its own handler on SIGINT when it starts.
+        take_signals(self._stop)
+        deliveries = Deliveries(pipeline, session.sparkContext)
         try:
-            self.loop.run()
-        except BaseException as error:  # noqa: BLE001 - handed to the main thread, which raises it
-            self._failure = error
+            while not self._stop.wait(_WATCH_SECONDS):
+                self._look(deliveries)
+                if until_caught_up and self._has_caught_up(deliveries):
+                    break
+        finally:
+            deliveries.stop()
+            stop_session(session)
+        deliveries.raise_if_failed()
+        if until_caught_up and not self._stop.is_set():
+            _raise_if_tables_wait(deliveries)
+            for source_id in self._views:
+                self._raise_if_down(source_id, deliveries)
 
-    def raise_if_failed(self) -> None:
-        """Raise what ended the loop."""
-        if self._failure is not None:
-            raise self._failure
+    def _look(self, deliveries: Deliveries) -> None:
+        self._sources.look()
+        self.take_started()
+        for view, started in self.waiting:
+            deliveries.take(view, started)
+        self.waiting.clear()
+        if self.captures is not None:
+            for source_id, error in self.captures.errors():
+                self._sources.fail(source_id, error)
+        deliveries.raise_if_failed()
+        if self._on_copying is not None:
+            self._on_copying(deliveries.progress)
+
+    def _has_caught_up(self, deliveries: Deliveries) -> bool:
+        """Whether every source has what it had committed, or is down and is not waited for longer.
+
+        Who cuts over wants to know about a source that does not answer, once the others are there.
+        """
+        behind = [
+            source_id
+            for source_id, lsn in self._sources.marks().items()
+            if not self._is_there(source_id, lsn, deliveries)
+        ]
+        if not behind:
+            return True
+        now = time.monotonic()
+        if self._pipeline.is_alone or now < self._look_at:
+            return False
+        self._look_at = now + _LOOK_SECONDS
+        errors = [self._error_of(source_id, deliveries) for source_id in behind]
+        if None in errors:
+            self._down_since = None
+            return False
+        if all(error is not None and not mends_with_time(error) for error in errors):
+            return True
+        self._down_since = self._down_since or now
+        return now - self._down_since > _DOWN_SECONDS
+
+    def _is_there(self, source_id: str, lsn: Lsn | None, deliveries: Deliveries) -> bool:
+        flows = deliveries.flows.get(source_id, [])
+        return bool(flows) and lsn is not None and all(flow.has_caught_up(lsn) for flow in flows)
+
+    def _error_of(self, source_id: str, deliveries: Deliveries) -> PenstockError | None:
+        """Why a source stands still."""
+        errors = [self._sources.error_of(source_id)]
+        errors += [flow.error for flow in deliveries.flows.get(source_id, ())]
+        told = state_of(self._views[source_id]).read_report("capture").get("error")
+        if told and self.captures is not None:
+            errors.append(recognise(told) or RunError(told, f"source {source_id}"))
+        return next((error for error in errors if error is not None), None)
+
+    def _raise_if_down(self, source_id: str, deliveries: Deliveries) -> None:
+        if not self._is_there(source_id, self._sources.marks()[source_id], deliveries):
+            error = self._error_of(source_id, deliveries)
+            if error is not None:
+                raise error
+            raise RunError("did not catch up", f"source {source_id}", "see penstock status")
 
 
-def _watch(
-    threads: list[LoopThread],
-    loops: list[Delivery],
-    stop: threading.Event,
-    watch: Callable[[], None],
-    target_lsn: Lsn | None,
-) -> None:
-    while not stop.wait(_WATCH_SECONDS):
-        watch()
-        for thread in threads:
-            thread.raise_if_failed()
-        if target_lsn is not None and all(loop.has_caught_up(target_lsn) for loop in loops):
-            return
-
-
-def _end(threads: list[LoopThread], session: SparkSession) -> None:
-    """Let batches under way finish, call off those that take too long, and stop Spark."""
-    deadline = time.monotonic() + _PATIENCE_SECONDS
-    for thread in threads:
-        thread.join(max(0.0, deadline - time.monotonic()))
-    if any(thread.is_alive() for thread in threads):
-        # What is called off has changed nothing: the position has not moved.
-        for thread in threads:
-            if isinstance(thread.loop, Delivery):
-                thread.loop.interrupt()
-        session.sparkContext.cancelAllJobs()
-        for thread in threads:
-            thread.join(2.0)
-    stop_session(session)
-
-
-def _raise_if_tables_wait(loops: list[Delivery]) -> None:
-    for loop in loops:
-        for table, text in loop.stopped_tables.items():
-            known = recognise(text)
-            if known is not None:
-                raise known
-            raise RunError(f"{table} is stopped", f"sink {loop.name}", "see penstock status")
+def _raise_if_tables_wait(deliveries: Deliveries) -> None:
+    for flows in deliveries.flows.values():
+        for flow in flows:
+            for table, text in flow.stopped_tables.items():
+                known = recognise(text)
+                if known is not None:
+                    raise known
+                raise RunError(f"{table} is stopped", f"sink {flow.name}", "see penstock status")

@@ -6,6 +6,7 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
+from penstock.log.writer import log_end
 from penstock.lsn import ZERO, Lsn
 from penstock.run.retry import BackOff
 from penstock.sinks.tables import CATCHING_UP, PENDING, REMOVED
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# How often it is looked at how tables stand: often while some are being copied.
+# How often it is looked at how tables stand: often while some are being copied, at once when told.
+_NEWS_SECONDS = 0.05
 _BUSY_SECONDS = 0.25
 _IDLE_SECONDS = 2.0
 
@@ -29,15 +31,23 @@ class TableKeeper:
     """Keeps one sink's tables in step with what is published and what people ask for.
 
     `copies_first`: a table that is not known yet is to be copied before its changes are applied.
+    `pace`: how much less often than those of a sole source tables are looked at while nothing happens.
     """
 
     def __init__(
-        self, sink: Sink, state: StateDirectory, passages: PassageReader, *, copies_first: bool
+        self,
+        sink: Sink,
+        state: StateDirectory,
+        passages: PassageReader,
+        *,
+        copies_first: bool,
+        pace: float = 1.0,
     ) -> None:
         self._sink = sink
         self._passages = passages
         self._state = state
         self._copies_first = copies_first
+        self._idle_seconds = _IDLE_SECONDS * pace
         self._look_at = 0.0
         self._looked_at = 0.0
         self._has_news = False
@@ -45,6 +55,7 @@ class TableKeeper:
         # Compared, not ordered: who captures may be another machine, with another clock.
         self._stale_at = state.read_report("tables").get("at")
         self._has_seen_members = False
+        self._is_ahead = False  # what is published was looked at later than the log goes
         self._members: dict[TableName, int] | None = None  # by name: their oids
         self._report_name = f"sinks/{sink.name}.members"
         self._pending: set[TableName] = set()
@@ -80,9 +91,13 @@ class TableKeeper:
                 return False
         return True
 
+    def are_on_their_way(self) -> bool:
+        """Whether some do not flow, so that who copies may be needed; from another thread."""
+        return any(table.state != REMOVED for table in list(self._sink.apart.values()))
+
     def is_due(self, now: float) -> bool:
         """Whether it is time to look again: often while tables change, and when members may have."""
-        if now < self._looked_at + _BUSY_SECONDS:
+        if now < self._looked_at + _NEWS_SECONDS:
             return False
         return self._has_news or now >= self._look_at or self._report_at() != self._seen_report_at
 
@@ -97,8 +112,9 @@ class TableKeeper:
         is_busy = any(
             table.is_underway or table.state == CATCHING_UP for table in self._sink.apart.values()
         )
-        waits_for_members = self._copies_first and not self._has_seen_members
-        self._look_at = now + (_BUSY_SECONDS if is_busy or waits_for_members else _IDLE_SECONDS)
+        waits_for_members = self._is_ahead or (self._copies_first and not self._has_seen_members)
+        is_busy = is_busy or waits_for_members
+        self._look_at = now + (_BUSY_SECONDS if is_busy else self._idle_seconds)
         before = self._pending
         self._pending = {n for n, table in self._sink.apart.items() if table.state == PENDING}
         return bool(self._pending - before)
@@ -166,8 +182,8 @@ class TableKeeper:
         # The stream tells itself what was renamed or dropped, once it has come so far.
         if lsn >= seen_lsn:
             self._let_go(members, oids, seen_lsn)
-        if self._captured_lsn() < seen_lsn:
-            self._has_news = True
+        self._is_ahead = not self._is_captured(seen_lsn)
+        if self._is_ahead:
             return
         self._enrol_new(members, oids, lsn)
         if members != self._members:
@@ -221,9 +237,10 @@ class TableKeeper:
             self._sink.enrol(new, lsn)
             _log.info("%s to be copied", tell_tables(new))
 
-    def _captured_lsn(self) -> Lsn:
+    def _is_captured(self, lsn: Lsn) -> bool:
+        """Whether the log goes so far; a report of that comes seldom, and the log says it at once."""
         told = self._state.read_report("capture").get("durable_lsn")
-        return Lsn.parse(told) if told else ZERO
+        return bool(told and Lsn.parse(told) >= lsn) or log_end(self._state.log) >= lsn
 
     def _made_anew(self, members: dict[TableName, int]) -> set[TableName]:
         """Tables that were dropped and made again under their name: other tables, with other rows.

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 from typing import TYPE_CHECKING
 
-from penstock.errors import SecondInstance
-from penstock.pipeline import state_of
+from penstock.errors import PenstockError, SecondInstance
+from penstock.pipeline import state_of, top_of
 from penstock.sinks.file.options import FileOptions
 from penstock.sinks.file.sink import FileSink
 from penstock.sinks.postgres.forget import forget_pipeline
@@ -17,41 +18,77 @@ from penstock.source.tracking import drop_tracking
 
 if TYPE_CHECKING:
     from penstock.config import PipelineFile
+    from penstock.run.state import StateDirectory
+
+_log = logging.getLogger(__name__)
 
 
-def tear_down(pipeline: PipelineFile) -> list[str]:
+def tear_down(pipeline: PipelineFile, views: list[PipelineFile] | None = None) -> list[str]:
     """Remove slot, publications, positions, staging tables and the state directory; what was removed.
 
+    `views` are the sources to leave, None for all: then nothing of the pipeline remains.
     Source first: a slot that is left behind fills the source's disk. Its triggers last: they may be
-    an admin's to remove.
+    an admin's to remove. A source that cannot be reached keeps the others from nothing.
 
     Raises:
         SecondInstance: the pipeline still runs.
         SlotInUse: something else reads the slot.
         SourcePrivilegeMissing: another role installed the triggers; all else is gone.
     """
-    state = state_of(pipeline)
-    for role in ("capture", "deliver"):
-        if state.is_held(role):
-            raise SecondInstance(
-                f"the pipeline still runs ({role})", str(state.path), "stop it, then tear down"
-            )
-    has_state = state.path.exists()
+    some = views if views is not None and len(views) < len(pipeline.sources) else None
+    views = some or pipeline.each()
+    top = top_of(pipeline)
+    _require_stopped([top, *map(state_of, views)])
+    has_state = top.path.exists()
     if has_state:
-        state.claim()  # never delete a directory that is another's
-    removed = []
+        top.claim()  # never delete a directory that is another's
+    removed: list[str] = []
+    failures: list[PenstockError] = []
+    for view in views:
+        try:
+            removed += _tear_down_source(view)
+        except PenstockError as error:
+            failures.append(error)
+    if failures and (len(views) == 1 or not removed):
+        raise failures[0]
+    if has_state and not failures:
+        for path in [top.path] if some is None else [view.state for view in some]:
+            shutil.rmtree(path, ignore_errors=not path.exists())
+            removed.append(f"state directory {path}")
+    for view in views:
+        try:
+            with connect_source(view.source.url, "penstock teardown") as connection:
+                removed += [f"{each} at {_place(view)}" for each in drop_tracking(connection)]
+        except PenstockError as error:
+            failures.append(error)
+    if failures:
+        for line in removed:
+            _log.warning("removed %s", line)
+        raise failures[0]
+    return removed
+
+
+def _require_stopped(states: list[StateDirectory]) -> None:
+    for state in states:
+        for role in ("capture", "deliver"):
+            if state.is_held(role):
+                raise SecondInstance(
+                    f"the pipeline still runs ({role})", str(state.path), "stop it, then tear down"
+                )
+
+
+def _tear_down_source(pipeline: PipelineFile) -> list[str]:
+    """Remove what a source has of its own, but for its triggers."""
     with connect_source(pipeline.source.url, "penstock teardown") as connection:
-        removed += [
-            f"{each} at the source" for each in drop_subscription(connection, pipeline.name)
-        ]
+        dropped = drop_subscription(connection, pipeline.name)
+    removed = [f"{each} at {_place(pipeline)}" for each in dropped]
     for name in pipeline.sinks:
         removed += [f"{each} at sink {name}" for each in _forget_at_sink(pipeline, name)]
-    if has_state:
-        shutil.rmtree(state.path)
-        removed.append(f"state directory {state.path}")
-    with connect_source(pipeline.source.url, "penstock teardown") as connection:
-        removed += [f"{each} at the source" for each in drop_tracking(connection)]
     return removed
+
+
+def _place(pipeline: PipelineFile) -> str:
+    return "the source" if pipeline.is_alone else f"source {pipeline.source_id}"
 
 
 def _forget_at_sink(pipeline: PipelineFile, name: str) -> list[str]:

@@ -14,6 +14,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from penstock.disk import write_all
 from penstock.errors import LogError, SchemaUnreadable
 from penstock.lsn import ZERO, Lsn
 from penstock.schema.mark import CHANGE, VERSION, Mark
@@ -90,7 +91,7 @@ class SchemaHistory:
         # One line, so that a crash leaves all of them or none.
         line = json.dumps([mark.as_json() for mark in marks]) + "\n"
         try:
-            os.write(self._file, line.encode())
+            write_all(self._file, line.encode())
             os.fdatasync(self._file)
         except OSError as error:
             raise self._unusable(error) from None

@@ -23,9 +23,10 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from penstock.disk import sync_directory
 from penstock.errors import PositionMissing
 from penstock.lsn import ZERO, Lsn
-from penstock.sinks.durable import make_directory, replace_file, sync_directory
+from penstock.sinks.durable import make_directory, replace_file
 from penstock.sinks.tables import COPYING, FAILED
 from penstock.table import TableName
 

@@ -98,6 +98,10 @@ class RangeWriter(Protocol):
         """Those that are wanted, in this order."""
 
     @property
+    def literals(self) -> tuple[tuple[str, str], ...]:
+        """Types and values that are to follow them in every row."""
+
+    @property
     def is_binary(self) -> bool:
         """Whether rows are to come in COPY's binary form."""
 

@@ -7,6 +7,7 @@ import fcntl
 import os
 from typing import TYPE_CHECKING
 
+from penstock.disk import sync_directory, write_all
 from penstock.errors import SecondInstance, SinkError, SinkPrivilegeMissing
 
 if TYPE_CHECKING:
@@ -61,15 +62,6 @@ def make_directory(directory: Path) -> None:
         sync_directory(made.parent)
 
 
-def sync_directory(directory: Path) -> None:
-    """Make the names in a directory durable."""
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
 def replace_file(path: Path, content: bytes) -> None:
     """Replace a file as a whole, durably. One writer at a time."""
     scratch = path.with_name(f".{path.name.lstrip('.')}.new")
@@ -81,13 +73,6 @@ def replace_file(path: Path, content: bytes) -> None:
         os.close(fd)
     scratch.replace(path)
     sync_directory(path.parent)
-
-
-def write_all(fd: int, data: bytes | memoryview) -> None:
-    """Write every byte; os.write may stop short."""
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
 
 
 def claim_directory(directory: Path) -> int:

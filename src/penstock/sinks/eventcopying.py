@@ -60,6 +60,11 @@ class EventRangeWriter:
         return tuple(column.name for column in self.relation.columns)
 
     @property
+    def literals(self) -> tuple[tuple[str, str], ...]:
+        """None: documents say by themselves where they are from."""
+        return ()
+
+    @property
     def is_binary(self) -> bool:
         """Never: documents are made of text."""
         return False

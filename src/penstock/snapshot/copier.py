@@ -26,7 +26,12 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _WAIT_SECONDS = 2.0
-_NAP_SECONDS = 0.05
+# After the last sign of something to do it stays awake so long, then it lets go of the sink.
+_AWAKE_SECONDS = 10.0
+# Nobody need wake it to stop; who does so is not kept waiting.
+_NAP_SECONDS = 1.0
+# What only a person can mend is tried again no sooner than this, where other sources go on.
+_PERSON_SECONDS = 10.0
 # A table that is added while others are being copied does not wait for them.
 _MOST_ROUNDS = 4
 
@@ -34,7 +39,10 @@ _MOST_ROUNDS = 4
 class Copier:
     """Looks for tables that wait, and copies them; errors that time mends are waited out.
 
+    `has_work`: whether tables are on their way; while there are none it holds nothing at the sink, and
+    waits to be woken.
     `keeps_claim`: once it is the one who copies, it stays that, also when nothing is to be copied.
+    `is_alone`: there is no other source, so that what only a person can mend ends the command.
     """
 
     def __init__(
@@ -46,7 +54,9 @@ class Copier:
         stop: threading.Event,
         on_change: Callable[[], None] = lambda: None,
         *,
+        has_work: Callable[[], bool] = lambda: True,
         keeps_claim: bool = False,
+        is_alone: bool = True,
     ) -> None:
         self.name = name
         self.error: PenstockError | None = None
@@ -55,7 +65,10 @@ class Copier:
         self._source = source
         self._stop = stop
         self._on_change = on_change
+        self._has_work = has_work
         self._keeps_claim = keeps_claim
+        self._is_alone = is_alone
+        self._awake_until = 0.0
         self._has_news = threading.Event()
         self._told_of_another = False
         self._rounds: list[tuple[Round, threading.Thread]] = []
@@ -85,12 +98,17 @@ class Copier:
                         self._look()
                         back_off.succeed()
                         self.error = None
-                        self._nap()
+                        if self._is_needed():
+                            self._nap(_WAIT_SECONDS)
+                        else:
+                            self._sleep()
                 except PenstockError as error:
                     self.error = error
-                    if not mends_with_time(error):
-                        raise
                     wait = back_off.next_seconds()
+                    if not mends_with_time(error):
+                        if self._is_alone:
+                            raise
+                        wait = max(wait, _PERSON_SECONDS)
                     _log.warning(
                         "copying to %s: %s (next attempt in %.1f s)",
                         self.name,
@@ -107,12 +125,27 @@ class Copier:
         """There may be tables to copy; from another thread."""
         self._has_news.set()
 
-    def _nap(self) -> None:
-        deadline = time.monotonic() + _WAIT_SECONDS
-        while time.monotonic() < deadline and not self._has_news.is_set():
-            if self._stop.wait(_NAP_SECONDS):
-                return
+    def _is_needed(self) -> bool:
+        now = time.monotonic()
+        if self._rounds or self._keeps_claim or self._has_work():
+            self._awake_until = now + _AWAKE_SECONDS
+        return now < self._awake_until
+
+    def _nap(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while not self._stop.is_set() and time.monotonic() < deadline:
+            if self._has_news.wait(min(_NAP_SECONDS, max(0.0, deadline - time.monotonic()))):
+                break
         self._has_news.clear()
+
+    def _sleep(self) -> None:
+        """Hold nothing until there is something to do."""
+        self._copying.close()
+        while not self._stop.is_set() and not self._has_news.is_set() and not self._has_work():
+            self._has_news.wait(_NAP_SECONDS)
+        if not self._stop.is_set():
+            self._awake_until = time.monotonic() + _AWAKE_SECONDS
+            self._copying.open()
 
     def _look(self) -> None:
         self._rounds = [each for each in self._rounds if each[1].is_alive()]

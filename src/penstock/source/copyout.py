@@ -69,14 +69,17 @@ class SnapshotReader:
         pages: tuple[int, int | None],
         *,
         is_binary: bool,
+        literals: Sequence[tuple[str, str]] = (),
     ) -> Iterator[list[memoryview]]:
         """The rows on some pages of a relation, its own only, some at a time; each one COPY message.
+
+        `literals`, types and values, follow the columns in every row.
 
         Raises:
             psycopg.Error: as the server says.
         """
         query = sql.SQL("COPY ({}) TO STDOUT{}").format(
-            _select(sql.SQL(", ").join(map(sql.Identifier, columns)), relation, pages),
+            _select(_listed(columns, literals, is_binary=is_binary), relation, pages),
             sql.SQL(" (FORMAT binary)") if is_binary else sql.SQL(""),
         )
         pgconn = self._connection.pgconn
@@ -136,6 +139,17 @@ class SnapshotReader:
     def close(self) -> None:
         """Let go of the snapshot."""
         self._connection.close()
+
+
+def _listed(
+    columns: Sequence[str], literals: Sequence[tuple[str, str]], *, is_binary: bool
+) -> sql.Composed:
+    # As text, a value need not be of a type that this server has.
+    added = [
+        sql.SQL("{}::{}").format(sql.Literal(value), sql.SQL(kind if is_binary else "text"))
+        for kind, value in literals
+    ]
+    return sql.SQL(", ").join([*map(sql.Identifier, columns), *added])
 
 
 def _select(

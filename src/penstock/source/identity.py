@@ -46,6 +46,17 @@ def read_identity(
     `dsn` is needed only where execution of pg_control_system was revoked; a replication connection
     then tells the same.
     """
+    system, timeline, database = _ask(connection, dsn)
+    return SourceIdentity(system, timeline, database, subscription.slot, subscription.generation)
+
+
+def read_cluster(connection: Connection, dsn: Dsn | None = None) -> tuple[str, str]:
+    """System identifier and database: by these two sources are known to be the same."""
+    system, _, database = _ask(connection, dsn)
+    return system, database
+
+
+def _ask(connection: Connection, dsn: Dsn | None) -> tuple[str, int, str]:
     with source_errors(connection):
         try:
             system, timeline = _by_sql(connection)
@@ -53,8 +64,7 @@ def read_identity(
             if dsn is None:
                 raise
             system, timeline = identify_system(dsn)
-        database = _value(connection, "SELECT current_database()")
-    return SourceIdentity(system, timeline, database, subscription.slot, subscription.generation)
+        return system, timeline, _value(connection, "SELECT current_database()")
 
 
 def compare_identity(stored: SourceIdentity, found: SourceIdentity, place: str) -> None:

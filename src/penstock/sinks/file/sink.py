@@ -28,6 +28,7 @@ import time
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from penstock.disk import sync_directory, write_all
 from penstock.errors import PenstockError, PositionMissing, SinkPrivilegeMissing
 from penstock.failpoints import fault_point
 from penstock.sinks.copies import Copies
@@ -35,8 +36,6 @@ from penstock.sinks.durable import (
     LOCK_NAME,
     claim_directory,
     make_directory,
-    sync_directory,
-    write_all,
 )
 from penstock.sinks.eventsink import EventSink
 from penstock.sinks.file.worker import PART_PREFIX, FileWorker

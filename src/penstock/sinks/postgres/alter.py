@@ -14,7 +14,7 @@ from psycopg import sql
 
 from penstock.errors import SchemaChangeStops, TargetTableMissing
 from penstock.schema.catalog import read_shapes
-from penstock.schema.describe import description_of, structure_of, types_in_order
+from penstock.schema.describe import types_in_order
 from penstock.schema.difference import compare_tables
 from penstock.schema.telling import tell_all
 from penstock.sinks.postgres.alter_claims import Claims, claim_columns
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 
     import psycopg
 
+    from penstock.schema.description import TableDescription, TableStructure
     from penstock.schema.shape import TableShape
 
     Connection = psycopg.Connection[Any]
@@ -121,12 +122,16 @@ def follow(
     with_foreign_keys: bool,
     has_using: bool = False,
     names: Mapping[str, str] | None = None,
+    moved: TableName | None = None,
+    keeps_names: bool = False,
 ) -> Followed:
     """Do to the target's table what was done to the source's, as far as `policy` goes.
 
     `place` tells where a source table lands, `wanted` which columns the sink takes (None: all),
     `names` what the target calls columns of `before` where that is not their name. `has_using`:
-    the source has computed values of a changed column itself. Repeated, it does nothing more.
+    the source has computed values of a changed column itself. `moved` is where the table belongs
+    afterwards, if not where `place` says; with `keeps_names` columns keep their names here. Repeated,
+    it does nothing more.
 
     Raises:
         SchemaChangeRefused: the target refuses a statement that nothing can stand for.
@@ -136,7 +141,7 @@ def follow(
     """
     connection = cursor.connection
     with connection.transaction(), without_search_path(connection):
-        moved = target if policy == "ignore" else place(after.table)
+        moved = target if policy == "ignore" else moved or place(after.table)
         there = read_shapes(connection, [target, moved], str(target))
         found = there.get(target) or there.get(moved)
         if found is None:
@@ -151,7 +156,7 @@ def follow(
             found,
             wanted,
             names or {},
-            with_renames=policy != "ignore",
+            with_renames=policy != "ignore" and not keeps_names,
             with_drops=policy in ("apply", "stop"),
         )
         if policy == "ignore":
@@ -282,23 +287,22 @@ class _Table:
 
 def create_from_shape(
     cursor: Cursor,
-    shape: TableShape,
+    description: TableDescription,
+    structure: TableStructure,
     target: TableName,
     *,
-    wanted: tuple[str, ...] | None,
     with_indexes: bool,
 ) -> list[str]:
-    """Create an empty table like the source's, with its key; a line for each thing left undone.
+    """Create an empty table with its key; a line for each thing left undone.
 
     Raises:
         SchemaChangeRefused: the target refuses the key.
         psycopg.Error: it refuses the table.
     """
     connection = cursor.connection
-    columns = {each.name for each in shape.columns if wanted is None or each.name in wanted}
-    structure = structure_of(shape)
+    columns = {each.name for each in description.columns}
     with connection.transaction():
-        create_table(connection, description_of(shape), target, wanted, with_key=False)
+        create_table(connection, description, target, None, with_key=False)
         with without_search_path(connection):
             steps: list[Step] = []
             key = key_piece(target, structure, columns)
@@ -307,7 +311,7 @@ def create_from_shape(
             for piece in pieces_of(target, structure, columns) if with_indexes else ():
                 undone = f"{piece.word} {piece.name}"
                 steps.append(Step(piece.named, undone, (Step(piece.unnamed, undone),), when=TAKEN))
-            return run_steps(connection, steps, shape.table, f"{target} is new").notes
+            return run_steps(connection, steps, description.name, f"{target} is new").notes
 
 
 def drop_gone_foreign_keys(

@@ -13,11 +13,14 @@ from typing import TYPE_CHECKING, Any
 from psycopg import sql
 
 from penstock.errors import TargetTableUnfit
-from penstock.sinks.postgres.options import OnConflict
+from penstock.sinks.postgres.asidehistory import merge_copied_versions
+from penstock.sinks.postgres.options import Kind, OnConflict
+from penstock.sinks.postgres.statements import of_this_source
 from penstock.table import TableName
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from datetime import datetime
 
     import psycopg
 
@@ -42,14 +45,25 @@ def merge_aside(
     columns: Sequence[str],
     order: CopyOrder,
     conflict: OnConflict | None,
+    moment: datetime,
 ) -> None:
-    """Bring the rows over, and drop the table they lay in.
+    """Bring the rows over, and drop the table they lay in. `moment` is when they were so.
 
     Raises:
         TargetTableUnfit: rows that must not be touched are in the way.
     """
     key = order.description.key_columns if _is_unique(cursor, plan.target) else ()
     build = _Merge(plan, aside, columns, key)
+    is_again = conflict is None
+    if conflict is None and (plan.is_mixed or plan.kind is Kind.APPEND):
+        # What the copy has not may be of another table, or is to stay: nothing is taken away.
+        conflict = OnConflict.REPLACE
+    if plan.history is not None:
+        called = [dict(plan.names).get(name, name) for name in order.description.key_columns]
+        if not merge_copied_versions(cursor, plan, aside, columns, called, conflict, moment):
+            raise _in_the_way(plan)
+        cursor.execute(build.drop())
+        return
     if build.has_key:
         cursor.execute(build.index())
         cursor.execute(build.analyze())
@@ -60,10 +74,11 @@ def merge_aside(
             _refuse_any(cursor, build, plan)
         if conflict is OnConflict.REPLACE:
             cursor.execute(build.update())
-        _tell_others(cursor, build, plan)
+        if not is_again:
+            _tell_others(cursor, build, plan)
     elif conflict is OnConflict.STOP:
         raise _in_the_way(plan)
-    cursor.execute(build.insert())
+    cursor.execute(build.insert_more() if is_again and not build.has_key else build.insert())
     cursor.execute(build.drop())
 
 
@@ -124,8 +139,12 @@ class _Merge:
         self._target = sql.Identifier(*plan.target)
         self._aside = sql.Identifier(*aside)
         self._columns = list(columns)
-        self._key = list(key) if set(key) <= set(columns) else []
-        self.is_whole_row = not plan.others and len(columns) == len(plan.columns)
+        self._ours = of_this_source(plan)
+        names = dict(plan.names)
+        own = [each.name for each in plan.fixed]
+        key = [names.get(name, name) for name in key]
+        self._key = [*own, *key] if key and set(key) <= set(columns) else []
+        self.is_whole_row = not plan.others and len(columns) == len(plan.columns) + len(own)
         self._updatable = [
             column.name for column in plan.columns if column.is_updatable and column.name in columns
         ]
@@ -151,19 +170,20 @@ class _Merge:
         return sql.SQL("ANALYZE {}").format(self._aside)
 
     def delete_all(self) -> sql.Composed:
-        return sql.SQL("DELETE FROM {}").format(self._target)
+        return sql.SQL("DELETE FROM {} t WHERE {}").format(self._target, self._ours)
 
     def delete_vanished(self) -> sql.Composed:
-        return sql.SQL("DELETE FROM {} t WHERE NOT EXISTS (SELECT FROM {} s WHERE {})").format(
-            self._target, self._aside, self._same_key()
-        )
+        return sql.SQL(
+            "DELETE FROM {} t WHERE {} AND NOT EXISTS (SELECT FROM {} s WHERE {})"
+        ).format(self._target, self._ours, self._aside, self._same_key())
 
     def delete_different(self) -> sql.Composed:
         return sql.SQL(
-            "DELETE FROM {} t WHERE NOT EXISTS (SELECT FROM {} s WHERE {}"
+            "DELETE FROM {} t WHERE {} AND NOT EXISTS (SELECT FROM {} s WHERE {}"
             " AND ROW({})::record *= ROW({})::record)"
         ).format(
             self._target,
+            self._ours,
             self._aside,
             self._same_key(),
             self._listed(self._columns, "t."),
@@ -201,6 +221,25 @@ class _Merge:
             missing,
         )
 
+    def insert_more(self) -> sql.Composed:
+        """Without a key: as many of equal rows as the copy has more of."""
+        numbered = "SELECT *, {row} AS r, row_number() OVER (PARTITION BY {row}) AS number FROM "
+
+        def rows(side: str, place: sql.Composable) -> sql.Composed:
+            row = sql.SQL("ROW({})::text").format(self._listed(self._columns, f"{side}."))
+            return sql.SQL(numbered + "{place}").format(row=row, place=place)
+
+        return sql.SQL(
+            "INSERT INTO {} ({}) OVERRIDING SYSTEM VALUE SELECT {} FROM ({}) s WHERE NOT EXISTS"
+            " (SELECT FROM ({}) o WHERE o.r = s.r AND o.number = s.number)"
+        ).format(
+            self._target,
+            self._listed(self._columns),
+            self._listed(self._columns, "s."),
+            rows("s", sql.SQL("{} s").format(self._aside)),
+            rows("t", sql.SQL("{} t WHERE {}").format(self._target, self._ours)),
+        )
+
     def any_there(self) -> sql.Composed:
         return sql.SQL("SELECT EXISTS (SELECT FROM {} t, {} s WHERE {})").format(
             self._target, self._aside, self._same_key()
@@ -208,8 +247,8 @@ class _Merge:
 
     def count_others(self) -> sql.Composed:
         return sql.SQL(
-            "SELECT count(*) FROM {} t WHERE NOT EXISTS (SELECT FROM {} s WHERE {})"
-        ).format(self._target, self._aside, self._same_key())
+            "SELECT count(*) FROM {} t WHERE {} AND NOT EXISTS (SELECT FROM {} s WHERE {})"
+        ).format(self._target, self._ours, self._aside, self._same_key())
 
     def drop(self) -> sql.Composed:
         return sql.SQL("DROP TABLE {}").format(self._aside)

@@ -9,6 +9,7 @@ from psycopg import sql
 
 from penstock.errors import PenstockError, RowRefused, TargetTableMissing, TargetTableUnfit
 from penstock.sinks.postgres import merge
+from penstock.sinks.postgres.conflicts import NONE
 from penstock.sinks.postgres.connect import is_about_table
 from penstock.sinks.postgres.copytext import plain_text
 from penstock.sinks.postgres.statements import Statements
@@ -17,6 +18,7 @@ from penstock.sinks.postgres.worker import refusal
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from penstock.sinks.postgres.conflicts import Conflicts
     from penstock.sinks.postgres.latestages import LateStages
     from penstock.sinks.postgres.options import OnConflict
     from penstock.sinks.postgres.plan import StagedStep, TablePlan
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     Stages = OwnStages | LateStages
 
     Cursor = psycopg.Cursor[Any]
-    Way = Callable[[Cursor, TablePlan, StagedStep, sql.Identifier, OnConflict], None]
+    Way = Callable[[Cursor, TablePlan, StagedStep, sql.Identifier, OnConflict], Conflicts]
 
 
 # Rows that change places: writing them anew may help.
@@ -48,8 +50,8 @@ def merge_table(
     conflict: OnConflict,
     *,
     replica_role: bool,
-) -> PenstockError | None:
-    """Merge all steps of one table, or none; the error when it cannot be.
+) -> PenstockError | Conflicts:
+    """Merge all steps of one table, or none: what was odd, or the error when it cannot be.
 
     Runs inside the caller's transaction, which stays usable whatever happens here.
 
@@ -62,12 +64,13 @@ def merge_table(
     at = 0
     for way in (merge.apply, second):
         at = 0
+        odd = NONE
         try:
             with cursor.connection.transaction():
                 stages.unsettle()
                 for at, step in enumerate(steps):  # noqa: B007
                     _load(cursor, plan, step, stages)
-                    way(cursor, plan, step, stages.place_of(step), conflict)
+                    odd += way(cursor, plan, step, stages.place_of(step), conflict)
                 cursor.execute(_CHECK_NOW)
         except RowRefused as refused:
             stages.unsettle()
@@ -81,7 +84,7 @@ def merge_table(
             if not isinstance(error, _IN_THE_WAY):
                 break
         else:
-            return None
+            return odd
     if error is None:
         return unfit
     place = _blame(cursor, plan, steps, at, stages, conflict, way) if _has_culprit(error) else None

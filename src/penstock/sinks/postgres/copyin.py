@@ -47,6 +47,8 @@ class PostgresRangeWriter:
     copy_id: str
     target: TableName
     columns: tuple[str, ...]
+    literals: tuple[tuple[str, str], ...]
+    target_columns: tuple[str, ...]
     is_binary: bool
 
     def begin(self, number: int) -> PostgresRange:
@@ -76,7 +78,7 @@ class PostgresRange:
                 )
             statement = sql.SQL("COPY {} ({}) FROM STDIN{}").format(
                 sql.Identifier(*writer.target),
-                sql.SQL(", ").join(map(sql.Identifier, writer.columns)),
+                sql.SQL(", ").join(map(sql.Identifier, writer.target_columns)),
                 sql.SQL(" (FORMAT binary)") if writer.is_binary else sql.SQL(""),
             )
             self._copy = self._cursor.copy(statement)

@@ -18,7 +18,6 @@ from penstock.failpoints import fault_point
 from penstock.sinks.copying import Arrived
 from penstock.sinks.postgres import copyrecords as records
 from penstock.sinks.postgres.aside import aside_name, merge_aside
-from penstock.sinks.postgres.binarytypes import BINARY_TYPES
 from penstock.sinks.postgres.connect import (
     classify_target_error,
     connect_target,
@@ -26,36 +25,34 @@ from penstock.sinks.postgres.connect import (
     set_replica_role,
     target_errors,
 )
+from penstock.sinks.postgres.copycolumns import copied_columns, may_be_binary, own_values
 from penstock.sinks.postgres.copyin import PostgresRangeWriter
 from penstock.sinks.postgres.following import follow_before_copy
+from penstock.sinks.postgres.landed import landed_structure
 from penstock.sinks.postgres.objects import has_objects, make_objects
 from penstock.sinks.postgres.sequences import set_sequences
 from penstock.sinks.postgres.shapes import ShapeStore
+from penstock.sinks.postgres.statements import of_this_source
 from penstock.sinks.postgres.structure import (
     add_foreign_keys,
     add_indexes,
     add_key,
 )
 from penstock.sinks.postgres.tables import TargetTables
-from penstock.sinks.postgres.target import find_table, plan_table, target_name
+from penstock.sinks.postgres.target import find_table, plan_table
 from penstock.table import TableName
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from penstock.sinks.copying import Copy, CopyOrder, ReadStructures
-    from penstock.sinks.postgres.options import PostgresOptions
+    from penstock.sinks.postgres.landing import Landing, Landings
     from penstock.sinks.postgres.plan import TablePlan
     from penstock.source.structure import TableStructure
 
     Connection = psycopg.Connection[Any]
 
 _log = logging.getLogger(__name__)
-
-_TYPES = """
-SELECT a.attname, a.atttypid::int FROM pg_attribute a
-WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped
-"""
 
 # Smaller ones are planned well enough without statistics, and autovacuum gets round to them.
 _ANALYZED_ROWS = 10_000
@@ -69,11 +66,13 @@ _NO_FOREIGN_KEYS = (
 class PostgresCopying:
     """Copies tables into one Postgres."""
 
-    def __init__(self, options: PostgresOptions, pipeline: str, source: str) -> None:
-        self._options = options
-        self._owner = (pipeline, source)
+    def __init__(self, landings: Landings, pipeline: str) -> None:
+        self._landings = landings
+        self._options = landings.options
+        self._owner = (pipeline, landings.source)
         self._connection: Connection | None = None
         self._plans: dict[TableName, TablePlan] = {}
+        self._landed: dict[TableName, Landing] = {}
         self._has_objects = False
         self._has_claim = False
         self._idle: list[Connection] = []  # connections that finish tables
@@ -84,7 +83,7 @@ class PostgresCopying:
         self.close()
         self._connection = connect_target(self._options.url, "penstock copies")
         # Nothing here must outlive a crash of the target: the tables are begun again then.
-        self._connection.execute("SET synchronous_commit = off")
+        self._execute_only("SET synchronous_commit = off", ())
 
     def claim(self) -> bool:
         """An advisory lock, which ends with the connection."""
@@ -138,12 +137,12 @@ class PostgresCopying:
             return None  # removed meanwhile
         is_filled, way, made_by_us = row
         target, mapping = follow_before_copy(
-            connection, self._options, ShapeStore(*self._owner), order, copy.lsn, made_by_us
+            connection, self._landings, ShapeStore(*self._owner), order, copy.lsn, made_by_us
         )
         is_there = find_table(connection, target) is not None
         plan = plan_table(
             connection,
-            self._options,
+            self._landings,
             table,
             lambda _: order.description,
             is_filled=False,
@@ -151,20 +150,26 @@ class PostgresCopying:
             mapping=mapping,
         )
         self._plans[table] = plan
+        self._landed[table] = self._landings.of(table, mapping.ruled_as)
         made_by_us = made_by_us or not is_there
         if is_filled:
             way = "aside"  # people read it
         elif way == "direct":
             self._empty(plan)  # of an earlier attempt; nobody has been told that it is whole
+        elif plan.is_mixed:
+            way = "aside"  # an attempt that fails must not take away what others have brought
         else:
             is_empty = connection.execute(
-                sql.SQL("SELECT NOT EXISTS (SELECT FROM {})").format(sql.Identifier(*target))
+                sql.SQL("SELECT NOT EXISTS (SELECT FROM {} t WHERE {})").format(
+                    sql.Identifier(*target), of_this_source(plan)
+                )
             ).fetchone()
             way = "direct" if is_empty == (True,) else "aside"
         connection.execute(records.FORGET_RANGES, (*self._owner, *table))
-        columns = self._columns(order, plan)
+        columns = copied_columns(order, plan)
+        own = own_values(plan)
         if way == "aside":
-            self._make_aside(table, plan, columns)
+            self._make_aside(table, plan, (*columns.values(), *own))
         connection.execute(records.ROOM, (way, made_by_us, *self._owner, *table))
         return PostgresRangeWriter(
             dsn=self._options.url,
@@ -172,32 +177,19 @@ class PostgresCopying:
             table=table,
             copy_id=copy.copy_id,
             target=target if way == "direct" else aside_name(self._owner, table),
-            columns=columns,
-            is_binary=self._same_types(order, target, columns),
+            columns=tuple(columns),
+            literals=tuple(own.values()),
+            target_columns=(*columns.values(), *own),
+            is_binary=may_be_binary(connection, order, plan),
         )
 
-    def _columns(self, order: CopyOrder, plan: TablePlan) -> tuple[str, ...]:
-        """What is copied: what the stream would bring, as far as the target has a place for it."""
-        sent = {column.name for column in order.description.columns if not column.generated}
-        columns = tuple(column.name for column in plan.columns if column.name in sent)
-        if not columns:
-            raise TargetTableUnfit(
-                f"{plan.target} has none of the columns that are copied",
-                str(order.table),
-                f"add columns to {plan.target}, or mend `columns:` of the sink",
-            )
-        return columns
-
-    def _same_types(self, order: CopyOrder, target: TableName, columns: tuple[str, ...]) -> bool:
-        """Whether values may come in their binary form, which says nothing about their type."""
-        found = find_table(self._connected(), target)
-        there: dict[str, int] = dict(self._execute(_TYPES, (found.oid,)))
-        here = {column.name: column.type_oid for column in order.description.columns}
-        return all(here[name] == there[name] in BINARY_TYPES for name in columns)
-
     def _empty(self, plan: TablePlan) -> None:
-        statement = "DELETE FROM {}" if plan.is_referenced else "TRUNCATE {}"
-        self._connected().execute(sql.SQL(statement).format(sql.Identifier(*plan.target)))
+        target = sql.Identifier(*plan.target)
+        if plan.fixed or plan.is_referenced:
+            statement = sql.SQL("DELETE FROM {} t WHERE {}").format(target, of_this_source(plan))
+        else:
+            statement = sql.SQL("TRUNCATE {}").format(target)
+        self._connected().execute(statement)
 
     def _make_aside(self, table: TableName, plan: TablePlan, columns: tuple[str, ...]) -> None:
         aside = sql.Identifier(*aside_name(self._owner, table))
@@ -244,27 +236,31 @@ class PostgresCopying:
 
     def _connect_to_finish(self) -> Connection:
         connection = connect_target(self._options.url, "penstock copies")
-        set_replica_role(connection)
-        # What is made before the table is recorded as whole is lost with that record, if at all.
-        connection.execute("SET synchronous_commit = off")
+        with target_errors(self._options.url):
+            set_replica_role(connection)
+            # What is made before the table is recorded as whole is lost with that record, if at all.
+            connection.execute("SET synchronous_commit = off")
         return connection
 
     def _finish(self, connection: Connection, order: CopyOrder, copy: Copy) -> None:
         table, plan = order.table, self._plans[order.table]
         row = connection.execute(
-            "SELECT copy_way, made_by_us, filled FROM penstock.tables WHERE pipeline = %s"
+            "SELECT copy_way, made_by_us, filled, snapshot_at FROM penstock.tables WHERE pipeline = %s"
             " AND source = %s AND schema_name = %s AND table_name = %s AND copy_id = %s",
             (*self._owner, *table, copy.copy_id),
         ).fetchone()
         if row is None:
             return  # begun anew by another process, which will finish it
-        way, made_by_us, is_filled = row
+        way, made_by_us, is_filled, moment = row
         notes: list[str] = []
         if made_by_us:
-            add_key(connection, plan.target, order.structure)
-            if self._options.create_indexes and _has_more_than_key(order.structure):
-                columns = {column.name for column in plan.columns}
-                notes += add_indexes(connection, plan.target, order.structure, columns)
+            landing = self._landed[table]
+            structure = landed_structure(order.structure, landing, self._landings.of)
+            add_key(connection, plan.target, structure)
+            with_indexes = self._options.create_indexes or plan.history is not None
+            if with_indexes and _has_more_than_key(structure):
+                columns = {column.name for column in plan.columns} | set(own_values(plan))
+                notes += add_indexes(connection, plan.target, structure, columns)
         for note in notes:
             _log.warning("%s: %s", table, note)
         with connection.transaction(), connection.cursor() as cursor:
@@ -272,12 +268,13 @@ class PostgresCopying:
             if way == "aside":
                 conflict = None if is_filled else self._options.on_conflict
                 aside = aside_name(self._owner, table)
-                merge_aside(cursor, plan, aside, self._columns(order, plan), order, conflict)
+                names = (*copied_columns(order, plan).values(), *own_values(plan))
+                merge_aside(cursor, plan, aside, names, order, conflict, moment)
             values = (str(copy.lsn), "\n".join(notes) or None, self._options.create_indexes)
             cursor.execute(records.FINISH, (*values, *self._owner, *table, copy.copy_id))
             count = cursor.fetchone()
             cursor.execute(records.FORGET_RANGES, (*self._owner, *table))
-        if order.structure.sequences:
+        if order.structure.sequences and self._landed[table].is_like_source:
             set_sequences(connection, plan.target, order.structure)
         if count is not None and count[0] >= _ANALYZED_ROWS:
             connection.execute(sql.SQL("ANALYZE {}").format(sql.Identifier(*plan.target)))
@@ -309,7 +306,8 @@ class PostgresCopying:
             return
         structures = read_structures(due)
         # They would be checked in the middle of a batch, where they need not hold.
-        may_switch_off = set_replica_role(self._connected())
+        with target_errors(self._options.url):
+            may_switch_off = set_replica_role(self._connected())
         for table in due:
             notes: list[str] = []
             try:
@@ -317,11 +315,12 @@ class PostgresCopying:
                     if structures[table].foreign_keys:
                         notes = [_NO_FOREIGN_KEYS.format(role=self._options.url.user)]
                 elif table in structures:
+                    landing = self._landings.of(table)
                     notes = add_foreign_keys(
                         self._connected(),
-                        target_name(self._options, table),
-                        structures[table],
-                        lambda name: target_name(self._options, name),
+                        landing.target,
+                        landed_structure(structures[table], landing, self._landings.of),
+                        self._landings.target,
                     )
             except psycopg.errors.InternalError_:
                 continue  # said of a table that was altered or dropped at the same moment
@@ -341,7 +340,7 @@ class PostgresCopying:
             self._connection = None
 
     def _unfit(self, table: TableName, error: psycopg.Error) -> TargetTableUnfit:
-        target = target_name(self._options, table)
+        target = self._landings.target(table)
         return TargetTableUnfit(
             f"{target} cannot take the copy: SQLSTATE {error.sqlstate} {type(error).__name__}"
             + (f" ({error.diag.constraint_name})" if error.diag.constraint_name else ""),

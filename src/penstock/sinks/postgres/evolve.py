@@ -15,13 +15,15 @@ from penstock.errors import PenstockError, Remedy, SchemaChangeStops, SinkError,
 from penstock.schema.describe import description_of
 from penstock.sinks.passage import Rows
 from penstock.sinks.postgres import alter
+from penstock.sinks.postgres.born import create_born
 from penstock.sinks.postgres.careful import merge_table
+from penstock.sinks.postgres.conflicts import NONE, Conflicts
 from penstock.sinks.postgres.connect import is_about_table
 from penstock.sinks.postgres.following import follow_table, unexplained, unsure
 from penstock.sinks.postgres.latestages import LateStages
-from penstock.sinks.postgres.receipts import change_counts, refused_tables
+from penstock.sinks.postgres.receipts import change_counts, refused_tables, staged_steps
 from penstock.sinks.postgres.shapes import KnownTable, KnownTables, ShapeStore
-from penstock.sinks.postgres.target import mapped, plan_table, target_name
+from penstock.sinks.postgres.target import mapped, plan_table
 from penstock.sinks.postgres.worker import PostgresWorker
 from penstock.sinks.tables import PENDING
 
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from penstock.schema.description import TableDescription
     from penstock.schema.shape import TableShape
     from penstock.sinks.passage import Passage, RunJob, ShapeChange
-    from penstock.sinks.postgres.options import PostgresOptions
+    from penstock.sinks.postgres.landing import Landing, Landings
     from penstock.sinks.postgres.plan import StagedStep, TablePlan
     from penstock.sinks.postgres.target import Describe
     from penstock.sinks.sink import Batch
@@ -62,7 +64,7 @@ class Evolution:
 
     def __init__(
         self,
-        options: PostgresOptions,
+        landings: Landings,
         store: ShapeStore,
         describe: Describe,
         stage_prefix: str,
@@ -72,18 +74,20 @@ class Evolution:
         only: Collection[TableName] | None,
         refused: Collection[TableName],
     ) -> None:
-        self._options = options
+        self._landings = landings
+        self._options = landings.options
         self._store = store
         self._describe = describe
         self._stage_prefix = stage_prefix
         self.batch = batch
         self._replica_role = replica_role
         self.only = only
-        self._stages = LateStages(options.url)
+        self._stages = LateStages(landings.options.url)
         self._with_keys: list[tuple[TableShape, TableShape, TableName]] = []
         self.tables = KnownTables(only, refused)
         self.staged: list[StagedStep] = []
         self.counts: dict[TableName, int] = {}
+        self.conflicts: dict[TableName, Conflicts] = {}
         self.unknown: set[TableName] = set()  # whose rows came, and that must be copied first
         self.created: dict[
             TableName, bool
@@ -144,16 +148,16 @@ class Evolution:
         alter.complete_enums(cursor, part.change.types, self._options.schema_changes.value)
         for before, shape, target in self._with_keys:
             if self._options.schema_changes.value == "apply":
-                notes = alter.make_new_foreign_keys(cursor, before, shape, target, self._place)
+                notes = alter.make_new_foreign_keys(
+                    cursor, before, shape, target, self._landings.target
+                )
                 self.notes += [f"{shape.table}: {note}" for note in notes]
         self._with_keys.clear()
         # Where everything is in one schema, that is nobody's counterpart.
-        if self._options.schema_changes.value == "apply" and self._options.keeps_schemas:
+        has_own_schemas = self._options.keeps_schemas and self._landings.is_alone
+        if self._options.schema_changes.value == "apply" and has_own_schemas:
             for schema in part.change.dropped_schemas:
                 self.notes += alter.drop_schema(cursor, schema.name)
-
-    def _place(self, name: TableName) -> TableName:
-        return target_name(self._options, name)
 
     def _drop_foreign_keys(
         self, cursor: Cursor, tables: Sequence[tuple[KnownTable | None, TableShape | None]]
@@ -173,7 +177,10 @@ class Evolution:
                 raise TableStops(known.began_as, error) from None
 
     def _target_of(self, known: KnownTable) -> TableName:
-        return mapped(known.mapping).target or target_name(self._options, known.name)
+        return mapped(known.mapping).target or self._landing_of(known).target
+
+    def _landing_of(self, known: KnownTable) -> Landing:
+        return self._landings.of(known.name, mapped(known.mapping).ruled_as)
 
     def _follow(
         self, cursor: Cursor, known: KnownTable, shape: TableShape, part: ShapeChange
@@ -191,7 +198,7 @@ class Evolution:
             self._keep(cursor, known, shape, known.mapping)
             return
         if part.change.is_unsure:
-            raise TableStops(known.began_as, unsure(self._options, before, shape))
+            raise TableStops(known.began_as, unsure(self._landings, before, shape))
         mapping, needs_copy = self._alter(cursor, known, before, shape, part)
         self._keep(cursor, known, shape, mapping)
         if needs_copy:
@@ -214,7 +221,7 @@ class Evolution:
             with cursor.connection.transaction():
                 followed, mapping = follow_table(
                     cursor,
-                    self._options,
+                    self._landings,
                     before,
                     shape,
                     known.mapping,
@@ -233,7 +240,8 @@ class Evolution:
         for statement in followed.statements:
             _log.info("%s: %s", shape.table, statement)
         self.notes += [f"{shape.table}: {note}" for note in followed.notes]
-        if self._replica_role and known.made_by_us and self._options.create_indexes:
+        with_keys = self._options.create_indexes and self._landing_of(known).is_like_source
+        if self._replica_role and known.made_by_us and with_keys:
             self._with_keys.append((before, shape, followed.target))
         return mapping, followed.needs_copy
 
@@ -279,7 +287,7 @@ class Evolution:
     def _drop(self, cursor: Cursor, known: KnownTable) -> None:
         if not self.tables.takes_part(known) and not (known.needs_copy and self.only is None):
             return
-        policy = self._options.schema_changes.value
+        policy = self._landing_of(known).policy.value
         before = self._store.shape(cursor, known.name)
         target = self._target_of(known)
         if policy == "stop":
@@ -311,23 +319,12 @@ class Evolution:
             return  # it is enrolled as any other table, when its rows come
         if not self._options.create_tables:
             return
-        try:
-            with cursor.connection.transaction():
-                alter.complete_enums(cursor, shape.types, self._options.schema_changes.value)
-                self.notes += alter.create_from_shape(
-                    cursor,
-                    shape,
-                    target_name(self._options, shape.table),
-                    wanted=self._options.columns_of(shape.table),
-                    with_indexes=self._options.create_indexes,
-                )
-        except (SinkError, psycopg.Error) as error:
-            if isinstance(error, psycopg.Error) and not is_about_table(error):
-                raise
-            _log.warning("%s cannot be created yet: %s", shape.table, type(error).__name__)
+        born = create_born(cursor, self._landings, shape)
+        if born is None:
             return
-        self._store.add(cursor, shape, self.batch.end_lsn)
-        self.tables.add(KnownTable.flowing(shape.table, shape.id, made_here=True))
+        self.notes += born.notes
+        self._store.add(cursor, shape, self.batch.end_lsn, made_by_us=born.is_new)
+        self.tables.add(KnownTable.flowing(shape.table, shape.id, made_here=born.is_new))
 
     def _merge(self, cursor: Cursor, parts: list[Rows], run_job: RunJob) -> None:
         tables = {table for rows in parts for table in rows.tables}
@@ -349,13 +346,13 @@ class Evolution:
             stages_text=True,
         )
         receipts = run_job(worker, parts)
-        steps = [step for receipt in receipts for step in receipt.content.steps]
+        steps = staged_steps(receipts, is_part_of_transaction=True)
         self.staged += steps
         began_as = {table.name: table.began_as for table in self.tables.listed}
         for table, error in refused_tables(receipts).items():
             raise TableStops(began_as[table], error)
         for table in dict.fromkeys(step.table for step in steps):
-            failure = merge_table(
+            merged = merge_table(
                 cursor,
                 plans[table],
                 [step for step in steps if step.table == table],
@@ -363,8 +360,9 @@ class Evolution:
                 self._options.on_conflict,
                 replica_role=self._replica_role,
             )
-            if failure is not None:
-                raise TableStops(began_as[table], failure)
+            if isinstance(merged, PenstockError):
+                raise TableStops(began_as[table], merged)
+            self.conflicts[table] = self.conflicts.get(table, NONE) + merged
         for table, count in change_counts(receipts).items():
             self.counts[table] = self.counts.get(table, 0) + count
 
@@ -383,7 +381,7 @@ class Evolution:
         try:
             return plan_table(
                 cursor.connection,
-                self._options,
+                self._landings,
                 known.name,
                 lambda name: self._description(cursor, name),
                 is_filled=known.is_filled,

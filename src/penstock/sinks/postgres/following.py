@@ -8,7 +8,7 @@ from penstock.errors import SchemaChangeStops, TargetTableUnfit
 from penstock.schema.difference import compare_tables
 from penstock.schema.telling import tell_all
 from penstock.sinks.postgres.alter import Followed, follow, mapping_of, refusal
-from penstock.sinks.postgres.target import Mapped, find_table, mapped, target_name
+from penstock.sinks.postgres.target import Mapped, find_table, mapped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from penstock.lsn import Lsn
     from penstock.schema.shape import TableShape
     from penstock.sinks.copying import CopyOrder
-    from penstock.sinks.postgres.options import PostgresOptions
+    from penstock.sinks.postgres.landing import Landings
     from penstock.sinks.postgres.shapes import ShapeStore
     from penstock.table import TableName
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 def follow_table(
     cursor: Cursor,
-    options: PostgresOptions,
+    landings: Landings,
     before: TableShape,
     after: TableShape,
     mapping: Mapping[str, Any] | None,
@@ -44,27 +44,36 @@ def follow_table(
         SinkError: SchemaChangeRefused, SchemaChangeStops, TargetTableMissing.
         psycopg.Error: others are in the way, or the server went away.
     """
-    names = mapped(mapping)
+    known = mapped(mapping)
+    was = landings.of(before.table, known.ruled_as)
+    ruled_as = landings.ruled_as(known.ruled_as or before.table, after.table)
+    now = landings.of(after.table, ruled_as)
+    target = known.target or was.target
     followed = follow(
         cursor,
         before,
         after,
-        names.target or target_name(options, before.table),
-        place=lambda name: target_name(options, name),
-        policy=options.schema_changes.value,
-        wanted=options.columns_of(after.table),
-        made_by_us=made_by_us,
-        with_indexes=options.create_indexes,
+        target,
+        moved=target if now.keeps_place else now.target,
+        place=landings.target,
+        policy=now.policy.value,
+        wanted=known.wanted(now),
+        made_by_us=made_by_us and now.is_like_source,
+        with_indexes=landings.options.create_indexes,
         with_foreign_keys=with_foreign_keys,
         has_using=has_using,
-        names=dict(names.columns),
+        names=known.names(now),
+        keeps_names=now.keeps_names,
     )
-    return followed, mapping_of(followed, target_name(options, after.table))
+    document = mapping_of(followed, now.target)
+    if ruled_as is not None:
+        document = {**(document or {}), "ruled_as": list(ruled_as)}
+    return followed, document
 
 
 def follow_before_copy(
     connection: Connection,
-    options: PostgresOptions,
+    landings: Landings,
     store: ShapeStore,
     order: CopyOrder,
     lsn: Lsn,
@@ -76,7 +85,7 @@ def follow_before_copy(
         SinkError: it cannot follow, or the name is another table's by now.
     """
     table, shape = order.table, order.shape
-    place = target_name(options, table)
+    place = landings.target(table)
     if shape is None:
         return place, Mapped()
     stored, document = store.shape_and_mapping(connection, table)
@@ -86,25 +95,32 @@ def follow_before_copy(
             str(table),
             "nothing; the copy is tried again once the stream has told what became of the first",
         )
-    target = mapped(document).target or target_name(options, stored.table if stored else table)
+    known = mapped(document)
+    target = known.target or landings.target(stored.table if stored else table, known.ruled_as)
     if stored is None or find_table(connection, target) is None:
         store.keep(connection, table, shape, lsn)
         return place, Mapped()
     with connection.transaction(), connection.cursor() as cursor:
         followed, document = follow_table(
-            cursor, options, stored, shape, document, made_by_us=made_by_us, with_foreign_keys=False
+            cursor,
+            landings,
+            stored,
+            shape,
+            document,
+            made_by_us=made_by_us,
+            with_foreign_keys=False,
         )
         store.keep(cursor, table, shape, lsn, document)
     return followed.target, mapped(document)
 
 
-def unsure(options: PostgresOptions, before: TableShape, after: TableShape) -> SchemaChangeStops:
+def unsure(landings: Landings, before: TableShape, after: TableShape) -> SchemaChangeStops:
     """Columns went and others came: only a person can tell whether one is the other."""
     return SchemaChangeStops(
         "columns went and others came, which may have been a rename: "
         + tell_all(compare_tables(before, after)),
         str(before.table),
-        f"alter {target_name(options, before.table)} at the target as it was altered at the source,"
+        f"alter {landings.target(before.table)} at the target as it was altered at the source,"
         f" then penstock tables resync {after.table}",
     )
 

@@ -18,9 +18,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import RowRefused, TargetTableUnfit
+from penstock.errors import TargetTableUnfit
+from penstock.sinks.postgres import history
+from penstock.sinks.postgres.conflicts import NONE, Conflicts, tell_keys
+from penstock.sinks.postgres.oddities import Oddities, is_missing, is_there, is_untold
 from penstock.sinks.postgres.options import OnConflict
-from penstock.sinks.postgres.statements import Statements
 
 if TYPE_CHECKING:
     import psycopg
@@ -48,7 +50,7 @@ class IdentityInTheWay(Exception):
 
 def apply(
     cursor: Cursor, plan: TablePlan, step: StagedStep, stage: sql.Identifier, conflict: OnConflict
-) -> None:
+) -> Conflicts:
     """The quick way.
 
     Raises:
@@ -56,46 +58,53 @@ def apply(
         IdentityInTheWay: as above.
         RowRefused: an UPDATE's row is not at the target and cannot be made.
     """
-    build = Statements(plan, step, stage)
+    if plan.history is not None:
+        return history.merge(cursor, plan, plan.history, step, stage, conflict)
+    build = Oddities(plan, step, stage)
     if step.kind == "truncate":
         cursor.execute(build.truncate())
-    elif step.kind == "move":
-        _move(cursor, plan, build, conflict)
-    else:
-        take(cursor, plan, step, stage)
-        put(cursor, plan, step, stage, conflict)
+        return NONE
+    if step.kind == "move":
+        return _move(cursor, plan, build, conflict)
+    taken = take(cursor, plan, step, stage)
+    return taken + put(cursor, plan, step, stage, conflict)
 
 
-def take(cursor: Cursor, plan: TablePlan, step: StagedStep, stage: sql.Identifier) -> None:
+def take(cursor: Cursor, plan: TablePlan, step: StagedStep, stage: sql.Identifier) -> Conflicts:
     """The part of `apply` that takes rows away."""
-    if step.delete_count:
-        cursor.execute(Statements(plan, step, stage).delete())
+    if plan.history is not None:
+        return NONE  # none are; all of a history is put
+    return _delete(cursor, plan, step, Oddities(plan, step, stage))
 
 
 def put(
     cursor: Cursor, plan: TablePlan, step: StagedStep, stage: sql.Identifier, conflict: OnConflict
-) -> None:
+) -> Conflicts:
     """The part of `apply` that changes and adds rows."""
-    build = Statements(plan, step, stage)
+    if plan.history is not None:
+        return history.merge(cursor, plan, plan.history, step, stage, conflict)
+    build = Oddities(plan, step, stage)
+    found = NONE
     if step.update_count or step.replace_count:
-        _update(cursor, plan, step, build, conflict)
+        found = _update(cursor, plan, step, build, conflict)
     if step.insert_count:
         cursor.execute(build.insert())
+    return found
 
 
 def rewrite(
     cursor: Cursor, plan: TablePlan, step: StagedStep, stage: sql.Identifier, conflict: OnConflict
-) -> None:
+) -> Conflicts:
     """The way for rows that stand in each other's way, or are already there.
 
     Raises:
         RowRefused: `on_conflict: stop` does not allow a row to be replaced, or a row that is not
             wholly known is not at the target.
     """
-    build = Statements(plan, step, stage)
-    if step.kind == "truncate" or not step.key:
-        apply(cursor, plan, step, stage, conflict)
-        return
+    build = Oddities(plan, step, stage)
+    if step.kind == "truncate" or not step.key or plan.history is not None:
+        return apply(cursor, plan, step, stage, conflict)
+    found = _look(cursor, plan, step, build)
     if step.insert_count:
         _settle_conflicts(cursor, plan, build, conflict)
     if step.kind == "move" or step.update_count:
@@ -104,29 +113,36 @@ def rewrite(
         cursor.execute(statement)
     for statement in build.insert_all():
         cursor.execute(statement)
+    return found
 
 
 def upsert(
     cursor: Cursor, plan: TablePlan, step: StagedStep, stage: sql.Identifier, conflict: OnConflict
-) -> None:
+) -> Conflicts:
     """The way that fires no DELETE: for roles that cannot switch triggers off."""
-    build = Statements(plan, step, stage)
+    build = Oddities(plan, step, stage)
+    if plan.history is not None:
+        return apply(cursor, plan, step, stage, conflict)
     if step.kind == "move" and not build.fixed_columns(with_key=True):
+        found = _look(cursor, plan, step, build)
         # One by one, as the source did: no key is taken before it is left.
         for (place,) in cursor.execute(build.places()).fetchall():
             cursor.execute(build.move(place))
-        return
+        return found
     if step.kind != "net" or not step.key:
-        apply(cursor, plan, step, stage, conflict)
-        return
+        return apply(cursor, plan, step, stage, conflict)
+    found = NONE
     if step.insert_count:
+        found += Conflicts(insert_exists=_count(cursor, build.count_existing_inserts()))
+        if found:
+            tell_keys(cursor, plan.source, "insert_exists", build.existing_inserts)
         _settle_conflicts(cursor, plan, build, conflict)
-    if step.delete_count:
-        cursor.execute(build.delete())
+    found += _delete(cursor, plan, step, build)
     if step.update_count or step.replace_count:
-        _update(cursor, plan, step, build, conflict)
+        found += _update(cursor, plan, step, build, conflict)
     if step.insert_count:
         cursor.execute(build.insert_or_update())
+    return found
 
 
 def _run(cursor: Cursor, statement: sql.Composed) -> int:
@@ -134,39 +150,81 @@ def _run(cursor: Cursor, statement: sql.Composed) -> int:
     return cursor.rowcount
 
 
+def _count(cursor: Cursor, statement: sql.Composed) -> int:
+    row = cursor.execute(statement).fetchone()
+    return int(row[0]) if row is not None else 0
+
+
 def _first_key(cursor: Cursor, statement: sql.Composed) -> str | None:
     row = cursor.execute(statement).fetchone()
     return f"key ({', '.join(row)})" if row is not None else None
 
 
-def _move(cursor: Cursor, plan: TablePlan, build: Statements, conflict: OnConflict) -> None:
+def _look(cursor: Cursor, plan: TablePlan, step: StagedStep, build: Oddities) -> Conflicts:
+    """What is odd, before anything is done about it."""
+    changes = step.update_count or step.kind == "move"
+    found = Conflicts(
+        _count(cursor, build.count_existing_inserts()) if step.insert_count else 0,
+        _count(cursor, build.count_missing()) if changes else 0,
+        _count(cursor, build.count_missing_deletes()) if step.delete_count else 0,
+    )
+    if found.insert_exists:
+        tell_keys(cursor, plan.source, "insert_exists", build.existing_inserts)
+    if found.update_missing:
+        tell_keys(cursor, plan.source, "update_missing", build.missing)
+    if found.delete_missing:
+        tell_keys(cursor, plan.source, "delete_missing", build.missing_deletes)
+    return found
+
+
+def _delete(cursor: Cursor, plan: TablePlan, step: StagedStep, build: Oddities) -> Conflicts:
+    if step.gone_count:
+        cursor.execute(build.delete("G"))
+    if not step.delete_count:
+        return NONE
+    # Afterwards none of them is there.
+    tell_keys(cursor, plan.source, "delete_missing", build.missing_deletes)
+    missing = step.delete_count - _run(cursor, build.delete())
+    return Conflicts(delete_missing=missing) if missing > 0 else NONE
+
+
+def _move(cursor: Cursor, plan: TablePlan, build: Oddities, conflict: OnConflict) -> Conflicts:
     fixed = build.fixed_columns(with_key=True)
     if fixed:
         raise IdentityInTheWay(plan, fixed)
-    if conflict is not OnConflict.KEEP:
+    missing = 0
+    if conflict is OnConflict.KEEP:
+        missing = _count(cursor, build.count_missing())
+    else:
         _refuse_missing(cursor, plan, build, conflict)
     cursor.execute(build.move())
+    return Conflicts(update_missing=missing)
 
 
 def _update(
-    cursor: Cursor, plan: TablePlan, step: StagedStep, build: Statements, conflict: OnConflict
-) -> None:
+    cursor: Cursor, plan: TablePlan, step: StagedStep, build: Oddities, conflict: OnConflict
+) -> Conflicts:
     updated = sum(_run(cursor, statement) for statement in build.updates())
     fixed = build.fixed_columns(with_key=False)
     if fixed and cursor.execute(build.first_fixed_difference()).fetchone() is not None:
         raise IdentityInTheWay(plan, fixed)
     # Rows that keep all their values are not counted; the statements below see that they are there.
     if updated >= step.update_count + step.replace_count:
-        return
+        return NONE
+    tell_keys(cursor, plan.source, "update_missing", build.missing)
     if conflict is not OnConflict.KEEP:
         _settle_missing(cursor, plan, step, build, conflict)
-        cursor.execute(build.insert_missing())
-    elif step.replace_count:
+        others = _count(cursor, build.count_missing()) if step.replace_count else None
+        inserted = _run(cursor, build.insert_missing())
+        return Conflicts(update_missing=inserted if others is None else others)
+    missing = _count(cursor, build.count_missing())
+    if step.replace_count:
         cursor.execute(build.insert_missing(only_replaces=True))
+    return Conflicts(update_missing=missing)
 
 
 def _settle_conflicts(
-    cursor: Cursor, plan: TablePlan, build: Statements, conflict: OnConflict
+    cursor: Cursor, plan: TablePlan, build: Oddities, conflict: OnConflict
 ) -> None:
     """Inserted rows whose key is already there: drop them, refuse them, or let them replace."""
     if conflict is OnConflict.KEEP:
@@ -174,15 +232,11 @@ def _settle_conflicts(
     elif conflict is OnConflict.STOP:
         key = _first_key(cursor, build.first_existing_insert())
         if key is not None:
-            raise RowRefused(
-                "the row is already there, and on_conflict is stop",
-                f"{plan.source} {key}",
-                f"delete the row from {plan.target}, or set on_conflict: replace",
-            )
+            raise is_there(plan, key)
 
 
 def _settle_missing(
-    cursor: Cursor, plan: TablePlan, step: StagedStep, build: Statements, conflict: OnConflict
+    cursor: Cursor, plan: TablePlan, step: StagedStep, build: Oddities, conflict: OnConflict
 ) -> None:
     """Changed rows that are not at the target: drop them, refuse them, or see that they can be made."""
     if conflict is OnConflict.KEEP:
@@ -192,27 +246,11 @@ def _settle_missing(
     elif len(step.unchanged) > 1:
         key = _first_key(cursor, build.first_missing(only_incomplete=True))
         if key is not None:
-            raise _untold(plan, key)
+            raise is_untold(plan, key)
 
 
-def _refuse_missing(
-    cursor: Cursor, plan: TablePlan, build: Statements, conflict: OnConflict
-) -> None:
+def _refuse_missing(cursor: Cursor, plan: TablePlan, build: Oddities, conflict: OnConflict) -> None:
     key = _first_key(cursor, build.first_missing())
-    if key is None:
-        return
-    if conflict is OnConflict.REPLACE:
-        raise _untold(plan, key)
-    raise RowRefused(
-        "the row is changed but not at the target, and on_conflict is stop",
-        f"{plan.source} {key}",
-        f"copy the row to {plan.target} by hand, or set on_conflict: keep to pass over it",
-    )
-
-
-def _untold(plan: TablePlan, key: str) -> RowRefused:
-    return RowRefused(
-        "the row is not at the target, and its UPDATE left TOASTed values untold",
-        f"{plan.source} {key}",
-        f"copy that row to {plan.target} by hand; REPLICA IDENTITY FULL avoids it",
-    )
+    if key is not None:
+        refuse = is_untold if conflict is OnConflict.REPLACE else is_missing
+        raise refuse(plan, key)

@@ -66,6 +66,10 @@ _LATER_COLUMNS = {
     "shape": "jsonb",  # how the source's table looked when this one last followed
     "shape_lsn": "pg_lsn",  # the position of that
     "mapping": "jsonb",  # names that this one did not follow
+    # What was other than the source's changes said, since it is known.
+    "insert_exists": "bigint NOT NULL DEFAULT 0",
+    "update_missing": "bigint NOT NULL DEFAULT 0",
+    "delete_missing": "bigint NOT NULL DEFAULT 0",
 }
 
 _HAS_ALL = """

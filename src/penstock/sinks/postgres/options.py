@@ -2,12 +2,12 @@
 
 import enum
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, model_validator
 
 from penstock.errors import BadTableRule
-from penstock.options import DsnOption, Options, RuleOption, fault, not_yet, wanted
+from penstock.options import DsnOption, Options, RuleOption, fault, wanted
 from penstock.table import TableName, TableRule
 
 SAME_SCHEMA = "same"
@@ -30,6 +30,14 @@ class SchemaChanges(enum.Enum):
     STOP = "stop"
 
 
+class Kind(enum.Enum):
+    """What becomes of rows that change or go: they do so too, stay, or are kept with their time."""
+
+    CLONE = "clone"
+    APPEND = "append"
+    HISTORY = "history"
+
+
 def _identifier(given: str) -> str:
     # Postgres would cut a longer name without a word (NAMEDATALEN), and find another object. A
     # URL that slipped here is secret, and must not be printed as the name of something.
@@ -38,10 +46,33 @@ def _identifier(given: str) -> str:
     return given
 
 
-def _some_and_distinct(given: tuple[str, ...] | None) -> tuple[str, ...] | None:
-    if given is not None and (not given or len(set(given)) < len(given)):
-        raise wanted("a list of at least one column, each one once")
-    return given
+def _read_columns(given: Any) -> Any:
+    """A list says which columns are delivered, a mapping also what the target calls them."""
+    if isinstance(given, list | tuple):
+        if len(set(map(str, given))) < len(given):
+            raise wanted("a list of at least one column, each one once")
+        given = {name: name for name in given}
+    if given is None:
+        return None
+    if not isinstance(given, Mapping) or not given:
+        raise wanted("a list of at least one column, or a mapping of columns to the target's names")
+    if len(set(map(str, given.values()))) < len(given):
+        raise wanted("a mapping in which each column of the target is there once")
+    return {name: name if called is None else called for name, called in given.items()}
+
+
+def _read_target(given: Any) -> TableRule | None:
+    if given is None or isinstance(given, TableRule):
+        return given
+    if not isinstance(given, str) or "://" in given:
+        raise wanted("a table: schema.table")
+    try:
+        rule = TableRule.parse(given)
+    except BadTableRule as error:
+        raise fault(error) from None
+    if not rule.is_outright:
+        raise wanted("one table: schema.table, without *")
+    return rule
 
 
 def _each_table_once(given: Any) -> Any:
@@ -65,19 +96,36 @@ def _each_table_once(given: Any) -> Any:
 Identifier = Annotated[str, AfterValidator(_identifier)]
 
 
+Columns = Annotated[dict[Identifier, Identifier] | None, BeforeValidator(_read_columns)]
+Target = Annotated[TableRule | None, PlainValidator(_read_target)]
+
+
 class TableOptions(Options):
     """One entry of `tables:`."""
 
-    later: ClassVar = {"target": (None,)}
+    kind: Kind = Kind.CLONE
+    # Where the rows go; None: a table of the same name.
+    target: Target = None
+    # Which columns are delivered, and what the target calls them; None: all, by their own names.
+    columns: Columns = None
 
-    kind: Annotated[Literal["clone"], not_yet("append", "history", now="clone")] = "clone"
-    columns: Annotated[tuple[Identifier, ...] | None, AfterValidator(_some_and_distinct)] = None
+
+class HistoryColumns(Options):
+    """What the columns of a history are called that tell when a row was so."""
+
+    start: Identifier = "kvsz_start"
+    end: Identifier = "kvsz_end"
+    deleted: Identifier = "kvsz_deleted"
+
+    @model_validator(mode="after")
+    def _differ(self) -> Self:
+        if len({self.start, self.end, self.deleted}) < 3:
+            raise wanted("three different names")
+        return self
 
 
 class PostgresOptions(Options):
     """One Postgres to deliver to."""
-
-    later: ClassVar = {"source_id_column": (None,)}
 
     kind: Literal["postgres"] = "postgres"
     url: DsnOption
@@ -87,6 +135,9 @@ class PostgresOptions(Options):
     create_indexes: bool = True
     schema_changes: SchemaChanges = SchemaChanges.APPLY
     on_conflict: OnConflict = OnConflict.REPLACE
+    # A column of every table that says which source a row is from; part of the key.
+    source_id_column: Identifier | None = None
+    history_columns: HistoryColumns = HistoryColumns()
     tables: Annotated[dict[RuleOption, TableOptions], BeforeValidator(_each_table_once)] = Field(
         default={}
     )
@@ -96,11 +147,11 @@ class PostgresOptions(Options):
         """Whether tables are in schemas of the same names as at the source."""
         return self.schema_name == SAME_SCHEMA
 
-    def columns_of(self, table: TableName) -> tuple[str, ...] | None:
-        """The columns to deliver of a source table; None means all.
+    def rule_of(self, table: TableName) -> TableOptions:
+        """What is said of a source table.
 
         An entry that names the table outright decides, then the first one that matches.
         """
         matching = [rule for rule in self.tables if rule.matches(table)]
         matching.sort(key=lambda rule: not rule.is_outright)
-        return self.tables[matching[0]].columns if matching else None
+        return self.tables[matching[0]] if matching else TableOptions()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from penstock.sinks.postgres.options import Kind
+
 if TYPE_CHECKING:
     from penstock.table import TableName
 
@@ -20,6 +22,29 @@ class TargetColumn:
     # Postgres refuses to UPDATE a GENERATED ALWAYS identity column.
     is_updatable: bool
     is_domain: bool = False
+
+
+@dataclass(frozen=True)
+class FixedColumn:
+    """A target column that has the same value in every row of this source: which source it is.
+
+    Every match is with it, so that rows of other sources are never met.
+    """
+
+    name: str
+    type: str  # as a cast spells it
+    value: str
+
+
+@dataclass(frozen=True)
+class HistoryPlan:
+    """The columns of a history that tell when a row was so, and their types."""
+
+    start: str
+    start_type: str
+    end: str
+    end_type: str
+    deleted: str
 
 
 @dataclass(frozen=True)
@@ -40,6 +65,11 @@ class TablePlan:
     # Source columns that the target calls differently.
     names: tuple[tuple[str, str], ...] = ()
     is_new: bool = False  # made while it was planned
+    kind: Kind = Kind.CLONE
+    fixed: tuple[FixedColumn, ...] = ()
+    history: HistoryPlan | None = None
+    # Rows of other tables are in the target, and nothing tells them from this one's.
+    is_mixed: bool = False
 
     def column(self, name: str) -> TargetColumn | None:
         """The target column for a source column, or None when the target has none."""
@@ -48,11 +78,27 @@ class TablePlan:
 
 
 @dataclass(frozen=True)
+class HistoryTimes:
+    """The instants of a step of a history, in microseconds since 2000-01-01, and its staged types.
+
+    A transaction may span several steps, all of one instant: then the step `follows` one that ended with
+    the instant it begins with, and `is_followed` likewise.
+    """
+
+    first_at: int
+    last_at: int
+    types: tuple[str, str]
+    follows: bool = False
+    is_followed: bool = False
+
+
+@dataclass(frozen=True)
 class StagedStep:
     """One step of one table, staged: what the driver needs to merge it.
 
     The rows are `inline`, as COPY text, when they are few, else in the staging table `stage_table`.
-    Staging columns are called c0, c1 … (in the order of `columns`), k0, k1 … (old key), op, g, n.
+    Staging columns are called c0, c1 … (in the order of `columns`), k0, k1 … (old key), op, g, n; and for
+    a history f, a, u, d: first of its key, so from, until, ends deleted.
     """
 
     table: TableName
@@ -66,9 +112,11 @@ class StagedStep:
     update_count: int = 0
     delete_count: int = 0
     replace_count: int = 0  # rows that are another than the target's of that key, if it has one
+    gone_count: int = 0  # rows that came and went, and are not missed where they are not
     inline: bytes | None = None
     stage_table: str | None = None
     restart_identity: bool = False
+    times: HistoryTimes | None = None  # of a history
 
     @property
     def stage_columns(self) -> list[tuple[str, str]]:
@@ -80,6 +128,9 @@ class StagedStep:
             declared.append(("g", "integer"))
         if self.has_copies:
             declared.append(("n", "bigint"))
+        if self.times is not None:
+            from_type, until_type = self.times.types
+            declared += [("f", "boolean"), ("a", from_type), ("u", until_type), ("d", "boolean")]
         if self.kind == "move":
             declared += [
                 (f"k{place}", self.columns[column].stage_type)

@@ -7,15 +7,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import SinkError, TargetTableUnfit
-from penstock.sinks.postgres.connect import connect_target
-from penstock.sinks.postgres.target import plan_table, rank_tables, target_name
+from penstock.sinks.postgres.target import plan_table, rank_tables
 
 if TYPE_CHECKING:
     import psycopg
 
     from penstock.lsn import Lsn
-    from penstock.sinks.postgres.options import PostgresOptions
+    from penstock.sinks.postgres.landing import Landings
     from penstock.sinks.postgres.plan import TablePlan
+    from penstock.sinks.postgres.session import TargetSession
     from penstock.sinks.postgres.target import Describe, Mapped
     from penstock.table import TableName
 
@@ -24,33 +24,34 @@ _PLAN_SECONDS = 30.0
 
 
 class Planner:
-    """Has a connection of its own: another thread may be in the middle of a commit.
+    """Asks over a connection of its own: another thread may be in the middle of a commit.
 
     `filled` are the tables that have rows from this pipeline; they are never created again, and
     `created` those that were made here.
     `mappings` tells where names differ from the source's.
     """
 
-    def __init__(self, options: PostgresOptions, describe: Describe) -> None:
+    def __init__(self, landings: Landings, describe: Describe) -> None:
         self.filled: set[TableName] = set()
         self.created: set[TableName] = set()
         self.mappings: dict[TableName, Mapped] = {}
-        self._options = options
+        self._landings = landings
+        self._options = landings.options
         self._describe = describe
         self._plans: dict[TableName, TablePlan] = {}
         self._planned_at: dict[TableName, float] = {}
         self._connection: psycopg.Connection[Any] | None = None
         self._ranks_tables = False
 
-    def open(self, *, ranks_tables: bool) -> None:
-        """Connect; `ranks_tables` where foreign keys must be respected by order.
+    def open(self, session: TargetSession, *, ranks_tables: bool) -> None:
+        """Begin anew; `ranks_tables` where foreign keys must be respected by order.
 
         Raises:
             SinkError: the target cannot be reached.
         """
         self.close()
         self._ranks_tables = ranks_tables
-        self._connection = connect_target(self._options.url, "penstock plan")
+        self._connection = session.planning()
 
     def plan(self, table: TableName, lsn: Lsn) -> TablePlan:
         """How a table lands as it looked at a position, looked up at the target if need be.
@@ -68,7 +69,7 @@ class Planner:
             self._refuse_rival(table)
             plan = plan_table(
                 self._connection,
-                self._options,
+                self._landings,
                 table,
                 lambda name: self._describe(name, lsn),
                 is_filled=table in self.filled,
@@ -96,21 +97,19 @@ class Planner:
         self._plans.clear()
 
     def close(self) -> None:
-        """Let go of the target and of all plans."""
+        """Forget all plans; the connection is the session's to close."""
         self._plans.clear()
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        self._connection = None
 
     def _refuse_rival(self, table: TableName) -> None:
-        """Two source tables must not be mixed in one target table; the first one has it."""
-        if table in self.filled:
+        """Two source tables must not be mixed in one target table, unless a person has said so."""
+        landing = self._landings.of(table)
+        if table in self.filled or landing.is_mixed:
             return
-        target = target_name(self._options, table)
         for other in sorted({*self._plans, *self.filled} - {table}):
-            if target_name(self._options, other) == target:
+            if self._landings.target(other) == landing.target:
                 raise TargetTableUnfit(
-                    f"{target} at the target already takes the rows of {other}",
+                    f"{landing.target} at the target already takes the rows of {other}",
                     str(table),
-                    "set schema: same, or exclude one of the two tables",
+                    "set schema: same, exclude one of the two tables, or name a target for each",
                 )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.failpoints import fault_point
+from penstock.sinks.postgres.conflicts import add_conflicts
 from penstock.sinks.postgres.evolve import Evolution, TableStops
 from penstock.sinks.postgres.shapes import ShapeStore
 from penstock.sinks.postgres.stages import drop_tables
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from penstock.errors import PenstockError
     from penstock.lsn import Lsn
     from penstock.sinks.passage import Passage, RunJob
-    from penstock.sinks.postgres.options import PostgresOptions
+    from penstock.sinks.postgres.landing import Landings
     from penstock.sinks.postgres.progress import Progress
     from penstock.sinks.postgres.tables import TargetTables
     from penstock.sinks.postgres.target import Describe
@@ -44,13 +45,13 @@ class ShapeCommits:
 
     def __init__(
         self,
-        options: PostgresOptions,
+        landings: Landings,
         progress: Progress,
         tables: TargetTables,
         describe: Describe,
         stage_prefix: str,
     ) -> None:
-        self._options = options
+        self._landings = landings
         self._progress = progress
         self._tables = tables
         self._describe = describe
@@ -77,7 +78,7 @@ class ShapeCommits:
         refused: dict[TableName, PenstockError] = {}
         while True:
             evolution = Evolution(
-                self._options,
+                self._landings,
                 self._store,
                 self._describe,
                 self._stage_prefix,
@@ -117,6 +118,7 @@ class ShapeCommits:
             for table in evolution.created:
                 self._tables.note_flowing(cursor, table, made_by_us=evolution.created[table])
                 self.note(cursor, table, batch.end_lsn)
+            add_conflicts(cursor, self._tables.owner, evolution.conflicts)
             count = sum(evolution.counts.values())
             if only is None:
                 self._progress.advance(cursor, batch, count)

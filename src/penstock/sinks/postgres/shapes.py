@@ -215,15 +215,15 @@ class ShapeStore:
         """The source has dropped a table, and the target keeps it."""
         self._tables.remove(cursor.connection, [table])
 
-    def add(self, cursor: Cursor, shape: TableShape, lsn: Lsn) -> None:
+    def add(self, cursor: Cursor, shape: TableShape, lsn: Lsn, *, made_by_us: bool = True) -> None:
         """List a table that has been in the stream since before its first row."""
         cursor.execute(
             "INSERT INTO penstock.tables (pipeline, source, schema_name, table_name, state, filled,"
-            " made_by_us, foreign_keys_due) VALUES (%s, %s, %s, %s, 'streaming', true, true, true)"
-            " ON CONFLICT (pipeline, source, schema_name, table_name) DO UPDATE SET"
-            " state = 'streaming', filled = true, made_by_us = true, foreign_keys_due = true,"
+            " made_by_us, foreign_keys_due) VALUES (%s, %s, %s, %s, 'streaming', true, %s, true)"
+            " ON CONFLICT (pipeline, source, schema_name, table_name) DO UPDATE SET state ="
+            " 'streaming', filled = true, made_by_us = excluded.made_by_us, foreign_keys_due = true,"
             " needs_copy = false, delivered_lsn = NULL, error = NULL",
-            (*self._owner, *shape.table),
+            (*self._owner, *shape.table, made_by_us),
         )
         self.keep(cursor, shape.table, shape, lsn)
 

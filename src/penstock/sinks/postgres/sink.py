@@ -22,19 +22,18 @@ from penstock.errors import (
 from penstock.failpoints import fault_point
 from penstock.sinks.postgres import merge
 from penstock.sinks.postgres.careful import explain, merge_table
+from penstock.sinks.postgres.conflicts import add_conflicts
 from penstock.sinks.postgres.connect import (
     classify_target_error,
-    connect_target,
     is_about_table,
-    require_version,
-    set_replica_role,
     target_errors,
 )
 from penstock.sinks.postgres.objects import has_objects, make_objects
-from penstock.sinks.postgres.order import parents_first
 from penstock.sinks.postgres.planner import Planner
 from penstock.sinks.postgres.progress import Progress
-from penstock.sinks.postgres.receipts import change_counts, refused_tables
+from penstock.sinks.postgres.quick import merge_steps
+from penstock.sinks.postgres.receipts import change_counts, refused_tables, staged_steps
+from penstock.sinks.postgres.session import TargetSession
 from penstock.sinks.postgres.shapecommit import ShapeCommits
 from penstock.sinks.postgres.stages import Stages, drop_orphans, stage_prefix
 from penstock.sinks.postgres.tables import TargetTables, requested, retried
@@ -47,7 +46,8 @@ if TYPE_CHECKING:
 
     from penstock.lsn import Lsn
     from penstock.sinks.passage import Passage, RunJob
-    from penstock.sinks.postgres.options import PostgresOptions
+    from penstock.sinks.postgres.conflicts import Conflicts
+    from penstock.sinks.postgres.landing import Landings
     from penstock.sinks.postgres.plan import StagedStep, TablePlan
     from penstock.sinks.postgres.tables import TableRow
     from penstock.sinks.postgres.target import Describe
@@ -64,40 +64,41 @@ class PostgresSink:
     batch_bytes = 64 * 1024 * 1024
 
     def __init__(
-        self, name: str, options: PostgresOptions, pipeline: str, source: str, describe: Describe
+        self,
+        name: str,
+        landings: Landings,
+        pipeline: str,
+        describe: Describe,
+        session: TargetSession | None = None,
     ) -> None:
+        source = landings.source
         self.name = name
         self.change_count = 0
         self.flowing: set[TableName] = set()
         self.apart: dict[TableName, ApartTable] = {}
-        self._options = options
+        self._options = landings.options
         self._progress = Progress(pipeline, source)
         self._tables = TargetTables(pipeline, source)
-        self._planner = Planner(options, describe)
+        self._planner = Planner(landings, describe)
         self._describe = describe
         self._changed_at: Any = None
         self._unplanned: dict[int, dict[TableName, PenstockError]] = {}
-        self._connection: psycopg.Connection[Any] | None = None
-        self._stages = Stages()
-        self._backend: int | None = None
-        self._replica_role = False
+        self._session = session or TargetSession(landings.options.url)
+        self._session_number = 0
         self._stage_prefix = stage_prefix(pipeline, source)
         self._shapes = ShapeCommits(
-            options, self._progress, self._tables, describe, self._stage_prefix
+            landings, self._progress, self._tables, describe, self._stage_prefix
         )
 
     def open(self) -> StoredPosition | None:
         """Connect, claim the pipeline at this target, read the position."""
         self.close()
-        dsn = self._options.url
-        connection = connect_target(dsn, "penstock deliver")
-        self._connection = connection
+        dsn, session = self._options.url, self._session
+        connection = session.open(self)
+        self._session_number = session.number
         with target_errors(dsn):
-            require_version(connection, dsn)
-            self._progress.claim(connection, str(dsn), self._backend)
-            self._backend = connection.info.backend_pid
-            self._replica_role = set_replica_role(connection)
-            self._planner.open(ranks_tables=not self._replica_role)
+            self._progress.claim(connection, str(dsn), session.predecessor)
+            self._planner.open(session, ranks_tables=not session.replica_role)
             if not has_objects(connection):
                 return None  # nothing is made before the first position is known
             make_objects(connection)
@@ -174,7 +175,7 @@ class PostgresSink:
 
     def commit(self, batch: Batch, receipts: Sequence[Receipt]) -> None:
         """Merge, move the position, commit; table by table if all at once does not work."""
-        staged = [step for receipt in receipts for step in receipt.content.steps]
+        staged = staged_steps(receipts)
         refused = self._refused(batch, receipts)
         refused = {table: why for table, why in refused.items() if table not in self.apart}
         # A table may have stopped after this batch was staged: its changes wait in the log.
@@ -200,16 +201,17 @@ class PostgresSink:
         self, tables: Collection[TableName], batch: Batch, receipts: Sequence[Receipt]
     ) -> None:
         """Merge the changes of tables that catch up, each under a savepoint of its own."""
-        steps = [step for receipt in receipts for step in receipt.content.steps]
+        steps = staged_steps(receipts)
         counts = change_counts(receipts)
         connection = self._connected()
         refused = self._refused(batch, receipts)
         with target_errors(self._options.url):
-            with self._by_table(steps, refused) as (cursor, failures):
+            with self._by_table(steps, refused) as (cursor, failures, conflicts):
                 moved = [table for table in tables if table not in failures]
                 self._tables.advance(cursor, moved, batch.after_lsn, batch.end_lsn)
                 count = sum(counts.get(table, 0) for table in moved)
                 self._progress.count(cursor, count)
+                add_conflicts(cursor, self._tables.owner, conflicts)
                 apart = {
                     table: self._tables.stop(cursor, table, batch.after_lsn, str(error))
                     for table, error in failures.items()
@@ -235,7 +237,7 @@ class PostgresSink:
             # They hold on to types, and would be of the old shape.
             self._stages.drop_temporary(connection)
             done = self._shapes.commit(
-                connection, batch, passage, run_job, only, replica_role=self._replica_role
+                connection, batch, passage, run_job, only, replica_role=self._session.replica_role
             )
             fault_point("schema.after_commit")
             self.change_count += done.change_count
@@ -257,17 +259,13 @@ class PostgresSink:
 
     def interrupt(self) -> None:
         """Have the target give up the statement that runs; its transaction is rolled back."""
-        if self._connection is not None:
-            self._connection.cancel_safe(timeout=2.0)
+        self._session.interrupt()
 
     def close(self) -> None:
         """Let go of the target."""
-        self._stages = Stages()
         self._unplanned.clear()
         self._planner.close()
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        self._session.close(self)
 
     def _refused(self, batch: Batch, receipts: Sequence[Receipt]) -> dict[TableName, PenstockError]:
         """Tables whose rows could not be staged, or have nowhere to go."""
@@ -291,9 +289,17 @@ class PostgresSink:
             raise error
         new = self._unlisted(steps)
         with connection.transaction(), connection.cursor() as cursor:
-            self._merge(cursor, steps)
+            conflicts = merge_steps(
+                cursor,
+                steps,
+                self._planner.known,
+                self._stages,
+                self._options.on_conflict,
+                replica_role=self._session.replica_role,
+            )
             self._progress.advance(cursor, batch, self._delivered(counts))
             self._note_flowing(cursor, new, batch)
+            add_conflicts(cursor, self._tables.owner, conflicts)
             fault_point("deliver.before_commit")
         self._take_note(new)
 
@@ -305,7 +311,7 @@ class PostgresSink:
         refused: Mapping[TableName, PenstockError],
     ) -> None:
         """One table that fails stops, the others are delivered."""
-        with self._by_table(steps, refused) as (cursor, failures):
+        with self._by_table(steps, refused) as (cursor, failures, conflicts):
             apart = {
                 table: self._tables.stop(cursor, table, batch.after_lsn, str(error))
                 for table, error in failures.items()
@@ -313,6 +319,7 @@ class PostgresSink:
             self._progress.advance(cursor, batch, self._delivered(counts, failures))
             new = [table for table in self._unlisted(steps) if table not in failures]
             self._note_flowing(cursor, new, batch)
+            add_conflicts(cursor, self._tables.owner, conflicts)
             fault_point("deliver.before_commit")
         self._take_note(new)
         self._set_apart(apart, failures)
@@ -320,10 +327,13 @@ class PostgresSink:
     @contextmanager
     def _by_table(
         self, steps: list[StagedStep], refused: Mapping[TableName, PenstockError]
-    ) -> Iterator[tuple[psycopg.Cursor[Any], dict[TableName, PenstockError]]]:
-        """A transaction in which each table was merged under a savepoint; and those that failed."""
+    ) -> Iterator[
+        tuple[psycopg.Cursor[Any], dict[TableName, PenstockError], dict[TableName, Conflicts]]
+    ]:
+        """A transaction in which each table was merged under a savepoint; what failed, or was odd."""
         connection = self._connected()
         failures = dict(refused)
+        conflicts: dict[TableName, Conflicts] = {}
         for table, unstaged in self._stages.prepare(connection, steps).items():
             failures.setdefault(table, explain(unstaged, self._planner.known(table)))
         with connection.transaction(), connection.cursor() as cursor:
@@ -331,17 +341,19 @@ class PostgresSink:
             for table in sorted(tables, key=lambda name: self._planner.known(name).rank):
                 if table in failures:
                     continue
-                failure = merge_table(
+                merged = merge_table(
                     cursor,
                     self._planner.known(table),
                     [step for step in steps if step.table == table],
                     self._stages,
                     self._options.on_conflict,
-                    replica_role=self._replica_role,
+                    replica_role=self._session.replica_role,
                 )
-                if failure is not None:
-                    failures[table] = failure
-            yield cursor, failures
+                if isinstance(merged, PenstockError):
+                    failures[table] = merged
+                else:
+                    conflicts[table] = merged
+            yield cursor, failures, conflicts
 
     def _note_flowing(
         self, cursor: psycopg.Cursor[Any], new: Collection[TableName], batch: Batch
@@ -369,32 +381,13 @@ class PostgresSink:
             self.flowing.discard(table)
             self._planner.forget(table)
 
-    def _merge(self, cursor: psycopg.Cursor[Any], steps: list[StagedStep]) -> None:
-        """Merge the steps of all tables the quick way."""
-        conflict = self._options.on_conflict
-        parts = (
-            ((step, "all") for step in steps)
-            if self._replica_role
-            else parents_first(steps, lambda table: self._planner.known(table).rank)
-        )
-        for step, part in parts:
-            plan, stage = self._planner.known(step.table), self._stages.place_of(step)
-            self._stages.load(cursor, step)
-            if part == "take":
-                merge.take(cursor, plan, step, stage)
-            elif part == "put":
-                merge.put(cursor, plan, step, stage, conflict)
-            else:
-                merge.apply(cursor, plan, step, stage, conflict)
-            fault_point("deliver.between_steps")
-
     def _unlisted(self, steps: list[StagedStep]) -> list[TableName]:
         tables = dict.fromkeys(step.table for step in steps)
         return [table for table in tables if table not in self._planner.filled]
 
     def _connected(self) -> psycopg.Connection[Any]:
-        if self._connection is None:
-            raise SinkError(
-                "not connected", str(self._options.url), "nothing, penstock tries again"
-            )
-        return self._connection
+        return self._session.connection(self._session_number)
+
+    @property
+    def _stages(self) -> Stages:
+        return self._session.stages

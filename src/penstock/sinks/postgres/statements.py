@@ -26,6 +26,7 @@ class Statements:
         self._target = sql.Identifier(*plan.target)
         self._names = [sql.Identifier(column.name) for column in step.columns]
         self._cells = [sql.Identifier("s", f"c{place}") for place in range(len(step.columns))]
+        self._fixed = of_this_source(plan)
         delivered = {column.name for column in step.columns}
         self._others = [
             sql.Identifier(name)
@@ -35,8 +36,8 @@ class Statements:
 
     def truncate(self) -> sql.Composed:
         """Empty the target."""
-        if self._plan.is_referenced:
-            return sql.SQL("DELETE FROM {}").format(self._target)
+        if self._plan.is_referenced or self._plan.fixed:
+            return sql.SQL("DELETE FROM {} t WHERE {}").format(self._target, self._fixed)
         restart = " RESTART IDENTITY" if self._step.restart_identity else ""
         return sql.SQL("TRUNCATE {}" + restart).format(self._target)
 
@@ -72,23 +73,28 @@ class Statements:
         return sql.SQL("t.{}::{}").format(name, sql.SQL(column.stage_type))
 
     def _same_key(self) -> sql.Composed:
-        return _conjunction(
+        return self._conjunction(
             sql.SQL("{} = {}").format(self._theirs(place), self._cells[place])
             for place in self._step.key
         )
 
     def _same_old_key(self) -> sql.Composed:
-        return _conjunction(
+        return self._conjunction(
             sql.SQL("{} = s.{}").format(self._theirs(place), sql.Identifier(f"k{number}"))
             for number, place in enumerate(self._step.key)
         )
 
-    def delete(self) -> sql.Composed:
-        """Take away the rows that are gone."""
+    def _conjunction(self, terms: Iterable[sql.Composable]) -> sql.Composed:
+        """All of the terms, and that the row is of this source."""
+        fixed = [self._fixed] if self._plan.fixed else []
+        return sql.SQL(" AND ").join([*fixed, *terms])
+
+    def delete(self, letter: str = "D") -> sql.Composed:
+        """Take away the rows that are deleted; those that came and went are `G`."""
         if not self._step.key:
             return self._delete_keyless()
         return sql.SQL("DELETE FROM {} t USING {} s WHERE {} AND {}").format(
-            self._target, self._stage, self._is("D"), self._same_key()
+            self._target, self._stage, self._is(letter), self._same_key()
         )
 
     def _delete_keyless(self) -> sql.Composed:
@@ -101,7 +107,7 @@ class Statements:
             " (SELECT {ours} AS r, sum({copies}) AS n FROM {stage} s WHERE {is_delete} GROUP BY 1),"
             " found AS (SELECT t.tableoid AS part, t.ctid AS place, gone.n,"
             " row_number() OVER (PARTITION BY gone.r) AS number"
-            " FROM {target} t JOIN gone ON {theirs} = gone.r)"
+            " FROM {target} t JOIN gone ON {theirs} = gone.r WHERE {fixed})"
             " DELETE FROM {target} t USING found WHERE t.tableoid = found.part"
             " AND t.ctid = found.place AND found.number <= found.n"
         ).format(
@@ -111,6 +117,7 @@ class Statements:
             is_delete=self._is("D"),
             target=self._target,
             theirs=theirs,
+            fixed=self._fixed,
         )
 
     def _settable(self, kept: tuple[int, ...], *, with_key: bool) -> list[int]:
@@ -199,8 +206,8 @@ class Statements:
             "INSERT INTO {} AS t ({}) OVERRIDING SYSTEM VALUE SELECT {} FROM {} s WHERE {} {}"
         ).format(
             self._target,
-            sql.SQL(", ").join(self._names),
-            sql.SQL(", ").join(self._cells),
+            sql.SQL(", ").join([*fixed_names(self._plan), *self._names]),
+            sql.SQL(", ").join([*fixed_values(self._plan), *self._cells]),
             self._stage,
             condition,
             ending,
@@ -223,8 +230,8 @@ class Statements:
                 " SELECT {} FROM {} s JOIN {} k ON k.place = s.ctid WHERE {}"
             ).format(
                 self._target,
-                sql.SQL(", ").join([*self._names, *self._others]),
-                sql.SQL(", ").join([*self._cells, *self._kept_cells()]),
+                sql.SQL(", ").join([*fixed_names(self._plan), *self._names, *self._others]),
+                sql.SQL(", ").join([*fixed_values(self._plan), *self._cells, *self._kept_cells()]),
                 self._stage,
                 _KEPT,
                 wanted,
@@ -276,7 +283,9 @@ class Statements:
             if places
             else sql.SQL("NOTHING")
         )
-        key = sql.SQL(", ").join(self._names[place] for place in self._step.key)
+        key = sql.SQL(", ").join(
+            [*fixed_names(self._plan), *(self._names[place] for place in self._step.key)]
+        )
         return self._insert(self._is("I"), sql.SQL("ON CONFLICT ({}) DO {}").format(key, action))
 
     def completions(self) -> list[sql.Composed]:
@@ -312,30 +321,6 @@ class Statements:
             )
         return statements
 
-    def forget_existing_inserts(self) -> sql.Composed:
-        """Drop staged INSERTs whose key is there."""
-        return sql.SQL("DELETE FROM {} s USING {} t WHERE {} AND {}").format(
-            self._stage, self._target, self._is("I"), self._same_key()
-        )
-
-    def _is_missing(self) -> sql.Composed:
-        """UPDATEs and moves whose row is not at the target."""
-        found = self._same_old_key() if self._step.kind == "move" else self._same_key()
-        return sql.SQL("{} AND NOT EXISTS (SELECT FROM {} t WHERE {})").format(
-            self._is("U"), self._target, found
-        )
-
-    def forget_missing(self) -> sql.Composed:
-        """Drop staged UPDATEs and moves whose row is not there."""
-        return sql.SQL("DELETE FROM {} s WHERE {}").format(self._stage, self._is_missing())
-
-    def first_missing(self, *, only_incomplete: bool = False) -> sql.Composed:
-        """The key of an UPDATE or move whose row is not there, as texts `column=value`."""
-        incomplete = sql.SQL("s.g <> 0") if only_incomplete else _TRUE
-        return sql.SQL("SELECT {} FROM {} s WHERE {} AND {} LIMIT 1").format(
-            self._key_texts(), self._stage, incomplete, self._is_missing()
-        )
-
     def _key_texts(self) -> sql.Composed:
         """The key by which the target knows the row: before a move, the old one."""
         moves = self._step.kind == "move"
@@ -347,12 +332,6 @@ class Statements:
             for number, place in enumerate(self._step.key)
         )
 
-    def first_existing_insert(self) -> sql.Composed:
-        """The key of a staged INSERT that is there already, as texts `column=value`."""
-        return sql.SQL("SELECT {} FROM {} s JOIN {} t ON {} WHERE {} LIMIT 1").format(
-            self._key_texts(), self._stage, self._target, self._same_key(), self._is("I")
-        )
-
     def key_at(self, place: str) -> sql.Composed:
         """The key of the staged row at a ctid, as texts `column=value`."""
         return sql.SQL("SELECT {} FROM {} s WHERE s.ctid = {}").format(
@@ -360,8 +339,26 @@ class Statements:
         )
 
 
-def _conjunction(terms: Iterable[sql.Composable]) -> sql.Composed:
-    return sql.SQL(" AND ").join(terms)
+def fixed_names(plan: TablePlan) -> list[sql.Identifier]:
+    """The columns that say which source a row is from."""
+    return [sql.Identifier(each.name) for each in plan.fixed]
+
+
+def fixed_values(plan: TablePlan) -> list[sql.Composed]:
+    """What they say of a row of this source."""
+    return [
+        sql.SQL("{}::{}").format(sql.Literal(each.value), sql.SQL(each.type)) for each in plan.fixed
+    ]
+
+
+def of_this_source(plan: TablePlan) -> sql.Composable:
+    """That the row `t` of the target is of this source; true where rows do not say it."""
+    if not plan.fixed:
+        return _TRUE
+    return sql.SQL(" AND ").join(
+        sql.SQL("t.{} = {}").format(name, value)
+        for name, value in zip(fixed_names(plan), fixed_values(plan), strict=True)
+    )
 
 
 def _row_text(cells: list[Any]) -> sql.Composed:

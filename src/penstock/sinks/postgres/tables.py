@@ -13,6 +13,7 @@ from psycopg.rows import namedtuple_row
 
 from penstock.errors import PositionTaken
 from penstock.lsn import Lsn
+from penstock.sinks.postgres.conflicts import NONE, Conflicts
 from penstock.sinks.tables import COPYING, FAILED, PENDING, STREAMING, ApartTable
 from penstock.table import TableName, as_columns
 
@@ -28,7 +29,8 @@ _READ = """
 SELECT schema_name, table_name, state, delivered_lsn::text, error, filled, needs_copy, request,
        ranges_total, rows_copied, bytes_copied, notes, changed_at,
        extract(epoch FROM now() - snapshot_at)::float8 AS snapshot_seconds, copy_id,
-       coalesce(retry_at, now()) <= now() AS may_retry, mapping
+       coalesce(retry_at, now()) <= now() AS may_retry, mapping,
+       insert_exists, update_missing, delete_missing
 FROM penstock.tables
 WHERE pipeline = %s AND source = %s ORDER BY schema_name, table_name
 """
@@ -63,6 +65,7 @@ class TableRow:
     snapshot_seconds: float | None
     may_retry: bool
     mapping: dict[str, Any] | None = None
+    conflicts: Conflicts = NONE
 
     @property
     def apart(self) -> ApartTable | None:
@@ -229,4 +232,5 @@ def _row(row: Any, arrived: Mapping[tuple[str, str, str], tuple[int, int, int]])
         snapshot_seconds=row.snapshot_seconds if row.state == COPYING else None,
         may_retry=row.may_retry,
         mapping=row.mapping,
+        conflicts=Conflicts(row.insert_exists, row.update_missing, row.delete_missing),
     )

@@ -12,13 +12,15 @@ from psycopg.rows import namedtuple_row
 
 from penstock.errors import TargetTableMissing, TargetTableUnfit
 from penstock.sinks.postgres.create import create_table
-from penstock.sinks.postgres.options import SAME_SCHEMA, PostgresOptions
-from penstock.sinks.postgres.plan import TablePlan, TargetColumn
+from penstock.sinks.postgres.landed import landed_description
+from penstock.sinks.postgres.plan import FixedColumn, HistoryPlan, TablePlan, TargetColumn
 from penstock.table import TableName
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from penstock.sinks.postgres.landing import Landing, Landings
+    from penstock.sinks.postgres.options import PostgresOptions
     from penstock.source.description import TableDescription
 
     Connection = psycopg.Connection[Any]
@@ -65,6 +67,9 @@ WHERE f.contype = 'f' AND c.oid <> p.oid
 """
 
 
+_INTEGERS = ("smallint", "integer", "bigint")
+
+
 class Describe(Protocol):
     """Tells how a source table looked at a position."""
 
@@ -77,24 +82,41 @@ class Describe(Protocol):
 
 @dataclass(frozen=True)
 class Mapped:
-    """Names of a source table that the target did not follow: where it is, what columns are called."""
+    """Names of a source table that the target did not follow: where it is, what columns are called.
+
+    `ruled_as` is what the table was called when its rule was taken, where that is not its name.
+    """
 
     target: TableName | None = None
     columns: tuple[tuple[str, str], ...] = ()
+    ruled_as: TableName | None = None
+
+    def names(self, landing: Landing) -> dict[str, str]:
+        """What the target calls columns of the source, where that is not their name."""
+        return dict(self.columns or landing.names.items())
+
+    def wanted(self, landing: Landing) -> tuple[str, ...] | None:
+        """The columns to deliver, also those that the source calls differently by now."""
+        if landing.columns is None:
+            return None
+        return (*landing.columns, *(name for name, called in self.columns if called))
 
 
 def mapped(document: Mapping[str, Any] | None) -> Mapped:
     """What penstock.tables says of it."""
     if not document:
         return Mapped()
-    target = document.get("target")
-    columns = document.get("columns", {})
-    return Mapped(TableName(*target) if target else None, tuple(sorted(columns.items())))
+    target, ruled_as = document.get("target"), document.get("ruled_as")
+    return Mapped(
+        TableName(*target) if target else None,
+        tuple(sorted(document.get("columns", {}).items())),
+        TableName(*ruled_as) if ruled_as else None,
+    )
 
 
 def plan_table(
     connection: Connection,
-    options: PostgresOptions,
+    landings: Landings,
     source: TableName,
     describe: DescribeNow,
     *,
@@ -109,18 +131,19 @@ def plan_table(
 
     Raises:
         TargetTableMissing: it is not there and may not or cannot be created.
-        TargetTableUnfit: it is there, but is no table.
+        TargetTableUnfit: it is there, but is no table, or lacks columns that it must have.
     """
     mapping = mapping or Mapped()
-    target = mapping.target or target_name(options, source)
+    landing = landings.of(source, mapping.ruled_as)
+    target = mapping.target or landing.target
+    names = mapping.names(landing)
     description = describe(source)
     found = find_table(connection, target)
-    wanted = options.columns_of(source)
     is_new = found is None
     if found is None:
-        _require_creation(options, source, target, description, is_filled=is_filled)
+        _require_creation(landings.options, source, target, description, is_filled=is_filled)
         assert description is not None
-        _create(connection, description, target, wanted, with_key=with_key)
+        _create(connection, description, target, landing, with_key=with_key)
         found = find_table(connection, target)
         assert found is not None
     if found.kind not in ("r", "p"):
@@ -130,12 +153,20 @@ def plan_table(
             "rename it, or choose another schema",
         )
     columns = _columns(connection, found.oid)
+    fixed = _fixed(landing, landings.source, target, columns)
+    history = _history(landing, source, target, columns)
+    own = {each.name for each in fixed}
+    if history is not None:
+        own |= {history.start, history.end, history.deleted}
+    columns = tuple(column for column in columns if column.name not in own)
+    wanted = mapping.wanted(landing)
+    taken = {names.get(name, name) for name in wanted} if wanted is not None else None
     others = tuple(
-        column.name for column in columns if wanted is not None and column.name not in wanted
+        column.name for column in columns if taken is not None and column.name not in taken
     )
     columns = tuple(column for column in columns if column.name not in others)
     if description is not None:
-        _tell_ignored(description, columns, wanted, target, dict(mapping.columns))
+        _tell_ignored(description, columns, wanted, target, names)
     return TablePlan(
         source=source,
         target=target,
@@ -143,9 +174,55 @@ def plan_table(
         others=others,
         key=description.primary_key if description is not None else (),
         is_referenced=found.is_referenced,
-        names=mapping.columns,
+        names=tuple(sorted(names.items())),
         is_new=is_new,
+        kind=landing.kind,
+        fixed=fixed,
+        history=history,
+        is_mixed=landing.is_mixed,
     )
+
+
+def _fixed(
+    landing: Landing, source_id: str, target: TableName, columns: tuple[TargetColumn, ...]
+) -> tuple[FixedColumn, ...]:
+    """What every row of this source says of itself."""
+    name = landing.source_id_column
+    if name is None:
+        return ()
+    found = next((column for column in columns if column.name == name), None)
+    if found is None:
+        raise TargetTableUnfit(
+            f"{target} has no column {name}, which is to say which source a row is from",
+            str(target),
+            f"ALTER TABLE {target} ADD COLUMN {name} text, and make it a part of the key",
+        )
+    if found.stage_type in _INTEGERS and not source_id.isdecimal():
+        raise TargetTableUnfit(
+            f"column {name} is {found.stage_type}, but the source is called {source_id}",
+            str(target),
+            f"give the source a number for its name in `sources:`, or make {name} text",
+        )
+    return (FixedColumn(name, found.stage_type, source_id),)
+
+
+def _history(
+    landing: Landing, source: TableName, target: TableName, columns: tuple[TargetColumn, ...]
+) -> HistoryPlan | None:
+    """The columns that tell when a row was so."""
+    if landing.history is None:
+        return None
+    names = landing.history
+    kinds = {column.name: column.stage_type for column in columns}
+    missing = [name for name in (names.start, names.end, names.deleted) if name not in kinds]
+    if missing:
+        raise TargetTableUnfit(
+            f"{target} has no column {', '.join(missing)}, which a history has",
+            str(source),
+            f"ALTER TABLE {target} ADD COLUMN {names.start} timestamptz NOT NULL DEFAULT"
+            f" '1900-01-01 00:00:00+00', and {names.end} (9999-01-01), {names.deleted} (boolean) likewise",
+        )
+    return HistoryPlan(names.start, kinds[names.start], names.end, kinds[names.end], names.deleted)
 
 
 def _require_creation(
@@ -176,12 +253,21 @@ def _create(
     connection: Connection,
     description: TableDescription,
     target: TableName,
-    wanted: tuple[str, ...] | None,
+    landing: Landing,
     *,
     with_key: bool,
 ) -> None:
+    made = landed_description(description, landing)
     try:
-        create_table(connection, description, target, wanted, with_key=with_key)
+        with connection.transaction():
+            # Another source may be about to make it too.
+            connection.execute(
+                "SELECT pg_advisory_xact_lock(hashtextextended('penstock create', 0))"
+            )
+            if find_table(connection, target) is None:
+                create_table(
+                    connection, made, target, None, with_key=with_key or not landing.is_like_source
+                )
     except psycopg.OperationalError:
         raise
     except psycopg.Error as error:
@@ -191,12 +277,6 @@ def _create(
             str(description.name),
             f"create {target} by hand, or grant the role what it lacks",
         ) from None
-
-
-def target_name(options: PostgresOptions, source: TableName) -> TableName:
-    """Where the table lands."""
-    schema = source.schema if options.schema_name == SAME_SCHEMA else options.schema_name
-    return TableName(schema, source.name)
 
 
 def find_table(connection: Connection, target: TableName) -> Any:
@@ -232,7 +312,8 @@ def _tell_ignored(
         and not column.generated
         and (wanted is None or column.name in wanted)
     ]
-    strange = set(wanted or ()) - {column.name for column in description.columns}
+    known = {column.name for column in description.columns} | set(names.values())
+    strange = set(wanted or ()) - known
     if strange:
         _log.warning(
             "columns: names %s, which %s at the source has not",

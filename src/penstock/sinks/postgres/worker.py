@@ -8,34 +8,50 @@ from __future__ import annotations
 
 import re
 import uuid
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import psycopg
 import pyarrow as pa
+import pyarrow.compute as pc
 from psycopg import sql
 from psycopg.errors import InsufficientPrivilege
 
 from penstock.changes.cells import gather
-from penstock.changes.compact import MOVE, REPLACE, Step, compact
+from penstock.changes.compact import COMES, GONE, LEAVES, REPLACE, Step, compact
 from penstock.changes.decode import Piece, TableChanges, TableTruncated
+from penstock.changes.history import STILL, HistoryStep, versions
 from penstock.changes.pgoutput import DELETE, INSERT, UPDATE, Relation
 from penstock.dsn import Dsn, connect
 from penstock.errors import PenstockError, RowRefused, TargetTableUnfit
 from penstock.failpoints import fault_point
 from penstock.sinks.postgres.connect import classify_target_error, is_about_table
 from penstock.sinks.postgres.copytext import copy_text
-from penstock.sinks.postgres.plan import RefusedTable, Staged, StagedStep, TablePlan, TargetColumn
+from penstock.sinks.postgres.options import Kind
+from penstock.sinks.postgres.plan import (
+    HistoryTimes,
+    RefusedTable,
+    Staged,
+    StagedStep,
+    TablePlan,
+    TargetColumn,
+)
 from penstock.sinks.sink import Receipt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    import numpy.typing as npt
+
+    from penstock.changes.cells import Index, Mask
     from penstock.table import TableName
 
 # Above this, rows go to a staging table, from executor to target; below, through the driver.
 INLINE_BYTES = 256 * 1024
+
+_UNIX_OF_2000 = 946_684_800_000_000  # microseconds
 
 # One connection per worker process and target, kept from task to task.
 _connections: dict[str, psycopg.Connection[Any]] = {}
@@ -79,13 +95,16 @@ class PostgresTask:
             count = 1 if isinstance(piece, TableTruncated) else len(piece)
             self._receipt.change_count += count
             self._change_counts[table] = self._change_counts.get(table, 0) + count
-            if isinstance(piece, TableTruncated):
-                self._steps.append(
-                    StagedStep(table, "truncate", restart_identity=piece.restart_identity)
-                )
+            if isinstance(piece, TableTruncated) and plan.kind is Kind.APPEND:
+                continue
+            if isinstance(piece, TableTruncated) and plan.is_mixed:
+                self._refused[table] = _untold_truncate(plan)
                 continue
             try:
-                self._stage(plan, piece)
+                if isinstance(piece, TableTruncated):
+                    self._steps.append(_truncation(plan, piece))
+                else:
+                    self._stage(plan, piece)
             except (RowRefused, TargetTableUnfit) as error:
                 self._refused[table] = RefusedTable(
                     table, error.code, error.what, error.where, error.do
@@ -99,32 +118,16 @@ class PostgresTask:
         return self._receipt
 
     def _stage(self, plan: TablePlan, changes: TableChanges) -> None:
-        taken = [
-            (place, target)
-            for place, column in enumerate(changes.relation.columns)
-            if (target := plan.column(column.name)) is not None
-        ]
-        key = key_of(changes.relation, plan)
-        places = [place for place, _ in taken]
-        if not taken:
-            raise TargetTableUnfit(
-                f"{plan.target} has none of the columns that are delivered",
-                str(plan.source),
-                f"add columns to {plan.target}, or mend `columns:` of the sink",
-            )
-        missing = [changes.relation.columns[place].name for place in key if place not in places]
-        if missing:
-            raise TargetTableUnfit(
-                f"the target lacks key columns {', '.join(missing)}",
-                str(plan.target),
-                "add them to the target table, or to `columns:` of the sink",
-            )
-        if len(taken) < len(changes.relation.columns):
+        places, columns, key = _landing(plan, changes.relation)
+        if len(places) < len(changes.relation.columns):
             changes = _only(changes, places)
-            key = [places.index(place) for place in key]
-        columns = tuple(target for _, target in taken)
-        for step in compact(changes, key):
-            self._stage_step(plan, changes, step, columns, tuple(key))
+        if plan.kind is Kind.APPEND:
+            changes = changes.take(np.flatnonzero(changes.operation != DELETE))
+            if len(changes) == 0:
+                return
+        steps = versions(changes, key) if plan.history is not None else compact(changes, key)
+        for step in steps:
+            self._stage_step(plan, changes, step, columns, key)
 
     def _stage_step(
         self,
@@ -134,7 +137,7 @@ class PostgresTask:
         columns: tuple[TargetColumn, ...],
         key: tuple[int, ...],
     ) -> None:
-        kind = "move" if step.count(MOVE) else "net"
+        kind = "move" if step.old_key else "net"
         insert_count = step.count(INSERT)
         staged = StagedStep(
             table=plan.source,
@@ -146,9 +149,21 @@ class PostgresTask:
             unchanged=step.unchanged_columns,
             insert_count=insert_count,
             update_count=step.count(UPDATE),
-            delete_count=step.count(DELETE),
+            delete_count=int(step.copies[step.operation == DELETE].sum()),
             replace_count=step.count(REPLACE),
+            gone_count=step.count(GONE),
         )
+        if isinstance(step, HistoryStep):
+            # What meets the target's rows is what comes first.
+            firsts = Counter(step.operation[step.is_first].tolist())
+            staged = replace(
+                staged,
+                has_operations=True,
+                insert_count=firsts[INSERT] + firsts[COMES],
+                update_count=firsts[UPDATE] + firsts[LEAVES],
+                replace_count=firsts[REPLACE],
+                times=_times(plan, step.first_at, step.last_at),
+            )
         arrays = _extra_arrays(staged, step, changes)
         arrays += [gather(changes.data, cells) for cells in step.columns]
         text = copy_text(arrays)
@@ -186,6 +201,59 @@ class PostgresTask:
         return connection
 
 
+def _untold_truncate(plan: TablePlan) -> RefusedTable:
+    error = TargetTableUnfit(
+        f"the source has emptied the table, but nothing tells its rows in {plan.target} from others",
+        str(plan.source),
+        f"delete them from {plan.target}, then penstock tables resync {plan.source};"
+        " source_id_column tells rows of several sources apart",
+    )
+    return RefusedTable(plan.source, error.code, error.what, error.where, error.do)
+
+
+def _times(plan: TablePlan, first_at: int, last_at: int) -> HistoryTimes | None:
+    if plan.history is None:
+        return None
+    return HistoryTimes(first_at, last_at, (plan.history.start_type, plan.history.end_type))
+
+
+def _truncation(plan: TablePlan, piece: TableTruncated) -> StagedStep:
+    step = StagedStep(plan.source, "truncate", restart_identity=piece.restart_identity)
+    if plan.history is None:
+        return step
+    _, columns, key = _landing(plan, piece.relation)
+    times = _times(plan, piece.committed_at, piece.committed_at)
+    return replace(step, columns=columns, key=key, times=times)
+
+
+def _landing(
+    plan: TablePlan, relation: Relation
+) -> tuple[list[int], tuple[TargetColumn, ...], tuple[int, ...]]:
+    """Which columns of the relation are delivered, where to, and which of those identify a row."""
+    taken = [
+        (place, target)
+        for place, column in enumerate(relation.columns)
+        if (target := plan.column(column.name)) is not None
+    ]
+    if not taken:
+        raise TargetTableUnfit(
+            f"{plan.target} has none of the columns that are delivered",
+            str(plan.source),
+            f"add columns to {plan.target}, or mend `columns:` of the sink",
+        )
+    places = [place for place, _ in taken]
+    key = key_of(relation, plan)
+    missing = [relation.columns[place].name for place in key if place not in places]
+    if missing:
+        raise TargetTableUnfit(
+            f"the target lacks key columns {', '.join(missing)}",
+            str(plan.target),
+            "add them to the target table, or to `columns:` of the sink",
+        )
+    columns = tuple(target for _, target in taken)
+    return places, columns, tuple(places.index(place) for place in key)
+
+
 def key_of(relation: Relation, plan: TablePlan) -> list[int]:
     """Which columns of the relation identify a row; none when the whole row must."""
     names = [column.name for column in relation.columns]
@@ -210,22 +278,37 @@ def _only(changes: TableChanges, places: list[int]) -> TableChanges:
 def _extra_arrays(staged: StagedStep, step: Step, changes: TableChanges) -> list[pa.Array]:
     """The columns in front of the table's own; see StagedStep.stage_columns."""
     arrays: list[pa.Array] = []
-    count = len(step)
     if staged.has_operations:
-        letters = step.operation.tobytes()
-        offsets = np.arange(count + 1, dtype=np.int32)
-        arrays.append(
-            pa.Array.from_buffers(
-                pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(letters)]
-            )
-        )
+        arrays.append(_characters(step.operation))
     if len(staged.unchanged) > 1:
         arrays.append(_digits(step.unchanged_group))
     if staged.has_copies:
         arrays.append(_digits(step.copies))
+    if isinstance(step, HistoryStep):
+        still = step.until == STILL
+        arrays += [_letters(step.is_first), _instants(step.at)]
+        arrays += [_instants(step.until, still), _letters(step.ends_deleted)]
     if staged.kind == "move":
         arrays += [gather(changes.data, cells) for cells in step.old_key]
     return arrays
+
+
+def _characters(letters: npt.NDArray[np.uint8]) -> pa.Array:
+    offsets = np.arange(len(letters) + 1, dtype=np.int32)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(letters.tobytes())]
+    return pa.Array.from_buffers(pa.binary(), len(letters), buffers)
+
+
+def _letters(flags: Mask) -> pa.Array:
+    """Booleans, as Postgres writes them."""
+    return _characters(np.where(flags, b"t"[0], b"f"[0]).astype(np.uint8))
+
+
+def _instants(at: Index, is_null: Mask | None = None) -> pa.Array:
+    """Microseconds since 2000-01-01 as the text of a timestamptz. Sessions may have any time zone."""
+    moments = pa.array(at + _UNIX_OF_2000, mask=is_null).cast(pa.timestamp("us"))
+    texts = pc.binary_join_element_wise(moments.cast(pa.string()), "+00", "")
+    return texts.cast(pa.binary())
 
 
 def _digits(numbers: Any) -> pa.Array:

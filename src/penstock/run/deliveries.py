@@ -1,0 +1,158 @@
+"""The right half: a loop for each sink, a copier for each sink and source, each in a thread."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from penstock.pipeline import build_copying, build_sessions, build_sinks
+from penstock.run.deliver import Delivery
+from penstock.run.flow import Flow
+from penstock.run.passages import PassageReader
+from penstock.run.start import PositionCheck
+from penstock.snapshot.copier import Copier
+from penstock.source.publication import publication_names
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+    from penstock.config import PipelineFile
+    from penstock.run.start import Started
+    from penstock.sinks.sink import Sink
+    from penstock.snapshot.round import RoundProgress
+    from penstock.table import TableName
+
+# Of the 10 s a stop may take: how long a batch under way may need before it is called off.
+_PATIENCE_SECONDS = 6.0
+
+
+def build_flow(
+    pipeline: PipelineFile,
+    started: Started,
+    sink: Sink,
+    context: SparkContext,
+    stop: threading.Event,
+) -> Flow:
+    """What flows from one source to one sink."""
+    rules = pipeline.source.tables
+
+    def follows(table: TableName) -> bool:
+        return rules.chooses(table) or table in sink.flowing or table in sink.apart
+
+    names = publication_names(pipeline.name)
+    return Flow(
+        context,
+        pipeline.source_id,
+        sink,
+        started.state,
+        PositionCheck(pipeline, started),
+        stop,
+        passages=PassageReader(started.state.history, follows, names),
+        copies_first=pipeline.source.snapshot.copies_first,
+        pace=pipeline.paced(1.0),
+    )
+
+
+def build_copier(
+    pipeline: PipelineFile, flow: Flow, context: SparkContext, stop: threading.Event
+) -> Copier:
+    """Who copies tables of a flow's source into its sink."""
+    copier = Copier(
+        context,
+        flow.name,
+        build_copying(pipeline, flow.name),
+        pipeline.source,
+        stop,
+        flow.tables.look_soon,
+        has_work=flow.tables.are_on_their_way,
+        is_alone=pipeline.is_alone,
+    )
+    flow.on_enrolled = copier.wake
+    return copier
+
+
+class LoopThread(threading.Thread):
+    """A loop and how it ended."""
+
+    def __init__(self, loop: Delivery | Copier) -> None:
+        super().__init__(name=f"{type(loop).__name__.lower()} {loop.name}", daemon=True)
+        self.loop = loop
+        self._failure: BaseException | None = None
+
+    def run(self) -> None:
+        """Deliver; keep what went wrong for the main thread."""
+        try:
+            self.loop.run()
+        except BaseException as error:  # noqa: BLE001 - handed to the main thread, which raises it
+            self._failure = error
+
+    def raise_if_failed(self) -> None:
+        """Raise what ended the loop."""
+        if self._failure is not None:
+            raise self._failure
+
+
+class Deliveries:
+    """All loops and copiers of a pipeline. All methods from one thread."""
+
+    def __init__(self, pipeline: PipelineFile, context: SparkContext) -> None:
+        self._context = context
+        self._stop = threading.Event()
+        self._sessions = build_sessions(pipeline)
+        self._loops = {
+            name: Delivery(name, self._stop, is_alone=pipeline.is_alone) for name in pipeline.sinks
+        }
+        self._copiers: list[Copier] = []
+        self._threads = [LoopThread(loop) for loop in self._loops.values()]
+        self.flows: dict[str, list[Flow]] = {}  # by source
+        for thread in self._threads:
+            thread.start()
+
+    def take(self, view: PipelineFile, started: Started) -> None:
+        """Deliver a source that has been started, or started again."""
+        if view.source_id in self.flows:
+            check = PositionCheck(view, started)
+            for flow in self.flows[view.source_id]:
+                flow.check_again(check)
+            return
+        self.flows[view.source_id] = []
+        for sink in build_sinks(view, self._sessions):
+            flow = build_flow(view, started, sink, self._context, self._stop)
+            copier = build_copier(view, flow, self._context, self._stop)
+            thread = LoopThread(copier)
+            self.flows[view.source_id].append(flow)
+            self._copiers.append(copier)
+            self._threads.append(thread)
+            self._loops[flow.name].add(flow)
+            thread.start()
+
+    @property
+    def progress(self) -> list[RoundProgress]:
+        """How far copies under way have got."""
+        return [each for copier in self._copiers for each in copier.progress]
+
+    def raise_if_failed(self) -> None:
+        """Raise what ended a loop."""
+        for thread in self._threads:
+            thread.raise_if_failed()
+
+    def stop(self) -> bool:
+        """Let batches under way finish; whether all have, and those that have not are called off."""
+        self._stop.set()
+        for copier in self._copiers:
+            copier.wake()
+        self._join(_PATIENCE_SECONDS)
+        if not any(thread.is_alive() for thread in self._threads):
+            return True
+        # What is called off has changed nothing: the position has not moved.
+        for loop in self._loops.values():
+            loop.interrupt()
+        self._context.cancelAllJobs()
+        self._join(2.0)
+        return False
+
+    def _join(self, patience_seconds: float) -> None:
+        deadline = time.monotonic() + patience_seconds
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))

@@ -1,0 +1,400 @@
+"""What flows from one source to one sink: how far it has come, and what is next.
+
+Take the slices after the sink's own position, run one Spark job over them, commit its receipts.
+Whose turn it is, and what becomes of errors, is the loop's to say (penstock.run.deliver).
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from penstock.errors import RunError
+from penstock.failpoints import fault_point
+from penstock.log.reader import LogReader
+from penstock.lsn import Lsn
+from penstock.run.passages import PassageReader, Stretch, cut_at_marks, tables_of
+from penstock.run.retry import BackOff
+from penstock.run.tables import TableKeeper
+from penstock.sinks.sink import Batch
+from penstock.sinks.tables import FAILED, STREAMING
+from penstock.spark.jobs import Span, run_job
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Sequence
+
+    from pyspark import SparkContext
+
+    from penstock.errors import PenstockError
+    from penstock.log.segment import SliceRef
+    from penstock.run.commits import Commits
+    from penstock.run.state import StateDirectory
+    from penstock.sinks.passage import Rows
+    from penstock.sinks.sink import Receipt, Sink, Worker
+    from penstock.table import TableName
+
+# How often the log is looked at: often while changes come, seldom while they do not.
+BUSY_WAIT_SECONDS = 0.002
+IDLE_WAIT_SECONDS = 0.03
+_BUSY_FOR_SECONDS = 1.0
+_REPORT_SECONDS = 0.25
+
+# A batch this large says that there is more to come; the next ones wait, so long, to be so large.
+_BACKLOG_BYTES = 2 * 1024 * 1024
+_GROW_BYTES = 24 * 1024 * 1024
+_GROW_SECONDS = 0.25
+
+# How long tables that catch up may keep the others waiting at a time.
+_CATCH_UP_SECONDS = 2.0
+
+
+class Flow:
+    """One source at one sink.
+
+    `check_position` is called with what the sink has stored each time it is opened; it compares that
+    with the source and returns where to go on from, or raises.
+
+    `pace`: how much less often than a sole source an idle one among many is looked at.
+    """
+
+    def __init__(
+        self,
+        context: SparkContext,
+        source_id: str,
+        sink: Sink,
+        state: StateDirectory,
+        check_position: Callable[[Sink], Lsn],
+        stop: threading.Event,
+        *,
+        passages: PassageReader,
+        copies_first: bool = False,
+        pace: float = 1.0,
+    ) -> None:
+        self.source_id = source_id
+        self.check_position = check_position
+        self._context = context
+        self._sink = sink
+        self._state = state
+        self._stop = stop
+        self._parallel = int(context.defaultParallelism)
+        self._batch_number = 0
+        self._passages = passages
+        self._copies_first = copies_first
+        self.tables = TableKeeper(sink, state, passages, copies_first=copies_first, pace=pace)
+        self._grow_bytes = 0
+        self._reported_at = 0.0
+        self._has_news = False
+        self._committed_at = 0
+        self._reader: LogReader | None = None
+        self._read_lsn = Lsn(0)
+        self._check_seconds = IDLE_WAIT_SECONDS * pace
+        self._check_at = 0.0
+        self._busy_until = 0.0
+        self._failure: BaseException | None = None
+        self.back_off = BackOff()
+        self.retry_at = 0.0
+        self.is_stale = False  # whether it is to be opened anew
+        self.is_committing = False
+        self.delivered_lsn = Lsn(0)
+        self.on_enrolled: Callable[[], None] = lambda: None
+        self.error: PenstockError | None = None
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+
+    @property
+    def name(self) -> str:
+        """The sink's name."""
+        return self._sink.name
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the sink is open, and the log is read."""
+        return self._reader is not None
+
+    @property
+    def stopped_tables(self) -> dict[TableName, str]:
+        """Tables that wait for somebody to mend something, and why."""
+        return {
+            name: table.error for name, table in self._sink.apart.items() if table.state == FAILED
+        }
+
+    def has_caught_up(self, lsn: Lsn) -> bool:
+        """Whether all that can be delivered up to a position is, and all that can be copied."""
+        return self.delivered_lsn >= lsn and self.tables.is_settled
+
+    def open(self) -> None:
+        """Open the sink and go on from its position. Never during a commit."""
+        self.delivered_lsn = self._read_lsn = self.check_position(self._sink)
+        self._reader = LogReader(self._state.log, self.delivered_lsn)
+        self.report()
+
+    def check_again(self, check_position: Callable[[Sink], Lsn]) -> None:
+        """The source was started anew: open the sink anew, at once; from another thread."""
+        self.check_position, self.retry_at, self.is_stale = check_position, 0.0, True
+
+    def close(self) -> None:
+        """Let go of sink and log. Never during a commit."""
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+        self._failure = None
+        self._sink.close()
+
+    def interrupt(self) -> None:
+        """Call off the batch that is being committed; from another thread."""
+        self._sink.interrupt()
+
+    def is_busy(self, now: float) -> bool:
+        """Whether changes come, or have just come."""
+        return now < self._busy_until
+
+    def is_due(self, now: float) -> bool:
+        """Whether a turn could find something to do; cheap, for most flows are idle."""
+        return (
+            now < self._busy_until
+            or now >= self._check_at
+            or self._failure is not None
+            or self._reader is None
+            or self.is_stale
+            or self._reader.may_have_news()
+        )
+
+    def take_turn(self, commits: Commits, now: float, *, may_grow: bool) -> bool:
+        """Deliver what is next; whether there was something.
+
+        Args:
+            may_grow: no other flow waits for its turn.
+        """
+        assert self._reader is not None, "opened first"
+        self._check_at = now + self._check_seconds
+        self.raise_if_failed()
+        group = self.tables.next_group(self.delivered_lsn, now)
+        if group or self.tables.is_due(now):
+            commits.wait()
+            self.raise_if_failed()
+            self._look_at_tables(now)
+        slices = [] if self.tables.holds_flow else self._read(self._reader, may_grow)
+        if slices:
+            self._busy_until = now + _BUSY_FOR_SECONDS
+            for stretch in cut_at_marks(slices):
+                if self._stop.is_set():
+                    break
+                self._read_lsn = self._deliver(stretch, self._read_lsn, commits)
+            return True
+        if commits.is_idle:
+            self._sink.idle()
+            if self._has_news:
+                self.report()
+        return False
+
+    def raise_if_failed(self) -> None:
+        """Raise what ended the last commit."""
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+
+    def _deliver(self, stretch: Stretch, after_lsn: Lsn, commits: Commits) -> Lsn:
+        """Deliver a stretch, or begin to: its commit may still be under way. Where it ends."""
+        if stretch.marks:
+            commits.wait()
+            self.raise_if_failed()
+            self._commit_shapes(stretch, after_lsn)
+            return self.delivered_lsn
+        batch = self._batch(after_lsn, stretch.slices)
+        if unknown := self.tables.unknown(batch.tables - batch.aside):
+            commits.wait()
+            self.raise_if_failed()
+            self._sink.enrol(unknown, batch.after_lsn)
+            self.on_enrolled()
+            batch = self._batch(after_lsn, stretch.slices)
+        receipts = self._run_job(batch, stretch.slices)
+        commits.wait()
+        self.raise_if_failed()
+        commits.begin(self._commit, batch, receipts)
+        return batch.end_lsn
+
+    def _commit_shapes(
+        self, stretch: Stretch, after_lsn: Lsn, only: set[TableName] | None = None
+    ) -> dict[TableName, TableName]:
+        """Deliver a transaction in which tables change their shape; what they are called then."""
+        batch = self._batch(after_lsn, stretch.slices, only)
+        passage, slices = self._passages.read(stretch)
+        span = Span(batch.after_lsn, batch.end_lsn)
+
+        def run(worker: Worker, parts: Sequence[Rows]) -> list[Receipt]:
+            wanted = [ref for part in parts for ref in slices[part.number]]
+            return run_job(self._context, worker, wanted, span, self._parallel)
+
+        names = self._sink.commit_shapes(batch, passage, run, only)
+        self.tables.look_soon()
+        if only is None:
+            self.delivered_lsn = batch.end_lsn
+            self._committed_at = batch.committed_at or self._committed_at
+        self._has_news = True
+        self.on_enrolled()  # some may have to be copied again
+        self.report()
+        return names
+
+    def _look_at_tables(self, now: float) -> None:
+        if self.tables.look(self.delivered_lsn, now):
+            self.on_enrolled()
+            self.report()  # the log is kept for tables that wait, from here on
+        self._catch_up(now)
+
+    def _read(self, reader: LogReader, may_grow: bool) -> list[SliceRef]:
+        """The slices of the next batch.
+
+        In a backlog a batch waits a moment to grow: a job costs the same for one slice as for ten.
+        """
+        slices = reader.read(self._sink.batch_bytes)
+        size = _size(slices)
+        deadline = time.monotonic() + (_GROW_SECONDS if may_grow else 0.0)
+        while (
+            0 < size < self._grow_bytes
+            and time.monotonic() < deadline
+            and not self._stop.wait(BUSY_WAIT_SECONDS)
+        ):
+            more = reader.read(self._sink.batch_bytes - size)
+            slices += more
+            size += _size(more)
+        is_backlog = size >= _BACKLOG_BYTES
+        self._grow_bytes = min(_GROW_BYTES, self._sink.batch_bytes) if is_backlog else 0
+        return slices
+
+    def _batch(
+        self, after_lsn: Lsn, slices: Sequence[SliceRef], only: set[TableName] | None = None
+    ) -> Batch:
+        self._batch_number += 1
+        tables = tables_of(slices)
+        return Batch(
+            number=self._batch_number,
+            after_lsn=after_lsn,
+            end_lsn=slices[-1].head.end_lsn,
+            committed_at=max(ref.head.committed_at for ref in slices),
+            tables=tables,
+            aside=frozenset() if only is not None else tables & self.tables.aside(after_lsn),
+            copies_first=self._copies_first,
+        )
+
+    def _run_job(
+        self, batch: Batch, slices: Sequence[SliceRef], only: set[TableName] | None = None
+    ) -> list[Receipt]:
+        if not batch.tables:
+            return []  # nothing but commits and marks: only the position moves
+        began = time.perf_counter()
+        worker = self._sink.worker(batch, only)
+        span = Span(batch.after_lsn, batch.end_lsn)
+        receipts = run_job(self._context, worker, slices, span, self._parallel)
+        self.seconds["job"] += time.perf_counter() - began
+        for receipt in receipts:
+            for part, seconds in receipt.seconds.items():
+                self.seconds[part] += seconds
+        return receipts
+
+    def _commit(self, batch: Batch, receipts: list[Receipt]) -> None:
+        """Runs in a thread of its own, one batch at a time."""
+        self.is_committing = True
+        try:
+            began = time.perf_counter()
+            self._sink.commit(batch, receipts)
+            self.seconds["commit"] += time.perf_counter() - began
+            self.delivered_lsn = batch.end_lsn
+            self._committed_at = batch.committed_at or self._committed_at
+            self._has_news = True
+            self.back_off.succeed()
+            self.error = None
+            if time.monotonic() - self._reported_at > _REPORT_SECONDS:
+                self.report()
+        except BaseException as failure:  # noqa: BLE001 - raised in the flow's own turn
+            self._failure = failure
+        finally:
+            self.is_committing = False
+
+    def _catch_up(self, now: float) -> None:
+        """Let tables that are apart catch up, one group after the other, while others may wait."""
+        deadline = now + _CATCH_UP_SECONDS
+        while group := self.tables.next_group(self.delivered_lsn, time.monotonic()):
+            self._catch_up_group(group, deadline)
+            self.tables.note_tried(group)
+            self._has_news = True
+            if self._stop.is_set() or time.monotonic() > deadline:
+                return
+
+    def _catch_up_group(self, group: set[TableName], deadline: float) -> None:
+        """Deliver what waits for tables that stand at one position, towards where the others are.
+
+        A long way is gone in several turns, so that the others are not held up.
+        """
+        position = min(self._sink.apart[name].delivered_lsn for name in group)
+        reader = LogReader(self._state.log, position)
+        try:
+            while position < self.delivered_lsn:
+                slices = reader.read(self._sink.batch_bytes)
+                if not slices:
+                    raise RunError(
+                        f"the log ends at {position}, wanted {self.delivered_lsn}",
+                        ", ".join(map(str, sorted(group))),
+                        "nothing; the slot sends the rest again",
+                    )
+                for stretch in cut_at_marks(slices):
+                    if group and position < self.delivered_lsn:
+                        position, group = self._catch_up_stretch(group, stretch, position)
+                if not group or self._stop.is_set() or time.monotonic() > deadline:
+                    break
+        finally:
+            reader.close()
+        if group and position >= self.delivered_lsn:
+            fault_point("catch_up.before_join")
+            self._sink.join(group)
+            self.on_enrolled()  # who copies makes the foreign keys, once both tables flow
+
+    def _catch_up_stretch(
+        self, group: set[TableName], stretch: Stretch, position: Lsn
+    ) -> tuple[Lsn, set[TableName]]:
+        """Deliver a stretch to tables that catch up; where they stand, and which still do."""
+        # A slice may go on after where the others are, if the log was captured anew.
+        end_lsn = min(stretch.slices[-1].head.end_lsn, self.delivered_lsn)
+        if stretch.marks:
+            names = self._commit_shapes(stretch, position, group)
+            group = {names[name] for name in group if name in names}
+        else:
+            batch = replace(self._batch(position, stretch.slices, group), end_lsn=end_lsn)
+            receipts = self._run_job(batch, stretch.slices, group) if group & batch.tables else []
+            self._sink.commit_apart(group, batch, receipts)
+        apart = self._sink.apart
+        return end_lsn, {
+            name for name in group if name in apart and apart[name].delivered_lsn == end_lsn
+        }
+
+    def report(self) -> None:
+        """Tell the other half, and `status`, how far it is."""
+        self._reported_at = time.monotonic()
+        self._has_news = False
+        apart = dict(self._sink.apart)
+        wanted_lsn = self.tables.safe_lsn
+        safe_lsn = self.delivered_lsn if wanted_lsn is None else min(self.delivered_lsn, wanted_lsn)
+        self._state.write_report(
+            f"sinks/{self.name}",
+            {
+                "delivered_lsn": str(self.delivered_lsn),
+                "safe_lsn": str(safe_lsn),
+                "committed_at": self._committed_at,
+                "changes_delivered": self._sink.change_count,
+                "tables": {
+                    str(name): {
+                        "state": apart[name].state if name in apart else STREAMING,
+                        "error": (apart[name].error or None) if name in apart else None,
+                    }
+                    for name in sorted(set(self._sink.flowing) | set(apart))
+                },
+                "error": str(self.error) if self.error else None,
+                "seconds": self.seconds,
+                "at": time.time(),
+            },
+        )
+
+
+def _size(slices: Sequence[SliceRef]) -> int:
+    return sum(ref.head.data_bytes for ref in slices)

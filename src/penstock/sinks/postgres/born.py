@@ -1,0 +1,56 @@
+"""Make, at the target, a table that came with the stream."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+from penstock.errors import SinkError
+from penstock.schema.describe import description_of, structure_of
+from penstock.sinks.postgres import alter
+from penstock.sinks.postgres.connect import is_about_table
+from penstock.sinks.postgres.landed import landed_description, landed_structure
+from penstock.sinks.postgres.target import find_table
+
+if TYPE_CHECKING:
+    from penstock.schema.shape import TableShape
+    from penstock.sinks.postgres.landing import Landings
+
+    Cursor = psycopg.Cursor[Any]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Born:
+    """A table that is there now; `notes` has a line for each thing of it that could not be made."""
+
+    is_new: bool
+    notes: list[str] = field(default_factory=list)
+
+
+def create_born(cursor: Cursor, landings: Landings, shape: TableShape) -> Born | None:
+    """Make the table inside the caller's transaction; None where that is not possible yet."""
+    landing = landings.of(shape.table)
+    # Where others deliver as well, they may have been quicker.
+    if landing.keeps_place and find_table(cursor.connection, landing.target) is not None:
+        return Born(is_new=False)
+    try:
+        with cursor.connection.transaction():
+            alter.complete_enums(cursor, shape.types, landing.policy.value)
+            notes = alter.create_from_shape(
+                cursor,
+                landed_description(description_of(shape), landing),
+                landed_structure(structure_of(shape), landing, landings.of),
+                landing.target,
+                with_indexes=landings.options.create_indexes or landing.history is not None,
+            )
+    except (SinkError, psycopg.Error) as error:
+        if isinstance(error, psycopg.Error) and not is_about_table(error):
+            raise
+        _log.warning("%s cannot be created yet: %s", shape.table, type(error).__name__)
+        return None
+    return Born(True, notes)

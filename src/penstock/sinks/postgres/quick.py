@@ -1,0 +1,51 @@
+"""Merge the steps of all tables of a batch the quick way: no savepoints, and the first error ends it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from penstock.failpoints import fault_point
+from penstock.sinks.postgres import merge
+from penstock.sinks.postgres.conflicts import NONE, Conflicts
+from penstock.sinks.postgres.order import parents_first
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import psycopg
+
+    from penstock.sinks.postgres.options import OnConflict
+    from penstock.sinks.postgres.plan import StagedStep, TablePlan
+    from penstock.sinks.postgres.stages import Stages
+    from penstock.table import TableName
+
+
+def merge_steps(
+    cursor: psycopg.Cursor[Any],
+    steps: list[StagedStep],
+    plan_of: Callable[[TableName], TablePlan],
+    stages: Stages,
+    conflict: OnConflict,
+    *,
+    replica_role: bool,
+) -> dict[TableName, Conflicts]:
+    """Merge them; what was odd, by table."""
+    found: dict[TableName, Conflicts] = {}
+    parts = (
+        ((step, "all") for step in steps)
+        if replica_role
+        else parents_first(steps, lambda table: plan_of(table).rank)
+    )
+    for step, part in parts:
+        plan, stage = plan_of(step.table), stages.place_of(step)
+        stages.load(cursor, step)
+        if part == "take":
+            odd = merge.take(cursor, plan, step, stage)
+        elif part == "put":
+            odd = merge.put(cursor, plan, step, stage, conflict)
+        else:
+            odd = merge.apply(cursor, plan, step, stage, conflict)
+        if odd:
+            found[step.table] = found.get(step.table, NONE) + odd
+        fault_point("deliver.between_steps")
+    return found

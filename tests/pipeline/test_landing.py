@@ -1,0 +1,261 @@
+"""Where rows land: other tables, other names, some columns, and which source they are from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fix_pipeline import ALWAYS_COPIED, INITIAL, rows, table_error, table_state, wait_for_state
+from fix_postgres import only_new
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fix_pipeline import RunningPipeline
+    from fix_postgres import Database
+
+    Make = Callable[..., RunningPipeline]
+
+pytestmark = only_new
+
+SNAPSHOTS = pytest.mark.parametrize("snapshot", ["initial", "never"])
+
+
+@SNAPSHOTS
+def test_table_lands_under_another_name_with_some_columns_under_others(
+    source: Database, target: Database, make_pipeline: Make, snapshot: str
+) -> None:
+    source.execute(
+        "CREATE TABLE users (id int PRIMARY KEY, name text, secret text, age int DEFAULT 7)"
+    )
+    if snapshot == "initial":
+        source.execute("INSERT INTO users VALUES (1, 'a', 's', 1), (2, 'b', 's', 2)")
+    rule = {
+        "target": "crm.customers",
+        "columns": {"id": "customer_id", "name": None, "age": "years"},
+    }
+    pipeline = make_pipeline(
+        source,
+        target,
+        sink={"tables": {"users": rule}},
+        source_options={"snapshot": snapshot},
+    )
+    if snapshot == "never":
+        source.execute("INSERT INTO users VALUES (1, 'a', 's', 1), (2, 'b', 's', 2)")
+    source.execute(
+        "INSERT INTO users VALUES (3, 'c', 's', 3); UPDATE users SET age = 20 WHERE id = 2;"
+        "UPDATE users SET id = 5 WHERE id = 1; DELETE FROM users WHERE id = 3"
+    )
+    pipeline.catch_up()
+
+    found = target.query("SELECT * FROM crm.customers ORDER BY customer_id")
+    assert found == [(2, "b", 20), (5, "a", 1)]
+    key = target.query(
+        "SELECT pg_get_constraintdef(oid) FROM pg_constraint"
+        " WHERE conrelid = 'crm.customers'::regclass AND contype = 'p'"
+    )
+    assert key == [("PRIMARY KEY (customer_id)",)]
+    assert target.query("SELECT to_regclass('public.users')::text") == [(None,)]
+
+
+def test_two_schemas_tables_of_one_name_land_in_different_tables_and_the_rest_as_it_is(
+    source: Database, target: Database, make_pipeline: Make
+) -> None:
+    source.execute(
+        "CREATE SCHEMA private; CREATE TABLE t8 (id int PRIMARY KEY, v text);"
+        "CREATE TABLE private.t8 (id int PRIMARY KEY, v text); CREATE TABLE other (id int PRIMARY KEY)"
+    )
+    tables = {"*.*": {}, "private.t8": {"target": "public.pt8"}}
+    pipeline = make_pipeline(source, target, sink={"tables": tables}, source_options=INITIAL)
+    source.execute(
+        "INSERT INTO t8 VALUES (1, 'public'); INSERT INTO private.t8 VALUES (1, 'private');"
+        "UPDATE private.t8 SET id = 2, v = 'moved'; INSERT INTO other VALUES (9)"
+    )
+    pipeline.catch_up()
+
+    assert rows(target, "t8") == [("(1,public)",)]
+    assert rows(target, "pt8") == [("(2,moved)",)]
+    assert rows(target, "other") == [("(9)",)]
+
+
+@SNAPSHOTS
+def test_source_id_is_a_column_of_every_table_and_of_every_key(
+    source: Database, target: Database, make_pipeline: Make, snapshot: str
+) -> None:
+    source.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, v text); CREATE TABLE keyless (v text);"
+        "ALTER TABLE keyless REPLICA IDENTITY FULL;"
+        "INSERT INTO t VALUES (1, 'old'), (2, 'old'); INSERT INTO keyless VALUES ('x'), ('x'), (NULL)"
+    )
+    # Rows of another source, with the same keys.
+    target.execute(
+        "CREATE TABLE t (sid text NOT NULL, id int, v text, PRIMARY KEY (sid, id));"
+        "CREATE TABLE keyless (sid text, v text);"
+        "INSERT INTO t VALUES ('else', 1, 'theirs'), ('else', 3, 'theirs');"
+        "INSERT INTO keyless VALUES ('else', 'x'), ('else', NULL)"
+    )
+    pipeline = make_pipeline(
+        source,
+        target,
+        sink={"source_id_column": "sid"},
+        source_options={"snapshot": snapshot},
+    )
+    source.execute(
+        "INSERT INTO t VALUES (3, 'new'); DELETE FROM t WHERE id = 1; UPDATE t SET v = 'now';"
+        "DELETE FROM keyless WHERE v IS NULL; UPDATE keyless SET v = 'y' WHERE ctid = '(0,1)'"
+    )
+    pipeline.catch_up()
+
+    theirs = [("else", 1, "theirs"), ("else", 3, "theirs")]
+    expected = (
+        [("test", 3, "now")] if snapshot == "never" else [("test", 2, "now"), ("test", 3, "now")]
+    )
+    if snapshot == "never":  # an UPDATE of a row that was not there makes it
+        expected = [("test", 2, "now"), ("test", 3, "now")]
+    assert target.query("SELECT * FROM t ORDER BY sid, id") == theirs + expected
+    found = target.query("SELECT sid, v FROM keyless ORDER BY sid, v")
+    if snapshot == "initial":
+        assert found == [("else", "x"), ("else", None), ("test", "x"), ("test", "y")]
+    else:
+        assert found[:2] == [("else", "x"), ("else", None)]
+
+    source.execute("TRUNCATE t")
+    pipeline.catch_up()
+    assert target.query("SELECT * FROM t ORDER BY sid, id") == theirs
+
+
+def test_source_id_takes_the_type_of_the_targets_column(
+    source: Database, target: Database, make_pipeline: Make
+) -> None:
+    source.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'copied');"
+        "CREATE TABLE made (id int PRIMARY KEY)"
+    )
+    target.execute("CREATE TABLE t (sid int, id int, v text, PRIMARY KEY (sid, id))")
+    pipeline = make_pipeline(
+        source, target, name="42", sink={"source_id_column": "sid"}, source_options=INITIAL
+    )
+    source.execute("INSERT INTO t VALUES (2, 'streamed'); INSERT INTO made VALUES (7)")
+    pipeline.catch_up()
+
+    assert target.query("SELECT * FROM t ORDER BY id") == [(42, 1, "copied"), (42, 2, "streamed")]
+    assert target.query("SELECT * FROM made") == [("42", 7)]
+
+
+def test_source_whose_name_is_no_number_is_refused_by_a_column_of_numbers(
+    source: Database, target: Database, make_pipeline: Make
+) -> None:
+    source.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE fine (id int PRIMARY KEY)")
+    target.execute("CREATE TABLE t (sid int, id int, PRIMARY KEY (sid, id))")
+    pipeline = make_pipeline(source, target, sink={"source_id_column": "sid"})
+    source.execute("INSERT INTO t VALUES (1); INSERT INTO fine VALUES (1)")
+    pipeline.catch_up()
+
+    assert table_state(target, "t") == "failed"
+    assert "column sid is integer, but the source is called test" in table_error(target, "t")
+    assert rows(target, "fine") == [("(test,1)",)]
+
+
+def test_table_with_a_column_of_the_source_ids_name_is_refused(
+    source: Database, target: Database, make_pipeline: Make
+) -> None:
+    source.execute("CREATE TABLE t (sid int PRIMARY KEY)")
+    pipeline = make_pipeline(source, target, sink={"source_id_column": "sid"})
+    source.execute("INSERT INTO t VALUES (1)")
+    pipeline.catch_up()
+
+    assert table_state(target, "t") == "failed"
+    assert "column sid, which penstock is to fill" in table_error(target, "t")
+
+
+def test_several_tables_are_brought_into_one(
+    source: Database, target: Database, make_pipeline: Make
+) -> None:
+    source.execute(
+        "CREATE TABLE orders_2025 (id int PRIMARY KEY, v text);"
+        "CREATE TABLE orders_2026 (id int PRIMARY KEY, v text);"
+        "INSERT INTO orders_2025 VALUES (1, 'a'); INSERT INTO orders_2026 VALUES (2, 'b')"
+    )
+    tables = {name: {"target": "dw.orders"} for name in ("orders_2025", "orders_2026")}
+    pipeline = make_pipeline(source, target, sink={"tables": tables}, source_options=INITIAL)
+    source.execute("INSERT INTO orders_2025 VALUES (3, 'c'); DELETE FROM orders_2026")
+    pipeline.catch_up()
+    assert rows(target, "dw.orders") == [("(1,a)",), ("(3,c)",)]
+
+    # Whose rows are whose cannot be told any more.
+    source.execute("TRUNCATE orders_2025")
+    pipeline.catch_up()
+    assert table_state(target, "orders_2025") == "failed"
+    assert "nothing tells its rows in dw.orders from others" in table_error(target, "orders_2025")
+    assert rows(target, "dw.orders") == [("(1,a)",), ("(3,c)",)]
+
+
+def test_target_has_columns_of_its_own_and_lacks_some_of_the_source(
+    source: Database, target: Database, make_pipeline: Make
+) -> None:
+    source.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, v text, extra text);"
+        "CREATE TABLE f (a int, v text, extra text); ALTER TABLE f REPLICA IDENTITY FULL"
+    )
+    target.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, v text, loaded text DEFAULT 'yes');"
+        "CREATE TABLE f (a int, v text)"
+    )
+    pipeline = make_pipeline(source, target)
+    source.execute(
+        "INSERT INTO t VALUES (1, 'a', 'x'), (2, 'b', 'y'); UPDATE t SET extra = 'z', v = 'c'"
+        " WHERE id = 1; INSERT INTO f VALUES (1, NULL, NULL), (1, NULL, 'e'), (2, 'b', 'e')"
+    )
+    source.execute("UPDATE f SET a = 5 WHERE v IS NULL AND extra = 'e'; DELETE FROM f WHERE a = 2")
+    pipeline.catch_up()
+
+    assert rows(target, "t") == [("(1,c,yes)",), ("(2,b,yes)",)]
+    assert rows(target, "f") == [("(1,)",), ("(5,)",)]
+
+
+@pytest.mark.parametrize("sink", [{"source_id_column": "sid"}, {}], ids=["sid", "names"])
+def test_migration_is_followed_where_names_and_source_id_were_given(
+    source: Database, target: Database, make_pipeline: Make, sink: dict[str, Any]
+) -> None:
+    source.execute("CREATE TABLE t (id int PRIMARY KEY, v text, w int)")
+    rule = {"target": "dw.t"} if sink else {"target": "dw.t", "columns": {"id": "tid", "v": "vv"}}
+    pipeline = make_pipeline(
+        source, target, sink={**sink, "tables": {"t": rule}}, source_options=INITIAL
+    )
+    source.execute("INSERT INTO t VALUES (1, 'a', 1)")
+    pipeline.catch_up()
+    source.execute(
+        "ALTER TABLE t ADD COLUMN more int DEFAULT 5; ALTER TABLE t RENAME v TO value;"
+        "ALTER TABLE t ALTER w TYPE bigint; INSERT INTO t VALUES (2, 'b', 2, 6);"
+        "ALTER TABLE t RENAME TO u; INSERT INTO u VALUES (3, 'c', 3, 7)"
+    )
+    pipeline.catch_up()
+
+    found = target.query("SELECT * FROM dw.t ORDER BY 1, 2")
+    if sink:
+        assert found == [("test", 1, "a", 1, 5), ("test", 2, "b", 2, 6), ("test", 3, "c", 3, 7)]
+    else:
+        assert found == [(1, "a"), (2, "b"), (3, "c")]
+    assert [state for (state,) in target.query("SELECT state FROM penstock.tables")] == [
+        "streaming"
+    ]
+
+
+def test_resync_takes_away_rows_of_this_source_alone(
+    source: Database, target: Database, make_pipeline: Make
+) -> None:
+    source.execute("CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'a')")
+    pipeline = make_pipeline(
+        source, target, sink={"source_id_column": "sid"}, source_options=ALWAYS_COPIED
+    )
+    pipeline.catch_up()
+    target.execute(
+        "INSERT INTO t VALUES ('else', 1, 'theirs'), ('test', 9, 'stray');"
+        "UPDATE t SET v = 'wrong' WHERE sid = 'test' AND id = 1;"
+        "UPDATE penstock.tables SET request = 'resync'"
+    )
+    wait_for_state(target, "t", "pending", "copying", "catching_up")
+    wait_for_state(target, "t", "streaming")
+
+    assert rows(target, "t") == [("(else,1,theirs)",), ("(test,1,a)",)]
