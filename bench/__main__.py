@@ -20,6 +20,8 @@ from bench.native import Native, NativeDurable
 from bench.ours import Penstock
 from bench.report import page, result_lines, this_machine, verdict_line
 from bench.servers import Servers
+from bench.together import Together
+from bench.tracked import Tracked
 from bench.workload import Sizes, warm_up
 
 if TYPE_CHECKING:
@@ -28,7 +30,9 @@ if TYPE_CHECKING:
 _WORKLOADS: tuple[type[Workload], ...] = (
     Inserts,
     Mixed,
+    Tracked,
     History,
+    Together,
     Latency,
     Steady,
     Big,

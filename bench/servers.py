@@ -100,7 +100,7 @@ class Pair:
         self.source = connect(self.source_dsn)
         self.target = connect(self.target_dsn)
         for connection in (self.source, self.target):
-            connection.execute(_ORDERS.read_text(encoding="utf-8"))
+            make_orders(connection)
 
     def close(self) -> None:
         """Let go of both."""
@@ -169,6 +169,11 @@ class Pair:
                 f" target {target}"
             )
         return int(source[0])
+
+
+def make_orders(connection: Connection) -> None:
+    """Make the table, and what writes to it."""
+    connection.execute(_ORDERS.read_text(encoding="utf-8"))
 
 
 def connect(dsn: str, application: str = "bench") -> Connection:
