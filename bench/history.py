@@ -10,7 +10,8 @@ from bench.ours import Penstock
 if TYPE_CHECKING:
     from bench.servers import Pair
 
-# The keys are those that penstock makes. Whoever looks for the source's rows finds them in the view.
+# This key measured best: it finds the row that is still so, and costs one index. Whoever looks for the
+# source's rows finds them in the view.
 _MAKE_HISTORY = """
 ALTER TABLE orders RENAME TO orders_history;
 ALTER TABLE orders_history
@@ -18,8 +19,7 @@ ALTER TABLE orders_history
     ADD COLUMN kvsz_end timestamptz NOT NULL DEFAULT '9999-01-01 00:00:00+00',
     ADD COLUMN kvsz_deleted boolean NOT NULL DEFAULT false,
     DROP CONSTRAINT orders_pkey,
-    ADD PRIMARY KEY (id, kvsz_start);
-CREATE UNIQUE INDEX ON orders_history (id) WHERE kvsz_end = '9999-01-01 00:00:00+00';
+    ADD PRIMARY KEY (id, kvsz_end);
 CREATE VIEW orders AS
     SELECT id, customer_id, status, total, note, created_at, meta FROM orders_history
     WHERE kvsz_end = '9999-01-01 00:00:00+00';

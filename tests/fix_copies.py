@@ -13,10 +13,10 @@ from fix_documents import parse
 from fix_event_sinks import ORDERS, START, batch_of, open_sink, visible
 from penstock.log.reader import LogReader
 from penstock.lsn import Lsn
+from penstock.schema.description import ColumnDescription, TableDescription
 from penstock.sinks.copying import Copy, CopyOrder
 from penstock.sinks.eventcopying import EventCopying
 from penstock.sinks.file.sink import copies_of, position_of
-from penstock.source.description import ColumnDescription, TableDescription
 from penstock.spark.jobs import Span, run_task
 
 if TYPE_CHECKING:

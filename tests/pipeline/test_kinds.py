@@ -389,3 +389,39 @@ def test_table_that_changes_its_shape_keeps_what_it_has(
         (3, "c", "told", True, True, False),
         (5, "e", "new", True, True, False),
     ]
+
+
+def test_kinds_work_for_a_role_that_cannot_switch_triggers_off(
+    source: Database, target: Database, make_pipeline: Make
+) -> None:
+    for name in ("log", "t"):
+        source.execute(f"CREATE TABLE {name} (id int PRIMARY KEY, v text)")
+    target.execute("CREATE ROLE writer LOGIN; GRANT ALL ON SCHEMA public TO writer")
+    target.execute(f'GRANT ALL ON DATABASE "{target.name}" TO writer')
+    tables = {"log": {"kind": "append"}, "t": {"kind": "history"}}
+    url = target.server.dsn(target.name, user="writer")
+    pipeline = make_pipeline(source, url, sink={"tables": tables})
+
+    for name in ("log", "t"):
+        source.execute(f"INSERT INTO {name} VALUES (1, 'a'), (2, 'b'), (3, 'c')")
+    pipeline.catch_up()
+    for name in ("log", "t"):
+        at_once(
+            source,
+            f"UPDATE {name} SET id = 9 WHERE id = 1",
+            f"UPDATE {name} SET v = 'changed' WHERE id = 2",
+            f"DELETE FROM {name} WHERE id = 3",
+        )
+        source.execute(f"INSERT INTO {name} VALUES (3, 'again')")
+    pipeline.catch_up()
+
+    assert not pipeline.deliveries[0].stopped_tables
+    assert rows(target, "log") == [("(2,changed)",), ("(3,again)",), ("(9,a)",)]
+    assert versions(target) == [
+        (1, "a", True, False, False),
+        (2, "b", True, False, False),
+        (2, "changed", False, True, False),
+        (3, "c", True, False, True),
+        (3, "again", False, True, False),
+        (9, "a", False, True, False),
+    ]

@@ -6,8 +6,8 @@ import psycopg
 import pytest
 
 from fix_postgres import Database, only_new
+from penstock.schema.description import Field, TypeName
 from penstock.source.catalog import SourceTable, describe_table, list_tables, other_relations
-from penstock.source.description import Field, TypeName
 from penstock.table import TableName
 
 

@@ -60,10 +60,9 @@ class Target:
             " kvsz_end timestamptz NOT NULL, kvsz_deleted boolean NOT NULL)"
         )
         if has_key:
-            database.execute(f"ALTER TABLE t ADD PRIMARY KEY ({in_key}id, kvsz_start)")
-            database.execute(
-                f"CREATE UNIQUE INDEX ON t ({in_key}id) WHERE kvsz_end = '9999-01-01 00:00:00+00'"
-            )
+            # Both must hold at every moment, whichever of them a table has.
+            database.execute(f"ALTER TABLE t ADD PRIMARY KEY ({in_key}id, kvsz_end)")
+            database.execute(f"ALTER TABLE t ADD UNIQUE ({in_key}id, kvsz_start)")
         database.execute("CREATE SCHEMA penstock")
         self.where = "sid = 'eu'" if with_sid else "true"
         self.plan = TablePlan(

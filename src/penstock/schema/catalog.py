@@ -171,6 +171,7 @@ TYPE_DOCUMENT = """jsonb_build_object(
 
 # One JSON array of TableShape documents. {{oids}} is what has the oids: a parameter, or an argument.
 # Partitions are their root's; temporary tables are nobody's.
+_NO_PARTITION = " AND NOT c.relispartition"
 TABLE_DOCUMENTS = f"""
 SELECT coalesce(jsonb_agg(jsonb_build_object(
     'id', c.oid::int8, 'schema_name', n.nspname, 'name', c.relname, 'kind', c.relkind::text,
@@ -185,7 +186,7 @@ SELECT coalesce(jsonb_agg(jsonb_build_object(
     'types', ({_TYPES.replace("{type_document}", TYPE_DOCUMENT)})
     ) ORDER BY n.nspname, c.relname), '[]')
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE c.oid = ANY ({{oids}}) AND c.relkind IN ('r', 'p') AND NOT c.relispartition
+WHERE c.oid = ANY ({{oids}}) AND c.relkind IN ('r', 'p'){_NO_PARTITION}
   AND c.relpersistence <> 't'
 """
 
@@ -206,7 +207,9 @@ def read_shapes(
     The search_path is left as it was where the connection is outside of a transaction block;
     inside of one it is the caller's concern that only pg_catalog is on it (`''`).
     """
-    query = TABLE_DOCUMENTS.replace("%", "%%").replace("{oids}", _BY_NAME)
+    # A partition has its root's shape, unless somebody asks for it by its own name.
+    query = TABLE_DOCUMENTS.replace(_NO_PARTITION, "").replace("%", "%%")
+    query = query.replace("{oids}", _BY_NAME)
     row = connection.execute(query, as_columns(names)).fetchone()
     assert row is not None
     return {shape.table: shape for shape in read_tables(row[0], where)}

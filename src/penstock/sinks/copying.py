@@ -18,9 +18,8 @@ if TYPE_CHECKING:
 
     from penstock.errors import PenstockError
     from penstock.lsn import Lsn
+    from penstock.schema.description import TableDescription, TableStructure
     from penstock.schema.shape import TableShape
-    from penstock.source.description import TableDescription
-    from penstock.source.structure import TableStructure
     from penstock.table import TableName
 
     ReadStructures = Callable[[list[TableName]], Mapping[TableName, TableStructure]]

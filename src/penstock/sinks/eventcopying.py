@@ -28,10 +28,10 @@ from penstock.sinks.tables import COPYING, FAILED, PENDING
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
+    from penstock.schema.description import TableDescription
     from penstock.sinks.copies import CopyPart
     from penstock.sinks.copying import Copy, CopyOrder, ReadStructures
     from penstock.sinks.positionfile import KeptTable, PositionFile
-    from penstock.source.description import TableDescription
     from penstock.table import TableName
 
 # So many bytes of rows become documents at once: Arrow's cost per call is the same for one row.

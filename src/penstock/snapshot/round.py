@@ -24,16 +24,16 @@ from penstock.errors import (
 )
 from penstock.failpoints import fault_point
 from penstock.run.retry import BackOff, mends_with_time
+from penstock.schema.describe import description_of
 from penstock.sinks.copying import Arrived, Copy, CopyOrder
 from penstock.snapshot.ranges import cut, share_out
 from penstock.snapshot.task import CopyWork, copy_ranges
 from penstock.source.connect import connect_source, role_of
-from penstock.source.description import describe_tables
 from penstock.source.exported import ExportedSnapshot
 from penstock.source.heaps import read_heaps
 from penstock.source.server import emit_mark
 from penstock.source.shapes import read_named_shapes
-from penstock.source.structure import read_structure
+from penstock.source.structure import structures_of
 from penstock.spark.jobs import cancel_tasks, run_tasks
 
 if TYPE_CHECKING:
@@ -153,16 +153,15 @@ class Round:
         ):
             role = role_of(connection)
             heaps = read_heaps(connection, names)
-            structures = read_structure(connection, names)
-            descriptions = describe_tables(connection, names)
             shapes = read_named_shapes(connection, names)
+            structures = structures_of(connection, shapes.values())
         by_table: dict[TableName, list[HeapSize]] = {}
         for heap in heaps:
             by_table.setdefault(heap.table, []).append(heap)
         for name in names:
             own = by_table.get(name, [])
-            description = descriptions.get(name)
-            if description is None or not own or name not in structures:
+            shape = shapes.get(name)
+            if shape is None or not own:
                 gone = TableMissing("the source has no such table", str(name), "mend `tables:`")
                 self._fail(name, gone)
                 continue
@@ -171,7 +170,7 @@ class Round:
                 self._fail(name, unreadable)
                 continue
             ranges = cut(name, own)
-            order = CopyOrder(name, description, structures[name], len(ranges), shapes.get(name))
+            order = CopyOrder(name, description_of(shape), structures[name], len(ranges), shape)
             self._on_the_way[name] = _Table(order, ranges)
         orders = [table.order for table in self._on_the_way.values()]
         self._writers, failures = self._copying.begin(copy, orders)

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from psycopg import sql
 from psycopg.rows import namedtuple_row
 
+from penstock.schema.description import TableDescription, UserType
 from penstock.source.connect import source_errors
-from penstock.source.description import TableDescription, UserType, describe_table
+from penstock.source.description import describe_table
 from penstock.table import TableName, as_columns
 
 if TYPE_CHECKING:

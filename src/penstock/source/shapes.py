@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from penstock.schema.catalog import read_shapes, read_shapes_by_id
 from penstock.source.connect import place_of, source_errors
-from penstock.source.description import qualified_names
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     import psycopg
 
@@ -43,3 +43,17 @@ def read_named_shapes(
     """Those of the tables that are there."""
     with source_errors(connection), qualified_names(connection):
         return read_shapes(connection, names, place_of(connection))
+
+
+@contextmanager
+def qualified_names(connection: Connection) -> Iterator[None]:
+    """An empty search_path for one transaction, or for our part of the caller's.
+
+    Names are spelled with their schema then: what is on the search_path goes without.
+    """
+    with connection.transaction():
+        row = connection.execute("SELECT pg_catalog.current_setting('search_path')").fetchone()
+        before = row[0] if row else ""
+        connection.execute("SELECT pg_catalog.set_config('search_path', '', true)")
+        yield
+        connection.execute("SELECT pg_catalog.set_config('search_path', %s, true)", (before,))

@@ -45,10 +45,10 @@ from penstock.table import TableName
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from penstock.schema.description import TableStructure
     from penstock.sinks.copying import Copy, CopyOrder, ReadStructures
     from penstock.sinks.postgres.landing import Landing, Landings
     from penstock.sinks.postgres.plan import TablePlan
-    from penstock.source.structure import TableStructure
 
     Connection = psycopg.Connection[Any]
 

@@ -54,7 +54,7 @@ def merge(
     for statement in build.completions():
         cursor.execute(statement)
     if step.kind == "move":
-        left = _leave(cursor, plan, build, times, conflict)
+        left = _leave(cursor, plan, step, build, conflict)
         # From here on they are rows that came.
         arrived = Carried(plan, history, replace(step, kind="net"), stage)
         return left + _merge_net(cursor, plan, step, arrived, conflict, is_changed=False)
@@ -80,17 +80,19 @@ def _merge_net(
     seen = _count(cursor, build.count_seen()) if told["I"] else 0
     _tell(cursor, plan, build)
     closed: Counter[str] = Counter()
-    late = 0
-    if seen or told.total() > told["I"]:
-        closed, late = _closed(cursor, build.close(with_new=seen > 0))
+    changed = told.total() - told["I"]
+    if seen or changed:
+        closed = _counts(cursor, build.close(with_new=seen > 0))
+    if seen or closed.total() < changed - told["G"]:
+        late = _counts(cursor, build.take_late(with_new=seen > 0))
+        if late:
+            cursor.execute(build.delete_before_late())
+            closed += late
     found = Conflicts(
         closed["I"] + closed["N"],
         max(0, told["U"] - closed["U"] - closed["C"]),
         max(0, told["D"] - closed["D"]),
     )
-    if late:
-        for statement in build.lift_late():
-            cursor.execute(statement)
     if seen or found.update_missing or closed["R"] < told["R"]:
         cursor.execute(build.lift_over_past())
     if seen:
@@ -106,19 +108,16 @@ def _merge_whole(cursor: Cursor, step: StagedStep, build: Carried) -> Conflicts:
     """Rows that are known by their whole content."""
     closed: Counter[str] = Counter()
     if step.delete_count or step.update_count:
-        closed, late = _closed(cursor, build.close_whole())
-        if late:
+        rows = cursor.execute(build.close_whole()).fetchall()
+        closed = Counter({letter: count for letter, count, _ in rows})
+        if any(late for *_, late in rows):
             cursor.execute(build.drop_late())
     cursor.execute(build.insert_versions(may_be_seen=False))
     return Conflicts(0, step.update_count - closed["C"], step.delete_count - closed["D"])
 
 
 def _leave(
-    cursor: Cursor,
-    plan: TablePlan,
-    build: Carried,
-    times: HistoryTimes,
-    conflict: OnConflict,
+    cursor: Cursor, plan: TablePlan, step: StagedStep, build: Carried, conflict: OnConflict
 ) -> Conflicts:
     """End rows that take another key, and are known only by the target's."""
     found = NONE
@@ -129,13 +128,11 @@ def _leave(
     elif missing is not None:
         refuse = is_untold if conflict is OnConflict.REPLACE else is_missing
         raise refuse(plan, missing)
-    if _has_carried(cursor, build, times):
+    if step.times is not None and _has_carried(cursor, build, step.times):
         for statement in build.take_carried():
             cursor.execute(statement)
-    _, late = _closed(cursor, build.close_old())
-    if late:
-        for statement in build.lift_late():
-            cursor.execute(statement)
+    if _counts(cursor, build.close_old()).total() < step.insert_count:
+        cursor.execute(build.take_late())
     return found
 
 
@@ -178,7 +175,7 @@ def _told(cursor: Cursor, step: StagedStep, build: Carried, *, is_changed: bool)
             R=step.replace_count,
             G=step.gone_count,
         )
-    found = Counter(dict(cursor.execute(build.counts()).fetchall()))
+    found = _counts(cursor, build.counts())
     found["I"] += found.pop("N", 0)
     found["U"] += found.pop("C", 0)
     return found
@@ -195,9 +192,9 @@ def _tell(cursor: Cursor, plan: TablePlan, build: Carried) -> None:
         tell_keys(cursor, plan.source, kind, keys)
 
 
-def _closed(cursor: Cursor, statement: sql.Composed) -> tuple[Counter[str], int]:
-    rows = cursor.execute(statement).fetchall()
-    return Counter({letter: count for letter, count, _ in rows}), sum(late for _, _, late in rows)
+def _counts(cursor: Cursor, statement: sql.Composed) -> Counter[str]:
+    """How many, by operation."""
+    return Counter(dict(cursor.execute(statement).fetchall()))
 
 
 def _has_carried(cursor: Cursor, build: Carried, times: HistoryTimes) -> bool:

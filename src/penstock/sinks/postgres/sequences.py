@@ -13,7 +13,7 @@ from penstock.table import TableName
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from penstock.source.structure import TableStructure, UsedSequence
+    from penstock.schema.description import TableStructure, UsedSequence
 
     Connection = psycopg.Connection[Any]
 

@@ -19,9 +19,9 @@ from penstock.table import TableName
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from penstock.schema.description import TableDescription
     from penstock.sinks.postgres.landing import Landing, Landings
     from penstock.sinks.postgres.options import PostgresOptions
-    from penstock.source.description import TableDescription
 
     Connection = psycopg.Connection[Any]
     from penstock.lsn import Lsn

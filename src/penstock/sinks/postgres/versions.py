@@ -104,20 +104,22 @@ class Versions(Statements):
         ]
 
     def close(self, *, with_new: bool) -> sql.Composed:
-        """End the open rows of keys that change: for each operation how many, and how many too late."""
-        ending = self._is("U", "R", "D", "C", "G", *(NEW if with_new else ()))
-        return self._close(ending, self._same_key())
+        """End the open rows of keys that change: how many, by operation."""
+        return self._close(self._ends(with_new=with_new), self._same_key())
 
     def close_old(self) -> sql.Composed:
         """End the open rows of keys that are left for others."""
         return self._close(sql.SQL("true"), self._same_old_key())
 
+    def _ends(self, *, with_new: bool) -> sql.Composable:
+        """Operations that end a row; those of new keys do where the target has one open."""
+        return self._is("U", "R", "D", "C", "G", *(NEW if with_new else ()))
+
     def _close(self, ending: sql.Composable, found: sql.Composable) -> sql.Composed:
         return self._format(
             "WITH closed AS (UPDATE {target} t SET {end} = s.a, {deleted} = {by_delete}"
-            " FROM {stage} s WHERE s.f AND {ending} AND {found} AND {is_open}"
-            " RETURNING s.op, t.{start} >= s.a AS late)"
-            " SELECT op::text, count(*), count(*) FILTER (WHERE late) FROM closed GROUP BY 1",
+            " FROM {stage} s WHERE s.f AND {ending} AND {found} AND {is_open} AND t.{start} < s.a"
+            " RETURNING s.op) SELECT op::text, count(*) FROM closed GROUP BY 1",
             by_delete=self._is("D", "G"),
             ending=ending,
             found=found,
@@ -179,41 +181,38 @@ class Versions(Statements):
         )
         return [close, never]
 
-    def lift_late(self) -> list[sql.Composed]:
-        """What ended before it began never was; what takes its place begins where it did."""
-        found = self._same_old_key() if self._step.kind == "move" else self._same_key()
-        places = list(enumerate(self._step.key))
-        return [
-            self._format(
-                "WITH never AS (DELETE FROM {target} t USING {stage} s"
-                " WHERE s.f AND {found} AND t.{end} = s.a AND t.{start} >= t.{end}"
-                " RETURNING {keys}, t.{start} AS since)"
-                " UPDATE {stage} s SET {lifted} FROM never WHERE {same}",
-                found=found,
-                keys=sql.SQL(", ").join(
-                    sql.SQL("s.{} AS {}").format(cell, sql.Identifier(f"e{number}"))
-                    for number, cell in enumerate(self._matched())
-                ),
-                lifted=_LIFTED,
-                same=sql.SQL(" AND ").join(
-                    sql.SQL("s.{} = never.{}").format(
-                        self._matched()[number], sql.Identifier(f"e{number}")
-                    )
-                    for number, _ in places
-                ),
-            ),
-            # The DELETE was of what went before it, then; unless the key comes again at once.
-            self._format(
-                "UPDATE {target} t SET {deleted} = true FROM {stage} s"
-                " WHERE {found} AND t.{end} = s.a AND NOT t.{deleted}"
-                " AND ((s.f AND {deletes}) OR (s.d AND s.u <= s.a)) AND NOT EXISTS"
-                " (SELECT FROM {stage} n WHERE n.op IN ('I', 'U', 'R', 'N') AND n.a = s.a"
-                " AND (n.u IS NULL OR n.u > n.a) AND {again})",
-                found=self._same_key(),
-                deletes=self._is("D", "G"),
-                again=self._same_staged("n"),
-            ),
-        ]
+    def take_late(self, *, with_new: bool = False) -> sql.Composed:
+        """Open rows that would end before they began never were; how many, by operation.
+
+        What takes the place of one begins where it did.
+        """
+        is_move = self._step.kind == "move"
+        keys = [(cell, sql.Identifier(f"e{number}")) for number, cell in enumerate(self._matched())]
+        return self._format(
+            "WITH never AS (DELETE FROM {target} t USING {stage} s"
+            " WHERE s.f AND {ending} AND {found} AND {is_open} AND t.{start} >= s.a"
+            " RETURNING {keys}, s.op, t.{start} AS since),"
+            " lifted AS (UPDATE {stage} s SET {lifted} FROM never WHERE {same})"
+            " SELECT op::text, count(*) FROM never GROUP BY 1",
+            ending=sql.SQL("true") if is_move else self._ends(with_new=with_new),
+            found=self._same_old_key() if is_move else self._same_key(),
+            keys=sql.SQL(", ").join(sql.SQL("s.{} AS {}").format(*each) for each in keys),
+            lifted=_LIFTED,
+            same=sql.SQL(" AND ").join(sql.SQL("s.{} = never.{}").format(*each) for each in keys),
+        )
+
+    def delete_before_late(self) -> sql.Composed:
+        """The DELETE of what never was is of what went before it; unless the key comes again at once."""
+        return self._format(
+            "UPDATE {target} t SET {deleted} = true FROM {stage} s"
+            " WHERE {found} AND t.{end} = s.a AND NOT t.{deleted}"
+            " AND ((s.f AND {deletes}) OR (s.d AND s.u <= s.a)) AND NOT EXISTS"
+            " (SELECT FROM {stage} n WHERE n.op IN ('I', 'U', 'R', 'N') AND n.a = s.a"
+            " AND (n.u IS NULL OR n.u > n.a) AND {again})",
+            found=self._same_key(),
+            deletes=self._is("D", "G"),
+            again=self._same_staged("n"),
+        )
 
     def _matched(self) -> list[sql.Identifier]:
         """The staged columns by which a row of the target is found."""
