@@ -46,7 +46,7 @@ def create_born(cursor: Cursor, landings: Landings, shape: TableShape) -> Born |
                 landed_description(description_of(shape), landing),
                 landed_structure(structure_of(shape), landing, landings.of),
                 landing.target,
-                with_indexes=landings.options.create_indexes or landing.history is not None,
+                with_indexes=landings.options.create_indexes,
             )
     except (SinkError, psycopg.Error) as error:
         if isinstance(error, psycopg.Error) and not is_about_table(error):

@@ -257,8 +257,7 @@ class PostgresCopying:
             landing = self._landed[table]
             structure = landed_structure(order.structure, landing, self._landings.of)
             add_key(connection, plan.target, structure)
-            with_indexes = self._options.create_indexes or plan.history is not None
-            if with_indexes and _has_more_than_key(structure):
+            if self._options.create_indexes and _has_more_than_key(structure):
                 columns = {column.name for column in plan.columns} | set(own_values(plan))
                 notes += add_indexes(connection, plan.target, structure, columns)
         for note in notes:

@@ -9,10 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from psycopg import sql
-
 from penstock.errors import TargetTableUnfit
-from penstock.schema.description import ColumnDescription, Index
+from penstock.schema.description import ColumnDescription
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -88,7 +86,7 @@ def landed_structure(
         key_columns=_key(structure.key_columns, landing),
         primary_key=None,
         identity_index=None,
-        indexes=(*_open_index(structure, landing), *(i for i in indexes if not i.is_unique)),
+        indexes=tuple(each for each in indexes if not each.is_unique),
         constraints=tuple(each for each in constraints if each.kind == "check"),
         foreign_keys=(),
         sequences=(),
@@ -108,33 +106,18 @@ def _with_keys_to_alike(
     return replace(structure, foreign_keys=tuple(kept))
 
 
-def _open_index(structure: TableStructure, landing: Landing) -> tuple[Index, ...]:
-    """One open row for each key, and the way to find it."""
-    if landing.history is None or not structure.key_columns:
-        return ()
-    fixed = (landing.source_id_column,) if landing.source_id_column else ()
-    columns = (*fixed, *(_called(name, landing) for name in structure.key_columns))
-    definition = sql.SQL("btree ({}) WHERE {} = {}::timestamptz").format(
-        sql.SQL(", ").join(map(sql.Identifier, columns)),
-        sql.Identifier(landing.history.end),
-        sql.Literal(LAST_INSTANT),
-    )
-    name = f"{landing.target.name}_open".encode()[-63:].decode(errors="ignore")
-    return (Index(name, True, definition.as_string(None), frozenset(columns)),)
-
-
 def _called(name: str, landing: Landing) -> str:
     return landing.names.get(name, name)
 
 
 def _key(columns: tuple[str, ...], landing: Landing) -> tuple[str, ...]:
-    """The source's key, within the source, and at a time."""
+    """The source's key, within the source, and until when: one probe finds the row that is still so."""
     if not columns:
         return ()
     key = tuple(_called(name, landing) for name in columns)
     if landing.source_id_column is not None:
         key = (landing.source_id_column, *key)
-    return (*key, landing.history.start) if landing.history is not None else key
+    return (*key, landing.history.end) if landing.history is not None else key
 
 
 def _uncounted(column: ColumnDescription) -> ColumnDescription:
