@@ -6,6 +6,15 @@ import json
 import logging
 import sys
 import time
+from contextvars import ContextVar
+
+# Which source the work of this thread is for, where a pipeline has several.
+_source: ContextVar[str] = ContextVar("source", default="")
+
+
+def speak_for(source_id: str) -> None:
+    """Have lines of this thread name a source; "" for none."""
+    _source.set(source_id)
 
 
 class _JsonLines(logging.Formatter):
@@ -17,9 +26,18 @@ class _JsonLines(logging.Formatter):
                 + f".{int(record.msecs):03d}Z",
                 "level": record.levelname.lower(),
                 "part": record.name.removeprefix("penstock."),
+                **({"source": _source.get()} if _source.get() else {}),
                 "message": record.getMessage(),
             }
         )
+
+
+class _TextLines(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        """The time, the source if there are several, the message."""
+        text = super().format(record)
+        at = time.strftime("%H:%M:%S", time.localtime(record.created))
+        return f"{at} {_source.get()}: {text}" if _source.get() else f"{at} {text}"
 
 
 class _ToStderr(logging.StreamHandler):  # type: ignore[type-arg]
@@ -40,7 +58,7 @@ def set_up_logging(log_format: str, log_level: str) -> None:
     if log_format == "json":
         handler.setFormatter(_JsonLines())
     else:
-        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+        handler.setFormatter(_TextLines("%(message)s"))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.config import pipeline_from_document
 from penstock.errors import PenstockError, RunError, error_classes
-from penstock.logging import set_up_logging
+from penstock.logging import set_up_logging, speak_for
 from penstock.lsn import Lsn
 from penstock.pipeline import state_of, top_of
 from penstock.run.capture import Capture
@@ -250,6 +250,7 @@ class _Followed(threading.Thread):
 
     def run(self) -> None:
         """Capture; tell the parent what ends it."""
+        speak_for("" if self._view.is_alone else self._view.source_id)
         try:
             capture_here(self._view, self._subscription, self._start_lsn, self._stop_event)
         except PenstockError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -27,7 +28,8 @@ class Commits:
     def begin(self, commit: Callable[..., None], *arguments: object) -> None:
         """Begin one, after the one before has ended."""
         self.wait()
-        self._under_way = self._pool.submit(commit, *arguments)
+        # In this context, so that its lines name the same source.
+        self._under_way = self._pool.submit(copy_context().run, commit, *arguments)
 
     def wait(self) -> None:
         """Wait for the one that is under way."""

@@ -18,6 +18,7 @@ from penstock.errors import (
     SinkPrivilegeMissing,
     SinkTooOld,
 )
+from penstock.logging import speak_for
 from penstock.run.commits import Commits
 from penstock.run.flow import BUSY_WAIT_SECONDS, IDLE_WAIT_SECONDS
 from penstock.run.retry import mends_with_time
@@ -105,6 +106,7 @@ class Delivery:
 
     def _take_turn(self, flow: Flow, *, may_grow: bool) -> bool:
         now = time.monotonic()
+        speak_for("" if self._is_alone else flow.source_id)
         if flow.is_stale:
             self._commits.wait()
             flow.is_stale = False
@@ -132,8 +134,7 @@ class Delivery:
         for each in self.flows if concerns_all else [flow]:
             each.close()
             each.retry_at = time.monotonic() + wait
-        place = self.name if self._is_alone else f"{self.name}, source {flow.source_id}"
         if is_news or mends_with_time(error):
             _log.warning(
-                "sink %s: %s (next attempt in %.1f s)", place, str(error).splitlines()[0], wait
+                "sink %s: %s (next attempt in %.1f s)", self.name, str(error).splitlines()[0], wait
             )

@@ -6,6 +6,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from penstock.logging import speak_for
 from penstock.pipeline import build_copying, build_sessions, build_sinks
 from penstock.run.deliver import Delivery
 from penstock.run.flow import Flow
@@ -75,13 +76,15 @@ def build_copier(
 class LoopThread(threading.Thread):
     """A loop and how it ended."""
 
-    def __init__(self, loop: Delivery | Copier) -> None:
+    def __init__(self, loop: Delivery | Copier, view: PipelineFile | None = None) -> None:
         super().__init__(name=f"{type(loop).__name__.lower()} {loop.name}", daemon=True)
         self.loop = loop
+        self._source_id = "" if view is None or view.is_alone else view.source_id
         self._failure: BaseException | None = None
 
     def run(self) -> None:
         """Deliver; keep what went wrong for the main thread."""
+        speak_for(self._source_id)
         try:
             self.loop.run()
         except BaseException as error:  # noqa: BLE001 - handed to the main thread, which raises it
@@ -120,7 +123,7 @@ class Deliveries:
         for sink in build_sinks(view, self._sessions):
             flow = build_flow(view, started, sink, self._context, self._stop)
             copier = build_copier(view, flow, self._context, self._stop)
-            thread = LoopThread(copier)
+            thread = LoopThread(copier, view)
             self.flows[view.source_id].append(flow)
             self._copiers.append(copier)
             self._threads.append(thread)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from contextvars import copy_context
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import PenstockError
@@ -59,7 +61,9 @@ class MembershipWatch:
         self._state = state
         self._interval_seconds = _INTERVAL_SECONDS * pace
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="membership", daemon=True)
+        # In this context, so that its lines name the same source.
+        run = partial(copy_context().run, self._run)
+        self._thread = threading.Thread(target=run, name="membership", daemon=True)
         self._failure: PenstockError | None = None
         self._told: set[str] = set()
 

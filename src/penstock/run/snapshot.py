@@ -129,7 +129,7 @@ def run_worker(
                     if (view.source_id, name) not in copiers:
                         copier = _build_worker(view, name, session.sparkContext, inner_stop)
                         copiers[view.source_id, name] = copier
-                        threads.append(LoopThread(copier))
+                        threads.append(LoopThread(copier, view))
                         threads[-1].start()
             for thread in threads:
                 thread.raise_if_failed()

@@ -6,6 +6,8 @@ import logging
 import threading
 import time
 from contextlib import suppress
+from contextvars import copy_context
+from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.errors import PenstockError, SnapshotGone
@@ -159,9 +161,9 @@ class Copier:
                     self._copying.release()  # a worker beside us may want to be the one
             return
         each = Round(self._context, self._copying, self._source, due, self._stop, self._on_change)
-        thread = threading.Thread(
-            target=self._run_round, args=(each,), name=f"copy {self.name}", daemon=True
-        )
+        # In this context, so that its lines name the same source.
+        run = partial(copy_context().run, self._run_round, each)
+        thread = threading.Thread(target=run, name=f"copy {self.name}", daemon=True)
         self._rounds.append((each, thread))
         thread.start()
 
