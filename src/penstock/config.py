@@ -67,13 +67,13 @@ class PipelineFile:
     spark: SparkOptions
     document: dict[str, Any] = field(repr=False)
     top: Path  # the whole pipeline's state directory; with `source:` the same as `state`
-    source_count: int = 1  # of the whole pipeline
+    source_ids: tuple[str, ...]  # of the whole pipeline, in the order of the file
     is_whole: bool = False
 
     @property
     def is_alone(self) -> bool:
         """Whether the pipeline has this one source only."""
-        return self.source_count == 1
+        return len(self.source_ids) == 1
 
     @property
     def source_id(self) -> str:
@@ -108,7 +108,7 @@ class PipelineFile:
 
         The looks at all sources together are not more than those at a few.
         """
-        return seconds * max(1.0, self.source_count / _FEW_SOURCES)
+        return seconds * max(1.0, len(self.source_ids) / _FEW_SOURCES)
 
 
 def _apart(options: SinkOptions, source_id: str) -> SinkOptions:
@@ -273,7 +273,7 @@ def _build(document: Document, directory: Path) -> PipelineFile:
         state=state,
         top=state,
         sources=filled.by_id,
-        source_count=len(filled.by_id),
+        source_ids=tuple(filled.by_id),
         is_whole=filled.sources is not None,
         log=filled.log,
         sinks=filled.sinks,

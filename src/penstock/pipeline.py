@@ -125,7 +125,7 @@ def _build_sink(
 
 def landings_of(pipeline: PipelineFile, options: PostgresOptions) -> Landings:
     """Where the source's tables land in a Postgres."""
-    return Landings(options, pipeline.source_id, is_alone=pipeline.is_alone)
+    return Landings(options, pipeline.name, pipeline.source_id, pipeline.source_ids)
 
 
 def _stdout_position(pipeline: PipelineFile, name: str) -> Path:

@@ -263,3 +263,55 @@ def test_services_share_a_warehouse_each_in_tables_of_its_own(
         (None, None)
     ]
     assert running.terminate() == 0, running.stderr
+
+
+def test_tables_of_one_name_are_not_mixed_unless_somebody_says_so(
+    pg_new: EmbeddedPostgres, make_database: MakeDatabase, penstock_command: Begin, tmp_path: Path
+) -> None:
+    eu, us, target = (make_database(pg_new, name) for name in ("eu", "us", "both"))
+    for side in (eu, us):
+        side.execute(
+            f"CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, '{side.name}')"
+        )
+    us.execute("CREATE TABLE other (id int PRIMARY KEY); INSERT INTO other VALUES (5)")
+    document: dict[str, Any] = {
+        "name": "both",
+        "sources": {
+            each: {"url": side.url, "tables": ["public.*"]}
+            for each, side in (("eu", eu), ("us", us))
+        },
+        "sinks": {"target": {"kind": "postgres", "url": target.url}},
+    }
+    path = write(tmp_path, yaml.safe_dump(document))
+    checked = penstock("check", str(path))
+    assert checked.returncode == 1
+    assert (
+        "PEN-507 us/public.t: public.t at the target takes the rows of source eu" in checked.stderr
+    )
+
+    running = penstock_command("run", str(path))
+    wait_until(lambda: rows(target, "other") == [("(5)",)], 60, what="the table that is no rival")
+    query = "SELECT source, state FROM penstock.tables WHERE table_name = 't' ORDER BY state"
+    wait_until(
+        lambda: [state for _, state in target.query(query)] == ["failed", "streaming"],
+        90,
+        what="one to flow and one to stop",
+    )
+    first = target.query(query)[1][0]  # whoever was there first
+    for side in (eu, us):
+        side.execute(f"INSERT INTO t VALUES (2, '{side.name}')")
+    name = (eu if first == "eu" else us).name
+    wanted = [(f"(1,{name})",), (f"(2,{name})",)]
+    wait_until(lambda: rows(target, "t") == wanted, 60, what="the rows of one source alone")
+    assert running.terminate() == 0, running.stderr
+
+    document["sinks"]["target"]["tables"] = {"public.t": {"target": "public.t"}}
+    path = write(tmp_path, yaml.safe_dump(document))
+    assert penstock("check", str(path)).returncode == 0
+    running = penstock_command("run", str(path))
+    query = "SELECT DISTINCT state FROM penstock.tables"
+    wait_until(lambda: target.query(query) == [("streaming",)], 90, what="both to flow")
+    us.execute("INSERT INTO t VALUES (3, 'us')")
+    eu.execute("INSERT INTO t VALUES (4, 'eu')")
+    wait_until(lambda: len(rows(target, "t")) == 4, 60, what="the rows of both")
+    assert running.terminate() == 0, running.stderr

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import suppress
 
 import typer
 
 from penstock.cli.options import AsJson, PipelinePath
 from penstock.config import PipelineFile, read_pipeline
 from penstock.errors import JavaMissing, PenstockError, SourceTwice
+from penstock.pipeline import landings_of
 from penstock.run.start import Databases
 from penstock.sinks.postgres.options import PostgresOptions
 from penstock.sinks.postgres.preflight import check_target
+from penstock.sinks.postgres.target import mixed
+from penstock.source.choice import read_choice
 from penstock.source.connect import connect_source
 from penstock.source.preflight import Finding, preflight
 from penstock.source.tracking import tier_in_force
+from penstock.table import TableName
 
 
 def check(path: PipelinePath, as_json: AsJson = False) -> None:
@@ -59,6 +64,7 @@ def find(pipeline: PipelineFile) -> list[Finding]:
         source = view.source
         findings += preflight(source.url, source.tables, view.name, source.schema_options.tracking)
         findings += [Finding(fault) for fault in _same_database(view, databases)]
+    findings += [Finding(fault) for fault in _mixed_tables(pipeline)]
     for options in pipeline.sinks.values():
         if isinstance(options, PostgresOptions):
             findings += [Finding(fault) for fault in check_target(options.url)]
@@ -75,6 +81,33 @@ def _same_database(view: PipelineFile, databases: Databases) -> list[PenstockErr
     except PenstockError:
         databases.tell(view.source_id)  # it is among the findings already
     return []
+
+
+def _mixed_tables(pipeline: PipelineFile) -> list[PenstockError]:
+    """Tables of several sources that would land in one, of which nobody has said so."""
+    if pipeline.is_alone:
+        return []
+    followed: dict[str, list[TableName]] = {}
+    for view in pipeline.each():
+        with (
+            suppress(PenstockError),  # it is among the findings already
+            connect_source(view.source.url, "penstock check") as connection,
+        ):
+            choice, _ = read_choice(connection, view.source.tables)
+            followed[view.source_id] = [each.name for each in (*choice.updates, *choice.inserts)]
+    faults: list[PenstockError] = []
+    for options in pipeline.sinks.values():
+        takers: dict[TableName, str] = {}
+        for source_id, tables in followed.items():
+            if not isinstance(options, PostgresOptions):
+                continue
+            landings = landings_of(pipeline.of(source_id), options)
+            for table in tables:
+                landing = landings.of(table)
+                first = takers.setdefault(landing.target, source_id)
+                if first != source_id and landing.refuses_others:
+                    faults.append(mixed(landing.target, first, source_id, table))
+    return faults
 
 
 def _tier(pipeline: PipelineFile) -> str | None:

@@ -99,7 +99,7 @@ class Captures:
             "log_format": log_format,
             "log_level": log_level,
         }
-        count = min(pipeline.source_count, os.cpu_count() or 1)
+        count = min(len(pipeline.source_ids), os.cpu_count() or 1)
         processes = [
             CaptureProcess(json.dumps(head), is_alone=pipeline.is_alone) for _ in range(count)
         ]

@@ -10,7 +10,7 @@ from penstock.sinks.postgres.options import Kind, SchemaChanges
 from penstock.table import TableName
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from penstock.sinks.postgres.options import HistoryColumns, PostgresOptions
 
@@ -32,6 +32,8 @@ class Landing:
     history: HistoryColumns | None
     # Rows of other tables may be in the target, and nothing tells them from this one's.
     is_mixed: bool
+    # Whether another source's table of the same place is none of a person's intention.
+    refuses_others: bool
     # Where it lands was said outright: it stays there, whatever the source calls it later.
     keeps_place: bool
     # Names are said outright, or others deliver to the same columns: a rename is not followed.
@@ -43,12 +45,16 @@ class Landing:
 
 
 class Landings:
-    """How the tables of one source land in one sink. `is_alone`: the pipeline has no other source."""
+    """How the tables of one source land in one sink; `sources` are all that the pipeline has."""
 
-    def __init__(self, options: PostgresOptions, source: str, *, is_alone: bool = True) -> None:
+    def __init__(
+        self, options: PostgresOptions, pipeline: str, source: str, sources: Sequence[str]
+    ) -> None:
         self.options = options
+        self.pipeline = pipeline
         self.source = source
-        self.is_alone = is_alone
+        self.is_alone = len(sources) == 1
+        self.sources_before = list(sources[: sources.index(source)])
         targets = Counter(rule.target for rule in options.tables.values() if rule.target)
         wide = {
             rule.target
@@ -74,6 +80,7 @@ class Landings:
             source_id_column=sid,
             history=options.history_columns if rule.kind is Kind.HISTORY else None,
             is_mixed=rule.target in self._shared or (not self.is_alone and sid is None),
+            refuses_others=not self.is_alone and sid is None and rule.target is None,
             keeps_place=rule.target is not None or is_shared,
             keeps_names=is_shared
             or any(name != called for name, called in (columns or {}).items()),

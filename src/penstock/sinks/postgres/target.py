@@ -67,6 +67,14 @@ WHERE f.contype = 'f' AND c.oid <> p.oid
 """
 
 
+# Who has begun has it; of two that have not, the one that comes first in the file.
+_OTHER_SOURCES = """
+SELECT source, schema_name, table_name, mapping FROM penstock.tables
+WHERE pipeline = %s AND source <> %s AND table_name = %s AND state <> 'removed'
+  AND (filled OR state IN ('copying', 'catching_up', 'streaming') OR source = ANY (%s))
+ORDER BY source
+"""
+
 _INTEGERS = ("smallint", "integer", "bigint")
 
 
@@ -137,6 +145,8 @@ def plan_table(
     landing = landings.of(source, mapping.ruled_as)
     target = mapping.target or landing.target
     names = mapping.names(landing)
+    if landing.refuses_others and not is_filled:
+        _refuse_other_source(connection, landings, source, target)
     description = describe(source)
     found = find_table(connection, target)
     is_new = found is None
@@ -180,6 +190,30 @@ def plan_table(
         fixed=fixed,
         history=history,
         is_mixed=landing.is_mixed,
+    )
+
+
+def _refuse_other_source(
+    connection: Connection, landings: Landings, source: TableName, target: TableName
+) -> None:
+    """Rows of two sources must not be mixed unless a person has said so; who was first has the table."""
+    rows = connection.execute(
+        _OTHER_SOURCES,
+        (landings.pipeline, landings.source, source.name, landings.sources_before),
+    ).fetchall()
+    for other, schema, name, mapping in rows:
+        known = mapped(mapping)
+        if (known.target or landings.target(TableName(schema, name), known.ruled_as)) == target:
+            raise mixed(target, other, landings.source, source)
+
+
+def mixed(target: TableName, other: str, source_id: str, source: TableName) -> TargetTableUnfit:
+    """The error of a table that would land where another source's does."""
+    return TargetTableUnfit(
+        f"{target} at the target takes the rows of source {other}",
+        f"{source_id}/{source}",
+        "set source_id_column, or in tables: a target for each;"
+        " a rule that names the target allows that they are mixed",
     )
 
 
