@@ -259,3 +259,81 @@ def test_resync_takes_away_rows_of_this_source_alone(
     wait_for_state(target, "t", "streaming")
 
     assert rows(target, "t") == [("(else,1,theirs)",), ("(test,1,a)",)]
+
+
+def test_history_keeps_its_kind_and_follows_what_becomes_of_its_table(
+    source: Database, target: Database, make_pipeline: Make
+) -> None:
+    source.execute("CREATE TABLE t (id int PRIMARY KEY, k int NOT NULL, v text, w int)")
+    source.execute("INSERT INTO t VALUES (1, 0, 'a', 1)")
+    pipeline = make_pipeline(
+        source, target, sink={"tables": {"t": {"kind": "history"}}}, source_options=INITIAL
+    )
+    pipeline.catch_up()
+    source.execute("ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (id, k)")
+    source.execute("INSERT INTO t VALUES (1, 1, 'b', 2)")
+    source.execute("ALTER TABLE t RENAME TO u; ALTER TABLE u DROP COLUMN w")
+    source.execute("ALTER TABLE u RENAME v TO value; UPDATE u SET value = 'c' WHERE k = 0")
+    pipeline.catch_up()
+
+    found = target.query(
+        "SELECT id, k, value, w, kvsz_end < '9999-01-01' FROM u ORDER BY k, kvsz_end"
+    )
+    assert found == [(1, 0, "a", 1, True), (1, 0, "c", None, False), (1, 1, "b", 2, False)]
+    assert table_state(target, "u") == "streaming"
+
+
+@pytest.mark.parametrize(
+    ("made", "told"),
+    [
+        (
+            "kvsz_deleted int, PRIMARY KEY (id, kvsz_end)",
+            "column kvsz_deleted of public.t is integer",
+        ),
+        ("kvsz_deleted boolean, PRIMARY KEY (id)", "but a history has many"),
+        ("PRIMARY KEY (id, kvsz_end)", "no column kvsz_deleted, which a history has"),
+    ],
+)
+def test_table_that_cannot_be_a_history_is_told_before_it_is_copied(
+    source: Database, target: Database, make_pipeline: Make, made: str, told: str
+) -> None:
+    source.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
+    source.execute("CREATE TABLE good (id int PRIMARY KEY); INSERT INTO good VALUES (1)")
+    target.execute(f"CREATE TABLE t (id int, kvsz_start timestamptz, kvsz_end timestamptz, {made})")
+    pipeline = make_pipeline(
+        source, target, sink={"tables": {"t": {"kind": "history"}}}, source_options=INITIAL
+    )
+    pipeline.catch_up()
+
+    assert table_state(target, "t") == "failed"
+    assert told in table_error(target, "t")
+    assert rows(target, "good") == [("(1)",)]
+    assert rows(target, "t") == []
+
+
+def test_columns_without_the_key_are_refused_before_anything_is_copied(
+    source: Database, target: Database, make_pipeline: Make
+) -> None:
+    source.execute(
+        "CREATE TABLE t (a int, b int, v text, PRIMARY KEY (a, b)); INSERT INTO t VALUES (1, 2)"
+    )
+    sink = {"tables": {"t": {"columns": ["a", "v"]}}}
+    pipeline = make_pipeline(source, target, sink=sink, source_options=INITIAL)
+    pipeline.catch_up()
+
+    assert "lacks key columns b" in table_error(target, "t")
+    assert rows(target, "t") == []
+
+
+def test_computed_columns_are_left_out_of_a_choice_of_columns(
+    source: Database, target: Database, make_pipeline: Make
+) -> None:
+    source.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, a int, g int GENERATED ALWAYS AS (a * 2) STORED)"
+    )
+    sink = {"tables": {"t": {"columns": {"id": "tid", "g": "gg"}}}}
+    pipeline = make_pipeline(source, target, sink=sink, source_options=INITIAL)
+    source.execute("INSERT INTO t VALUES (1, 2)")
+    pipeline.catch_up()
+
+    assert rows(target, "t") == [("(1)",)]

@@ -43,6 +43,9 @@ class _Identified(NamedTuple):
     piece: Piece
 
 
+KEY_STAYS = "the primary key stays as it was"
+
+
 @dataclass(frozen=True)
 class _Change:
     """What becomes of one: `found` is what the target calls it now, `made` what is to be made."""
@@ -132,7 +135,7 @@ class PieceChanges:
         if found is not None and tuple(finals[name] for name in there) == wanted:
             return False, None
         if self.is_additive:
-            self.notes.append("the primary key stays as it was")
+            self.notes.append(KEY_STAYS)
             return False, None
         if there != old and there:
             self.notes.append(f"the target's own primary key ({', '.join(there)}) stays")

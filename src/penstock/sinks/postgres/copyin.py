@@ -126,7 +126,9 @@ class PostgresRange:
         """What a failure means; the connection is given up, and with it the range."""
         self.abort()
         known = classify_target_error(error, self._writer.dsn)
-        if isinstance(known, SinkError) and not is_about_table(error):
+        # Binary rows that do not fit their columns are told as a fault of the protocol.
+        is_about_rows = is_about_table(error) or error.sqlstate == "08P01"
+        if isinstance(known, SinkError) and not is_about_rows:
             return known  # of the server or the connection; all else is told of the table
         match = _LINE.search(error.diag.context or "")
         where = f"column {match[2]}" if match and match[2] else "a row"

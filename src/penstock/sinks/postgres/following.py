@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import SchemaChangeStops, TargetTableUnfit
 from penstock.schema.difference import compare_tables
 from penstock.schema.telling import tell_all
 from penstock.sinks.postgres.alter import Followed, follow, mapping_of, refusal
+from penstock.sinks.postgres.alter_pieces import KEY_STAYS
+from penstock.sinks.postgres.followkey import follow_key
+from penstock.sinks.postgres.options import SchemaChanges
 from penstock.sinks.postgres.target import Mapped, find_table, mapped
 
 if TYPE_CHECKING:
@@ -65,6 +69,10 @@ def follow_table(
         names=known.names(now),
         keeps_names=now.keeps_names,
     )
+    if made_by_us and not now.is_like_source and now.policy is not SchemaChanges.IGNORE:
+        kept = [note for note in followed.notes if note != KEY_STAYS]
+        left = follow_key(cursor, before, after, followed.target, now, followed.column_names)
+        followed = replace(followed, notes=[*kept, *([left] if left else [])])
     document = mapping_of(followed, now.target)
     if ruled_as is not None:
         document = {**(document or {}), "ruled_as": list(ruled_as)}

@@ -6,6 +6,7 @@ claims of its rows need not hold: unique values, foreign keys, what counts up.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from penstock.schema.description import TableDescription, TableStructure
     from penstock.sinks.postgres.landing import Landing
     from penstock.table import TableName
+
+_log = logging.getLogger(__name__)
 
 # The bounds of time: a row that was so from the beginning, and is so still.
 FIRST_INSTANT = "1900-01-01 00:00:00+00"
@@ -34,8 +37,15 @@ def landed_description(description: TableDescription, landing: Landing) -> Table
     """
     wanted = landing.columns
     columns = [column for column in description.columns if wanted is None or column.name in wanted]
-    if landing.names:
-        # Their expressions speak of columns by the source's names.
+    if wanted is not None:
+        # Their expressions speak of columns that may have another name here, or none.
+        for column in columns:
+            if column.generated:
+                _log.warning(
+                    "%s: column %s is computed at the source, and not delivered",
+                    description.name,
+                    column.name,
+                )
         columns = [column for column in columns if not column.generated]
     if not landing.is_like_source:
         columns = [_uncounted(column) for column in columns]
@@ -111,10 +121,13 @@ def _called(name: str, landing: Landing) -> str:
 
 
 def _key(columns: tuple[str, ...], landing: Landing) -> tuple[str, ...]:
+    return landed_key(tuple(_called(name, landing) for name in columns), landing)
+
+
+def landed_key(key: tuple[str, ...], landing: Landing) -> tuple[str, ...]:
     """The source's key, within the source, and until when: one probe finds the row that is still so."""
-    if not columns:
+    if not key:
         return ()
-    key = tuple(_called(name, landing) for name in columns)
     if landing.source_id_column is not None:
         key = (landing.source_id_column, *key)
     return (*key, landing.history.end) if landing.history is not None else key

@@ -13,11 +13,12 @@ from psycopg.rows import namedtuple_row
 from penstock.errors import TargetTableMissing, TargetTableUnfit
 from penstock.sinks.postgres.create import create_table
 from penstock.sinks.postgres.landed import landed_description
-from penstock.sinks.postgres.plan import FixedColumn, HistoryPlan, TablePlan, TargetColumn
+from penstock.sinks.postgres.owncolumns import fixed_columns, history_columns
+from penstock.sinks.postgres.plan import TablePlan, TargetColumn
 from penstock.table import TableName
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from penstock.schema.description import TableDescription
     from penstock.sinks.postgres.landing import Landing, Landings
@@ -74,8 +75,6 @@ WHERE pipeline = %s AND source <> %s AND table_name = %s AND state <> 'removed'
   AND (filled OR state IN ('copying', 'catching_up', 'streaming') OR source = ANY (%s))
 ORDER BY source
 """
-
-_INTEGERS = ("smallint", "integer", "bigint")
 
 
 class Describe(Protocol):
@@ -163,8 +162,8 @@ def plan_table(
             "rename it, or choose another schema",
         )
     columns = _columns(connection, found.oid)
-    fixed = _fixed(landing, landings.source, target, columns)
-    history = _history(landing, source, target, columns)
+    fixed = fixed_columns(landing, landings.source, target, columns)
+    history = history_columns(connection, landing, source, target, columns)
     own = {each.name for each in fixed}
     if history is not None:
         own |= {history.start, history.end, history.deleted}
@@ -177,7 +176,7 @@ def plan_table(
     columns = tuple(column for column in columns if column.name not in others)
     if description is not None:
         _tell_ignored(description, columns, wanted, target, names)
-    return TablePlan(
+    plan = TablePlan(
         source=source,
         target=target,
         columns=columns,
@@ -191,6 +190,24 @@ def plan_table(
         history=history,
         is_mixed=landing.is_mixed,
     )
+    if description is not None and description.replica_identity in ("d", "i"):
+        require_key(plan, description.key_columns)
+    return plan
+
+
+def require_key(plan: TablePlan, key: Sequence[str]) -> None:
+    """See that the target has a place for what tells rows apart.
+
+    Raises:
+        TargetTableUnfit: it has not.
+    """
+    missing = [name for name in key if plan.column(name) is None]
+    if missing:
+        raise TargetTableUnfit(
+            f"the target lacks key columns {', '.join(missing)}",
+            str(plan.target),
+            "add them to the target table, or to `columns:` of the sink",
+        )
 
 
 def _refuse_other_source(
@@ -215,48 +232,6 @@ def mixed(target: TableName, other: str, source_id: str, source: TableName) -> T
         "set source_id_column, or in tables: a target for each;"
         " a rule that names the target allows that they are mixed",
     )
-
-
-def _fixed(
-    landing: Landing, source_id: str, target: TableName, columns: tuple[TargetColumn, ...]
-) -> tuple[FixedColumn, ...]:
-    """What every row of this source says of itself."""
-    name = landing.source_id_column
-    if name is None:
-        return ()
-    found = next((column for column in columns if column.name == name), None)
-    if found is None:
-        raise TargetTableUnfit(
-            f"{target} has no column {name}, which is to say which source a row is from",
-            str(target),
-            f"ALTER TABLE {target} ADD COLUMN {name} text, and make it a part of the key",
-        )
-    if found.stage_type in _INTEGERS and not source_id.isdecimal():
-        raise TargetTableUnfit(
-            f"column {name} is {found.stage_type}, but the source is called {source_id}",
-            str(target),
-            f"give the source a number for its name in `sources:`, or make {name} text",
-        )
-    return (FixedColumn(name, found.stage_type, source_id),)
-
-
-def _history(
-    landing: Landing, source: TableName, target: TableName, columns: tuple[TargetColumn, ...]
-) -> HistoryPlan | None:
-    """The columns that tell when a row was so."""
-    if landing.history is None:
-        return None
-    names = landing.history
-    kinds = {column.name: column.stage_type for column in columns}
-    missing = [name for name in (names.start, names.end, names.deleted) if name not in kinds]
-    if missing:
-        raise TargetTableUnfit(
-            f"{target} has no column {', '.join(missing)}, which a history has",
-            str(source),
-            f"ALTER TABLE {target} ADD COLUMN {names.start} timestamptz NOT NULL DEFAULT"
-            f" '1900-01-01 00:00:00+00', and {names.end} (9999-01-01), {names.deleted} (boolean) likewise",
-        )
-    return HistoryPlan(names.start, kinds[names.start], names.end, kinds[names.end], names.deleted)
 
 
 def _require_creation(

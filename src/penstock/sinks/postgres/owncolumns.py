@@ -1,0 +1,93 @@
+"""Columns of a target table that penstock fills itself: which source a row is from, when it was so."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import TargetTableUnfit
+from penstock.sinks.postgres.plan import FixedColumn, HistoryPlan
+
+if TYPE_CHECKING:
+    import psycopg
+
+    from penstock.sinks.postgres.landing import Landing
+    from penstock.sinks.postgres.plan import TargetColumn
+    from penstock.table import TableName
+
+_INTEGERS = ("smallint", "integer", "bigint")
+_INSTANTS = ("timestamp with time zone", "timestamp without time zone", "date")
+
+# What allows each of these values only once: constraints, and unique indexes over all rows.
+_UNIQUE = """
+SELECT c.relname, ARRAY(
+    SELECT a.attname::text FROM unnest((i.indkey::int2[])[0:i.indnkeyatts - 1]) AS k(number)
+    JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.number)
+FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+JOIN pg_class t ON t.oid = i.indrelid JOIN pg_namespace n ON n.oid = t.relnamespace
+WHERE n.nspname = %s AND t.relname = %s AND i.indisunique AND i.indpred IS NULL
+ORDER BY c.relname
+"""
+
+
+def fixed_columns(
+    landing: Landing, source_id: str, target: TableName, columns: tuple[TargetColumn, ...]
+) -> tuple[FixedColumn, ...]:
+    """What every row of this source says of itself."""
+    name = landing.source_id_column
+    if name is None:
+        return ()
+    found = next((column for column in columns if column.name == name), None)
+    if found is None:
+        raise TargetTableUnfit(
+            f"{target} has no column {name}, which is to say which source a row is from",
+            str(target),
+            f"ALTER TABLE {target} ADD COLUMN {name} text, and make it a part of the key",
+        )
+    if found.stage_type in _INTEGERS and not source_id.isdecimal():
+        raise TargetTableUnfit(
+            f"column {name} is {found.stage_type}, but the source is called {source_id}",
+            str(target),
+            f"give the source a number for its name in `sources:`, or make {name} text",
+        )
+    return (FixedColumn(name, found.stage_type, source_id),)
+
+
+def history_columns(
+    connection: psycopg.Connection[Any],
+    landing: Landing,
+    source: TableName,
+    target: TableName,
+    columns: tuple[TargetColumn, ...],
+) -> HistoryPlan | None:
+    """The columns that tell when a row was so."""
+    if landing.history is None:
+        return None
+    names = landing.history
+    kinds = {column.name: column.stage_type for column in columns}
+    missing = [name for name in (names.start, names.end, names.deleted) if name not in kinds]
+    if missing:
+        raise TargetTableUnfit(
+            f"{target} has no column {', '.join(missing)}, which a history has",
+            str(source),
+            f"ALTER TABLE {target} ADD COLUMN {names.start} timestamptz NOT NULL DEFAULT"
+            f" '1900-01-01 00:00:00+00', and {names.end} (9999-01-01), {names.deleted} (boolean) likewise",
+        )
+    for name, wanted in (
+        (names.start, _INSTANTS),
+        (names.end, _INSTANTS),
+        (names.deleted, ("boolean",)),
+    ):
+        if kinds[name] not in wanted:
+            raise TargetTableUnfit(
+                f"column {name} of {target} is {kinds[name]}, wanted {wanted[0]}",
+                str(source),
+                f"ALTER TABLE {target} ALTER {name} TYPE {wanted[0]}",
+            )
+    for index, unique in connection.execute(_UNIQUE, target):
+        if not {names.start, names.end} & set(unique):
+            raise TargetTableUnfit(
+                f"{index} of {target} allows one row for ({', '.join(unique)}), but a history has many",
+                str(source),
+                f"make it unique together with {names.end}, or drop it",
+            )
+    return HistoryPlan(names.start, kinds[names.start], names.end, kinds[names.end], names.deleted)
