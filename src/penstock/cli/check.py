@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import suppress
+from dataclasses import replace
 
 import typer
 
@@ -62,7 +63,8 @@ def find(pipeline: PipelineFile) -> list[Finding]:
     databases = Databases(pipeline.sources)
     for view in pipeline.each():
         source = view.source
-        findings += preflight(source.url, source.tables, view.name, source.schema_options.tracking)
+        found = preflight(source.url, source.tables, view.name, source.schema_options.tracking)
+        findings += found if view.is_alone else [_named(each, view.source_id) for each in found]
         findings += [Finding(fault) for fault in _same_database(view, databases)]
     findings += [Finding(fault) for fault in _mixed_tables(pipeline)]
     for options in pipeline.sinks.values():
@@ -70,6 +72,12 @@ def find(pipeline: PipelineFile) -> list[Finding]:
             findings += [Finding(fault) for fault in check_target(options.url)]
     findings += [Finding(fault) for fault in _machine_faults()]
     return findings
+
+
+def _named(finding: Finding, source_id: str) -> Finding:
+    """The finding, such that it tells which of several sources it is about."""
+    told = finding.error
+    return replace(finding, error=type(told)(told.what, f"{source_id}/{told.where}", told.do))
 
 
 def _same_database(view: PipelineFile, databases: Databases) -> list[PenstockError]:

@@ -54,7 +54,8 @@ class Landings:
         self.pipeline = pipeline
         self.source = source
         self.is_alone = len(sources) == 1
-        self.sources_before = list(sources[: sources.index(source)])
+        self.sources = list(sources)
+        self.sources_before = self.sources[: self.sources.index(source)]
         targets = Counter(rule.target for rule in options.tables.values() if rule.target)
         wide = {
             rule.target
@@ -68,7 +69,9 @@ class Landings:
         options = self.options
         rule = options.rule_of(ruled_as or table)
         sid = options.source_id_column
-        is_shared = rule.target in self._shared or not self.is_alone
+        # What is said of a table is said of every source's; without a word one source has it alone.
+        is_told = sid is not None or rule.target is not None
+        is_shared = rule.target in self._shared or (not self.is_alone and is_told)
         columns = rule.columns
         keeps = rule.kind is not Kind.CLONE or is_shared
         policy = options.schema_changes
@@ -79,8 +82,8 @@ class Landings:
             names={name: called for name, called in (columns or {}).items() if name != called},
             source_id_column=sid,
             history=options.history_columns if rule.kind is Kind.HISTORY else None,
-            is_mixed=rule.target in self._shared or (not self.is_alone and sid is None),
-            refuses_others=not self.is_alone and sid is None and rule.target is None,
+            is_mixed=rule.target in self._shared or (is_shared and sid is None),
+            refuses_others=not self.is_alone and not is_told,
             keeps_place=rule.target is not None or is_shared,
             keeps_names=is_shared
             or any(name != called for name, called in (columns or {}).items()),

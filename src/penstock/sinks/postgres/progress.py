@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -12,13 +13,15 @@ from penstock.lsn import Lsn
 from penstock.sinks.sink import StoredPosition
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     import psycopg
 
     from penstock.sinks.sink import Batch
 
     Connection = psycopg.Connection[Any]
+
+_log = logging.getLogger(__name__)
 
 # Microseconds since 2000-01-01 are exact as an interval; as a float they would not be.
 _COMMITTED_AT = "timestamptz '2000-01-01 00:00:00+00' + %s * interval '1 microsecond'"
@@ -47,6 +50,7 @@ class Progress:
     def __init__(self, pipeline: str, source: str) -> None:
         self.pipeline = pipeline
         self.source = source
+        self._has_told = False
 
     def claim(self, connection: Connection, place: str, predecessor: int | None = None) -> None:
         """Hold this pipeline at this target as long as the connection lives.
@@ -90,6 +94,25 @@ class Progress:
         if row is None:
             return None
         return StoredPosition(Lsn.parse(row[0]), {k: str(v) for k, v in row[1].items()}), row[2]
+
+    def tell_strays(self, connection: Connection, sink: str, known: Sequence[str]) -> None:
+        """A source that was taken out of the file still has its slot, which keeps WAL for ever."""
+        if self._has_told or self.source != known[0]:
+            return
+        self._has_told = True
+        for (source,) in connection.execute(
+            "SELECT source FROM penstock.progress WHERE pipeline = %s AND source <> ALL (%s)"
+            " ORDER BY source",
+            (self.pipeline, list(known)),
+        ):
+            _log.warning(
+                "sink %s has a position of source %s, which the pipeline does not follow; its slot keeps"
+                " WAL until it is followed again, or torn down: put it back into the file, and"
+                " penstock teardown --source %s",
+                sink,
+                source,
+                source,
+            )
 
     def begin(self, connection: Connection, identity: Mapping[str, str], lsn: Lsn) -> None:
         """Write the first position."""

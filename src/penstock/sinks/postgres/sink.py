@@ -76,6 +76,7 @@ class PostgresSink:
         self.change_count = 0
         self.flowing: set[TableName] = set()
         self.apart: dict[TableName, ApartTable] = {}
+        self._landings = landings
         self._options = landings.options
         self._progress = Progress(pipeline, source)
         self._tables = TargetTables(pipeline, source)
@@ -105,6 +106,7 @@ class PostgresSink:
             drop_orphans(connection, self._stage_prefix)
             found = self._progress.read(connection)
             self._read_tables(connection)
+            self._progress.tell_strays(connection, self.name, self._landings.sources)
         if found is None:
             return None
         self.change_count = found[1]
