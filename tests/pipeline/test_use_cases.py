@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psycopg
+import pytest
 import yaml
 
 from fix_pipeline import INITIAL, assert_equal, rows, table_error, wait_for_state
@@ -315,3 +316,61 @@ def test_tables_of_one_name_are_not_mixed_unless_somebody_says_so(
     eu.execute("INSERT INTO t VALUES (4, 'eu')")
     wait_until(lambda: len(rows(target, "t")) == 4, 60, what="the rows of both")
     assert running.terminate() == 0, running.stderr
+
+
+@pytest.mark.long
+def test_sources_of_one_table_may_differ_and_change_without_harm_to_the_others(
+    pg_new: EmbeddedPostgres, make_database: MakeDatabase, tmp_path: Path
+) -> None:
+    a, b, target = (make_database(pg_new, name) for name in ("a", "b", "shared"))
+    a.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, v text, n int); INSERT INTO t VALUES (1, 'a', 1), (2, 'a', 2);"
+        "CREATE TABLE gone (id int PRIMARY KEY); INSERT INTO gone VALUES (1)"
+    )
+    b.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, v text, n bigint, extra text);"
+        "INSERT INTO t VALUES (1, 'b', 5000000000, 'of b');"
+        "CREATE TABLE gone (id int PRIMARY KEY); INSERT INTO gone VALUES (1)"
+    )
+
+    def run(**sources: Database) -> None:
+        document = {
+            "name": "shared",
+            "sources": {
+                each: {"url": side.url, "tables": ["public.*"]} for each, side in sources.items()
+            },
+            "sinks": {"dw": {"kind": "postgres", "url": target.url, "source_id_column": "sid"}},
+        }
+        done = penstock("run", str(write(tmp_path, yaml.safe_dump(document))), "--until-caught-up")
+        assert done.returncode == 0, done.stderr
+
+    def assert_as_at(side: Database, sid: str, columns: str) -> None:
+        query = f"SELECT {columns} FROM t WHERE sid = %s ORDER BY id"
+        assert target.query(query, sid) == side.query(f"SELECT {columns} FROM t ORDER BY id")
+
+    run(a=a)
+    run(a=a, b=b)
+    assert_as_at(b, "b", "id, v, n, extra")
+    assert_as_at(a, "a", "id, v, n")
+
+    a.execute("ALTER TABLE t ADD COLUMN extra text DEFAULT 'y', ADD COLUMN zed int DEFAULT 1")
+    run(a=a, b=b)
+    b.execute("ALTER TABLE t ADD COLUMN zed int DEFAULT 2")
+    b.execute("ALTER TABLE t ADD COLUMN at timestamptz DEFAULT clock_timestamp()")
+    run(a=a, b=b)
+    assert_as_at(b, "b", "id, v, n, extra, zed, at")
+    assert_as_at(a, "a", "id, v, n, extra, zed")
+
+    a.execute("ALTER TABLE t DROP COLUMN extra")
+    a.execute("ALTER TABLE t ADD COLUMN extra text")
+    run(a=a, b=b)
+    assert_as_at(a, "a", "id, v, n, extra, zed")
+    assert_as_at(b, "b", "id, v, n, extra, zed, at")
+
+    # What is left of a fleet still has the others' rows.
+    a.execute("ALTER TABLE t DROP COLUMN zed; ALTER TABLE t RENAME v TO w; DROP TABLE gone")
+    a.execute("UPDATE t SET w = 'renamed'")
+    run(a=a)
+    assert target.query("SELECT v FROM t WHERE sid = 'a'") == [("renamed",)] * 2
+    assert_as_at(b, "b", "id, v, n, extra, zed, at")
+    assert target.query("SELECT id FROM gone WHERE sid = 'b'") == [(1,)]

@@ -80,6 +80,13 @@ Policy = Literal["apply", "additive", "ignore", "stop"]
 
 
 @dataclass(frozen=True)
+class Others:
+    """Other sources' rows are in the table. `ours` tells ours from them, as `t`; None: nothing does."""
+
+    ours: sql.Composable | None = None
+
+
+@dataclass(frozen=True)
 class Followed:
     """What was done. `target` is where the table is now.
 
@@ -124,14 +131,15 @@ def follow(
     names: Mapping[str, str] | None = None,
     moved: TableName | None = None,
     keeps_names: bool = False,
+    others: Others | None = None,
 ) -> Followed:
     """Do to the target's table what was done to the source's, as far as `policy` goes.
 
     `place` tells where a source table lands, `wanted` which columns the sink takes (None: all),
     `names` what the target calls columns of `before` where that is not their name. `has_using`:
     the source has computed values of a changed column itself. `moved` is where the table belongs
-    afterwards, if not where `place` says; with `keeps_names` columns keep their names here. Repeated,
-    it does nothing more.
+    afterwards, if not where `place` says; with `keeps_names` columns keep their names here. With
+    `others`, other sources deliver to the table too. Repeated, it does nothing more.
 
     Raises:
         SchemaChangeRefused: the target refuses a statement that nothing can stand for.
@@ -161,7 +169,9 @@ def follow(
         )
         if policy == "ignore":
             return _ignored(target, claims, has_using=has_using)
-        table = _Table(connection, before, after, found, moved, claims, policy, has_using, wanted)
+        table = _Table(
+            connection, before, after, found, moved, claims, policy, has_using, wanted, others
+        )
         steps = [*table.steps(place, made_by_us, with_indexes, with_foreign_keys)]
         differences = compare_tables(before, after)
         if policy == "stop" and steps:
@@ -213,6 +223,7 @@ class _Table:
     policy: Policy
     has_using: bool
     wanted: tuple[str, ...] | None
+    others: Others | None = None
     needs_copy: bool = False
     notes: list[str] = field(default_factory=list)
 
@@ -256,7 +267,10 @@ class _Table:
         yield from columns.renames()
         yield from pieces.renames()
         yield from columns.types()
-        yield from columns.additions()
+        if self.others is not None:
+            yield from columns.shared_additions(self.others.ours)
+        else:
+            yield from columns.additions()
         yield from columns.attributes()
         yield from pieces.additions()
         if with_foreign_keys:

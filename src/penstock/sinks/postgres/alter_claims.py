@@ -51,6 +51,8 @@ class Claims:
     left_out: list[str] = field(default_factory=list)
     # Those of `added` whose rows had values before, which are not known here.
     late: set[str] = field(default_factory=set)
+    # Columns that are new at the source, and that the target has already.
+    met: list[ColumnShape] = field(default_factory=list)
     # Those of `added` for which a dropped one is kept at the target.
     reused: set[str] = field(default_factory=set)
 
@@ -143,6 +145,8 @@ def _claim_others(
                 claims.added.append(now)
         elif now.name not in there or now.name in taken:
             claims.added.append(now)
+        else:
+            claims.met.append(now)
     # What is computed from other columns goes before them.
     gone = [there[name] for name in going if name not in claims.reused]
     claims.dropped = sorted(gone, key=lambda column: not column.generated)

@@ -152,6 +152,38 @@ class ColumnChanges:
         for column in sorted(columns, key=lambda column: bool(column.generated)):
             yield from self._add(column)
 
+    def shared_additions(self, of_source: sql.Composable | None) -> Iterator[Step]:
+        """New columns of a table that other sources deliver to: their rows must not get our values.
+
+        `of_source` tells our rows, as `t`, from others'; None where nothing does.
+        """
+        new = [column for column in self.claims.added if not column.generated]
+        for column in new:
+            _, shape = self._kind_to_add(column)
+            yield Step(self._alter_text("ADD COLUMN {} {}", column.name, shape))
+        for column in (*new, *self.claims.met):
+            if column.missing is not None and of_source is not None:
+                value: sql.Composable = sql.Literal(column.missing)
+            elif column.missing is not None or self._is_filled_anew(column):
+                self.needs_copy = True
+                continue
+            elif column in self.claims.met and of_source is not None:
+                value = sql.SQL("NULL")  # what a column of that name held before
+            else:
+                continue
+            name = sql.Identifier(column.name)
+            fill = sql.SQL("UPDATE {} t SET {} = {} WHERE {} AND {} IS DISTINCT FROM {}").format(
+                sql.Identifier(*self.table), name, value, of_source, name, value
+            )
+            yield Step(fill)
+
+    def _is_filled_anew(self, column: ColumnShape) -> bool:
+        """Whether the source has put values into its rows that are not known here."""
+        has_values = (
+            column.default is not None or bool(column.identity) or column.sequence is not None
+        )
+        return self._is_written_anew() and (has_values or column.type_kind == "d")
+
     def _kind_to_add(self, column: ColumnShape) -> tuple[str, sql.SQL]:
         """The type, and how the column is declared with it."""
         kind = kind_of(self.connection, column, self.after.types)

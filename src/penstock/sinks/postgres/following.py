@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from psycopg import sql
+
 from penstock.errors import SchemaChangeStops, TargetTableUnfit
+from penstock.schema.catalog import read_shapes
 from penstock.schema.difference import compare_tables
 from penstock.schema.telling import tell_all
-from penstock.sinks.postgres.alter import Followed, follow, mapping_of, refusal
+from penstock.sinks.postgres.alter import Followed, Others, follow, mapping_of, refusal
 from penstock.sinks.postgres.alter_pieces import KEY_STAYS
 from penstock.sinks.postgres.followkey import follow_key
 from penstock.sinks.postgres.options import SchemaChanges
@@ -23,12 +26,18 @@ if TYPE_CHECKING:
     from penstock.lsn import Lsn
     from penstock.schema.shape import TableShape
     from penstock.sinks.copying import CopyOrder
-    from penstock.sinks.postgres.landing import Landings
+    from penstock.sinks.postgres.landing import Landing, Landings
     from penstock.sinks.postgres.shapes import ShapeStore
     from penstock.table import TableName
 
     Connection = psycopg.Connection[Any]
     Cursor = psycopg.Cursor[Any]
+
+
+_MADE_FOR_ANOTHER = """
+SELECT 1 FROM penstock.tables WHERE pipeline = %s AND source <> %s AND schema_name = %s
+AND table_name = %s AND made_by_us
+"""
 
 
 def follow_table(
@@ -68,6 +77,7 @@ def follow_table(
         has_using=has_using,
         names=known.names(now),
         keeps_names=now.keeps_names,
+        others=_others(landings, now) if now.is_shared else None,
     )
     if made_by_us and not now.is_like_source and now.policy is not SchemaChanges.IGNORE:
         kept = [note for note in followed.notes if note != KEY_STAYS]
@@ -77,6 +87,53 @@ def follow_table(
     if ruled_as is not None:
         document = {**(document or {}), "ruled_as": list(ruled_as)}
     return followed, document
+
+
+def _others(landings: Landings, landing: Landing) -> Others:
+    """How rows of this source are told from others'; a history's past is not to be rewritten."""
+    if landing.source_id_column is None or landing.is_mixed or landing.history is not None:
+        return Others()
+    return Others(
+        sql.SQL("t.{}::text = {}").format(
+            sql.Identifier(landing.source_id_column), sql.Literal(landings.source)
+        )
+    )
+
+
+def join_table(
+    cursor: Cursor, landings: Landings, shape: TableShape, document: Mapping[str, Any] | None
+) -> None:
+    """Make room in a table that another source's tables were made for: columns, wider types.
+
+    A table that a person has made is taken as it is.
+
+    Raises:
+        SinkError: SchemaChangeRefused.
+    """
+    known = mapped(document)
+    landing = landings.of(shape.table, known.ruled_as)
+    target = known.target or landing.target
+    if not landing.is_shared or landing.policy is not SchemaChanges.ADDITIVE:
+        return
+    made = cursor.execute(_MADE_FOR_ANOTHER, (landings.pipeline, landings.source, *shape.table))
+    there = read_shapes(cursor.connection, [target], str(target)).get(target)
+    if made.fetchone() is None or there is None:
+        return
+    names = known.names(landing)
+    types = {column.name: column.type for column in there.columns}
+    # As if the source's table had had what is there, and had now got the rest.
+    before = shape.model_copy(
+        update={
+            "columns": tuple(
+                column.model_copy(update={"type": types[called]})
+                for column in shape.columns
+                if (called := names.get(column.name, column.name)) in types
+            )
+        }
+    )
+    follow_table(
+        cursor, landings, before, shape, document, made_by_us=False, with_foreign_keys=False
+    )
 
 
 def follow_before_copy(
@@ -105,6 +162,10 @@ def follow_before_copy(
         )
     known = mapped(document)
     target = known.target or landings.target(stored.table if stored else table, known.ruled_as)
+    if stored is None and find_table(connection, target) is not None:
+        with connection.transaction(), connection.cursor() as cursor:
+            cursor.execute("SELECT set_config('search_path', '', true)")
+            join_table(cursor, landings, shape, document)
     if stored is None or find_table(connection, target) is None:
         store.keep(connection, table, shape, lsn)
         return place, Mapped()

@@ -30,6 +30,8 @@ class Landing:
     # A column that says which source a row is from, None where rows need not say it.
     source_id_column: str | None
     history: HistoryColumns | None
+    # Rows of other sources or tables may be in the target.
+    is_shared: bool
     # Rows of other tables may be in the target, and nothing tells them from this one's.
     is_mixed: bool
     # Whether another source's table of the same place is none of a person's intention.
@@ -71,7 +73,9 @@ class Landings:
         sid = options.source_id_column
         # What is said of a table is said of every source's; without a word one source has it alone.
         is_told = sid is not None or rule.target is not None
-        is_shared = rule.target in self._shared or (not self.is_alone and is_told)
+        # A column that tells sources apart says that there are others, or were, or will be.
+        is_shared = rule.target in self._shared or sid is not None
+        is_shared = is_shared or (not self.is_alone and is_told)
         columns = rule.columns
         keeps = rule.kind is not Kind.CLONE or is_shared
         policy = options.schema_changes
@@ -82,6 +86,7 @@ class Landings:
             names={name: called for name, called in (columns or {}).items() if name != called},
             source_id_column=sid,
             history=options.history_columns if rule.kind is Kind.HISTORY else None,
+            is_shared=is_shared,
             is_mixed=rule.target in self._shared or (is_shared and sid is None),
             refuses_others=not self.is_alone and not is_told,
             keeps_place=rule.target is not None or is_shared,
