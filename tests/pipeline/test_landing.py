@@ -337,3 +337,20 @@ def test_computed_columns_are_left_out_of_a_choice_of_columns(
     pipeline.catch_up()
 
     assert rows(target, "t") == [("(1)",)]
+
+
+@pytest.mark.parametrize("kind", ["append", "history"])
+def test_column_that_is_dropped_and_comes_again_does_not_bring_its_old_values_back(
+    source: Database, target: Database, make_pipeline: Make, kind: str
+) -> None:
+    source.execute("CREATE TABLE t (id int PRIMARY KEY, g text); INSERT INTO t VALUES (1, 'old')")
+    pipeline = make_pipeline(
+        source, target, sink={"tables": {"t": {"kind": kind}}}, source_options=INITIAL
+    )
+    pipeline.catch_up()
+    source.execute("ALTER TABLE t DROP COLUMN g")
+    source.execute("ALTER TABLE t ADD COLUMN g text")
+    pipeline.catch_up()
+
+    now = "WHERE kvsz_end = '9999-01-01 00:00:00+00'" if kind == "history" else ""
+    assert target.query(f"SELECT id, g FROM t {now}") == [(1, None)]

@@ -340,3 +340,28 @@ def test_fault_in_sources_is_told_with_its_line(fault_of, found, written, line, 
 
     assert error.where == f"shop.yml:{line}"
     assert what in error.what
+
+
+@pytest.mark.parametrize(
+    ("columns", "written", "told"),
+    [
+        ("columns: {id: sid}", "_column: sid", "another name than sid"),
+        ("columns: {id: kvsz_end}, kind: history", "_column: null", "another name than kvsz_end"),
+        ("kind: history", "_column: kvsz_end", "another name than that of a history's column"),
+        ("target: penstock.progress", "_column: null", "a table that is not penstock's own"),
+        (f"target: dw.{'x' * 64}", "_column: null", "a name of 1 to 63 bytes"),
+        ("target: a.b.c", "_column: null", "wanted schema.table"),
+        ("target: dw.*", "_column: null", "one table"),
+        ("columns: {}", "_column: null", "at least one column"),
+        ("columns: {a: x, b: x}", "_column: null", "each column of the target is there once"),
+        ("kind: histroy", "_column: null", "history"),
+    ],
+)
+def test_rule_that_cannot_hold_is_refused(fault_of, columns, written, told):
+    text = FULL.replace("_column: null", written)
+    start = text.index("public.orders:")
+    line = text[start : text.index("\n", start)]
+    error = fault_of(text.replace(line, f"public.orders: {{{columns}}}", 1))
+
+    assert told in f"{error.what} {error.do}"
+    assert error.where.startswith("shop.yml:")

@@ -275,7 +275,9 @@ class _Table:
         yield from pieces.additions()
         if with_foreign_keys:
             yield from make_foreign_keys(before, after, found, table, place)
-        self.needs_copy = columns.needs_copy
+        # A column that was dropped was kept; the source's rows do not have what it holds any more.
+        is_reused = is_additive and self.others is None and bool(claims.met)
+        self.needs_copy = columns.needs_copy or is_reused
         self.notes += [*columns.notes, *pieces.notes]
 
     def _types(self) -> Iterator[Step]:

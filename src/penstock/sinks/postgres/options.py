@@ -72,6 +72,10 @@ def _read_target(given: Any) -> TableRule | None:
         raise fault(error) from None
     if not rule.is_outright:
         raise wanted("one table: schema.table, without *")
+    for part in (rule.schema or "", rule.name or ""):
+        _identifier(part)
+    if rule.schema == "penstock":
+        raise wanted("a table that is not penstock's own")
     return rule
 
 
@@ -141,6 +145,27 @@ class PostgresOptions(Options):
     tables: Annotated[dict[RuleOption, TableOptions], BeforeValidator(_each_table_once)] = Field(
         default={}
     )
+
+    @model_validator(mode="after")
+    def _own_names_are_free(self) -> Self:
+        """A column that penstock fills itself must not be one that a rule fills."""
+        history = {
+            self.history_columns.start,
+            self.history_columns.end,
+            self.history_columns.deleted,
+        }
+        sid = self.source_id_column
+        if sid in history and any(rule.kind is Kind.HISTORY for rule in self.tables.values()):
+            raise wanted("another name than that of a history's column", "source_id_column")
+        for key, rule in self.tables.items():
+            own = ({sid} if sid else set()) | (history if rule.kind is Kind.HISTORY else set())
+            for name, called in (rule.columns or {}).items():
+                if called in own:
+                    raise wanted(
+                        f"another name than {called}, which penstock fills itself",
+                        *("tables", str(key), "columns", name),
+                    )
+        return self
 
     @property
     def keeps_schemas(self) -> bool:
