@@ -327,6 +327,7 @@ def test_oddities_are_counted_once_and_told_by_key_at_debug_level_only(
     assert "canary" not in caplog.text
 
 
+@pytest.mark.long
 def test_status_tells_what_was_odd(
     source: Database,
     target: Database,

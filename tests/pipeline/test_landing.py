@@ -33,7 +33,7 @@ def test_table_lands_under_another_name_with_some_columns_under_others(
         source.execute("INSERT INTO users VALUES (1, 'a', 's', 1), (2, 'b', 's', 2)")
     rule = {
         "target": "crm.customers",
-        "columns": {"id": "customer_id", "name": None, "age": "years"},
+        "columns": {"id": "customer_id", "name": None, "age": None},
     }
     pipeline = make_pipeline(
         source,

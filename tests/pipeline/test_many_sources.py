@@ -173,6 +173,7 @@ def test_all_sources_flow_over_few_connections_and_survive_kills_of_capture(
         assert database.query(slots, database.name) == []
 
 
+@pytest.mark.long
 def test_until_caught_up_waits_for_every_source(three: Fleet) -> None:
     first = penstock("run", str(three.path), "--until-caught-up")
     for source_id in three.sources:
@@ -217,6 +218,7 @@ def test_source_that_is_down_at_first_and_again_later_keeps_no_other_waiting(
     assert run.terminate() == 0
 
 
+@pytest.mark.long
 def test_target_that_was_away_is_gone_on_with_from_all_sources(
     tmp_path: Path,
     pg_new: EmbeddedPostgres,
@@ -246,6 +248,7 @@ def test_target_that_was_away_is_gone_on_with_from_all_sources(
     assert run.terminate() == 0
 
 
+@pytest.mark.long
 def test_wrong_password_of_one_source_is_told_and_mended_without_a_restart(
     fleet: Fleet,
     pg_new: EmbeddedPostgres,
@@ -310,6 +313,7 @@ def test_run_ends_with_the_first_error_when_no_source_can_be_started(
     assert not fleet.state.exists()
 
 
+@pytest.mark.long
 def test_tables_are_asked_for_at_the_sources_that_have_them(three: Fleet) -> None:
     assert penstock("run", str(three.path), "--until-caught-up").returncode == 0
     three.target.execute("DELETE FROM us.t; DELETE FROM eu.t")
@@ -328,6 +332,7 @@ def test_tables_are_asked_for_at_the_sources_that_have_them(three: Fleet) -> Non
     assert "'nowhere'" in unknown.stderr
 
 
+@pytest.mark.long
 def test_documents_of_each_source_have_a_directory_of_their_own(
     three: Fleet, tmp_path: Path
 ) -> None:

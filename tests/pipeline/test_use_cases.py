@@ -266,6 +266,7 @@ def test_services_share_a_warehouse_each_in_tables_of_its_own(
     assert running.terminate() == 0, running.stderr
 
 
+@pytest.mark.long
 def test_tables_of_one_name_are_not_mixed_unless_somebody_says_so(
     pg_new: EmbeddedPostgres, make_database: MakeDatabase, penstock_command: Begin, tmp_path: Path
 ) -> None:

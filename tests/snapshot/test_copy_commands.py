@@ -62,6 +62,7 @@ def test_snapshot_copies_and_ends_and_copies_again_what_is_named(
     assert target.value("SELECT count(*) FROM b") == 0
 
 
+@pytest.mark.long
 def test_tables_are_added_removed_and_copied_again_while_the_pipeline_runs(
     source: Database, target: Database, make_pipeline: Make, pipeline_file: WriteFile
 ) -> None:

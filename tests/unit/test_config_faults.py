@@ -354,6 +354,7 @@ def test_fault_in_sources_is_told_with_its_line(fault_of, found, written, line, 
         ("target: dw.*", "_column: null", "one table"),
         ("columns: {}", "_column: null", "at least one column"),
         ("columns: {a: x, b: x}", "_column: null", "each column of the target is there once"),
+        ("columns: {a: , b: a}", "_column: null", "each column of the target is there once"),
         ("kind: histroy", "_column: null", "history"),
     ],
 )

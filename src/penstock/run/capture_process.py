@@ -177,6 +177,8 @@ class CaptureProcess:
             [sys.executable, "-m", "penstock.run.capture_process"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            # Ctrl-C is for the parent, who closes the child's stdin: also before the child can say so.
+            process_group=0,
         )
         threading.Thread(target=self._listen, args=(self._process,), daemon=True).start()
         for line in (self._head, *self._orders.values()):

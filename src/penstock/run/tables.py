@@ -6,6 +6,7 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
+from penstock.errors import LogError
 from penstock.log.writer import log_end
 from penstock.lsn import ZERO, Lsn
 from penstock.run.retry import BackOff
@@ -240,7 +241,12 @@ class TableKeeper:
     def _is_captured(self, lsn: Lsn) -> bool:
         """Whether the log goes so far; a report of that comes seldom, and the log says it at once."""
         told = self._state.read_report("capture").get("durable_lsn")
-        return bool(told and Lsn.parse(told) >= lsn) or log_end(self._state.log) >= lsn
+        if told and Lsn.parse(told) >= lsn:
+            return True
+        try:
+            return log_end(self._state.log) >= lsn
+        except LogError:
+            return False  # it is being written to at this moment; who reads it finds real damage
 
     def _made_anew(self, members: dict[TableName, int]) -> set[TableName]:
         """Tables that were dropped and made again under their name: other tables, with other rows.

@@ -200,16 +200,21 @@ _BY_NAME = """(ARRAY(
 
 
 def read_shapes(
-    connection: Connection, names: Sequence[TableName], where: str = ""
+    connection: Connection,
+    names: Sequence[TableName],
+    where: str = "",
+    *,
+    with_partitions: bool = False,
 ) -> dict[TableName, TableShape]:
     """Those of the tables that are there, as the connection's snapshot sees them.
+
+    A partition is its root's, unless it is followed by its own name (`with_partitions`).
 
     The search_path is left as it was where the connection is outside of a transaction block;
     inside of one it is the caller's concern that only pg_catalog is on it (`''`).
     """
-    # A partition has its root's shape, unless somebody asks for it by its own name.
-    query = TABLE_DOCUMENTS.replace(_NO_PARTITION, "").replace("%", "%%")
-    query = query.replace("{oids}", _BY_NAME)
+    documents = TABLE_DOCUMENTS.replace(_NO_PARTITION, "") if with_partitions else TABLE_DOCUMENTS
+    query = documents.replace("%", "%%").replace("{oids}", _BY_NAME)
     row = connection.execute(query, as_columns(names)).fetchone()
     assert row is not None
     return {shape.table: shape for shape in read_tables(row[0], where)}

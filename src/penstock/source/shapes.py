@@ -42,7 +42,7 @@ def read_named_shapes(
 ) -> dict[TableName, TableShape]:
     """Those of the tables that are there."""
     with source_errors(connection), qualified_names(connection):
-        return read_shapes(connection, names, place_of(connection))
+        return read_shapes(connection, names, place_of(connection), with_partitions=True)
 
 
 @contextmanager

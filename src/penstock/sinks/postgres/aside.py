@@ -121,6 +121,8 @@ def _in_the_way(plan: TablePlan) -> TargetTableUnfit:
 
 
 def _tell_others(cursor: Cursor, build: _Merge, plan: TablePlan) -> None:
+    if plan.is_mixed:
+        return  # they are another table's
     row = cursor.execute(build.count_others()).fetchone()
     if row is not None and row[0]:
         _log.warning(

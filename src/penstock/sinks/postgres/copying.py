@@ -8,6 +8,7 @@ the new ones, never a mixture and never none.
 from __future__ import annotations
 
 import logging
+import threading
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -73,6 +74,8 @@ class PostgresCopying:
         self._connection: Connection | None = None
         self._plans: dict[TableName, TablePlan] = {}
         self._landed: dict[TableName, Landing] = {}
+        # Rounds run side by side, and a transaction is the whole connection's.
+        self._lock = threading.RLock()
         self._has_objects = False
         self._has_claim = False
         self._idle: list[Connection] = []  # connections that finish tables
@@ -115,7 +118,8 @@ class PostgresCopying:
         failures: dict[TableName, PenstockError] = {}
         for order in orders:
             try:
-                writer = self._begin_table(copy, order)
+                with self._lock:
+                    writer = self._begin_table(copy, order)
             except SinkError as error:
                 if error.remedy is Remedy.TIME:
                     raise
@@ -355,11 +359,11 @@ class PostgresCopying:
         return self._connection
 
     def _execute(self, query: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-        with target_errors(self._options.url):
+        with self._lock, target_errors(self._options.url):
             return self._connected().execute(query, values).fetchall()
 
     def _execute_only(self, query: str, values: tuple[Any, ...]) -> None:
-        with target_errors(self._options.url):
+        with self._lock, target_errors(self._options.url):
             self._connected().execute(query, values)
 
 

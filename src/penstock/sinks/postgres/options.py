@@ -56,9 +56,10 @@ def _read_columns(given: Any) -> Any:
         return None
     if not isinstance(given, Mapping) or not given:
         raise wanted("a list of at least one column, or a mapping of columns to the target's names")
-    if len(set(map(str, given.values()))) < len(given):
+    named = {name: name if called is None else called for name, called in given.items()}
+    if len(set(map(str, named.values()))) < len(named):
         raise wanted("a mapping in which each column of the target is there once")
-    return {name: name if called is None else called for name, called in given.items()}
+    return named
 
 
 def _read_target(given: Any) -> TableRule | None:
