@@ -354,3 +354,64 @@ def test_column_that_is_dropped_and_comes_again_does_not_bring_its_old_values_ba
 
     now = "WHERE kvsz_end = '9999-01-01 00:00:00+00'" if kind == "history" else ""
     assert target.query(f"SELECT id, g FROM t {now}") == [(1, None)]
+
+
+@pytest.mark.parametrize(
+    ("before", "told"),
+    [
+        ({"tables": {"t": {"kind": "history"}}}, "public.t is a history"),
+        ({"source_id_column": "sid"}, "nothing fills sid"),
+    ],
+    ids=["history", "sid"],
+)
+def test_slip_in_the_file_does_not_make_a_clone_of_what_is_more(
+    source: Database, target: Database, make_pipeline: Make, before: dict[str, Any], told: str
+) -> None:
+    source.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'a'), (2, 'a')"
+    )
+    pipeline = make_pipeline(source, target, sink=before, source_options=INITIAL)
+    source.execute("UPDATE t SET v = 'b'")
+    pipeline.catch_up()
+    pipeline.stop()
+    there = rows(target, "t")
+
+    pipeline = make_pipeline(source, target, sink={}, source_options=INITIAL)
+    source.execute("UPDATE t SET v = 'c'; DELETE FROM t WHERE id = 2; TRUNCATE t")
+    pipeline.catch_up()
+    assert told in table_error(target, "t")
+    assert rows(target, "t") == there
+    pipeline.stop()
+
+    pipeline = make_pipeline(source, target, sink=before, source_options=INITIAL)
+    wait_for_state(target, "t", "streaming")
+    pipeline.catch_up()
+    now = "WHERE kvsz_end = '9999-01-01 00:00:00+00'" if "tables" in before else ""
+    assert target.query(f"SELECT id, v FROM t {now}") == []
+
+
+@pytest.mark.parametrize("snapshot", ["initial", "never"])
+@pytest.mark.parametrize(
+    "sink",
+    [{"tables": {"public.a": {"target": "public.b"}}}, {"schema": "dw"}],
+    ids=["rule", "schema"],
+)
+def test_two_tables_that_land_in_one_by_chance_are_not_mixed(
+    source: Database, target: Database, make_pipeline: Make, sink: dict[str, Any], snapshot: str
+) -> None:
+    names = ("public.a", "public.b") if "tables" in sink else ("s1.b", "s2.b")
+    source.execute("CREATE SCHEMA s1; CREATE SCHEMA s2")
+    for name in names:
+        source.execute(f"CREATE TABLE {name} (id int PRIMARY KEY, v text)")
+    pipeline = make_pipeline(source, target, sink=sink, source_options={"snapshot": snapshot})
+    for name in names:
+        source.execute(f"INSERT INTO {name} VALUES (1, '{name}')")
+    pipeline.catch_up()
+
+    query = "SELECT state, schema_name || '.' || table_name FROM penstock.tables ORDER BY state"
+    (failed, other), (flows, first) = target.query(query)
+    assert (failed, flows) == ("failed", "streaming")
+    assert rows(target, "dw.b" if "schema" in sink else "b") == [(f"(1,{first})",)]
+    source.execute(f"TRUNCATE {other}; DROP TABLE {other}")
+    pipeline.catch_up()
+    assert rows(target, "dw.b" if "schema" in sink else "b") == [(f"(1,{first})",)]

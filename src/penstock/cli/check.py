@@ -16,7 +16,7 @@ from penstock.pipeline import landings_of
 from penstock.run.start import Databases
 from penstock.sinks.postgres.options import PostgresOptions
 from penstock.sinks.postgres.preflight import check_target
-from penstock.sinks.postgres.target import mixed
+from penstock.sinks.postgres.rivals import mixed
 from penstock.source.choice import read_choice
 from penstock.source.connect import connect_source
 from penstock.source.preflight import Finding, preflight

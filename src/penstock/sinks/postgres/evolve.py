@@ -21,9 +21,10 @@ from penstock.sinks.postgres.conflicts import NONE, Conflicts
 from penstock.sinks.postgres.connect import is_about_table
 from penstock.sinks.postgres.following import follow_table, unexplained, unsure
 from penstock.sinks.postgres.latestages import LateStages
+from penstock.sinks.postgres.mapped import mapped
 from penstock.sinks.postgres.receipts import change_counts, refused_tables, staged_steps
 from penstock.sinks.postgres.shapes import KnownTable, KnownTables, ShapeStore
-from penstock.sinks.postgres.target import mapped, plan_table
+from penstock.sinks.postgres.target import plan_table
 from penstock.sinks.postgres.worker import PostgresWorker
 from penstock.sinks.tables import PENDING
 
@@ -302,7 +303,8 @@ class Evolution:
         if policy == "apply":
             try:
                 with cursor.connection.transaction():
-                    alter.drop_table(cursor, known.name, target, before)
+                    if known.is_filled or known.made_by_us:  # else it was refused a place
+                        alter.drop_table(cursor, known.name, target, before)
             except SinkError as error:
                 raise TableStops(known.began_as, error) from None
             self._store.forget(cursor, known.name)

@@ -14,8 +14,9 @@ from penstock.schema.telling import tell_all
 from penstock.sinks.postgres.alter import Followed, Others, follow, mapping_of, refusal
 from penstock.sinks.postgres.alter_pieces import KEY_STAYS
 from penstock.sinks.postgres.followkey import follow_key
+from penstock.sinks.postgres.mapped import Mapped, mapped
 from penstock.sinks.postgres.options import SchemaChanges
-from penstock.sinks.postgres.target import Mapped, find_table, mapped
+from penstock.sinks.postgres.target import find_table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.sinks.postgres.options import Kind, SchemaChanges
-from penstock.table import TableName
+from penstock.table import TableName, TableRule
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -65,6 +65,21 @@ class Landings:
             if rule.target and not key.is_outright
         }
         self._shared = {target for target, count in targets.items() if count > 1} | wide
+
+    @property
+    def may_collide(self) -> bool:
+        """Whether two tables could land in one at all."""
+        rules = self.options.tables.values()
+        return not self.is_alone or not self.options.keeps_schemas or any(r.target for r in rules)
+
+    def names_for(self, target: TableName) -> list[TableName]:
+        """Source tables whose rules name the target outright."""
+        wanted = TableRule(*target)
+        return [
+            TableName(key.schema, key.name)
+            for key, rule in self.options.tables.items()
+            if rule.target == wanted and key.schema is not None and key.name is not None
+        ]
 
     def of(self, table: TableName, ruled_as: TableName | None = None) -> Landing:
         """How a table lands; `ruled_as` is what it was called when its rule was taken."""

@@ -10,8 +10,10 @@ from penstock.sinks.postgres.plan import FixedColumn, HistoryPlan
 if TYPE_CHECKING:
     import psycopg
 
+    from penstock.schema.description import TableDescription
     from penstock.sinks.postgres.landing import Landing
-    from penstock.sinks.postgres.plan import TargetColumn
+    from penstock.sinks.postgres.options import PostgresOptions
+    from penstock.sinks.postgres.plan import TablePlan, TargetColumn
     from penstock.table import TableName
 
 _INTEGERS = ("smallint", "integer", "bigint")
@@ -26,6 +28,15 @@ FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
 JOIN pg_class t ON t.oid = i.indrelid JOIN pg_namespace n ON n.oid = t.relnamespace
 WHERE n.nspname = %s AND t.relname = %s AND i.indisunique AND i.indpred IS NULL
 ORDER BY c.relname
+"""
+
+# Columns of the primary key that are filled by whoever inserts, or not at all.
+_TO_BE_FILLED = """
+SELECT a.attname::text FROM pg_index i JOIN pg_class t ON t.oid = i.indrelid
+JOIN pg_namespace n ON n.oid = t.relnamespace
+JOIN pg_attribute a ON a.attrelid = t.oid AND a.attnum = ANY (i.indkey::int2[])
+WHERE n.nspname = %s AND t.relname = %s AND i.indisprimary
+  AND NOT a.atthasdef AND a.attidentity = ''
 """
 
 
@@ -91,3 +102,37 @@ def history_columns(
                 f"make it unique together with {names.end}, or drop it",
             )
     return HistoryPlan(names.start, kinds[names.start], names.end, kinds[names.end], names.deleted)
+
+
+def refuse_unfilled(
+    connection: psycopg.Connection[Any],
+    plan: TablePlan,
+    options: PostgresOptions,
+    description: TableDescription,
+) -> None:
+    """See that a table which was made to hold more than one row of a key is not taken for a clone.
+
+    Raises:
+        TargetTableUnfit: it is a history, or tells sources apart, and the options do not say so.
+    """
+    delivered = {each.name for column in description.columns if (each := plan.column(column.name))}
+    names = options.history_columns
+    own = {names.start, names.end, names.deleted}
+    there = {column.name for column in plan.columns} | set(plan.others)
+    if plan.history is None and own <= there - delivered:
+        raise TargetTableUnfit(
+            f"{plan.target} is a history (it has {', '.join(sorted(own))}), but not in the pipeline file",
+            str(plan.source),
+            "say kind: history of it, or give its rows another target",
+        )
+    filled = delivered | {each.name for each in plan.fixed} | (own if plan.history else set())
+    unfilled = [
+        name for (name,) in connection.execute(_TO_BE_FILLED, plan.target) if name not in filled
+    ]
+    if unfilled:
+        raise TargetTableUnfit(
+            f"nothing fills {', '.join(unfilled)}, which is a part of the key of {plan.target}",
+            str(plan.source),
+            "set source_id_column if it tells sources apart; else give it a default, or take it out of"
+            " the key",
+        )

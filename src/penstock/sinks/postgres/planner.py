@@ -14,9 +14,10 @@ if TYPE_CHECKING:
 
     from penstock.lsn import Lsn
     from penstock.sinks.postgres.landing import Landings
+    from penstock.sinks.postgres.mapped import Mapped
     from penstock.sinks.postgres.plan import TablePlan
     from penstock.sinks.postgres.session import TargetSession
-    from penstock.sinks.postgres.target import Describe, Mapped
+    from penstock.sinks.postgres.target import Describe
     from penstock.table import TableName
 
 # A person may alter a target table; what penstock knows of it is looked up again this often.

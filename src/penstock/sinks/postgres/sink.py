@@ -28,6 +28,7 @@ from penstock.sinks.postgres.connect import (
     is_about_table,
     target_errors,
 )
+from penstock.sinks.postgres.mapped import mapped
 from penstock.sinks.postgres.objects import has_objects, make_objects
 from penstock.sinks.postgres.planner import Planner
 from penstock.sinks.postgres.progress import Progress
@@ -37,7 +38,6 @@ from penstock.sinks.postgres.session import TargetSession
 from penstock.sinks.postgres.shapecommit import ShapeCommits
 from penstock.sinks.postgres.stages import Stages, drop_orphans, stage_prefix
 from penstock.sinks.postgres.tables import TargetTables, requested, retried
-from penstock.sinks.postgres.target import mapped
 from penstock.sinks.postgres.worker import PostgresWorker
 from penstock.table import tell_tables
 

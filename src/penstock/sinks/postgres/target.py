@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import psycopg
@@ -13,8 +12,10 @@ from psycopg.rows import namedtuple_row
 from penstock.errors import TargetTableMissing, TargetTableUnfit
 from penstock.sinks.postgres.create import create_table
 from penstock.sinks.postgres.landed import landed_description
-from penstock.sinks.postgres.owncolumns import fixed_columns, history_columns
+from penstock.sinks.postgres.mapped import Mapped
+from penstock.sinks.postgres.owncolumns import fixed_columns, history_columns, refuse_unfilled
 from penstock.sinks.postgres.plan import TablePlan, TargetColumn
+from penstock.sinks.postgres.rivals import refuse_rivals
 from penstock.table import TableName
 
 if TYPE_CHECKING:
@@ -68,15 +69,6 @@ WHERE f.contype = 'f' AND c.oid <> p.oid
 """
 
 
-# Who has begun has it; of two that have not, the one that comes first in the file.
-_OTHER_SOURCES = """
-SELECT source, schema_name, table_name, mapping FROM penstock.tables
-WHERE pipeline = %s AND source <> %s AND table_name = %s AND state <> 'removed'
-  AND (filled OR state IN ('copying', 'catching_up', 'streaming') OR source = ANY (%s))
-ORDER BY source
-"""
-
-
 class Describe(Protocol):
     """Tells how a source table looked at a position."""
 
@@ -85,40 +77,6 @@ class Describe(Protocol):
 
     def shape(self, table: TableName, lsn: Lsn) -> TableShape | None:
         """All of it, where that is known."""
-
-
-@dataclass(frozen=True)
-class Mapped:
-    """Names of a source table that the target did not follow: where it is, what columns are called.
-
-    `ruled_as` is what the table was called when its rule was taken, where that is not its name.
-    """
-
-    target: TableName | None = None
-    columns: tuple[tuple[str, str], ...] = ()
-    ruled_as: TableName | None = None
-
-    def names(self, landing: Landing) -> dict[str, str]:
-        """What the target calls columns of the source, where that is not their name."""
-        return dict(self.columns or landing.names.items())
-
-    def wanted(self, landing: Landing) -> tuple[str, ...] | None:
-        """The columns to deliver, also those that the source calls differently by now."""
-        if landing.columns is None:
-            return None
-        return (*landing.columns, *(name for name, called in self.columns if called))
-
-
-def mapped(document: Mapping[str, Any] | None) -> Mapped:
-    """What penstock.tables says of it."""
-    if not document:
-        return Mapped()
-    target, ruled_as = document.get("target"), document.get("ruled_as")
-    return Mapped(
-        TableName(*target) if target else None,
-        tuple(sorted(document.get("columns", {}).items())),
-        TableName(*ruled_as) if ruled_as else None,
-    )
 
 
 def plan_table(
@@ -144,8 +102,8 @@ def plan_table(
     landing = landings.of(source, mapping.ruled_as)
     target = mapping.target or landing.target
     names = mapping.names(landing)
-    if landing.refuses_others and not is_filled:
-        _refuse_other_source(connection, landings, source, target)
+    if not is_filled:
+        refuse_rivals(connection, landings, source, target)
     description = describe(source)
     found = find_table(connection, target)
     is_new = found is None
@@ -190,8 +148,10 @@ def plan_table(
         history=history,
         is_mixed=landing.is_mixed,
     )
-    if description is not None and description.replica_identity in ("d", "i"):
-        require_key(plan, description.key_columns)
+    if description is not None:
+        refuse_unfilled(connection, plan, landings.options, description)
+        if description.replica_identity in ("d", "i"):
+            require_key(plan, description.key_columns)
     return plan
 
 
@@ -208,30 +168,6 @@ def require_key(plan: TablePlan, key: Sequence[str]) -> None:
             str(plan.target),
             "add them to the target table, or to `columns:` of the sink",
         )
-
-
-def _refuse_other_source(
-    connection: Connection, landings: Landings, source: TableName, target: TableName
-) -> None:
-    """Rows of two sources must not be mixed unless a person has said so; who was first has the table."""
-    rows = connection.execute(
-        _OTHER_SOURCES,
-        (landings.pipeline, landings.source, source.name, landings.sources_before),
-    ).fetchall()
-    for other, schema, name, mapping in rows:
-        known = mapped(mapping)
-        if (known.target or landings.target(TableName(schema, name), known.ruled_as)) == target:
-            raise mixed(target, other, landings.source, source)
-
-
-def mixed(target: TableName, other: str, source_id: str, source: TableName) -> TargetTableUnfit:
-    """The error of a table that would land where another source's does."""
-    return TargetTableUnfit(
-        f"{target} at the target takes the rows of source {other}",
-        f"{source_id}/{source}",
-        "set source_id_column, or in tables: a target for each;"
-        " a rule that names the target allows that they are mixed",
-    )
 
 
 def _require_creation(
