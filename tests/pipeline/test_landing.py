@@ -143,17 +143,18 @@ def test_source_id_takes_the_type_of_the_targets_column(
     assert target.query("SELECT * FROM made") == [("42", 7)]
 
 
-def test_source_whose_name_is_no_number_is_refused_by_a_column_of_numbers(
-    source: Database, target: Database, make_pipeline: Make
+@pytest.mark.parametrize("kind", ["integer", "character varying(2)", "character(3)"])
+def test_source_whose_name_the_column_cannot_hold_is_refused(
+    source: Database, target: Database, make_pipeline: Make, kind: str
 ) -> None:
     source.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE fine (id int PRIMARY KEY)")
-    target.execute("CREATE TABLE t (sid int, id int, PRIMARY KEY (sid, id))")
+    target.execute(f"CREATE TABLE t (sid {kind}, id int, PRIMARY KEY (sid, id))")
     pipeline = make_pipeline(source, target, sink={"source_id_column": "sid"})
     source.execute("INSERT INTO t VALUES (1); INSERT INTO fine VALUES (1)")
     pipeline.catch_up()
 
     assert table_state(target, "t") == "failed"
-    assert "column sid is integer, but the source is called test" in table_error(target, "t")
+    assert f"column sid is {kind}, but the source is called test" in table_error(target, "t")
     assert rows(target, "fine") == [("(test,1)",)]
 
 

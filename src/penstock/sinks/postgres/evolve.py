@@ -19,7 +19,7 @@ from penstock.sinks.postgres.born import create_born
 from penstock.sinks.postgres.careful import merge_table
 from penstock.sinks.postgres.conflicts import NONE, Conflicts
 from penstock.sinks.postgres.connect import is_about_table
-from penstock.sinks.postgres.following import follow_table, unexplained, unsure
+from penstock.sinks.postgres.following import follow_table, take_ours, unexplained, unsure
 from penstock.sinks.postgres.latestages import LateStages
 from penstock.sinks.postgres.mapped import mapped
 from penstock.sinks.postgres.receipts import change_counts, refused_tables, staged_steps
@@ -154,7 +154,6 @@ class Evolution:
                 )
                 self.notes += [f"{shape.table}: {note}" for note in notes]
         self._with_keys.clear()
-        # Where everything is in one schema, that is nobody's counterpart.
         has_own_schemas = self._options.keeps_schemas and self._landings.is_alone
         if self._options.schema_changes.value == "apply" and has_own_schemas:
             for schema in part.change.dropped_schemas:
@@ -309,6 +308,7 @@ class Evolution:
                 raise TableStops(known.began_as, error) from None
             self._store.forget(cursor, known.name)
         else:
+            take_ours(cursor, self._landings, self._landing_of(known), target, known)
             self._store.leave(cursor, known.name)
         _log.info("%s was dropped at the source", known.name)
         self.tables.remove(known)

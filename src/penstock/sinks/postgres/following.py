@@ -15,7 +15,7 @@ from penstock.sinks.postgres.alter import Followed, Others, follow, mapping_of, 
 from penstock.sinks.postgres.alter_pieces import KEY_STAYS
 from penstock.sinks.postgres.followkey import follow_key
 from penstock.sinks.postgres.mapped import Mapped, mapped
-from penstock.sinks.postgres.options import SchemaChanges
+from penstock.sinks.postgres.options import Kind, SchemaChanges
 from penstock.sinks.postgres.target import find_table
 
 if TYPE_CHECKING:
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
     from penstock.schema.shape import TableShape
     from penstock.sinks.copying import CopyOrder
     from penstock.sinks.postgres.landing import Landing, Landings
-    from penstock.sinks.postgres.shapes import ShapeStore
+    from penstock.sinks.postgres.shapes import KnownTable, ShapeStore
     from penstock.table import TableName
 
     Connection = psycopg.Connection[Any]
     Cursor = psycopg.Cursor[Any]
 
 
-_MADE_FOR_ANOTHER = """
-SELECT 1 FROM penstock.tables WHERE pipeline = %s AND source <> %s AND schema_name = %s
-AND table_name = %s AND made_by_us
+_MADE_BEFORE = """
+SELECT 1 FROM penstock.tables
+WHERE pipeline = %s AND schema_name = %s AND table_name = %s AND made_by_us
 """
 
 
@@ -101,10 +101,24 @@ def _others(landings: Landings, landing: Landing) -> Others:
     )
 
 
+def take_ours(
+    cursor: Cursor, landings: Landings, landing: Landing, target: TableName, known: KnownTable
+) -> None:
+    """Take away the rows of a table that the source has dropped, from among other sources'.
+
+    What appends or keeps a history stays.
+    """
+    ours = _others(landings, landing).ours
+    is_wanted = landings.options.schema_changes is SchemaChanges.APPLY and known.is_filled
+    if landing.kind is Kind.CLONE and ours is not None and is_wanted:
+        delete = sql.SQL("DELETE FROM {} t WHERE {}")
+        cursor.execute(delete.format(sql.Identifier(*target), ours))
+
+
 def join_table(
     cursor: Cursor, landings: Landings, shape: TableShape, document: Mapping[str, Any] | None
 ) -> None:
-    """Make room in a table that another source's tables were made for: columns, wider types.
+    """Make room in a table that was made for another source's, or an earlier one: columns, wider types.
 
     A table that a person has made is taken as it is.
 
@@ -114,9 +128,9 @@ def join_table(
     known = mapped(document)
     landing = landings.of(shape.table, known.ruled_as)
     target = known.target or landing.target
-    if not landing.is_shared or landing.policy is not SchemaChanges.ADDITIVE:
+    if landing.is_like_source or landing.policy is not SchemaChanges.ADDITIVE:
         return
-    made = cursor.execute(_MADE_FOR_ANOTHER, (landings.pipeline, landings.source, *shape.table))
+    made = cursor.execute(_MADE_BEFORE, (landings.pipeline, *shape.table))
     there = read_shapes(cursor.connection, [target], str(target)).get(target)
     if made.fetchone() is None or there is None:
         return

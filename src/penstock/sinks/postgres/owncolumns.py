@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import psycopg
+from psycopg import sql
+
 from penstock.errors import TargetTableUnfit
 from penstock.sinks.postgres.plan import FixedColumn, HistoryPlan
 
 if TYPE_CHECKING:
-    import psycopg
-
     from penstock.schema.description import TableDescription
     from penstock.sinks.postgres.landing import Landing
     from penstock.sinks.postgres.options import PostgresOptions
     from penstock.sinks.postgres.plan import TablePlan, TargetColumn
     from penstock.table import TableName
 
-_INTEGERS = ("smallint", "integer", "bigint")
 _INSTANTS = ("timestamp with time zone", "timestamp without time zone", "date")
 
 # What allows each of these values only once: constraints, and unique indexes over all rows.
@@ -41,26 +41,45 @@ WHERE n.nspname = %s AND t.relname = %s AND i.indisprimary
 
 
 def fixed_columns(
-    landing: Landing, source_id: str, target: TableName, columns: tuple[TargetColumn, ...]
+    connection: psycopg.Connection[Any],
+    landing: Landing,
+    source_id: str,
+    target: TableName,
+    columns: tuple[TargetColumn, ...],
 ) -> tuple[FixedColumn, ...]:
-    """What every row of this source says of itself."""
+    """What every row of this source says of itself.
+
+    Raises:
+        TargetTableUnfit: there is no such column, or it cannot hold the source's id as it is.
+    """
     name = landing.source_id_column
     if name is None:
         return ()
     found = next((column for column in columns if column.name == name), None)
     if found is None:
         raise TargetTableUnfit(
-            f"{target} has no column {name}, which is to say which source a row is from",
+            f"{target} has no column {name} to write to, which is to say which source a row is from",
             str(target),
             f"ALTER TABLE {target} ADD COLUMN {name} text, and make it a part of the key",
         )
-    if found.stage_type in _INTEGERS and not source_id.isdecimal():
+    if not _holds(connection, found.stage_type, source_id):
         raise TargetTableUnfit(
             f"column {name} is {found.stage_type}, but the source is called {source_id}",
             str(target),
-            f"give the source a number for its name in `sources:`, or make {name} text",
+            f"give the source a name in `sources:` that {name} can hold, or make {name} text",
         )
     return (FixedColumn(name, found.stage_type, source_id),)
+
+
+def _holds(connection: psycopg.Connection[Any], kind: str, text: str) -> bool:
+    """Whether a text of this type is still the same text: a cast may cut it off."""
+    query = sql.SQL("SELECT {0}::{1}::text = {0}").format(sql.Literal(text), sql.SQL(kind))
+    try:
+        with connection.transaction():
+            row = connection.execute(query).fetchone()
+    except psycopg.DataError:
+        return False
+    return row == (True,)
 
 
 def history_columns(

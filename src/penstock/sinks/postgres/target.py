@@ -120,7 +120,7 @@ def plan_table(
             "rename it, or choose another schema",
         )
     columns = _columns(connection, found.oid)
-    fixed = fixed_columns(landing, landings.source, target, columns)
+    fixed = fixed_columns(connection, landing, landings.source, target, columns)
     history = history_columns(connection, landing, source, target, columns)
     own = {each.name for each in fixed}
     if history is not None:
