@@ -58,6 +58,7 @@ INDEXES = """
 SELECT x.relname FROM pg_index i JOIN pg_class x ON x.oid = indexrelid
 WHERE indrelid = %s AND NOT EXISTS (SELECT FROM pg_constraint WHERE conindid = x.oid) ORDER BY 1
 """
+USED = "SELECT 1 FROM pg_attribute WHERE atttypid = 'public.mood'::regtype AND NOT attisdropped LIMIT 1"
 LABELS = "SELECT enumlabel FROM pg_enum ORDER BY enumsortorder"
 
 
@@ -119,12 +120,13 @@ class Chaos:
     def _types(self) -> str:
         label = self._choice.choice(self.ask(LABELS))
         place = self._choice.choice(["", f" BEFORE '{label}'", f" AFTER '{label}'"])
-        return self._choice.choice(
-            [
-                f"ALTER TYPE public.mood ADD VALUE 'l{self.next_number()}'{place}",
-                f"ALTER TYPE public.mood RENAME VALUE '{label}' TO 'l{self.next_number()}'",
-            ]
+        add, rename = (
+            f"ALTER TYPE public.mood ADD VALUE 'l{self.next_number()}'{place}",
+            f"ALTER TYPE public.mood RENAME VALUE '{label}' TO 'l{self.next_number()}'",
         )
+        # Of a type that no table has, a new name cannot be told from a new label.
+        is_rename = self._choice.choice([False, True]) and self.ask(USED)
+        return rename if is_rename else add
 
     def _alter(self, oid: int, schema: str, table: str, tables: list[Any]) -> str:
         choose = self._choice.choice

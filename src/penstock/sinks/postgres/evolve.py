@@ -165,7 +165,7 @@ class Evolution:
         if self._options.schema_changes.value != "apply":
             return
         for known, shape in tables:
-            if known is None or not known.made_by_us or not self.tables.takes_part(known):
+            if known is None or not known.made_by_us or not self.tables.is_altered(known):
                 continue
             before = self._store.shape(cursor, known.name)
             if before is None or not before.foreign_keys:

@@ -11,7 +11,14 @@ from penstock.errors import SchemaChangeStops, TargetTableUnfit
 from penstock.schema.catalog import read_shapes
 from penstock.schema.difference import compare_tables
 from penstock.schema.telling import tell_all
-from penstock.sinks.postgres.alter import Followed, Others, follow, mapping_of, refusal
+from penstock.sinks.postgres.alter import (
+    Followed,
+    Others,
+    drop_gone_foreign_keys,
+    follow,
+    mapping_of,
+    refusal,
+)
 from penstock.sinks.postgres.alter_pieces import KEY_STAYS
 from penstock.sinks.postgres.followkey import follow_key
 from penstock.sinks.postgres.mapped import Mapped, mapped
@@ -184,7 +191,10 @@ def follow_before_copy(
     if stored is None or find_table(connection, target) is None:
         store.keep(connection, table, shape, lsn)
         return place, Mapped()
+    landing = landings.of(stored.table, known.ruled_as)
     with connection.transaction(), connection.cursor() as cursor:
+        if made_by_us and landing.is_like_source and landing.policy is SchemaChanges.APPLY:
+            drop_gone_foreign_keys(cursor, stored, shape, target)
         followed, document = follow_table(
             cursor,
             landings,

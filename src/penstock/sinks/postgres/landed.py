@@ -1,7 +1,7 @@
 """What is made at the target of a source's table: with its own columns and key, as its landing says.
 
 Where the target has rows that the source has not (of other sources, of other times), what the source
-claims of its rows need not hold: unique values, foreign keys, what counts up.
+claims of its rows need not hold: unique values, foreign keys, checks, what counts up.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def landed_structure(
         primary_key=None,
         identity_index=None,
         indexes=tuple(each for each in indexes if not each.is_unique),
-        constraints=tuple(each for each in constraints if each.kind == "check"),
+        constraints=(),
         foreign_keys=(),
         sequences=(),
     )

@@ -100,6 +100,11 @@ class KnownTables:
         """What tables that take part were called before, and are called now."""
         return {each.began_as: each.name for each in self.listed if self.takes_part(each)}
 
+    def is_altered(self, table: KnownTable) -> bool:
+        """Whether it is altered here: it takes part, or waits for its copy."""
+        waits = self._only is None and table.waits and table.began_as not in self.refused
+        return self.takes_part(table) or waits
+
     def takes_part(self, table: KnownTable) -> bool:
         """Whether it is altered and gets its rows here."""
         if table.began_as in self.refused or table.needs_copy:
