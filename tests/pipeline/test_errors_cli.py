@@ -350,6 +350,7 @@ def test_pooler_is_told_before_anything_is_made(
 # The state directory.
 
 
+@pytest.mark.long
 @only_new
 def test_state_directory_that_cannot_be_used_is_told(
     source: Database, target: Database, tmp_path: Path
@@ -442,6 +443,7 @@ def test_slot_and_position_that_changed_behind_our_back_stop_it(
     assert target.query("SELECT id FROM t") == [(1,)]
 
 
+@pytest.mark.long
 @only_new
 def test_run_stops_as_well_when_the_slot_was_advanced(
     source: Database, target: Database, ran_once: str, tmp_path: Path
@@ -456,6 +458,7 @@ def test_run_stops_as_well_when_the_slot_was_advanced(
     assert target.query("SELECT id FROM t") == [(1,)]
 
 
+@pytest.mark.long
 @only_15
 def test_another_cluster_behind_the_same_address_is_refused_and_left_alone(
     source: Database,

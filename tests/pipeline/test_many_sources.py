@@ -277,6 +277,7 @@ def test_wrong_password_of_one_source_is_told_and_mended_without_a_restart(
     assert "right" not in run.stderr.replace("right half", "")
 
 
+@pytest.mark.long
 def test_two_sources_that_are_one_database_are_refused(
     fleet: Fleet, pg_new: EmbeddedPostgres, make_database: MakeDatabase, penstock_command: Run
 ) -> None:

@@ -92,6 +92,7 @@ def test_include_exclude_and_insert_only_choose_what_arrives(
     assert "UPDATE" in told["sources"]["test"]["left_out"]["a.keyless"]
 
 
+@pytest.mark.long
 @only_15
 @pytest.mark.parametrize("tracking", ["triggers", "off"])
 def test_renamed_table_goes_on_under_its_new_name_and_a_new_one_may_take_the_old(
@@ -255,6 +256,7 @@ def test_shape_changed_inside_a_large_streamed_transaction_and_rolled_back(
     assert_equal(source, target, "u")
 
 
+@pytest.mark.long
 @only_new
 def test_equal_rows_are_told_apart_until_their_table_got_a_key(
     source: Database, target: Database, make_pipeline: Make
@@ -272,6 +274,7 @@ def test_equal_rows_are_told_apart_until_their_table_got_a_key(
     assert_equal(source, target, "t")
 
 
+@pytest.mark.long
 @only_15
 def test_replica_identity_may_change_while_rows_flow(
     source: Database, target: Database, make_pipeline: Make, pipeline_file: Write

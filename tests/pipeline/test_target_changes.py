@@ -71,6 +71,7 @@ def test_dropped_target_table_stops_until_a_person_brings_it_back(
     assert_equal(source, target, "t")
 
 
+@pytest.mark.long
 @only_15
 def test_altered_target_table_stops_until_it_is_mended(
     source: Database, target: Database, make_pipeline: Make
@@ -110,6 +111,7 @@ def test_altered_target_table_stops_until_it_is_mended(
     assert_equal(source, target, "typed", "keyed", "enumed")
 
 
+@pytest.mark.long
 @only_15
 def test_stopped_table_leaves_nothing_behind_and_goes_on_while_others_are_busy(
     source: Database, target: Database, make_pipeline: Make
@@ -146,6 +148,7 @@ def test_stopped_table_leaves_nothing_behind_and_goes_on_while_others_are_busy(
     wait_until(lambda: target.value(staged) == 0, what="staging tables to be dropped")
 
 
+@pytest.mark.long
 @only_new
 def test_stopped_table_that_is_tried_again_leaves_no_staging_tables(
     source: Database, target: Database, make_pipeline: Make

@@ -229,6 +229,7 @@ def test_tenants_of_one_schema_are_brought_together(
     assert warehouse.query("SELECT 1 FROM pg_namespace WHERE nspname = 'penstock'") == []
 
 
+@pytest.mark.long
 def test_services_share_a_warehouse_each_in_tables_of_its_own(
     pg_new: EmbeddedPostgres, make_database: MakeDatabase, penstock_command: Begin, tmp_path: Path
 ) -> None:

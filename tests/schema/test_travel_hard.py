@@ -612,6 +612,7 @@ def test_forged_message_changes_nothing(
     assert "penstock" in caplog.text
 
 
+@pytest.mark.long
 @only_new
 def test_message_overheard_and_sent_again_changes_nothing(
     source: Database, target: Database, make_pipeline: Make
@@ -640,6 +641,7 @@ def test_message_overheard_and_sent_again_changes_nothing(
     assert_same(pipeline, source, target)
 
 
+@pytest.mark.long
 @only_new
 @pytest.mark.parametrize(
     "harm",
@@ -692,6 +694,7 @@ def test_changes_during_the_first_copy_arrive(
     assert_same(pipeline, source, target)
 
 
+@pytest.mark.long
 @only_new
 def test_refused_change_waits_and_more_changes_wait_behind_it(
     source: Database, target: Database, make_pipeline: Make
@@ -713,6 +716,7 @@ def test_refused_change_waits_and_more_changes_wait_behind_it(
     assert_same(pipeline, source, target)
 
 
+@pytest.mark.long
 @only_new
 def test_only_the_chosen_columns_follow(
     source: Database, target: Database, make_pipeline: Make
@@ -734,6 +738,7 @@ def test_only_the_chosen_columns_follow(
     assert [name for name, _ in look(target, "t")["indexes"]] == ["i"]
 
 
+@pytest.mark.long
 @only_new
 def test_all_tables_in_one_schema_follow(
     source: Database, target: Database, make_pipeline: Make
@@ -759,6 +764,7 @@ def test_all_tables_in_one_schema_follow(
     assert target.query(USER_TABLES) == []
 
 
+@pytest.mark.long
 @only_new
 def test_without_indexes_columns_follow_and_indexes_do_not(
     source: Database, target: Database, make_pipeline: Make

@@ -146,6 +146,7 @@ def test_stop_stops_the_table_until_a_person_has_done_it(
     assert_same(pipeline, source, target)
 
 
+@pytest.mark.long
 @only_new
 def test_stop_is_no_stop_for_what_a_sink_need_not_do(
     source: Database, target: Database, make_pipeline: Make
@@ -194,6 +195,7 @@ def test_relations_tell_of_columns_added_dropped_and_retyped(
     assert rows(target, "u") == [("(1)",)]
 
 
+@pytest.mark.long
 @only_new
 def test_changes_while_stopped_are_told_by_relations_too(
     source: Database, target: Database, make_pipeline: Make
@@ -215,6 +217,7 @@ def test_changes_while_stopped_are_told_by_relations_too(
     assert sorted(target.query(same)) == sorted(source.query(same))
 
 
+@pytest.mark.long
 @only_15
 def test_off_ignores_new_columns_and_fills_dropped_ones(
     source: Database, target: Database, make_pipeline: Make
@@ -333,6 +336,7 @@ def test_commands_show_versions_and_say_what_is_wrong(
     assert told["tracking"] == "triggers"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "server", ["15", pytest.param("new", marks=pytest.mark.long)], indirect=True
 )

@@ -40,6 +40,7 @@ def states(path: Path) -> dict[str, str]:
     return {name: told["state"] for name, told in tables.items()}
 
 
+@pytest.mark.long
 def test_snapshot_copies_and_ends_and_copies_again_what_is_named(
     source: Database, target: Database, pipeline_file: WriteFile
 ) -> None:

@@ -130,6 +130,7 @@ def test_refused_row_is_named_by_its_key_and_stops_its_table_alone_until_the_tar
     assert table_error(target, "t") == ""
 
 
+@pytest.mark.long
 @only_new
 def test_table_whose_copy_fails_does_not_keep_the_log_for_the_others(
     source: Database, target: Database, make_pipeline: Make
@@ -154,6 +155,7 @@ def test_table_whose_copy_fails_does_not_keep_the_log_for_the_others(
     wait_until(is_let_go, what="the log to be let go of")
 
 
+@pytest.mark.long
 @only_15
 def test_refused_row_that_is_mended_at_the_source_lets_its_table_be_copied(
     source: Database, target: Database, make_pipeline: Make
@@ -174,6 +176,7 @@ def test_refused_row_that_is_mended_at_the_source_lets_its_table_be_copied(
     assert_equal(source, target, "t")
 
 
+@pytest.mark.long
 @only_new
 def test_table_that_the_role_may_not_read_is_copied_once_it_may(
     source: Database, target: Database, make_pipeline: Make
@@ -277,6 +280,7 @@ def test_copy_begins_again_when_the_snapshot_is_lost_in_its_middle(
     assert copy_id(target) != before
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("side", [pytest.param("source"), "target"])
 @only_new
 def test_copy_goes_on_where_it_was_when_the_sessions_that_copy_are_ended(
@@ -377,6 +381,7 @@ def test_rows_that_were_at_the_target_are_replaced_or_kept_as_on_conflict_says(
     assert target.query(asides) == []
 
 
+@pytest.mark.long
 @only_new
 def test_rows_in_the_way_stop_the_table_when_on_conflict_is_stop_until_they_are_gone(
     source: Database, target: Database, make_pipeline: Make
@@ -407,6 +412,7 @@ def test_rows_in_the_way_stop_the_table_when_on_conflict_is_stop_until_they_are_
     )
 
 
+@pytest.mark.long
 @only_new
 def test_rows_without_a_key_at_the_target_stop_the_table_when_on_conflict_is_stop(
     source: Database, target: Database, make_pipeline: Make
@@ -458,6 +464,7 @@ def test_target_table_that_is_dropped_during_the_copy_is_made_again(
     assert target.query(key) == source.query(key)
 
 
+@pytest.mark.long
 @only_new
 def test_missing_table_is_not_made_when_create_tables_is_false_and_copied_once_it_is_there(
     source: Database, target: Database, make_pipeline: Make
@@ -477,6 +484,7 @@ def test_missing_table_is_not_made_when_create_tables_is_false_and_copied_once_i
     assert_equal(source, target, "t")
 
 
+@pytest.mark.long
 @only_new
 def test_error_that_nobody_expects_stops_its_table_alone(
     source: Database, target: Database, make_pipeline: Make
@@ -500,6 +508,7 @@ def test_error_that_nobody_expects_stops_its_table_alone(
     assert_equal(source, target, "other")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("side", "setting"),
     [

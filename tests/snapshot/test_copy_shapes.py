@@ -67,6 +67,7 @@ def test_partitioned_table_arrives_as_one_with_leaves_of_other_column_orders(
         assert target.value("SELECT to_regclass(%s)::text", leaf) is None
 
 
+@pytest.mark.long
 def test_inheritance_parent_and_child_are_copied_each_with_its_own_rows(
     source: Database, target: Database, make_pipeline: Make
 ) -> None:
@@ -119,6 +120,7 @@ def test_table_without_a_key_arrives_with_its_equal_rows(
     assert_equal(source, target, "t")
 
 
+@pytest.mark.long
 @only_new
 def test_empty_never_analysed_and_bloated_tables_are_copied(
     source: Database, target: Database, make_pipeline: Make, small_ranges: Small
@@ -217,6 +219,7 @@ def test_dropped_columns_wide_rows_and_values_out_of_line_are_copied(
     assert_equal(source, target, "t")
 
 
+@pytest.mark.long
 @only_new
 def test_table_of_1500_columns_is_copied(
     source: Database, target: Database, make_pipeline: Make
@@ -232,6 +235,7 @@ def test_table_of_1500_columns_is_copied(
     assert_equal(source, target, "t")
 
 
+@pytest.mark.long
 @only_new
 def test_value_of_100_megabytes_is_copied(
     source: Database, target: Database, make_pipeline: Make
@@ -283,6 +287,7 @@ def test_every_type_that_postgres_ships_is_copied_as_it_is(
     assert (stopped, differing) == ({}, [])
 
 
+@pytest.mark.long
 @only_new
 def test_names_of_objects_are_copied_as_names_not_as_numbers_of_the_source(
     source: Database, target: Database, make_pipeline: Make
@@ -367,6 +372,7 @@ def test_chosen_columns_and_another_schema_are_kept_to(
     assert target.value("SELECT indexdef FROM pg_indexes WHERE indexname = 't_b'")
 
 
+@pytest.mark.long
 def test_target_made_by_hand_with_other_types_and_columns_takes_the_copy(
     source: Database, target: Database, make_pipeline: Make, small_ranges: Small
 ) -> None:
@@ -396,6 +402,7 @@ def test_target_made_by_hand_with_other_types_and_columns_takes_the_copy(
     assert target.value("SELECT count(*) FROM t WHERE stamped IS NULL") == 0
 
 
+@pytest.mark.long
 @only_new
 def test_target_made_by_hand_without_a_key_column_of_the_source_says_so(
     source: Database, target: Database, make_pipeline: Make
@@ -457,6 +464,7 @@ def test_indexes_and_constraints_are_made_after_the_rows(
     assert target.query("SELECT notes FROM penstock.tables WHERE notes <> ''") == []
 
 
+@pytest.mark.long
 @only_new
 def test_only_the_key_is_made_when_create_indexes_is_false(
     source: Database, target: Database, make_pipeline: Make
@@ -475,6 +483,7 @@ def test_only_the_key_is_made_when_create_indexes_is_false(
     assert target.query(kinds) == [("p",)]
 
 
+@pytest.mark.long
 @only_new
 def test_table_that_was_made_by_hand_is_given_no_index_and_no_key(
     source: Database, target: Database, make_pipeline: Make
@@ -533,6 +542,7 @@ def test_identity_by_an_index_and_identity_full_beside_a_key_are_copied_and_foll
     assert_equal(source, target, "by_index", "full_key")
 
 
+@pytest.mark.long
 @only_new
 def test_foreign_leaf_fails_its_table_by_name_and_the_others_are_copied(
     source: Database, target: Database, make_pipeline: Make
@@ -560,6 +570,7 @@ def test_foreign_leaf_fails_its_table_by_name_and_the_others_are_copied(
     assert "far_away" in table_error(target, "p")
 
 
+@pytest.mark.long
 @only_new
 def test_target_that_is_partitioned_takes_the_copy(
     source: Database, target: Database, make_pipeline: Make

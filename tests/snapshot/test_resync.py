@@ -174,6 +174,7 @@ def test_reader_sees_a_table_whole_at_all_times_while_it_is_copied_again_and_oth
     assert beats == ["flows", "flows"]
 
 
+@pytest.mark.long
 @only_new
 def test_resync_lets_go_of_a_table_that_had_stopped_on_a_row(
     source: Database, target: Database, make_pipeline: Make
@@ -196,6 +197,7 @@ def test_resync_lets_go_of_a_table_that_had_stopped_on_a_row(
     assert table_error(target, "t") == ""
 
 
+@pytest.mark.long
 @only_new
 def test_resync_of_a_table_whose_copy_failed_is_tried_at_once(
     source: Database, target: Database, make_pipeline: Make
@@ -216,6 +218,7 @@ def test_resync_of_a_table_whose_copy_failed_is_tried_at_once(
     assert_equal(source, target, "t")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("identity", ["full", "insert_only"])
 @only_new
 def test_table_without_a_key_is_equal_again_after_a_resync(
@@ -239,6 +242,7 @@ def test_table_without_a_key_is_equal_again_after_a_resync(
     assert_equal(source, target, "t")
 
 
+@pytest.mark.long
 @only_new
 def test_resync_that_is_asked_of_a_stopped_pipeline_happens_at_the_next_start(
     source: Database, target: Database, make_pipeline: Make
@@ -258,6 +262,7 @@ def test_resync_that_is_asked_of_a_stopped_pipeline_happens_at_the_next_start(
     assert_equal(source, target, "t")
 
 
+@pytest.mark.long
 @only_new
 def test_resync_works_where_tables_are_not_copied_before_they_are_followed(
     source: Database, target: Database, make_pipeline: Make
@@ -276,6 +281,7 @@ def test_resync_works_where_tables_are_not_copied_before_they_are_followed(
     assert_equal(source, target, "t")
 
 
+@pytest.mark.long
 @only_new
 def test_resync_that_is_asked_during_a_resync_is_another_one(
     source: Database, target: Database, make_pipeline: Make, small_ranges: Small
@@ -320,6 +326,7 @@ def test_resync_makes_a_table_again_that_was_dropped_at_the_target(
     assert target.query(indexes) == source.query(indexes)
 
 
+@pytest.mark.long
 @only_new
 def test_resync_swaps_values_that_are_unique(
     source: Database, target: Database, make_pipeline: Make
@@ -338,6 +345,7 @@ def test_resync_swaps_values_that_are_unique(
     assert_equal(source, target, "t")
 
 
+@pytest.mark.long
 @only_new
 def test_resync_mends_the_spelling_of_a_key(
     source: Database, target: Database, make_pipeline: Make
@@ -354,6 +362,7 @@ def test_resync_mends_the_spelling_of_a_key(
     assert_equal(source, target, "t")
 
 
+@pytest.mark.long
 @only_new
 def test_resync_removes_doubled_rows_of_a_target_that_has_no_key(
     source: Database, target: Database, make_pipeline: Make
@@ -370,6 +379,7 @@ def test_resync_removes_doubled_rows_of_a_target_that_has_no_key(
     assert_equal(source, target, "t")
 
 
+@pytest.mark.long
 @only_new
 def test_resync_keeps_what_the_target_has_beside_the_source(
     source: Database, target: Database, make_pipeline: Make
@@ -391,6 +401,7 @@ def test_resync_keeps_what_the_target_has_beside_the_source(
     assert target.value("SELECT n FROM reads") == 100
 
 
+@pytest.mark.long
 @only_new
 def test_resync_of_tables_that_refer_to_each_other_keeps_the_references(
     source: Database, target: Database, make_pipeline: Make
