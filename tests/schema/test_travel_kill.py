@@ -59,7 +59,11 @@ def are_same(source: Database, target: Database) -> bool:
     """Whether both sides are equal by now; a table may be altered while its catalog is read."""
     try:
         return everything(target) == everything(source)
-    except psycopg.errors.InternalError_:
+    except (
+        psycopg.errors.InternalError_,
+        psycopg.errors.UndefinedTable,
+        psycopg.errors.UndefinedColumn,
+    ):
         return False
 
 
