@@ -264,6 +264,7 @@ def test_disk_that_is_full_stops_capture_and_loses_nothing(
     assert_equal(source, target, "t")
 
 
+@pytest.mark.long
 @only_new
 @pytest.mark.parametrize("stopping", ["SIGTERM", pytest.param("SIGINT", marks=pytest.mark.long)])
 def test_a_signal_stops_the_run_within_ten_seconds(

@@ -187,6 +187,7 @@ def test_until_caught_up_waits_for_every_source(three: Fleet) -> None:
     assert status_of(three.path)["phase"] == "stopped"
 
 
+@pytest.mark.long
 def test_source_that_is_down_at_first_and_again_later_keeps_no_other_waiting(
     fleet: Fleet,
     pg_new: EmbeddedPostgres,

@@ -129,7 +129,7 @@ def test_renamed_table_goes_on_under_its_new_name_and_a_new_one_may_take_the_old
 
 
 @only_new
-@pytest.mark.parametrize("tracking", ["triggers", "off"])
+@pytest.mark.parametrize("tracking", ["triggers", pytest.param("off", marks=pytest.mark.long)])
 def test_table_dropped_and_made_again_is_followed_again(
     source: Database, target: Database, make_pipeline: Make, pipeline_file: Write, tracking: str
 ) -> None:

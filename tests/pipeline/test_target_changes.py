@@ -31,6 +31,7 @@ def as_writer(target: Database) -> str:
     return target.server.dsn(target.name, user="writer")
 
 
+@pytest.mark.long
 @only_new
 def test_dropped_target_table_stops_until_a_person_brings_it_back(
     source: Database,

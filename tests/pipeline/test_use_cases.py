@@ -142,6 +142,7 @@ def test_warehouse_has_other_partitions_than_its_source(
     assert rows(target, "orders_2027") != []
 
 
+@pytest.mark.long
 def test_tenants_of_one_schema_are_brought_together(
     pg_15: EmbeddedPostgres,
     pg_new: EmbeddedPostgres,
