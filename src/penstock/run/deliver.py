@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# What only a person can mend is tried again no sooner than this, as long as other sources go on.
-_PERSON_SECONDS = 10.0
 
 _OF_THE_TARGET = (SinkLoginRefused, SinkPrivilegeMissing, SinkTooOld, ReaderGone)
 
@@ -128,9 +126,7 @@ class Delivery:
             raise error
         self._commits.wait()
         flow.report()  # before its tables are forgotten: the log is kept for some
-        wait = flow.back_off.next_seconds()
-        if not mends_with_time(error):
-            wait = max(wait, _PERSON_SECONDS)
+        wait = flow.back_off.seconds_after(error)
         for each in self.flows if concerns_all else [flow]:
             each.close()
             each.retry_at = time.monotonic() + wait

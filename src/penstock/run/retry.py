@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from penstock.errors import PenstockError, Remedy
 
+_PERSON_SECONDS = 10.0
+
 
 @dataclass
 class BackOff:
@@ -21,6 +23,11 @@ class BackOff:
         wait: float = min(self.first_seconds * 2**self.attempt_count, self.limit_seconds)
         self.attempt_count += 1
         return wait * random.uniform(0.8, 1.2)  # noqa: S311
+
+    def seconds_after(self, error: PenstockError) -> float:
+        """The same, after an error; one that only a person can mend is not tried again so soon."""
+        wait = self.next_seconds()
+        return wait if mends_with_time(error) else max(wait, _PERSON_SECONDS)
 
     def succeed(self) -> None:
         """The attempt worked."""

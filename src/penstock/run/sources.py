@@ -28,8 +28,6 @@ _log = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.05
 _AT_ONCE = 8
-# What only a person can mend is tried again no sooner than this.
-_PERSON_SECONDS = 10.0
 # A source that went so long without an error begins its waits anew.
 _SOUND_SECONDS = 60.0
 
@@ -188,9 +186,7 @@ class Sources:
             raise attempt.failure
 
     def _put_off(self, source: _Source, error: PenstockError) -> None:
-        wait = source.back_off.next_seconds()
-        if not mends_with_time(error):
-            wait = max(wait, _PERSON_SECONDS)
+        wait = source.back_off.seconds_after(error)
         is_news = source.error is None or str(source.error) != str(error)
         source.error = error
         source.retry_at = time.monotonic() + wait

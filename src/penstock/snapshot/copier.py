@@ -32,8 +32,6 @@ _WAIT_SECONDS = 2.0
 _AWAKE_SECONDS = 10.0
 # Nobody need wake it to stop; who does so is not kept waiting.
 _NAP_SECONDS = 1.0
-# What only a person can mend is tried again no sooner than this, where other sources go on.
-_PERSON_SECONDS = 10.0
 # A table that is added while others are being copied does not wait for them.
 _MOST_ROUNDS = 4
 
@@ -106,11 +104,9 @@ class Copier:
                             self._sleep()
                 except PenstockError as error:
                     self.error = error
-                    wait = back_off.next_seconds()
-                    if not mends_with_time(error):
-                        if self._is_alone:
-                            raise
-                        wait = max(wait, _PERSON_SECONDS)
+                    if self._is_alone and not mends_with_time(error):
+                        raise
+                    wait = back_off.seconds_after(error)
                     _log.warning(
                         "copying to %s: %s (next attempt in %.1f s)",
                         self.name,

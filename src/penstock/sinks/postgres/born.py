@@ -12,7 +12,6 @@ from penstock.errors import SinkError
 from penstock.schema.describe import description_of, structure_of
 from penstock.sinks.postgres import alter
 from penstock.sinks.postgres.connect import is_about_table
-from penstock.sinks.postgres.create import without_search_path
 from penstock.sinks.postgres.following import join_table
 from penstock.sinks.postgres.landed import landed_description, landed_structure
 from penstock.sinks.postgres.target import find_table
@@ -39,8 +38,7 @@ def create_born(cursor: Cursor, landings: Landings, shape: TableShape) -> Born |
     landing = landings.of(shape.table)
     # Where others deliver as well, they may have been quicker.
     if landing.keeps_place and find_table(cursor.connection, landing.target) is not None:
-        with cursor.connection.transaction(), without_search_path(cursor.connection):
-            join_table(cursor, landings, shape, None)
+        join_table(cursor, landings, shape, None)
         return Born(is_new=False)
     try:
         with cursor.connection.transaction():

@@ -20,6 +20,7 @@ from penstock.sinks.postgres.alter import (
     refusal,
 )
 from penstock.sinks.postgres.alter_pieces import KEY_STAYS
+from penstock.sinks.postgres.create import without_search_path
 from penstock.sinks.postgres.followkey import follow_key
 from penstock.sinks.postgres.mapped import Mapped, mapped
 from penstock.sinks.postgres.options import Kind, SchemaChanges
@@ -137,9 +138,11 @@ def join_table(
     target = known.target or landing.target
     if landing.is_like_source or landing.policy is not SchemaChanges.ADDITIVE:
         return
-    made = cursor.execute(_MADE_BEFORE, (landings.pipeline, *shape.table))
-    there = read_shapes(cursor.connection, [target], str(target)).get(target)
-    if made.fetchone() is None or there is None:
+    connection = cursor.connection
+    made = cursor.execute(_MADE_BEFORE, (landings.pipeline, *shape.table)).fetchone()
+    with connection.transaction(), without_search_path(connection):
+        there = read_shapes(connection, [target], str(target)).get(target)
+    if made is None or there is None:
         return
     names = known.names(landing)
     types = {column.name: column.type for column in there.columns}
@@ -184,11 +187,11 @@ def follow_before_copy(
         )
     known = mapped(document)
     target = known.target or landings.target(stored.table if stored else table, known.ruled_as)
-    if stored is None and find_table(connection, target) is not None:
+    is_there = find_table(connection, target) is not None
+    if stored is None and is_there:
         with connection.transaction(), connection.cursor() as cursor:
-            cursor.execute("SELECT set_config('search_path', '', true)")
             join_table(cursor, landings, shape, document)
-    if stored is None or find_table(connection, target) is None:
+    if stored is None or not is_there:
         store.keep(connection, table, shape, lsn)
         return place, Mapped()
     landing = landings.of(stored.table, known.ruled_as)

@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from penstock.sinks.postgres.ask import affected, counted, first_key
 from penstock.sinks.postgres.carried import Carried
 from penstock.sinks.postgres.conflicts import NONE, TOLD_KEYS, Conflicts, tell_keys
 from penstock.sinks.postgres.oddities import is_missing, is_there, is_untold
@@ -77,7 +78,7 @@ def _merge_net(
     """`is_changed`: the stage holds other operations than the step says."""
     passed_over = _settle(cursor, plan, step, build, conflict)
     told = _told(cursor, step, build, is_changed=is_changed or bool(passed_over))
-    seen = _count(cursor, build.count_seen()) if told["I"] else 0
+    seen = counted(cursor, build.count_seen()) if told["I"] else 0
     _tell(cursor, plan, build)
     closed: Counter[str] = Counter()
     changed = told.total() - told["I"]
@@ -121,9 +122,9 @@ def _leave(
 ) -> Conflicts:
     """End rows that take another key, and are known only by the target's."""
     found = NONE
-    missing = _first_key(cursor, build.keys("N", are_open=False, most=1))
+    missing = first_key(cursor, build.keys("N", are_open=False, most=1))
     if missing is not None and conflict is OnConflict.KEEP:
-        passed = sum(_run(cursor, each) for each in build.pass_over_missing())
+        passed = sum(affected(cursor, each) for each in build.pass_over_missing())
         found = Conflicts(update_missing=passed)
     elif missing is not None:
         refuse = is_untold if conflict is OnConflict.REPLACE else is_missing
@@ -142,7 +143,7 @@ def _settle(
     """What `on_conflict` says of rows that are there or are not; those that were passed over."""
     if len(step.unchanged) > 1 and step.kind == "net" and conflict is not OnConflict.KEEP:
         untold = build.keys("U", are_open=False, most=1, only="s.g <> 0")
-        key = _first_key(cursor, untold)
+        key = first_key(cursor, untold)
         if key is not None:
             raise is_untold(plan, key) if conflict is OnConflict.REPLACE else is_missing(plan, key)
     if conflict is OnConflict.REPLACE:
@@ -150,18 +151,18 @@ def _settle(
     there = build.keys("I", "N", are_open=True, most=1)
     missing = build.keys("U", are_open=False, most=1)
     if conflict is OnConflict.STOP:
-        key = _first_key(cursor, there)
+        key = first_key(cursor, there)
         if key is not None:
             raise is_there(plan, key)
-        key = _first_key(cursor, missing)
+        key = first_key(cursor, missing)
         if key is not None:
             raise is_missing(plan, key)
         return NONE
     existing = passed = 0
     if cursor.execute(there).fetchone() is not None:
-        existing, *_ = [_run(cursor, each) for each in build.pass_over_existing()]
+        existing, *_ = [affected(cursor, each) for each in build.pass_over_existing()]
     if cursor.execute(missing).fetchone() is not None:
-        passed, *_ = [_run(cursor, each) for each in build.pass_over_missing()]
+        passed, *_ = [affected(cursor, each) for each in build.pass_over_missing()]
     return Conflicts(existing, passed)
 
 
@@ -202,18 +203,3 @@ def _has_carried(cursor: Cursor, build: Carried, times: HistoryTimes) -> bool:
         return False
     query = "SELECT to_regclass(%s) IS NOT NULL"
     return cursor.execute(query, (f"pg_temp.{build.carried_name}",)).fetchone() == (True,)
-
-
-def _run(cursor: Cursor, statement: sql.Composed) -> int:
-    cursor.execute(statement)
-    return cursor.rowcount
-
-
-def _count(cursor: Cursor, statement: sql.Composed) -> int:
-    row = cursor.execute(statement).fetchone()
-    return int(row[0]) if row is not None else 0
-
-
-def _first_key(cursor: Cursor, statement: sql.Composed) -> str | None:
-    row = cursor.execute(statement).fetchone()
-    return f"key ({', '.join(row)})" if row is not None else None

@@ -57,7 +57,6 @@ class Landings:
         self.source = source
         self.is_alone = len(sources) == 1
         self.sources = list(sources)
-        self.sources_before = self.sources[: self.sources.index(source)]
         targets = Counter(rule.target for rule in options.tables.values() if rule.target)
         wide = {
             rule.target
@@ -92,23 +91,23 @@ class Landings:
         is_shared = rule.target in self._shared or sid is not None
         is_shared = is_shared or (not self.is_alone and is_told)
         columns = rule.columns
+        names = {name: called for name, called in (columns or {}).items() if name != called}
         keeps = rule.kind is not Kind.CLONE or is_shared
         policy = options.schema_changes
         return Landing(
             target=self.target(table, ruled_as),
             kind=rule.kind,
             columns=tuple(columns) if columns is not None else None,
-            names={name: called for name, called in (columns or {}).items() if name != called},
+            names=names,
             source_id_column=sid,
             history=options.history_columns if rule.kind is Kind.HISTORY else None,
             is_shared=is_shared,
             is_mixed=rule.target in self._shared or (is_shared and sid is None),
             refuses_others=not self.is_alone and not is_told,
             keeps_place=rule.target is not None or is_shared,
-            keeps_names=is_shared
-            or any(name != called for name, called in (columns or {}).items()),
+            keeps_names=is_shared or bool(names),
             policy=SchemaChanges.ADDITIVE if keeps and policy is SchemaChanges.APPLY else policy,
-            is_like_source=rule.kind is Kind.CLONE and sid is None and not is_shared,
+            is_like_source=not keeps,
         )
 
     def ruled_as(self, before: TableName, after: TableName) -> TableName | None:

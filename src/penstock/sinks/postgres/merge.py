@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.errors import TargetTableUnfit
 from penstock.sinks.postgres import history
+from penstock.sinks.postgres.ask import affected, counted, first_key
 from penstock.sinks.postgres.conflicts import NONE, Conflicts, tell_keys
 from penstock.sinks.postgres.oddities import Oddities, is_missing, is_there, is_untold
 from penstock.sinks.postgres.options import OnConflict
@@ -133,7 +134,7 @@ def upsert(
         return apply(cursor, plan, step, stage, conflict)
     found = NONE
     if step.insert_count:
-        found += Conflicts(insert_exists=_count(cursor, build.count_existing_inserts()))
+        found += Conflicts(insert_exists=counted(cursor, build.count_existing_inserts()))
         if found:
             tell_keys(cursor, plan.source, "insert_exists", build.existing_inserts)
         _settle_conflicts(cursor, plan, build, conflict)
@@ -145,28 +146,13 @@ def upsert(
     return found
 
 
-def _run(cursor: Cursor, statement: sql.Composed) -> int:
-    cursor.execute(statement)
-    return cursor.rowcount
-
-
-def _count(cursor: Cursor, statement: sql.Composed) -> int:
-    row = cursor.execute(statement).fetchone()
-    return int(row[0]) if row is not None else 0
-
-
-def _first_key(cursor: Cursor, statement: sql.Composed) -> str | None:
-    row = cursor.execute(statement).fetchone()
-    return f"key ({', '.join(row)})" if row is not None else None
-
-
 def _look(cursor: Cursor, plan: TablePlan, step: StagedStep, build: Oddities) -> Conflicts:
     """What is odd, before anything is done about it."""
     changes = step.update_count or step.kind == "move"
     found = Conflicts(
-        _count(cursor, build.count_existing_inserts()) if step.insert_count else 0,
-        _count(cursor, build.count_missing()) if changes else 0,
-        _count(cursor, build.count_missing_deletes()) if step.delete_count else 0,
+        counted(cursor, build.count_existing_inserts()) if step.insert_count else 0,
+        counted(cursor, build.count_missing()) if changes else 0,
+        counted(cursor, build.count_missing_deletes()) if step.delete_count else 0,
     )
     if found.insert_exists:
         tell_keys(cursor, plan.source, "insert_exists", build.existing_inserts)
@@ -184,7 +170,7 @@ def _delete(cursor: Cursor, plan: TablePlan, step: StagedStep, build: Oddities) 
         return NONE
     # Afterwards none of them is there.
     tell_keys(cursor, plan.source, "delete_missing", build.missing_deletes)
-    missing = step.delete_count - _run(cursor, build.delete())
+    missing = step.delete_count - affected(cursor, build.delete())
     return Conflicts(delete_missing=missing) if missing > 0 else NONE
 
 
@@ -194,7 +180,7 @@ def _move(cursor: Cursor, plan: TablePlan, build: Oddities, conflict: OnConflict
         raise IdentityInTheWay(plan, fixed)
     missing = 0
     if conflict is OnConflict.KEEP:
-        missing = _count(cursor, build.count_missing())
+        missing = counted(cursor, build.count_missing())
     else:
         _refuse_missing(cursor, plan, build, conflict)
     cursor.execute(build.move())
@@ -204,7 +190,7 @@ def _move(cursor: Cursor, plan: TablePlan, build: Oddities, conflict: OnConflict
 def _update(
     cursor: Cursor, plan: TablePlan, step: StagedStep, build: Oddities, conflict: OnConflict
 ) -> Conflicts:
-    updated = sum(_run(cursor, statement) for statement in build.updates())
+    updated = sum(affected(cursor, statement) for statement in build.updates())
     fixed = build.fixed_columns(with_key=False)
     if fixed and cursor.execute(build.first_fixed_difference()).fetchone() is not None:
         raise IdentityInTheWay(plan, fixed)
@@ -214,10 +200,10 @@ def _update(
     tell_keys(cursor, plan.source, "update_missing", build.missing)
     if conflict is not OnConflict.KEEP:
         _settle_missing(cursor, plan, step, build, conflict)
-        others = _count(cursor, build.count_missing()) if step.replace_count else None
-        inserted = _run(cursor, build.insert_missing())
+        others = counted(cursor, build.count_missing()) if step.replace_count else None
+        inserted = affected(cursor, build.insert_missing())
         return Conflicts(update_missing=inserted if others is None else others)
-    missing = _count(cursor, build.count_missing())
+    missing = counted(cursor, build.count_missing())
     if step.replace_count:
         cursor.execute(build.insert_missing(only_replaces=True))
     return Conflicts(update_missing=missing)
@@ -230,7 +216,7 @@ def _settle_conflicts(
     if conflict is OnConflict.KEEP:
         cursor.execute(build.forget_existing_inserts())
     elif conflict is OnConflict.STOP:
-        key = _first_key(cursor, build.first_existing_insert())
+        key = first_key(cursor, build.first_existing_insert())
         if key is not None:
             raise is_there(plan, key)
 
@@ -244,13 +230,13 @@ def _settle_missing(
     elif conflict is OnConflict.STOP or step.kind == "move":
         _refuse_missing(cursor, plan, build, conflict)
     elif len(step.unchanged) > 1:
-        key = _first_key(cursor, build.first_missing(only_incomplete=True))
+        key = first_key(cursor, build.first_missing(only_incomplete=True))
         if key is not None:
             raise is_untold(plan, key)
 
 
 def _refuse_missing(cursor: Cursor, plan: TablePlan, build: Oddities, conflict: OnConflict) -> None:
-    key = _first_key(cursor, build.first_missing())
+    key = first_key(cursor, build.first_missing())
     if key is not None:
         refuse = is_untold if conflict is OnConflict.REPLACE else is_missing
         raise refuse(plan, key)

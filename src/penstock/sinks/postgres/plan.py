@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from penstock.errors import TargetTableUnfit
 from penstock.sinks.postgres.options import Kind
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from penstock.table import TableName
 
 
@@ -75,6 +78,20 @@ class TablePlan:
         """The target column for a source column, or None when the target has none."""
         wanted = dict(self.names).get(name, name)
         return next((column for column in self.columns if column.name == wanted), None)
+
+    def require(self, key: Iterable[str]) -> None:
+        """See that the target has a place for what tells rows of the source apart.
+
+        Raises:
+            TargetTableUnfit: it has not.
+        """
+        missing = [name for name in key if self.column(name) is None]
+        if missing:
+            raise TargetTableUnfit(
+                f"the target lacks key columns {', '.join(missing)}",
+                str(self.target),
+                "add them to the target table, or to `columns:` of the sink",
+            )
 
 
 @dataclass(frozen=True)

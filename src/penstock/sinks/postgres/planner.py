@@ -6,7 +6,8 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import SinkError, TargetTableUnfit
+from penstock.errors import SinkError
+from penstock.sinks.postgres.rivals import taken
 from penstock.sinks.postgres.target import plan_table, rank_tables
 
 if TYPE_CHECKING:
@@ -109,8 +110,4 @@ class Planner:
             return
         for other in sorted({*self._plans, *self.filled} - {table}):
             if self._landings.target(other) == landing.target:
-                raise TargetTableUnfit(
-                    f"{landing.target} at the target already takes the rows of {other}",
-                    str(table),
-                    "set schema: same, exclude one of the two tables, or name a target for each",
-                )
+                raise taken(landing.target, other, table)

@@ -52,11 +52,16 @@ def refuse_rivals(
         if not is_allowed and (has_begun or (order, other) < here):
             if source != landings.source:
                 raise mixed(target, source, landings.source, table)
-            raise TargetTableUnfit(
-                f"{target} at the target already takes the rows of {other}",
-                str(table),
-                "set schema: same, exclude one of the two tables, or name a target for each",
-            )
+            raise taken(target, other, table)
+
+
+def taken(target: TableName, other: TableName, table: TableName) -> TargetTableUnfit:
+    """The error of a table that would land where another one of its source does."""
+    return TargetTableUnfit(
+        f"{target} at the target already takes the rows of {other}",
+        str(table),
+        "set schema: same, exclude one of the two tables, or name a target for each",
+    )
 
 
 def mixed(target: TableName, other: str, source_id: str, source: TableName) -> TargetTableUnfit:

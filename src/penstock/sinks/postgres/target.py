@@ -19,7 +19,7 @@ from penstock.sinks.postgres.rivals import refuse_rivals
 from penstock.table import TableName
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from penstock.schema.description import TableDescription
     from penstock.sinks.postgres.landing import Landing, Landings
@@ -149,25 +149,11 @@ def plan_table(
         is_mixed=landing.is_mixed,
     )
     if description is not None:
-        refuse_unfilled(connection, plan, landings.options, description)
+        if not is_new:  # else it has what it was made with just now
+            refuse_unfilled(connection, plan, landings.options, description)
         if description.replica_identity in ("d", "i"):
-            require_key(plan, description.key_columns)
+            plan.require(description.key_columns)
     return plan
-
-
-def require_key(plan: TablePlan, key: Sequence[str]) -> None:
-    """See that the target has a place for what tells rows apart.
-
-    Raises:
-        TargetTableUnfit: it has not.
-    """
-    missing = [name for name in key if plan.column(name) is None]
-    if missing:
-        raise TargetTableUnfit(
-            f"the target lacks key columns {', '.join(missing)}",
-            str(plan.target),
-            "add them to the target table, or to `columns:` of the sink",
-        )
 
 
 def _require_creation(
