@@ -195,11 +195,12 @@ class TableKeeper:
 
     def _known_oids(self, lsn: Lsn) -> dict[TableName, int]:
         """The tables that the sink knows, with their oids where the history tells them."""
-        apart = self._sink.apart
-        return {
-            name: self._passages.oid_at(name, apart[name].delivered_lsn if name in apart else lsn)
-            for name in self._sink.flowing | set(apart)
-        }
+        positions = dict.fromkeys(self._sink.flowing, lsn)
+        for name, table in self._sink.apart.items():
+            # One whose copy failed has no position, and its name goes with the sink's.
+            goes_along = table.state != REMOVED and not table.delivered_lsn
+            positions[name] = lsn if goes_along else table.delivered_lsn
+        return {name: self._passages.oid_at(name, at) for name, at in positions.items()}
 
     def _let_go(
         self, members: dict[TableName, int], oids: dict[TableName, int], seen_lsn: Lsn

@@ -14,15 +14,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from penstock.errors import PenstockError
     from penstock.lsn import Lsn
     from penstock.schema.description import TableDescription, TableStructure
     from penstock.schema.shape import TableShape
     from penstock.table import TableName
-
-    ReadStructures = Callable[[list[TableName]], Mapping[TableName, TableStructure]]
 
 
 @dataclass(frozen=True)
@@ -154,7 +152,7 @@ class Copying(Protocol):
         From any process; who delivers finds the request, now or when it runs again.
         """
 
-    def after_join(self, read_structures: ReadStructures) -> None:
+    def after_join(self) -> None:
         """Do what waits until tables stream."""
 
     def close(self) -> None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from penstock.schema.description import TableDescription
     from penstock.sinks.copies import CopyPart
-    from penstock.sinks.copying import Copy, CopyOrder, ReadStructures
+    from penstock.sinks.copying import Copy, CopyOrder
     from penstock.sinks.positionfile import KeptTable, PositionFile
     from penstock.table import TableName
 
@@ -310,9 +310,8 @@ class EventCopying:
         with self._guarded():
             return {table for tables in self._copies.asked().values() for table in tables}
 
-    def after_join(self, read_structures: ReadStructures) -> None:
+    def after_join(self) -> None:
         """Nothing waits until tables stream."""
-        del read_structures
 
     def begin_again(self, table: TableName) -> None:
         """Forget what there is of it; it is still pending in the position file."""

@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING
 from penstock.errors import PenstockError, SnapshotGone
 from penstock.run.retry import BackOff, mends_with_time
 from penstock.snapshot.round import Round, RoundProgress
-from penstock.source.connect import connect_source
-from penstock.source.structure import TableStructure, read_structure
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +21,6 @@ if TYPE_CHECKING:
 
     from penstock.sinks.copying import Copying
     from penstock.source.options import SourceOptions
-    from penstock.table import TableName
 
 _log = logging.getLogger(__name__)
 
@@ -152,7 +149,7 @@ class Copier:
         has_claim = self._claim() if due or self._keeps_claim else False
         if not due or len(self._rounds) >= _MOST_ROUNDS or not has_claim:
             if not self._rounds:
-                self._copying.after_join(self._structures)
+                self._copying.after_join()
                 if not self._keeps_claim:
                     self._copying.release()  # a worker beside us may want to be the one
             return
@@ -187,7 +184,3 @@ class Copier:
             for table in each.unfinished:
                 with suppress(PenstockError):  # the sink is away: the table is found again later
                     self._copying.fail(table, error)
-
-    def _structures(self, tables: list[TableName]) -> dict[TableName, TableStructure]:
-        with connect_source(self._source.url, "penstock copies") as connection:
-            return read_structure(connection, tables)

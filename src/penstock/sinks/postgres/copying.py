@@ -28,17 +28,14 @@ from penstock.sinks.postgres.connect import (
 )
 from penstock.sinks.postgres.copycolumns import copied_columns, may_be_binary, own_values
 from penstock.sinks.postgres.copyin import PostgresRangeWriter
+from penstock.sinks.postgres.duekeys import make_due_keys
 from penstock.sinks.postgres.following import follow_before_copy
 from penstock.sinks.postgres.landed import landed_structure
 from penstock.sinks.postgres.objects import has_objects, make_objects
 from penstock.sinks.postgres.sequences import set_sequences
 from penstock.sinks.postgres.shapes import ShapeStore
 from penstock.sinks.postgres.statements import of_this_source
-from penstock.sinks.postgres.structure import (
-    add_foreign_keys,
-    add_indexes,
-    add_key,
-)
+from penstock.sinks.postgres.structure import add_indexes, add_key
 from penstock.sinks.postgres.tables import TargetTables
 from penstock.sinks.postgres.target import find_table, plan_table
 from penstock.table import TableName
@@ -47,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from penstock.schema.description import TableStructure
-    from penstock.sinks.copying import Copy, CopyOrder, ReadStructures
+    from penstock.sinks.copying import Copy, CopyOrder
     from penstock.sinks.postgres.landing import Landing, Landings
     from penstock.sinks.postgres.plan import TablePlan
 
@@ -57,11 +54,6 @@ _log = logging.getLogger(__name__)
 
 # Smaller ones are planned well enough without statistics, and autovacuum gets round to them.
 _ANALYZED_ROWS = 10_000
-
-_NO_FOREIGN_KEYS = (
-    "foreign keys are not made: role {role} may not switch them off while it delivers"
-    " (GRANT SET ON PARAMETER session_replication_role TO {role})"
-)
 
 
 class PostgresCopying:
@@ -298,40 +290,12 @@ class PostgresCopying:
             make_objects(self._connected())
             return TargetTables(*self._owner).ask(self._connected(), tables)
 
-    def after_join(self, read_structures: ReadStructures) -> None:
+    def after_join(self) -> None:
         """Foreign keys hold once both tables stand at the same position."""
-        if not self._has_objects:
-            return
-        due = [
-            TableName(schema, name) for schema, name in self._execute(records.KEYS_DUE, self._owner)
-        ]
-        if not due:
-            return
-        structures = read_structures(due)
-        # They would be checked in the middle of a batch, where they need not hold.
-        with target_errors(self._options.url):
-            may_switch_off = set_replica_role(self._connected())
-        for table in due:
-            notes: list[str] = []
-            try:
-                if table in structures and not may_switch_off:
-                    if structures[table].foreign_keys:
-                        notes = [_NO_FOREIGN_KEYS.format(role=self._options.url.user)]
-                elif table in structures:
-                    landing = self._landings.of(table)
-                    notes = add_foreign_keys(
-                        self._connected(),
-                        landing.target,
-                        landed_structure(structures[table], landing, self._landings.of),
-                        self._landings.target,
-                    )
-            except psycopg.errors.InternalError_:
-                continue  # said of a table that was altered or dropped at the same moment
-            except psycopg.Error as error:
-                raise classify_target_error(error, self._options.url) from None
-            for note in notes:
-                _log.warning("%s: %s", table, note)
-            self._execute_only(records.KEYS_DONE, ("\n".join(notes) or None, *self._owner, *table))
+        if self._has_objects:
+            with self._lock, target_errors(self._options.url):
+                store = ShapeStore(*self._owner)
+                make_due_keys(self._connected(), self._landings, store, self._owner)
 
     def close(self) -> None:
         """Let go of the target."""

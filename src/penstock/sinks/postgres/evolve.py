@@ -103,7 +103,7 @@ class Evolution:
             SinkError: the target.
         """
         cursor.execute("SELECT set_config('lock_timeout', %s, true)", (_LOCK_TIMEOUT,))
-        self.tables.take(self._store.read(cursor))
+        self.tables.take(self._store.read(cursor.connection))
         try:
             waiting: list[Rows] = []
             for part in passage:
@@ -167,7 +167,7 @@ class Evolution:
         for known, shape in tables:
             if known is None or not known.made_by_us or not self.tables.is_altered(known):
                 continue
-            before = self._store.shape(cursor, known.name)
+            before = self._store.shape(cursor, known.name, lock=True)
             if before is None or not before.foreign_keys:
                 continue
             try:

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
     import psycopg
 
+    Connection = psycopg.Connection[Any]
     Cursor = psycopg.Cursor[Any]
-    Executor = psycopg.Connection[Any] | psycopg.Cursor[Any]
+    Executor = Connection | Cursor
 
 _READ = """
 SELECT schema_name, table_name, state, needs_copy, coalesce(source_oid, 0) AS source_oid, filled,
@@ -135,9 +136,9 @@ class ShapeStore:
         self._owner = (pipeline, source)
         self._tables = TargetTables(pipeline, source)
 
-    def read(self, cursor: Cursor) -> list[KnownTable]:
+    def read(self, connection: Connection) -> list[KnownTable]:
         """Every table that is known, without its shape."""
-        with cursor.connection.cursor(row_factory=namedtuple_row) as named:
+        with connection.cursor(row_factory=namedtuple_row) as named:
             rows: list[Any] = named.execute(_READ, self._owner).fetchall()
         return [
             KnownTable(
@@ -154,16 +155,22 @@ class ShapeStore:
             for row in rows
         ]
 
-    def shape(self, executor: Executor, table: TableName) -> TableShape | None:
-        """How the table looked when the target last followed it; None when nobody has noted it."""
-        return self.shape_and_mapping(executor, table)[0]
+    def shape(
+        self, executor: Executor, table: TableName, *, lock: bool = False
+    ) -> TableShape | None:
+        """How the table looked when the target last followed it; None when nobody has noted it.
+
+        `lock`: it stays so until the transaction ends.
+        """
+        return self.shape_and_mapping(executor, table, lock=lock)[0]
 
     def shape_and_mapping(
-        self, executor: Executor, table: TableName
+        self, executor: Executor, table: TableName, *, lock: bool = False
     ) -> tuple[TableShape | None, dict[str, Any] | None]:
         """The same, and the names that the target did not follow."""
         row = executor.execute(
-            "SELECT shape, mapping FROM penstock.tables" + _THIS, (*self._owner, *table)
+            "SELECT shape, mapping FROM penstock.tables" + _THIS + " FOR UPDATE" * lock,
+            (*self._owner, *table),
         ).fetchone()
         if row is None or row[0] is None:
             return None, row[1] if row is not None else None

@@ -8,6 +8,7 @@ stays. Connections are in autocommit mode and outside of any transaction.
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -143,11 +144,13 @@ def add_foreign_keys(
     target: TableName,
     structure: TableStructure,
     place: Callable[[TableName], TableName],
+    hold: Callable[[], None] = lambda: None,
 ) -> list[str]:
     """Make foreign keys; a line for each that was not made, or does not hold for every row.
 
     `place` tells where a source table lands. The key is made without a look at the rows, which are
-    looked at under a lock that lets others write.
+    looked at under a lock that lets others write. `hold` is called in the transaction that makes a key,
+    and may refuse it by an error of its own.
 
     Raises:
         psycopg.Error: the server went away.
@@ -158,7 +161,7 @@ def add_foreign_keys(
         if not found.columns >= set(key.columns):
             continue
         try:
-            said = _add_foreign_key(connection, target, key, place(key.referenced), found)
+            said = _add_foreign_key(connection, target, key, place(key.referenced), found, hold)
         except psycopg.Error as error:
             said = reason(error)
         if said:
@@ -167,7 +170,12 @@ def add_foreign_keys(
 
 
 def _add_foreign_key(
-    connection: Connection, target: TableName, key: ForeignKey, referenced: TableName, found: _Found
+    connection: Connection,
+    target: TableName,
+    key: ForeignKey,
+    referenced: TableName,
+    found: _Found,
+    hold: Callable[[], None],
 ) -> str:
     """Why it was not made, or ""."""
     _, is_valid = found.there.get(key.name, ("", None))
@@ -176,10 +184,11 @@ def _add_foreign_key(
             return f"the target has no table {referenced}"
         if key.has_period:
             return "a key over a period is not carried over"
-        _execute(connection, foreign_key_statement(target, key, referenced))
+        _execute(connection, foreign_key_statement(target, key, referenced), hold)
     if key.is_valid and key.is_enforced and not is_valid:
         validate = sql.SQL("ALTER TABLE {} VALIDATE CONSTRAINT {}")
-        _execute(connection, validate.format(sql.Identifier(*target), sql.Identifier(key.name)))
+        with suppress(psycopg.errors.UndefinedObject):  # dropped since, as the source has done
+            _execute(connection, validate.format(sql.Identifier(*target), sql.Identifier(key.name)))
     return ""
 
 
@@ -268,7 +277,9 @@ def _make(connection: Connection, piece: Piece, found: _Found) -> None:
         _execute(connection, piece.unnamed)
 
 
-def _execute(connection: Connection, statement: sql.Composed) -> None:
+def _execute(
+    connection: Connection, statement: sql.Composed, hold: Callable[[], None] = lambda: None
+) -> None:
     """Wait little for a lock, again and again, and as long as it takes for the work itself.
 
     Names in definitions are Postgres's own where they have no schema, whatever the role's
@@ -283,6 +294,7 @@ def _execute(connection: Connection, statement: sql.Composed) -> None:
                     " set_config('statement_timeout', '0', true)",
                     (_LOCK_TIMEOUT,),
                 )
+                hold()
                 connection.execute(statement)
         except _LOCKED:
             if attempt == _LOCK_ATTEMPTS:

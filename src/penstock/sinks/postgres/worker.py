@@ -243,13 +243,7 @@ def _landing(
         )
     places = [place for place, _ in taken]
     key = key_of(relation, plan)
-    missing = [relation.columns[place].name for place in key if place not in places]
-    if missing:
-        raise TargetTableUnfit(
-            f"the target lacks key columns {', '.join(missing)}",
-            str(plan.target),
-            "add them to the target table, or to `columns:` of the sink",
-        )
+    plan.require(relation.columns[place].name for place in key)
     columns = tuple(target for _, target in taken)
     return places, columns, tuple(places.index(place) for place in key)
 
