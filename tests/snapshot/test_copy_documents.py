@@ -45,6 +45,7 @@ def test_rows_come_once_as_read_and_changes_during_and_after_the_copy_follow(
     small_ranges(3)
     make_table(source)
     source.execute("CREATE TABLE empty (id int PRIMARY KEY, n int, pad text)")
+    source.execute("CREATE TABLE bare (id int PRIMARY KEY) PARTITION BY RANGE (id)")
     writer = writer_of()
     wait_until(lambda: writer.count > 20, what="changes before the copy")
     sink = {"kind": "file", "path": str(directory), "rotate_bytes": 20_000}

@@ -67,6 +67,20 @@ def test_partitioned_table_arrives_as_one_with_leaves_of_other_column_orders(
         assert target.value("SELECT to_regclass(%s)::text", leaf) is None
 
 
+@only_new
+def test_partitioned_table_without_a_partition_is_copied_as_an_empty_one(
+    source: Database, target: Database, make_pipeline: Make
+) -> None:
+    source.execute("CREATE TABLE p (id int PRIMARY KEY) PARTITION BY RANGE (id)")
+    pipeline = make_pipeline(source, target, source_options=ALWAYS_COPIED)
+    copied(pipeline)
+    source.execute(
+        "CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (1) TO (9); INSERT INTO p VALUES (1)"
+    )
+    pipeline.catch_up()
+    assert target.query("SELECT id FROM p") == [(1,)]
+
+
 @pytest.mark.long
 def test_inheritance_parent_and_child_are_copied_each_with_its_own_rows(
     source: Database, target: Database, make_pipeline: Make

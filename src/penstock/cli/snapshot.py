@@ -48,7 +48,7 @@ def snapshot(
         raise BadValue(
             "--worker and --table, wanted one or the other",
             "penstock snapshot",
-            "penstock tables resync asks for tables; the worker copies what was asked for",
+            "penstock tables PIPELINE.yml resync asks for tables; the worker copies what was asked for",
         )
     pipeline = read_pipeline(path)
     from penstock.run.signals import stop_on_signals

@@ -14,6 +14,7 @@ from penstock.lsn import ZERO
 from penstock.run.retry import mends_with_time
 from penstock.source.connect import connect_source
 from penstock.source.options import Tracking
+from penstock.source.partitions import read_partitions
 from penstock.source.server import current_lsn, emit_mark
 from penstock.source.subscription import update_membership
 from penstock.source.tracking import acknowledge_versions, broken_tracking
@@ -105,6 +106,7 @@ class MembershipWatch:
                 self._lsn = current_lsn(connection)
                 emit_mark(self._source.url, "tables")
                 self._published = published
+            partitions = read_partitions(connection, published.values())
             self._look_after_tracking(connection)
         for table in change.added:
             _log.info("%s appeared and is followed from now on", table)
@@ -120,6 +122,7 @@ class MembershipWatch:
             {
                 "published": published,
                 "left_out": left_out,
+                "partitions": partitions,
                 "lsn": str(self._lsn),
                 "at": time.time(),
             },

@@ -125,7 +125,7 @@ def known_tables(pipeline: PipelineFile, names: Sequence[str]) -> list[TableName
             raise TableMissing(
                 "the pipeline does not follow such a table",
                 name,
-                f"penstock tables list shows those it follows ({len(known)})",
+                f"penstock tables PIPELINE.yml list shows those it follows ({len(known)})",
             )
         found |= dict.fromkeys(matching)
     return list(found)

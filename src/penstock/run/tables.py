@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 from penstock.errors import LogError
 from penstock.log.writer import log_end
 from penstock.lsn import ZERO, Lsn
+from penstock.run.drift import PartitionDrift
 from penstock.run.retry import BackOff
 from penstock.sinks.tables import CATCHING_UP, PENDING, REMOVED
 from penstock.table import TableName, TableRule, tell_tables
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
+    from typing import Any
 
     from penstock.run.passages import PassageReader
     from penstock.run.state import StateDirectory
@@ -59,6 +61,7 @@ class TableKeeper:
         self._is_ahead = False  # what is published was looked at later than the log goes
         self._members: dict[TableName, int] | None = None  # by name: their oids
         self._report_name = f"sinks/{sink.name}.members"
+        self._drift = PartitionDrift(state, sink.name)
         self._pending: set[TableName] = set()
         self._waits: dict[TableName, tuple[float, BackOff]] = {}
         self._tried: set[TableName] = set()
@@ -175,9 +178,10 @@ class TableKeeper:
         report = self._state.read_report("tables")
         if report.get("at") in (None, self._stale_at):
             return  # of an earlier run: what it does not name need not be gone
+        members = {_name(text): oid for text, oid in report.get("published", {}).items()}
+        self._tell_drift(report, members)
         if not self._copies_first:
             return  # a table that goes and comes again would miss what it is passed over for
-        members = {_name(text): oid for text, oid in report.get("published", {}).items()}
         seen_lsn = Lsn.parse(report["lsn"]) if report.get("lsn") else ZERO
         oids = self._known_oids(lsn)
         # The stream tells itself what was renamed or dropped, once it has come so far.
@@ -192,6 +196,12 @@ class TableKeeper:
             told = {str(name): oid for name, oid in members.items()}
             self._state.write_report(self._report_name, {"oids": told})
         self._has_seen_members = True
+
+    def _tell_drift(self, report: Mapping[str, Any], members: dict[TableName, int]) -> None:
+        flowing = {name: oid for name, oid in members.items() if name in self._sink.flowing}
+        for table, lines in self._drift.look(report, flowing).items():
+            _log.warning("%s: %s", table, "; ".join(lines))
+            self._sink.note(table, "\n".join(lines))
 
     def _known_oids(self, lsn: Lsn) -> dict[TableName, int]:
         """The tables that the sink knows, with their oids where the history tells them."""

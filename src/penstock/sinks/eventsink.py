@@ -115,6 +115,10 @@ class EventSink(ABC):
         """Note that tables are followed no more."""
         self._set_tables({table: KeptTable(REMOVED) for table in tables})
 
+    def note(self, table: TableName, text: str) -> None:
+        """Nothing: documents tell what has happened, not what there is."""
+        del table, text
+
     def commit(self, batch: Batch, receipts: Sequence[Receipt]) -> None:
         """Deliver the documents in the order of their tasks, and the position with them."""
         kept = self._require_position(batch)

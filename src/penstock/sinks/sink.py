@@ -118,6 +118,9 @@ class Sink(Protocol):
     def remove(self, tables: Collection[TableName]) -> None:
         """Tables that are followed no more; what is there of them stays. Never during a `commit`."""
 
+    def note(self, table: TableName, text: str) -> None:
+        """Something that people should read where they see how the table stands."""
+
     def worker(self, batch: Batch, only: Collection[TableName] | None = None) -> Worker:
         """The executor half for this batch; `only` restricts it to tables that catch up."""
 

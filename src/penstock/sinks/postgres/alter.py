@@ -156,7 +156,7 @@ def follow(
             raise TargetTableMissing(
                 f"the target has no table {target}, whose shape is to follow the source's",
                 str(after.table),
-                f"penstock tables resync {after.table} makes it again and copies its rows",
+                f"penstock tables PIPELINE.yml resync {after.table} makes it again and copies its rows",
             )
         claims = claim_columns(
             before,

@@ -126,7 +126,7 @@ def _tell_others(cursor: Cursor, build: _Merge, plan: TablePlan) -> None:
     row = cursor.execute(build.count_others()).fetchone()
     if row is not None and row[0]:
         _log.warning(
-            "%s has %d rows that the source does not; they stay (penstock tables resync removes them)",
+            "%s has %d rows that the source does not; they stay (penstock tables PIPELINE.yml resync removes them)",
             plan.target,
             row[0],
         )

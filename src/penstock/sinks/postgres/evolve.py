@@ -296,7 +296,7 @@ class Evolution:
                 SchemaChangeStops(
                     "the source has dropped the table, and schema_changes is stop",
                     str(known.name),
-                    f"penstock tables remove {known.name}, and do with {target} what you want",
+                    f"penstock tables PIPELINE.yml remove {known.name}, and do with {target} what you want",
                 ),
             )
         if policy == "apply":

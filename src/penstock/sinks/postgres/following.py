@@ -218,7 +218,7 @@ def unsure(landings: Landings, before: TableShape, after: TableShape) -> SchemaC
         + tell_all(compare_tables(before, after)),
         str(before.table),
         f"alter {landings.target(before.table)} at the target as it was altered at the source,"
-        f" then penstock tables resync {after.table}",
+        f" then penstock tables PIPELINE.yml resync {after.table}",
     )
 
 

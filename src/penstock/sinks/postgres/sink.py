@@ -143,6 +143,11 @@ class PostgresSink:
             self._tables.remove(self._connected(), tables)
             self._read_tables(self._connected())
 
+    def note(self, table: TableName, text: str) -> None:
+        """Add it to the table's notes; the next copy of it takes them away."""
+        with target_errors(self._options.url):
+            self._tables.note(self._connected(), table, text)
+
     def _read_tables(self, connection: psycopg.Connection[Any]) -> list[TableRow]:
         """Know how tables stand."""
         rows = self._tables.read(connection)

@@ -147,6 +147,14 @@ class TargetTables:
             (*self._owner, *as_columns(tables)),
         )
 
+    def note(self, connection: Connection, table: TableName, text: str) -> None:
+        """Have people read something of a table, once."""
+        connection.execute(
+            "UPDATE penstock.tables SET notes = concat_ws(E'\\n', notes, %s::text) WHERE"
+            " strpos(coalesce(notes, ''), %s) = 0 AND" + _IN_LIST,
+            (text, text, *self._owner, *as_columns([table])),
+        )
+
     def ask(self, connection: Connection, tables: Collection[TableName]) -> list[TableName]:
         """Ask for tables to be copied again; those that are known, and so will be."""
         rows = connection.execute(

@@ -168,7 +168,7 @@ def _require_creation(
         raise TargetTableMissing(
             f"the target table {target} is gone, with the rows it had",
             str(source),
-            f"penstock tables resync {source} makes it again and copies its rows; or create it with"
+            f"penstock tables PIPELINE.yml resync {source} makes it again and copies its rows; or create it with"
             " the source's rows: its changes wait in the log",
         )
     if not options.create_tables or description is None:
