@@ -8,6 +8,7 @@ import pytest
 
 from fix_pipeline import ALWAYS_COPIED, INITIAL, rows, table_error, table_state, wait_for_state
 from fix_postgres import only_new
+from fix_wait import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -355,6 +356,29 @@ def test_column_that_is_dropped_and_comes_again_does_not_bring_its_old_values_ba
 
     now = "WHERE kvsz_end = '9999-01-01 00:00:00+00'" if kind == "history" else ""
     assert target.query(f"SELECT id, g FROM t {now}") == [(1, None)]
+
+
+@pytest.mark.parametrize("kind", ["clone", "history"])
+def test_column_that_comes_late_or_again_lands_under_the_name_that_the_rule_gives_it(
+    source: Database, target: Database, make_pipeline: Make, kind: str
+) -> None:
+    source.execute("CREATE TABLE t (id int PRIMARY KEY, a text); INSERT INTO t VALUES (1, 'a')")
+    columns = {"id": "key", "a": "b", "late": "later", "other": None}
+    rule = {"target": "crm.u", "columns": columns, "kind": kind}
+    pipeline = make_pipeline(source, target, sink={"tables": {"t": rule}}, source_options=INITIAL)
+    pipeline.catch_up()
+    source.execute("ALTER TABLE t ADD late int DEFAULT 7; INSERT INTO t VALUES (2, 'b', 8)")
+    source.execute("ALTER TABLE t ADD other int, ADD secret text DEFAULT 's'")
+    source.execute("ALTER TABLE t DROP a; ALTER TABLE t ADD a int DEFAULT 5")
+    source.execute("INSERT INTO t (id, late, other, a) VALUES (3, 9, 10, 11)")
+    pipeline.catch_up()
+
+    now = "WHERE kvsz_end = '9999-01-01 00:00:00+00'" if kind == "history" else ""
+    query = f"SELECT key, later, other, b::text FROM crm.u {now} ORDER BY key"
+    wait_until(lambda: len(target.query(query)) == 3)
+    assert target.query(query) == [(1, 7, None, "5"), (2, 8, None, "5"), (3, 9, 10, "11")]
+    named = "SELECT column_name FROM information_schema.columns WHERE table_name = 'u'"
+    assert {"a", "late", "secret"}.isdisjoint(name for (name,) in target.query(named))
 
 
 @pytest.mark.parametrize(

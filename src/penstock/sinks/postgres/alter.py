@@ -136,7 +136,7 @@ def follow(
     """Do to the target's table what was done to the source's, as far as `policy` goes.
 
     `place` tells where a source table lands, `wanted` which columns the sink takes (None: all),
-    `names` what the target calls columns of `before` where that is not their name. `has_using`:
+    `names` what the target calls columns where that is not their name. `has_using`:
     the source has computed values of a changed column itself. `moved` is where the table belongs
     afterwards, if not where `place` says; with `keeps_names` columns keep their names here. With
     `others`, other sources deliver to the table too. Repeated, it does nothing more.
@@ -195,7 +195,7 @@ def follow(
 def _ignored(target: TableName, claims: Claims, *, has_using: bool) -> Followed:
     notes = ["values that the source has computed anew are not copied"] if has_using else []
     # A column is new at the source and its name is at the target, of one that is gone.
-    left_out = (*claims.left_out, *sorted(claims.reused))
+    left_out = (*claims.left_out, *claims.of_source(sorted(claims.reused)))
     return Followed(target, notes=notes, column_names=claims.column_names, left_out=left_out)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from penstock.schema.match import match_by_id
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from penstock.schema.shape import ColumnShape, TableShape
 
@@ -55,11 +55,18 @@ class Claims:
     met: list[ColumnShape] = field(default_factory=list)
     # Those of `added` for which a dropped one is kept at the target.
     reused: set[str] = field(default_factory=set)
+    # New columns that the target is to call differently, by that name: the source's own.
+    called: dict[str, str] = field(default_factory=dict)
 
     @property
     def column_names(self) -> dict[str, str]:
         """What the target calls columns, where that is not their name."""
-        return {each.after.name: each.name for each in self.kept if each.after.name != each.name}
+        kept = {each.after.name: each.name for each in self.kept if each.after.name != each.name}
+        return {name: called for called, name in self.called.items()} | kept
+
+    def of_source(self, names: Iterable[str]) -> list[str]:
+        """What the source calls columns that are new."""
+        return [self.called.get(name, name) for name in names]
 
 
 def claim_columns(
@@ -72,7 +79,7 @@ def claim_columns(
     with_renames: bool,
     with_drops: bool,
 ) -> Claims:
-    """`names` is what the target calls the columns of `before`, where that is not their name."""
+    """`names` is what the target calls columns, where that is not their name; new ones, too."""
     claims = Claims()
     kept: list[Kept] = []
     dropped: list[ColumnShape] = []
@@ -91,9 +98,12 @@ def claim_columns(
             else:
                 kept.append(Kept(was, now, start, now.name if is_in and with_renames else start))
         elif now is not None and is_in:
-            added.append(now)
+            called = names.get(now.name) or now.name
+            if called != now.name:
+                claims.called[called] = now.name
+            added.append(now.model_copy(update={"name": called}))
             if was is not None:
-                claims.late.add(now.name)
+                claims.late.add(called)
     there = {column.name: column for column in found.columns}
     known = {names.get(column.name, column.name) for column in before.columns}
     fresh = {column.name for column in added}
@@ -108,6 +118,7 @@ def claim_columns(
     finals = {each.name for each in claims.kept}
     claims.left_out += [name for name in nowhere if name in finals]
     _claim_others(claims, dropped, added, there, set(taken.values()), names, with_drops=with_drops)
+    claims.left_out = claims.of_source(claims.left_out)
     return claims
 
 

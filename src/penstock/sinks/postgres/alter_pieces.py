@@ -148,7 +148,7 @@ class PieceChanges:
     def _columns_after(self) -> set[str]:
         """What the target will have under the source's own names."""
         names = {each.name for each in self.claims.kept if each.name == each.after.name}
-        names |= {column.name for column in self.claims.added}
+        names |= {column.name for column in self.claims.added} - set(self.claims.called)
         others = {column.name for column in self.found.columns}
         others -= {each.found.name for each in self.claims.kept}
         others -= {column.name for column in self.claims.dropped}

@@ -84,7 +84,7 @@ def follow_table(
         with_indexes=landings.options.create_indexes,
         with_foreign_keys=with_foreign_keys,
         has_using=has_using,
-        names=known.names(now),
+        names=known.names_of(now, {column.name for column in before.columns}),
         keeps_names=now.keeps_names,
         others=_others(landings, now) if now.is_shared else None,
     )

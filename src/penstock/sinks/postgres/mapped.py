@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.table import TableName
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from penstock.sinks.postgres.landing import Landing
 
@@ -27,6 +27,20 @@ class Mapped:
     def names(self, landing: Landing) -> dict[str, str]:
         """What the target calls columns of the source, where that is not their name."""
         return dict(self.columns or landing.names.items())
+
+    def names_of(self, landing: Landing, columns: Collection[str]) -> dict[str, str]:
+        """The same of `columns`, and of those that the rule names and the source may get yet.
+
+        Not where another column has that name by now: one that was renamed at the source, say.
+        """
+        names = self.names(landing)
+        taken = {*columns, *dict(self.columns).values()}
+        missing = {
+            name: called
+            for name, called in landing.names.items()
+            if name not in columns and called not in taken
+        }
+        return {name: called for name, called in names.items() if name in columns} | missing
 
     def wanted(self, landing: Landing) -> tuple[str, ...] | None:
         """The columns to deliver, also those that the source calls differently by now."""
