@@ -219,6 +219,62 @@ def test_log_that_is_full_holds_capture_back_and_loses_nothing(
 
 
 @only_new
+@pytest.mark.parametrize("way", ["in parts", "streamed"])
+def test_transaction_that_is_larger_than_the_log_may_be_arrives(
+    source: Database,
+    target: Database,
+    make_pipeline: Make,
+    monkeypatch: pytest.MonkeyPatch,
+    way: str,
+) -> None:
+    monkeypatch.setattr("penstock.source.assemble.SLICE_BYTES", 200_000)
+    source.execute(TABLE)
+    pipeline = make_pipeline(source, target, log={"retain_bytes": "1MB"})
+    source.execute("INSERT INTO t VALUES (0, 'x')")
+    pipeline.catch_up()
+
+    rows = "INSERT INTO t SELECT g, repeat('x', 200) FROM generate_series({}, {}) g"
+    with source.connect(autocommit=False) as connection:
+        if way == "streamed":
+            source.execute("ALTER SYSTEM SET logical_decoding_work_mem = '64kB'")
+            source.execute("SELECT pg_reload_conf()")
+        connection.execute(rows.format(1, 20_000))
+        source.execute(rows.format(20_001, 21_000))  # sinks are behind, and then they are not
+        pipeline.catch_up()
+    source.execute("ALTER SYSTEM RESET logical_decoding_work_mem")
+    source.execute("SELECT pg_reload_conf()")
+    pipeline.catch_up()
+
+    assert_equal(source, target, "t")
+
+
+def test_server_shuts_down_although_the_log_is_full(
+    two_servers: TwoServers, make_pipeline: Make
+) -> None:
+    source, target = two_servers
+    source.execute(TABLE)
+    target.execute("CREATE TABLE t (id int PRIMARY KEY, v text CHECK (v <> 'bad'))")
+    pipeline = make_pipeline(source, target, log={"retain_bytes": "1MB"})
+    source.execute("INSERT INTO t VALUES (0, 'bad')")
+    pipeline.catch_up()
+    state = pipeline.file.state
+    source.execute("INSERT INTO t SELECT g, repeat('x', 200) FROM generate_series(1, 30000) g")
+    source.execute("INSERT INTO t SELECT g, repeat('x', 200) FROM generate_series(30001, 90000) g")
+    wait_until(lambda: "PEN-303" in (state / "capture.json").read_text(), what="the log to be full")
+
+    began = time.monotonic()
+    source.server.stop("fast")
+    took = time.monotonic() - began
+    source.server.start()
+    target.execute("ALTER TABLE t DROP CONSTRAINT t_v_check")
+    wait_until(lambda: not pipeline.deliveries[0].stopped_tables, 60, what="t to catch up")
+    pipeline.catch_up()
+
+    assert took < 10
+    assert_equal(source, target, "t")
+
+
+@only_new
 def test_segments_are_deleted_once_every_sink_has_passed_them(
     source: Database, target: Database, make_pipeline: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

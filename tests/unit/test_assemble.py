@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from dataclasses import replace
 
 import pytest
@@ -11,6 +13,8 @@ from fix_server import Server, expected_changes, make_script
 from penstock import testing
 from penstock.changes.decode import Transaction, decode
 from penstock.errors import DecodeError, DiskFull
+from penstock.log import background
+from penstock.log.background import BackgroundLog
 from penstock.log.reader import LogReader
 from penstock.log.slice import SliceKind
 from penstock.log.writer import LogWriter
@@ -259,6 +263,30 @@ def test_mark_moves_the_position_of_an_idle_source(writer):
         (SliceKind.MARKER, 100),
     ]
     assert assembler.received_lsn == writer.durable_lsn == 100
+
+
+def test_mark_from_within_a_transaction_that_is_not_on_disk_yet_does_not_follow_its_commit(
+    writer, slices_of, monkeypatch
+):
+    """A server answers a heartbeat between two rows, with the position before the commit."""
+    slices_of(1000)
+    may_write = threading.Event()
+    sync = os.fdatasync
+    monkeypatch.setattr(os, "fdatasync", lambda fd: (may_write.wait(10), sync(fd)))
+    monkeypatch.setattr(background, "_SMALL_BYTES", 1)
+    log = BackgroundLog(writer)
+    assembler = Assembler(log)
+    feed(assembler, relation(ORDERS), testing.begin(8), insert(ORDERS, ["1", "x" * 2000]))
+    feed(assembler, testing.commit(8))
+    assert writer.durable_lsn == 0
+    assembler.mark(Lsn(8))
+    may_write.set()
+    log.flush()
+    log.close()
+
+    assert [ref.head.kind for ref in read(writer)] == [SliceKind.PART, SliceKind.LAST]
+    assert assembler.received_lsn == writer.durable_lsn == 16
+    assert [one.commit_lsn for one in all_changes(writer)] == [8]
 
 
 def test_transaction_that_is_open_does_not_move_the_position(writer, slices_of):

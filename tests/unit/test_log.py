@@ -104,6 +104,15 @@ def test_durable_position_does_not_move_with_parts(log):
     assert log.writer.durable_lsn == 8
 
 
+def test_slice_that_ends_before_the_last_one_is_refused(log):
+    log.whole(16)
+    with pytest.raises(LogError, match="to follow one that ends at 0/10"):
+        log.append(SliceKind.MARKER, 8)
+    log.whole(24)
+
+    assert [ref.head.end_lsn for ref in log.read()] == [16, 24]
+
+
 def test_segment_that_is_full_is_followed_by_another(log, segments_of):
     segments_of(300)
     for end in range(8, 200, 8):

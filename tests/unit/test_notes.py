@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from penstock.changes.pgoutput import parse_commit
 from penstock.log.reader import LogReader
 from penstock.log.slice import SliceKind
 from penstock.log.writer import LogWriter
@@ -84,7 +85,7 @@ class Log:
         self.history = SchemaHistory(directory / "schema.jsonl")
         self.history.open_for_writing()
         self.now: dict[int, TableShape] = {}
-        self.notes = Notes(self.history, self.now.get, SEAL)
+        self.notes = Notes(self.history, Lsn(0), self.now.get, SEAL)
         self.assembler = Assembler(self.writer, self.notes)
 
     def feed(self, *messages: bytes) -> None:
@@ -206,6 +207,27 @@ def test_relation_message_that_is_news_is_noted_with_what_the_catalog_says(log: 
 
     assert [type(part).__name__ for part in passage] == ["ShapeChange", "Rows"]
     assert not passage[0].change.is_unsure
+
+
+def test_relation_message_that_a_crash_kept_out_of_the_log_is_noted_again(log: Log):
+    log.feed(begin(8), told(change(shape())), commit(8))
+    log.now[16400] = shape(id="int8", note="text")
+    wider = [begin(24), relation(WIDER), insert(WIDER, ["2", "x"]), commit(24)]
+    lost = Assembler(LogWriter(log.writer.directory), log.notes)
+    lost.received_lsn = log.writer.durable_lsn
+    for message in wider[:2]:
+        lost.add(memoryview(message))
+    # The history is written at the commit, before the slice; then the process is killed.
+    log.notes.commit(lost._noted, parse_commit(memoryview(wider[3])), 7)
+    log.history = SchemaHistory(log.history.path)
+    log.history.open_for_writing()
+    log.notes = Notes(log.history, log.writer.durable_lsn, log.now.get, SEAL)
+    log.assembler = Assembler(log.writer, log.notes)
+    log.feed(*wider)
+
+    (_, passage) = log.passages()
+
+    assert [type(part).__name__ for part in passage] == ["ShapeChange", "Rows"]
 
 
 def test_relation_message_that_the_catalog_has_left_behind_is_patched_or_unsure(log: Log):

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from penstock.disk import sync_directory, write_all
-from penstock.errors import DiskFull, StateUnusable
+from penstock.errors import DiskFull, LogError, StateUnusable
 from penstock.failpoints import fault_point, is_next
 from penstock.log.segment import (
     SEGMENT_BYTES,
@@ -106,6 +106,13 @@ class LogWriter:
             DiskFull: what is after `durable_lsn` was not written, and will be sent again.
         """
         assert self._file is not None, "append before open"
+        if head.kind is not SliceKind.PART and head.end_lsn < self.durable_lsn:
+            # Whoever reads on from here would take what lies between for delivered.
+            raise LogError(
+                f"a slice that ends at {head.end_lsn} is to follow one that ends at {self.durable_lsn}",
+                str(self.directory),
+                "report this: it is a defect of penstock; nothing was written",
+            )
         encoded = encode_slice(head, data, lengths)
         if is_next("capture.torn_slice"):
             os.write(self._file, encoded[: len(encoded) // 2])

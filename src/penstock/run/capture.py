@@ -44,6 +44,8 @@ _WAIT_SECONDS = 0.25
 # How often an idle source reports all the same; and among many, how long it waits for a sign of stop.
 _QUIET_STATUS_SECONDS = 10.0
 _LONGEST_STOP_SECONDS = 1.0
+# How long a connection is kept while nothing is taken from it, since the log is full.
+_FULL_SECONDS = 5.0
 # An idle slot moves by a commit at every sink: with many sources, not more often than this in each.
 _PACED_BEAT_SECONDS = 3.0
 
@@ -98,6 +100,8 @@ class Capture:
         try:
             while not self._stop.is_set():
                 try:
+                    if self._log_is_full:
+                        self._wait_for_room(watch)
                     self._follow(watch, back_off)
                 except OSError as error:
                     raise unwritable(error, self._state.path) from error
@@ -157,22 +161,25 @@ class Capture:
                 lsn = Lsn(max(0, self._writer.durable_lsn - 1))
                 content = change.model_dump_json()
                 self._history.append([Mark(lsn, lsn, 0, 0, 0, 0, CHANGE, content)])
-        return Notes(self._history, self._look_up, seal)
+        return Notes(self._history, self._writer.durable_lsn, self._look_up, seal)
 
     def _look_up(self, oid: int) -> TableShape | None:
         with connect_source(self._source.url, "penstock shapes") as connection:
             return read_shape_now(connection, oid)
 
     def _pump(self, stream: SlotStream, assembler: Assembler, watch: MembershipWatch) -> None:
-        next_status = next_beat = self._tell_at = time.monotonic()
+        next_status = next_beat = self._tell_at = room_at = time.monotonic()
         asked_at: int | None = None  # how many keepalives had come when we asked for one
         while not self._stop.is_set():
             watch.raise_if_failed()
             if not self._log_is_full:
+                room_at = time.monotonic()
                 self._receive(stream, assembler)
             else:
                 self._stop.wait(self._wait_seconds)
             now = time.monotonic()
+            if now >= room_at + _FULL_SECONDS:
+                return  # a server whose walsender waits for us could not shut down
             if now >= next_beat:
                 next_beat = now + self._beat_seconds
                 asked_at = stream.keepalive_count
@@ -219,13 +226,27 @@ class Capture:
         stream.acknowledge(assembler.received_lsn, self._acknowledged_lsn, request_reply=False)
         fault_point("capture.after_acknowledge")
         self._transaction_count = assembler.transaction_count
-        delivered_lsn = self._state.delivered_lsn(self._sinks)
-        if self._log_is_full and delivered_lsn >= self._writer.durable_lsn:
-            self._log.flush()
-            self._writer.begin_segment()  # so that the last one can go as well
-        self._writer.discard_before(delivered_lsn)
-        self._watch_size()
+        self._make_room(may_cut=not assembler.has_open_parts)
         self._report()
+
+    def _make_room(self, *, may_cut: bool) -> None:
+        """Forget what every sink has; `may_cut`: the newest segment, too."""
+        delivered_lsn = self._state.delivered_lsn(self._sinks)
+        has_all = delivered_lsn >= self._writer.durable_lsn
+        if has_all and may_cut and self._writer.size_bytes() >= self._retain_bytes:
+            self._log.flush()
+            self._writer.begin_segment()
+        self._writer.discard_before(delivered_lsn)
+        self._watch_size(has_all=has_all)
+
+    def _wait_for_room(self, watch: MembershipWatch) -> None:
+        while not self._stop.is_set():
+            watch.raise_if_failed()
+            self._make_room(may_cut=True)
+            self._report()
+            if not self._log_is_full:
+                return
+            self._stop.wait(_STATUS_SECONDS)
 
     def _safe_lsn(self) -> Lsn:
         if self._source.acknowledge is Acknowledge.LOGGED:
@@ -233,9 +254,11 @@ class Capture:
         # A sink may be ahead of a log that was deleted; what we do not hold is not ours to confirm.
         return min(self._state.delivered_lsn(self._sinks), self._writer.durable_lsn)
 
-    def _watch_size(self) -> None:
+    def _watch_size(self, *, has_all: bool) -> None:
+        """See whether the sinks must catch up first; where they have all, only a commit frees more."""
         size = self._writer.size_bytes()
-        was_full, self._log_is_full = self._log_is_full, size >= self._retain_bytes
+        is_full = size >= self._retain_bytes and not has_all
+        was_full, self._log_is_full = self._log_is_full, is_full
         if self._log_is_full and not was_full:
             self._error = LogFull(
                 f"the log holds {size} bytes, at most {self._retain_bytes} are allowed; capture "

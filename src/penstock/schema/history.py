@@ -142,6 +142,12 @@ class SchemaHistory:
         life = self._lives.get(table_id)
         return life.at((int(mark.commit_lsn), mark.number - 1)) if life is not None else None
 
+    def at(self, lsn: Lsn) -> dict[int, TableShape]:
+        """Every table that was there at a position, as it looked then, by id."""
+        self.refresh()
+        then = {oid: life.at((int(lsn), -1)) for oid, life in self._lives.items()}
+        return {oid: shape for oid, shape in then.items() if shape is not None}
+
     def latest(self) -> dict[int, TableShape]:
         """Every table that is there, as it last looked, by id."""
         self.refresh()

@@ -102,6 +102,11 @@ class Assembler:
         return self._open is not None or self._current is not self._main
 
     @property
+    def has_open_parts(self) -> bool:
+        """Whether the log holds a beginning of a transaction that has not ended."""
+        return self._open is not None and self._main.part_count > 0
+
+    @property
     def has_whole(self) -> bool:
         """Whether a slice could be sealed now."""
         return self._whole_messages > 0
@@ -251,10 +256,13 @@ class Assembler:
         self._committed_at = 0
 
     def mark(self, end_lsn: Lsn) -> None:
-        """Record that nothing happened up to `end_lsn`, so that an idle source still advances."""
+        """Record that nothing happened up to `end_lsn`, so that an idle source still advances.
+
+        What was received may go further than that, and need not be on disk yet.
+        """
         self.seal()
-        if end_lsn > self._log.durable_lsn:
-            self.received_lsn = max(self.received_lsn, end_lsn)
+        if end_lsn > self.received_lsn:
+            self.received_lsn = end_lsn
             self._log.append(
                 SliceHead(kind=SliceKind.MARKER, end_lsn=end_lsn), b"", np.zeros(0, np.uint32)
             )

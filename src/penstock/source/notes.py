@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from penstock.changes.pgoutput import Commit, Relation
+    from penstock.lsn import Lsn
     from penstock.schema.history import SchemaHistory
 
 _log = logging.getLogger(__name__)
@@ -53,20 +54,22 @@ class Note:
 class Notes:
     """Recognises documents, and Relation messages that are news.
 
-    `look_up` tells how a table looks now; `seal` is the secret that the triggers sign with, without
+    `lsn` is where the log ends: the history may be ahead of it, by documents whose transaction a crash
+    has kept out of the log, and which come again. `look_up` tells how a table looks now; `seal` is the secret that the triggers sign with, without
     which no document of theirs is believed: anybody may write logical messages.
     """
 
     def __init__(
         self,
         history: SchemaHistory,
+        lsn: Lsn,
         look_up: Callable[[int], TableShape | None],
         seal: bytes | None,
     ) -> None:
         self._history = history
         self._look_up = look_up
         self._seal = seal
-        self._known = dict(history.latest())
+        self._known = history.at(lsn)
 
     def of_message(self, raw: memoryview, *, carries_xid: bool) -> Note | None:
         """The document in a logical message, None when it is somebody else's."""
