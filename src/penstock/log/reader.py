@@ -139,7 +139,10 @@ class LogReader:
                 "sink has",
             )
         first = [segment for segment in segments if base_of(segment) <= self._after][-1]
-        self._open(first)
+        try:
+            self._open(first)
+        except FileNotFoundError:
+            return False  # deleted since, and there is another one by now
         self._read_lsn = base_of(first)
         return True
 

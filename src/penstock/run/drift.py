@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from penstock.run.state import StateDirectory
     from penstock.table import TableName
@@ -14,6 +14,9 @@ _MEND = "penstock tables PIPELINE.yml resync {} makes both sides equal"
 _CAME = "partition {} was attached with rows, which no change tells of"
 _WENT = "partition {} was detached or dropped, its rows stay at the target"
 
+# By the oid of its root, and its own: the name of a partition, and whether it came with rows.
+_Partitions = dict[str, dict[str, list[Any]]]
+
 
 class PartitionDrift:
     """Compares the partitions of tables with those that one sink has seen; also after a stop."""
@@ -21,24 +24,30 @@ class PartitionDrift:
     def __init__(self, state: StateDirectory, sink: str) -> None:
         self._state = state
         self._report_name = f"sinks/{sink}.partitions"
-        self._seen: dict[str, dict[str, list[Any]]] | None = None
+        self._seen: _Partitions | None = None
+        self._now: _Partitions = {}
 
     def look(
-        self, report: Mapping[str, Any], flowing: Mapping[TableName, int]
+        self,
+        report: Mapping[str, Any],
+        flowing: Mapping[TableName, int],
+        waiting: Collection[int],
     ) -> dict[TableName, list[str]]:
-        """What is to be said of tables, by what was last reported of the source.
+        """What is to be said of tables, by what was last reported of the source; until `remember`.
 
-        Of those that flow: whoever is being copied is looked at afterwards.
+        Of those that are `flowing`. Those that are `waiting` are copied as they are; what happens
+        while one is being copied is looked at afterwards.
         """
         seen = self._seen_before()
-        told: dict[TableName, list[str]] = {}
         names = {str(oid): name for name, oid in flowing.items()}
-        now = {
+        looked_at = {*names, *map(str, waiting)}
+        self._now = {
             root: leaves
             for root, leaves in report.get("partitions", {}).items()
-            if root in names or root not in seen
+            if root in looked_at or root not in seen
         }
-        for root, leaves in now.items():
+        told: dict[TableName, list[str]] = {}
+        for root, leaves in self._now.items():
             before = seen.get(root, leaves)
             lines = [
                 *(_WENT.format(name) for leaf, (name, _) in before.items() if leaf not in leaves),
@@ -50,12 +59,16 @@ class PartitionDrift:
             ]
             if lines and root in names:
                 told[names[root]] = [*lines, _MEND.format(names[root])]
-        if any(seen.get(root) != leaves for root, leaves in now.items()):
-            self._seen = seen | now
-            self._state.write_report(self._report_name, {"partitions": self._seen})
         return told
 
-    def _seen_before(self) -> dict[str, dict[str, list[Any]]]:
+    def remember(self) -> None:
+        """What was looked at has been told."""
+        seen = self._seen_before()
+        if any(seen.get(root) != leaves for root, leaves in self._now.items()):
+            self._seen = seen | self._now
+            self._state.write_report(self._report_name, {"partitions": self._seen})
+
+    def _seen_before(self) -> _Partitions:
         if self._seen is None:
             self._seen = self._state.read_report(self._report_name).get("partitions", {})
         return self._seen

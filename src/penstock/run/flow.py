@@ -11,7 +11,6 @@ from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from penstock.errors import RunError
 from penstock.failpoints import fault_point
 from penstock.log.reader import LogReader
 from penstock.lsn import Lsn
@@ -316,16 +315,17 @@ class Flow:
         """Let tables that are apart catch up, one group after the other, while others may wait."""
         deadline = now + _CATCH_UP_SECONDS
         while group := self.tables.next_group(self.delivered_lsn, time.monotonic()):
-            self._catch_up_group(group, deadline)
+            has_moved = self._catch_up_group(group, deadline)
             self.tables.note_tried(group)
             self._has_news = True
-            if self._stop.is_set() or time.monotonic() > deadline:
+            if not has_moved or self._stop.is_set() or time.monotonic() > deadline:
                 return
 
-    def _catch_up_group(self, group: set[TableName], deadline: float) -> None:
+    def _catch_up_group(self, group: set[TableName], deadline: float) -> bool:
         """Deliver what waits for tables that stand at one position, towards where the others are.
 
-        A long way is gone in several turns, so that the others are not held up.
+        A long way is gone in several turns, so that the others are not held up. The answer tells
+        whether the log went so far.
         """
         position = min(self._sink.apart[name].delivered_lsn for name in group)
         reader = LogReader(self._state.log, position)
@@ -333,11 +333,7 @@ class Flow:
             while position < self.delivered_lsn:
                 slices = reader.read(self._sink.batch_bytes)
                 if not slices:
-                    raise RunError(
-                        f"the log ends at {position}, wanted {self.delivered_lsn}",
-                        ", ".join(map(str, sorted(group))),
-                        "nothing; the slot sends the rest again",
-                    )
+                    return False  # the log is being captured anew, after it was deleted
                 for stretch in cut_at_marks(slices):
                     if group and position < self.delivered_lsn:
                         position, group = self._catch_up_stretch(group, stretch, position)
@@ -349,6 +345,7 @@ class Flow:
             fault_point("catch_up.before_join")
             self._sink.join(group)
             self.on_enrolled()  # who copies makes the foreign keys, once both tables flow
+        return True
 
     def _catch_up_stretch(
         self, group: set[TableName], stretch: Stretch, position: Lsn

@@ -16,6 +16,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import threading
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -153,7 +154,7 @@ def _try_lock(fd: int) -> bool:
 
 def write_json(path: Path, document: dict[str, Any]) -> None:
     """Replace a file as a whole: a reader sees the old or the new one."""
-    scratch = path.with_name(f".{path.name}.{os.getpid()}")
+    scratch = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     try:
         scratch.write_text(json.dumps(document))
         scratch.replace(path)

@@ -11,7 +11,7 @@ from penstock.log.writer import log_end
 from penstock.lsn import ZERO, Lsn
 from penstock.run.drift import PartitionDrift
 from penstock.run.retry import BackOff
-from penstock.sinks.tables import CATCHING_UP, PENDING, REMOVED
+from penstock.sinks.tables import CATCHING_UP, COPYING, PENDING, REMOVED
 from penstock.table import TableName, TableRule, tell_tables
 
 if TYPE_CHECKING:
@@ -199,9 +199,15 @@ class TableKeeper:
 
     def _tell_drift(self, report: Mapping[str, Any], members: dict[TableName, int]) -> None:
         flowing = {name: oid for name, oid in members.items() if name in self._sink.flowing}
-        for table, lines in self._drift.look(report, flowing).items():
-            _log.warning("%s: %s", table, "; ".join(lines))
-            self._sink.note(table, "\n".join(lines))
+        waiting = [
+            members[name]
+            for name, table in self._sink.apart.items()
+            if name in members and table.needs_copy and table.state != COPYING
+        ]
+        for name, lines in self._drift.look(report, flowing, waiting).items():
+            _log.warning("%s: %s", name, "; ".join(lines))
+            self._sink.note(name, "\n".join(lines))
+        self._drift.remember()
 
     def _known_oids(self, lsn: Lsn) -> dict[TableName, int]:
         """The tables that the sink knows, with their oids where the history tells them."""
@@ -256,7 +262,7 @@ class TableKeeper:
             return True
         try:
             return log_end(self._state.log) >= lsn
-        except LogError:
+        except (LogError, FileNotFoundError):
             return False  # it is being written to at this moment; who reads it finds real damage
 
     def _made_anew(self, members: dict[TableName, int]) -> set[TableName]:

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
     Connection = psycopg.Connection[Any]
 
-# Who made a table as a partition made its row type in the same transaction as the bond to its parent;
-# a table that was attached has a bond that is younger than itself, or one of its ancestors has.
+# Who makes a table as a partition makes its row type in the same transaction as the bond to its parent;
+# a table that was attached has a bond that is younger than itself, or one of its ancestors has. One that
+# is made, filled and attached by a single transaction cannot be told from one made as a partition.
 _LEAVES = """
 SELECT r.oid::int8, l.oid::int8, concat_ws('.', quote_ident(n.nspname), quote_ident(l.relname)),
        coalesce(pg_relation_size(l.oid), 0) > 0 AND EXISTS (

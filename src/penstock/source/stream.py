@@ -41,6 +41,8 @@ _SHUTDOWN_SECONDS = 2.0
 
 # The server begins to answer at once, or is being restarted.
 _ANSWER_SECONDS = 30.0
+# select() knows file descriptors below this one.
+_MOST_SELECTED = 1024
 
 
 class InProgress(enum.Enum):
@@ -98,12 +100,12 @@ class SlotStream:
         """Send a command that begins a COPY_BOTH, without blocking other threads meanwhile."""
         pgconn.send_query(command)
         while pgconn.flush():
-            select.select([], [pgconn.socket], [], 1.0)
+            _wait(pgconn, select.POLLOUT, 1.0)
         deadline = time.monotonic() + _ANSWER_SECONDS
         while pgconn.is_busy():
             if time.monotonic() > deadline:
                 raise psycopg.OperationalError("no answer to START_REPLICATION")
-            if select.select([pgconn.socket], [], [], 1.0)[0]:
+            if _wait(pgconn, select.POLLIN, 1.0):
                 pgconn.consume_input()
         result = pgconn.get_result()
         if result is None or result.status != pq.ExecStatus.COPY_BOTH:
@@ -144,7 +146,7 @@ class SlotStream:
         return self._pgconn
 
     def _readable(self, wait_seconds: float) -> bool:
-        return bool(select.select([self._connected().socket], [], [], wait_seconds)[0])
+        return _wait(self._connected(), select.POLLIN, wait_seconds)
 
     def _drain(self, pgconn: pq.abc.PGconn, messages: Messages) -> int:
         """Take messages until libpq's buffer is empty, or a good many have come."""
@@ -203,3 +205,15 @@ class SlotStream:
         if self._connection is not None:
             self._connection.close()
         self._connection = self._pgconn = None
+
+
+def _wait(pgconn: pq.abc.PGconn, event: int, seconds: float) -> bool:
+    """Whether the socket can be read from (POLLIN) or written to (POLLOUT) within that time."""
+    fd = pgconn.socket
+    if fd >= _MOST_SELECTED:
+        poll = select.poll()
+        poll.register(fd, event)
+        return bool(poll.poll(seconds * 1000))
+    # It waits less than a millisecond, where that is asked for.
+    readers, writers = ([fd], []) if event == select.POLLIN else ([], [fd])
+    return any(select.select(readers, writers, [], seconds))

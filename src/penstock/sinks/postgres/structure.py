@@ -184,7 +184,8 @@ def _add_foreign_key(
             return f"the target has no table {referenced}"
         if key.has_period:
             return "a key over a period is not carried over"
-        _execute(connection, foreign_key_statement(target, key, referenced), hold)
+        with suppress(psycopg.errors.DuplicateObject):  # another process copies, too
+            _execute(connection, foreign_key_statement(target, key, referenced), hold)
     if key.is_valid and key.is_enforced and not is_valid:
         validate = sql.SQL("ALTER TABLE {} VALIDATE CONSTRAINT {}")
         with suppress(psycopg.errors.UndefinedObject):  # dropped since, as the source has done

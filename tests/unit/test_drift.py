@@ -1,0 +1,68 @@
+"""Which partitions a sink is told of: those that it has not seen, of tables that flow."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from penstock.run.drift import PartitionDrift
+from penstock.run.state import StateDirectory
+from penstock.table import TableName
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+P = TableName("public", "p")
+CAME = "partition public.b was attached with rows, which no change tells of"
+WENT = "partition public.a was detached or dropped, its rows stay at the target"
+MEND = "penstock tables PIPELINE.yml resync public.p makes both sides equal"
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> StateDirectory:
+    (tmp_path / "sinks").mkdir()
+    return StateDirectory(tmp_path, "p")
+
+
+def report(**leaves: bool) -> dict[str, Any]:
+    told = {str(ord(name)): [f"public.{name}", filled] for name, filled in leaves.items()}
+    return {"partitions": {"7": told}}
+
+
+def test_what_was_not_remembered_is_told_again(state: StateDirectory):
+    drift = PartitionDrift(state, "s")
+    assert drift.look(report(a=False), {P: 7}, ()) == {}
+    drift.remember()
+    for _ in range(2):
+        assert drift.look(report(b=True), {P: 7}, ()) == {P: [WENT, CAME, MEND]}
+    again = PartitionDrift(state, "s")  # killed before it was told
+    assert again.look(report(b=True), {P: 7}, ()) == {P: [WENT, CAME, MEND]}
+    again.remember()
+    assert again.look(report(b=True), {P: 7}, ()) == {}
+    assert PartitionDrift(state, "s").look(report(b=True), {P: 7}, ()) == {}
+
+
+def test_table_that_waits_for_its_copy_is_copied_as_it_is(state: StateDirectory):
+    drift = PartitionDrift(state, "s")
+    drift.look(report(a=False), {P: 7}, ())
+    drift.remember()
+    assert drift.look(report(b=True), {}, [7]) == {}
+    drift.remember()
+    assert drift.look(report(b=True), {P: 7}, ()) == {}
+
+
+def test_what_happens_during_a_copy_is_told_after_it(state: StateDirectory):
+    drift = PartitionDrift(state, "s")
+    drift.look(report(a=False), {P: 7}, ())
+    drift.remember()
+    assert drift.look(report(b=True), {}, ()) == {}
+    drift.remember()
+    assert drift.look(report(b=True), {P: 7}, ()) == {P: [WENT, CAME, MEND]}
+
+
+def test_empty_partition_that_comes_is_nothing_to_tell(state: StateDirectory):
+    drift = PartitionDrift(state, "s")
+    drift.look(report(a=False), {P: 7}, ())
+    drift.remember()
+    assert drift.look(report(a=False, b=False), {P: 7}, ()) == {}
