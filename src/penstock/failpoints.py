@@ -24,6 +24,7 @@ POINTS = (
     "catch_up.before_commit",  # driver: changes of tables apart merged, COMMIT not sent
     "catch_up.before_join",  # tables have caught up, they are still apart
     "copy.after_snapshot",  # copier: snapshot taken, no table begun
+    "copy.after_create",  # copier: a table made without its key, the transaction still open
     "copy.before_range",  # executor: nothing of the range read
     "copy.inside_range",  # executor: rows sent, COMMIT not
     "copy.after_range",  # executor: range committed, nobody told

@@ -138,6 +138,103 @@ def test_row_that_is_new_is_told_whole_when_the_quick_way_is_closed(
     assert rows(target, "child") == [("(2)",)]
 
 
+# Types of which some values are equal and spelled differently.
+SPELLINGS = pytest.mark.parametrize(
+    ("kind", "one", "other"),
+    [("numeric", "1", "1.0"), ("interval", "1 day", "24:00:00")],
+    ids=["numeric", "interval"],
+)
+
+
+def as_writer(source: Database, target: Database, kind: str, at_target: str) -> str:
+    """Make t (k, v) at both; the url of a role that cannot switch triggers off."""
+    for database, key in ((source, "PRIMARY KEY"), (target, at_target)):
+        database.execute(f"CREATE TABLE t (k {kind} {key}, v int)")
+    target.execute(
+        "DO $$ BEGIN CREATE ROLE writer LOGIN; EXCEPTION WHEN duplicate_object THEN END $$;"
+        f'GRANT ALL ON DATABASE "{target.name}" TO writer; GRANT ALL ON t TO writer'
+    )
+    return target.server.dsn(target.name, user="writer")
+
+
+@SPELLINGS
+@pytest.mark.parametrize("key", ["PRIMARY KEY", ""], ids=["unique", "not unique"])
+@only_new
+def test_row_whose_key_is_spelled_differently_stays_where_triggers_are_not_switched_off(
+    source: Database,
+    target: Database,
+    make_pipeline: Make,
+    key: str,
+    kind: str,
+    one: str,
+    other: str,
+) -> None:
+    url = as_writer(source, target, kind, key)
+    pipeline = make_pipeline(source, url)
+
+    def becomes(old: str, new: str) -> str:
+        return f"UPDATE t SET k = '{new}', v = v + 1 WHERE k = '{old}'"
+
+    for statements in (
+        [f"INSERT INTO t VALUES ('{one}', 0)", becomes(one, other)],  # came as one, and is other
+        [becomes(other, one), becomes(one, other)],  # went, and came again
+        [becomes(other, one)],
+    ):
+        all_at_once(source, *statements)
+        pipeline.catch_up()
+        assert not stopped(pipeline)
+        assert_equal(source, target, "t")
+
+    target.execute("DELETE FROM t")  # what is changed is not there
+    all_at_once(source, becomes(one, other))
+    pipeline.catch_up()
+    assert_equal(source, target, "t")
+    all_at_once(source, "DELETE FROM t")
+    pipeline.catch_up()
+    assert_equal(source, target, "t")
+    assert not stopped(pipeline)
+
+
+@SPELLINGS
+@pytest.mark.parametrize(
+    ("on_conflict", "role"), [("keep", "postgres"), ("keep", "writer"), ("stop", "postgres")]
+)
+@only_new
+def test_row_whose_key_is_spelled_differently_is_not_taken_for_one_that_goes(
+    source: Database,
+    target: Database,
+    make_pipeline: Make,
+    on_conflict: str,
+    role: str,
+    kind: str,
+    one: str,
+    other: str,
+) -> None:
+    """Where the quick way is closed: by a row that is there already, or values that change places."""
+    url = as_writer(source, target, kind, "PRIMARY KEY")
+    for database in (source, target):
+        database.execute("ALTER TABLE t ADD UNIQUE (v)")
+    url = url if role == "writer" else target.url
+    pipeline = make_pipeline(source, url, sink={"on_conflict": on_conflict})
+    source.execute(f"INSERT INTO t VALUES ('{one}', 1), ('3', 3), ('4', 4)")
+    pipeline.catch_up()
+
+    if on_conflict == "keep":
+        target.execute("INSERT INTO t VALUES ('9', 9)")
+        closing = ["INSERT INTO t VALUES ('9', 90)"]
+    else:
+        closing = ["UPDATE t SET v = -v WHERE v > 2", "UPDATE t SET v = 7 + v WHERE v < 0"]
+    all_at_once(
+        source, "DELETE FROM t WHERE v = 1", f"INSERT INTO t VALUES ('{other}', 2)", *closing
+    )
+    pipeline.catch_up()
+
+    assert not stopped(pipeline)
+    besides = "SELECT k::text, v FROM t WHERE k <> '9' ORDER BY k"
+    assert target.query(besides) == source.query(besides)
+    assert target.query("SELECT v FROM t WHERE k = '9'") == [(9,)] * (on_conflict == "keep")
+
+
 @only_new
 def test_row_already_there_stops_its_table_when_asked_and_goes_on_once_it_is_gone(
     source: Database, target: Database, make_pipeline: Make

@@ -273,6 +273,39 @@ def test_copied_rows_are_so_from_the_beginning_and_a_later_copy_tells_only_what_
     assert rows(target, "log") == [("(1,a)",), ("(2,b)",)]
 
 
+def test_later_copy_of_a_history_is_of_the_moment_of_its_snapshot_by_the_source_s_clock(
+    source: Database, target: Database, make_pipeline: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    source.execute("INSERT INTO t VALUES (1, 'copied')")
+    tables = {"t": {"kind": "history"}}
+    pipeline = make_pipeline(source, target, sink={"tables": tables}, source_options=INITIAL)
+    pipeline.catch_up()
+    wait_for_state(target, "t", "streaming")
+    target.execute("UPDATE t SET v = 'wrong'")
+    before = target.value(_COPIED, "t")
+    seen: list[Any] = []
+
+    def change(point: str) -> None:
+        if point == "copy.after_snapshot":
+            # Before the target has heard of the copy: its own clock would be too late.
+            source.execute("UPDATE t SET v = 'changed'")
+            seen.append(source.value("SELECT clock_timestamp()"))
+
+    monkeypatch.setattr("penstock.snapshot.round.fault_point", change)
+    target.execute("UPDATE penstock.tables SET request = 'resync'")
+    _wait_for_copy(target, "t", before)
+    wait_for_state(target, "t", "streaming")
+    pipeline.catch_up()
+
+    assert versions(target) == [
+        (1, "wrong", True, False, False),
+        (1, "copied", False, False, False),
+        (1, "changed", False, True, False),
+    ]
+    assert target.value("SELECT kvsz_start FROM t WHERE v = 'copied'") < seen[0]
+
+
 _COPIED = "SELECT copied_at FROM penstock.tables WHERE table_name = %s"
 
 

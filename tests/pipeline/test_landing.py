@@ -440,3 +440,139 @@ def test_two_tables_that_land_in_one_by_chance_are_not_mixed(
     source.execute(f"TRUNCATE {other}; DROP TABLE {other}")
     pipeline.catch_up()
     assert rows(target, "dw.b" if "schema" in sink else "b") == [(f"(1,{first})",)]
+
+
+@pytest.mark.parametrize("snapshot", ["initial", "never"])
+@pytest.mark.parametrize("tracking", ["triggers", "relation"])
+def test_table_that_was_rotated_is_not_mixed_with_its_successor(
+    source: Database, target: Database, make_pipeline: Make, tracking: str, snapshot: str
+) -> None:
+    source.execute("CREATE TABLE orders (id int PRIMARY KEY, v text)")
+    pipeline = make_pipeline(
+        source,
+        target,
+        sink={"tables": {"public.orders": {"target": "dw.orders"}}},
+        source_options={"snapshot": snapshot, "schema": {"tracking": tracking}},
+    )
+    source.execute("INSERT INTO orders VALUES (1, 'old')")
+    pipeline.catch_up()
+    source.execute("ALTER TABLE orders RENAME TO orders_2024")
+    source.execute("INSERT INTO orders_2024 VALUES (2, 'old')")
+    pipeline.catch_up()
+    assert rows(target, "dw.orders") == [("(1,old)",), ("(2,old)",)]
+
+    source.execute("CREATE TABLE orders (LIKE orders_2024 INCLUDING ALL)")
+    published = "SELECT 1 FROM pg_publication_tables WHERE tablename = 'orders'"
+    wait_until(lambda: source.query(published), what="the new table to be followed")
+    source.execute(
+        "INSERT INTO orders VALUES (1, 'new'), (3, 'new'); DELETE FROM orders WHERE id = 3"
+    )
+    wait_for_state(target, "orders", "failed")
+    source.execute("TRUNCATE orders; INSERT INTO orders_2024 VALUES (4, 'old')")
+    source.execute("INSERT INTO orders VALUES (2, 'newer')")
+    pipeline.catch_up()
+    wait_for_state(target, "orders", "failed")
+
+    told = "dw.orders at the target already takes the rows of public.orders_2024"
+    assert told in table_error(target, "orders")
+    assert table_state(target, "orders_2024") == "streaming"
+    assert rows(target, "dw.orders") == [("(1,old)",), ("(2,old)",), ("(4,old)",)]
+    # Who was first keeps the place, also when it is copied again.
+    if snapshot == "initial":
+        target.execute(
+            "DELETE FROM dw.orders WHERE id = 1;"
+            "UPDATE penstock.tables SET request = 'resync' WHERE table_name = 'orders_2024'"
+        )
+        wait_until(lambda: len(rows(target, "dw.orders")) == 3, what="the copy")
+        wait_for_state(target, "orders_2024", "streaming")
+        assert rows(target, "dw.orders") == [("(1,old)",), ("(2,old)",), ("(4,old)",)]
+
+
+@pytest.mark.parametrize(
+    "sink",
+    [
+        {"tables": {"public.a": {"target": "public.b"}}},
+        {"source_id_column": "sid"},
+        {"schema_changes": "ignore"},
+    ],
+    ids=["rule", "sid", "ignore"],
+)
+def test_table_that_is_made_later_does_not_join_one_that_stayed_in_its_place(
+    source: Database, target: Database, make_pipeline: Make, sink: dict[str, Any]
+) -> None:
+    first, later = ("b", "a") if "tables" in sink else ("c", "b")
+    source.execute("CREATE TABLE b (id int PRIMARY KEY, v text)")
+    pipeline = make_pipeline(source, target, sink=sink, source_options=INITIAL)
+    source.execute("INSERT INTO b VALUES (1, 'first')")
+    pipeline.catch_up()
+    if first == "c":
+        source.execute("ALTER TABLE b RENAME TO c; INSERT INTO c VALUES (2, 'first')")
+        pipeline.catch_up()
+    there = rows(target, "b")
+    source.execute(f"CREATE TABLE {later} (id int PRIMARY KEY, v text, w int)")
+    source.execute(f"INSERT INTO {later} VALUES (1, 'later'), (7, 'later')")
+    wait_for_state(target, later, "failed")
+    pipeline.catch_up()
+
+    told = f"public.b at the target already takes the rows of public.{first}"
+    assert told in table_error(target, later)
+    assert rows(target, "b") == there
+    assert table_state(target, first) == "streaming"
+
+
+def test_history_that_was_renamed_is_one_again_when_its_table_is_made_anew(
+    source: Database, target: Database, make_pipeline: Make
+) -> None:
+    source.execute(
+        "CREATE TABLE salary (id int PRIMARY KEY, v int); INSERT INTO salary VALUES (1, 1)"
+    )
+    pipeline = make_pipeline(
+        source,
+        target,
+        sink={"tables": {"public.salary": {"kind": "history"}}},
+        source_options=INITIAL,
+    )
+    pipeline.catch_up()
+    source.execute("ALTER TABLE salary RENAME TO wages; UPDATE wages SET v = 2")
+    pipeline.catch_up()
+    assert target.query("SELECT v FROM wages ORDER BY kvsz_end") == [(1,), (2,)]
+
+    target.execute(
+        "DROP TABLE wages; UPDATE penstock.tables SET request = 'resync' WHERE table_name = 'wages'"
+    )
+    wait_until(lambda: rows(target, "wages") != [], what="the table to be made again")
+    wait_for_state(target, "wages", "streaming")
+    source.execute("UPDATE wages SET v = 3")
+    pipeline.catch_up()
+    source.execute("ALTER TABLE wages RENAME TO pay; UPDATE pay SET v = 4")
+    pipeline.catch_up()
+
+    now = "kvsz_end = '9999-01-01 00:00:00+00'"
+    assert target.query(f"SELECT v, {now} FROM pay ORDER BY kvsz_end") == [
+        (2, False),
+        (3, False),
+        (4, True),
+    ]
+
+
+@SNAPSHOTS
+def test_table_that_is_made_with_rows_where_another_lands_stops_alone(
+    source: Database, target: Database, make_pipeline: Make, snapshot: str
+) -> None:
+    source.execute("CREATE SCHEMA a; CREATE SCHEMA b; CREATE TABLE a.t (id int PRIMARY KEY)")
+    pipeline = make_pipeline(
+        source, target, sink={"schema": "dw"}, source_options={"snapshot": snapshot}
+    )
+    source.execute("INSERT INTO a.t VALUES (1)")
+    pipeline.catch_up()
+    source.execute(
+        "BEGIN; CREATE TABLE b.t (id int PRIMARY KEY); INSERT INTO b.t VALUES (7);"
+        "INSERT INTO a.t VALUES (2); COMMIT"
+    )
+    wait_for_state(target, "t", "failed", schema="b")
+    source.execute("INSERT INTO a.t VALUES (3); INSERT INTO b.t VALUES (8)")
+    pipeline.catch_up()
+
+    assert "dw.t at the target already takes the rows of a.t" in table_error(target, "t", "b")
+    assert rows(target, "dw.t") == [("(1)",), ("(2)",), ("(3)",)]
+    assert table_state(target, "t", "a") == "streaming"

@@ -377,3 +377,54 @@ def test_sources_of_one_table_may_differ_and_change_without_harm_to_the_others(
     assert target.query("SELECT v FROM t WHERE sid = 'a'") == [("renamed",)] * 2
     assert_as_at(b, "b", "id, v, n, extra, zed, at")
     assert target.query("SELECT sid, id FROM gone") == [("b", 1)]
+
+
+@pytest.mark.long
+def test_tenant_that_leaves_takes_nothing_of_the_others_with_it(
+    pg_new: EmbeddedPostgres, make_database: MakeDatabase, tmp_path: Path
+) -> None:
+    warehouse = make_database(pg_new, "warehouse")
+    tenants = {each: make_database(pg_new, each) for each in ("acme", "globex", "hooli")}
+    for tenant in tenants.values():
+        tenant.execute(
+            "CREATE TABLE orders (id int PRIMARY KEY); INSERT INTO orders VALUES (1), (2)"
+        )
+
+    def file(*names: str) -> str:
+        document = {
+            "name": "tenants",
+            "sources": {each: {"url": tenants[each].url, "tables": ["public.*"]} for each in names},
+            "sinks": {"dw": {"kind": "postgres", "url": warehouse.url, "source_id_column": "sid"}},
+        }
+        return str(write(tmp_path, yaml.safe_dump(document)))
+
+    def succeed(*arguments: str) -> str:
+        done = penstock(*arguments)
+        assert done.returncode == 0, done.stderr
+        return done.stdout + done.stderr
+
+    succeed("run", file(*tenants), "--until-caught-up")
+    # Only who goes on from its position learns of this: a copy brings no rows that are gone.
+    tenants["acme"].execute("DELETE FROM orders WHERE id = 1; INSERT INTO orders VALUES (3)")
+    before = "SELECT delivered_lsn FROM penstock.progress WHERE source = 'acme'"
+    position = warehouse.value(before)
+    succeed("teardown", file(*tenants), "--source", "globex")
+    held = "SELECT DISTINCT source FROM penstock.{} ORDER BY 1"
+    assert warehouse.query(held.format("progress")) == [("acme",), ("hooli",)]
+    assert warehouse.query(held.format("tables")) == [("acme",), ("hooli",)]
+    assert warehouse.value(before) == position
+
+    succeed("run", file("acme"), "--until-caught-up")
+    rows_of = "SELECT id FROM orders WHERE sid = %s ORDER BY id"
+    assert warehouse.query(rows_of, "acme") == [(2,), (3,)]
+    assert warehouse.query(rows_of, "globex") == [(1,), (2,)]
+
+    # All of the pipeline goes, also what a source has left that is in the file no more.
+    told = succeed("teardown", file("acme"))
+    assert "source hooli is not in the file" in told
+    assert warehouse.query("SELECT 1 FROM pg_namespace WHERE nspname = 'penstock'") == []
+    assert warehouse.query(rows_of, "hooli") == [(1,), (2,)]
+    succeed("teardown", file("hooli"))
+    for tenant in tenants.values():
+        query = "SELECT 1 FROM pg_replication_slots WHERE database = current_database()"
+        assert tenant.query(query) == []

@@ -507,6 +507,55 @@ def test_migration_of_two_tables_in_two_open_transactions_follows_the_commits(
 
 
 @only_new
+def test_statement_does_not_undo_what_others_did_to_tables_it_only_tells_of(
+    source: Database, target: Database, make_pipeline: Make
+) -> None:
+    source.execute(
+        "CREATE TYPE mood AS ENUM ('sad'); CREATE TABLE users (id int PRIMARY KEY, nick text);"
+        "CREATE TABLE orders (id int PRIMARY KEY, u int REFERENCES users, m mood);"
+        "INSERT INTO users VALUES (1, 'a'); INSERT INTO orders VALUES (1, 1, 'sad')"
+    )
+    pipeline = make_pipeline(source, target, **COPIED)
+    settle(pipeline, target)
+    with source.connect(autocommit=False) as slow:
+        slow.execute("ALTER TABLE users RENAME nick TO name")  # tells of orders, too
+        slow.execute("ALTER TYPE mood RENAME TO feeling")
+        source.execute("ALTER TABLE orders ADD note text DEFAULT 'n'")
+        source.execute("UPDATE orders SET note = 'kept'")
+        source.execute("CREATE INDEX one ON orders (note)")
+        slow.execute("UPDATE users SET name = 'b'")
+        slow.commit()
+        slow.execute("CREATE INDEX two ON orders (u)")
+        source.execute("CREATE INDEX three ON orders (m)")
+        slow.commit()
+    source.execute("INSERT INTO orders VALUES (3, 1, 'sad', 'too')")
+    assert_same(pipeline, source, target)
+
+
+@only_new
+def test_values_are_told_alike_whatever_the_session_is_set_to(
+    source: Database, target: Database, make_pipeline: Make
+) -> None:
+    source.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
+    pipeline = make_pipeline(source, target, **COPIED)
+    settle(pipeline, target)
+    with source.connect() as connection:
+        connection.execute(
+            "SET datestyle = 'SQL, DMY'; SET intervalstyle = sql_standard; SET timezone = 'Asia/Tokyo';"
+            "SET extra_float_digits = -10; SET bytea_output = escape; SET quote_all_identifiers = on"
+        )
+        connection.execute(
+            "ALTER TABLE t ADD due date NOT NULL DEFAULT DATE '4/3/2024',"
+            " ADD span interval DEFAULT '-1 day +2 hours', ADD f float8 DEFAULT 0.1234567890123456,"
+            " ADD at timestamptz DEFAULT '4/3/2024 12:00', ADD b bytea DEFAULT '\\x00ff',"
+            " ADD CHECK (due > DATE '3/2/2024')"
+        )
+    source.execute("INSERT INTO t (id) VALUES (2)")
+    assert_same(pipeline, source, target)
+    assert target.query("SELECT due::text FROM t") == [("2024-03-04",), ("2024-03-04",)]
+
+
+@only_new
 def test_role_that_may_not_touch_penstock_migrates_as_ever(
     source: Database, target: Database, make_pipeline: Make
 ) -> None:

@@ -146,6 +146,68 @@ def test_stop_stops_the_table_until_a_person_has_done_it(
     assert_same(pipeline, source, target)
 
 
+@only_new
+@pytest.mark.parametrize("policy", ["stop", "apply"])
+def test_table_that_waits_for_a_copy_and_is_dropped_keeps_no_other_waiting(
+    source: Database, target: Database, make_pipeline: Make, policy: str
+) -> None:
+    source.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, v text); CREATE TABLE o (id int PRIMARY KEY);"
+        "INSERT INTO t VALUES (1, 'a'); INSERT INTO o VALUES (1)"
+    )
+    pipeline = make_pipeline(source, target, sink={"schema_changes": policy}, **COPIED)
+    settle(pipeline, target)
+    # What is copied is refused, and so is DROP TABLE.
+    target.execute(
+        "DELETE FROM t; ALTER TABLE t ADD CHECK (id < 0); CREATE VIEW w AS SELECT * FROM t;"
+        "UPDATE penstock.tables SET request = 'resync' WHERE table_name = 't'"
+    )
+    wait_for_state(target, "t", "failed")
+    assert target.value("SELECT needs_copy FROM penstock.tables WHERE table_name = 't'")
+    source.execute("DROP TABLE t; INSERT INTO o VALUES (2)")
+    wait_until(lambda: rows(target, "o") == rows(source, "o"), what="the other table")
+    pipeline.catch_up()
+    assert pipeline.failures == []
+    assert look(target, "t") is not None
+
+
+@only_new
+@pytest.mark.parametrize("snapshot", ["initial", "never"])
+def test_table_that_no_longer_fits_stops_alone_when_its_rows_come_with_the_change(
+    source: Database, target: Database, make_pipeline: Make, snapshot: str
+) -> None:
+    source.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, code text NOT NULL, total int);"
+        "CREATE TABLE o (id int PRIMARY KEY)"
+    )
+    pipeline = make_pipeline(
+        source,
+        target,
+        sink={"tables": {"t": {"columns": ["id", "total"]}}},
+        source_options={"snapshot": snapshot},
+    )
+    source.execute("INSERT INTO t VALUES (1, 'x', 0)")
+    pipeline.catch_up()
+    source.execute(
+        "BEGIN; ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (code);"
+        "UPDATE t SET total = 1 WHERE code = 'x'; INSERT INTO o VALUES (1); COMMIT"
+    )
+    wait_for_state(target, "t", "failed")
+    assert "PEN-507" in table_error(target, "t")
+    assert "lacks key columns code" in table_error(target, "t")
+    source.execute("INSERT INTO o VALUES (2)")
+    pipeline.catch_up()
+    assert rows(target, "o") == [("(1)",), ("(2)",)]
+    assert rows(target, "t") == [("(1,0)",)]
+    # It is tried again by itself, and what it meets is still about this table alone.
+    pipeline.stop()
+    pipeline.start()
+    source.execute("INSERT INTO o VALUES (3)")
+    pipeline.catch_up()
+    assert table_state(target, "t") == "failed"
+    assert rows(target, "o") == [("(1)",), ("(2)",), ("(3)",)]
+
+
 @pytest.mark.long
 @only_new
 def test_stop_is_no_stop_for_what_a_sink_need_not_do(

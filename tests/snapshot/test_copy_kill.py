@@ -26,7 +26,14 @@ if TYPE_CHECKING:
 pytestmark = only_new
 
 TABLES = ("checking", "savings", "keyless", "large", *(f"small_{number}" for number in range(6)))
-SEVERAL_TIMES = ("before_range", "inside_range", "after_range", "before_finish", "after_finish")
+SEVERAL_TIMES = (
+    "after_create",
+    "before_range",
+    "inside_range",
+    "after_range",
+    "before_finish",
+    "after_finish",
+)
 COPY_POINTS = [point for point in POINTS if point.startswith(("copy.", "catch_up."))]
 
 
@@ -135,6 +142,8 @@ def finish(
     )
     assert leftover == []
     assert target.value("SELECT count(*) FROM penstock.ranges") == 0
+    keys = "SELECT tablename, indexdef FROM pg_indexes WHERE schemaname = 'public' ORDER BY 1, 2"
+    assert target.query(keys) == source.query(keys)
 
 
 def kill_and_finish(

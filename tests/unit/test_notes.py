@@ -183,6 +183,25 @@ def test_part_of_a_streamed_transaction_that_was_rolled_back_tells_nothing(log: 
     assert log.history.shape_at(TableName("public", "orders"), Lsn(41)).columns[1].name == "more"
 
 
+def test_picture_of_a_table_that_was_not_locked_does_not_undo_what_others_have_told_since(log: Log):
+    log.feed(begin(8), told(change(shape())), commit(8))
+    log.feed(begin(24), told(change(shape(id="int8", note="text"))), commit(24))
+    log.now[16400] = shape(id="int8", note="text", more="text")
+    # Of a statement that ran before the last one, and commits after it.
+    log.feed(begin(40), told(change(shape(), shape("parent", 7), loose=(16400,))), commit(40))
+
+    assert [column.name for column in log.history.latest()[16400].columns] == ["id", "note", "more"]
+    assert log.history.latest()[7].name == "parent"
+
+
+def test_picture_of_a_table_that_was_not_locked_is_taken_where_nothing_is_missing(log: Log):
+    log.feed(begin(8), told(change(shape())), commit(8))
+    renamed = shape().model_copy(update={"schema_name": "other"})
+    log.feed(begin(24), told(change(renamed, loose=(16400,))), commit(24))
+
+    assert log.history.latest()[16400].schema_name == "other"
+
+
 def test_message_without_the_seal_is_somebody_elses(log: Log, caplog: pytest.LogCaptureFixture):
     forged = change(shape(id="int8", evil="text"))
     log.feed(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import typer
 
@@ -17,9 +17,11 @@ from penstock.run.start import Databases
 from penstock.sinks.postgres.options import PostgresOptions
 from penstock.sinks.postgres.preflight import check_target
 from penstock.sinks.postgres.rivals import mixed
+from penstock.sinks.postgres.strayrules import stray_rules
 from penstock.source.choice import read_choice
 from penstock.source.connect import connect_source
 from penstock.source.preflight import Finding, preflight
+from penstock.source.publication import read_publications
 from penstock.source.tracking import tier_in_force
 from penstock.table import TableName
 
@@ -66,10 +68,16 @@ def find(pipeline: PipelineFile) -> list[Finding]:
         found = preflight(source.url, source.tables, view.name, source.schema_options.tracking)
         findings += found if view.is_alone else [_named(each, view.source_id) for each in found]
         findings += [Finding(fault) for fault in _same_database(view, databases)]
-    findings += [Finding(fault) for fault in _mixed_tables(pipeline)]
-    for options in pipeline.sinks.values():
+    choices = _choices(pipeline)
+    findings += [Finding(fault) for fault in _mixed_tables(pipeline, choices)]
+    for name, options in pipeline.sinks.items():
         if isinstance(options, PostgresOptions):
-            findings += [Finding(fault) for fault in check_target(options.url)]
+            faults = check_target(options.url)
+            findings += [Finding(fault) for fault in faults]
+            if not faults and len(choices) == len(pipeline.sources):
+                named = {table for each in choices.values() for table in each.named}
+                strays = stray_rules(pipeline.name, name, options, named)
+                findings += [Finding(fault, "warning") for fault in strays]
     findings += [Finding(fault) for fault in _machine_faults()]
     return findings
 
@@ -91,26 +99,50 @@ def _same_database(view: PipelineFile, databases: Databases) -> list[PenstockErr
     return []
 
 
-def _mixed_tables(pipeline: PipelineFile) -> list[PenstockError]:
-    """Tables of several sources that would land in one, of which nobody has said so."""
-    if pipeline.is_alone:
-        return []
-    followed: dict[str, list[TableName]] = {}
+@dataclass(frozen=True)
+class _Chosen:
+    """Tables of a source: those that are followed, and those that findings of their own name."""
+
+    followed: list[TableName]
+    others: list[TableName]
+
+    @property
+    def named(self) -> list[TableName]:
+        return [*self.followed, *self.others]
+
+
+def _choices(pipeline: PipelineFile) -> dict[str, _Chosen]:
+    """What is followed of each source that answers."""
+    found: dict[str, _Chosen] = {}
     for view in pipeline.each():
         with (
             suppress(PenstockError),  # it is among the findings already
             connect_source(view.source.url, "penstock check") as connection,
         ):
-            choice, _ = read_choice(connection, view.source.tables)
-            followed[view.source_id] = [each.name for each in (*choice.updates, *choice.inserts)]
+            rules = view.source.tables
+            publications = read_publications(connection, view.name)
+            if publications is not None:
+                rules = publications.stamp.adjust(rules)
+            choice, faults = read_choice(connection, rules)
+            found[view.source_id] = _Chosen(
+                [each.name for each in (*choice.updates, *choice.inserts)],
+                [each.table for each in (*choice.left_out, *faults)],
+            )
+    return found
+
+
+def _mixed_tables(pipeline: PipelineFile, choices: dict[str, _Chosen]) -> list[PenstockError]:
+    """Tables of several sources that would land in one, of which nobody has said so."""
+    if pipeline.is_alone:
+        return []
     faults: list[PenstockError] = []
     for options in pipeline.sinks.values():
         takers: dict[TableName, str] = {}
-        for source_id, tables in followed.items():
+        for source_id, chosen in choices.items():
             if not isinstance(options, PostgresOptions):
                 continue
             landings = landings_of(pipeline.of(source_id), options)
-            for table in tables:
+            for table in chosen.followed:
                 landing = landings.of(table)
                 first = takers.setdefault(landing.target, source_id)
                 if first != source_id and landing.refuses_others:

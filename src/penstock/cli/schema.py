@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from penstock.cli.options import AsJson, PipelinePath, SourceId
 from penstock.config import read_pipeline
@@ -73,7 +74,8 @@ def schema(
         for each in found:
             when = f"{each.created_at:%Y-%m-%d %H:%M:%S %Z}"
             delivered = "yes" if each.acked else "no"
-            table.add_row(each.schema_name, str(each.version), when, each.lsn or "-", delivered)
+            row = (str(each.version), when, each.lsn or "-", delivered)
+            table.add_row(Text(each.schema_name), *row)
         Console().print(table)
     elif action is Action.SHOW:
         document = show_version(pipeline, name, given[0] if given else None)

@@ -86,7 +86,7 @@ def _grid() -> Table:
 def _render_source(name: str, source: SourceStatus) -> Table:
     grid = _grid()
     active = "active" if source.slot_active else "not active"
-    grid.add_row(f"source {name}", f"slot {source.slot or '(none)'}, {active}")
+    grid.add_row(Text(f"source {name}"), f"slot {source.slot or '(none)'}, {active}")
     grid.add_row("  WAL now", source.current_lsn or "?")
     grid.add_row("  received", source.received_lsn or "?")
     grid.add_row("  durable", f"{source.durable_lsn or '?'}  (log {_size(source.log_bytes)})")
@@ -99,7 +99,7 @@ def _render_source(name: str, source: SourceStatus) -> Table:
     if source.tracking_error:
         grid.add_row("  tracking error", Text(source.tracking_error, style="red"))
     for table, reason in source.left_out.items():
-        grid.add_row("  left out", f"{table}: {reason}")
+        grid.add_row("  left out", Text(f"{table}: {reason}"))
     if source.error:
         grid.add_row("  error", Text(source.error, style="red"))
     return grid
@@ -110,13 +110,14 @@ def _render_sink(name: str, sink: SinkStatus) -> Table:
     lag = "?" if sink.lag_bytes is None else _size(sink.lag_bytes)
     seconds = "?" if sink.lag_seconds is None else f"{sink.lag_seconds:.1f} s"
     told = f"delivered {sink.delivered_lsn or 'nothing yet'}"
-    grid.add_row(f"sink {name}", told if len(sink.sources) == 1 else f"{len(sink.sources)} sources")
+    told = told if len(sink.sources) == 1 else f"{len(sink.sources)} sources"
+    grid.add_row(Text(f"sink {name}"), told)
     grid.add_row("  lag", f"{lag}, {seconds}")
     grid.add_row("  changes", f"{sink.changes_delivered:,}")
     for source_id, flow in sink.sources.items() if len(sink.sources) > 1 else ():
         seconds = "?" if flow.lag_seconds is None else f"{flow.lag_seconds:.1f} s"
         position = flow.delivered_lsn or "nothing yet"
-        grid.add_row(f"  from {source_id}", f"delivered {position}, lag {seconds}")
+        grid.add_row(Text(f"  from {source_id}"), f"delivered {position}, lag {seconds}")
     if sink.error:
         grid.add_row("  error", Text(sink.error, style="red"))
     return grid
@@ -133,7 +134,8 @@ def render_tables(sink: SinkStatus) -> Table:
         colour = _COLOURS.get(entry.state, "white")
         state = f"{entry.state}, {entry.request} asked for" if entry.request else entry.state
         told = "\n".join(filter(None, (entry.error or entry.notes, _conflicts(entry))))
-        table.add_row(f"  {name}", Text(state, style=colour), _copied(entry), Text(told))
+        # Text: rich would take what stands in [] for its own markup.
+        table.add_row(Text(f"  {name}"), Text(state, style=colour), _copied(entry), Text(told))
     return table
 
 

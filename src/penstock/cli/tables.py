@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from penstock.cli.options import AsJson, PipelinePath, SourceId
 from penstock.cli.status import render_tables
@@ -63,7 +64,7 @@ def tables(
             typer.echo(json.dumps(told))
             return
         for name, sink in found.sinks.items():
-            Console().print(f"sink {name}", render_tables(sink))
+            Console().print(Text(f"sink {name}"), render_tables(sink))
         return
     if not names:
         raise BadValue(

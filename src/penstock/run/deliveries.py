@@ -151,6 +151,8 @@ class Deliveries:
         # What is called off has changed nothing: the position has not moved.
         for loop in self._loops.values():
             loop.interrupt()
+        for copier in self._copiers:
+            copier.interrupt()
         self._context.cancelAllJobs()
         self._join(2.0)
         return False

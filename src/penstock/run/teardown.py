@@ -10,7 +10,7 @@ from penstock.errors import PenstockError, SecondInstance
 from penstock.pipeline import state_of, top_of
 from penstock.sinks.file.options import FileOptions
 from penstock.sinks.file.sink import FileSink
-from penstock.sinks.postgres.forget import forget_pipeline
+from penstock.sinks.postgres.forget import forget_source, forget_strays
 from penstock.sinks.postgres.options import PostgresOptions
 from penstock.source.connect import connect_source
 from penstock.source.subscription import drop_subscription
@@ -26,7 +26,8 @@ _log = logging.getLogger(__name__)
 def tear_down(pipeline: PipelineFile, views: list[PipelineFile] | None = None) -> list[str]:
     """Remove slot, publications, positions, staging tables and the state directory; what was removed.
 
-    `views` are the sources to leave, None for all: then nothing of the pipeline remains.
+    `views` are the sources to leave, None for all: then nothing of the pipeline remains, also of
+    sources that are no longer in the file. Otherwise the other sources keep what they have.
     Source first: a slot that is left behind fills the source's disk. Its triggers last: they may be
     an admin's to remove. A source that cannot be reached keeps the others from nothing.
 
@@ -47,6 +48,11 @@ def tear_down(pipeline: PipelineFile, views: list[PipelineFile] | None = None) -
     for view in views:
         try:
             removed += _tear_down_source(view)
+        except PenstockError as error:
+            failures.append(error)
+    if some is None and not failures:
+        try:
+            removed += _forget_strays(pipeline)
         except PenstockError as error:
             failures.append(error)
     if failures and (len(views) == 1 or not removed):
@@ -94,7 +100,23 @@ def _place(pipeline: PipelineFile) -> str:
 def _forget_at_sink(pipeline: PipelineFile, name: str) -> list[str]:
     options = pipeline.sinks[name]
     if isinstance(options, PostgresOptions):
-        return forget_pipeline(options.url, pipeline.name, pipeline.source_id)
+        return forget_source(options.url, pipeline.name, pipeline.source_id)
     if isinstance(options, FileOptions):
         return FileSink(name, options, pipeline.name, pipeline.source_id).remove_position()
     return []  # stdout's position lies in the state directory
+
+
+def _forget_strays(pipeline: PipelineFile) -> list[str]:
+    removed: list[str] = []
+    for name, options in pipeline.sinks.items():
+        if not isinstance(options, PostgresOptions):
+            continue
+        for source, each in forget_strays(options.url, pipeline.name).items():
+            removed += [f"{one} of source {source} at sink {name}" for one in each]
+            # It was the only place that still told of it.
+            _log.warning(
+                "source %s is not in the file: where it still has a slot, that keeps WAL until it is"
+                " dropped there",
+                source,
+            )
+    return removed

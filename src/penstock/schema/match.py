@@ -98,3 +98,25 @@ def is_same_foreign_key(before: ForeignKeyShape, after: ForeignKeyShape) -> bool
 
 def _leads_to(key: ForeignKeyShape) -> Any:
     return key.referenced_id or (key.referenced_schema, key.referenced_name)
+
+
+def is_stale(shape: TableShape, known: TableShape) -> bool:
+    """Whether a picture of a table lacks, or has otherwise, what was known of it.
+
+    How types, defaults and definitions are spelled may change with the names of other things; and
+    there may be new indexes.
+    """
+    if {each.id for each in known.indexes} - {each.id for each in shape.indexes}:
+        return True
+    return _parts(shape) != _parts(known)
+
+
+def _parts(shape: TableShape) -> tuple[Any, ...]:
+    spelled = {"type", "default", "expression", "collation", "missing", "sequence"}
+    return (
+        shape.name,
+        shape.replica_identity,
+        [each.model_dump(exclude=spelled) for each in shape.columns],
+        {(each.id, each.name) for each in shape.constraints},
+        {(each.id, each.name, each.is_valid) for each in shape.foreign_keys},
+    )

@@ -223,6 +223,8 @@ class SchemaChange(Shape):
     has_using: bool = False
     # It was read under a snapshot that may be older than what others have changed since.
     has_old_snapshot: bool = False
+    # Ids of tables that the statement had not locked: others may have changed them before it committed.
+    loose: tuple[int, ...] = ()
     # Columns went and others came, and nobody can tell whether they are the same.
     is_unsure: bool = False
 

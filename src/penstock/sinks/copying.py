@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
+    from datetime import datetime
 
     from penstock.errors import PenstockError
     from penstock.lsn import Lsn
@@ -25,10 +26,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Copy:
-    """One snapshot that tables are copied from, and the position it belongs to."""
+    """One snapshot that tables are copied from, and the position it belongs to.
+
+    `taken_at` is when that was, by the clock that commits are stamped with: the source's.
+    """
 
     copy_id: str
     lsn: Lsn
+    taken_at: datetime | None = None
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,25 @@ class RangeRefused(Exception):
         self.what = what
         self.do = do
         self.line = line
+
+
+class RangeThere(Exception):
+    """The range has arrived already, by a task that was given up and lived on."""
+
+
+class CopySuperseded(Exception):
+    """The table is not this copy's any more: removed, dropped, enrolled or begun anew meanwhile.
+
+    No error, and nothing to record: how the table stands is somebody else's to say by now.
+    """
+
+
+class CopyLost(Exception):
+    """What had arrived of a table is not all there any more; it has to be copied anew."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.what = what
 
 
 class OpenRange(Protocol):
@@ -103,7 +127,13 @@ class RangeWriter(Protocol):
         """Whether rows are to come in COPY's binary form."""
 
     def begin(self, number: int) -> OpenRange:
-        """Begin a range."""
+        """Begin a range.
+
+        Raises:
+            RangeThere: there is nothing left to do.
+            CopySuperseded: nothing of the table is wanted any more.
+            SinkError: the sink is away.
+        """
 
 
 class Copying(Protocol):
@@ -138,12 +168,17 @@ class Copying(Protocol):
 
         Raises:
             PenstockError: it may not, yet.
+            CopySuperseded: the table is not this copy's any more.
+            CopyLost: some of it is not there any more.
         """
 
-    def fail(self, table: TableName, error: PenstockError) -> None:
-        """The copy failed; there will be another attempt."""
+    def fail(self, table: TableName, error: PenstockError, copy: Copy | None = None) -> None:
+        """The copy failed; there will be another attempt.
 
-    def begin_again(self, table: TableName) -> None:
+        `copy`: the one that failed, if it has begun. A table that another one has is left alone.
+        """
+
+    def begin_again(self, table: TableName, copy: Copy | None = None) -> None:
         """The copy cannot be finished under its snapshot; the table waits for another one."""
 
     def ask(self, tables: Collection[TableName]) -> list[TableName]:
@@ -154,6 +189,9 @@ class Copying(Protocol):
 
     def after_join(self) -> None:
         """Do what waits until tables stream."""
+
+    def interrupt(self) -> None:
+        """Call off what is under way, from another thread; nothing more is done after that."""
 
     def close(self) -> None:
         """Let go of everything."""

@@ -275,9 +275,11 @@ class EventCopying:
             del self._under_way[order.table]
         fault_point("copy.after_finish")
 
-    def fail(self, table: TableName, error: PenstockError) -> None:
+    def fail(self, table: TableName, error: PenstockError, copy: Copy | None = None) -> None:
         """Record why; there is another attempt later."""
         with self._guarded():
+            if self._is_of_another(table, copy):
+                return
             self._forget(table)
             kept = self._waiting().get(table)
             if kept is None or not self.claim():
@@ -313,9 +315,11 @@ class EventCopying:
     def after_join(self) -> None:
         """Nothing waits until tables stream."""
 
-    def begin_again(self, table: TableName) -> None:
+    def begin_again(self, table: TableName, copy: Copy | None = None) -> None:
         """Forget what there is of it; it is still pending in the position file."""
         with self._guarded():
+            if self._is_of_another(table, copy):
+                return
             self._forget(table)
             known = self._copies.read()
             if known.pop(table, None) is not None:
@@ -336,6 +340,9 @@ class EventCopying:
                 self._copies.ask(known)
             return known
 
+    def interrupt(self) -> None:
+        """Nothing here takes long: a copy is finished by a rename."""
+
     def close(self) -> None:
         """Remove what is not whole, and let go of the directory."""
         self.release()
@@ -345,6 +352,10 @@ class EventCopying:
         if kept is None:
             return {}  # nobody has delivered anything yet
         return {table: kept.tables[table] for table in kept.in_state(PENDING)}
+
+    def _is_of_another(self, table: TableName, copy: Copy | None) -> bool:
+        begun = self._under_way.get(table)
+        return copy is not None and begun is not None and begun.copy_id != copy.copy_id
 
     def _note(self, copy: TableCopy) -> None:
         self._copies.write((self._copies.read() | {copy.table: copy}).values())

@@ -29,6 +29,10 @@ _WAIT_SECONDS = 2.0
 _AWAKE_SECONDS = 10.0
 # Nobody need wake it to stop; who does so is not kept waiting.
 _NAP_SECONDS = 1.0
+# Of the 10 s a stop may take: how long tables may be finished before that is called off, and what the
+# target may need to do so.
+_PATIENCE_SECONDS = 4.0
+_CALL_OFF_SECONDS = 2.0
 # A table that is added while others are being copied does not wait for them.
 _MOST_ROUNDS = 4
 
@@ -112,13 +116,28 @@ class Copier:
                     )
                     self._stop.wait(wait)
         finally:
-            for _, thread in self._rounds:
-                thread.join(8)
+            self._end_rounds()
             self._copying.close()
 
     def wake(self) -> None:
         """There may be tables to copy; from another thread."""
         self._has_news.set()
+
+    def interrupt(self) -> None:
+        """Call off what is under way at the sink; from another thread, after a stop."""
+        self._copying.interrupt()
+
+    def _end_rounds(self) -> None:
+        """Tables that are being finished may be so; an index that takes hours is made another time."""
+        self._join_rounds(_PATIENCE_SECONDS)
+        if self.is_busy:
+            self.interrupt()
+            self._join_rounds(_CALL_OFF_SECONDS)
+
+    def _join_rounds(self, patience_seconds: float) -> None:
+        deadline = time.monotonic() + patience_seconds
+        for _, thread in self._rounds:
+            thread.join(max(0.0, deadline - time.monotonic()))
 
     def _is_needed(self) -> bool:
         now = time.monotonic()
@@ -146,7 +165,8 @@ class Copier:
         self._rounds = [each for each in self._rounds if each[1].is_alive()]
         taken = {table for each, _ in self._rounds for table in each.tables}
         due = [table for table in self._copying.due() if table not in taken]
-        has_claim = self._claim() if due or self._keeps_claim else False
+        # Rounds go on after the connection was lost, and with it the claim.
+        has_claim = self._claim() if due or self._rounds or self._keeps_claim else False
         if not due or len(self._rounds) >= _MOST_ROUNDS or not has_claim:
             if not self._rounds:
                 self._copying.after_join()
@@ -183,4 +203,4 @@ class Copier:
                 return  # its tables are still due, and begin again
             for table in each.unfinished:
                 with suppress(PenstockError):  # the sink is away: the table is found again later
-                    self._copying.fail(table, error)
+                    each.fail(table, error)

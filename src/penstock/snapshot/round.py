@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -25,9 +25,9 @@ from penstock.errors import (
 from penstock.failpoints import fault_point
 from penstock.run.retry import BackOff, mends_with_time
 from penstock.schema.describe import description_of
-from penstock.sinks.copying import Arrived, Copy, CopyOrder
+from penstock.sinks.copying import Arrived, Copy, CopyLost, CopyOrder, CopySuperseded
 from penstock.snapshot.ranges import cut, share_out
-from penstock.snapshot.task import CopyWork, copy_ranges
+from penstock.snapshot.task import CopyWork, TableLeft, copy_ranges
 from penstock.source.connect import connect_source, role_of
 from penstock.source.exported import ExportedSnapshot
 from penstock.source.heaps import read_heaps
@@ -109,14 +109,19 @@ class Round:
         self._parallel = source.snapshot.parallel or int(context.defaultParallelism)
         self._on_the_way: dict[TableName, _Table] = {}
         self._writers: Mapping[TableName, RangeWriter] = {}
-        self._failed_early: set[TableName] = set()
+        self._ended_early: set[TableName] = set()  # failed, or not this round's any more
+        self._begun: Copy | None = None
         self._began = time.monotonic()
 
     @property
     def unfinished(self) -> list[TableName]:
         """Tables that are neither done nor failed."""
         ended = {n for n, table in self._on_the_way.items() if table.is_done or table.has_failed}
-        return sorted(self.tables - ended - self._failed_early)
+        return sorted(self.tables - ended - self._ended_early)
+
+    def fail(self, table: TableName, error: PenstockError) -> None:
+        """Record at the sink that a table of this round is not copied."""
+        self._copying.fail(table, error, self._begun)
 
     def run(self) -> None:
         """Copy until every table is done or failed, the snapshot is lost, or told to stop.
@@ -129,7 +134,7 @@ class Round:
         # So that an idle source, too, soon has something after the snapshot's position.
         emit_mark(self._source.url, "copying")
         fault_point("copy.after_snapshot")
-        copy = Copy(uuid.uuid4().hex, snapshot.lsn)
+        copy = Copy(uuid.uuid4().hex, snapshot.lsn, snapshot.taken_at)
         try:
             self._prepare(copy, snapshot)
             _log.info(
@@ -139,7 +144,11 @@ class Round:
                 snapshot.lsn,
             )
             with ThreadPoolExecutor(self._parallel + 1, "copy") as pool:
-                self._copy_all(pool, snapshot, copy)
+                try:
+                    self._copy_all(pool, snapshot, copy)
+                finally:
+                    # Tables whose turn to be finished has not come begin again in another round.
+                    pool.shutdown(wait=False, cancel_futures=True)
         finally:
             snapshot.close()
         self._tell_end()
@@ -175,48 +184,55 @@ class Round:
             self._on_the_way[name] = _Table(order, ranges)
         orders = [table.order for table in self._on_the_way.values()]
         self._writers, failures = self._copying.begin(copy, orders)
+        self._begun = copy
         for name, error in failures.items():
             self._fail(name, error)
         for name in set(self._on_the_way) - set(self._writers) - set(failures):
-            del self._on_the_way[name]  # removed meanwhile
+            self._leave(name)  # removed meanwhile
         self._note_progress()
         self._on_change()
 
     def _copy_all(self, pool: ThreadPoolExecutor, snapshot: ExportedSnapshot, copy: Copy) -> None:
         back_off = BackOff()
         while not self._stop.is_set():
-            self._look(pool, copy)
-            # Small tables first: most of them flow soon, and large ones keep all tasks busy to the end.
-            waiting = [table for table in self._on_the_way.values() if not table.has_failed]
-            waiting.sort(key=lambda table: sum(each.byte_count for each in table.ranges))
-            missing = [each for table in waiting for each in table.missing]
-            if not missing:
-                break
             try:
-                self._run_job(pool, snapshot, copy, missing)
+                self._look(pool, copy)
+                missing = self._missing()
+                if missing:
+                    self._run_job(pool, snapshot, copy, missing)
+                elif any(table.finishing for table in self._on_the_way.values()):
+                    self._stop.wait(_POLL_SECONDS / 5)
+                else:
+                    return
                 back_off.succeed()
             except SnapshotGone:
                 raise
             except PenstockError as error:
                 if not mends_with_time(error):
                     self._fail_all(error)
-                    break
-                if not snapshot.is_alive:
+                    return
+                if self._missing() and not snapshot.is_alive:
                     raise SnapshotGone(
                         "the snapshot's connection is lost",
                         str(self._dsn),
                         "nothing; the tables that were not finished begin again",
                     ) from None
-                wait = back_off.next_seconds()
+                seconds = back_off.next_seconds()
                 _log.warning(
-                    "copying: %s (next attempt in %.1f s)", str(error).splitlines()[0], wait
+                    "copying: %s (next attempt in %.1f s)", str(error).splitlines()[0], seconds
                 )
-                self._stop.wait(wait)
-        while not self._stop.is_set() and any(
-            table.finishing for table in self._on_the_way.values()
-        ):
-            self._look(pool, copy)
-            self._stop.wait(_POLL_SECONDS / 5)
+                self._stop.wait(seconds)
+
+    def _missing(self) -> list[PageRange]:
+        """Ranges that are still to come, in the order they are wanted."""
+        # Small tables first: most of them flow soon, and large ones keep all tasks busy to the end.
+        waiting = [
+            table
+            for table in self._on_the_way.values()
+            if not table.is_done and not table.has_failed and table.finishing is None
+        ]
+        waiting.sort(key=lambda table: sum(each.byte_count for each in table.ranges))
+        return [each for table in waiting for each in table.missing]
 
     def _run_job(
         self,
@@ -239,16 +255,27 @@ class Round:
         # Dealt out like cards, so that all tasks end at about the same time.
         dealt = [tasks[first::count] for first in range(count)]
         job = pool.submit(run_tasks, self._context, partial(_copy_dealt, work), dealt, copy.copy_id)
-        while not job.done():
-            if self._stop.wait(_POLL_SECONDS):
-                cancel_tasks(self._context, copy.copy_id)
-                job.exception()
-                return
-            self._look(pool, copy)
-        failures = job.result()
-        for failure in failures:
-            self._fail(failure.table, _error_of(failure))
+        try:
+            while not job.done():
+                if self._stop.wait(_POLL_SECONDS):
+                    return
+                self._look(pool, copy)
+        finally:
+            # Also when the sink went away under the look: two jobs would copy the same ranges.
+            self._end_job(job, copy)
+        for ended in job.result():
+            if isinstance(ended, TableLeft):
+                self._leave(ended.table)
+            else:
+                self._fail(ended.table, _error_of(ended))
         self._look(pool, copy)
+
+    def _end_job(self, job: Future[list[TableFailure | TableLeft]], copy: Copy) -> None:
+        """See that a job is over: it may be about to begin, where there is nothing to cancel yet."""
+        job.cancel()
+        while not job.done():
+            cancel_tasks(self._context, copy.copy_id)
+            wait([job], _POLL_SECONDS)
 
     def _look(self, pool: ThreadPoolExecutor, copy: Copy) -> None:
         """See what has arrived, and finish the tables that are whole."""
@@ -258,8 +285,10 @@ class Round:
                 self._take_end(name, table)
             if table.has_failed or table.is_done:
                 continue
-            table.arrived = arrived.get(name, table.arrived)
-            if table.finishing is None and not table.missing:
+            if table.finishing is not None:
+                continue  # what it had is recorded elsewhere once it is finished
+            table.arrived = arrived.get(name, Arrived())
+            if not table.missing:
                 table.finishing = pool.submit(self._copying.finish, table.order, copy)
         self._note_progress()
 
@@ -270,6 +299,10 @@ class Round:
         if error is None:
             table.is_done = True
             self._on_change()
+        elif isinstance(error, CopySuperseded):
+            self._leave(name)
+        elif isinstance(error, CopyLost):
+            self._begin_again(name, error.what)
         elif not isinstance(error, PenstockError):
             raise error
         elif mends_with_time(error):
@@ -279,17 +312,29 @@ class Round:
 
     def _fail(self, name: TableName, error: PenstockError) -> None:
         if isinstance(error, TableRewritten):
-            self._on_the_way.pop(name, None)
-            _log.info("%s begins again: %s", name, error.what)
-            self._copying.begin_again(name)
+            self._begin_again(name, error.what)
             return
         if name in self._on_the_way:
             self._on_the_way[name].has_failed = True
         else:
-            self._failed_early.add(name)
+            self._ended_early.add(name)
         _log.error("%s is not copied, the other tables go on: %s", name, error)
-        self._copying.fail(name, error)
+        self.fail(name, error)
         self.progress = replace(self.progress, tables_failed=self.progress.tables_failed + 1)
+        self._on_change()
+
+    def _begin_again(self, name: TableName, why: str) -> None:
+        """Have a table wait for another snapshot."""
+        self._on_the_way.pop(name, None)
+        self._ended_early.add(name)
+        _log.info("%s begins again: %s", name, why)
+        self._copying.begin_again(name, self._begun)
+
+    def _leave(self, name: TableName) -> None:
+        """A table was removed, or enrolled or begun anew: this round has nothing to say of it."""
+        if self._on_the_way.pop(name, None) is not None:
+            _log.info("%s is not copied any more: it was removed, or begins anew", name)
+        self._ended_early.add(name)
         self._on_change()
 
     def _fail_all(self, error: PenstockError) -> None:
@@ -326,7 +371,9 @@ class Round:
         )
 
 
-def _copy_dealt(work: CopyWork, dealt: Iterable[list[list[PageRange]]]) -> Iterator[TableFailure]:
+def _copy_dealt(
+    work: CopyWork, dealt: Iterable[list[list[PageRange]]]
+) -> Iterator[TableFailure | TableLeft]:
     """Runs in a Spark task."""
     for hand in dealt:
         yield from copy_ranges(work, iter(hand))

@@ -17,7 +17,7 @@ from penstock.errors import (
     TableUnreadable,
 )
 from penstock.failpoints import fault_point
-from penstock.sinks.copying import RangeRefused
+from penstock.sinks.copying import CopySuperseded, RangeRefused, RangeThere
 from penstock.source.connect import classify_source_error
 from penstock.source.copyout import SnapshotReader
 
@@ -58,29 +58,43 @@ class TableFailure:
     do: str
 
 
-def copy_ranges(work: CopyWork, tasks: Iterator[list[PageRange]]) -> Iterator[TableFailure]:
-    """Copy ranges; what is yielded are the tables that failed. Runs in a Spark task.
+@dataclass(frozen=True)
+class TableLeft:
+    """A table that is not this copy's any more; the others of the task go on."""
+
+    table: TableName
+
+
+def copy_ranges(
+    work: CopyWork, tasks: Iterator[list[PageRange]]
+) -> Iterator[TableFailure | TableLeft]:
+    """Copy ranges; what is yielded are the tables that failed or were left. Runs in a Spark task.
 
     Raises:
         SnapshotGone: nothing more can be copied under it.
         PenstockError: a server is away.
     """
-    failed: set[TableName] = set()
+    ended: set[TableName] = set()
     reader: SnapshotReader | None = None
     try:
         for ranges in tasks:
             for each in ranges:
-                if each.table in failed:
+                if each.table in ended:
                     continue
                 reader = reader or SnapshotReader(work.dsn, work.snapshot)
                 try:
                     _copy_range(work, reader, each)
+                except RangeThere:
+                    continue
+                except CopySuperseded:
+                    ended.add(each.table)
+                    yield TableLeft(each.table)
                 except (RangeRefused, TableUnreadable, TableRewritten) as error:
                     # In the middle of a COPY the connection is of no use any more.
                     reader.close()
                     reader = None
                     told = _blame(work, each, error) if isinstance(error, RangeRefused) else error
-                    failed.add(each.table)
+                    ended.add(each.table)
                     yield TableFailure(each.table, told.code, told.what, told.where, told.do)
     finally:
         if reader is not None:

@@ -29,9 +29,11 @@ _SETTINGS = "SET lock_timeout = '10s'; SET row_security = off"
 _SNAPSHOT_GONE = ("22023", "42704")
 
 
-# The row of pg_class is read under the snapshot, the function tells what is true now.
+# The row of pg_class is read under the snapshot, the functions tell what is true now. COPY, too, finds
+# its table by the name that it has now.
 _SAME_FILE = """
 SELECT c.relfilenode = pg_relation_filenode(c.oid)
+   AND c.oid = to_regclass(quote_ident(n.nspname) || '.' || quote_ident(c.relname))
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = %s AND c.relname = %s
 """
@@ -105,12 +107,14 @@ class SnapshotReader:
         """See that the pages are still those that the snapshot knew.
 
         A table that was written anew since shows nothing to older snapshots (ALTER TABLE), or has
-        its rows on other pages (VACUUM FULL). The COPY holds a lock by now, so it stays as it is.
+        its rows on other pages (VACUUM FULL); and another one may have got its name. The COPY holds
+        a lock by now on what it has read, so it stays as it is.
         """
         row = self._connection.execute(_SAME_FILE, relation).fetchone()
         if row is None or not row[0]:
             raise TableRewritten(
-                "the table was written anew while it was copied (ALTER TABLE, VACUUM FULL, TRUNCATE)",
+                "the table was written anew while it was copied (ALTER TABLE, VACUUM FULL, TRUNCATE),"
+                " or another one has its name now",
                 str(relation),
                 "nothing; the copy begins again, under a new snapshot",
             )

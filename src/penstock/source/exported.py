@@ -30,6 +30,7 @@ from penstock.source.server import current_lsn
 if TYPE_CHECKING:
     import threading
     from collections.abc import Iterator
+    from datetime import datetime
 
     from penstock.dsn import Dsn
 
@@ -46,11 +47,17 @@ WHERE backend_xid IS NOT NULL AND pid <> pg_backend_pid() AND datname IS NOT NUL
 
 
 class ExportedSnapshot:
-    """Lives as long as its connection, and with it the temporary slot. `close` lets both go."""
+    """Lives as long as its connection, and with it the temporary slot. `close` lets both go.
 
-    def __init__(self, name: str, lsn: Lsn, connection: psycopg.Connection[Any]) -> None:
+    `taken_at` is when it was taken, by the clock that stamps the commits.
+    """
+
+    def __init__(
+        self, name: str, lsn: Lsn, taken_at: datetime, connection: psycopg.Connection[Any]
+    ) -> None:
         self.name = name
         self.lsn = lsn
+        self.taken_at = taken_at
         self._connection = connection
 
     @classmethod
@@ -78,6 +85,8 @@ class ExportedSnapshot:
             connection.execute(LIFT_TIME_LIMITS)
             command = f"CREATE_REPLICATION_SLOT {slot} TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT"
             answer = _ask(connection.pgconn, command.encode(), dsn, stop, primary)
+            # Over another connection: the next command over this one would end the snapshot.
+            taken_at = _clock(primary or dsn)
         except psycopg.Error as error:
             connection.close()
             raise classify_source_error(error, dsn) from None
@@ -88,7 +97,7 @@ class ExportedSnapshot:
         point, name = answer.get_value(0, 1), answer.get_value(0, 2)
         assert point is not None
         assert name is not None
-        return cls(name.decode(), Lsn.parse(point.decode()), connection)
+        return cls(name.decode(), Lsn.parse(point.decode()), taken_at, connection)
 
     @property
     def is_alive(self) -> bool:
@@ -144,6 +153,14 @@ def _ask(
     while pgconn.get_result() is not None:
         pass
     return result
+
+
+def _clock(dsn: Dsn) -> datetime:
+    with connect_source(dsn, "penstock snapshot") as connection, source_errors(connection):
+        row = connection.execute("SELECT clock_timestamp()").fetchone()
+    assert row is not None
+    found: datetime = row[0]
+    return found
 
 
 def _tell_waiting(dsn: Dsn) -> None:

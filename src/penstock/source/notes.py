@@ -11,12 +11,13 @@ import hashlib
 import hmac
 import logging
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from penstock.changes.pgoutput import parse_message, parse_relation
 from penstock.errors import SchemaUnreadable
 from penstock.schema.mark import CHANGE, VERSION, Mark
+from penstock.schema.match import is_stale
 from penstock.schema.shape import (
     CHANGE_PREFIX,
     FORMAT,
@@ -49,6 +50,7 @@ class Note:
     ordinal: int = 0
     subxid: int = 0
     shapes: tuple[TableShape, ...] = ()
+    loose: tuple[int, ...] = ()  # ids of tables that the statement had not locked
 
 
 class Notes:
@@ -84,14 +86,15 @@ class Notes:
             )
             return None
         shapes: tuple[TableShape, ...] = ()
+        loose: tuple[int, ...] = ()
         if kind == CHANGE:
             with suppress(SchemaUnreadable):  # told where it is delivered, with its place
                 change = read_change(content, "")
                 if change.has_old_snapshot:
                     change = self._made_current(change)
                     content = change.model_dump_json()
-                shapes = change.tables
-        return Note(kind, content, subxid=message.xid, shapes=shapes)
+                shapes, loose = change.tables, change.loose
+        return Note(kind, content, subxid=message.xid, shapes=shapes, loose=loose)
 
     def of_relation(
         self, raw: memoryview, *, carries_xid: bool, pending: Iterable[Note] = ()
@@ -134,7 +137,8 @@ class Notes:
             LogError: the history cannot be written.
         """
         marks = []
-        for number, note in enumerate(notes):
+        for number, noted in enumerate(notes):
+            note = self._settled(noted)
             marks.append(
                 Mark(
                     commit.commit_lsn,
@@ -150,6 +154,29 @@ class Notes:
             self._known.update({shape.id: shape for shape in note.shapes})
         self._history.append(marks)
         return marks
+
+    def _settled(self, note: Note) -> Note:
+        """The document without what others have changed, between the statement and this commit.
+
+        Of a table that the statement had not locked, a picture that lacks something the stream has
+        told since would undo that.
+        """
+        stale = {
+            shape.id: known
+            for shape in note.shapes
+            if shape.id in note.loose
+            and (known := self._known.get(shape.id)) is not None
+            and is_stale(shape, known)
+        }
+        if not stale:
+            return note
+        change = read_change(note.content, "")
+        tables = tuple(
+            self._look_up(shape.id) or stale[shape.id] if shape.id in stale else shape
+            for shape in change.tables
+        )
+        change = change.model_copy(update={"tables": tables})
+        return replace(note, content=change.model_dump_json(), shapes=tables)
 
     def _unseal(self, content: bytes) -> str | None:
         if self._seal is None or len(content) < _SEAL_LENGTH:

@@ -272,7 +272,9 @@ BEGIN
         start := start + 100;
         EXIT WHEN start >= jsonb_array_length(tables);
         part := jsonb_build_object('format', {FORMAT}, 'tag', change ->> 'tag',
-                                   'has_using', coalesce((change ->> 'has_using')::boolean, false));
+            'loose', coalesce(change -> 'loose', '[]'),
+            'has_using', coalesce((change ->> 'has_using')::boolean, false),
+            'has_old_snapshot', coalesce((change ->> 'has_old_snapshot')::boolean, false));
     END LOOP;
     -- A message is ordered by the end of its record, a row by its start. This block is a
     -- subtransaction: without a record between, the row after it could come first.

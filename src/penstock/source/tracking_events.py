@@ -15,6 +15,7 @@ _TELL = f"""
 DECLARE
     change jsonb;
     names text[];
+    loose jsonb;
     mark text;
 BEGIN
     IF tag = 'ALTER SCHEMA' THEN
@@ -82,7 +83,14 @@ BEGIN
         names := names || penstock.former_schemas(relations || types || sequences);
     END IF;
 
-    change := change || jsonb_build_object('format', {FORMAT}, 'tag', tag,
+    -- What is told beside the statement's own tables is not locked: others may change it before we
+    -- commit. Every statement that alters a table takes one of these locks; CREATE INDEX does not.
+    SELECT coalesce(jsonb_agg(r.oid::int8), '[]') INTO loose FROM unnest(relations) AS r(oid)
+    WHERE NOT EXISTS (
+        SELECT FROM pg_locks l WHERE l.pid = pg_backend_pid() AND l.locktype = 'relation'
+        AND l.relation = r.oid AND l.granted AND l.mode IN ('ShareUpdateExclusiveLock',
+            'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock'));
+    change := change || jsonb_build_object('format', {FORMAT}, 'tag', tag, 'loose', loose,
         'has_using', tag = 'ALTER TABLE' AND statement ~* '\\yusing\\y',
         -- The snapshot may be older than what others have changed since.
         'has_old_snapshot', current_setting('transaction_isolation') <> 'read committed');

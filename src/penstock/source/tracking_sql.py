@@ -9,7 +9,7 @@ from penstock.source.tracking_documents import DOCUMENT_FUNCTIONS, Function
 from penstock.source.tracking_events import EVENT_FUNCTIONS
 
 # Goes up with every change of the functions or the table: an older penstock leaves newer ones alone.
-TRACKING_VERSION = 2
+TRACKING_VERSION = 3
 
 FUNCTIONS = (*DOCUMENT_FUNCTIONS, *EVENT_FUNCTIONS)
 
@@ -56,6 +56,21 @@ ON CONFLICT DO NOTHING;
 REVOKE ALL ON penstock.schema_log, penstock.seal FROM PUBLIC;
 """
 
+# Values and expressions are spelled as every other session of penstock's reads them, whatever the user's
+# session is set to. JIT would compile the large queries for longer than they run.
+_SETTINGS = {
+    "search_path=pg_catalog, pg_temp",
+    "jit=off",
+    "DateStyle=ISO, MDY",
+    "IntervalStyle=postgres",
+    "TimeZone=UTC",
+    "bytea_output=hex",
+    "extra_float_digits=1",
+    "lc_monetary=C",
+    "quote_all_identifiers=off",
+    "xmloption=content",
+}
+
 LOG_COLUMNS = ("id", "version", "schema_name", "schema", "created_at", "acked", "lsn", "touched")
 
 
@@ -66,9 +81,7 @@ def signature(function: Function) -> str:
 
 def settings_of(function: Function) -> set[str]:
     """What the function runs under, as the catalog spells it."""
-    # JIT would compile the large queries for longer than they run.
-    found = {"search_path=pg_catalog, pg_temp", "jit=off"}
-    return found | ({function.settings} if function.settings else set())
+    return _SETTINGS | ({function.settings} if function.settings else set())
 
 
 def function_stamp() -> str:
@@ -115,7 +128,7 @@ def _drop_event_triggers() -> str:
 
 
 def _create(function: Function) -> str:
-    settings = " ".join(f"SET {each.replace('=', ' = ')}" for each in sorted(settings_of(function)))
+    settings = " ".join(map(_setting, sorted(settings_of(function))))
     security = " SECURITY DEFINER" if function.is_definers else ""
     return (
         f"CREATE OR REPLACE FUNCTION {signature(function)} RETURNS {function.returns}\n"
@@ -123,6 +136,11 @@ def _create(function: Function) -> str:
         f"REVOKE ALL ON FUNCTION {signature(function)} FROM PUBLIC;\n"
         f"COMMENT ON FUNCTION {signature(function)} IS '{function_stamp()}';"
     )
+
+
+def _setting(setting: str) -> str:
+    name, _, value = setting.partition("=")
+    return f"SET {name} = {value if name == 'search_path' else repr(value)}"
 
 
 def _version_trigger() -> str:

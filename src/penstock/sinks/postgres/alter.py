@@ -17,7 +17,7 @@ from penstock.schema.catalog import read_shapes
 from penstock.schema.describe import types_in_order
 from penstock.schema.difference import compare_tables
 from penstock.schema.telling import tell_all
-from penstock.sinks.postgres.alter_claims import Claims, claim_columns
+from penstock.sinks.postgres.alter_claims import Claims, claim_columns, own_names, refuse_own
 from penstock.sinks.postgres.alter_columns import ColumnChanges
 from penstock.sinks.postgres.alter_objects import (
     complete_enums,
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 
     from penstock.schema.description import TableDescription, TableStructure
     from penstock.schema.shape import TableShape
+    from penstock.sinks.postgres.landing import Landing
 
     Connection = psycopg.Connection[Any]
     Cursor = psycopg.Cursor[Any]
@@ -132,6 +133,7 @@ def follow(
     moved: TableName | None = None,
     keeps_names: bool = False,
     others: Others | None = None,
+    landing: Landing | None = None,
 ) -> Followed:
     """Do to the target's table what was done to the source's, as far as `policy` goes.
 
@@ -139,9 +141,11 @@ def follow(
     `names` what the target calls columns where that is not their name. `has_using`:
     the source has computed values of a changed column itself. `moved` is where the table belongs
     afterwards, if not where `place` says; with `keeps_names` columns keep their names here. With
-    `others`, other sources deliver to the table too. Repeated, it does nothing more.
+    `others`, other sources deliver to the table too; `landing` tells which columns are penstock's own.
+    Repeated, it does nothing more.
 
     Raises:
+        TargetTableUnfit: a column would be called as one of penstock's own.
         SchemaChangeRefused: the target refuses a statement that nothing can stand for.
         SchemaChangeStops: the policy is to stop, and there is something to do.
         TargetTableMissing: there is no such table at the target.
@@ -166,9 +170,11 @@ def follow(
             names or {},
             with_renames=policy != "ignore" and not keeps_names,
             with_drops=policy in ("apply", "stop"),
+            own=own_names(landing),
         )
         if policy == "ignore":
             return _ignored(target, claims, has_using=has_using)
+        refuse_own(claims, after.table)
         table = _Table(
             connection, before, after, found, moved, claims, policy, has_using, wanted, others
         )

@@ -10,12 +10,15 @@ import itertools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from penstock.errors import TargetTableUnfit
 from penstock.schema.match import match_by_id
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from penstock.schema.shape import ColumnShape, TableShape
+    from penstock.sinks.postgres.landing import Landing
+    from penstock.table import TableName
 
 
 class Kept(NamedTuple):
@@ -57,6 +60,8 @@ class Claims:
     reused: set[str] = field(default_factory=set)
     # New columns that the target is to call differently, by that name: the source's own.
     called: dict[str, str] = field(default_factory=dict)
+    # What columns would be called from now on that is the name of one which penstock fills itself.
+    own: list[str] = field(default_factory=list)
 
     @property
     def column_names(self) -> dict[str, str]:
@@ -78,8 +83,12 @@ def claim_columns(
     *,
     with_renames: bool,
     with_drops: bool,
+    own: Collection[str] = (),
 ) -> Claims:
-    """`names` is what the target calls columns, where that is not their name; new ones, too."""
+    """`names` is what the target calls columns, where that is not their name; new ones, too.
+
+    `own` are columns of the target that penstock fills itself: none of the source's is one of them.
+    """
     claims = Claims()
     kept: list[Kept] = []
     dropped: list[ColumnShape] = []
@@ -87,6 +96,7 @@ def claim_columns(
     nowhere: list[str] = []
     for was, now in match_by_id(before.columns, after.columns):
         was_in = was is not None and (wanted is None or was.name in wanted)
+        was_in = was_in and was is not None and _start(was.name, names) not in own
         is_in = now is not None and (wanted is None or now.name in wanted)
         if was is not None and was_in:
             start = _start(was.name, names)
@@ -99,12 +109,13 @@ def claim_columns(
                 kept.append(Kept(was, now, start, now.name if is_in and with_renames else start))
         elif now is not None and is_in:
             called = names.get(now.name) or now.name
-            if called != now.name:
-                claims.called[called] = now.name
-            added.append(now.model_copy(update={"name": called}))
-            if was is not None:
-                claims.late.add(called)
-    there = {column.name: column for column in found.columns}
+            if called not in own:
+                added.append(_new(claims, was, now, called))
+            elif was is None or was.name != now.name:
+                # Else it had this name before, was never delivered, and goes on so.
+                claims.own.append(called)
+    claims.own += [each.final for each in kept if each.final in own]
+    there = {column.name: column for column in found.columns if column.name not in own}
     known = {names.get(column.name, column.name) for column in before.columns}
     fresh = {column.name for column in added}
     taken = _claim(kept, there, {column.name for column in dropped}, known, fresh)
@@ -120,6 +131,39 @@ def claim_columns(
     _claim_others(claims, dropped, added, there, set(taken.values()), names, with_drops=with_drops)
     claims.left_out = claims.of_source(claims.left_out)
     return claims
+
+
+def _new(claims: Claims, was: ColumnShape | None, now: ColumnShape, called: str) -> ColumnShape:
+    """A column that the target has not had, as it is to be there."""
+    if called != now.name:
+        claims.called[called] = now.name
+    if was is not None:
+        claims.late.add(called)
+    return now.model_copy(update={"name": called})
+
+
+def own_names(landing: Landing | None) -> set[str]:
+    """The columns of the target that penstock fills itself."""
+    if landing is None:
+        return set()
+    names = landing.history
+    own = {names.start, names.end, names.deleted} if names is not None else set()
+    return own | ({landing.source_id_column} if landing.source_id_column is not None else set())
+
+
+def refuse_own(claims: Claims, table: TableName) -> None:
+    """See that no column of the source takes the place of one that penstock fills itself.
+
+    Raises:
+        TargetTableUnfit: one would, as where the table is made (landed.py).
+    """
+    if claims.own:
+        raise TargetTableUnfit(
+            f"the source has a column {claims.own[0]}, which penstock is to fill at the target",
+            str(table),
+            "choose another name: source_id_column, history_columns; or give the source's column"
+            f" another one, then penstock tables PIPELINE.yml resync {table}",
+        )
 
 
 def _start(name: str, names: Mapping[str, str]) -> str | None:

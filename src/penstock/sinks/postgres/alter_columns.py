@@ -172,9 +172,13 @@ class ColumnChanges:
             else:
                 continue
             name = sql.Identifier(column.name)
-            fill = sql.SQL("UPDATE {} t SET {} = {} WHERE {} AND {} IS DISTINCT FROM {}").format(
-                sql.Identifier(*self.table), name, value, of_source, name, value
+            fill = sql.SQL("UPDATE {} t SET {} = {} WHERE {}").format(
+                sql.Identifier(*self.table), name, value, of_source
             )
+            if column in self.claims.met:
+                # As text: json, xml and point have no equality.
+                differs = sql.SQL(" AND t.{}::text IS DISTINCT FROM {}").format(name, value)
+                fill = sql.Composed([fill, differs])
             yield Step(fill)
 
     def _is_filled_anew(self, column: ColumnShape) -> bool:

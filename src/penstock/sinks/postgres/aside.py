@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from psycopg import sql
 
 from penstock.errors import TargetTableUnfit
+from penstock.sinks.copying import CopyLost
 from penstock.sinks.postgres.asidehistory import merge_copied_versions
 from penstock.sinks.postgres.options import Kind, OnConflict
 from penstock.sinks.postgres.statements import of_this_source
@@ -36,6 +37,26 @@ def aside_name(owner: tuple[str, str], table: TableName) -> TableName:
     """Where the rows of a table lie that cannot go into it directly."""
     told = "/".join((*owner, *table))
     return TableName("penstock", f"copy_{hashlib.sha256(told.encode()).hexdigest()[:24]}")
+
+
+def require_whole(cursor: Cursor, order: CopyOrder, aside: TableName | None, recorded: Any) -> None:
+    """See that all that was recorded of a copy is there still.
+
+    A target that crashes may lose ranges that were not flushed yet, with their records; and of an
+    unlogged table it keeps nothing, though the records stay.
+
+    Raises:
+        CopyLost: it is not, and what is there must not be merged.
+    """
+    range_count, row_count = recorded
+    if range_count != order.range_count:
+        raise CopyLost(f"{range_count} ranges are there, wanted {order.range_count}")
+    if aside is None:
+        return
+    query = sql.SQL("SELECT count(*) FROM {}").format(sql.Identifier(*aside))
+    (found,) = cursor.execute(query).fetchone() or (0,)
+    if found != row_count:
+        raise CopyLost(f"{found} rows lie aside, {row_count} had arrived")
 
 
 def merge_aside(

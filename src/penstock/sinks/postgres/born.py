@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from penstock.errors import SinkError
+from penstock.errors import Remedy, SinkError
 from penstock.schema.describe import description_of, structure_of
 from penstock.sinks.postgres import alter
 from penstock.sinks.postgres.connect import is_about_table
 from penstock.sinks.postgres.following import join_table
 from penstock.sinks.postgres.landed import landed_description, landed_structure
+from penstock.sinks.postgres.rivals import refuse_rivals
 from penstock.sinks.postgres.target import find_table
 
 if TYPE_CHECKING:
@@ -34,14 +35,19 @@ class Born:
 
 
 def create_born(cursor: Cursor, landings: Landings, shape: TableShape) -> Born | None:
-    """Make the table inside the caller's transaction; None where that is not possible yet."""
+    """Make the table inside the caller's transaction; None where that is not possible yet.
+
+    Nor is it where another table has the place: the one that came is refused by name once it is
+    enrolled, and the first goes on.
+    """
     landing = landings.of(shape.table)
-    # Where others deliver as well, they may have been quicker.
-    if landing.keeps_place and find_table(cursor.connection, landing.target) is not None:
-        join_table(cursor, landings, shape, None)
-        return Born(is_new=False)
     try:
         with cursor.connection.transaction():
+            refuse_rivals(cursor.connection, landings, shape.table, landing.target)
+            # Where others deliver as well, they may have been quicker.
+            if landing.keeps_place and find_table(cursor.connection, landing.target) is not None:
+                join_table(cursor, landings, shape, None)
+                return Born(is_new=False)
             alter.complete_enums(cursor, shape.types, landing.policy.value)
             notes = alter.create_from_shape(
                 cursor,
@@ -51,8 +57,15 @@ def create_born(cursor: Cursor, landings: Landings, shape: TableShape) -> Born |
                 with_indexes=landings.options.create_indexes,
             )
     except (SinkError, psycopg.Error) as error:
-        if isinstance(error, psycopg.Error) and not is_about_table(error):
+        if _mends_with_time(error):
             raise
         _log.warning("%s cannot be created yet: %s", shape.table, type(error).__name__)
         return None
     return Born(True, notes)
+
+
+def _mends_with_time(error: SinkError | psycopg.Error) -> bool:
+    """Whether the whole transaction is to be tried again, not one table to be set apart."""
+    if isinstance(error, SinkError):
+        return error.remedy is Remedy.TIME
+    return not is_about_table(error)

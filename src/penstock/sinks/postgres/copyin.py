@@ -12,7 +12,7 @@ from psycopg import sql
 from penstock.dsn import LIFT_TIME_LIMITS, Dsn, connect
 from penstock.errors import SinkError
 from penstock.failpoints import fault_point
-from penstock.sinks.copying import RangeRefused
+from penstock.sinks.copying import CopySuperseded, RangeRefused, RangeThere
 from penstock.sinks.postgres.connect import (
     classify_target_error,
     is_about_table,
@@ -34,7 +34,15 @@ _FENCE = (
     "SELECT FROM penstock.tables WHERE pipeline = %s AND source = %s AND schema_name = %s"
     " AND table_name = %s AND copy_id = %s AND state = 'copying' FOR SHARE"
 )
-_RECORD = "INSERT INTO penstock.ranges VALUES (%s, %s, %s, %s, %s, %s, %s, %s)"
+# First of all, so that of two tasks at one range, the first of which was given up and lives on, the
+# second waits for what becomes of it.
+_RESERVE = (
+    "INSERT INTO penstock.ranges VALUES (%s, %s, %s, %s, %s, %s, 0, 0) ON CONFLICT DO NOTHING"
+)
+_RECORD = (
+    "UPDATE penstock.ranges SET rows = %s, bytes = %s WHERE pipeline = %s AND source = %s"
+    " AND schema_name = %s AND table_name = %s AND copy_id = %s AND number = %s"
+)
 
 
 @dataclass(frozen=True)
@@ -66,16 +74,14 @@ class PostgresRange:
         self._connection = _connection(writer.dsn)
         try:
             self._cursor = self._connection.cursor()
-            found = self._cursor.execute(
-                _FENCE, (*writer.owner, *writer.table, writer.copy_id)
-            ).fetchone()
-            if found is None:
-                self.abort()
-                raise SinkError(
-                    "the copy was begun anew by another process",
-                    str(writer.table),
-                    "nothing, penstock tries again",
-                )
+            of_copy = (*writer.owner, *writer.table, writer.copy_id)
+            if self._cursor.execute(_FENCE, of_copy).fetchone() is None:
+                self._connection.rollback()
+                raise CopySuperseded(str(writer.table))
+            self._cursor.execute(_RESERVE, (*of_copy, number))
+            if self._cursor.rowcount == 0:
+                self._connection.rollback()
+                raise RangeThere(f"{writer.table} range {number}")
             statement = sql.SQL("COPY {} ({}) FROM STDIN{}").format(
                 sql.Identifier(*writer.target),
                 sql.SQL(", ").join(map(sql.Identifier, writer.target_columns)),
@@ -104,12 +110,12 @@ class PostgresRange:
             self._cursor.execute(
                 _RECORD,
                 (
+                    self._cursor.rowcount,
+                    self._byte_count,
                     *writer.owner,
                     *writer.table,
                     writer.copy_id,
                     self._number,
-                    self._cursor.rowcount,
-                    self._byte_count,
                 ),
             )
             self._connection.commit()

@@ -16,9 +16,10 @@ from psycopg import sql
 
 from penstock.errors import PenstockError, Remedy, SinkError, TargetTableUnfit
 from penstock.failpoints import fault_point
-from penstock.sinks.copying import Arrived
+from penstock.sinks.copying import Arrived, CopySuperseded
 from penstock.sinks.postgres import copyrecords as records
-from penstock.sinks.postgres.aside import aside_name, merge_aside
+from penstock.sinks.postgres.aside import aside_name, merge_aside, require_whole
+from penstock.sinks.postgres.calledoff import call_off, may_be_called_off
 from penstock.sinks.postgres.connect import (
     classify_target_error,
     connect_target,
@@ -71,12 +72,14 @@ class PostgresCopying:
         self._has_objects = False
         self._has_claim = False
         self._idle: list[Connection] = []  # connections that finish tables
+        self._finishing: set[Connection] = set()
+        self._is_called_off = False
         self._lock_key = f"penstock copy {' '.join(self._owner)}"
 
     def open(self) -> None:
         """Connect."""
         self.close()
-        self._connection = connect_target(self._options.url, "penstock copies")
+        self._connection = may_be_called_off(connect_target(self._options.url, "penstock copies"))
         # Nothing here must outlive a crash of the target: the tables are begun again then.
         self._execute_only("SET synchronous_commit = off", ())
 
@@ -135,19 +138,26 @@ class PostgresCopying:
         target, mapping = follow_before_copy(
             connection, self._landings, ShapeStore(*self._owner), order, copy.lsn, made_by_us
         )
-        is_there = find_table(connection, target) is not None
-        plan = plan_table(
-            connection,
-            self._landings,
-            table,
-            lambda _: order.description,
-            is_filled=False,
-            with_key=False,
-            mapping=mapping,
-        )
+        # Whoever finds a table without its key must find, too, that we have made it so.
+        with connection.transaction():
+            held = (*self._owner, *table, copy.copy_id)
+            if connection.execute(records.HOLD, held).fetchone() is None:
+                return None  # removed, or begun anew
+            is_there = find_table(connection, target) is not None
+            plan = plan_table(
+                connection,
+                self._landings,
+                table,
+                lambda _: order.description,
+                is_filled=False,
+                with_key=False,
+                mapping=mapping,
+            )
+            if not is_there:
+                fault_point("copy.after_create")
+                connection.execute(records.MADE, (*self._owner, *table))
         self._plans[table] = plan
         self._landed[table] = self._landings.of(table, mapping.ruled_as)
-        made_by_us = made_by_us or not is_there
         if is_filled:
             way = "aside"  # people read it
         elif way == "direct":
@@ -166,7 +176,7 @@ class PostgresCopying:
         own = own_values(plan)
         if way == "aside":
             self._make_aside(table, plan, (*columns.values(), *own))
-        connection.execute(records.ROOM, (way, made_by_us, *self._owner, *table))
+        connection.execute(records.ROOM, (way, *self._owner, *table))
         return PostgresRangeWriter(
             dsn=self._options.url,
             owner=self._owner,
@@ -216,7 +226,9 @@ class PostgresCopying:
         except IndexError:
             connection = self._connect_to_finish()
         is_usable = False
+        self._finishing.add(connection)
         try:
+            self._require_going_on()
             self._finish(connection, order, copy)
             is_usable = True
         except psycopg.Error as error:
@@ -224,14 +236,20 @@ class PostgresCopying:
                 raise self._unfit(order.table, error) from None
             raise classify_target_error(error, self._options.url) from None
         finally:
+            self._finishing.discard(connection)
             if is_usable:
                 self._idle.append(connection)
             else:
                 connection.close()
         fault_point("copy.after_finish")
 
+    def _require_going_on(self) -> None:
+        if self._is_called_off:
+            raise SinkError("told to stop", str(self._options.url), "nothing, it is begun again")
+
     def _connect_to_finish(self) -> Connection:
-        connection = connect_target(self._options.url, "penstock copies")
+        self._require_going_on()
+        connection = may_be_called_off(connect_target(self._options.url, "penstock copies"))
         with target_errors(self._options.url):
             set_replica_role(connection)
             # What is made before the table is recorded as whole is lost with that record, if at all.
@@ -240,14 +258,11 @@ class PostgresCopying:
 
     def _finish(self, connection: Connection, order: CopyOrder, copy: Copy) -> None:
         table, plan = order.table, self._plans[order.table]
-        row = connection.execute(
-            "SELECT copy_way, made_by_us, filled, snapshot_at FROM penstock.tables WHERE pipeline = %s"
-            " AND source = %s AND schema_name = %s AND table_name = %s AND copy_id = %s",
-            (*self._owner, *table, copy.copy_id),
-        ).fetchone()
+        of_copy = (*self._owner, *table, copy.copy_id)
+        row = connection.execute(records.STANDS, of_copy).fetchone()
         if row is None:
-            return  # begun anew by another process, which will finish it
-        way, made_by_us, is_filled, moment = row
+            raise CopySuperseded(str(table))
+        way, made_by_us, is_filled, begun_at = row
         notes: list[str] = []
         if made_by_us:
             landing = self._landed[table]
@@ -260,27 +275,38 @@ class PostgresCopying:
             _log.warning("%s: %s", table, note)
         with connection.transaction(), connection.cursor() as cursor:
             cursor.execute("SET LOCAL synchronous_commit = on")
-            if way == "aside":
+            aside = aside_name(self._owner, table) if way == "aside" else None
+            recorded = cursor.execute(records.RECORDED, of_copy).fetchone()
+            require_whole(cursor, order, aside, recorded)
+            if aside is not None:
                 conflict = None if is_filled else self._options.on_conflict
-                aside = aside_name(self._owner, table)
                 names = (*copied_columns(order, plan).values(), *own_values(plan))
+                moment = copy.taken_at or begun_at
                 merge_aside(cursor, plan, aside, names, order, conflict, moment)
             values = (str(copy.lsn), "\n".join(notes) or None, self._options.create_indexes)
-            cursor.execute(records.FINISH, (*values, *self._owner, *table, copy.copy_id))
-            count = cursor.fetchone()
+            count = cursor.execute(records.FINISH, (*values, *of_copy)).fetchone()
+            if count is None:
+                raise CopySuperseded(str(table))  # and what was merged is rolled back
             cursor.execute(records.FORGET_RANGES, (*self._owner, *table))
+        self._finishing.discard(connection)  # what follows is quick, and is not repeated
         if order.structure.sequences and self._landed[table].is_like_source:
             set_sequences(connection, plan.target, order.structure)
-        if count is not None and count[0] >= _ANALYZED_ROWS:
+        if count[0] >= _ANALYZED_ROWS:
             connection.execute(sql.SQL("ANALYZE {}").format(sql.Identifier(*plan.target)))
 
-    def fail(self, table: TableName, error: PenstockError) -> None:
+    def fail(self, table: TableName, error: PenstockError, copy: Copy | None = None) -> None:
         """Record why; there is another attempt later."""
-        self._execute_only(records.FAIL, (str(error), *self._owner, *table))
+        if copy is not None or self.claim():  # else it may be another one's by now
+            values = (str(error), *self._owner, *table, *self._of(copy))
+            self._execute_only(records.FAIL, values)
 
-    def begin_again(self, table: TableName) -> None:
+    def begin_again(self, table: TableName, copy: Copy | None = None) -> None:
         """Have it pending."""
-        self._execute_only(records.BEGIN_AGAIN, (*self._owner, *table))
+        self._execute_only(records.BEGIN_AGAIN, (*self._owner, *table, *self._of(copy)))
+
+    def _of(self, copy: Copy | None) -> tuple[str | None, str | None]:
+        copy_id = None if copy is None else copy.copy_id
+        return copy_id, copy_id
 
     def ask(self, tables: Collection[TableName]) -> list[TableName]:
         """Write the request into penstock.tables."""
@@ -296,6 +322,14 @@ class PostgresCopying:
             with self._lock, target_errors(self._options.url):
                 store = ShapeStore(*self._owner)
                 make_due_keys(self._connected(), self._landings, store, self._owner)
+
+    def interrupt(self) -> None:
+        """Cancel indexes, keys and merges that are under way: their tables are begun again."""
+        self._is_called_off = True
+        used = list(self._finishing)
+        if self._connection is not None:
+            used.append(self._connection)
+        call_off(used)
 
     def close(self) -> None:
         """Let go of the target."""

@@ -13,13 +13,32 @@ UPDATE penstock.tables SET state = 'copying', copy_id = %s, error = NULL, ranges
 WHERE pipeline = %s AND source = %s AND schema_name = %s AND table_name = %s AND needs_copy
 RETURNING filled, copy_way, made_by_us
 """
+# The row before the table: who alters tables takes them in this order, too.
+HOLD = """
+SELECT FROM penstock.tables
+WHERE pipeline = %s AND source = %s AND schema_name = %s AND table_name = %s
+  AND state = 'copying' AND copy_id = %s FOR UPDATE
+"""
+MADE = """
+UPDATE penstock.tables SET made_by_us = true
+WHERE pipeline = %s AND source = %s AND schema_name = %s AND table_name = %s
+"""
 ROOM = """
-UPDATE penstock.tables SET copy_way = %s, made_by_us = %s
+UPDATE penstock.tables SET copy_way = %s
 WHERE pipeline = %s AND source = %s AND schema_name = %s AND table_name = %s
 """
 FORGET_RANGES = """
 DELETE FROM penstock.ranges
 WHERE pipeline = %s AND source = %s AND schema_name = %s AND table_name = %s
+"""
+STANDS = """
+SELECT copy_way, made_by_us, filled, snapshot_at FROM penstock.tables
+WHERE pipeline = %s AND source = %s AND schema_name = %s AND table_name = %s
+  AND state = 'copying' AND copy_id = %s
+"""
+RECORDED = """
+SELECT count(*)::int, coalesce(sum(rows), 0)::bigint FROM penstock.ranges
+WHERE pipeline = %s AND source = %s AND schema_name = %s AND table_name = %s AND copy_id = %s
 """
 FINISH = """
 UPDATE penstock.tables t SET state = 'catching_up', needs_copy = false, filled = true, error = NULL,
@@ -33,17 +52,19 @@ WHERE pipeline = %s AND source = %s AND schema_name = %s AND table_name = %s
   AND state = 'copying' AND copy_id = %s
 RETURNING rows_copied
 """
-# 5 s, 10 s, 20 s … up to 10 minutes.
+# 5 s, 10 s, 20 s … up to 10 minutes. A copy that has begun speaks for its own attempt alone.
 FAIL = """
 UPDATE penstock.tables SET state = 'failed', delivered_lsn = NULL, error = %s,
        attempts = attempts + 1,
        retry_at = now() + least(600, 5 * 2 ^ least(attempts, 10)) * interval '1 second',
        changed_at = now()
 WHERE pipeline = %s AND source = %s AND schema_name = %s AND table_name = %s AND needs_copy
+  AND (%s::text IS NULL OR (state = 'copying' AND copy_id = %s))
 """
 BEGIN_AGAIN = """
 UPDATE penstock.tables SET state = 'pending', copy_id = NULL, changed_at = now()
 WHERE pipeline = %s AND source = %s AND schema_name = %s AND table_name = %s AND needs_copy
+  AND (%s::text IS NULL OR (state = 'copying' AND copy_id = %s))
 """
 ARRIVED = """
 SELECT schema_name, table_name, array_agg(number), sum(rows)::bigint, sum(bytes)::bigint

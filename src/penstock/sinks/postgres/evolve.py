@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from penstock.errors import PenstockError, Remedy, SchemaChangeStops, SinkError, TargetTableMissing
+from penstock.errors import PenstockError, Remedy, SchemaChangeStops, SinkError
 from penstock.schema.describe import description_of
 from penstock.sinks.passage import Rows
 from penstock.sinks.postgres import alter
@@ -23,7 +23,7 @@ from penstock.sinks.postgres.following import follow_table, take_ours, unexplain
 from penstock.sinks.postgres.latestages import LateStages
 from penstock.sinks.postgres.mapped import mapped
 from penstock.sinks.postgres.receipts import change_counts, refused_tables, staged_steps
-from penstock.sinks.postgres.shapes import KnownTable, KnownTables, ShapeStore
+from penstock.sinks.postgres.shapes import KnownTable, KnownTables, ShapeStore, TableStops
 from penstock.sinks.postgres.target import plan_table
 from penstock.sinks.postgres.worker import PostgresWorker
 from penstock.sinks.tables import PENDING
@@ -46,15 +46,6 @@ _log = logging.getLogger(__name__)
 
 # Whoever reads a table keeps us from altering it, and everybody else queues behind us.
 _LOCK_TIMEOUT = "10s"
-
-
-class TableStops(Exception):
-    """A table cannot follow; everything is to be done again without it."""
-
-    def __init__(self, table: TableName, error: PenstockError) -> None:
-        super().__init__(str(table))
-        self.table = table
-        self.error = error
 
 
 class Evolution:
@@ -285,6 +276,8 @@ class Evolution:
         known.name, known.source_oid, known.mapping = shape.table, shape.id, mapping
 
     def _drop(self, cursor: Cursor, known: KnownTable) -> None:
+        if known.began_as in self.tables.refused:
+            return
         if not self.tables.takes_part(known) and not (known.needs_copy and self.only is None):
             return
         policy = self._landing_of(known).policy.value
@@ -389,7 +382,9 @@ class Evolution:
                 is_filled=known.is_filled,
                 mapping=mapped(known.mapping),
             )
-        except TargetTableMissing as error:
+        except SinkError as error:
+            if error.remedy is Remedy.TIME:
+                raise
             raise TableStops(known.began_as, error) from None
 
     def _description(self, cursor: Cursor, table: TableName) -> TableDescription | None:

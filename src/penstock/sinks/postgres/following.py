@@ -24,6 +24,7 @@ from penstock.sinks.postgres.create import without_search_path
 from penstock.sinks.postgres.followkey import follow_key
 from penstock.sinks.postgres.mapped import Mapped, mapped
 from penstock.sinks.postgres.options import Kind, SchemaChanges
+from penstock.sinks.postgres.rivals import refuse_rivals
 from penstock.sinks.postgres.target import find_table
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ def follow_table(
         names=known.names_of(now, {column.name for column in before.columns}),
         keeps_names=now.keeps_names,
         others=_others(landings, now) if now.is_shared else None,
+        landing=now,
     )
     if made_by_us and not now.is_like_source and now.policy is not SchemaChanges.IGNORE:
         kept = [note for note in followed.notes if note != KEY_STAYS]
@@ -131,7 +133,7 @@ def join_table(
     A table that a person has made is taken as it is.
 
     Raises:
-        SinkError: SchemaChangeRefused.
+        SinkError: SchemaChangeRefused, or TargetTableUnfit where another table has the place.
     """
     known = mapped(document)
     landing = landings.of(shape.table, known.ruled_as)
@@ -139,6 +141,7 @@ def join_table(
     if landing.is_like_source or landing.policy is not SchemaChanges.ADDITIVE:
         return
     connection = cursor.connection
+    refuse_rivals(connection, landings, shape.table, target)  # nothing of theirs is altered
     made = cursor.execute(_MADE_BEFORE, (landings.pipeline, *shape.table)).fetchone()
     with connection.transaction(), without_search_path(connection):
         there = read_shapes(connection, [target], str(target)).get(target)
@@ -175,25 +178,28 @@ def follow_before_copy(
         SinkError: it cannot follow, or the name is another table's by now.
     """
     table, shape = order.table, order.shape
-    place = landings.target(table)
-    if shape is None:
-        return place, Mapped()
     stored, document = store.shape_and_mapping(connection, table)
+    known = mapped(document)
+    # Made again it has the source's names, but it is still what it was: a history, say.
+    anew = Mapped(ruled_as=known.ruled_as)
+    place = landings.target(table, anew.ruled_as)
+    if shape is None:
+        return place, anew
     if stored is not None and stored.id != shape.id:
         raise TargetTableUnfit(
             "the source has another table of this name by now",
             str(table),
             "nothing; the copy is tried again once the stream has told what became of the first",
         )
-    known = mapped(document)
     target = known.target or landings.target(stored.table if stored else table, known.ruled_as)
     is_there = find_table(connection, target) is not None
     if stored is None and is_there:
         with connection.transaction(), connection.cursor() as cursor:
             join_table(cursor, landings, shape, document)
     if stored is None or not is_there:
-        store.keep(connection, table, shape, lsn)
-        return place, Mapped()
+        kept = {"ruled_as": list(anew.ruled_as)} if anew.ruled_as else None
+        store.keep(connection, table, shape, lsn, kept)
+        return place, anew
     landing = landings.of(stored.table, known.ruled_as)
     with connection.transaction(), connection.cursor() as cursor:
         if made_by_us and landing.is_like_source and landing.policy is SchemaChanges.APPLY:

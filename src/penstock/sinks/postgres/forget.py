@@ -10,6 +10,7 @@ from psycopg import sql
 from penstock.sinks.postgres.aside import aside_name
 from penstock.sinks.postgres.connect import connect_target, target_errors
 from penstock.sinks.postgres.objects import has_objects, make_objects
+from penstock.sinks.postgres.progress import Progress
 from penstock.sinks.postgres.stages import drop_orphans, stage_prefix
 from penstock.sinks.postgres.tables import TargetTables
 
@@ -17,14 +18,41 @@ if TYPE_CHECKING:
     from penstock.dsn import Dsn
 
 
-def forget_pipeline(dsn: Dsn, pipeline: str, source: str) -> list[str]:
-    """Remove a pipeline's position and staging tables; the schema goes with the last pipeline.
+_LEFT = """
+SELECT source FROM penstock.progress WHERE pipeline = %s
+UNION SELECT source FROM penstock.tables WHERE pipeline = %s ORDER BY 1
+"""
+
+
+def forget_source(dsn: Dsn, pipeline: str, source: str) -> list[str]:
+    """Remove a source's position and staging tables; the schema goes with the last one of all.
+
+    The pipeline's other sources keep theirs: they go on from there.
 
     Raises:
         SinkError: or one of its kinds.
     """
     with connect_target(dsn, "penstock teardown") as connection, target_errors(dsn):
         return _forget(connection, pipeline, source)
+
+
+def forget_strays(dsn: Dsn, pipeline: str) -> dict[str, list[str]]:
+    """Remove what is left of a pipeline whose sources are gone; by source, what was removed.
+
+    These are sources that were taken out of the file: nobody would ever come for them.
+
+    Raises:
+        SinkError: or one of its kinds.
+        SecondInstance: one is being delivered, by another file of this name.
+    """
+    removed: dict[str, list[str]] = {}
+    with connect_target(dsn, "penstock teardown") as connection, target_errors(dsn):
+        if not has_objects(connection):
+            return {}
+        for (source,) in connection.execute(_LEFT, (pipeline, pipeline)).fetchall():
+            Progress(pipeline, source).claim(connection, str(dsn))
+            removed[source] = _forget(connection, pipeline, source)
+    return removed
 
 
 def _forget(connection: psycopg.Connection[Any], pipeline: str, source: str) -> list[str]:
@@ -36,11 +64,11 @@ def _forget(connection: psycopg.Connection[Any], pipeline: str, source: str) -> 
         aside = sql.Identifier(*aside_name((pipeline, source), table.table))
         connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(aside))
     with connection.transaction():
-        position = connection.execute(
-            "DELETE FROM penstock.progress WHERE pipeline = %s", (pipeline,)
-        )
-        connection.execute("DELETE FROM penstock.tables WHERE pipeline = %s", (pipeline,))
-        connection.execute("DELETE FROM penstock.ranges WHERE pipeline = %s", (pipeline,))
+        this = " WHERE pipeline = %s AND source = %s"
+        owner = (pipeline, source)
+        position = connection.execute("DELETE FROM penstock.progress" + this, owner)
+        connection.execute("DELETE FROM penstock.tables" + this, owner)
+        connection.execute("DELETE FROM penstock.ranges" + this, owner)
         left = connection.execute("SELECT count(*) FROM penstock.progress").fetchone()
         if left is not None and left[0] == 0:
             return _drop_own(connection)
@@ -48,7 +76,7 @@ def _forget(connection: psycopg.Connection[Any], pipeline: str, source: str) -> 
 
 
 def _drop_own(connection: psycopg.Connection[Any]) -> list[str]:
-    """The last pipeline is gone. Where the target is a source as well, its triggers stay."""
+    """The last source of the last pipeline is gone. Where the target is a source as well, its triggers stay."""
     connection.execute("DROP TABLE penstock.progress, penstock.tables, penstock.ranges")
     try:
         with connection.transaction():

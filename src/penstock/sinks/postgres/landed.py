@@ -73,7 +73,8 @@ def landed_structure(
     """What is made of the table once its rows are there."""
     if landing.is_like_source and not landing.names:
         return _with_keys_to_alike(structure, landing_of)
-    renamed = set(landing.names)
+    # Columns of these names are not the source's own of that name.
+    renamed = set(landing.names) | (set(landing.names.values()) - set(landing.columns or ()))
     indexes = [each for each in structure.indexes if not each.used_columns & renamed]
     constraints = [each for each in structure.constraints if not each.used_columns & renamed]
     if landing.is_like_source:

@@ -67,9 +67,21 @@ class Landings:
 
     @property
     def may_collide(self) -> bool:
-        """Whether two tables could land in one at all."""
-        rules = self.options.tables.values()
-        return not self.is_alone or not self.options.keeps_schemas or any(r.target for r in rules)
+        """Whether two tables could land in one at all.
+
+        One that was renamed may have stayed where it was, and another one has its name by now.
+        """
+        options = self.options
+        stays = (
+            options.source_id_column is not None or options.schema_changes is SchemaChanges.IGNORE
+        )
+        rules = options.tables.values()
+        return (
+            stays
+            or not self.is_alone
+            or not options.keeps_schemas
+            or any(rule.target for rule in rules)
+        )
 
     def names_for(self, target: TableName) -> list[TableName]:
         """Source tables whose rules name the target outright."""

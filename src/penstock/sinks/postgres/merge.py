@@ -71,11 +71,18 @@ def apply(
     return taken + put(cursor, plan, step, stage, conflict)
 
 
-def take(cursor: Cursor, plan: TablePlan, step: StagedStep, stage: sql.Identifier) -> Conflicts:
-    """The part of `apply` that takes rows away."""
+def take(
+    cursor: Cursor,
+    plan: TablePlan,
+    step: StagedStep,
+    stage: sql.Identifier,
+    *,
+    after_put: bool = False,
+) -> Conflicts:
+    """The part of `apply` that takes rows away; `after_put`, what it adds is there already."""
     if plan.history is not None:
         return NONE  # none are; all of a history is put
-    return _delete(cursor, plan, step, Oddities(plan, step, stage))
+    return _delete(cursor, plan, step, Oddities(plan, step, stage), after_put=after_put)
 
 
 def put(
@@ -163,14 +170,16 @@ def _look(cursor: Cursor, plan: TablePlan, step: StagedStep, build: Oddities) ->
     return found
 
 
-def _delete(cursor: Cursor, plan: TablePlan, step: StagedStep, build: Oddities) -> Conflicts:
+def _delete(
+    cursor: Cursor, plan: TablePlan, step: StagedStep, build: Oddities, *, after_put: bool = False
+) -> Conflicts:
     if step.gone_count:
-        cursor.execute(build.delete("G"))
+        cursor.execute(build.delete("G", spares_put=after_put))
     if not step.delete_count:
         return NONE
     # Afterwards none of them is there.
     tell_keys(cursor, plan.source, "delete_missing", build.missing_deletes)
-    missing = step.delete_count - affected(cursor, build.delete())
+    missing = step.delete_count - affected(cursor, build.delete(spares_put=after_put))
     return Conflicts(delete_missing=missing) if missing > 0 else NONE
 
 

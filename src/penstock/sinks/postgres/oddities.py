@@ -20,9 +20,17 @@ class Oddities(Statements):
     """The SQL of one step, and of what in it is odd. `t` is the target, `s` the stage."""
 
     def _is_there(self) -> sql.Composed:
-        """INSERTs whose row is at the target."""
+        """INSERTs whose row is at the target.
+
+        One that the step itself takes away stands in nobody's way: its key may be spelled differently.
+        """
+        found = self._same_key()
+        if self._step.delete_count or self._step.gone_count:
+            found += sql.SQL(" AND NOT EXISTS (SELECT FROM {} d WHERE {} AND {})").format(
+                self._stage, self._is("D", "G", row="d"), self._same_key("d")
+            )
         return sql.SQL("{} AND EXISTS (SELECT FROM {} t WHERE {})").format(
-            self._is("I"), self._target, self._same_key()
+            self._is("I"), self._target, found
         )
 
     def _is_missing(self) -> sql.Composed:

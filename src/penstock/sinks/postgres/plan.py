@@ -67,6 +67,8 @@ class TablePlan:
     rank: int = 0
     # Source columns that the target calls differently.
     names: tuple[tuple[str, str], ...] = ()
+    # Source columns to deliver, None for all: another's name may be what the target calls one of them.
+    wanted: tuple[str, ...] | None = None
     is_new: bool = False  # made while it was planned
     kind: Kind = Kind.CLONE
     fixed: tuple[FixedColumn, ...] = ()
@@ -75,9 +77,11 @@ class TablePlan:
     is_mixed: bool = False
 
     def column(self, name: str) -> TargetColumn | None:
-        """The target column for a source column, or None when the target has none."""
-        wanted = dict(self.names).get(name, name)
-        return next((column for column in self.columns if column.name == wanted), None)
+        """The target column for a source column, or None when it is not delivered or has no place."""
+        if self.wanted is not None and name not in self.wanted:
+            return None
+        called = dict(self.names).get(name, name)
+        return next((column for column in self.columns if column.name == called), None)
 
     def require(self, key: Iterable[str]) -> None:
         """See that the target has a place for what tells rows of the source apart.

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import SinkError
+from penstock.sinks.postgres.mapped import Mapped
 from penstock.sinks.postgres.rivals import taken
 from penstock.sinks.postgres.target import plan_table, rank_tables
 
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
 
     from penstock.lsn import Lsn
     from penstock.sinks.postgres.landing import Landings
-    from penstock.sinks.postgres.mapped import Mapped
     from penstock.sinks.postgres.plan import TablePlan
     from penstock.sinks.postgres.session import TargetSession
     from penstock.sinks.postgres.target import Describe
@@ -105,9 +105,14 @@ class Planner:
 
     def _refuse_rival(self, table: TableName) -> None:
         """Two source tables must not be mixed in one target table, unless a person has said so."""
-        landing = self._landings.of(table)
-        if table in self.filled or landing.is_mixed:
+        mapping = self.mappings.get(table, Mapped())
+        if table in self.filled or self._landings.of(table, mapping.ruled_as).is_mixed:
             return
+        target = self._target_of(table)
         for other in sorted({*self._plans, *self.filled} - {table}):
-            if self._landings.target(other) == landing.target:
-                raise taken(landing.target, other, table)
+            if self._target_of(other) == target:
+                raise taken(target, other, table)
+
+    def _target_of(self, table: TableName) -> TableName:
+        mapping = self.mappings.get(table, Mapped())
+        return mapping.target or self._landings.target(table, mapping.ruled_as)

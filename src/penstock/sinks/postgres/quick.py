@@ -40,7 +40,7 @@ def merge_steps(
         plan, stage = plan_of(step.table), stages.place_of(step)
         stages.load(cursor, step)
         if part == "take":
-            odd = merge.take(cursor, plan, step, stage)
+            odd = merge.take(cursor, plan, step, stage, after_put=True)
         elif part == "put":
             odd = merge.put(cursor, plan, step, stage, conflict)
         else:

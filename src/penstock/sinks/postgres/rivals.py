@@ -13,12 +13,17 @@ if TYPE_CHECKING:
 
     from penstock.sinks.postgres.landing import Landings
 
+_OWN = """
+SELECT mapping, filled FROM penstock.tables
+WHERE pipeline = %s AND source = %s AND schema_name = %s AND table_name = %s AND state <> 'removed'
+"""
+# Where a table lands that was renamed or ruled as another, its name does not tell.
 _LISTED = """
 SELECT source, schema_name, table_name, mapping,
-       filled OR state IN ('copying', 'catching_up', 'streaming') AS has_begun
+       filled OR state IN ('catching_up', 'streaming') AS has_rows, state = 'copying' AS is_copying
 FROM penstock.tables
 WHERE pipeline = %s AND state <> 'removed' AND (source, schema_name, table_name) <> (%s, %s, %s)
-  AND (table_name = %s OR mapping ? 'target' OR (schema_name, table_name) IN
+  AND (table_name = %s OR mapping ?| '{target,ruled_as}' OR (schema_name, table_name) IN
        (SELECT * FROM unnest(%s::text[], %s::text[])))
 ORDER BY source, schema_name, table_name
 """
@@ -29,16 +34,21 @@ def refuse_rivals(
 ) -> None:
     """See that no other table has the place; of two that have not begun, the first in order has it.
 
+    Who has rows there keeps the place, against all that have none.
+
     Raises:
         TargetTableUnfit: one has, and the rules do not say of both that they go there.
     """
     if not landings.may_collide:
         return
-    landing = landings.of(table)
+    own = connection.execute(_OWN, (landings.pipeline, landings.source, *table)).fetchone()
+    own_mapping, is_filled = own or (None, False)
+    landing = landings.of(table, mapped(own_mapping).ruled_as)
     named = landings.names_for(target)
     values = (landings.pipeline, landings.source, *table, target.name, *as_columns(named))
     here = (landings.sources.index(landings.source), table)
-    for source, schema, name, mapping, has_begun in connection.execute(_LISTED, values).fetchall():
+    listed = connection.execute(_LISTED, values).fetchall()
+    for source, schema, name, mapping, has_rows, is_copying in listed:
         other, known = TableName(schema, name), mapped(mapping)
         theirs = landings.of(other, known.ruled_as)
         if (known.target or theirs.target) != target:
@@ -49,7 +59,8 @@ def refuse_rivals(
         else:
             is_allowed = landing.is_mixed and theirs.is_mixed
             order = here[0]
-        if not is_allowed and (has_begun or (order, other) < here):
+        is_before = is_copying or (order, other) < here
+        if not is_allowed and (has_rows or (is_before and not is_filled)):
             if source != landings.source:
                 raise mixed(target, source, landings.source, table)
             raise taken(target, other, table)

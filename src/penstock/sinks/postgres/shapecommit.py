@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.failpoints import fault_point
 from penstock.sinks.postgres.conflicts import add_conflicts
-from penstock.sinks.postgres.evolve import Evolution, TableStops
-from penstock.sinks.postgres.shapes import ShapeStore
+from penstock.sinks.postgres.evolve import Evolution
+from penstock.sinks.postgres.shapes import ShapeStore, TableStops
 from penstock.sinks.postgres.stages import drop_tables
 
 if TYPE_CHECKING:
@@ -74,7 +74,11 @@ class ShapeCommits:
         *,
         replica_role: bool,
     ) -> Done:
-        """All of it as one; done again without a table that cannot follow, which stops."""
+        """All of it as one; done again without a table that cannot follow, which stops.
+
+        Raises:
+            SinkError: the target, or a table that stops although it was left out.
+        """
         refused: dict[TableName, PenstockError] = {}
         while True:
             evolution = Evolution(
@@ -90,6 +94,8 @@ class ShapeCommits:
             try:
                 count = self._attempt(connection, evolution, passage, run_job, refused)
             except TableStops as stops:
+                if stops.table in refused:
+                    raise stops.error from None  # or this would never end
                 refused[stops.table] = stops.error
                 continue
             finally:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     import psycopg
 
+    from penstock.errors import PenstockError
+
     Connection = psycopg.Connection[Any]
     Cursor = psycopg.Cursor[Any]
     Executor = Connection | Cursor
@@ -71,6 +73,15 @@ class KnownTable:
     def waits(self) -> bool:
         """Whether it is to be copied, and nobody is at it."""
         return self.needs_copy and self.state != COPYING
+
+
+class TableStops(Exception):
+    """A table cannot follow; everything is to be done again without it."""
+
+    def __init__(self, table: TableName, error: PenstockError) -> None:
+        super().__init__(str(table))
+        self.table = table
+        self.error = error
 
 
 class KnownTables:

@@ -41,20 +41,15 @@ class Statements:
         restart = " RESTART IDENTITY" if self._step.restart_identity else ""
         return sql.SQL("TRUNCATE {}" + restart).format(self._target)
 
-    def _is(self, *letters: str) -> sql.Composable:
+    def _is(self, *letters: str, row: str = "s") -> sql.Composable:
         """Rows of these operations; a stage without `op` holds INSERTs alone."""
         if not self._step.has_operations:
             return _TRUE if "I" in letters or self._step.kind == "move" else sql.SQL("false")
-        wanted = sql.SQL(", ").join(sql.Literal(letter) for letter in letters)
-        return (
-            sql.SQL("s.op IN ({})").format(
-                sql.SQL(", ").join(
-                    sql.SQL('{}::"char"').format(sql.Literal(letter)) for letter in letters
-                )
-            )
-            if len(letters) > 1
-            else sql.SQL('s.op = {}::"char"').format(wanted)
+        op = sql.Identifier(row, "op")
+        wanted = sql.SQL(", ").join(
+            sql.SQL('{}::"char"').format(sql.Literal(letter)) for letter in letters
         )
+        return sql.SQL("{} IN ({})" if len(letters) > 1 else "{} = {}").format(op, wanted)
 
     def _is_written_over(self) -> sql.Composable:
         """UPDATEs, and REPLACEs, which write over the row that is there, if one is."""
@@ -72,9 +67,9 @@ class Statements:
             return sql.SQL("t.{}").format(name)
         return sql.SQL("t.{}::{}").format(name, sql.SQL(column.stage_type))
 
-    def _same_key(self) -> sql.Composed:
+    def _same_key(self, row: str = "s") -> sql.Composed:
         return self._conjunction(
-            sql.SQL("{} = {}").format(self._theirs(place), self._cells[place])
+            sql.SQL("{} = {}").format(self._theirs(place), sql.Identifier(row, f"c{place}"))
             for place in self._step.key
         )
 
@@ -89,12 +84,38 @@ class Statements:
         fixed = [self._fixed] if self._plan.fixed else []
         return sql.SQL(" AND ").join([*fixed, *terms])
 
-    def delete(self, letter: str = "D") -> sql.Composed:
-        """Take away the rows that are deleted; those that came and went are `G`."""
+    def delete(self, letter: str = "D", *, spares_put: bool = False) -> sql.Composed:
+        """Take away the rows that are deleted; those that came and went are `G`.
+
+        With `spares_put` not those that the step itself has put there before.
+        """
         if not self._step.key:
             return self._delete_keyless()
-        return sql.SQL("DELETE FROM {} t USING {} s WHERE {} AND {}").format(
-            self._target, self._stage, self._is(letter), self._same_key()
+        puts = self._step.insert_count + self._step.update_count + self._step.replace_count
+        return sql.SQL("DELETE FROM {} t USING {} s WHERE {} AND {} AND {}").format(
+            self._target,
+            self._stage,
+            self._is(letter),
+            self._same_key(),
+            self._is_not_put(letter) if spares_put and puts else _TRUE,
+        )
+
+    def _is_not_put(self, letter: str) -> sql.Composed:
+        """That the row `t` is none of those that were put: keys may be equal and spelled differently.
+
+        Equal by the target's own operator and collation, as 'Bob' and 'bob' of type citext are, 1 and 1.0.
+        Where the target holds no key unique, a row of the old spelling may be there beside the new.
+        """
+        same = [self._is("I", "U", "R", row="p"), self._same_key("p")]
+        if letter == "D":
+            same += [
+                sql.SQL('t.{}::text COLLATE "C" = p.{}::text').format(
+                    self._names[place], sql.Identifier(f"c{place}")
+                )
+                for place in self._step.key
+            ]
+        return sql.SQL("NOT EXISTS (SELECT FROM {} p WHERE {})").format(
+            self._stage, sql.SQL(" AND ").join(same)
         )
 
     def _delete_keyless(self) -> sql.Composed:

@@ -142,6 +142,7 @@ def plan_table(
         key=description.primary_key if description is not None else (),
         is_referenced=found.is_referenced,
         names=tuple(sorted(names.items())),
+        wanted=wanted,
         is_new=is_new,
         kind=landing.kind,
         fixed=fixed,

@@ -24,7 +24,7 @@ from penstock.changes.compact import COMES, GONE, LEAVES, REPLACE, Step, compact
 from penstock.changes.decode import Piece, TableChanges, TableTruncated
 from penstock.changes.history import STILL, HistoryStep, versions
 from penstock.changes.pgoutput import DELETE, INSERT, UPDATE, Relation
-from penstock.dsn import Dsn, connect
+from penstock.dsn import LIFT_TIME_LIMITS, Dsn, connect
 from penstock.errors import PenstockError, RowRefused, TargetTableUnfit
 from penstock.failpoints import fault_point
 from penstock.sinks.postgres.connect import classify_target_error, is_about_table
@@ -197,6 +197,8 @@ class PostgresTask:
         connection = _connections.get(dsn.conninfo)
         if connection is None or connection.closed:
             connection = connect(dsn, "penstock stage", autocommit=False)
+            connection.execute(LIFT_TIME_LIMITS)
+            connection.commit()  # a rollback would bring the limits back
             _connections[dsn.conninfo] = connection
         return connection
 

@@ -1,0 +1,107 @@
+"""`penstock check` tells of rules that no table is meant by."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+from fix_pipeline import INITIAL
+from fix_postgres import only_new
+from penstock.cli.check import find
+from penstock.config import pipeline_from_document
+from penstock.run.requests import add_tables
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from fix_pipeline import RunningPipeline
+    from fix_postgres import Database
+
+pytestmark = only_new
+
+HISTORY: dict[str, Any] = {"kind": "history"}
+
+
+def test_rule_that_matches_no_followed_table_is_a_warning_that_names_it(
+    source: Database, target: Database, pipeline_file: Callable[..., Path]
+) -> None:
+    source.execute(
+        "CREATE TABLE salary (id int PRIMARY KEY); CREATE TABLE kept_out (id int PRIMARY KEY)"
+    )
+    source.execute("CREATE TABLE keyless (v text)")  # a finding of its own
+    rules = {
+        "salary": HISTORY,
+        "public.salery": HISTORY,
+        "kept_out": {},
+        "keyless": {},
+        "public.*": {},
+    }
+    path = pipeline_file(
+        source,
+        target,
+        tables={"include": ["*.*"], "exclude": ["kept_out"]},
+        sink={"tables": rules},
+    )
+
+    def check(*options: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "penstock", "check", str(path), *options],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    told, plain = check("--json"), check()
+
+    assert told.returncode == plain.returncode == 0, told.stderr + plain.stderr
+    found = [each for each in json.loads(told.stdout) if each["code"] == "PEN-107"]
+    assert [(each["severity"], each["place"], each["what"]) for each in found] == [
+        ("warning", "sinks.target.tables", f"the rule {name} matches no table that is followed")
+        for name in ("public.kept_out", "public.salery")
+    ]
+    assert all("correct its name" in each["do"] for each in found)
+    assert "the rule public.salery matches no table that is followed" in plain.stderr
+
+
+def test_rule_of_a_table_that_was_renamed_or_added_since_is_meant(
+    source: Database, target: Database, make_pipeline: Callable[..., RunningPipeline]
+) -> None:
+    source.execute(
+        "CREATE TABLE salary (id int PRIMARY KEY); CREATE TABLE late (id int PRIMARY KEY)"
+    )
+    pipeline = make_pipeline(
+        source,
+        target,
+        tables={"include": ["*.*"], "exclude": ["late"]},
+        sink={"tables": {"salary": HISTORY, "late": {}, "gone": {}}},
+        source_options=INITIAL,
+    )
+    add_tables(pipeline.file, ["late"])
+    source.execute("INSERT INTO salary VALUES (1)")
+    pipeline.catch_up()
+    source.execute("ALTER TABLE salary RENAME TO wages")
+    source.execute("INSERT INTO wages VALUES (2)")
+    pipeline.catch_up()
+
+    told = [each.what for each in find(pipeline.file) if each.code == "PEN-107"]
+
+    assert told == ["the rule public.gone matches no table that is followed"]
+
+
+def test_rules_are_not_judged_by_a_source_that_does_not_answer(
+    source: Database, target: Database
+) -> None:
+    url = source.url.replace(source.name, "nowhere")
+    document = {
+        "name": "test",
+        "source": {"url": url, "tables": ["*.*"]},
+        "sinks": {"target": {"kind": "postgres", "url": target.url, "tables": {"salery": HISTORY}}},
+    }
+
+    codes = {each.code for each in find(pipeline_from_document(document, "test"))}
+
+    assert codes
+    assert "PEN-107" not in codes

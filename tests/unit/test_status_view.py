@@ -1,0 +1,28 @@
+"""What people read of a pipeline's state."""
+
+from __future__ import annotations
+
+from io import StringIO
+
+from rich.console import Console
+
+from penstock.cli.status import render, render_tables
+from penstock.run.status import PipelineStatus, SinkStatus, SourceStatus, TableStatus
+
+
+def test_names_are_shown_as_they_are_whatever_rich_would_make_of_them() -> None:
+    names = ['public."x[/y]"', "public.audit[red]", "public.[link=http://a]b"]
+    sink = SinkStatus(tables={name: TableStatus() for name in names})
+    source = SourceStatus(left_out=dict.fromkeys(names, "no [/key]"))
+    found = PipelineStatus("p[/]", "running", {"eu[/a]": source}, {"dw[red]": sink})
+
+    shown = StringIO()
+    console = Console(file=shown, width=120)
+    console.print(render(found))
+    console.print(render_tables(sink))
+
+    for name in names:
+        assert shown.getvalue().count(name) == 3
+        assert f"{name}: no [/key]" in shown.getvalue()
+    for name in ("p[/]", "source eu[/a]", "sink dw[red]"):
+        assert name in shown.getvalue()
