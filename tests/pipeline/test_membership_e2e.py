@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from test_conflicts import all_at_once, stopped
 
-from fix_pipeline import assert_equal, rows, status_of
+from fix_pipeline import INITIAL, assert_equal, rows, status_of, wait_for_state
 from fix_postgres import only_15, only_new
 from fix_wait import wait_until
 
@@ -321,3 +321,58 @@ def test_replica_identity_may_change_while_rows_flow(
     pipeline.catch_up()
 
     assert target.value("SELECT count(*) FROM t WHERE v = 'not followed'") == 0
+
+
+@only_new
+@pytest.mark.parametrize("is_stopped", [True, False], ids=["stopped", "running"])
+def test_table_that_left_the_publication_and_came_back_is_copied_again(
+    source: Database, target: Database, make_pipeline: Make, is_stopped: bool
+) -> None:
+    source.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE k (id int PRIMARY KEY)")
+    source.execute("INSERT INTO t VALUES (1), (2)")
+    pipeline = make_pipeline(source, target, source_options=INITIAL)
+    pipeline.catch_up()
+    wait_for_state(target, "t", "streaming")
+    copied_at = "SELECT copied_at FROM penstock.tables WHERE table_name = {!r}"
+    before = {name: target.value(copied_at.format(name)) for name in "tk"}
+    if is_stopped:
+        pipeline.stop()
+
+    source.execute(
+        "ALTER PUBLICATION penstock_test DROP TABLE t; DELETE FROM t WHERE id = 1;"
+        "INSERT INTO t VALUES (3)"
+    )
+    if is_stopped:
+        pipeline.start()
+    wait_until(
+        lambda: target.value(copied_at.format("t")) != before["t"], what="t to be copied again"
+    )
+    wait_for_state(target, "t", "streaming")
+    source.execute("INSERT INTO t VALUES (4)")
+    pipeline.catch_up()
+
+    assert_equal(source, target, "t")
+    assert target.value(copied_at.format("k")) == before["k"]
+
+
+@only_new
+def test_tables_that_swap_names_are_not_copied_again_for_it(
+    source: Database, target: Database, make_pipeline: Make
+) -> None:
+    source.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE u (id int PRIMARY KEY)")
+    source.execute("INSERT INTO t VALUES (1)")
+    pipeline = make_pipeline(source, target, source_options=INITIAL)
+    pipeline.catch_up()
+    copied_at = "SELECT table_name, copied_at FROM penstock.tables ORDER BY 2"
+    before = [at for _, at in target.query(copied_at)]
+    source.execute(
+        "BEGIN; ALTER TABLE t RENAME TO x; ALTER TABLE u RENAME TO t; ALTER TABLE x RENAME TO u;"
+        "INSERT INTO t VALUES (2); COMMIT"
+    )
+    pipeline.catch_up()
+    # One that comes afterwards: once it is copied, the names have been looked at, too.
+    source.execute("CREATE TABLE z AS SELECT 1 AS id; ALTER TABLE z ADD PRIMARY KEY (id)")
+    wait_for_state(target, "z", "streaming")
+
+    assert_equal(source, target, "t", "u")
+    assert [at for name, at in target.query(copied_at) if name != "z"] == before

@@ -9,7 +9,7 @@ import pytest
 from fix_subscription import ALL, ensure, follower, look, members, publications, rules, slots
 from penstock import errors
 from penstock.source import membership
-from penstock.source.catalog import SourceTable
+from penstock.source.catalog import SourceTable, list_tables
 from penstock.source.connect import connect_source
 from penstock.source.subscription import choose_tables, drop_subscription, read_identity
 from penstock.table import TableName, TableRule, TableRules
@@ -140,6 +140,22 @@ def test_partition_named_outright_is_not_left_out_with_its_root():
     with pytest.raises(errors.TableWithoutKey, match="no key"):
         choose_tables([root, leaf], rules("public.*", "l"))
     assert choose_tables([root, leaf], rules("l")).updates == [leaf]
+
+
+def test_partition_whose_index_does_not_tell_the_roots_key_is_a_flaw(source: Database):
+    source.execute(
+        "CREATE TABLE p (a int NOT NULL, b int NOT NULL, d int NOT NULL) PARTITION BY RANGE (d);"
+        "CREATE UNIQUE INDEX pa ON p (a, d); ALTER TABLE p REPLICA IDENTITY USING INDEX pa;"
+        "CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (1) TO (2);"
+        "CREATE UNIQUE INDEX p1b ON p1 (b); ALTER TABLE p1 REPLICA IDENTITY USING INDEX p1b"
+    )
+    with source.connect() as connection:
+        found = {table.name.name: table for table in list_tables(connection)}
+    assert "partition public.p1: another replica identity" in found["p"].flaw
+    source.execute("ALTER TABLE p1 REPLICA IDENTITY USING INDEX p1_a_d_idx")
+    with source.connect() as connection:
+        found = {table.name.name: table for table in list_tables(connection)}
+    assert found["p"].flaw == ""
 
 
 # Membership while running.

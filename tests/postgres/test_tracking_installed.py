@@ -176,6 +176,41 @@ def test_functions_of_a_newer_penstock_are_left_alone(source: Database):
 # Tiers.
 
 
+@pytest.mark.parametrize(
+    "made",
+    [
+        "CREATE SCHEMA penstock AUTHORIZATION {}",
+        (
+            "CREATE SCHEMA penstock; CREATE TABLE penstock.seal (id boolean PRIMARY KEY, secret bytea);"
+            "ALTER TABLE penstock.seal OWNER TO {}"
+        ),
+        (
+            "CREATE SCHEMA penstock; CREATE FUNCTION penstock.say(change jsonb) RETURNS void"
+            " LANGUAGE sql AS ''; ALTER FUNCTION penstock.say(jsonb) OWNER TO {}"
+        ),
+    ],
+    ids=["schema", "table", "function"],
+)
+def test_nothing_is_installed_where_another_role_could_put_its_own_in_place(
+    source: Database, made: str
+):
+    role = f"other_{source.name}"
+    source.execute(f"CREATE ROLE {role}")
+    try:
+        source.execute(made.format(role))
+        with (
+            connect_source(source.dsn) as connection,
+            pytest.raises(errors.SourcePrivilegeMissing, match="penstock"),
+        ):
+            install_tracking(connection, role_of(connection))
+        assert (
+            source.query("SELECT evtname FROM pg_event_trigger WHERE evtname LIKE 'penstock%'")
+            == []
+        )
+    finally:
+        source.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
+
+
 def test_role_that_may_not_falls_to_relation_and_says_so(
     source: Database, caplog: pytest.LogCaptureFixture
 ):

@@ -57,7 +57,7 @@ class MembershipWatch:
         self._acked: set[int] = set()
         self._looks = 0
         self._lsn = ZERO
-        self._published: dict[str, int] | None = None
+        self._published: tuple[dict[str, int], dict[int, tuple[int, ...]]] | None = None
         self._subscription = subscription
         self._state = state
         self._interval_seconds = _INTERVAL_SECONDS * pace
@@ -100,12 +100,13 @@ class MembershipWatch:
         with connect_source(self._source.url, "penstock membership") as connection:
             change = update_membership(connection, self._subscription, self._source.tables)
             published = {str(table): change.oids[table] for table in change.published}
-            if published != self._published:
+            entries = change.entries
+            if (published, entries) != self._published:
                 # Read after the look: what it saw had committed by then. The mark has an idle
                 # stream, too, come so far.
                 self._lsn = current_lsn(connection)
                 emit_mark(self._source.url, "tables")
-                self._published = published
+                self._published = published, entries
             partitions = read_partitions(connection, published.values())
             self._look_after_tracking(connection)
         for table in change.added:
@@ -121,6 +122,7 @@ class MembershipWatch:
             "tables",
             {
                 "published": published,
+                "entries": entries,
                 "left_out": left_out,
                 "partitions": partitions,
                 "lsn": str(self._lsn),

@@ -59,8 +59,11 @@ class TableKeeper:
         self._stale_at = state.read_report("tables").get("at")
         self._has_seen_members = False
         self._is_ahead = False  # what is published was looked at later than the log goes
-        self._members: dict[TableName, int] | None = None  # by name: their oids
         self._report_name = f"sinks/{sink.name}.members"
+        seen = state.read_report(self._report_name)
+        # By name: their oids. And by oid, those of their entries in the publications.
+        self._members = {_name(text): oid for text, oid in seen.get("oids", {}).items()}
+        self._entries: dict[str, list[int]] = seen.get("entries", {})
         self._drift = PartitionDrift(state, sink.name)
         self._pending: set[TableName] = set()
         self._waits: dict[TableName, tuple[float, BackOff]] = {}
@@ -191,10 +194,12 @@ class TableKeeper:
         if self._is_ahead:
             return
         self._enrol_new(members, oids, lsn)
-        if members != self._members:
-            self._members = members
+        entries: dict[str, list[int]] = report.get("entries", {})
+        self._enrol_again(members, oids, entries, lsn)
+        if (members, entries) != (self._members, self._entries):
+            self._members, self._entries = members, entries
             told = {str(name): oid for name, oid in members.items()}
-            self._state.write_report(self._report_name, {"oids": told})
+            self._state.write_report(self._report_name, {"oids": told, "entries": entries})
         self._has_seen_members = True
 
     def _tell_drift(self, report: Mapping[str, Any], members: dict[TableName, int]) -> None:
@@ -255,6 +260,35 @@ class TableKeeper:
             self._sink.enrol(new, lsn)
             _log.info("%s to be copied", tell_tables(new))
 
+    def _enrol_again(
+        self,
+        members: dict[TableName, int],
+        oids: dict[TableName, int],
+        entries: Mapping[str, list[int]],
+        lsn: Lsn,
+    ) -> None:
+        """Tables that left the publications and came back: what happened between was not sent."""
+        apart = self._sink.apart
+        known = self._sink.flowing | {
+            name
+            for name, table in apart.items()
+            if table.state == COPYING or (table.state != REMOVED and not table.needs_copy)
+        }
+        back = {
+            int(oid)
+            for oid, before in self._entries.items()
+            if oid in entries and not set(before) & set(entries[oid])
+        }
+        # By the names that the sink has for them, which may be older.
+        names = {oid: name for name, oid in (*members.items(), *oids.items()) if oid}
+        missed = {names[oid] for oid in back if oid in names} & known
+        if missed:
+            self._sink.enrol(missed, lsn, is_new=False)
+            _log.warning(
+                "%s to be copied again: published anew, and what happened before that was not sent",
+                tell_tables(missed),
+            )
+
     def _is_captured(self, lsn: Lsn) -> bool:
         """Whether the log goes so far; a report of that comes seldom, and the log says it at once."""
         told = self._state.read_report("capture").get("durable_lsn")
@@ -270,9 +304,6 @@ class TableKeeper:
 
         What was there before is remembered beside the log, so that it is noticed after a stop as well.
         """
-        if self._members is None:
-            told = self._state.read_report(self._report_name).get("oids", {})
-            self._members = {_name(text): oid for text, oid in told.items()}
         return {name for name, oid in members.items() if self._members.get(name, oid) != oid}
 
 

@@ -107,8 +107,9 @@ class EventSink(ABC):
                 self._raise_if_called_off(lsn)
         self._see_tables()
 
-    def enrol(self, tables: Collection[TableName], lsn: Lsn) -> None:
+    def enrol(self, tables: Collection[TableName], lsn: Lsn, *, is_new: bool = True) -> None:
         """Note that tables wait for a copy. What is known of an earlier life is forgotten."""
+        del is_new  # all that is known is the position
         self._set_tables({table: KeptTable.enrolled(lsn) for table in tables})
 
     def remove(self, tables: Collection[TableName]) -> None:

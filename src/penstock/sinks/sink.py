@@ -112,8 +112,11 @@ class Sink(Protocol):
             SinkError: `open` and go on from the position.
         """
 
-    def enrol(self, tables: Collection[TableName], lsn: Lsn) -> None:
-        """Tables that are to be copied first; they are apart from now on. Never during a `commit`."""
+    def enrol(self, tables: Collection[TableName], lsn: Lsn, *, is_new: bool = True) -> None:
+        """Tables that are to be copied first; they are apart from now on. Never during a `commit`.
+
+        `is_new`: what is known of one that had the name before is not of this one.
+        """
 
     def remove(self, tables: Collection[TableName]) -> None:
         """Tables that are followed no more; what is there of them stays. Never during a `commit`."""

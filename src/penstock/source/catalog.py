@@ -47,6 +47,8 @@ SELECT c.oid, n.nspname AS schema, c.relname AS name, c.relkind::text AS kind,
            WHERE step > 1 ORDER BY step) ELSE '{}' END AS ancestors,
        EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary) AS has_primary,
        k.columns IS NOT NULL AS has_key,
+       ARRAY(SELECT a.attname::text FROM pg_attribute a
+             WHERE a.attrelid = c.oid AND a.attnum = ANY (k.columns)) AS key_columns,
        EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum = ANY (k.columns)
                AND a.attgenerated <> '') AS generated_key,
        EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0
@@ -101,6 +103,7 @@ class SourceTable:
     readable: bool = True
     owned: bool = True  # by the role that asks, which it must be to be added to a publication
     ancestors: tuple[int, ...] = ()  # oids, nearest first
+    key_columns: frozenset[str] = frozenset()
     flaw: str = ""
     mend: str = ""
 
@@ -162,6 +165,7 @@ def _table(row: Any, version: int) -> SourceTable:
         readable=row.readable,
         owned=row.owned,
         ancestors=tuple(row.ancestors),
+        key_columns=frozenset(row.key_columns),
         flaw=flaw,
         mend=mend,
     )
@@ -215,7 +219,10 @@ def _leaf_flaw(table: SourceTable, leaf: SourceTable) -> tuple[str, str] | None:
         return leaf.flaw, leaf.mend
     # The stream names the root's key columns and carries what the leaf logs: a leaf may log more
     # (full) than its root announces, never something else.
-    if table.flaw or leaf.replica_identity in ("f", table.replica_identity):
+    is_same = leaf.replica_identity == table.replica_identity
+    if table.flaw or leaf.replica_identity == "f":
+        return None
+    if is_same and (leaf.replica_identity != "i" or leaf.key_columns >= table.key_columns):
         return None
     wanted = {"d": "DEFAULT", "f": "FULL"}.get(table.replica_identity)
     mend = identity_statement(leaf.name, wanted or "FULL")

@@ -61,6 +61,7 @@ class MembershipChange:
     left_out: list[LeftOut] = field(default_factory=list)
     published: list[TableName] = field(default_factory=list)
     oids: dict[TableName, int] = field(default_factory=dict)  # of those that are published
+    entries: dict[int, tuple[int, ...]] = field(default_factory=dict)  # theirs, by the same oids
 
 
 class Step(NamedTuple):
@@ -110,6 +111,7 @@ def match_publications(
     change.left_out.extend([*choice.left_out, *faults, *foreign, *late])
     change.published.extend(sorted(members.values()))
     change.oids.update({name: oid for oid, name in members.items()})
+    change.entries.update({oid: publications.entries[oid] for oid in members})
     return change
 
 

@@ -48,7 +48,7 @@ SELECT p.pubname AS publication, obj_description(p.oid, 'pg_publication') AS sta
                  CASE WHEN pubdelete THEN 'delete' END, CASE WHEN pubtruncate THEN 'truncate' END)
            AS operations,
        p.pubviaroot AND NOT p.puballtables AS is_ours_in_form,
-       r.prrelid AS oid, n.nspname AS schema, c.relname AS name,
+       r.oid AS entry, r.prrelid AS oid, n.nspname AS schema, c.relname AS name,
        coalesce(to_jsonb(r) ->> 'prqual', to_jsonb(r) ->> 'prattrs') IS NOT NULL AS is_narrowed
 FROM pg_publication p
 LEFT JOIN (pg_publication_rel r JOIN pg_class c ON c.oid = r.prrelid
@@ -148,11 +148,15 @@ def _read_rules(told: dict[str, list[dict[str, str]]] | None) -> TableRules | No
 
 @dataclass(frozen=True)
 class Publications:
-    """Both publications as the catalog has them now; members by oid."""
+    """Both publications as the catalog has them now; members by oid.
+
+    `entries` tell one time that a table was a member from another: what happened between is not sent.
+    """
 
     stamp: Stamp
     updates: Mapping[int, TableName]
     inserts: Mapping[int, TableName]
+    entries: Mapping[int, tuple[int, ...]]
 
 
 def publication_names(name: str) -> PublicationNames:
@@ -196,7 +200,11 @@ def read_publications(connection: Connection, name: str) -> Publications | None:
             f"{place} publication {names.updates}",
             START_ANEW,
         )
-    return Publications(stamp, updates[1], inserts[1])
+    entries: dict[int, tuple[int, ...]] = {}
+    for row in rows:
+        if row.oid is not None:
+            entries[row.oid] = (*entries.get(row.oid, ()), row.entry)
+    return Publications(stamp, updates[1], inserts[1], entries)
 
 
 def _one(

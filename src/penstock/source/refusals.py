@@ -109,6 +109,14 @@ REFUSALS = (
         "ALTER ROLE {role} REPLICATION; on Amazon RDS: GRANT rds_replication TO {role}",
     ),
     Refusal(
+        ("42501",),
+        r"could then act as role",
+        SourcePrivilegeMissing,
+        "schema penstock, or something in it, belongs to another role, which could then act as this one",
+        "ALTER SCHEMA penstock OWNER TO {role}, and so for what is in it; or let its owner install the"
+        " triggers, where that is a role that may",
+    ),
+    Refusal(
         ("42501", NO_STATE),
         r"permission denied|must be owner|must be superuser",
         SourcePrivilegeMissing,

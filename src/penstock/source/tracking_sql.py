@@ -28,6 +28,34 @@ TAGS = (
     *("CREATE SEQUENCE", "ALTER SEQUENCE", "CREATE SCHEMA", "ALTER SCHEMA"),
 )
 
+# The functions run with the rights of who installs them. Whoever owns the schema, or something in it that
+# they use, could put something else in its place.
+_OWNERS = """
+DO $penstock$
+DECLARE
+    other record;
+BEGIN
+    SELECT x.what, pg_get_userbyid(x.owner) AS role INTO other FROM (
+        SELECT 'schema penstock', nspowner FROM pg_namespace WHERE nspname = 'penstock'
+        UNION ALL
+        SELECT 'table penstock.' || relname, relowner FROM pg_class
+        WHERE relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = 'penstock')
+          AND relname IN ('schema_log', 'seal')
+        UNION ALL
+        SELECT 'function penstock.' || proname, proowner FROM pg_proc
+        WHERE pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = 'penstock')
+    ) AS x(what, owner)
+    JOIN pg_roles r ON r.oid = x.owner WHERE r.rolname <> current_user AND NOT r.rolsuper LIMIT 1;
+    IF FOUND THEN
+        RAISE insufficient_privilege USING
+            MESSAGE = format('%s belongs to role %I, which could then act as role %I',
+                             other.what, other.role, current_user),
+            HINT = format('ALTER … OWNER TO %I, or let %I install the triggers', current_user, other.role);
+    END IF;
+END
+$penstock$;
+"""
+
 _TABLE = """
 CREATE SCHEMA IF NOT EXISTS penstock;
 CREATE TABLE IF NOT EXISTS penstock.schema_log (
@@ -95,7 +123,7 @@ def tracking_statements(role: str) -> str:
     Who runs it must be allowed to create event triggers. The triggers fire in sessions of replicas
     too (ALWAYS): what those change in a followed table is changed like anything else.
     """
-    parts = [_drop_event_triggers(), _TABLE, *map(_create, FUNCTIONS), _version_trigger()]
+    parts = [_OWNERS, _drop_event_triggers(), _TABLE, *map(_create, FUNCTIONS), _version_trigger()]
     parts += [_event_trigger(name) for name in EVENT_TRIGGERS]
     parts.append(grant_statements(role))
     return "\n".join(part.strip() for part in parts) + "\n"

@@ -131,10 +131,10 @@ class PostgresSink:
             if again or once_more:
                 self._read_tables(connection)
 
-    def enrol(self, tables: Collection[TableName], lsn: Lsn) -> None:
+    def enrol(self, tables: Collection[TableName], lsn: Lsn, *, is_new: bool = True) -> None:
         """List tables as pending."""
         with target_errors(self._options.url):
-            self._tables.enrol(self._connected(), tables, lsn, is_new=True)
+            self._tables.enrol(self._connected(), tables, lsn, is_new=is_new)
             self._read_tables(self._connected())
 
     def remove(self, tables: Collection[TableName]) -> None:
