@@ -14,7 +14,8 @@ def teardown(path: PipelinePath, source_id: SourceId = None) -> None:
     from penstock.run.requests import choose_sources
     from penstock.run.teardown import tear_down
 
-    removed = tear_down(pipeline, choose_sources(pipeline, source_id))
+    views = choose_sources(pipeline, source_id) if source_id is not None else None
+    removed = tear_down(pipeline, views)
     for line in removed:
         typer.echo(f"removed {line}")
     if not removed:

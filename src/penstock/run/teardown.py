@@ -36,6 +36,7 @@ def tear_down(pipeline: PipelineFile, views: list[PipelineFile] | None = None) -
         SlotInUse: something else reads the slot.
         SourcePrivilegeMissing: another role installed the triggers; all else is gone.
     """
+    is_whole = views is None
     some = views if views is not None and len(views) < len(pipeline.sources) else None
     views = some or pipeline.each()
     top = top_of(pipeline)
@@ -50,7 +51,7 @@ def tear_down(pipeline: PipelineFile, views: list[PipelineFile] | None = None) -
             removed += _tear_down_source(view)
         except PenstockError as error:
             failures.append(error)
-    if some is None and not failures:
+    if is_whole and not failures:
         try:
             removed += _forget_strays(pipeline)
         except PenstockError as error:
