@@ -19,11 +19,9 @@ pytest.register_assert_rewrite(*pytest_plugins)
 # the two speak differently: what the server sends, what it lets us create, what it refuses.
 _QUICK_ON_15 = frozenset(
     {
-        "test_conflicts.py",
         "test_embedded_postgres.py",
         "test_membership.py",
         "test_preflight.py",
-        "test_property.py",
         "test_stream_to_postgres.py",
         "test_subscription.py",
         "test_types.py",
@@ -34,10 +32,11 @@ _QUICK_ON_15 = frozenset(
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave most tests on the older version to the long ones."""
+    """Leave most tests on the older version to the long ones, and the second way to begin."""
     for item in items:
         called = getattr(item, "callspec", None)
-        if item.path.name in _QUICK_ON_15 or called is None:
+        if called is None:
             continue
-        if called.params.get("server") == "15":
+        is_older = called.params.get("server") == "15" and item.path.name not in _QUICK_ON_15
+        if is_older or called.params.get("snapshot") == "never":
             item.add_marker(pytest.mark.long)

@@ -219,7 +219,7 @@ def test_log_that_is_full_holds_capture_back_and_loses_nothing(
 
 
 @only_new
-@pytest.mark.parametrize("way", ["in parts", "streamed"])
+@pytest.mark.parametrize("way", [pytest.param("in parts", marks=pytest.mark.long), "streamed"])
 def test_transaction_that_is_larger_than_the_log_may_be_arrives(
     source: Database,
     target: Database,
@@ -248,6 +248,7 @@ def test_transaction_that_is_larger_than_the_log_may_be_arrives(
     assert_equal(source, target, "t")
 
 
+@pytest.mark.long
 def test_server_shuts_down_although_the_log_is_full(
     two_servers: TwoServers, make_pipeline: Make
 ) -> None:

@@ -443,7 +443,7 @@ def test_two_tables_that_land_in_one_by_chance_are_not_mixed(
 
 
 @pytest.mark.parametrize("snapshot", ["initial", "never"])
-@pytest.mark.parametrize("tracking", ["triggers", "relation"])
+@pytest.mark.parametrize("tracking", ["triggers", pytest.param("relation", marks=pytest.mark.long)])
 def test_table_that_was_rotated_is_not_mixed_with_its_successor(
     source: Database, target: Database, make_pipeline: Make, tracking: str, snapshot: str
 ) -> None:
@@ -491,11 +491,10 @@ def test_table_that_was_rotated_is_not_mixed_with_its_successor(
 @pytest.mark.parametrize(
     "sink",
     [
-        {"tables": {"public.a": {"target": "public.b"}}},
-        {"source_id_column": "sid"},
-        {"schema_changes": "ignore"},
+        pytest.param({"tables": {"public.a": {"target": "public.b"}}}, id="rule"),
+        pytest.param({"source_id_column": "sid"}, id="sid", marks=pytest.mark.long),
+        pytest.param({"schema_changes": "ignore"}, id="ignore", marks=pytest.mark.long),
     ],
-    ids=["rule", "sid", "ignore"],
 )
 def test_table_that_is_made_later_does_not_join_one_that_stayed_in_its_place(
     source: Database, target: Database, make_pipeline: Make, sink: dict[str, Any]
