@@ -50,7 +50,7 @@ BEGIN
         RAISE insufficient_privilege USING
             MESSAGE = format('%s belongs to role %I, which could then act as role %I',
                              other.what, other.role, current_user),
-            HINT = format('ALTER … OWNER TO %I, or let %I install the triggers', current_user, other.role);
+            HINT = format('ALTER ... OWNER TO %I, or let %I install the triggers', current_user, other.role);
     END IF;
 END
 $penstock$;
