@@ -28,10 +28,17 @@ HISTORY: dict[str, Any] = {"tables": {"t": {"kind": "history"}}}
     ("sink", "change", "name"),
     [
         (SHARED, "ADD COLUMN tenant text DEFAULT 'main'", "tenant"),
-        (SHARED, "ADD COLUMN tenant text", "tenant"),
+        pytest.param(SHARED, "ADD COLUMN tenant text", "tenant", marks=pytest.mark.long),
         (HISTORY, "ADD COLUMN kvsz_deleted boolean DEFAULT true", "kvsz_deleted"),
-        (HISTORY, "RENAME COLUMN v TO kvsz_start", "kvsz_start"),
-        ({**SHARED, **HISTORY}, "ADD COLUMN tenant text DEFAULT 'main'", "tenant"),
+        pytest.param(
+            HISTORY, "RENAME COLUMN v TO kvsz_start", "kvsz_start", marks=pytest.mark.long
+        ),
+        pytest.param(
+            {**SHARED, **HISTORY},
+            "ADD COLUMN tenant text DEFAULT 'main'",
+            "tenant",
+            marks=pytest.mark.long,
+        ),
     ],
     ids=["shared", "shared, no default", "history", "history, renamed", "shared history"],
 )

@@ -53,6 +53,7 @@ def penstock(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=180)
 
 
+@pytest.mark.long
 def test_database_moves_to_another_major_version(
     pg_15: EmbeddedPostgres,
     pg_new: EmbeddedPostgres,

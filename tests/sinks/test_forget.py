@@ -86,6 +86,7 @@ def test_what_is_left_of_a_pipeline_is_forgotten_and_the_schema_goes_with_the_la
     assert forget_strays(target.dsn, "other") == {"a": ["schema penstock"]}
 
 
+@pytest.mark.long
 def test_what_another_process_delivers_is_no_stray(target: Database) -> None:
     deliver(target, ("tenants", "a"))
     with target.connect() as connection:

@@ -78,6 +78,7 @@ def test_restart_of_the_target_keeps_the_ranges_that_have_arrived(
     assert "is not copied" not in caplog.text
 
 
+@pytest.mark.long
 @only_new
 def test_copier_that_loses_its_own_session_goes_on_with_what_its_tasks_have_brought(
     source: Database,
@@ -106,6 +107,7 @@ def test_copier_that_loses_its_own_session_goes_on_with_what_its_tasks_have_brou
     assert "is not copied" not in caplog.text
 
 
+@pytest.mark.long
 @only_new
 def test_connection_lost_after_a_table_was_made_leaves_none_without_its_key(
     source: Database,
