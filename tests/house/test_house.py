@@ -1,4 +1,4 @@
-"""The house rules of docs/style.md that a machine can keep: size, names, docstrings, imports."""
+"""The house rules of docs/style.md that a machine can keep: names, docstrings, imports."""
 
 from __future__ import annotations
 
@@ -17,18 +17,11 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "penstock"
 MODULES = sorted(SOURCE.rglob("*.py"))
 
-LONGEST_FILE = 400
 FORBIDDEN_NAMES = {"common", "helper", "helpers", "misc", "util", "utils"}
 
 
 def _name(path: Path) -> str:
     return str(path.relative_to(ROOT))
-
-
-def test_no_file_is_longer_than_a_reader_can_hold():
-    lengths = {_name(path): path.read_text().count("\n") for path in MODULES}
-
-    assert {name: count for name, count in lengths.items() if count > LONGEST_FILE} == {}
 
 
 def test_no_module_is_named_after_nothing():
