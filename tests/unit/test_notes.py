@@ -13,6 +13,7 @@ from penstock.log.slice import SliceKind
 from penstock.log.writer import LogWriter
 from penstock.lsn import Lsn
 from penstock.run.passages import PassageReader, cut_at_marks
+from penstock.schema import history as history_module
 from penstock.schema.history import SchemaHistory
 from penstock.schema.shape import ColumnShape, Gone, SchemaChange, TableShape, VersionWritten
 from penstock.sinks.passage import Rows, ShapeChange
@@ -273,6 +274,27 @@ def test_what_comes_again_is_kept_once(log: Log, tmp_path: Path):
 
     assert log.history.path.stat().st_size == size
     assert len(SchemaHistory(tmp_path / "schema.jsonl").latest()) == 1
+
+
+def test_name_is_found_in_the_history_without_a_check_of_every_table(log: Log, monkeypatch):
+    log.feed(begin(8), told(change(*(shape(f"t{n}", n) for n in range(1, 301)))), commit(8))
+    log.feed(begin(24), told(change(dropped_tables=(Gone(id=7),))), commit(24))
+    log.feed(begin(40), told(change(shape("t7", 1007))), commit(40))
+    looked_at = []
+    at = history_module._Life.at
+    monkeypatch.setattr(
+        history_module._Life, "at", lambda life, when: looked_at.append(life) or at(life, when)
+    )
+    reader = PassageReader(log.history, lambda _: True, ())
+
+    found = [reader.oid_at(TableName("public", f"t{n}"), Lsn(48)) for n in range(1, 301)]
+
+    assert found == [n if n != 7 else 1007 for n in range(1, 301)]
+    assert reader.oid_at(TableName("public", "t7"), Lsn(16)) == 7
+    assert reader.is_gone(7)
+    assert not reader.is_gone(1007)
+    assert not reader.is_gone(5000)
+    assert len(looked_at) <= 304
 
 
 def test_history_tells_names_and_shapes_of_every_moment(log: Log):

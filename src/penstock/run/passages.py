@@ -140,7 +140,7 @@ class PassageReader:
 
     def is_gone(self, oid: int) -> bool:
         """Whether the history tells that a table was dropped."""
-        return self._history.first_of(oid) is not None and oid not in self._history.latest()
+        return self._history.is_dropped(oid)
 
     def will_be_born(self, oid: int, lsn: Lsn) -> bool:
         """Whether the stream brings a table from its first row on, after a position."""

@@ -11,7 +11,9 @@ from __future__ import annotations
 import json
 import os
 import threading
+from bisect import bisect_right
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from penstock.disk import write_all
@@ -36,12 +38,8 @@ class _Life:
     shapes: list[tuple[Position, TableShape | None]] = field(default_factory=list)
 
     def at(self, position: Position) -> TableShape | None:
-        found = None
-        for since, shape in self.shapes:
-            if since > position:
-                break
-            found = shape
-        return found
+        index = bisect_right(self.shapes, position, key=itemgetter(0))
+        return self.shapes[index - 1][1] if index else None
 
 
 class SchemaHistory:
@@ -53,6 +51,7 @@ class SchemaHistory:
         self._last_lsn = ZERO
         self._file: int | None = None
         self._lives: dict[int, _Life] = {}
+        self._named: dict[TableName, set[int]] = {}  # the tables that have ever had a name
         self._versions: list[tuple[Mark, VersionWritten]] = []
         self._lock = threading.Lock()
 
@@ -115,8 +114,8 @@ class SchemaHistory:
     def shape_at(self, name: TableName, lsn: Lsn) -> TableShape | None:
         """How the table that had this name at a position looked then; None when that is not known."""
         self.refresh()
-        for life in list(self._lives.values()):
-            shape = life.at((int(lsn), -1))
+        for table_id in tuple(self._named.get(name, ())):
+            shape = self._lives[table_id].at((int(lsn), -1))
             if shape is not None and shape.table == name:
                 return shape
         return None
@@ -135,6 +134,12 @@ class SchemaHistory:
             return None
         (commit_lsn, _), shape = life.shapes[0]
         return (Lsn(commit_lsn), shape) if shape is not None else None
+
+    def is_dropped(self, table_id: int) -> bool:
+        """Whether a table was there, and was dropped."""
+        self.refresh()
+        life = self._lives.get(table_id)
+        return life is not None and life.shapes[-1][1] is None
 
     def shape_before(self, table_id: int, mark: Mark) -> TableShape | None:
         """How a table looked before a document told something of it."""
@@ -167,6 +172,7 @@ class SchemaHistory:
                 change = read_change(mark.content, mark.where)
                 for shape in change.tables:
                     self._lives.setdefault(shape.id, _Life()).shapes.append((position, shape))
+                    self._named.setdefault(shape.table, set()).add(shape.id)
                 for gone in change.dropped_tables:
                     if gone.id in self._lives:
                         self._lives[gone.id].shapes.append((position, None))
