@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from fix_follow import T, assert_follows, clone, follow_at, plain, same, shape_of, shapes
-from fix_postgres import only_15
+from fix_postgres import only_15, only_new
 from penstock.errors import SchemaChangeRefused, SchemaChangeStops, TargetTableMissing
 from penstock.schema.describe import description_of, structure_of
 from penstock.schema.shape import SequenceShape
@@ -168,6 +168,48 @@ def test_expression_changes(source: Database, target: Database):
     assert followed.statements == [
         'ALTER TABLE "public"."t" ALTER COLUMN "g" SET EXPRESSION AS ((id * 3))'
     ]
+
+
+@pytest.mark.parametrize(
+    "ddl",
+    [
+        "ALTER TABLE t ALTER g TYPE numeric",
+        "ALTER TABLE t ALTER g TYPE numeric(12, 3), ALTER h TYPE varchar(40)",
+        'ALTER TABLE t ALTER h TYPE text COLLATE "C"',
+        pytest.param(
+            "ALTER TABLE t ALTER g TYPE text; ALTER TABLE t RENAME g TO gg", marks=pytest.mark.long
+        ),
+        pytest.param(
+            "ALTER TABLE t ALTER g TYPE bigint; ALTER TABLE t ALTER g DROP EXPRESSION",
+            marks=pytest.mark.long,
+        ),
+    ],
+)
+def test_type_of_a_generated_column_changes(ddl: str, source: Database, target: Database):
+    source.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, g int GENERATED ALWAYS AS (id * 2) STORED,"
+        " h varchar(9) GENERATED ALWAYS AS ('h' || id::text) STORED, CONSTRAINT h_once UNIQUE (h),"
+        " CONSTRAINT g_there CHECK (g IS NOT NULL)); CREATE INDEX i ON t (g); INSERT INTO t VALUES (1), (7)"
+    )
+    clone(source, target)
+
+    (followed,) = assert_follows(source, target, ddl)
+
+    assert not followed.notes
+    assert not followed.needs_copy
+
+
+@only_new
+def test_virtual_columns_are_followed(source: Database, target: Database):
+    source.execute("CREATE TABLE t (id int PRIMARY KEY, a int); INSERT INTO t VALUES (1, 2)")
+    clone(source, target)
+
+    assert_follows(source, target, "ALTER TABLE t ADD v int GENERATED ALWAYS AS (a * 2) VIRTUAL")
+    assert_follows(source, target, "ALTER TABLE t ALTER v SET EXPRESSION AS (a * 3)")
+    assert_follows(source, target, "ALTER TABLE t ADD CHECK (v > 0)")
+    assert_follows(source, target, "ALTER TABLE t ALTER v TYPE numeric(9, 1)")
+
+    assert shape_of(target).columns[2].generated == "v"
 
 
 @only_15

@@ -191,6 +191,34 @@ def test_generated_and_identity_columns_are_copied_with_equal_values(
     assert_equal(source, target, "t", "ready")
 
 
+def test_objects_on_generated_columns_are_made_by_the_copy(
+    source: Database, target: Database, make_pipeline: Make
+) -> None:
+    is_new = source.value("SHOW server_version_num") >= "180000"
+    virtual = "v int GENERATED ALWAYS AS (a * 3) VIRTUAL, CHECK (v > 0)," if is_new else ""
+    source.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, a int,"
+        f" {virtual} g int GENERATED ALWAYS AS (a * 2) STORED, CONSTRAINT g_more CHECK (g > a),"
+        " CONSTRAINT g_once UNIQUE (g));"
+        "CREATE INDEX by_g ON t (g, id); CREATE UNIQUE INDEX by_more ON t ((g + 1)) WHERE g > 2;"
+        "CREATE INDEX with_g ON t (a) INCLUDE (g); INSERT INTO t VALUES (1, 1), (2, 2)"
+    )
+
+    copied(make_pipeline(source, target, source_options=ALWAYS_COPIED))
+
+    there = (
+        "SELECT indexdef FROM pg_indexes WHERE tablename = 't' UNION ALL"
+        " SELECT conname || pg_get_constraintdef(oid) FROM pg_constraint"
+        " WHERE conrelid = 't'::regclass AND contype <> 'n' ORDER BY 1"
+    )
+    assert target.query(there) == source.query(there)
+    generated = (
+        "SELECT attname, attgenerated FROM pg_attribute WHERE attrelid = 't'::regclass ORDER BY 1"
+    )
+    assert target.query(generated) == source.query(generated)
+    assert_equal(source, target, "t")
+
+
 @only_new
 def test_sequences_stand_where_the_sources_stood_so_that_the_target_can_take_over(
     source: Database, target: Database, make_pipeline: Make

@@ -15,6 +15,7 @@ from penstock.sinks.postgres.create import (
     collation_exists,
     counting,
     free_sequence_name,
+    generated_clause,
     identity_clause,
     next_value,
     owned_by,
@@ -87,6 +88,8 @@ class ColumnChanges:
     def types(self) -> Iterator[Step]:
         """Types and collations."""
         for each in self.claims.kept:
+            if each in self.remade:
+                continue  # it is made with its type
             is_other = not is_same_type(each.before, each.after)
             if not is_other and each.before.collation == each.after.collation:
                 continue
@@ -105,12 +108,17 @@ class ColumnChanges:
 
     def _change_type(self, each: Claimed, kind: str) -> Iterator[Step]:
         found, name = each.found, each.name
-        self.needs_copy |= self._is_unsure(found.type, kind)
         collate = sql.SQL("")
         if each.after.collation is not None and collation_exists(
             self.connection, each.after.collation
         ):
             collate = sql.SQL(f" COLLATE {each.after.collation}")
+        if found.generated:
+            # The target computes it anew, and allows no cast beside that.
+            action = "ALTER COLUMN {} TYPE {}{}"
+            yield Step(self._alter_text(action, name, sql.SQL(kind), collate))
+            return
+        self.needs_copy |= self._is_unsure(found.type, kind)
         # The default of the old type may have no cast; Postgres takes it away before, in one statement.
         is_kept = found.default is None or found.sequence is not None
         column, text = sql.Identifier(name), sql.SQL(kind)
@@ -220,7 +228,7 @@ class ColumnChanges:
         # need some. The copy that brings the source's comes soon.
         is_filled = self._is_written_anew() and column.missing is None
         if column.generated and column.expression:
-            clause = sql.SQL("GENERATED ALWAYS AS ({}) STORED").format(sql.SQL(column.expression))
+            clause = generated_clause(self.connection, column.generated, column.expression)
             yield Step(add(clause), f"column {column.name}" if self.is_partial else "")
         elif column.identity:
             self.needs_copy |= is_filled

@@ -41,6 +41,14 @@ def copied_columns(order: CopyOrder, plan: TablePlan) -> dict[str, str]:
     return columns
 
 
+def structured_columns(order: CopyOrder, plan: TablePlan) -> set[str]:
+    """Columns of the target that indexes and constraints may be made of: the generated ones, too."""
+    columns = {column.name for column in plan.columns} | set(own_values(plan))
+    if plan.wanted is None:  # else they are not delivered
+        columns |= {column.name for column in order.description.columns if column.generated}
+    return columns
+
+
 def own_values(plan: TablePlan) -> dict[str, tuple[str, str]]:
     """Columns that penstock fills itself: type and value, which is the same in every copied row."""
     values = {each.name: (each.type, each.value) for each in plan.fixed}

@@ -27,7 +27,12 @@ from penstock.sinks.postgres.connect import (
     set_replica_role,
     target_errors,
 )
-from penstock.sinks.postgres.copycolumns import copied_columns, may_be_binary, own_values
+from penstock.sinks.postgres.copycolumns import (
+    copied_columns,
+    may_be_binary,
+    own_values,
+    structured_columns,
+)
 from penstock.sinks.postgres.copyin import PostgresRangeWriter
 from penstock.sinks.postgres.duekeys import make_due_keys
 from penstock.sinks.postgres.following import follow_before_copy
@@ -269,7 +274,7 @@ class PostgresCopying:
             structure = landed_structure(order.structure, landing, self._landings.of)
             add_key(connection, plan.target, structure)
             if self._options.create_indexes and _has_more_than_key(structure):
-                columns = {column.name for column in plan.columns} | set(own_values(plan))
+                columns = structured_columns(order, plan)
                 notes += add_indexes(connection, plan.target, structure, columns)
         for note in notes:
             _log.warning("%s: %s", table, note)

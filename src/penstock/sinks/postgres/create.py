@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 FIRST_USER_OID = 16384  # types below are Postgres's own, and every server has them
+_VIRTUAL_SINCE = 180000
 _LONGEST_NAME = 63  # bytes; Postgres cuts off the rest
 
 # Whether what has the name is a sequence that can be the column's: nobody's, and of its owner.
@@ -175,8 +176,7 @@ def _declare(
             )
     if column.generated and column.expression:
         # The stream does not carry generated columns; the target computes them as the source does.
-        stored = sql.SQL("GENERATED ALWAYS AS ({}) STORED")
-        parts.append(stored.format(sql.SQL(column.expression)))
+        parts.append(generated_clause(connection, column.generated, column.expression))
     if column.identity:
         parts.append(identity_clause(column, kind))
     elif sequence is not None:
@@ -184,6 +184,15 @@ def _declare(
     if column.not_null:
         parts.append(sql.SQL("NOT NULL"))
     return sql.SQL(" ").join(parts)
+
+
+def generated_clause(connection: Connection, generated: str, expression: str) -> sql.Composed:
+    """A column that the target computes: stored where the target knows no virtual ones."""
+    is_virtual = generated == "v" and connection.info.server_version >= _VIRTUAL_SINCE
+    clause = sql.SQL(
+        "GENERATED ALWAYS AS ({}) VIRTUAL" if is_virtual else "GENERATED ALWAYS AS ({}) STORED"
+    )
+    return clause.format(sql.SQL(expression))
 
 
 def identity_clause(column: ColumnDescription, kind: str) -> sql.Composed:

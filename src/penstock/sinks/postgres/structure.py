@@ -129,7 +129,7 @@ def add_indexes(
     """
     found = _find(connection, target)
     failures: list[str] = []
-    for piece in pieces_of(target, structure, columns):
+    for piece in pieces_of(target, structure, columns & found.columns):
         if piece.name in found.there:
             continue
         try:
