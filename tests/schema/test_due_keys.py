@@ -12,11 +12,13 @@ from fix_follow import clone, shape_of
 from fix_postgres import only_new
 from fix_wait import wait_until
 from penstock.lsn import Lsn
+from penstock.sinks.postgres import duekeys
 from penstock.sinks.postgres.duekeys import make_due_keys
 from penstock.sinks.postgres.landing import Landings
 from penstock.sinks.postgres.objects import make_objects
 from penstock.sinks.postgres.options import PostgresOptions
 from penstock.sinks.postgres.shapes import ShapeStore
+from penstock.sinks.postgres.tables import TargetTables
 from penstock.table import TableName
 
 if TYPE_CHECKING:
@@ -138,3 +140,36 @@ def test_key_leads_to_a_table_that_was_renamed_meanwhile(
     make_keys(target, store)
 
     assert keys(target) == [("child_p_fkey", "ancestor", True)]
+
+
+def test_key_waits_for_a_table_that_failed_and_holds_up_nobody(target: Database, store: ShapeStore):
+    target.execute(
+        "UPDATE penstock.tables SET state = 'failed', needs_copy = true WHERE table_name = 'parent'"
+    )
+    make_keys(target, store)
+    assert (keys(target), due(target)) == ([], ["child", "parent"])
+    with target.connect() as connection:
+        assert not any(row.keys_due for row in TargetTables(*OWNER).read(connection))
+
+    target.execute("UPDATE penstock.tables SET state = 'streaming', needs_copy = false")
+    with target.connect() as connection:
+        assert all(row.keys_due for row in TargetTables(*OWNER).read(connection))
+    make_keys(target, store)
+    assert keys(target) == [("child_p_fkey", "parent", True)]
+    assert due(target) == []
+
+
+def test_key_that_the_server_cannot_make_at_all_is_noted(
+    target: Database, store: ShapeStore, monkeypatch: pytest.MonkeyPatch
+):
+    def refuse(*_: object) -> None:
+        raise psycopg.errors.InternalError_("could not find tuple")
+
+    monkeypatch.setattr(duekeys, "_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(duekeys, "add_foreign_keys", refuse)
+
+    make_keys(target, store)
+
+    assert due(target) == []
+    asked = "SELECT notes FROM penstock.tables WHERE table_name = 'child'"
+    assert target.query(asked) == [("foreign keys: InternalError_ (XX000)",)]

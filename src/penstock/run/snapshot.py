@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
     from penstock.config import PipelineFile
+    from penstock.run.status import TableStatus
     from penstock.run.supervise import OnCopying
     from penstock.source.options import SourceOptions
     from penstock.table import TableName
@@ -100,8 +101,12 @@ def _wait(pipeline: PipelineFile, wanted: set[str], stop: threading.Event) -> No
         for name, entry in entries:
             if entry.state == "failed" and entry.request is None:
                 raise recognise(entry.error or "") or RunError(f"{name} failed", name)
-        if all(entry.state == "streaming" and entry.request is None for _, entry in entries):
+        if all(_is_whole(entry) for _, entry in entries):
             return
+
+
+def _is_whole(entry: TableStatus) -> bool:
+    return entry.state == "streaming" and entry.request is None and not entry.foreign_keys_due
 
 
 def run_worker(

@@ -48,6 +48,7 @@ class TableStatus:
     delivered_lsn: str | None = None  # its own position, while it does not flow with the others
     snapshot_seconds: float | None = None  # the age of the snapshot it is copied under
     request: str | None = None
+    foreign_keys_due: bool = False  # they are still to be made
     notes: str | None = None
     changed_at: str | None = None
     # What was other than the source's changes said: insert_exists, update_missing, delete_missing.
@@ -308,6 +309,7 @@ def _ask_source_at_target(
             delivered_lsn=str(row.delivered_lsn) if row.delivered_lsn else None,
             snapshot_seconds=row.snapshot_seconds,
             request=row.request,
+            foreign_keys_due=row.keys_due,
             notes=row.notes,
             changed_at=row.changed_at.isoformat(timespec="seconds"),
             conflicts=asdict(row.conflicts),

@@ -86,8 +86,10 @@ class TableKeeper:
 
     @property
     def is_settled(self) -> bool:
-        """Whether every table flows, but for those that were tried again and failed again."""
+        """Whether every table flows and has its keys, but for those that failed, and again."""
         if self._copies_first and not self._has_seen_members:
+            return False
+        if self._sink.objects_due:
             return False
         for name, table in self._sink.apart.items():
             if table.state == REMOVED:
@@ -99,8 +101,10 @@ class TableKeeper:
         return True
 
     def are_on_their_way(self) -> bool:
-        """Whether some do not flow, so that who copies may be needed; from another thread."""
-        return any(table.state != REMOVED for table in list(self._sink.apart.values()))
+        """Whether some do not flow or lack keys: who copies may be needed; from another thread."""
+        return self._sink.objects_due or any(
+            table.state != REMOVED for table in list(self._sink.apart.values())
+        )
 
     def is_due(self, now: float) -> bool:
         """Whether it is time to look again: often while tables change, and when members may have."""
@@ -120,7 +124,7 @@ class TableKeeper:
             table.is_underway or table.state == CATCHING_UP for table in self._sink.apart.values()
         )
         waits_for_members = self._is_ahead or (self._copies_first and not self._has_seen_members)
-        is_busy = is_busy or waits_for_members
+        is_busy = is_busy or waits_for_members or self._sink.objects_due
         self._look_at = now + (_BUSY_SECONDS if is_busy else self._idle_seconds)
         before = self._pending
         self._pending = {n for n, table in self._sink.apart.items() if table.state == PENDING}

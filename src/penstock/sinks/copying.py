@@ -187,8 +187,8 @@ class Copying(Protocol):
         From any process; who delivers finds the request, now or when it runs again.
         """
 
-    def after_join(self) -> None:
-        """Do what waits until tables stream."""
+    def after_join(self) -> bool:
+        """Do what waits until tables stream; whether anything did."""
 
     def interrupt(self) -> None:
         """Call off what is under way, from another thread; nothing more is done after that."""

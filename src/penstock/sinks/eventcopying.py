@@ -312,8 +312,9 @@ class EventCopying:
         with self._guarded():
             return {table for tables in self._copies.asked().values() for table in tables}
 
-    def after_join(self) -> None:
+    def after_join(self) -> bool:
         """Nothing waits until tables stream."""
+        return False
 
     def begin_again(self, table: TableName, copy: Copy | None = None) -> None:
         """Forget what there is of it; it is still pending in the position file."""

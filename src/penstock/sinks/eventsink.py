@@ -82,6 +82,7 @@ class EventSink(ABC):
         self._source = source
         self.change_count = 0
         self.flowing: set[TableName] = set()
+        self.objects_due = False
         self.apart: dict[TableName, ApartTable] = {}
         self._directory = directory
         self._position = position

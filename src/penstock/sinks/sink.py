@@ -89,6 +89,9 @@ class Sink(Protocol):
     change_count: int  # delivered since the beginning, as far as the sink remembers
     flowing: set[TableName]  # tables known to go with the sink's own position
     apart: dict[TableName, ApartTable]  # tables that do not
+    objects_due: (
+        bool  # whether who copies has yet to make something of tables, such as foreign keys
+    )
     batch_bytes: int  # how much a batch may hold before latency suffers
 
     def open(self) -> StoredPosition | None:

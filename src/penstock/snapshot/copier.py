@@ -104,6 +104,8 @@ class Copier:
                         else:
                             self._sleep()
                 except PenstockError as error:
+                    if self._stop.is_set():
+                        break  # what was under way was cancelled, and is made another time
                     self.error = error
                     if self._is_alone and not mends_with_time(error):
                         raise
@@ -169,7 +171,8 @@ class Copier:
         has_claim = self._claim() if due or self._rounds or self._keeps_claim else False
         if not due or len(self._rounds) >= _MOST_ROUNDS or not has_claim:
             if not self._rounds:
-                self._copying.after_join()
+                if self._copying.after_join():
+                    self._on_change()
                 if not self._keeps_claim:
                     self._copying.release()  # a worker beside us may want to be the one
             return

@@ -321,12 +321,13 @@ class PostgresCopying:
             make_objects(self._connected())
             return TargetTables(*self._owner).ask(self._connected(), tables)
 
-    def after_join(self) -> None:
+    def after_join(self) -> bool:
         """Foreign keys hold once both tables stand at the same position."""
-        if self._has_objects:
-            with self._lock, target_errors(self._options.url):
-                store = ShapeStore(*self._owner)
-                make_due_keys(self._connected(), self._landings, store, self._owner)
+        if not self._has_objects:
+            return False
+        with self._lock, target_errors(self._options.url):
+            store = ShapeStore(*self._owner)
+            return make_due_keys(self._connected(), self._landings, store, self._owner)
 
     def interrupt(self) -> None:
         """Cancel indexes, keys and merges that are under way: their tables are begun again."""

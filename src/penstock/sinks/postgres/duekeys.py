@@ -8,6 +8,7 @@ which goes at this moment either is not made, or is seen and dropped.
 from __future__ import annotations
 
 import logging
+import time
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -17,7 +18,7 @@ from penstock.sinks.postgres import copyrecords as records
 from penstock.sinks.postgres.connect import set_replica_role
 from penstock.sinks.postgres.landed import landed_structure
 from penstock.sinks.postgres.mapped import mapped
-from penstock.sinks.postgres.structure import add_foreign_keys
+from penstock.sinks.postgres.structure import add_foreign_keys, one_line, reason
 from penstock.table import TableName
 
 if TYPE_CHECKING:
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     Connection = psycopg.Connection[Any]
 
 _log = logging.getLogger(__name__)
+
+_ATTEMPTS = 5
+_PAUSE_SECONDS = 0.2
 
 _MAY_NOT = (
     "foreign keys are not made: role {role} may not switch them off while it delivers"
@@ -40,27 +44,51 @@ class _MovedOnError(Exception):
 
 def make_due_keys(
     connection: Connection, landings: Landings, store: ShapeStore, owner: tuple[str, str]
-) -> None:
-    """Make them all; what cannot be made is noted in penstock.tables.
+) -> bool:
+    """Make them all; what cannot be made is noted in penstock.tables. Whether any were due.
 
     Raises:
         psycopg.Error: the server went away.
     """
     due = [TableName(*row) for row in connection.execute(records.KEYS_DUE, owner).fetchall()]
     if not due:
-        return
+        return False
     # They would be checked in the middle of a batch, where they need not hold.
     may_switch_off = set_replica_role(connection)
     for table in due:
         try:
-            notes = _make(connection, landings, store, table, may_switch_off=may_switch_off)
+            notes = _make_patiently(
+                connection, landings, store, table, may_switch_off=may_switch_off
+            )
         except _MovedOnError:
             continue  # next time, from the shape it has then
-        except psycopg.errors.InternalError_:
-            continue  # said of a table that was altered or dropped at the same moment
         for note in notes:
             _log.warning("%s: %s", table, note)
         connection.execute(records.KEYS_DONE, ("\n".join(notes) or None, *owner, *table))
+    return True
+
+
+def _make_patiently(
+    connection: Connection,
+    landings: Landings,
+    store: ShapeStore,
+    table: TableName,
+    *,
+    may_switch_off: bool,
+) -> list[str]:
+    """An internal error is said of a table that is altered or dropped at the same moment.
+
+    One that stays is no such moment, and is noted: whoever waits for the keys must come to an end.
+    """
+    for _ in range(_ATTEMPTS - 1):
+        try:
+            return _make(connection, landings, store, table, may_switch_off=may_switch_off)
+        except psycopg.errors.InternalError_:
+            time.sleep(_PAUSE_SECONDS)
+    try:
+        return _make(connection, landings, store, table, may_switch_off=may_switch_off)
+    except psycopg.errors.InternalError_ as error:
+        return [one_line(f"foreign keys: {reason(error)}")]
 
 
 def _make(

@@ -76,6 +76,7 @@ class PostgresSink:
         self.change_count = 0
         self.flowing: set[TableName] = set()
         self.apart: dict[TableName, ApartTable] = {}
+        self.objects_due = False
         self._landings = landings
         self._options = landings.options
         self._progress = Progress(pipeline, source)
@@ -158,6 +159,7 @@ class PostgresSink:
             self._changed_at = changed_at
         self.apart = apart
         self.flowing = {row.table for row in rows} - set(apart)
+        self.objects_due = any(row.keys_due for row in rows)
         self._planner.filled = {row.table for row in rows if row.is_filled}
         self._planner.mappings = {row.table: mapped(row.mapping) for row in rows if row.mapping}
         return rows

@@ -14,6 +14,7 @@ from psycopg.rows import namedtuple_row
 from penstock.errors import PositionTaken
 from penstock.lsn import Lsn
 from penstock.sinks.postgres.conflicts import NONE, Conflicts
+from penstock.sinks.postgres.copyrecords import KEYS_CAN_BE_MADE
 from penstock.sinks.tables import COPYING, FAILED, PENDING, STREAMING, ApartTable
 from penstock.table import TableName, as_columns
 
@@ -25,13 +26,13 @@ if TYPE_CHECKING:
     Connection = psycopg.Connection[Any]
     Cursor = psycopg.Cursor[Any]
 
-_READ = """
+_READ = f"""
 SELECT schema_name, table_name, state, delivered_lsn::text, error, filled, needs_copy, request,
        ranges_total, rows_copied, bytes_copied, notes, changed_at,
        extract(epoch FROM now() - snapshot_at)::float8 AS snapshot_seconds, copy_id,
        coalesce(retry_at, now()) <= now() AS may_retry, mapping,
-       insert_exists, update_missing, delete_missing
-FROM penstock.tables
+       insert_exists, update_missing, delete_missing, {KEYS_CAN_BE_MADE} AS keys_due
+FROM penstock.tables t
 WHERE pipeline = %s AND source = %s ORDER BY schema_name, table_name
 """
 _ARRIVED = """
@@ -66,6 +67,7 @@ class TableRow:
     may_retry: bool
     mapping: dict[str, Any] | None = None
     conflicts: Conflicts = NONE
+    keys_due: bool = False  # foreign keys are still to be made, and can be
 
     @property
     def apart(self) -> ApartTable | None:
@@ -241,4 +243,5 @@ def _row(row: Any, arrived: Mapping[tuple[str, str, str], tuple[int, int, int]])
         may_retry=row.may_retry,
         mapping=row.mapping,
         conflicts=Conflicts(row.insert_exists, row.update_missing, row.delete_missing),
+        keys_due=row.keys_due,
     )
