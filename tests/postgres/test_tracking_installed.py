@@ -318,6 +318,12 @@ def test_table_that_matches_is_born_into_the_publication(tracked: Tracked):
         "root": ("penstock_shop",),
         "orders": ("penstock_second", "penstock_shop"),
     }
+    entries = {
+        table.name: set(table.first_entries) for change in changes for table in change.tables
+    }
+    found = source.query("SELECT prrelid::regclass::text, oid::int8 FROM pg_publication_rel")
+    assert {entry for _, entry in found} == set().union(*entries.values())
+    assert all(bool(entries[name]) == bool(where) for name, where in born.items())
     assert members(source) == ["public.A'b", "public.root", "t.orders"]
     assert members(source, "penstock_shop_inserts") == []
     assert look(source, made, chosen).added == [TableName("public", "events")]

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from penstock.run.state import StateDirectory
     from penstock.source.options import SourceOptions
     from penstock.source.subscription import Subscription
+    from penstock.table import TableRules
 
     Connection = psycopg.Connection[Any]
 
@@ -57,7 +58,8 @@ class MembershipWatch:
         self._acked: set[int] = set()
         self._looks = 0
         self._lsn = ZERO
-        self._published: tuple[dict[str, int], dict[int, tuple[int, ...]]] | None = None
+        self._seen: tuple[dict[str, int], dict[int, tuple[int, ...]], TableRules | None] | None
+        self._seen = None
         self._subscription = subscription
         self._state = state
         self._interval_seconds = _INTERVAL_SECONDS * pace
@@ -101,12 +103,14 @@ class MembershipWatch:
             change = update_membership(connection, self._subscription, self._source.tables)
             published = {str(table): change.oids[table] for table in change.published}
             entries = change.entries
-            if (published, entries) != self._published:
+            seen = published, entries, change.rules
+            # What came and went again between two polls has changed nothing but that.
+            if seen != self._seen or change.added or change.removed:
                 # Read after the look: what it saw had committed by then. The mark has an idle
                 # stream, too, come so far.
                 self._lsn = current_lsn(connection)
                 emit_mark(self._source.url, "tables")
-                self._published = published, entries
+                self._seen = seen
             partitions = read_partitions(connection, published.values())
             self._look_after_tracking(connection)
         for table in change.added:

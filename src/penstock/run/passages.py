@@ -149,6 +149,13 @@ class PassageReader:
             return False
         return bool(self._publications & set(first[1].born_in))
 
+    def first_entries(self, oid: int) -> tuple[int, ...]:
+        """The entries in publications that a table created in the stream had then; else none."""
+        first = self._history.first_of(oid)
+        if first is None or not self._publications & set(first[1].born_in):
+            return ()
+        return first[1].first_entries
+
     def _shape_change(
         self, mark: Mark, change: SchemaChange, versions: dict[str, int]
     ) -> ShapeChange:

@@ -200,10 +200,7 @@ class TableKeeper:
         self._enrol_new(members, oids, lsn)
         entries: dict[str, list[int]] = report.get("entries", {})
         self._enrol_again(members, oids, entries, lsn)
-        if (members, entries) != (self._members, self._entries):
-            self._members, self._entries = members, entries
-            told = {str(name): oid for name, oid in members.items()}
-            self._state.write_report(self._report_name, {"oids": told, "entries": entries})
+        self._remember(members, oids, entries, lsn)
         self._has_seen_members = True
 
     def _tell_drift(self, report: Mapping[str, Any], members: dict[TableName, int]) -> None:
@@ -280,8 +277,9 @@ class TableKeeper:
         }
         back = {
             int(oid)
-            for oid, before in self._entries.items()
-            if oid in entries and not set(before) & set(entries[oid])
+            for oid, now in entries.items()
+            if (before := self._entries.get(oid) or self._passages.first_entries(int(oid)))
+            and not set(before) & set(now)
         }
         # By the names that the sink has for them, which may be older.
         names = {oid: name for name, oid in (*members.items(), *oids.items()) if oid}
@@ -292,6 +290,32 @@ class TableKeeper:
                 "%s to be copied again: published anew, and what happened before that was not sent",
                 tell_tables(missed),
             )
+
+    def _remember(
+        self,
+        members: dict[TableName, int],
+        oids: dict[TableName, int],
+        entries: Mapping[str, list[int]],
+        lsn: Lsn,
+    ) -> None:
+        """Keep what was seen, beside the log: tables may go and come back while nobody watches.
+
+        What the sink still has is not forgotten before it is let go. One that the stream is yet to
+        bring is compared with its first entries, once it is there.
+        """
+        apart = self._sink.apart
+        kept = self._sink.flowing | {n for n, table in apart.items() if table.state != REMOVED}
+        members = {name: oid for name, oid in self._members.items() if name in kept} | members
+        held = {*members.values(), *(oids[name] for name in kept & set(oids))}
+        known = {oid: each for oid, each in self._entries.items() if int(oid) in held} | {
+            oid: each
+            for oid, each in entries.items()
+            if not self._passages.will_be_born(int(oid), lsn)
+        }
+        if (members, known) != (self._members, self._entries):
+            self._members, self._entries = members, known
+            told = {str(name): oid for name, oid in members.items()}
+            self._state.write_report(self._report_name, {"oids": told, "entries": known})
 
     def _is_captured(self, lsn: Lsn) -> bool:
         """Whether the log goes so far; a report of that comes seldom, and the log says it at once."""

@@ -165,6 +165,7 @@ class TableShape(Shape):
     comment: str | None = None
     filenode: int = 0  # another one: every row was written anew
     born_in: tuple[str, ...] = ()  # publications that have had it since before its first row
+    first_entries: tuple[int, ...] = ()  # its entries in publications at that moment
     columns: tuple[ColumnShape, ...] = ()
     constraints: tuple[ConstraintShape, ...] = ()  # the primary key among them
     foreign_keys: tuple[ForeignKeyShape, ...] = ()

@@ -6,7 +6,7 @@ because as long as it stays there the source refuses the user's own UPDATEs of i
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psycopg
@@ -62,6 +62,7 @@ class MembershipChange:
     published: list[TableName] = field(default_factory=list)
     oids: dict[TableName, int] = field(default_factory=dict)  # of those that are published
     entries: dict[int, tuple[int, ...]] = field(default_factory=dict)  # theirs, by the same oids
+    rules: TableRules | None = None  # as people have changed them
 
 
 class Step(NamedTuple):
@@ -99,7 +100,8 @@ def match_publications(
     failed: dict[tuple[int, str], LeftOut] = {}
     for _ in range(_ROUNDS):
         publications = _of_generation(connection, name, generation)
-        choice, faults = read_choice(connection, publications.stamp.adjust(rules))
+        adjusted = publications.stamp.adjust(rules)
+        choice, faults = read_choice(connection, adjusted)
         steps, foreign = plan_steps(connection, publication_names(name), publications, choice)
         steps = [step for step in steps if (step.oid, step.publication) not in failed]
         if not steps:
@@ -112,7 +114,7 @@ def match_publications(
     change.published.extend(sorted(members.values()))
     change.oids.update({name: oid for oid, name in members.items()})
     change.entries.update({oid: publications.entries[oid] for oid in members})
-    return change
+    return replace(change, rules=adjusted)
 
 
 def plan_steps(

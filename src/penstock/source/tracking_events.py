@@ -68,7 +68,9 @@ BEGIN
     IF born <> '{{}}' THEN
         change := change || jsonb_build_object('tables', (
             SELECT jsonb_agg(t.one || CASE WHEN born ? (t.one ->> 'id') THEN
-                jsonb_build_object('born_in', born -> (t.one ->> 'id')) ELSE '{{}}' END
+                jsonb_build_object('born_in', born -> (t.one ->> 'id'), 'first_entries', (
+                    SELECT jsonb_agg(r.oid::int8) FROM pg_publication_rel r
+                    WHERE r.prrelid = (t.one ->> 'id')::oid)) ELSE '{{}}' END
                 ORDER BY t.place)
             FROM jsonb_array_elements(change -> 'tables') WITH ORDINALITY AS t(one, place)));
     END IF;
