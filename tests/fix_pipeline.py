@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -20,12 +21,12 @@ import yaml
 
 from fix_wait import wait_until
 from penstock.config import pipeline_from_document
-from penstock.pipeline import build_sinks
+from penstock.pipeline import build_sinks, top_of
 from penstock.run.capture_process import capture_here
 from penstock.run.deliver import Delivery
 from penstock.run.deliveries import build_copier, build_flow
 from penstock.run.sources import mark_now
-from penstock.run.start import start
+from penstock.run.start import Origin, start
 from penstock.spark.options import SparkOptions
 from penstock.spark.session import start_session, stop_session
 
@@ -74,11 +75,14 @@ class RunningPipeline:
         self.deliveries: list[Flow] = []
         self._copiers: list[Copier] = []
         self.failures: list[BaseException] = []
+        self._locks = ExitStack()
 
     def start(self) -> RunningPipeline:
         """Start both halves; returns once everything is created and the positions are read."""
         self._stop = threading.Event()
         started = start(self.file)
+        self._locks = ExitStack()
+        self._locks.enter_context(top_of(self.file).lock("deliver"))
         self.deliveries = [
             build_flow(self.file, started, sink, self._session.sparkContext, self._stop)
             for sink in build_sinks(self.file)
@@ -89,7 +93,7 @@ class RunningPipeline:
             for flow in self.deliveries
         ]
         jobs: list[Callable[[], None]] = [
-            lambda: capture_here(self.file, started.subscription, started.start_lsn, self._stop),
+            lambda: capture_here(self.file, Origin.of(started), self._stop),
             *(loop.run for loop in loops),
             *(copier.run for copier in self._copiers),
         ]
@@ -132,6 +136,7 @@ class RunningPipeline:
             delivery.interrupt()
         for thread in self._threads:
             thread.join(30)
+        self._locks.close()
         assert not any(thread.is_alive() for thread in self._threads), "a loop does not stop"
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -186,6 +187,40 @@ def test_interleaved_commits_survive_a_restart_between_them(
         first.commit()
     pipeline.catch_up()
 
+    assert_equal(source, target, "t")
+
+
+@pytest.mark.parametrize("when", ["running", pytest.param("stopped", marks=pytest.mark.long)])
+def test_target_that_lost_its_last_commits_gets_them_again(
+    two_servers: TwoServers, make_pipeline: Make, when: str
+) -> None:
+    source, target = two_servers
+    source.execute(TABLE)
+    pipeline = make_pipeline(source, target)
+    source.execute("INSERT INTO t SELECT g, 'x' FROM generate_series(1, 100) g")
+    pipeline.catch_up()
+    snapshot = target.server.data_dir.parent / "snapshot"
+    target.server.stop()
+    subprocess.run(["cp", "-a", target.server.data_dir, snapshot], check=True)
+    target.server.start()
+    source.execute("INSERT INTO t SELECT g, 'x' FROM generate_series(101, 200) g")
+    pipeline.catch_up()
+    delivered = pipeline.delivered_lsn
+    confirmed = "SELECT confirmed_flush_lsn >= %s FROM pg_replication_slots"
+    wait_until(lambda: source.value(confirmed, str(delivered)), what="it to be acknowledged")
+
+    if when == "stopped":
+        pipeline.stop()
+    target.server.stop()
+    subprocess.run(["rm", "-r", target.server.data_dir], check=True)
+    subprocess.run(["cp", "-a", snapshot, target.server.data_dir], check=True)
+    target.server.start()
+    if when == "stopped":
+        pipeline.start()
+    source.execute("INSERT INTO t SELECT g, 'x' FROM generate_series(201, 300) g")
+    pipeline.catch_up()
+
+    wait_until(lambda: len(rows(target, "t")) == 300, what="all rows to be there")
     assert_equal(source, target, "t")
 
 

@@ -233,8 +233,8 @@ def test_slot_made_again_under_its_name_has_moved(source: Database):
         state = slot_state(connection, made.slot)
 
     with pytest.raises(errors.SlotMoved, match="re-created"):
-        check_slot(state, made.slot, "here", delivered_lsn=made.created_lsn)
-    check_slot(state, made.slot, "here", delivered_lsn=state.confirmed_flush_lsn)
+        check_slot(state, made.slot, "here", have_lsn=made.created_lsn)
+    check_slot(state, made.slot, "here", have_lsn=state.confirmed_flush_lsn)
 
 
 def test_lost_slot_is_lost(make_server: MakeServer):

@@ -153,3 +153,10 @@ class SourceTwice(SourceError):
 
     code = "PEN-222"
     remedy = Remedy.OPERATOR
+
+
+class SourceRestored(SourceError):
+    """The source was put back to an earlier state: it does not have what was received from it."""
+
+    code = "PEN-223"
+    remedy = Remedy.OPERATOR

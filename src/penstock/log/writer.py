@@ -6,6 +6,7 @@ import errno
 import itertools
 import os
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.disk import sync_directory, write_all
@@ -21,9 +22,10 @@ from penstock.log.segment import (
     walk,
 )
 from penstock.log.slice import SliceHead, SliceKind, encode_slice
-from penstock.lsn import Lsn
+from penstock.lsn import ZERO, Lsn
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     import numpy as np
@@ -41,6 +43,7 @@ class LogWriter:
         self.directory = directory
         self.durable_lsn = Lsn(0)
         self.torn_bytes = 0
+        self.last_commit: LastCommit | None = None  # at or before durable_lsn; None: not known
         self._file: int | None = None
         self._segment_size = 0
 
@@ -60,6 +63,7 @@ class LogWriter:
             if segments:
                 self.torn_bytes = cut_torn_end(segments[-1])
                 self.durable_lsn = log_end(self.directory)
+                self.last_commit = last_commit(segments)
                 self._remove_orphan_spools(segments)
                 self._continue(segments[-1])
                 if self.durable_lsn < start_lsn:
@@ -128,6 +132,7 @@ class LogWriter:
         if head.kind is SliceKind.PART:
             return
         self.durable_lsn = head.end_lsn
+        self.last_commit = LastCommit.of(head) or self.last_commit
         if self._segment_size >= SEGMENT_BYTES:
             try:
                 self.begin_segment()
@@ -168,8 +173,61 @@ class LogWriter:
         return unwritable(error, self.directory)
 
 
+@dataclass(frozen=True)
+class LastCommit:
+    """A commit that the log holds: where it stands in the source's WAL, and its time there."""
+
+    commit_lsn: Lsn
+    committed_at: int
+
+    @classmethod
+    def of(cls, head: SliceHead) -> LastCommit | None:
+        """The last one of a slice."""
+        if head.kind is SliceKind.PART or not head.last_commit_lsn:
+            return None
+        return cls(head.last_commit_lsn, head.committed_at)
+
+
+def last_commit(segments: Sequence[Path]) -> LastCommit | None:
+    """The last commit in the log's segments, oldest first; None when there is none."""
+    for segment in reversed(segments):
+        found = [commit for ref in walk(segment) if (commit := LastCommit.of(ref.head))]
+        if found:
+            return found[-1]
+    return None
+
+
+@dataclass(frozen=True)
+class LogSpan:
+    """From where to where a log goes; zeros when there is none."""
+
+    begin_lsn: Lsn
+    end_lsn: Lsn
+
+    def holds(self, lsn: Lsn) -> bool:
+        """Whether everything from a position on is in the log, up to where it ends."""
+        return self.begin_lsn <= lsn <= self.end_lsn
+
+
+def log_span(directory: Path) -> LogSpan:
+    """From where to where the log goes now; it may be written to meanwhile. Changes nothing."""
+    segments = list_segments(directory)
+    if not segments:
+        return LogSpan(ZERO, ZERO)
+    end = base_of(segments[-1])
+    with suppress(LogError, FileNotFoundError):  # torn, or written or deleted at this moment
+        for ref in walk(segments[-1]):
+            if ref.head.kind is not SliceKind.PART:
+                end = ref.head.end_lsn
+    return LogSpan(base_of(segments[0]), end)
+
+
 def log_end(directory: Path) -> Lsn:
-    """Where everything in the log ends; zero when there is none. Changes nothing."""
+    """Where everything in the log ends; zero when there is none. Changes nothing.
+
+    Raises:
+        LogError: the newest segment is damaged, or being written to.
+    """
     segments = list_segments(directory)
     if not segments:
         return Lsn(0)

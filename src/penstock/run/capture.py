@@ -6,32 +6,39 @@ from __future__ import annotations
 import logging
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from penstock.errors import DecodingFailed, LogError, LogFull, PenstockError
+from penstock.errors import DecodingFailed, LogError, LogFull, PenstockError, SourceError
 from penstock.failpoints import fault_point
 from penstock.log.background import BackgroundLog
-from penstock.log.writer import LogWriter, unwritable
-from penstock.lsn import Lsn
+from penstock.log.writer import LogWriter, log_span, unwritable
+from penstock.lsn import ZERO, Lsn
 from penstock.run.retry import BackOff, mends_with_time
 from penstock.schema.mark import CHANGE, Mark
 from penstock.schema.shape import FORMAT, REFRESH, SchemaChange
 from penstock.source.assemble import Assembler
 from penstock.source.connect import connect_source
+from penstock.source.identity import check_reach, compare_answering
 from penstock.source.notes import Notes
 from penstock.source.options import Acknowledge, Tracking
+from penstock.source.samehistory import require_commit
 from penstock.source.shapes import read_published_shapes, read_shape_now
+from penstock.source.slot import SlotState, check_slot, slot_state, wait_until_free
 from penstock.source.stream import InProgress, SlotStream
 from penstock.source.tracking import read_seal
 
 if TYPE_CHECKING:
     import threading
 
+    import psycopg
+
     from penstock.config import PipelineFile
     from penstock.run.membership import MembershipWatch
-    from penstock.run.state import StateDirectory
+    from penstock.run.start import Origin
+    from penstock.run.state import SinkReports, StateDirectory
     from penstock.schema.shape import TableShape
-    from penstock.source.subscription import Subscription
+
+    Connection = psycopg.Connection[Any]
 
 _log = logging.getLogger(__name__)
 
@@ -46,6 +53,8 @@ _QUIET_STATUS_SECONDS = 10.0
 _LONGEST_STOP_SECONDS = 1.0
 # How long a connection is kept while nothing is taken from it, since the log is full.
 _FULL_SECONDS = 5.0
+# How long the server may need to notice that we have hung up.
+_FREE_SECONDS = 10.0
 # An idle slot moves by a commit at every sink: with many sources, not more often than this in each.
 _PACED_BEAT_SECONDS = 3.0
 
@@ -57,16 +66,18 @@ class Capture:
         self,
         pipeline: PipelineFile,
         state: StateDirectory,
-        subscription: Subscription,
-        start_lsn: Lsn,
+        reports: SinkReports,
+        origin: Origin,
         stop: threading.Event,
     ) -> None:
         self._source = pipeline.source
         self._retain_bytes = pipeline.log.retain_bytes
-        self._sinks = tuple(pipeline.sinks)
+        self._reports = reports
         self._state = state
-        self._subscription = subscription
-        self._start_lsn = start_lsn
+        self._subscription = origin.subscription
+        self._identity = origin.identity
+        self._start_lsn = origin.start_lsn
+        self._server_started_at: str | None = state.read_report("capture").get("server_started_at")
         self._stop = stop
         self._writer = LogWriter(state.log)
         self._log = BackgroundLog(self._writer)
@@ -91,6 +102,7 @@ class Capture:
         Raises:
             PenstockError: one that a person must mend.
         """
+        self._require_reach()
         self._writer.open(self._start_lsn)
         self._history.open_for_writing()
         if self._writer.torn_bytes:
@@ -125,6 +137,26 @@ class Capture:
             self._writer.close()
             self._history.close()
 
+    def _require_reach(self) -> None:
+        """See that nothing is missing between where the log ends and where the slot stands.
+
+        An older state of the log may have been put back, while the sinks have what it lacks: they are
+        waited for where somebody delivers, who opens them and refuses where they do not.
+
+        Raises:
+            SlotMoved: the slot was advanced or re-created while nobody captured.
+        """
+        logged = log_span(self._state.log)
+        if not logged.end_lsn:
+            return  # a new log begins where the slot stands, which is for the sinks to judge
+        slot = SlotState(exists=True, confirmed_flush_lsn=self._start_lsn)
+        while logged.end_lsn < self._start_lsn and not self._stop.is_set():
+            if self._reports.safe_lsn() >= self._start_lsn:
+                return
+            if not self._reports.is_delivering():
+                check_slot(slot, self._subscription.slot, self._place, logged.end_lsn)
+            self._stop.wait(self._wait_seconds)
+
     def _follow(self, watch: MembershipWatch, back_off: BackOff) -> None:
         """One connection, from start to end."""
         stream = SlotStream(
@@ -133,10 +165,11 @@ class Capture:
             self._subscription.publications,
             self._in_progress,
         )
+        assembler: Assembler | None = None
         self._log.flush()  # of the connection before
-        assembler = Assembler(self._log, self._notes())
         try:
-            stream.start(self._writer.durable_lsn)
+            self._begin(stream)
+            assembler = Assembler(self._log, self._notes())
             self._connected, self._error = True, None
             back_off.succeed()
             _log.info(
@@ -145,8 +178,78 @@ class Capture:
             self._pump(stream, assembler, watch)
         finally:
             self._connected = False
-            assembler.discard()
+            if assembler is not None:
+                assembler.discard()
             stream.close()
+
+    def _begin(self, stream: SlotStream) -> None:
+        """Connect and stream, from a server and a slot that are what they were.
+
+        Whatever happened to either while nobody was connected has a named outcome.
+
+        Raises:
+            OtherCluster: another cluster, timeline or database answers.
+            SourceRestored: the server does not have what was received from it.
+            SlotMissing, SlotLost, SlotMoved: the slot does not have what comes next.
+        """
+        durable_lsn = self._writer.durable_lsn
+        found = stream.connect()
+        compare_answering(self._identity, found, self._place)
+        check_reach(found, max(durable_lsn, self._reports.once_delivered_lsn()), self._place)
+        with connect_source(self._source.url, "penstock slot") as connection:
+            slot = self._check_slot(connection)
+            if found.started_at != self._server_started_at:
+                self._require_same_history(slot)
+                wait_until_free(connection, [self._subscription.slot], _FREE_SECONDS)
+            stream.start(durable_lsn)
+            # From here on nobody else can move it.
+            slot = self._check_slot(connection)
+            if not slot.active:
+                what = "the slot is not active at the server that answers, wanted it to be streamed"
+                raise SourceError(what, self._place, "let one server answer at the url")
+        self._server_started_at = found.started_at
+        confirmed_lsn = slot.confirmed_flush_lsn or ZERO
+        if ZERO < self._acknowledged_lsn < confirmed_lsn:
+            _log.warning(
+                "slot %s stands at %s, and only %s was acknowledged: somebody else moved it; the log"
+                " still has what lies between",
+                self._subscription.slot,
+                confirmed_lsn,
+                self._acknowledged_lsn,
+            )
+        self._acknowledged_lsn = max(self._acknowledged_lsn, confirmed_lsn)
+
+    def _check_slot(self, connection: Connection) -> SlotState:
+        slot = slot_state(connection, self._subscription.slot)
+        check_slot(slot, self._subscription.slot, self._place, self._writer.durable_lsn)
+        return slot
+
+    def _require_same_history(self, slot: SlotState) -> None:
+        """See that a server that was started anew still has what it has sent, where that can be seen.
+
+        Raises:
+            SourceRestored: it was put back to an earlier state, and has gone on since.
+        """
+        last, confirmed_lsn = self._writer.last_commit, slot.confirmed_flush_lsn
+        if last is None or confirmed_lsn is None or confirmed_lsn >= self._writer.durable_lsn:
+            return
+        stream = SlotStream(
+            self._source.url,
+            self._subscription.slot,
+            self._subscription.publications,
+            InProgress.WITHHELD,
+        )
+        try:
+            stream.connect()
+            require_commit(
+                stream, last, confirmed_lsn, self._writer.durable_lsn, self._place, self._stop
+            )
+        finally:
+            stream.close()
+
+    @property
+    def _place(self) -> str:
+        return str(self._source.url)
 
     def _notes(self) -> Notes | None:
         """Who recognises changes of tables in the stream; None where they are not tracked."""
@@ -183,7 +286,9 @@ class Capture:
             if now >= next_beat:
                 next_beat = now + self._beat_seconds
                 asked_at = stream.keepalive_count
-                stream.acknowledge(assembler.received_lsn, self._safe_lsn(), request_reply=True)
+                stream.acknowledge(
+                    assembler.received_lsn, self._acknowledged_lsn, request_reply=True
+                )
             is_answered = asked_at is not None and stream.keepalive_count > asked_at
             if is_answered and not assembler.in_transaction:
                 asked_at = None
@@ -213,8 +318,8 @@ class Capture:
 
     def _has_news(self, now: float) -> bool:
         """Whether there is something to tell; an idle source costs no more than this look."""
-        sinks = [self._state.reported_at(f"sinks/{name}") for name in self._sinks]
-        found = (self._received_lsn, self._writer.durable_lsn, self._log_is_full, *sinks)
+        sinks = self._reports.changed_at()
+        found = (self._received_lsn, self._writer.durable_lsn, self._log_is_full, sinks)
         if found == self._told and not self._log_is_full and now < self._tell_at:
             return False
         self._told, self._tell_at = found, now + _QUIET_STATUS_SECONDS
@@ -231,7 +336,7 @@ class Capture:
 
     def _make_room(self, *, may_cut: bool) -> None:
         """Forget what every sink has; `may_cut`: the newest segment, too."""
-        delivered_lsn = self._state.delivered_lsn(self._sinks)
+        delivered_lsn = self._reports.safe_lsn()
         has_all = delivered_lsn >= self._writer.durable_lsn
         if has_all and may_cut and self._writer.size_bytes() >= self._retain_bytes:
             self._log.flush()
@@ -252,7 +357,7 @@ class Capture:
         if self._source.acknowledge is Acknowledge.LOGGED:
             return self._writer.durable_lsn
         # A sink may be ahead of a log that was deleted; what we do not hold is not ours to confirm.
-        return min(self._state.delivered_lsn(self._sinks), self._writer.durable_lsn)
+        return min(self._reports.safe_lsn(), self._writer.durable_lsn)
 
     def _watch_size(self, *, has_all: bool) -> None:
         """See whether the sinks must catch up first; where they have all, only a commit frees more."""
@@ -279,6 +384,7 @@ class Capture:
                 "received_lsn": str(self._received_lsn),
                 "durable_lsn": str(self._writer.durable_lsn),
                 "acknowledged_lsn": str(self._acknowledged_lsn),
+                "server_started_at": self._server_started_at,
                 "transactions": self._transaction_count,
                 "log_bytes": self._writer.size_bytes(),
                 "error": str(self._error) if self._error else None,

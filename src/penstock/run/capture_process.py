@@ -20,19 +20,18 @@ import sys
 import threading
 import time
 import traceback
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from penstock.config import pipeline_from_document
 from penstock.errors import PenstockError, RunError, error_classes
 from penstock.logging import set_up_logging, speak_for
-from penstock.lsn import Lsn
 from penstock.pipeline import state_of, top_of
 from penstock.run.capture import Capture
 from penstock.run.membership import MembershipWatch
 from penstock.run.retry import BackOff
 from penstock.run.sources import Sources
-from penstock.source.subscription import Subscription
+from penstock.run.start import Origin
+from penstock.run.state import SinkReports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,7 +59,7 @@ def run_capture(
     with top_of(pipeline).lock("capture") if pipeline.is_whole else contextlib.nullcontext():
         if pipeline.is_alone:
             for view, started in sources.take_started():
-                capture_here(view, started.subscription, started.start_lsn, stop)
+                capture_here(view, Origin.of(started), stop)
             return
         captures = Captures(pipeline, log_format, log_level)
         try:
@@ -74,18 +73,17 @@ def run_capture(
             captures.stop()
 
 
-def capture_here(
-    pipeline: PipelineFile, subscription: Subscription, start_lsn: Lsn, stop: threading.Event
-) -> None:
+def capture_here(pipeline: PipelineFile, origin: Origin, stop: threading.Event) -> None:
     """Capture one source in this thread until stopped."""
     state = state_of(pipeline)
+    reports = SinkReports(state, top_of(pipeline), pipeline.sinks)
     with state.lock("capture"):
         watch = MembershipWatch(
-            pipeline.source, subscription, state, pipeline.sinks, pace=pipeline.paced(1.0)
+            pipeline.source, origin.subscription, state, reports, pace=pipeline.paced(1.0)
         )
         watch.start()
         try:
-            Capture(pipeline, state, subscription, start_lsn, stop).run(watch)
+            Capture(pipeline, state, reports, origin, stop).run(watch)
         finally:
             watch.stop()
 
@@ -113,11 +111,7 @@ class Captures:
         """Have a source followed, from now on or again."""
         order = {
             "source": view.source_id,
-            "subscription": {
-                **asdict(started.subscription),
-                "created_lsn": int(started.subscription.created_lsn),
-            },
-            "start_lsn": int(started.start_lsn),
+            "origin": Origin.of(started).as_json(),
         }
         self._by_source[view.source_id].follow(view.source_id, json.dumps(order))
 
@@ -239,22 +233,14 @@ class _Followed(threading.Thread):
     ) -> None:
         self._view = pipeline.of(order["source"])
         super().__init__(name=f"capture {self._view.source_id}", daemon=True)
-        told = order["subscription"]
-        self._subscription = Subscription(
-            name=told["name"],
-            publications=tuple(told["publications"]),
-            slot=told["slot"],
-            generation=told["generation"],
-            created_lsn=Lsn(told["created_lsn"]),
-        )
-        self._start_lsn = Lsn(order["start_lsn"])
+        self._origin = Origin.from_json(order["origin"])
         self._stop_event = stop
 
     def run(self) -> None:
         """Capture; tell the parent what ends it."""
         speak_for("" if self._view.is_alone else self._view.source_id)
         try:
-            capture_here(self._view, self._subscription, self._start_lsn, self._stop_event)
+            capture_here(self._view, self._origin, self._stop_event)
         except PenstockError as error:
             self._tell(error)
         except Exception as error:  # noqa: BLE001 - a defect; the parent decides what it ends

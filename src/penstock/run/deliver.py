@@ -76,8 +76,9 @@ class Delivery:
         finally:
             self._commits.close()
             for flow in self.flows:
+                if flow.is_open:  # else it has reported, before its tables were forgotten
+                    flow.report()
                 flow.close()
-                flow.report()
 
     def interrupt(self) -> None:
         """Call off what is under way at the sink; from another thread."""

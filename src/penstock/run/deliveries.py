@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from penstock.logging import speak_for
-from penstock.pipeline import build_copying, build_sessions, build_sinks
+from penstock.pipeline import build_copying, build_sessions, build_sinks, top_of
 from penstock.run.deliver import Delivery
 from penstock.run.flow import Flow
 from penstock.run.passages import PassageReader
@@ -52,6 +52,7 @@ def build_flow(
         passages=PassageReader(started.state.history, follows, names),
         copies_first=pipeline.source.snapshot.copies_first,
         pace=pipeline.paced(1.0),
+        run_id=top_of(pipeline).run_of("deliver"),
     )
 
 

@@ -57,6 +57,7 @@ class Flow:
     with the source and returns where to go on from, or raises.
 
     `pace`: how much less often than a sole source an idle one among many is looked at.
+    `run_id`: who reports; who captures believes only a run that delivers now.
     """
 
     def __init__(
@@ -71,8 +72,11 @@ class Flow:
         passages: PassageReader,
         copies_first: bool = False,
         pace: float = 1.0,
+        run_id: str | None = None,
     ) -> None:
         self.source_id = source_id
+        self._run_id = run_id
+        self._has_opened = False
         self.check_position = check_position
         self._context = context
         self._sink = sink
@@ -127,6 +131,7 @@ class Flow:
         """Open the sink and go on from its position. Never during a commit."""
         self.delivered_lsn = self._read_lsn = self.check_position(self._sink)
         self._reader = LogReader(self._state.log, self.delivered_lsn)
+        self._has_opened = True
         self.report()
 
     def check_again(self, check_position: Callable[[Sink], Lsn]) -> None:
@@ -375,6 +380,7 @@ class Flow:
         self._state.write_report(
             f"sinks/{self.name}",
             {
+                "run": self._run_id if self._has_opened else None,
                 "delivered_lsn": str(self.delivered_lsn),
                 "safe_lsn": str(safe_lsn),
                 "committed_at": self._committed_at,

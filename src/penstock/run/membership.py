@@ -20,11 +20,9 @@ from penstock.source.subscription import update_membership
 from penstock.source.tracking import acknowledge_versions, broken_tracking
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     import psycopg
 
-    from penstock.run.state import StateDirectory
+    from penstock.run.state import SinkReports, StateDirectory
     from penstock.source.options import SourceOptions
     from penstock.source.subscription import Subscription
     from penstock.table import TableRules
@@ -49,12 +47,12 @@ class MembershipWatch:
         source: SourceOptions,
         subscription: Subscription,
         state: StateDirectory,
-        sinks: Collection[str] = (),
+        reports: SinkReports,
         *,
         pace: float = 1.0,
     ) -> None:
         self._source = source
-        self._sinks = tuple(sinks)
+        self._reports = reports
         self._acked: set[int] = set()
         self._looks = 0
         self._lsn = ZERO
@@ -144,7 +142,7 @@ class MembershipWatch:
                 self._told.add(str(broken))
                 _log.error("%s", broken)
         self._looks += 1
-        delivered = self._state.delivered_lsn(self._sinks)
+        delivered = self._reports.safe_lsn()
         due = [
             written.id
             for mark, written in self._state.history.versions()

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.config import DEFAULT_PARENT
 from penstock.errors import PenstockError, PositionMissing, PublicationChanged, SourceTwice
-from penstock.log.writer import log_end
+from penstock.log.writer import log_span
+from penstock.lsn import ZERO, Lsn
 from penstock.pipeline import build_sinks, state_of, top_of
 from penstock.run.signals import Stop
 from penstock.sinks.postgres.options import PostgresOptions
@@ -25,8 +26,8 @@ from penstock.source.identity import (
     compare_identity,
     read_cluster,
     read_identity,
+    restored,
 )
-from penstock.source.options import Acknowledge
 from penstock.source.preflight import preflight
 from penstock.source.refusals import START_ANEW
 from penstock.source.slot import SlotState, check_slot, slot_state
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 
     from penstock.config import PipelineFile
     from penstock.dsn import Dsn
-    from penstock.lsn import Lsn
     from penstock.run.state import StateDirectory
     from penstock.sinks.sink import Sink, StoredPosition
 
@@ -63,6 +63,40 @@ class Started:
     def start_lsn(self) -> Lsn:
         """Where a log that is empty begins: the slot has everything after it."""
         return self.slot.confirmed_flush_lsn or self.subscription.created_lsn
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What is captured, and from where on: as it was at the start."""
+
+    subscription: Subscription
+    identity: SourceIdentity
+    start_lsn: Lsn
+
+    @classmethod
+    def of(cls, started: Started) -> Origin:
+        """That of a source that has been started."""
+        return cls(started.subscription, started.identity, started.start_lsn)
+
+    def as_json(self) -> dict[str, Any]:
+        """For another process."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, told: dict[str, Any]) -> Origin:
+        """As another process told it: positions have become numbers, tuples lists."""
+        subscription = told["subscription"]
+        return cls(
+            Subscription(
+                **{
+                    **subscription,
+                    "publications": tuple(subscription["publications"]),
+                    "created_lsn": Lsn(subscription["created_lsn"]),
+                }
+            ),
+            SourceIdentity(**told["identity"]),
+            Lsn(told["start_lsn"]),
+        )
 
 
 def start(pipeline: PipelineFile, databases: Databases | None = None) -> Started:
@@ -220,7 +254,7 @@ class PositionCheck:
             first = started.subscription.created_lsn
             if started.start_lsn > first and self._pipeline.source.snapshot.copies_first:
                 # A sink that came later: its tables are copied, as of a moment that is still to come.
-                first = max(started.start_lsn, self._logged_lsn())
+                first = max(started.start_lsn, log_span(started.state.log).end_lsn)
             elif started.start_lsn > first:
                 raise PositionMissing(
                     f"the slot stands at {started.start_lsn}, but the sink holds no position",
@@ -230,16 +264,34 @@ class PositionCheck:
             sink.begin({key: str(value) for key, value in asdict(started.identity).items()}, first)
             return first
         compare_identity(_identity_of(stored), started.identity, place)
+        self._check_reach(stored.delivered_lsn, place)
         apart = [table.delivered_lsn for table in sink.apart.values() if table.keeps_log]
-        safe = min([stored.delivered_lsn, *apart])
-        if self._pipeline.source.acknowledge is Acknowledge.LOGGED:
-            safe = max(safe, self._logged_lsn())
-        check_slot(started.slot, started.subscription.slot, place, safe)
+        self._check_slot(min([stored.delivered_lsn, *apart]), place)
         return stored.delivered_lsn
 
-    def _logged_lsn(self) -> Lsn:
-        """How far the log goes."""
-        return log_end(self._started.state.log)
+    def _check_reach(self, delivered_lsn: Lsn, place: str) -> None:
+        """See that the source has what was delivered; asked again, for it goes on meanwhile."""
+        if (self._started.slot.server_lsn or ZERO) >= delivered_lsn:
+            return
+        found = self._slot_now()
+        if found.server_lsn is not None and found.server_lsn < delivered_lsn:
+            what = f"the server's WAL ends at {found.server_lsn}, wanted {delivered_lsn}, which is delivered"
+            raise restored(what, place)
+
+    def _check_slot(self, wanted_lsn: Lsn, place: str) -> None:
+        """See that the log or the slot has everything from where a sink needs it.
+
+        A sink may have gone back: a target that crashed, or was failed over, loses its last commits.
+        """
+        logged = log_span(self._started.state.log)
+        # What the log has let go was acknowledged, perhaps since the start.
+        slot = self._slot_now() if logged.begin_lsn > wanted_lsn else self._started.slot
+        have_lsn = logged.end_lsn if logged.holds(wanted_lsn) else wanted_lsn
+        check_slot(slot, self._started.subscription.slot, place, have_lsn)
+
+    def _slot_now(self) -> SlotState:
+        with connect_source(self._pipeline.source.url, "penstock position") as connection:
+            return slot_state(connection, self._started.subscription.slot)
 
 
 def init_pipeline(pipeline: PipelineFile) -> list[str]:

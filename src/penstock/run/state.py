@@ -18,6 +18,7 @@ import json
 import os
 import threading
 import time
+import uuid
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 # A predecessor that was killed may take a moment to be gone.
 _LOCK_PATIENCE_SECONDS = 5.0
+_HOLDER_BYTES = 64
 
 
 class StateDirectory:
@@ -94,28 +96,33 @@ class StateDirectory:
             deadline = time.monotonic() + _LOCK_PATIENCE_SECONDS
             while not _try_lock(fd):
                 if time.monotonic() > deadline:
-                    holder = os.pread(fd, 64, 0).decode(errors="replace").strip() or "unknown"
+                    holder, _ = _holder(fd)
                     raise SecondInstance(
                         f"another process (pid {holder}) already runs {role} of this pipeline",
                         str(self.path),
                         f"stop it first: kill {holder}",
                     )
                 time.sleep(0.1)
-            os.ftruncate(fd, 0)
-            os.pwrite(fd, str(os.getpid()).encode(), 0)
+            # Over what is there: a full disk has no place for a new page.
+            holder = f"{os.getpid()} {uuid.uuid4().hex}"
+            os.pwrite(fd, holder.ljust(_HOLDER_BYTES).encode(), 0)
             yield
         finally:
             os.close(fd)
 
     def is_held(self, role: str) -> bool:
         """Whether some process holds the role right now."""
+        return self.run_of(role) is not None
+
+    def run_of(self, role: str) -> str | None:
+        """Which run holds the role right now: an id that no other run has; None when nobody does."""
         path = self.path / f"{role}.lock"
         try:
             fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         except OSError:
-            return False
+            return None
         try:
-            return not _try_lock(fd)
+            return None if _try_lock(fd) else _holder(fd)[1]
         finally:
             os.close(fd)
 
@@ -138,10 +145,55 @@ class StateDirectory:
             return {}
         return report if isinstance(report, dict) else {}
 
-    def delivered_lsn(self, sinks: Collection[str]) -> Lsn:
-        """What the slowest of the sinks has, as they last reported; zero while one has not."""
-        told = [self.read_report(f"sinks/{name}").get("safe_lsn") for name in sinks]
+
+class SinkReports:
+    """What the sinks have, as they say themselves: read by who captures.
+
+    What may be forgotten for good (`safe_lsn`) is believed of a run that delivers while this object
+    lives, for it has opened the sink before it reports. A report of an earlier run may say more than
+    the sink has by now: a target can lose its last commits when it crashes, or by a failover.
+
+    `state` is the source's directory, `top` that of the whole pipeline, where who delivers is known.
+    """
+
+    def __init__(
+        self, state: StateDirectory, top: StateDirectory, sinks: Collection[str]
+    ) -> None:
+        self._state = state
+        self._top = top
+        self._sinks = tuple(sinks)
+        self._run: str | None = None  # who delivers, or did so last while we looked
+
+    def safe_lsn(self) -> Lsn:
+        """What every sink has; zero while one has not been opened."""
+        self._run = self._top.run_of("deliver") or self._run
+        told = [
+            report.get("safe_lsn") if report.get("run") == self._run else None
+            for report in self._read()
+        ]
         return min((Lsn.parse(lsn) if lsn else ZERO for lsn in told), default=ZERO)
+
+    def once_delivered_lsn(self) -> Lsn:
+        """The furthest that any sink has ever said it has: the source once had that much."""
+        told = [report.get("delivered_lsn") for report in self._read()]
+        return max((Lsn.parse(lsn) for lsn in told if lsn), default=ZERO)
+
+    def changed_at(self) -> tuple[float, ...]:
+        """When each last reported; changes when there is something new."""
+        return tuple(self._state.reported_at(f"sinks/{name}") for name in self._sinks)
+
+    def is_delivering(self) -> bool:
+        """Whether somebody delivers, so that sinks will report or have done so."""
+        return self._top.is_held("deliver")
+
+    def _read(self) -> list[dict[str, Any]]:
+        return [self._state.read_report(f"sinks/{name}") for name in self._sinks]
+
+
+def _holder(fd: int) -> tuple[str, str]:
+    """Process and run that a lock file names."""
+    words = os.pread(fd, _HOLDER_BYTES, 0).decode(errors="replace").split()
+    return (words[0] if words else "unknown"), (words[1] if len(words) > 1 else "")
 
 
 def _try_lock(fd: int) -> bool:

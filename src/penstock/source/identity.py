@@ -5,18 +5,19 @@ Any difference between what is stored and what answers has one named outcome; no
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg import errors
 
-from penstock.errors import OtherCluster, PublicationChanged
+from penstock.errors import OtherCluster, PublicationChanged, SourceError, SourceRestored
 from penstock.source.connect import source_errors
 from penstock.source.refusals import START_ANEW
 
 if TYPE_CHECKING:
     from penstock.dsn import Dsn
+    from penstock.lsn import Lsn
     from penstock.source.subscription import Subscription
 
     Connection = psycopg.Connection[Any]
@@ -36,6 +37,18 @@ class SourceIdentity:
     database: str
     slot: str
     generation: str
+
+
+@dataclass(frozen=True)
+class Answering:
+    """Who answers on a replication connection, and how far its WAL goes."""
+
+    system_identifier: str
+    timeline: int
+    lsn: Lsn
+    database: str
+    is_standby: bool
+    started_at: str  # when the server was started
 
 
 def read_identity(
@@ -96,6 +109,48 @@ def compare_identity(stored: SourceIdentity, found: SourceIdentity, place: str) 
                 place,
                 START_ANEW,
             )
+
+
+def compare_answering(stored: SourceIdentity, found: Answering, place: str) -> None:
+    """Refuse to go on when another server answers than the one that is followed.
+
+    Raises:
+        OtherCluster: another cluster, timeline or database answers.
+    """
+    answers = replace(
+        stored,
+        system_identifier=found.system_identifier,
+        timeline=found.timeline,
+        database=found.database,
+    )
+    compare_identity(stored, answers, place)
+
+
+def check_reach(found: Answering, have_lsn: Lsn, place: str) -> None:
+    """Refuse a server whose WAL ends before what was received from it, or is delivered.
+
+    Raises:
+        SourceRestored: it was put back to an earlier state.
+        SourceError: it is a standby, which may come so far.
+    """
+    if found.lsn >= have_lsn:
+        return
+    what = f"the server's WAL ends at {found.lsn}, wanted {have_lsn}, which was received from it"
+    if found.is_standby:
+        raise SourceError(
+            f"{what}: a standby that is behind", place, "nothing: it is waited for"
+        )
+    raise restored(what, place)
+
+
+def restored(what: str, place: str) -> SourceRestored:
+    """The error for a source that is not what it was."""
+    return SourceRestored(
+        f"{what}: it was restored from an older state",
+        place,
+        "put the former server into the url; if this one replaces it, penstock teardown, then init:"
+        " tables are copied anew",
+    )
 
 
 def identify_system(dsn: Dsn) -> tuple[str, int]:

@@ -26,11 +26,14 @@ _STATE = """
 SELECT active, active_pid, restart_lsn::text, confirmed_flush_lsn::text, wal_status, safe_wal_size,
        pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
                             ELSE pg_current_wal_lsn() END, restart_lsn)::bigint AS retained_bytes,
-       to_jsonb(s) ->> 'invalidation_reason' AS invalidation_reason
+       to_jsonb(s) ->> 'invalidation_reason' AS invalidation_reason,
+       CASE WHEN NOT pg_is_in_recovery() THEN pg_current_wal_lsn() END::text AS server_lsn,
+       coalesce(plugin, slot_type) AS plugin, database = current_database() AS is_of_database
 FROM pg_replication_slots s WHERE slot_name = %s
 """
 
 _POLL_SECONDS = 0.1
+_PLUGIN = "pgoutput"
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,9 @@ class SlotState:
     retained_bytes: int | None = None
     safe_wal_size: int | None = None  # None: no limit is set
     invalidation_reason: str | None = None  # from version 17 on
+    plugin: str = _PLUGIN  # "physical" for a slot that has none
+    is_of_database: bool = True
+    server_lsn: Lsn | None = None  # how far the server has written; None for a standby
 
     @property
     def is_lost(self) -> bool:
@@ -69,19 +75,22 @@ def slot_state(connection: Connection, slot: str) -> SlotState:
         retained_bytes=row.retained_bytes,
         safe_wal_size=row.safe_wal_size,
         invalidation_reason=row.invalidation_reason,
+        plugin=row.plugin,
+        is_of_database=bool(row.is_of_database),
+        server_lsn=_lsn(row.server_lsn),
     )
 
 
-def check_slot(state: SlotState, slot: str, place: str, delivered_lsn: Lsn | None = None) -> None:
-    """Judge whether the slot still has everything after `delivered_lsn`.
+def check_slot(state: SlotState, slot: str, place: str, have_lsn: Lsn | None = None) -> None:
+    """Judge whether the slot still has everything after `have_lsn`, where what we have ends.
 
-    A slot re-created under its old name starts later than what was delivered, as does one that a
-    person advanced; the server would then skip the changes between without a word.
+    A slot re-created under its old name starts later than that, as does one that a person advanced;
+    the server would then skip the changes between without a word.
 
     Raises:
         SlotMissing: it was dropped.
         SlotLost: the server removed WAL it needed.
-        SlotMoved: it was advanced or re-created past `delivered_lsn`.
+        SlotMoved: it was advanced or re-created past `have_lsn`, or is of another kind.
     """
     where = f"{place} slot {slot}"
     if not state.exists:
@@ -93,10 +102,14 @@ def check_slot(state: SlotState, slot: str, place: str, delivered_lsn: Lsn | Non
             where,
             "penstock teardown, then init; raise max_slot_wal_keep_size or idle_replication_slot_timeout before",
         )
+    if state.plugin != _PLUGIN or not state.is_of_database:
+        found = state.plugin if state.plugin != _PLUGIN else "a slot of another database"
+        raise SlotMoved(f"found {found}, wanted {_PLUGIN}: it was re-created", where, START_ANEW)
     flushed = state.confirmed_flush_lsn
-    if delivered_lsn is not None and flushed is not None and flushed > delivered_lsn:
+    if have_lsn is not None and flushed is not None and flushed > have_lsn:
         raise SlotMoved(
-            f"the slot stands at {flushed}, delivered is {delivered_lsn}: it was advanced or re-created",
+            f"the slot stands at {flushed}, wanted at most {have_lsn}, where what was received or"
+            " delivered ends: it was advanced or re-created, or the target has lost commits",
             where,
             START_ANEW,
         )

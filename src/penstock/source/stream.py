@@ -18,6 +18,7 @@ from psycopg.errors import error_from_result
 
 from penstock.lsn import Lsn
 from penstock.source.connect import classify_source_error
+from penstock.source.identity import Answering
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,6 +39,12 @@ _EPOCH_2000 = 946_684_800
 # has must not be acknowledged, so we hang up instead, and it can go.
 _SHUTDOWN_REQUESTS = 5
 _SHUTDOWN_SECONDS = 2.0
+
+# What IDENTIFY_SYSTEM does not say.
+_SERVER = (
+    b"SELECT pg_catalog.pg_is_in_recovery(),"
+    b" pg_catalog.date_part('epoch', pg_catalog.pg_postmaster_start_time())"
+)
 
 # The server begins to answer at once, or is being restarted.
 _ANSWER_SECONDS = 30.0
@@ -80,8 +87,8 @@ class SlotStream:
         self.keepalive_count = 0
         self.reply_due = False  # the server asked for a sign of life
 
-    def start(self, start_lsn: Lsn) -> None:
-        """Connect and stream every transaction that commits at or after `start_lsn`.
+    def connect(self) -> Answering:
+        """Connect; who answers on this very connection, and how far its WAL goes.
 
         Raises:
             SourceError: or one of its kinds; what mends it depends on the kind.
@@ -91,25 +98,53 @@ class SlotStream:
             self._connection = psycopg.connect(conninfo, autocommit=True)
             self._pgconn = self._connection.pgconn
             self._pgconn.nonblocking = 1
-            self._ask(self._pgconn, self._start_command(start_lsn))
+            system, timeline, lsn, database = self._ask_row(self._pgconn, b"IDENTIFY_SYSTEM")
+            is_standby, started_at = self._ask_row(self._pgconn, _SERVER)
+        except psycopg.Error as error:
+            self.close()
+            raise classify_source_error(error, self._dsn, self._slot) from None
+        return Answering(
+            system, int(timeline), Lsn.parse(lsn), database, is_standby == "t", started_at
+        )
+
+    def start(self, start_lsn: Lsn) -> None:
+        """Stream every transaction that commits at or after `start_lsn`, once connected.
+
+        From here on nobody else can use or move the slot.
+
+        Raises:
+            SourceError: or one of its kinds; what mends it depends on the kind.
+        """
+        try:
+            command = self._start_command(start_lsn)
+            self._ask(self._connected(), command, pq.ExecStatus.COPY_BOTH)
         except psycopg.Error as error:
             self.close()
             raise classify_source_error(error, self._dsn, self._slot) from None
 
-    def _ask(self, pgconn: pq.abc.PGconn, command: bytes) -> None:
-        """Send a command that begins a COPY_BOTH, without blocking other threads meanwhile."""
+    def _ask_row(self, pgconn: pq.abc.PGconn, command: bytes) -> list[str]:
+        result = self._ask(pgconn, command, pq.ExecStatus.TUPLES_OK)
+        while pgconn.get_result() is not None:
+            pass  # libpq wants to be asked until there is none
+        return [(result.get_value(0, column) or b"").decode() for column in range(result.nfields)]
+
+    def _ask(
+        self, pgconn: pq.abc.PGconn, command: bytes, wanted: pq.ExecStatus
+    ) -> pq.abc.PGresult:
+        """Send a command and wait for its answer, without blocking other threads meanwhile."""
         pgconn.send_query(command)
         while pgconn.flush():
             _wait(pgconn, select.POLLOUT, 1.0)
         deadline = time.monotonic() + _ANSWER_SECONDS
         while pgconn.is_busy():
             if time.monotonic() > deadline:
-                raise psycopg.OperationalError("no answer to START_REPLICATION")
+                raise psycopg.OperationalError(f"no answer to {command.split()[0].decode()}")
             if _wait(pgconn, select.POLLIN, 1.0):
                 pgconn.consume_input()
         result = pgconn.get_result()
-        if result is None or result.status != pq.ExecStatus.COPY_BOTH:
+        if result is None or result.status != wanted:
             raise error_from_result(result) if result else psycopg.OperationalError("no answer")
+        return result
 
     def _start_command(self, start_lsn: Lsn) -> bytes:
         # Prepared transactions come at COMMIT PREPARED, as ordinary ones: the slot does not ask for

@@ -1,0 +1,403 @@
+"""Capture connects again: a slot or a server that changed meanwhile is refused, by name. No Spark."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fix_pipeline import pipeline_document
+from fix_postgres import create_database, only_new
+from fix_wait import wait_until
+from penstock import errors
+from penstock.config import pipeline_from_document
+from penstock.log.writer import log_end
+from penstock.lsn import Lsn
+from penstock.pipeline import state_of
+from penstock.run.capture_process import capture_here
+from penstock.run.sources import mark_now
+from penstock.run.start import Origin, start
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from fix_postgres import Database, MakeServer
+    from fix_proxy import Proxy
+
+TABLE = "CREATE TABLE t (id int PRIMARY KEY, v text)"
+ROWS = "INSERT INTO t SELECT g, repeat('x', 50) FROM generate_series(%s::int, %s::int) g"
+SLOT = "SELECT slot_name FROM pg_replication_slots WHERE database = %s"
+
+
+class Capturing:
+    """Capture of one source, in a thread; nobody delivers."""
+
+    def __init__(
+        self, url: str, directory: Path, acknowledge: str, tables: tuple[str, ...]
+    ) -> None:
+        document = pipeline_document(
+            url,
+            None,
+            directory,
+            tables=tables,
+            source_options={"acknowledge": acknowledge, "heartbeat_seconds": 0.2},
+            sink={"kind": "file", "path": str(directory / "out")},
+        )
+        self.file = pipeline_from_document(document, "test")
+        self.failure: BaseException | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread()
+
+    def start(self) -> None:
+        """Start it, or start it again."""
+        self._stop.clear()
+        self.failure = None
+        origin = Origin.of(start(self.file))
+        self._thread = threading.Thread(target=self._run, args=(origin,))
+        self._thread.start()
+
+    def _run(self, origin: Origin) -> None:
+        try:
+            capture_here(self.file, origin, self._stop)
+        except BaseException as error:  # noqa: BLE001 - asserted on by the test
+            self.failure = error
+
+    def catch_up(self) -> None:
+        """Wait until everything committed so far is in the log."""
+        lsn = mark_now(self.file)
+        wait_until(lambda: self.failure or self.durable_lsn >= lsn, what=f"the log to reach {lsn}")
+        assert self.failure is None
+
+    @property
+    def durable_lsn(self) -> Lsn:
+        try:
+            return log_end(self.file.state / "log")
+        except (errors.LogError, FileNotFoundError):
+            return Lsn(0)  # it is being written to
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(30)
+        assert not self._thread.is_alive()
+
+    def ends_with(self, error: type[BaseException]) -> str:
+        """Wait for its end; what it ended with."""
+        wait_until(lambda: not self._thread.is_alive(), what=f"capture to end with {error.__name__}")
+        assert isinstance(self.failure, error), repr(self.failure)
+        return str(self.failure)
+
+
+@pytest.fixture
+def capture_of(tmp_path: Path) -> Iterator[Callable[..., Capturing]]:
+    """Start capture of a source; stopped when the test ends."""
+    made: list[Capturing] = []
+
+    def begin(
+        url: str, acknowledge: str = "delivered", tables: tuple[str, ...] = ("*.*",)
+    ) -> Capturing:
+        made.append(Capturing(url, tmp_path, acknowledge, tables))
+        made[-1].start()
+        return made[-1]
+
+    yield begin
+    for capturing in made:
+        capturing.stop()
+
+
+def advance(source: Database, slot: str) -> None:
+    source.execute("SELECT pg_replication_slot_advance(%s, pg_current_wal_lsn())", slot)
+
+
+def recreate(source: Database, slot: str) -> None:
+    source.execute("SELECT pg_drop_replication_slot(%s)", slot)
+    source.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", slot)
+
+
+def drop(source: Database, slot: str) -> None:
+    source.execute("SELECT pg_drop_replication_slot(%s)", slot)
+
+
+def make_another(source: Database, slot: str) -> None:
+    source.execute("SELECT pg_drop_replication_slot(%s)", slot)
+    source.execute("SELECT pg_create_logical_replication_slot(%s, 'test_decoding')", slot)
+
+
+def make_physical(source: Database, slot: str) -> None:
+    source.execute("SELECT pg_drop_replication_slot(%s)", slot)
+    source.execute("SELECT pg_create_physical_replication_slot(%s)", slot)
+
+
+CHANGES: dict[str, tuple[Callable[[Database, str], None], type[errors.PenstockError]]] = {
+    "advanced": (advance, errors.SlotMoved),
+    "re-created": (recreate, errors.SlotMoved),
+    "re-created for another plugin": (make_another, errors.SlotMoved),
+    "re-created as a physical one": (make_physical, errors.SlotMoved),
+    "dropped": (drop, errors.SlotMissing),
+}
+
+
+@pytest.mark.parametrize(
+    "acknowledge", ["delivered", pytest.param("logged", marks=pytest.mark.long)]
+)
+@pytest.mark.parametrize("how", CHANGES)
+def test_slot_that_changed_while_capture_was_away_is_refused(
+    source: Database,
+    proxy: Proxy,
+    capture_of: Callable[..., Capturing],
+    how: str,
+    acknowledge: str,
+) -> None:
+    change, error = CHANGES[how]
+    source.execute(TABLE)
+    capturing = capture_of(proxy.url(source), acknowledge)
+    source.execute(ROWS, 1, 10)
+    capturing.catch_up()
+    slot = source.value(SLOT, source.name)
+    before = capturing.durable_lsn
+
+    proxy.refuse()
+    wait_until(lambda: not source.query(f"{SLOT} AND active", source.name), what="it to be cut off")
+    source.execute(ROWS, 11, 110)
+    change(source, slot)
+    proxy.heal()
+
+    told = capturing.ends_with(error)
+    assert slot in told
+    assert "Do: penstock teardown, then init" in told
+    assert capturing.durable_lsn == before
+    assert source.value("SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), %s) > 0", str(before))
+
+
+@pytest.mark.parametrize("acknowledge", ["delivered", "logged"])
+@only_new
+def test_slot_that_was_advanced_while_nobody_captured_is_refused_at_the_start(
+    source: Database, capture_of: Callable[..., Capturing], acknowledge: str
+) -> None:
+    source.execute(TABLE)
+    capturing = capture_of(source.url, acknowledge)
+    source.execute(ROWS, 1, 10)
+    capturing.catch_up()
+    capturing.stop()
+    source.execute(ROWS, 11, 110)
+    advance(source, source.value(SLOT, source.name))
+    before = capturing.durable_lsn
+
+    capturing.start()
+
+    capturing.ends_with(errors.SlotMoved)
+    assert capturing.durable_lsn == before
+
+
+@only_new
+def test_slot_that_somebody_moved_within_what_the_log_has_is_followed_on(
+    source: Database, proxy: Proxy, capture_of: Callable[..., Capturing]
+) -> None:
+    source.execute(TABLE)
+    capturing = capture_of(proxy.url(source))
+    source.execute(ROWS, 1, 10)
+    capturing.catch_up()
+    slot = source.value(SLOT, source.name)
+
+    proxy.refuse()
+    wait_until(lambda: not source.query(f"{SLOT} AND active", source.name), what="it to be cut off")
+    end = capturing.durable_lsn
+    source.execute("SELECT pg_replication_slot_advance(%s, %s)", slot, str(end))
+    source.execute(ROWS, 11, 110)
+    proxy.heal()
+
+    capturing.catch_up()
+
+
+def copy(data: Path, to: Path) -> None:
+    shutil.rmtree(to, ignore_errors=True)
+    # With owners, for the server runs as another user.
+    subprocess.run(["cp", "-a", str(data), str(to)], check=True)
+
+
+# What is written once the snapshot is back: its WAL ends before what was received, or after.
+GROWTH = {
+    "none": "SELECT 1",
+    "less": "INSERT INTO t SELECT g FROM generate_series(10001, 10100) g",
+    "more": "INSERT INTO t SELECT g, repeat('x', 50) FROM generate_series(10001, 15000) g",
+    "more, in one row": "INSERT INTO t SELECT 10001, string_agg(md5(g::text), '')"
+    " FROM generate_series(1, 30000) g",
+    "more, in rows of a table that is not followed": "CREATE TABLE other AS"
+    " SELECT g, repeat('x', 50) FROM generate_series(1, 5000) g",
+}
+
+
+@pytest.mark.parametrize(
+    ("growth", "when", "acknowledge"),
+    [
+        ("more", "running", "delivered"),
+        ("less", "stopped", "delivered"),
+        *(
+            pytest.param(growth, when, acknowledge, marks=pytest.mark.long)
+            for growth in GROWTH
+            for when in ("running", "stopped")
+            for acknowledge in ("delivered", "logged")
+        ),
+    ],
+)
+def test_source_restored_from_a_snapshot_of_its_disk_is_refused(
+    make_server: MakeServer,
+    make_proxy: Callable[[int], Proxy],
+    capture_of: Callable[..., Capturing],
+    growth: str,
+    when: str,
+    acknowledge: str,
+) -> None:
+    source = create_database(make_server(), "source")
+    server, proxy = source.server, make_proxy(source.server.port)
+    source.execute(TABLE)
+    capturing = capture_of(proxy.url(source), acknowledge, tables=("public.t",))
+    source.execute(ROWS, 1, 10)
+    capturing.catch_up()
+    snapshot = server.data_dir.parent / "snapshot"
+    server.stop("fast")
+    copy(server.data_dir, snapshot)
+    server.start()
+    source.execute(ROWS, 11, 2000)
+    capturing.catch_up()
+
+    if when == "stopped":
+        capturing.stop()
+    proxy.refuse()
+    server.stop("fast")
+    copy(snapshot, server.data_dir)
+    server.start()
+    source.execute(GROWTH[growth])
+    proxy.heal()
+    if when == "stopped":
+        capturing.start()
+
+    told = capturing.ends_with(errors.SourceRestored)
+    assert "PEN-223" in told
+    assert "Do: " in told
+
+
+@pytest.mark.parametrize("mode", [pytest.param("fast", marks=pytest.mark.long), "immediate"])
+@pytest.mark.parametrize(
+    "acknowledge", [pytest.param("delivered", marks=pytest.mark.long), "logged"]
+)
+def test_server_that_was_restarted_is_followed_on(
+    make_server: MakeServer,
+    capture_of: Callable[..., Capturing],
+    mode: Any,
+    acknowledge: str,
+) -> None:
+    source = create_database(make_server(), "source")
+    source.execute(TABLE)
+    capturing = capture_of(source.url, acknowledge)
+    for number in range(3):
+        source.execute(ROWS, 100 * number + 1, 100 * number + 50)
+        capturing.catch_up()
+
+        source.server.restart(mode)
+        source.execute(ROWS, 100 * number + 51, 100 * number + 100)
+
+        capturing.catch_up()
+    capturing.stop()
+    source.server.restart(mode)
+    capturing.start()
+    source.execute(ROWS, 1001, 1010)
+    capturing.catch_up()
+
+
+@only_new
+def test_another_server_behind_the_address_is_refused_while_running(
+    source: Database, proxy: Proxy, capture_of: Callable[..., Capturing], make_server: MakeServer
+) -> None:
+    source.execute(TABLE)
+    capturing = capture_of(proxy.url(source))
+    capturing.catch_up()
+    other = make_server()
+    type(source)(other, "postgres").execute(f'CREATE DATABASE "{source.name}"')
+
+    proxy.refuse()
+    proxy._server = ("127.0.0.1", other.port)
+    proxy.heal()
+
+    assert "system identifier" in capturing.ends_with(errors.OtherCluster)
+
+
+# What the sinks are said to have.
+
+
+def say(capturing: Capturing, run_id: str | None, lsn: Lsn) -> None:
+    """Leave a sink's report, as a run leaves it."""
+    report = {"run": run_id, "delivered_lsn": str(lsn), "safe_lsn": str(lsn)}
+    state_of(capturing.file).write_report("sinks/target", report)
+
+
+CONFIRMED = (
+    "SELECT confirmed_flush_lsn - '0/0'::pg_lsn FROM pg_replication_slots WHERE database = %s"
+)
+
+
+@only_new
+def test_slot_is_told_only_what_a_sink_that_was_opened_in_this_run_has_reported(
+    source: Database, capture_of: Callable[..., Capturing]
+) -> None:
+    source.execute(TABLE)
+    capturing = capture_of(source.url)
+    source.execute(ROWS, 1, 10)
+    capturing.catch_up()
+    capturing.stop()
+    first = source.value(CONFIRMED, source.name)
+    say(capturing, "the run before", capturing.durable_lsn)
+
+    capturing.start()
+    source.execute(ROWS, 11, 20)
+    capturing.catch_up()
+    reported_at = state_of(capturing.file).reported_at("capture")
+    wait_until(
+        lambda: state_of(capturing.file).reported_at("capture") > reported_at + 1,
+        what="capture to acknowledge what it may",
+    )
+    before_opened = source.value(CONFIRMED, source.name)
+    with state_of(capturing.file).lock("deliver"):
+        # Opened by now, and it has less than it once said.
+        opened_at = Lsn(first + 8)
+        say(capturing, state_of(capturing.file).run_of("deliver"), opened_at)
+        wait_until(lambda: source.value(CONFIRMED, source.name) > first, what="the slot to move")
+        after_opened = source.value(CONFIRMED, source.name)
+
+    assert before_opened == first
+    assert after_opened == opened_at
+
+
+@only_new
+def test_log_is_kept_until_a_sink_that_was_opened_in_this_run_has_reported(
+    source: Database, capture_of: Callable[..., Capturing], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.log.writer.SEGMENT_BYTES", 10_000)
+    source.execute(TABLE)
+    capturing = capture_of(source.url)
+    log = capturing.file.state / "log"
+    for number in range(5):
+        source.execute(ROWS, 1000 * number + 1, 1000 * number + 1000)
+        capturing.catch_up()
+    capturing.stop()
+    segments = sorted(log.glob("*.segment"))
+    say(capturing, "the run before", capturing.durable_lsn)
+
+    capturing.start()
+    source.execute(ROWS, 10_001, 10_010)
+    capturing.catch_up()
+    reported_at = state_of(capturing.file).reported_at("capture")
+    wait_until(
+        lambda: state_of(capturing.file).reported_at("capture") > reported_at + 1,
+        what="capture to delete what it may",
+    )
+    kept = sorted(log.glob("*.segment"))
+    with state_of(capturing.file).lock("deliver"):
+        say(capturing, state_of(capturing.file).run_of("deliver"), capturing.durable_lsn)
+        wait_until(lambda: not segments[0].exists(), what="the first segment to go")
+
+    assert kept[: len(segments)] == segments
+    assert len(segments) > 3
