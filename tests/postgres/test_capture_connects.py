@@ -86,7 +86,9 @@ class Capturing:
 
     def ends_with(self, error: type[BaseException]) -> str:
         """Wait for its end; what it ended with."""
-        wait_until(lambda: not self._thread.is_alive(), what=f"capture to end with {error.__name__}")
+        wait_until(
+            lambda: not self._thread.is_alive(), what=f"capture to end with {error.__name__}"
+        )
         assert isinstance(self.failure, error), repr(self.failure)
         return str(self.failure)
 

@@ -156,9 +156,7 @@ class SinkReports:
     `state` is the source's directory, `top` that of the whole pipeline, where who delivers is known.
     """
 
-    def __init__(
-        self, state: StateDirectory, top: StateDirectory, sinks: Collection[str]
-    ) -> None:
+    def __init__(self, state: StateDirectory, top: StateDirectory, sinks: Collection[str]) -> None:
         self._state = state
         self._top = top
         self._sinks = tuple(sinks)

@@ -137,9 +137,7 @@ def check_reach(found: Answering, have_lsn: Lsn, place: str) -> None:
         return
     what = f"the server's WAL ends at {found.lsn}, wanted {have_lsn}, which was received from it"
     if found.is_standby:
-        raise SourceError(
-            f"{what}: a standby that is behind", place, "nothing: it is waited for"
-        )
+        raise SourceError(f"{what}: a standby that is behind", place, "nothing: it is waited for")
     raise restored(what, place)
 
 

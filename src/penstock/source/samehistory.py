@@ -69,7 +69,6 @@ def require_commit(
     if found is None and is_due:
         raise restored(f"the commit at {last.commit_lsn}, which was received, is not there", place)
     if found is not None and (
-        not is_due
-        or (found.commit_lsn, found.committed_at) != (last.commit_lsn, last.committed_at)
+        not is_due or (found.commit_lsn, found.committed_at) != (last.commit_lsn, last.committed_at)
     ):
         raise restored(f"the commit at {found.commit_lsn} is not what was received there", place)

@@ -128,9 +128,7 @@ class SlotStream:
             pass  # libpq wants to be asked until there is none
         return [(result.get_value(0, column) or b"").decode() for column in range(result.nfields)]
 
-    def _ask(
-        self, pgconn: pq.abc.PGconn, command: bytes, wanted: pq.ExecStatus
-    ) -> pq.abc.PGresult:
+    def _ask(self, pgconn: pq.abc.PGconn, command: bytes, wanted: pq.ExecStatus) -> pq.abc.PGresult:
         """Send a command and wait for its answer, without blocking other threads meanwhile."""
         pgconn.send_query(command)
         while pgconn.flush():
