@@ -12,10 +12,11 @@ import pytest
 
 from fix_postgres import Database, only_15, only_new
 from penstock.sinks.postgres.create import create_table
+from penstock.sinks.postgres.expressions import ExpressionRules
 from penstock.sinks.postgres.structure import add_foreign_keys, add_indexes, add_key
 from penstock.source.description import describe_table
 from penstock.source.structure import TableStructure, read_structure
-from penstock.table import TableName
+from penstock.table import TableName, TableRule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -71,14 +72,14 @@ def clone(
         for each in names:
             description = describe_table(there, each)
             assert description is not None
-            create_table(here, description, place(each), wanted, with_key=False)
+            create_table(here, description, place(each), wanted, with_key=False, rules=_OWN)
         if rows:
             here.execute(rows)  # type: ignore[arg-type]
         for _ in range(times):
             for each in names:
                 columns = _columns(here, place(each))
                 add_key(here, place(each), structures[each])
-                failures += add_indexes(here, place(each), structures[each], columns)
+                failures += add_indexes(here, place(each), structures[each], columns, _OWN)
             for each in names:
                 failures += add_foreign_keys(here, place(each), structures[each], place)
     return failures
@@ -88,6 +89,8 @@ def _columns(connection: psycopg.Connection[Any], table: TableName) -> set[str]:
     query = "SELECT column_name FROM information_schema.columns WHERE table_schema = %s AND table_name = %s"
     return {column for (column,) in connection.execute(query, table)}
 
+
+_OWN = ExpressionRules("builtin", (TableRule.parse("public.*"),))
 
 EVERY_INDEX = """
     CREATE EXTENSION btree_gist; CREATE EXTENSION pg_trgm;

@@ -45,7 +45,8 @@ from penstock.sinks.postgres.create import (
     schema_statement,
     without_search_path,
 )
-from penstock.sinks.postgres.structure import TAKEN, key_piece, pieces_of
+from penstock.sinks.postgres.expressions import BUILTIN, ExpressionRules
+from penstock.sinks.postgres.structure import TAKEN, key_piece, pieces_of, screen_pieces
 from penstock.table import TableName
 
 if TYPE_CHECKING:
@@ -134,6 +135,7 @@ def follow(
     keeps_names: bool = False,
     others: Others | None = None,
     landing: Landing | None = None,
+    rules: ExpressionRules = BUILTIN,
 ) -> Followed:
     """Do to the target's table what was done to the source's, as far as `policy` goes.
 
@@ -141,7 +143,8 @@ def follow(
     `names` what the target calls columns where that is not their name. `has_using`:
     the source has computed values of a changed column itself. `moved` is where the table belongs
     afterwards, if not where `place` says; with `keeps_names` columns keep their names here. With
-    `others`, other sources deliver to the table too; `landing` tells which columns are penstock's own.
+    `others`, other sources deliver to the table too; `landing` tells which columns are penstock's own, and
+    `rules` which expressions are taken over.
     Repeated, it does nothing more.
 
     Raises:
@@ -187,7 +190,7 @@ def follow(
             f"source: {tell_all(differences)}; target:"
             f" {found.table} ({tell_columns(found, parts) or 'none of these columns'})"
         )
-        outcome = run_steps(connection, steps, after.table, told)
+        outcome = run_steps(connection, steps, after.table, told, rules)
     return Followed(
         target=moved,
         statements=outcome.statements,
@@ -314,6 +317,7 @@ def create_from_shape(
     target: TableName,
     *,
     with_indexes: bool,
+    rules: ExpressionRules = BUILTIN,
 ) -> list[str]:
     """Create an empty table with its key; a line for each thing left undone.
 
@@ -324,16 +328,20 @@ def create_from_shape(
     connection = cursor.connection
     columns = {each.name for each in description.columns}
     with connection.transaction():
-        create_table(connection, description, target, None, with_key=False)
+        notes = create_table(connection, description, target, None, with_key=False, rules=rules)
         with without_search_path(connection):
             steps: list[Step] = []
             key = key_piece(target, structure, columns)
             if key is not None:
                 steps.append(Step(key.named, instead=(Step(key.unnamed),), when=TAKEN))
-            for piece in pieces_of(target, structure, columns) if with_indexes else ():
+            pieces, left_out = screen_pieces(
+                connection, rules, target, pieces_of(target, structure, columns)
+            )
+            for piece in pieces if with_indexes else ():
                 undone = f"{piece.word} {piece.name}"
                 steps.append(Step(piece.named, undone, (Step(piece.unnamed, undone),), when=TAKEN))
-            return run_steps(connection, steps, description.name, f"{target} is new").notes
+            made = run_steps(connection, steps, description.name, f"{target} is new")
+            return [*notes, *(left_out if with_indexes else ()), *made.notes]
 
 
 def drop_gone_foreign_keys(

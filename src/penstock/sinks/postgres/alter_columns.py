@@ -9,7 +9,7 @@ from psycopg import sql
 
 from penstock.schema.describe import column_of, sequence_of
 from penstock.schema.match import is_same_text, is_same_type, renamed_within
-from penstock.sinks.postgres.alter_steps import Step, alter_table
+from penstock.sinks.postgres.alter_steps import Screened, Step, alter_table
 from penstock.sinks.postgres.alter_types import depends_on_session, is_shift, is_wider, kind_of
 from penstock.sinks.postgres.create import (
     collation_exists,
@@ -21,6 +21,8 @@ from penstock.sinks.postgres.create import (
     owned_by,
     sequence_statement,
 )
+from penstock.sinks.postgres.expressions import Expression
+from penstock.sinks.postgres.sqltext import enclosed
 from penstock.sinks.postgres.structure import TAKEN
 from penstock.table import TableName
 
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
     from penstock.schema.shape import ColumnShape, SequenceShape, TableShape
     from penstock.sinks.postgres.alter_claims import Claimed, Claims
+    from penstock.sinks.postgres.expressions import Use
 
     Connection = psycopg.Connection[Any]
 
@@ -229,7 +232,12 @@ class ColumnChanges:
         is_filled = self._is_written_anew() and column.missing is None
         if column.generated and column.expression:
             clause = generated_clause(self.connection, column.generated, column.expression)
-            yield Step(add(clause), f"column {column.name}" if self.is_partial else "")
+            yield Step(
+                add(clause),
+                f"column {column.name}" if self.is_partial else "",
+                screened=self._screened("generated", column.expression),
+                left_out=f"column {column.name}: its expression is not taken over",
+            )
         elif column.identity:
             self.needs_copy |= is_filled
             yield Step(add(identity_clause(description, kind)))
@@ -248,8 +256,15 @@ class ColumnChanges:
             yield self._set_default(column.name, column.default)
         elif is_filled and (column.default is not None or column.type_kind == "d"):
             self.needs_copy = True
-            clause = sql.SQL("DEFAULT {}").format(sql.SQL(column.default or "NULL"))
-            yield Step(add(clause), undone, (plain,))
+            clause = sql.SQL("DEFAULT {}").format(sql.SQL(enclosed(column.default or "NULL")))
+            yield Step(
+                add(clause),
+                undone,
+                (plain,),
+                screened=self._screened("default", column.default or "NULL"),
+                left_out=f"column {column.name} goes without its default: not taken over",
+                without=(Step(add(sql.SQL("")), undone, (plain,)),),
+            )
         else:
             yield plain
             if column.default is not None:
@@ -273,8 +288,21 @@ class ColumnChanges:
         drop = self._alter("ALTER COLUMN {} DROP DEFAULT", name)
         if default is None:
             return drop
-        statement = self._alter_text("ALTER COLUMN {} SET DEFAULT {}", name, sql.SQL(default))
-        return Step(statement, f"column {name} goes without its default", (drop,))
+        statement = self._alter_text(
+            "ALTER COLUMN {} SET DEFAULT {}", name, sql.SQL(enclosed(default))
+        )
+        undone = f"column {name} goes without its default"
+        return Step(
+            statement,
+            undone,
+            (drop,),
+            screened=self._screened("default", default),
+            left_out=f"{undone}: not taken over",
+            without=(drop,),
+        )
+
+    def _screened(self, use: Use, text: str) -> Screened:
+        return Screened(self.table, (Expression(use, text),))
 
     def attributes(self) -> Iterator[Step]:
         """Expressions, identity, defaults and NOT NULL of columns that stay."""
@@ -297,8 +325,15 @@ class ColumnChanges:
         if each.found.generated and not each.after.generated:
             yield self._alter("ALTER COLUMN {} DROP EXPRESSION", each.name)
         elif self._computes(each):
-            text = sql.SQL(each.after.expression or "NULL")
-            yield Step(self._alter_text("ALTER COLUMN {} SET EXPRESSION AS ({})", each.name, text))
+            text = each.after.expression or "NULL"
+            yield Step(
+                self._alter_text(
+                    "ALTER COLUMN {} SET EXPRESSION AS ({})", each.name, sql.SQL(text)
+                ),
+                screened=self._screened("generated", text),
+                left_out=f"column {each.name}: its expression is not taken over",
+                without=(self._alter("DROP COLUMN {}", each.name),),
+            )
 
     def _not_null(self, each: Claimed) -> Iterator[Step]:
         before, after, found = each.before.not_null, each.after.not_null, each.found.not_null

@@ -14,7 +14,8 @@ from penstock.schema.match import (
     match_by_id_or_name,
     renamed_within,
 )
-from penstock.sinks.postgres.alter_steps import Step, alter_table
+from penstock.sinks.postgres.alter_steps import Screened, Step, alter_table
+from penstock.sinks.postgres.sqltext import UnreadableTextError
 from penstock.sinks.postgres.structure import (
     TAKEN,
     foreign_key_statement,
@@ -111,12 +112,28 @@ class PieceChanges:
             yield Step(self._key.named, instead=(Step(self._key.unnamed),), when=TAKEN)
         for each in self._changes:
             if each.made is not None:
-                undone = f"{each.made.word} {each.made.name}"
-                yield Step(each.made.named, undone, (Step(each.made.unnamed, undone),), when=TAKEN)
+                yield from self._make(each.made)
             elif each.is_validated and each.found is not None:
                 name = each.renamed or each.found
                 statement = alter_table(self.table, "VALIDATE CONSTRAINT {}", name)
                 yield Step(statement, f"constraint {name} is not valid")
+
+    def _make(self, piece: Piece) -> Iterator[Step]:
+        undone = f"{piece.word} {piece.name}"
+        left_out = f"{undone}: not taken over"
+        try:
+            screened = Screened(self.table, tuple(piece.expressions))
+        except UnreadableTextError:
+            self.notes.append(f"{left_out}, its definition is not one that a server gives")
+            return
+        yield Step(
+            piece.named,
+            undone,
+            (Step(piece.unnamed, undone),),
+            when=TAKEN,
+            screened=screened,
+            left_out=left_out,
+        )
 
     def _plan_key(self) -> tuple[bool, Piece | None]:
         """Whether the target's key goes, and which one comes."""

@@ -12,6 +12,14 @@ import psycopg
 from psycopg import sql
 
 from penstock.errors import SchemaChangeRefused
+from penstock.sinks.postgres.expressions import (
+    BUILTIN,
+    Expression,
+    ExpressionRules,
+    execute_one,
+    refused_expressions,
+    scope_of_table,
+)
 from penstock.sinks.postgres.structure import one_line, reason
 
 if TYPE_CHECKING:
@@ -32,12 +40,26 @@ class Step:
 
     With neither the change as a whole is refused. `when` are the errors that `instead` is for; it
     mends them where it is not for all, and then there is nothing to note.
+
+    `screened` are expressions of the source's in the statement. Where one of them is not taken over, the
+    statement is not run; that is noted as `left_out`, and `without` is run.
     """
 
     statement: sql.Composed
     undone: str = ""
     instead: tuple[Step, ...] = ()
     when: tuple[type[psycopg.Error], ...] = ()
+    screened: Screened | None = None
+    left_out: str = ""
+    without: tuple[Step, ...] = ()
+
+
+@dataclass(frozen=True)
+class Screened:
+    """Expressions over the columns of a table that is there when the statement is run."""
+
+    table: TableName
+    expressions: tuple[Expression, ...]
 
 
 @dataclass
@@ -49,7 +71,11 @@ class Outcome:
 
 
 def run_steps(
-    connection: Connection, steps: Iterable[Step], table: TableName, told: str
+    connection: Connection,
+    steps: Iterable[Step],
+    table: TableName,
+    told: str,
+    rules: ExpressionRules = BUILTIN,
 ) -> Outcome:
     """Run them in order. `told` is what an error says about both sides.
 
@@ -57,28 +83,52 @@ def run_steps(
         SchemaChangeRefused: the target refuses one that nothing can stand for.
         psycopg.Error: others are in the way, or the server went away.
     """
-    outcome = Outcome()
+    runner = _Runner(connection, table, told, rules, Outcome())
     for step in steps:
-        _run(connection, step, table, told, outcome)
-    return outcome
+        runner.run(step)
+    return runner.outcome
 
 
-def _run(connection: Connection, step: Step, table: TableName, told: str, outcome: Outcome) -> None:
-    text = step.statement.as_string(connection)
-    try:
-        with connection.transaction():
-            connection.execute(step.statement)
-    except psycopg.Error as error:
-        is_for_it = step.instead and (not step.when or isinstance(error, step.when))
-        if not is_for_it and not step.undone:
-            raise refusal(error, table, told, text) from None
-        why = reason_of(error)
-        if step.undone and not (is_for_it and step.when):
-            outcome.notes.append(one_line(f"{step.undone}: {why}"))
-        for other in step.instead if is_for_it else ():
-            _run(connection, other, table, told, outcome)
-    else:
-        outcome.statements.append(text)
+@dataclass(frozen=True)
+class _Runner:
+    connection: Connection
+    table: TableName
+    told: str
+    rules: ExpressionRules
+    outcome: Outcome
+
+    def run(self, step: Step) -> None:
+        why = self._refused(step.screened) if step.screened is not None else ""
+        if why:
+            self.outcome.notes.append(one_line(f"{step.left_out}, {why}"))
+            for other in step.without:
+                self.run(other)
+        else:
+            self._run(step)
+
+    def _refused(self, screened: Screened) -> str:
+        scope = scope_of_table(screened.table)
+        wanted = [(scope, each) for each in screened.expressions]
+        refused = refused_expressions(self.connection, self.rules, wanted)
+        return refused[min(refused)] if refused else ""
+
+    def _run(self, step: Step) -> None:
+        outcome = self.outcome
+        text = step.statement.as_string(self.connection)
+        try:
+            with self.connection.transaction():
+                execute_one(self.connection, step.statement)
+        except psycopg.Error as error:
+            is_for_it = step.instead and (not step.when or isinstance(error, step.when))
+            if not is_for_it and not step.undone:
+                raise refusal(error, self.table, self.told, text) from None
+            why = reason_of(error)
+            if step.undone and not (is_for_it and step.when):
+                outcome.notes.append(one_line(f"{step.undone}: {why}"))
+            for other in step.instead if is_for_it else ():
+                self.run(other)
+        else:
+            outcome.statements.append(text)
 
 
 def reason_of(error: psycopg.Error) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from penstock.sinks.postgres.create import FIRST_USER_OID, type_exists
+from penstock.sinks.postgres.create import type_exists
+from penstock.sinks.postgres.nodetree import FIRST_USER_OID
 
 if TYPE_CHECKING:
     import psycopg

@@ -55,6 +55,7 @@ def create_born(cursor: Cursor, landings: Landings, shape: TableShape) -> Born |
                 landed_structure(structure_of(shape), landing, landings.of),
                 landing.target,
                 with_indexes=landings.options.create_indexes,
+                rules=landings.options.expression_rules,
             )
     except (SinkError, psycopg.Error) as error:
         if _mends_with_time(error):

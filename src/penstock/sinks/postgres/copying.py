@@ -34,9 +34,10 @@ from penstock.sinks.postgres.copycolumns import (
     structured_columns,
 )
 from penstock.sinks.postgres.copyin import PostgresRangeWriter
+from penstock.sinks.postgres.create import left_out_of_columns
 from penstock.sinks.postgres.duekeys import make_due_keys
 from penstock.sinks.postgres.following import follow_before_copy
-from penstock.sinks.postgres.landed import landed_structure
+from penstock.sinks.postgres.landed import landed_description, landed_structure
 from penstock.sinks.postgres.objects import has_objects, make_objects
 from penstock.sinks.postgres.sequences import set_sequences
 from penstock.sinks.postgres.shapes import ShapeStore
@@ -270,12 +271,14 @@ class PostgresCopying:
         way, made_by_us, is_filled, begun_at = row
         notes: list[str] = []
         if made_by_us:
-            landing = self._landed[table]
+            landing, rules = self._landed[table], self._options.expression_rules
+            made = landed_description(order.description, landing)
+            notes += left_out_of_columns(connection, made, plan.target, rules)
             structure = landed_structure(order.structure, landing, self._landings.of)
             add_key(connection, plan.target, structure)
             if self._options.create_indexes and _has_more_than_key(structure):
                 columns = structured_columns(order, plan)
-                notes += add_indexes(connection, plan.target, structure, columns)
+                notes += add_indexes(connection, plan.target, structure, columns, rules)
         for note in notes:
             _log.warning("%s: %s", table, note)
         with connection.transaction(), connection.cursor() as cursor:

@@ -1,7 +1,8 @@
 """Create what is missing at the target, like it is at the source: schemas, types, tables with keys.
 
 Names are quoted, types are the catalog's own spelling; no text of the source is run as it is, but
-for the expressions of generated columns and defaults, which the catalog spells too.
+for the expressions of generated columns and defaults, which the catalog spells too, as far as the sink's
+rules let them (`expressions.py`).
 """
 
 from __future__ import annotations
@@ -9,11 +10,24 @@ from __future__ import annotations
 import itertools
 import logging
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg import sql
 
+from penstock.sinks.postgres.expressions import (
+    BUILTIN,
+    NO_COLUMNS,
+    Expression,
+    ExpressionRules,
+    Scope,
+    execute_one,
+    refused_expressions,
+    scope_of_columns,
+)
+from penstock.sinks.postgres.nodetree import FIRST_USER_OID
+from penstock.sinks.postgres.sqltext import enclosed
 from penstock.table import TableName
 
 if TYPE_CHECKING:
@@ -30,7 +44,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-FIRST_USER_OID = 16384  # types below are Postgres's own, and every server has them
 _VIRTUAL_SINCE = 180000
 _LONGEST_NAME = 63  # bytes; Postgres cuts off the rest
 
@@ -51,8 +64,11 @@ def create_table(
     wanted: tuple[str, ...] | None,
     *,
     with_key: bool = True,
-) -> None:
+    rules: ExpressionRules = BUILTIN,
+) -> list[str]:
     """Create a plain table like the source's: columns, types, defaults, NOT NULL, key. One transaction.
+
+    A line for each thing that is left out.
 
     Partitioned tables become plain ones. Identity columns take the values they are told, and like
     serial ones they have a sequence, for inserts once the target has taken the source's place.
@@ -62,7 +78,8 @@ def create_table(
     with connection.transaction(), without_search_path(connection):
         connection.execute(schema_statement(target.schema))
         for statement in missing_types(connection, description.user_types):
-            connection.execute(statement)
+            execute_one(connection, statement)
+        columns, notes = _screen(connection, target, columns, rules)
         names = {column.name for column in columns}
         sequences = _create_sequences(connection, target, columns)
         declared = [_declare(connection, column, sequences.get(column.name)) for column in columns]
@@ -71,15 +88,73 @@ def create_table(
             declared.append(
                 sql.SQL("PRIMARY KEY ({})").format(sql.SQL(", ").join(map(sql.Identifier, key)))
             )
-        connection.execute(
+        execute_one(
+            connection,
             sql.SQL("CREATE TABLE {} ({})").format(
                 sql.Identifier(*target), sql.SQL(", ").join(declared)
-            )
+            ),
         )
         for column_name, sequence in sequences.items():
             connection.execute(owned_by(sequence, target, column_name))
-        _set_defaults(connection, target, columns)
+        notes += _set_defaults(connection, target, columns)
     _log.info("created %s like the source's %s", target, description.name)
+    return notes
+
+
+def left_out_of_columns(
+    connection: Connection, description: TableDescription, target: TableName, rules: ExpressionRules
+) -> list[str]:
+    """A line for each expression of a column that `create_table` leaves out; within a transaction."""
+    return _screen(connection, target, list(description.columns), rules)[1]
+
+
+def _screen(
+    connection: Connection,
+    target: TableName,
+    columns: list[ColumnDescription],
+    rules: ExpressionRules,
+) -> tuple[list[ColumnDescription], list[str]]:
+    """The columns without the expressions that are not taken over, and a line for each of those.
+
+    A computed column goes with its expression: the stream does not bring what it holds.
+    """
+    places = [column for column in columns if _expression(column) is not None]
+    all_columns: Scope | None = None
+    wanted: list[tuple[Scope, Expression]] = []
+    for column in places:
+        expression = _expression(column)
+        assert expression is not None
+        if column.generated and all_columns is None:
+            plain = [each for each in columns if not each.generated]
+            kinds = ((each.name, sql.SQL(_kind(connection, each))) for each in plain)
+            all_columns = scope_of_columns(target, kinds)
+        wanted.append((all_columns if column.generated and all_columns else NO_COLUMNS, expression))
+    refused = refused_expressions(connection, rules, wanted)
+    left_out = {places[place].name: why for place, why in refused.items()}
+    notes, kept = [], []
+    for column in columns:
+        why = left_out.get(column.name)
+        if why is None:
+            kept.append(column)
+        elif column.generated:
+            notes.append(f"column {column.name}: its expression is not taken over, {why}")
+        else:
+            notes.append(f"column {column.name} goes without its default: not taken over, {why}")
+            kept.append(replace(column, default=None))
+    return kept, notes
+
+
+def _expression(column: ColumnDescription) -> Expression | None:
+    if column.generated and column.expression:
+        return Expression("generated", column.expression)
+    default = _default(column)
+    return None if default is None else Expression("default", default)
+
+
+def _default(column: ColumnDescription) -> str | None:
+    """Its default, unless it counts or is computed."""
+    is_counted = column.sequence is not None or bool(column.identity)
+    return None if is_counted or column.generated else column.default
 
 
 @contextmanager
@@ -115,39 +190,29 @@ def next_value(sequence: TableName) -> sql.Composed:
 
 def _set_defaults(
     connection: Connection, target: TableName, columns: list[ColumnDescription]
-) -> None:
-    """Those that the target takes. It may lack a function, or a sequence that is nobody's."""
+) -> list[str]:
+    """Those that the target takes. It may lack a sequence that is nobody's."""
     defaults = {
-        column.name: column.default
-        for column in columns
-        if column.default is not None
-        and column.sequence is None
-        and not column.identity
-        and not column.generated
+        column.name: default for column in columns if (default := _default(column)) is not None
     }
-    if not defaults:
-        return
-    if _set_some(connection, target, defaults):
-        return
-    for name, default in defaults.items():
-        if not _set_some(connection, target, {name: default}):
-            _log.warning(
-                "%s: the target refuses the default of column %s, which goes without one: %s",
-                target,
-                name,
-                default,
-            )
+    if not defaults or _set_some(connection, target, defaults):
+        return []
+    return [
+        f"column {name} goes without its default, which the target refuses"
+        for name, default in defaults.items()
+        if not _set_some(connection, target, {name: default})
+    ]
 
 
 def _set_some(connection: Connection, target: TableName, defaults: dict[str, str]) -> bool:
     alterations = _listed(
-        sql.SQL("ALTER {} SET DEFAULT {}").format(sql.Identifier(name), sql.SQL(default))
+        sql.SQL("ALTER {} SET DEFAULT {}").format(sql.Identifier(name), sql.SQL(enclosed(default)))
         for name, default in defaults.items()
     )
     statement = sql.SQL("ALTER TABLE {} {}").format(sql.Identifier(*target), alterations)
     try:
         with connection.transaction():
-            connection.execute(statement)
+            execute_one(connection, statement)
     except psycopg.OperationalError:
         raise
     except psycopg.Error:
@@ -158,8 +223,7 @@ def _set_some(connection: Connection, target: TableName, defaults: dict[str, str
 def _declare(
     connection: Connection, column: ColumnDescription, sequence: TableName | None
 ) -> sql.Composed:
-    is_built_in = column.type_oid < FIRST_USER_OID
-    kind = column.type if is_built_in or type_exists(connection, column.type) else "text"
+    kind = _kind(connection, column)
     if kind != column.type:
         _log.warning(
             "type %s is not at the target; column %s becomes text", column.type, column.name
@@ -195,6 +259,12 @@ def generated_clause(connection: Connection, generated: str, expression: str) ->
     return clause.format(sql.SQL(expression))
 
 
+def _kind(connection: Connection, column: ColumnDescription) -> str:
+    """The column's type, or text where the target lacks it."""
+    is_built_in = column.type_oid < FIRST_USER_OID
+    return column.type if is_built_in or type_exists(connection, column.type) else "text"
+
+
 def identity_clause(column: ColumnDescription, kind: str) -> sql.Composed:
     """A column that counts, but takes the values it is told."""
     clause = sql.SQL("GENERATED BY DEFAULT AS IDENTITY")
@@ -220,7 +290,7 @@ def _create_sequence(
 ) -> TableName:
     name, is_there = free_sequence_name(connection, schema, sequence.name.name)
     if not is_there:
-        connection.execute(sequence_statement(name, sequence))
+        execute_one(connection, sequence_statement(name, sequence))
     return name
 
 
@@ -268,7 +338,7 @@ def collation_exists(connection: Connection, collation: str) -> bool:
 def _is_known(connection: Connection, query: sql.Composed) -> bool:
     try:
         with connection.transaction():
-            connection.execute(query)
+            execute_one(connection, query)
     except psycopg.OperationalError:
         raise
     except psycopg.Error:

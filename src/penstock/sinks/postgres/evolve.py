@@ -329,6 +329,7 @@ class Evolution:
             if known is None or not self.tables.takes_part(known):
                 continue
             plans[name] = self._plan(cursor, known)
+            self.notes += [f"{name}: {note}" for note in plans[name].notes]
             if not known.is_filled:
                 self.created[name] = plans[name].is_new or self.created.get(name, False)
         if not plans:

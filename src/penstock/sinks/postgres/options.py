@@ -8,6 +8,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, mod
 
 from penstock.errors import BadTableRule
 from penstock.options import DsnOption, Options, RuleOption, fault, wanted
+from penstock.sinks.postgres.expressions import ExpressionRules
 from penstock.table import TableName, TableRule
 
 SAME_SCHEMA = "same"
@@ -28,6 +29,14 @@ class SchemaChanges(enum.Enum):
     ADDITIVE = "additive"
     IGNORE = "ignore"
     STOP = "stop"
+
+
+class Expressions(enum.Enum):
+    """Which expressions of the source's are evaluated at the target."""
+
+    BUILTIN = "builtin"
+    NONE = "none"
+    ALL = "all"
 
 
 class Kind(enum.Enum):
@@ -139,6 +148,10 @@ class PostgresOptions(Options):
     create_tables: bool = True
     create_indexes: bool = True
     schema_changes: SchemaChanges = SchemaChanges.APPLY
+    # Defaults, checks, computed columns, indexes: which of their expressions are taken over.
+    expressions: Expressions = Expressions.BUILTIN
+    # Functions of the target that those may call beside Postgres's own.
+    allow_functions: tuple[RuleOption, ...] = ()
     on_conflict: OnConflict = OnConflict.REPLACE
     # A column of every table that says which source a row is from; part of the key.
     source_id_column: Identifier | None = None
@@ -167,6 +180,11 @@ class PostgresOptions(Options):
                         *("tables", str(key), "columns", name),
                     )
         return self
+
+    @property
+    def expression_rules(self) -> ExpressionRules:
+        """What is said of expressions, in one."""
+        return ExpressionRules(self.expressions.value, self.allow_functions)
 
     @property
     def keeps_schemas(self) -> bool:

@@ -75,6 +75,7 @@ class TablePlan:
     history: HistoryPlan | None = None
     # Rows of other tables are in the target, and nothing tells them from this one's.
     is_mixed: bool = False
+    notes: tuple[str, ...] = ()  # what of it was left out when it was made
 
     def column(self, name: str) -> TargetColumn | None:
         """The target column for a source column, or None when it is not delivered or has no place."""

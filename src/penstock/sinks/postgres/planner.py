@@ -29,13 +29,13 @@ class Planner:
     """Asks over a connection of its own: another thread may be in the middle of a commit.
 
     `filled` are the tables that have rows from this pipeline; they are never created again, and
-    `created` those that were made here.
+    `created` those that were made here, with what was left out of them.
     `mappings` tells where names differ from the source's.
     """
 
     def __init__(self, landings: Landings, describe: Describe) -> None:
         self.filled: set[TableName] = set()
-        self.created: set[TableName] = set()
+        self.created: dict[TableName, tuple[str, ...]] = {}
         self.mappings: dict[TableName, Mapped] = {}
         self._landings = landings
         self._options = landings.options
@@ -80,7 +80,7 @@ class Planner:
             self._plans[table] = plan
             self._planned_at[table] = now
             if plan.is_new:
-                self.created.add(table)
+                self.created[table] = plan.notes
             if self._ranks_tables:
                 for each, rank in rank_tables(self._connection, self._plans).items():
                     self._plans[each] = replace(self._plans[each], rank=rank)

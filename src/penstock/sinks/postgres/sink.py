@@ -372,6 +372,8 @@ class PostgresSink:
             made_by_us = table in self._planner.created
             self._tables.note_flowing(cursor, table, made_by_us=made_by_us)
             self._shapes.note(cursor, table, batch.after_lsn)
+            for note in self._planner.created.get(table, ()):
+                self._tables.note(cursor.connection, table, note)
 
     def _take_note(self, new: Collection[TableName]) -> None:
         self._planner.filled.update(new)

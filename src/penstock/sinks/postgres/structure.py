@@ -15,8 +15,25 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg import sql
 
+from penstock.sinks.postgres.expressions import (
+    BUILTIN,
+    Expression,
+    ExpressionRules,
+    Scope,
+    Use,
+    execute_one,
+    refused_expressions,
+    scope_of_table,
+)
+from penstock.sinks.postgres.sqltext import (
+    UnreadableTextError,
+    expressions_of_constraint,
+    expressions_of_index,
+    is_constraint,
+)
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Set
+    from collections.abc import Callable, Iterable, Iterator, Set
 
     from penstock.schema.description import ForeignKey, TableStructure
     from penstock.table import TableName
@@ -87,6 +104,19 @@ class Piece:
     named: sql.Composed
     unnamed: sql.Composed
 
+    @property
+    def expressions(self) -> list[Expression]:
+        """The expressions of the source's that it has.
+
+        Raises:
+            UnreadableTextError: its definition is not of the form that a server gives it.
+        """
+        if self.word == "index":
+            _, _, definition = self.definition.partition("INDEX ")
+            return [Expression("index", text) for text in expressions_of_index(definition)]
+        use: Use = "check" if self.word == "check constraint" else "index"
+        return [Expression(use, text) for text in expressions_of_constraint(self.definition)]
+
 
 def add_key(connection: Connection, target: TableName, structure: TableStructure) -> None:
     """Add the primary key that `create_table` would have made, unless the table has one.
@@ -112,31 +142,71 @@ def key_piece(target: TableName, structure: TableStructure, columns: Set[str]) -
     if name is None and primary is not None:
         name = primary.name
         # A key WITHOUT OVERLAPS is none that ON CONFLICT could be told of.
-        if primary.used_columns <= columns and not primary.has_period:
+        is_usable = primary.used_columns <= columns and not primary.has_period
+        if is_usable and is_constraint(primary.definition):
             definition = primary.definition
     return _constraint(target, "primary key", name or f"{target.name}_pkey", definition)
 
 
 def add_indexes(
-    connection: Connection, target: TableName, structure: TableStructure, columns: set[str]
+    connection: Connection,
+    target: TableName,
+    structure: TableStructure,
+    columns: set[str],
+    rules: ExpressionRules = BUILTIN,
 ) -> list[str]:
     """Make indexes, and unique, exclusion and check constraints; a line for each that failed.
 
-    `columns` are those that the target has: what needs another is left out without a word.
+    `columns` are those that the target has: what needs another is left out without a word. Of those with an
+    expression, the `rules` tell which ones are made.
 
     Raises:
         psycopg.Error: the server went away.
     """
     found = _find(connection, target)
-    failures: list[str] = []
-    for piece in pieces_of(target, structure, columns & found.columns):
-        if piece.name in found.there:
-            continue
+    pieces = [
+        piece
+        for piece in pieces_of(target, structure, columns & found.columns)
+        if piece.name not in found.there
+    ]
+    pieces, failures = screen_pieces(connection, rules, target, pieces)
+    for piece in pieces:
         try:
             _make(connection, piece, found)
         except psycopg.Error as error:
             failures.append(one_line(f"{piece.word} {piece.name}: {reason(error)}"))
     return failures
+
+
+def screen_pieces(
+    connection: Connection, rules: ExpressionRules, target: TableName, pieces: Iterable[Piece]
+) -> tuple[list[Piece], list[str]]:
+    """Those that may be made of a table that is there, and a line for each of the others.
+
+    Raises:
+        psycopg.Error: the server went away.
+    """
+    listed = list(pieces)
+    scope = scope_of_table(target)
+    why: dict[int, str] = {}
+    wanted: list[tuple[Scope, Expression]] = []
+    places: list[int] = []
+    for place, piece in enumerate(listed):
+        try:
+            expressions = piece.expressions
+        except UnreadableTextError:
+            why[place] = "its definition is not one that a server gives"
+            continue
+        wanted += [(scope, each) for each in expressions]
+        places += [place] * len(expressions)
+    for number, reason_why in refused_expressions(connection, rules, wanted).items():
+        why.setdefault(places[number], reason_why)
+    kept = [piece for place, piece in enumerate(listed) if place not in why]
+    notes = [
+        one_line(f"{listed[place].word} {listed[place].name}: not taken over, {said}")
+        for place, said in sorted(why.items())
+    ]
+    return kept, notes
 
 
 def add_foreign_keys(
@@ -296,7 +366,7 @@ def _execute(
                     (_LOCK_TIMEOUT,),
                 )
                 hold()
-                connection.execute(statement)
+                execute_one(connection, statement)
         except _LOCKED:
             if attempt == _LOCK_ATTEMPTS:
                 raise

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from penstock.schema.description import TableDescription
+    from penstock.sinks.postgres.expressions import ExpressionRules
     from penstock.sinks.postgres.landing import Landing, Landings
     from penstock.sinks.postgres.options import PostgresOptions
 
@@ -107,10 +108,12 @@ def plan_table(
     description = describe(source)
     found = find_table(connection, target)
     is_new = found is None
+    notes: list[str] = []
     if found is None:
         _require_creation(landings.options, source, target, description, is_filled=is_filled)
         assert description is not None
-        _create(connection, description, target, landing, with_key=with_key)
+        rules = landings.options.expression_rules
+        notes = _create(connection, description, target, landing, rules, with_key=with_key)
         found = find_table(connection, target)
         assert found is not None
     if found.kind not in ("r", "p"):
@@ -148,6 +151,7 @@ def plan_table(
         fixed=fixed,
         history=history,
         is_mixed=landing.is_mixed,
+        notes=tuple(notes),
     )
     if description is not None:
         if not is_new:  # else it has what it was made with just now
@@ -186,9 +190,10 @@ def _create(
     description: TableDescription,
     target: TableName,
     landing: Landing,
+    rules: ExpressionRules,
     *,
     with_key: bool,
-) -> None:
+) -> list[str]:
     made = landed_description(description, landing)
     try:
         with connection.transaction():
@@ -197,9 +202,15 @@ def _create(
                 "SELECT pg_advisory_xact_lock(hashtextextended('penstock create', 0))"
             )
             if find_table(connection, target) is None:
-                create_table(
-                    connection, made, target, None, with_key=with_key or not landing.is_like_source
+                return create_table(
+                    connection,
+                    made,
+                    target,
+                    None,
+                    with_key=with_key or not landing.is_like_source,
+                    rules=rules,
                 )
+            return []
     except psycopg.OperationalError:
         raise
     except psycopg.Error as error:
