@@ -22,9 +22,34 @@ _KEEPALIVE = {
     "tcp_user_timeout": "45000",
 }
 
-_VALUE_SETTINGS = (
-    "-c datestyle=ISO,MDY -c intervalstyle=postgres -c extra_float_digits=1 "
-    "-c bytea_output=hex -c timezone=UTC -c lc_monetary=C -c xmloption=content -c array_nulls=on"
+# What every session of penstock's is set to, at both ends. They come with the connection, so that
+# neither what a role or a database is set to wins, nor PGOPTIONS, nor RESET ALL.
+_SESSION_SETTINGS = {
+    # Nobody's function, operator or type of the same name is found in place of Postgres's own. Last,
+    # pg_temp is not searched first.
+    "search_path": "pg_catalog,pg_temp",
+    "standard_conforming_strings": "on",
+    # A policy would leave rows out without a word; off, it makes the statement fail instead.
+    "row_security": "off",
+    # It would compile penstock's large queries for longer than they run.
+    "jit": "off",
+    # The text of a date, a float or a money depends on these; one spelling everywhere is what lets
+    # values travel as text. So does the text of an expression.
+    "datestyle": "ISO,MDY",
+    "intervalstyle": "postgres",
+    "extra_float_digits": "1",
+    "bytea_output": "hex",
+    "timezone": "UTC",
+    "lc_monetary": "C",
+    "xmloption": "content",
+    "array_nulls": "on",
+    "quote_all_identifiers": "off",
+}
+_AS_OPTIONS = " ".join(f"-c {name}={value}" for name, value in _SESSION_SETTINGS.items())
+# A pooler may leave the options out. Nothing of this is looked up on the search_path.
+_AS_STATEMENT = "SELECT " + ", ".join(
+    f"pg_catalog.set_config('{name}', '{value}', false)"
+    for name, value in _SESSION_SETTINGS.items()
 )
 
 
@@ -79,17 +104,13 @@ class Dsn:
         merged: dict[str, Any] = {**_KEEPALIVE, **given, **options}
         return make_conninfo("", **merged)
 
-    def for_values(self, application: str, **options: str) -> str:
-        """Conninfo of a connection that reads or writes values in their text form.
-
-        The text of a date, a float or a money depends on these settings; one spelling everywhere
-        is what lets values travel as text.
-        """
+    def for_session(self, application: str, **options: str) -> str:
+        """Conninfo of a session as penstock has them; whoever connects uses `connect`."""
         own = str(conninfo_to_dict(self._conninfo).get("options") or "")
         return self.with_options(
             application_name=application,
             client_encoding="UTF8",
-            options=f"{own} {_VALUE_SETTINGS}".strip(),
+            options=f"{own} {_AS_OPTIONS}".strip(),
             **options,
         )
 
@@ -157,6 +178,32 @@ LIFT_TIME_LIMITS = (
 )
 
 
-def connect(dsn: Dsn, application: str, *, autocommit: bool = True) -> psycopg.Connection[Any]:
-    """An ordinary SQL connection with the settings penstock relies on."""
-    return psycopg.connect(dsn.for_values(application), autocommit=autocommit)
+def connect(
+    dsn: Dsn,
+    application: str,
+    *,
+    autocommit: bool = True,
+    replication: bool = False,
+    settings: str = "",
+) -> psycopg.Connection[Any]:
+    """A connection with the settings penstock relies on. Every one is made here.
+
+    Args:
+        dsn: where to.
+        application: as pg_stat_activity shows it.
+        autocommit: of the connection given back.
+        replication: have a walsender answer, of the database.
+        settings: statements that set more, of one end; their transaction is over.
+
+    Raises:
+        psycopg.Error: as libpq and the server say.
+    """
+    options = {"replication": "database"} if replication else {}
+    connection = psycopg.connect(dsn.for_session(application, **options), autocommit=True)
+    try:
+        connection.execute(f"{_AS_STATEMENT}; {settings}".encode())
+        connection.autocommit = autocommit
+    except BaseException:
+        connection.close()
+        raise
+    return connection

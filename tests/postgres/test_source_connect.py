@@ -107,7 +107,7 @@ def test_host_that_does_not_exist():
 def test_host_that_does_not_answer_is_given_up():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         text = url("127.0.0.1", silent.getsockname()[1])
-        assert "connect_timeout=10" in Dsn.parse(text).for_values("x")
+        assert "connect_timeout=10" in Dsn.parse(text).for_session("x")
 
         error = refused(text + "?connect_timeout=2")
 
@@ -132,7 +132,7 @@ def test_password_equal_to_a_part_of_the_message_is_not_shown(guarded: EmbeddedP
 def test_values_of_rows_are_not_shown(source: Database):
     source.execute("CREATE TABLE a (id int PRIMARY KEY)")
     with connect_source(source.dsn) as connection:
-        for statement in ("INSERT INTO a VALUES ('secret')", "SELECT 'secret'::int"):
+        for statement in ("INSERT INTO public.a VALUES ('secret')", "SELECT 'secret'::int"):
             with pytest.raises(psycopg.Error) as caught:
                 connection.execute(statement)
             error = classify_source_error(caught.value, source.dsn)

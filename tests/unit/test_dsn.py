@@ -105,11 +105,11 @@ def test_password_never_appears_whatever_surrounds_it(before, odd, after):
 def test_options_are_added_and_those_of_the_user_win():
     dsn = Dsn.parse("postgresql://db1/shop?keepalives_idle=99&options=-c%20work_mem%3D1MB")
 
-    merged = conninfo_to_dict(dsn.for_values("penstock capture", replication="database"))
+    merged = conninfo_to_dict(dsn.for_session("penstock capture", replication="database"))
 
     assert merged["keepalives_idle"] == "99"
     assert merged["connect_timeout"] == "10"
     assert merged["application_name"] == "penstock capture"
     assert merged["replication"] == "database"
     assert merged["client_encoding"] == "UTF8"
-    assert str(merged["options"]).startswith("-c work_mem=1MB -c datestyle=ISO,MDY ")
+    assert str(merged["options"]).startswith("-c work_mem=1MB -c search_path=pg_catalog,pg_temp ")

@@ -16,7 +16,7 @@ from psycopg import pq, sql
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.errors import error_from_result
 
-from penstock.dsn import Dsn, connect
+from penstock.dsn import LIFT_TIME_LIMITS, Dsn, connect
 from penstock.errors import DecodingFailed, PenstockError, SourceError, SourceLoginRefused
 from penstock.source.refusals import NO_STATE, REFUSALS, Refusal
 
@@ -33,19 +33,42 @@ _CLASSES_WITHOUT_VALUES = ("08", "25", "28", "3D", "42", "53", "54", "55", "57",
 _CLASSES_THAT_PASS = ("08", "25", "40", "53", "55", "57", "58", "XX")
 
 
+# A database that is about to be left is set read-only for its writers. We only keep our books.
+_SETTINGS = "SET default_transaction_read_only = off"
+# A range is read in seconds. A table under ALTER is waited for only a while, others would queue
+# behind us; nothing above ACCESS SHARE is ever asked for.
+_SETTINGS_TO_COPY = f"SET lock_timeout = '10s'; {LIFT_TIME_LIMITS}"
+
+
 def connect_source(dsn: Dsn, application: str = "penstock") -> Connection:
     """An SQL connection to the source, autocommit on.
 
     Raises:
         SourceError: or the subclass that says why; a wrong host within about 10 s.
     """
-    try:
-        connection = connect(dsn, application)
-        # A database that is about to be left is set read-only for its writers. We only keep our books.
-        connection.execute("SET default_transaction_read_only = off")
-    except psycopg.Error as error:
-        raise classify_source_error(error, dsn) from None
-    return connection
+    with source_errors(dsn):
+        return connect(dsn, application, settings=_SETTINGS)
+
+
+def connect_to_copy(dsn: Dsn) -> Connection:
+    """An SQL connection that reads the rows of a table, for as long as that takes.
+
+    Raises:
+        SourceError: or the subclass that says why.
+    """
+    with source_errors(dsn):
+        return connect(dsn, "penstock copy", settings=_SETTINGS_TO_COPY)
+
+
+def connect_replication(dsn: Dsn, application: str, *, unlimited: bool = False) -> Connection:
+    """A replication connection to the source's database; `unlimited` in time where it is idle, too.
+
+    Raises:
+        psycopg.Error: as libpq and the server say.
+    """
+    return connect(
+        dsn, application, replication=True, settings=LIFT_TIME_LIMITS if unlimited else ""
+    )
 
 
 @contextmanager

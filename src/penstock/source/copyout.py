@@ -10,22 +10,18 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg import pq, sql
 
-from penstock.dsn import LIFT_TIME_LIMITS, Dsn, connect
 from penstock.errors import SnapshotGone, TableRewritten
-from penstock.source.connect import classify_source_error, result_error
+from penstock.source.connect import classify_source_error, connect_to_copy, result_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from penstock.dsn import Dsn
     from penstock.table import TableName
 
 # What is handed on at once: large enough for few calls, small enough to be nothing.
 BLOCK_BYTES = 256 * 1024
 
-# Row security would leave rows out without a word; off, it makes the query fail instead.
-# A range is read in seconds. A table under ALTER is waited for only a while, others would queue
-# behind us; nothing above ACCESS SHARE is ever asked for.
-_SETTINGS = "SET lock_timeout = '10s'; SET row_security = off"
 _SNAPSHOT_GONE = ("22023", "42704")
 
 
@@ -43,13 +39,8 @@ class SnapshotReader:
     """One connection that sees the source as the snapshot shows it."""
 
     def __init__(self, dsn: Dsn, snapshot: str) -> None:
+        self._connection = connect_to_copy(dsn)
         try:
-            self._connection = connect(dsn, "penstock copy")
-        except psycopg.Error as error:
-            raise classify_source_error(error, dsn) from None
-        try:
-            self._connection.execute(LIFT_TIME_LIMITS)
-            self._connection.execute(_SETTINGS)
             self._connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             self._connection.execute(
                 sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot))

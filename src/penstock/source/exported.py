@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg import pq, sql
 
-from penstock.dsn import LIFT_TIME_LIMITS
 from penstock.errors import SourceError
 from penstock.lsn import Lsn
 from penstock.source.connect import (
     classify_source_error,
+    connect_replication,
     connect_source,
     result_error,
     source_errors,
@@ -74,15 +74,13 @@ class ExportedSnapshot:
         """
         if primary is not None:
             _wait_for_standby(dsn, primary, stop)
-        conninfo = dsn.for_values("penstock snapshot", replication="database")
         slot = f"penstock_copy_{uuid.uuid4().hex[:12]}"
         try:
-            connection = psycopg.connect(conninfo, autocommit=True)
+            # A limit on idle transactions would end the snapshot in the middle of a copy.
+            connection = connect_replication(dsn, "penstock snapshot", unlimited=True)
         except psycopg.Error as error:
             raise classify_source_error(error, dsn) from None
         try:
-            # A limit on idle transactions would end the snapshot in the middle of a copy.
-            connection.execute(LIFT_TIME_LIMITS)
             command = f"CREATE_REPLICATION_SLOT {slot} TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT"
             answer = _ask(connection.pgconn, command.encode(), dsn, stop, primary)
             # Over another connection: the next command over this one would end the snapshot.

@@ -12,7 +12,7 @@ import psycopg
 from psycopg import errors
 
 from penstock.errors import OtherCluster, PublicationChanged, SourceError, SourceRestored
-from penstock.source.connect import source_errors
+from penstock.source.connect import connect_replication, source_errors
 from penstock.source.refusals import START_ANEW
 
 if TYPE_CHECKING:
@@ -157,8 +157,7 @@ def identify_system(dsn: Dsn) -> tuple[str, int]:
     Raises:
         psycopg.Error: no such connection, or something that is not a walsender answers.
     """
-    conninfo = dsn.for_values("penstock check", replication="database")
-    with psycopg.connect(conninfo, autocommit=True) as connection:
+    with connect_replication(dsn, "penstock check") as connection:
         result = connection.pgconn.exec_(b"IDENTIFY_SYSTEM")
         if result.status != psycopg.pq.ExecStatus.TUPLES_OK:
             raise errors.error_from_result(result)

@@ -17,7 +17,7 @@ from psycopg import pq
 from psycopg.errors import error_from_result
 
 from penstock.lsn import Lsn
-from penstock.source.connect import classify_source_error
+from penstock.source.connect import classify_source_error, connect_replication
 from penstock.source.identity import Answering
 
 if TYPE_CHECKING:
@@ -93,9 +93,8 @@ class SlotStream:
         Raises:
             SourceError: or one of its kinds; what mends it depends on the kind.
         """
-        conninfo = self._dsn.for_values("penstock capture", replication="database")
         try:
-            self._connection = psycopg.connect(conninfo, autocommit=True)
+            self._connection = connect_replication(self._dsn, "penstock capture")
             self._pgconn = self._connection.pgconn
             self._pgconn.nonblocking = 1
             system, timeline, lsn, database = self._ask_row(self._pgconn, b"IDENTIFY_SYSTEM")

@@ -163,6 +163,7 @@ class _Merge:
         self._aside = sql.Identifier(*aside)
         self._columns = list(columns)
         self._ours = of_this_source(plan)
+        self._equals = plan.equals
         names = dict(plan.names)
         own = [each.name for each in plan.fixed]
         key = [names.get(name, name) for name in key]
@@ -178,7 +179,8 @@ class _Merge:
 
     def _same_key(self) -> sql.Composed:
         return sql.SQL(" AND ").join(
-            sql.SQL("t.{0} = s.{0}").format(sql.Identifier(name)) for name in self._key
+            sql.SQL("t.{0} {1} s.{0}").format(sql.Identifier(name), sql.SQL(self._equals(name)))
+            for name in self._key
         )
 
     def _listed(self, names: Sequence[str], prefix: str = "") -> sql.Composed:

@@ -68,7 +68,8 @@ class CopiedVersions:
 
     def _same_key(self) -> sql.Composed:
         return sql.SQL(" AND ").join(
-            sql.SQL("t.{0} = s.{0}").format(sql.Identifier(name)) for name in self.key
+            sql.SQL("t.{0} {1} s.{0}").format(sql.Identifier(name), sql.SQL(self.plan.equals(name)))
+            for name in self.key
         )
 
     def _values(self, side: str) -> sql.Composed:

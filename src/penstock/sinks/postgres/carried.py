@@ -66,8 +66,10 @@ class Carried(Versions):
         """Rows that began with this very instant never were so: what changes them is new instead."""
         matched = self._matched()
         same = sql.SQL(" AND ").join(
-            sql.SQL("k.{} = s.{}").format(name, cell)
-            for name, cell in zip(self._carried_keys(), matched, strict=True)
+            sql.SQL("k.{} {} s.{}").format(name, sql.SQL(column.equals), cell)
+            for name, column, cell in zip(
+                self._carried_keys(), self._key_columns(), matched, strict=True
+            )
         )
         is_carried = sql.SQL("s.f AND k.at = s.a AND {}").format(same)
         became = (
@@ -104,7 +106,7 @@ class Carried(Versions):
     def take_all_carried(self, at: int) -> sql.Composed:
         """The same, where every row goes."""
         same = sql.SQL(" AND ").join(
-            sql.SQL("{} = k.{}").format(self._theirs(place), name)
+            self._equal(place, self._theirs(place), sql.SQL("k.{}").format(name))
             for name, place in zip(self._carried_keys(), self._step.key, strict=True)
         )
         return self._format(

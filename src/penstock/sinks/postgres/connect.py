@@ -40,18 +40,14 @@ _NO_DATABASE = re.compile(r'database ".*" does not exist')
 _WAIT = "nothing, penstock tries again; check that the target is up and reachable"
 
 
-def connect_target(dsn: Dsn, application: str) -> Connection:
+def connect_target(dsn: Dsn, application: str, *, autocommit: bool = True) -> Connection:
     """An SQL connection to the target.
 
     Raises:
         SinkError: or the kind that says why.
     """
-    try:
-        connection = connect(dsn, application)
-        connection.execute(LIFT_TIME_LIMITS)
-    except psycopg.Error as error:
-        raise classify_target_error(error, dsn) from None
-    return connection
+    with target_errors(dsn):
+        return connect(dsn, application, autocommit=autocommit, settings=LIFT_TIME_LIMITS)
 
 
 @contextmanager

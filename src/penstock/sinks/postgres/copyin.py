@@ -9,19 +9,21 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg import sql
 
-from penstock.dsn import LIFT_TIME_LIMITS, Dsn, connect
 from penstock.errors import SinkError
 from penstock.failpoints import fault_point
 from penstock.sinks.copying import CopySuperseded, RangeRefused, RangeThere
 from penstock.sinks.postgres.connect import (
     classify_target_error,
+    connect_target,
     is_about_table,
     set_replica_role,
+    target_errors,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from penstock.dsn import Dsn
     from penstock.table import TableName
 
 # One connection per worker process and target, kept from range to range.
@@ -151,14 +153,11 @@ class PostgresRange:
 def _connection(dsn: Dsn) -> psycopg.Connection[Any]:
     connection = _connections.get(dsn.conninfo)
     if connection is None or connection.closed:
-        try:
-            connection = connect(dsn, "penstock copy", autocommit=False)
-            connection.execute(LIFT_TIME_LIMITS)
+        connection = connect_target(dsn, "penstock copy", autocommit=False)
+        with target_errors(dsn):
             set_replica_role(connection)
             # A range and its record are lost together, if at all; the table's own commit flushes both.
             connection.execute("SET synchronous_commit = off")
             connection.commit()
-        except psycopg.Error as error:
-            raise classify_target_error(error, dsn) from None
         _connections[dsn.conninfo] = connection
     return connection

@@ -68,7 +68,7 @@ def fixed_columns(
             str(target),
             f"give the source a name in `sources:` that {name} can hold, or make {name} text",
         )
-    return (FixedColumn(name, found.stage_type, source_id),)
+    return (FixedColumn(name, found.stage_type, source_id, found.equals),)
 
 
 def _holds(connection: psycopg.Connection[Any], kind: str, text: str) -> bool:

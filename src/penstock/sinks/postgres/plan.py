@@ -25,6 +25,9 @@ class TargetColumn:
     # Postgres refuses to UPDATE a GENERATED ALWAYS identity column.
     is_updatable: bool
     is_domain: bool = False
+    # The operator that says whether two values are one: a type that an extension has brought has its
+    # own, which no search_path of penstock's finds.
+    equals: str = "="
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,7 @@ class FixedColumn:
     name: str
     type: str  # as a cast spells it
     value: str
+    equals: str = "="
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,11 @@ class TablePlan:
             return None
         called = dict(self.names).get(name, name)
         return next((column for column in self.columns if column.name == called), None)
+
+    def equals(self, name: str) -> str:
+        """The operator that compares values of a target column."""
+        own: tuple[TargetColumn | FixedColumn, ...] = (*self.columns, *self.fixed)
+        return next((each.equals for each in own if each.name == name), "=")
 
     def require(self, key: Iterable[str]) -> None:
         """See that the target has a place for what tells rows of the source apart.

@@ -67,15 +67,20 @@ class Statements:
             return sql.SQL("t.{}").format(name)
         return sql.SQL("t.{}::{}").format(name, sql.SQL(column.stage_type))
 
+    def _equal(self, place: int, one: sql.Composable, other: sql.Composable) -> sql.Composed:
+        """That two values of a column are one."""
+        equals = sql.SQL(self._step.columns[place].equals)
+        return sql.SQL("{} {} {}").format(one, equals, other)
+
     def _same_key(self, row: str = "s") -> sql.Composed:
         return self._conjunction(
-            sql.SQL("{} = {}").format(self._theirs(place), sql.Identifier(row, f"c{place}"))
+            self._equal(place, self._theirs(place), sql.Identifier(row, f"c{place}"))
             for place in self._step.key
         )
 
     def _same_old_key(self) -> sql.Composed:
         return self._conjunction(
-            sql.SQL("{} = s.{}").format(self._theirs(place), sql.Identifier(f"k{number}"))
+            self._equal(place, self._theirs(place), sql.Identifier("s", f"k{number}"))
             for number, place in enumerate(self._step.key)
         )
 
@@ -377,8 +382,8 @@ def of_this_source(plan: TablePlan) -> sql.Composable:
     if not plan.fixed:
         return _TRUE
     return sql.SQL(" AND ").join(
-        sql.SQL("t.{} = {}").format(name, value)
-        for name, value in zip(fixed_names(plan), fixed_values(plan), strict=True)
+        sql.SQL("t.{} {} {}").format(sql.Identifier(each.name), sql.SQL(each.equals), value)
+        for each, value in zip(plan.fixed, fixed_values(plan), strict=True)
     )
 
 

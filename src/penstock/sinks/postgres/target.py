@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Domains down to their base type, with the domain's own modifier.
+# Domains down to their base type, with the domain's own modifier. Equal is what the type's default
+# operator class says, which only a superuser can make; an operator of the name anybody can.
 _COLUMNS = """
 WITH RECURSIVE base(attnum, oid, modifier) AS (
     SELECT a.attnum, a.atttypid, a.atttypmod FROM pg_attribute a
@@ -45,7 +46,15 @@ WITH RECURSIVE base(attnum, oid, modifier) AS (
 )
 SELECT a.attname AS name, format_type(base.oid, base.modifier) AS stage_type,
        a.attgenerated <> '' AS is_generated, a.attidentity <> 'a' AS is_updatable,
-       a.atttypid <> base.oid AS is_domain
+       a.atttypid <> base.oid AS is_domain,
+       CASE WHEN t.typnamespace <> 'pg_catalog'::regnamespace THEN (
+           SELECT format('OPERATOR(%%I.%%s)', n.nspname, o.oprname)
+           FROM pg_opclass c JOIN pg_am m ON m.oid = c.opcmethod
+           JOIN pg_amop p ON p.amopfamily = c.opcfamily AND p.amoplefttype = c.opcintype
+               AND p.amoprighttype = c.opcintype
+               AND (m.amname, p.amopstrategy) IN (('btree', 3), ('hash', 1))
+           JOIN pg_operator o ON o.oid = p.amopopr JOIN pg_namespace n ON n.oid = o.oprnamespace
+           WHERE c.opcdefault AND c.opcintype = base.oid ORDER BY m.amname LIMIT 1) END AS equals
 FROM pg_attribute a
 JOIN base ON base.attnum = a.attnum
 JOIN pg_type t ON t.oid = base.oid AND t.typtype <> 'd'
@@ -234,7 +243,7 @@ def _columns(connection: Connection, oid: int) -> tuple[TargetColumn, ...]:
         cursor.execute("SET LOCAL search_path = ''")
         rows: list[Any] = cursor.execute(_COLUMNS, {"oid": oid}).fetchall()
     return tuple(
-        TargetColumn(row.name, row.stage_type, row.is_updatable, row.is_domain)
+        TargetColumn(row.name, row.stage_type, row.is_updatable, row.is_domain, row.equals or "=")
         for row in rows
         if not row.is_generated
     )

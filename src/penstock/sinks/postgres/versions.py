@@ -176,7 +176,12 @@ class Versions(Statements):
             fixed=self._fixed,
             keys=sql.SQL(", ").join(sql.SQL("t.{}").format(name) for name in listed),
             same=sql.SQL(" AND ").join(
-                sql.SQL("t.{0} = never.{0}").format(name) for name in listed
+                self._equal(
+                    place,
+                    sql.SQL("t.{}").format(self._names[place]),
+                    sql.SQL("never.{}").format(self._names[place]),
+                )
+                for place in self._step.key
             ),
         )
         return [close, never]
@@ -198,7 +203,10 @@ class Versions(Statements):
             found=self._same_old_key() if is_move else self._same_key(),
             keys=sql.SQL(", ").join(sql.SQL("s.{} AS {}").format(*each) for each in keys),
             lifted=_LIFTED,
-            same=sql.SQL(" AND ").join(sql.SQL("s.{} = never.{}").format(*each) for each in keys),
+            same=sql.SQL(" AND ").join(
+                self._equal(place, sql.SQL("s.{}").format(cell), sql.SQL("never.{}").format(name))
+                for place, (cell, name) in zip(self._step.key, keys, strict=True)
+            ),
         )
 
     def delete_before_late(self) -> sql.Composed:
@@ -234,7 +242,10 @@ class Versions(Statements):
             found=self._same_key(),
             beginning=self._is(*BEGINNING),
             lifted=_LIFTED,
-            same=sql.SQL(" AND ").join(sql.SQL("s.{0} = never.{0}").format(cell) for cell in cells),
+            same=sql.SQL(" AND ").join(
+                self._equal(place, sql.SQL("s.{}").format(cell), sql.SQL("never.{}").format(cell))
+                for place, cell in zip(self._step.key, cells, strict=True)
+            ),
         )
 
     def undo_deletions(self) -> sql.Composed:
@@ -322,7 +333,7 @@ class Versions(Statements):
 
     def _same_staged(self, other: str) -> sql.Composed:
         return sql.SQL(" AND ").join(
-            sql.SQL("{} = {}").format(self._cells[place], sql.Identifier(other, f"c{place}"))
+            self._equal(place, self._cells[place], sql.Identifier(other, f"c{place}"))
             for place in self._step.key
         )
 

@@ -24,10 +24,13 @@ from penstock.changes.compact import COMES, GONE, LEAVES, REPLACE, Step, compact
 from penstock.changes.decode import Piece, TableChanges, TableTruncated
 from penstock.changes.history import STILL, HistoryStep, versions
 from penstock.changes.pgoutput import DELETE, INSERT, UPDATE, Relation
-from penstock.dsn import LIFT_TIME_LIMITS, Dsn, connect
 from penstock.errors import PenstockError, RowRefused, TargetTableUnfit
 from penstock.failpoints import fault_point
-from penstock.sinks.postgres.connect import classify_target_error, is_about_table
+from penstock.sinks.postgres.connect import (
+    classify_target_error,
+    connect_target,
+    is_about_table,
+)
 from penstock.sinks.postgres.copytext import copy_text
 from penstock.sinks.postgres.options import Kind
 from penstock.sinks.postgres.plan import (
@@ -46,6 +49,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from penstock.changes.cells import Index, Mask
+    from penstock.dsn import Dsn
     from penstock.table import TableName
 
 # Above this, rows go to a staging table, from executor to target; below, through the driver.
@@ -196,9 +200,7 @@ class PostgresTask:
         dsn = self._worker.dsn
         connection = _connections.get(dsn.conninfo)
         if connection is None or connection.closed:
-            connection = connect(dsn, "penstock stage", autocommit=False)
-            connection.execute(LIFT_TIME_LIMITS)
-            connection.commit()  # a rollback would bring the limits back
+            connection = connect_target(dsn, "penstock stage", autocommit=False)
             _connections[dsn.conninfo] = connection
         return connection
 
