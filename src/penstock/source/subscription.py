@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg import sql
 
+from penstock.claims import alone
 from penstock.errors import PenstockError, PublicationChanged
 from penstock.failpoints import fault_point
 from penstock.source import publication as pub
@@ -82,9 +83,6 @@ __all__ = [
     "slot_state",
     "update_membership",
 ]
-
-_LOCK = "SELECT pg_advisory_lock(hashtextextended('penstock subscription ' || %s, 0))"
-_UNLOCK = "SELECT pg_advisory_unlock(hashtextextended('penstock subscription ' || %s, 0))"
 
 # What an admin's own session runs, so that the point need not be typed over.
 _STAMP_LATER = """DO $penstock$
@@ -276,13 +274,8 @@ def _slot_statements(
 @contextmanager
 def _alone(connection: Connection, name: str) -> Iterator[None]:
     """One maker or remover of this subscription at a time, over the whole database."""
-    with source_errors(connection):
-        connection.execute(_LOCK, (name,))
-    try:
+    with source_errors(connection), alone(connection, f"penstock subscription {name}"):
         yield
-    finally:
-        with suppress(psycopg.Error):  # a lost connection has lost the lock too
-            connection.execute(_UNLOCK, (name,))
 
 
 def _raise_what_forbids(

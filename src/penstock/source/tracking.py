@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from psycopg.rows import namedtuple_row
 
+from penstock.claims import alone
 from penstock.errors import SourcePrivilegeMissing, TrackingBroken
 from penstock.lsn import Lsn
 from penstock.source import tracking_sql as made
@@ -49,7 +50,7 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 
-_LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('penstock tracking', 0))"
+_CLAIM = "penstock tracking"
 # A migration that is under way has the log in use.
 _PATIENCE = "SET LOCAL lock_timeout = '30s'; SET LOCAL client_min_messages = warning"
 
@@ -180,9 +181,8 @@ def install_tracking(connection: Connection, role: str) -> bool:
     """
     if read_tracking(connection).in_force:
         return False
-    with source_errors(connection), connection.transaction():
+    with source_errors(connection), alone(connection, _CLAIM), connection.transaction():
         connection.execute(_PATIENCE)
-        connection.execute(_LOCK)
         connection.execute(tracking_statements(role))
     return True
 
@@ -212,9 +212,8 @@ def drop_tracking(connection: Connection) -> list[str]:
     removed = [f"event trigger {name}" for name in made.EVENT_TRIGGERS]
     removed += ["table penstock.schema_log", "table penstock.seal"]
     try:
-        with source_errors(connection), connection.transaction():
+        with source_errors(connection), alone(connection, _CLAIM), connection.transaction():
             connection.execute(_PATIENCE)
-            connection.execute(_LOCK)
             connection.execute(made.drop_statements())
             # The same database may be a target as well, whose tables are in the same schema.
             row = connection.execute(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg import sql
 
+from penstock.claims import release, try_claim
 from penstock.errors import PenstockError, Remedy, SinkError, TargetTableUnfit
 from penstock.failpoints import fault_point
 from penstock.sinks.copying import Arrived, CopySuperseded
@@ -76,11 +77,10 @@ class PostgresCopying:
         # Rounds run side by side, and a transaction is the whole connection's.
         self._lock = threading.RLock()
         self._has_objects = False
-        self._has_claim = False
+        self._claim: int | None = None
         self._idle: list[Connection] = []  # connections that finish tables
         self._finishing: set[Connection] = set()
         self._is_called_off = False
-        self._lock_key = f"penstock copy {' '.join(self._owner)}"
 
     def open(self) -> None:
         """Connect."""
@@ -90,17 +90,19 @@ class PostgresCopying:
         self._execute_only("SET synchronous_commit = off", ())
 
     def claim(self) -> bool:
-        """An advisory lock, which ends with the connection."""
-        if not self._has_claim:
-            query = "SELECT pg_try_advisory_lock(hashtextextended(%s, 0))"
-            self._has_claim = bool(self._execute(query, (self._lock_key,))[0][0])
-        return self._has_claim
+        """It ends with the connection."""
+        if self._claim is None:
+            with self._lock, target_errors(self._options.url):
+                name = f"penstock copy {' '.join(self._owner)}"
+                self._claim = try_claim(self._connected(), name)
+        return self._claim is not None
 
     def release(self) -> None:
-        """Unlock."""
-        if self._has_claim:
-            self._has_claim = False
-            self._execute("SELECT pg_advisory_unlock(hashtextextended(%s, 0))", (self._lock_key,))
+        """Let another copy."""
+        if self._claim is not None:
+            claim, self._claim = self._claim, None
+            with self._lock, target_errors(self._options.url):
+                release(self._connected(), claim)
 
     def due(self) -> list[TableName]:
         """Tables that are pending, were left behind by a killed copier, or may be tried again."""
@@ -342,7 +344,7 @@ class PostgresCopying:
 
     def close(self) -> None:
         """Let go of the target."""
-        self._has_claim = False
+        self._claim = None
         while self._idle:
             self._idle.pop().close()
         if self._connection is not None:

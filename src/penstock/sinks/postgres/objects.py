@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    import psycopg
+import psycopg
+from psycopg import errors
 
+from penstock.claims import wait_a_little
+
+if TYPE_CHECKING:
     Connection = psycopg.Connection[Any]
 
 _TABLES = """
@@ -72,6 +75,16 @@ _LATER_COLUMNS = {
     "delete_missing": "bigint NOT NULL DEFAULT 0",
 }
 
+# Two pipelines may start against a new target at once. Nothing is there yet that others could not lock,
+# so who comes second fails, and finds it made.
+_MADE_MEANWHILE = (
+    errors.UniqueViolation,
+    errors.DuplicateSchema,
+    errors.DuplicateTable,
+    errors.DuplicateObject,
+)
+_TRIES = 10
+
 _HAS_ALL = """
 SELECT to_regclass('penstock.progress') IS NOT NULL, (
     SELECT count(*) = %s FROM pg_attribute
@@ -87,12 +100,18 @@ def has_objects(connection: Connection) -> bool:
 
 def make_objects(connection: Connection) -> None:
     """Make what is missing. A role that may only write need not be able to create what is there."""
-    if all(_look(connection)):
-        return
-    with connection.transaction():
-        # Two pipelines may start against a new target at once.
-        connection.execute("SELECT pg_advisory_xact_lock(hashtextextended('penstock', 0))")
-        connection.execute(statements())
+    failure: psycopg.Error | None = None
+    for _ in range(_TRIES):
+        if all(_look(connection)):
+            return
+        try:
+            with connection.transaction():
+                connection.execute(statements())
+        except _MADE_MEANWHILE as error:
+            failure = error
+            wait_a_little()
+    if failure is not None:
+        raise failure
 
 
 def statements() -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from psycopg.types.json import Jsonb
 
+from penstock.claims import holder_of, try_claim, wait_a_little
 from penstock.errors import PositionTaken, SecondInstance
 from penstock.lsn import Lsn
 from penstock.sinks.sink import StoredPosition
@@ -37,13 +38,6 @@ _END_PREDECESSOR = (
 _CLAIM_PATIENCE_SECONDS = 5.0
 
 
-def _try_lock(connection: Connection, key: str) -> bool:
-    row = connection.execute(
-        "SELECT pg_try_advisory_lock(hashtextextended(%s, 0))", (key,)
-    ).fetchone()
-    return row is not None and bool(row[0])
-
-
 class Progress:
     """One pipeline's and source's rows in penstock's own tables."""
 
@@ -62,22 +56,16 @@ class Progress:
         Raises:
             SecondInstance: another session holds it.
         """
-        key = f"penstock {self.pipeline} {self.source}"
+        name = f"penstock {self.pipeline} {self.source}"
         deadline = time.monotonic() + _CLAIM_PATIENCE_SECONDS
-        while not _try_lock(connection, key):
+        while try_claim(connection, name) is None:
             if time.monotonic() < deadline:
                 if predecessor is not None:
                     connection.execute(_END_PREDECESSOR, (predecessor,))
-                time.sleep(0.05)
+                wait_a_little()
                 continue
-            holder = connection.execute(
-                "SELECT a.pid, a.client_addr, a.backend_start::timestamptz(0) FROM pg_locks l"
-                " JOIN pg_stat_activity a USING (pid)"
-                " WHERE l.locktype = 'advisory' AND l.granted"
-                " AND ((l.classid::bigint << 32) | l.objid::bigint) = hashtextextended(%s, 0)",
-                (key,),
-            ).fetchone()
-            told = f"backend {holder[0]}, since {holder[2]} UTC" if holder else "a backend"
+            holder = holder_of(connection, name)
+            told = f"backend {holder.backend}, since {holder.since} UTC" if holder else "a backend"
             raise SecondInstance(
                 f"another process delivers pipeline {self.pipeline} there ({told})",
                 place,

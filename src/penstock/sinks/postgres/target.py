@@ -207,9 +207,7 @@ def _create(
     try:
         with connection.transaction():
             # Another source may be about to make it too.
-            connection.execute(
-                "SELECT pg_advisory_xact_lock(hashtextextended('penstock create', 0))"
-            )
+            connection.execute("LOCK TABLE penstock.tables IN SHARE UPDATE EXCLUSIVE MODE")
             if find_table(connection, target) is None:
                 return create_table(
                     connection,
