@@ -4,110 +4,27 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fix_pipeline import pipeline_document
 from fix_postgres import create_database, only_new
 from fix_wait import wait_until
 from penstock import errors
-from penstock.config import pipeline_from_document
-from penstock.log.writer import log_end
 from penstock.lsn import Lsn
 from penstock.pipeline import state_of
-from penstock.run.capture_process import capture_here
-from penstock.run.sources import mark_now
-from penstock.run.start import Origin, start
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
+    from fix_capture import Capturing
     from fix_postgres import Database, MakeServer
     from fix_proxy import Proxy
 
 TABLE = "CREATE TABLE t (id int PRIMARY KEY, v text)"
 ROWS = "INSERT INTO t SELECT g, repeat('x', 50) FROM generate_series(%s::int, %s::int) g"
 SLOT = "SELECT slot_name FROM pg_replication_slots WHERE database = %s"
-
-
-class Capturing:
-    """Capture of one source, in a thread; nobody delivers."""
-
-    def __init__(
-        self, url: str, directory: Path, acknowledge: str, tables: tuple[str, ...]
-    ) -> None:
-        document = pipeline_document(
-            url,
-            None,
-            directory,
-            tables=tables,
-            source_options={"acknowledge": acknowledge, "heartbeat_seconds": 0.2},
-            sink={"kind": "file", "path": str(directory / "out")},
-        )
-        self.file = pipeline_from_document(document, "test")
-        self.failure: BaseException | None = None
-        self._stop = threading.Event()
-        self._thread = threading.Thread()
-
-    def start(self) -> None:
-        """Start it, or start it again."""
-        self._stop.clear()
-        self.failure = None
-        origin = Origin.of(start(self.file))
-        self._thread = threading.Thread(target=self._run, args=(origin,))
-        self._thread.start()
-
-    def _run(self, origin: Origin) -> None:
-        try:
-            capture_here(self.file, origin, self._stop)
-        except BaseException as error:  # noqa: BLE001 - asserted on by the test
-            self.failure = error
-
-    def catch_up(self) -> None:
-        """Wait until everything committed so far is in the log."""
-        lsn = mark_now(self.file)
-        wait_until(lambda: self.failure or self.durable_lsn >= lsn, what=f"the log to reach {lsn}")
-        assert self.failure is None
-
-    @property
-    def durable_lsn(self) -> Lsn:
-        try:
-            return log_end(self.file.state / "log")
-        except (errors.LogError, FileNotFoundError):
-            return Lsn(0)  # it is being written to
-
-    def stop(self) -> None:
-        self._stop.set()
-        self._thread.join(30)
-        assert not self._thread.is_alive()
-
-    def ends_with(self, error: type[BaseException]) -> str:
-        """Wait for its end; what it ended with."""
-        wait_until(
-            lambda: not self._thread.is_alive(), what=f"capture to end with {error.__name__}"
-        )
-        assert isinstance(self.failure, error), repr(self.failure)
-        return str(self.failure)
-
-
-@pytest.fixture
-def capture_of(tmp_path: Path) -> Iterator[Callable[..., Capturing]]:
-    """Start capture of a source; stopped when the test ends."""
-    made: list[Capturing] = []
-
-    def begin(
-        url: str, acknowledge: str = "delivered", tables: tuple[str, ...] = ("*.*",)
-    ) -> Capturing:
-        made.append(Capturing(url, tmp_path, acknowledge, tables))
-        made[-1].start()
-        return made[-1]
-
-    yield begin
-    for capturing in made:
-        capturing.stop()
 
 
 def advance(source: Database, slot: str) -> None:

@@ -69,6 +69,8 @@ def render(found: PipelineStatus) -> RenderableType:
     parts: list[RenderableType] = [
         Text.assemble(found.name, "  ", (found.phase, _COLOURS.get(found.phase, "white")))
     ]
+    if found.error and not any(found.error == each.error for each in found.sources.values()):
+        parts.append(Text(found.error, style="red"))
     for name, source in found.sources.items():
         parts.append(_render_source(name, source))
     for name, sink in found.sinks.items():
@@ -100,6 +102,8 @@ def _render_source(name: str, source: SourceStatus) -> Table:
         grid.add_row("  tracking error", Text(source.tracking_error, style="red"))
     for table, reason in source.left_out.items():
         grid.add_row("  left out", Text(f"{table}: {reason}"))
+    if source.warning:
+        grid.add_row("  warning", Text(source.warning, style="yellow"))
     if source.error:
         grid.add_row("  error", Text(source.error, style="red"))
     return grid

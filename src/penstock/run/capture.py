@@ -29,6 +29,7 @@ from penstock.source.tracking import read_seal
 
 if TYPE_CHECKING:
     import threading
+    from collections.abc import Callable
 
     import psycopg
 
@@ -93,6 +94,7 @@ class Capture:
         self._beat_seconds = max(
             pipeline.source.heartbeat_seconds, pipeline.paced(_PACED_BEAT_SECONDS)
         )
+        self.on_connected: Callable[[], None] = lambda: None
         self._told: tuple[object, ...] = ()
         self._tell_at = 0.0
 
@@ -171,6 +173,7 @@ class Capture:
             self._begin(stream)
             assembler = Assembler(self._log, self._notes())
             self._connected, self._error = True, None
+            self.on_connected()
             back_off.succeed()
             _log.info(
                 "following slot %s from %s", self._subscription.slot, self._writer.durable_lsn

@@ -20,6 +20,7 @@ import sys
 import threading
 import time
 import traceback
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.config import pipeline_from_document
@@ -27,6 +28,7 @@ from penstock.errors import PenstockError, RunError, error_classes
 from penstock.logging import set_up_logging, speak_for
 from penstock.pipeline import state_of, top_of
 from penstock.run.capture import Capture
+from penstock.run.failures import CAPTURE, forget_failure, kept_failure
 from penstock.run.membership import MembershipWatch
 from penstock.run.retry import BackOff
 from penstock.run.sources import Sources
@@ -53,24 +55,35 @@ def run_capture(
     log_level: str = "info",
 ) -> None:
     """Only the left half of the pipeline: a sole source in this process, several in children."""
-    sources = Sources(pipeline)
-    sources.begin(stop)
-    # Else it is the source's own, which is locked by who captures it.
-    with top_of(pipeline).lock("capture") if pipeline.is_whole else contextlib.nullcontext():
-        if pipeline.is_alone:
+    with kept_failure(top_of(pipeline), CAPTURE):
+        sources = Sources(pipeline)
+        sources.begin(stop)
+        # Else it is the source's own, which is locked by who captures it.
+        with top_of(pipeline).lock("capture") if pipeline.is_whole else contextlib.nullcontext():
+            _run_capture(pipeline, sources, stop, log_format, log_level)
+
+
+def _run_capture(
+    pipeline: PipelineFile,
+    sources: Sources,
+    stop: threading.Event,
+    log_format: str,
+    log_level: str,
+) -> None:
+    if pipeline.is_alone:
+        for view, started in sources.take_started():
+            capture_here(view, Origin.of(started), stop)
+        return
+    captures = Captures(pipeline, log_format, log_level)
+    try:
+        while not stop.wait(_WATCH_SECONDS):
+            sources.look()
             for view, started in sources.take_started():
-                capture_here(view, Origin.of(started), stop)
-            return
-        captures = Captures(pipeline, log_format, log_level)
-        try:
-            while not stop.wait(_WATCH_SECONDS):
-                sources.look()
-                for view, started in sources.take_started():
-                    captures.follow(view, started)
-                for source_id, error in captures.errors():
-                    sources.fail(source_id, error)
-        finally:
-            captures.stop()
+                captures.follow(view, started)
+            for source_id, error in captures.errors():
+                sources.fail(source_id, error)
+    finally:
+        captures.stop()
 
 
 def capture_here(pipeline: PipelineFile, origin: Origin, stop: threading.Event) -> None:
@@ -83,7 +96,9 @@ def capture_here(pipeline: PipelineFile, origin: Origin, stop: threading.Event) 
         )
         watch.start()
         try:
-            Capture(pipeline, state, reports, origin, stop).run(watch)
+            capture = Capture(pipeline, state, reports, origin, stop)
+            capture.on_connected = partial(forget_failure, top_of(pipeline), CAPTURE)
+            capture.run(watch)
         finally:
             watch.stop()
 

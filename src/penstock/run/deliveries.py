@@ -132,6 +132,11 @@ class Deliveries:
             thread.start()
 
     @property
+    def has_open(self) -> bool:
+        """Whether a sink is open, with some source."""
+        return any(flow.is_open for flows in self.flows.values() for flow in flows)
+
+    @property
     def progress(self) -> list[RoundProgress]:
         """How far copies under way have got."""
         return [each for copier in self._copiers for each in copier.progress]

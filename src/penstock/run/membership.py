@@ -16,6 +16,7 @@ from penstock.source.connect import connect_source
 from penstock.source.options import Tracking
 from penstock.source.partitions import read_partitions
 from penstock.source.server import current_lsn, emit_mark
+from penstock.source.slot import check_slot, slot_state, slot_warning
 from penstock.source.subscription import update_membership
 from penstock.source.tracking import acknowledge_versions, broken_tracking
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _INTERVAL_SECONDS = 2.0
+_SLOT_SECONDS = 30.0
 _LOOKS_AT_TRIGGERS = 5  # every so many looks, that of triggers
 
 
@@ -67,6 +69,8 @@ class MembershipWatch:
         self._thread = threading.Thread(target=run, name="membership", daemon=True)
         self._failure: PenstockError | None = None
         self._told: set[str] = set()
+        self._slot_at = 0.0
+        self._wal_status: str | None = None
 
     def start(self) -> None:
         """Begin to watch."""
@@ -110,6 +114,7 @@ class MembershipWatch:
                 emit_mark(self._source.url, "tables")
                 self._seen = seen
             partitions = read_partitions(connection, published.values())
+            self._look_at_slot(connection)
             self._look_after_tracking(connection)
         for table in change.added:
             _log.info("%s appeared and is followed from now on", table)
@@ -131,6 +136,25 @@ class MembershipWatch:
                 "at": time.time(),
             },
         )
+
+    def _look_at_slot(self, connection: Connection) -> None:
+        """Warn while there is still time; also while capture waits and has no connection of its own.
+
+        Raises:
+            SlotMissing, SlotLost: it is too late.
+        """
+        now = time.monotonic()
+        if now < self._slot_at:
+            return
+        self._slot_at = now + _SLOT_SECONDS
+        name, place = self._subscription.slot, str(self._source.url)
+        slot = slot_state(connection, name)
+        check_slot(slot, name, place)
+        warning = slot_warning(slot, name, place)
+        # Once for each state that it gets into: the bytes differ each time.
+        if warning is not None and slot.wal_status != self._wal_status:
+            _log.warning("%s", warning)
+        self._wal_status = slot.wal_status
 
     def _look_after_tracking(self, connection: Connection) -> None:
         """Tell the source which versions of its schemas have been delivered; see that its triggers live."""

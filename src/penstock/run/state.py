@@ -5,6 +5,7 @@
     schema.jsonl         how tables looked when (penstock.schema.history)
     capture.lock …       held by the one process that captures, by the one that delivers
     capture.json         what capture last reported
+    capture.failed.json …  what ended capture, or deliver, the last time (penstock.run.failures)
     sinks/<name>.json    what each sink last reported; `safe_lsn` is what the slot may be told
 
 Reports are hints for `status` and for the other half; the sinks' own positions are the truth.
@@ -83,6 +84,10 @@ class StateDirectory:
                 "choose another `state:`, or delete this directory if that pipeline is gone",
             )
 
+    def is_ours(self) -> bool:
+        """Whether the directory is there, and this pipeline's."""
+        return self.read_report("pipeline").get("name") == self.pipeline
+
     @contextmanager
     def lock(self, role: str) -> Iterator[None]:
         """Hold a role (`capture`, `deliver`) alone, until the process ends.
@@ -129,6 +134,10 @@ class StateDirectory:
     def write_report(self, part: str, report: dict[str, Any]) -> None:
         """Leave a report for others; `part` is `capture` or `sinks/<name>`."""
         write_json(self.path / f"{part}.json", report)
+
+    def remove_report(self, part: str) -> None:
+        """Take a report back."""
+        (self.path / f"{part}.json").unlink(missing_ok=True)
 
     def reported_at(self, part: str) -> float:
         """When a part last left a report, by this machine's clock; 0 when it never did."""

@@ -14,17 +14,19 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from penstock.changes.pgoutput import EPOCH_2000_UNIX_MICROSECONDS
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, recognise
 from penstock.log.reader import LogReader
 from penstock.lsn import Lsn
 from penstock.pipeline import build_event_copying, state_of, top_of
+from penstock.run.failures import CAPTURE, DELIVER, last_failure
+from penstock.run.retry import mends_with_time
 from penstock.sinks.postgres.connect import classify_target_error, connect_target
 from penstock.sinks.postgres.options import PostgresOptions
 from penstock.sinks.postgres.progress import Progress
 from penstock.sinks.postgres.tables import TargetTables
 from penstock.source.connect import connect_source, source_errors
 from penstock.source.options import Tracking
-from penstock.source.slot import slot_state
+from penstock.source.slot import check_slot, slot_state, slot_warning
 from penstock.source.subscription import find_subscription
 from penstock.source.tracking import broken_tracking, tier_in_force
 
@@ -95,6 +97,7 @@ class SourceStatus:
     wal_status: str | None = None
     log_bytes: int = 0
     error: str | None = None
+    warning: str | None = None  # what may become an error
     tracking: str = "off"  # how changes of tables are noticed
     tracking_error: str | None = None
     left_out: dict[str, str] = field(default_factory=dict)
@@ -108,6 +111,7 @@ class PipelineStatus:
     phase: str
     sources: dict[str, SourceStatus]
     sinks: dict[str, SinkStatus]
+    error: str | None = None  # what ended the last run
 
     def as_dict(self) -> dict[str, Any]:
         """As `status --json` prints it."""
@@ -121,11 +125,14 @@ def read_status(pipeline: PipelineFile) -> PipelineStatus:
         found = pool.map(_source, views)
         sources = {view.source_id: each for view, each in zip(views, found, strict=True)}
     sinks = {name: _sink(pipeline, name, sources) for name in pipeline.sinks}
+    top = top_of(pipeline)
+    ended = last_failure(top, CAPTURE) or last_failure(top, DELIVER)
     return PipelineStatus(
         name=pipeline.name,
-        phase=_phase(top_of(pipeline), sources, sinks),
+        phase="failed" if ended else _phase(top, sources, sinks),
         sources=sources,
         sinks=sinks,
+        error=ended,
     )
 
 
@@ -177,17 +184,30 @@ def _source(pipeline: PipelineFile) -> SourceStatus:
                 status.wal_status = slot.wal_status
                 if slot.confirmed_flush_lsn is not None:
                     status.acknowledged_lsn = str(slot.confirmed_flush_lsn)
-                if not slot.exists:
-                    status.error = f"slot {subscription.slot} is not there"
+                place = str(pipeline.source.url)
+                warning = slot_warning(slot, subscription.slot, place)
+                status.warning = str(warning) if warning is not None else None
                 _ask_tracking(pipeline, connection, status)
+                check_slot(slot, subscription.slot, place)
     except PenstockError as error:
         status.error = str(error)
-    if state.is_held("capture") and report.get("error"):
-        status.error = report["error"]
-    elif pipeline.top != pipeline.state and (top.is_held("capture") or top.is_held("deliver")):
-        told = top.read_report("sources").get("errors", {}).get(pipeline.source_id)
-        status.error = told or status.error
+    ended = last_failure(top, CAPTURE) if pipeline.is_alone else None
+    is_running = state.is_held("capture")
+    told = _news(report.get("error"), is_running=is_running)
+    if told is None and pipeline.top != pipeline.state:
+        runs = top.is_held("capture") or top.is_held("deliver")
+        errors = top.read_report("sources").get("errors", {})
+        told = _news(errors.get(pipeline.source_id), is_running=runs)
+    status.error = (told or ended if is_running else ended or told) or status.error
     return status
+
+
+def _news(told: str | None, *, is_running: bool) -> str | None:
+    """An error that a report tells, unless time would have mended it since: nobody runs who could say."""
+    if not told or is_running:
+        return told
+    known = recognise(told)
+    return None if known is not None and mends_with_time(known) else told
 
 
 def _ask_tracking(
@@ -249,8 +269,8 @@ def _reported(pipeline: PipelineFile, name: str) -> SinkStatus:
             for table, told in report.get("tables", {}).items()
         },
     )
-    if top_of(pipeline).is_held("deliver") and report.get("error"):
-        status.error = report["error"]
+    is_running = top_of(pipeline).is_held("deliver")
+    status.error = _news(report.get("error"), is_running=is_running)
     return status
 
 

@@ -17,6 +17,7 @@ from penstock.errors import PenstockError, RunError, recognise
 from penstock.pipeline import state_of, top_of
 from penstock.run.capture_process import Captures
 from penstock.run.deliveries import Deliveries
+from penstock.run.failures import DELIVER, forget_failure, kept_failure
 from penstock.run.retry import mends_with_time
 from penstock.run.signals import take_signals
 from penstock.run.sources import Sources
@@ -55,9 +56,10 @@ def run_pipeline(
         PenstockError: what ended it; everything delivered is whole, the rest waits.
     """
     sources = Sources(pipeline, wants_marks=until_caught_up)
-    sources.begin(stop)
     run = _Run(pipeline, sources, stop, on_copying)
     with ExitStack() as stack:
+        stack.enter_context(kept_failure(top_of(pipeline)))
+        sources.begin(stop)
         stack.enter_context(top_of(pipeline).lock("deliver"))
         if pipeline.is_whole:  # else the child holds it
             stack.enter_context(top_of(pipeline).lock("capture"))
@@ -79,9 +81,10 @@ def run_deliver(
 ) -> None:
     """Only the right half, in this process."""
     sources = Sources(pipeline, wants_marks=until_caught_up)
-    sources.begin(stop)
-    with top_of(pipeline).lock("deliver"):
-        _Run(pipeline, sources, stop, on_copying).deliver(until_caught_up=until_caught_up)
+    with kept_failure(top_of(pipeline), DELIVER):
+        sources.begin(stop)
+        with top_of(pipeline).lock("deliver"):
+            _Run(pipeline, sources, stop, on_copying).deliver(until_caught_up=until_caught_up)
 
 
 class _Run:
@@ -104,6 +107,7 @@ class _Run:
         self._on_copying = on_copying
         self._views = {view.source_id: view for view in pipeline.each()}
         self._look_at = 0.0
+        self._has_begun = False  # whether a sink was opened
         self._down_since: float | None = None
 
     def take_started(self) -> None:
@@ -144,6 +148,9 @@ class _Run:
             for source_id, error in self.captures.errors():
                 self._sources.fail(source_id, error)
         deliveries.raise_if_failed()
+        if not self._has_begun and deliveries.has_open:
+            self._has_begun = True
+            forget_failure(top_of(self._pipeline), DELIVER)
         if self._on_copying is not None:
             self._on_copying(deliveries.progress)
 

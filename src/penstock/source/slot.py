@@ -115,6 +115,25 @@ def check_slot(state: SlotState, slot: str, place: str, have_lsn: Lsn | None = N
         )
 
 
+def slot_warning(state: SlotState, slot: str, place: str) -> SlotLost | None:
+    """What may become of a slot that is behind; None when nothing does."""
+    if state.is_lost or state.wal_status not in ("extended", "unreserved"):
+        return None
+    found = f"the server keeps {state.retained_bytes} bytes of WAL for the slot"
+    if state.wal_status == "unreserved":
+        found += ", and may remove what it needs at the next checkpoint (wal_status unreserved)"
+    else:
+        found += ", more than max_wal_size (wal_status extended)"
+        if state.safe_wal_size is not None:
+            found += f"; after {state.safe_wal_size} more the slot may be lost"
+    return SlotLost(
+        found,
+        f"{place} slot {slot}",
+        "see what keeps the pipeline behind (penstock status); give it time by raising"
+        " max_slot_wal_keep_size, as far as the source's disk allows",
+    )
+
+
 def create_slot(connection: Connection, slot: str) -> Lsn:
     """Create the slot, or adopt it when an earlier attempt got that far; its consistent point.
 
