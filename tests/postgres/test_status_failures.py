@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from fix_capture import Capturing
     from fix_postgres import Database, MakeServer
     from fix_proxy import Proxy
-
     from penstock.run.status import PipelineStatus, SourceStatus
 
 TABLE = "CREATE TABLE t (id int PRIMARY KEY, v text)"
