@@ -152,7 +152,7 @@ TYPE_DOCUMENT = """jsonb_build_object(
         WHEN 'r' THEN (SELECT format_type(rngsubtype, NULL) FROM pg_range WHERE rngtypid = t.oid)
         END, ''),
     'fields', (SELECT coalesce(jsonb_agg(jsonb_build_object(
-                   'name', a.attname, 'type', format_type(a.atttypid, a.atttypmod))
+                   'id', a.attnum, 'name', a.attname, 'type', format_type(a.atttypid, a.atttypmod))
                    ORDER BY a.attnum), '[]')
                FROM pg_attribute a WHERE t.typtype = 'c' AND a.attrelid = t.typrelid
                AND a.attnum > 0 AND NOT a.attisdropped),
@@ -160,7 +160,7 @@ TYPE_DOCUMENT = """jsonb_build_object(
                   WHERE d.classid = 'pg_type'::regclass AND d.objid = t.oid
                   AND d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e'),
     'is_array', (t.typcategory = 'A' AND t.typelem <> 0) OR t.typtype = 'm',
-    'parts', (SELECT coalesce(jsonb_agg(p.oid::int8), '[]') FROM (
+    'parts', (SELECT coalesce(jsonb_agg(p.oid::int8 ORDER BY p.oid), '[]') FROM (
         SELECT a.atttypid FROM pg_attribute a WHERE t.typtype = 'c' AND a.attrelid = t.typrelid
             AND a.attnum > 0 AND NOT a.attisdropped
         UNION SELECT t.typelem WHERE t.typcategory = 'A'

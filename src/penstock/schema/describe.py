@@ -77,6 +77,7 @@ def description_of(shape: TableShape) -> TableDescription:
         key_columns=shape.names_of(key.columns) if key is not None else (),
         primary_key=shape.names_of(primary.columns) if primary is not None else (),
         user_types=types_in_order(shape.types),
+        types=shape.types,
     )
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
+    from penstock.schema.shape import TypeShape
     from penstock.table import TableName
 
 TypeKind = Literal["base", "enum", "domain", "composite", "range", "multirange", "other"]
@@ -111,6 +112,7 @@ class TableDescription:
     key_columns: tuple[str, ...]
     primary_key: tuple[str, ...]
     user_types: tuple[UserType, ...]
+    types: tuple[TypeShape, ...] = ()  # the same as pictures, with arrays of them
 
 
 @dataclass(frozen=True)

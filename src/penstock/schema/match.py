@@ -74,11 +74,14 @@ def renamed_within(before: TableShape, after: TableShape) -> dict[str, str]:
 
 
 def is_same_type(before: ColumnShape, after: ColumnShape) -> bool:
-    """Whether a column kept its type, which may have been renamed."""
-    if before.type == after.type:
-        return True
-    is_users = before.type_id == after.type_id and before.type_id >= _FIRST_USER_ID
-    return is_users and modifiers_of(before.type) == modifiers_of(after.type)
+    """Whether a column kept its type, which may have been renamed.
+
+    A type that was made anew under its old name is another one.
+    """
+    if min(before.type_id, after.type_id) < _FIRST_USER_ID:
+        return before.type == after.type
+    is_same = before.type_id == after.type_id
+    return is_same and modifiers_of(before.type) == modifiers_of(after.type)
 
 
 def is_same_text(before: str | None, after: str | None, renamed: Mapping[str, str]) -> bool:

@@ -127,10 +127,11 @@ class LabelShape(Shape):
 
 
 class FieldShape(Shape):
-    """One field of a composite type."""
+    """One field of a composite type; its id is its number within the type, 0 where it is not known."""
 
     name: str
     type: str
+    id: int = 0
 
 
 class TypeShape(Shape):

@@ -14,19 +14,12 @@ from psycopg import sql
 
 from penstock.errors import SchemaChangeStops, TargetTableMissing
 from penstock.schema.catalog import read_shapes
-from penstock.schema.describe import types_in_order
 from penstock.schema.difference import compare_tables
+from penstock.schema.match import is_same_type
 from penstock.schema.telling import tell_all
 from penstock.sinks.postgres.alter_claims import Claims, claim_columns, own_names, refuse_own
 from penstock.sinks.postgres.alter_columns import ColumnChanges
-from penstock.sinks.postgres.alter_objects import (
-    complete_enums,
-    drop_schema,
-    follow_sequence,
-    follow_type,
-    rename_schema,
-    type_changes,
-)
+from penstock.sinks.postgres.alter_objects import drop_schema, follow_sequence, rename_schema
 from penstock.sinks.postgres.alter_pieces import (
     PieceChanges,
     drop_foreign_keys,
@@ -41,12 +34,12 @@ from penstock.sinks.postgres.alter_steps import (
 )
 from penstock.sinks.postgres.create import (
     create_table,
-    missing_types,
     schema_statement,
     without_search_path,
 )
 from penstock.sinks.postgres.expressions import BUILTIN, ExpressionRules
 from penstock.sinks.postgres.structure import TAKEN, key_piece, pieces_of, screen_pieces
+from penstock.sinks.postgres.usertypes import TypePlan, needed_types, plan_types
 from penstock.table import TableName
 
 if TYPE_CHECKING:
@@ -64,14 +57,12 @@ if TYPE_CHECKING:
 __all__ = [
     "Followed",
     "Policy",
-    "complete_enums",
     "create_from_shape",
     "drop_gone_foreign_keys",
     "drop_schema",
     "drop_table",
     "follow",
     "follow_sequence",
-    "follow_type",
     "make_new_foreign_keys",
     "mapping_of",
     "refusal",
@@ -136,6 +127,7 @@ def follow(
     others: Others | None = None,
     landing: Landing | None = None,
     rules: ExpressionRules = BUILTIN,
+    owner: tuple[str, str] | None = None,
 ) -> Followed:
     """Do to the target's table what was done to the source's, as far as `policy` goes.
 
@@ -143,8 +135,9 @@ def follow(
     `names` what the target calls columns where that is not their name. `has_using`:
     the source has computed values of a changed column itself. `moved` is where the table belongs
     afterwards, if not where `place` says; with `keeps_names` columns keep their names here. With
-    `others`, other sources deliver to the table too; `landing` tells which columns are penstock's own, and
-    `rules` which expressions are taken over.
+    `others`, other sources deliver to the table too; `landing` tells which columns are penstock's own,
+    `rules` which expressions are taken over, and `owner`, pipeline and source, whose records say which types
+    penstock has made.
     Repeated, it does nothing more.
 
     Raises:
@@ -179,11 +172,11 @@ def follow(
             return _ignored(target, claims, has_using=has_using)
         refuse_own(claims, after.table)
         table = _Table(
-            connection, before, after, found, moved, claims, policy, has_using, wanted, others
+            connection, before, after, found, moved, claims, policy, has_using, owner, others
         )
         steps = [*table.steps(place, made_by_us, with_indexes, with_foreign_keys)]
         differences = compare_tables(before, after)
-        if policy == "stop" and steps:
+        if policy == "stop" and any(not step.is_record for step in steps):
             raise _stops(connection, after, found, tell_all(differences), steps)
         parts = {each.part for each in differences} | {str(each.before) for each in differences}
         told = (
@@ -211,7 +204,9 @@ def _ignored(target: TableName, claims: Claims, *, has_using: bool) -> Followed:
 def _stops(
     connection: Connection, after: TableShape, found: TableShape, told: str, steps: list[Step]
 ) -> SchemaChangeStops:
-    statements = "; ".join(step.statement.as_string(connection) for step in steps)
+    statements = "; ".join(
+        step.statement.as_string(connection) for step in steps if not step.is_record
+    )
     return SchemaChangeStops(
         f"the table's shape changed at the source, and schema_changes is stop: {told}",
         str(after.table),
@@ -231,7 +226,7 @@ class _Table:
     claims: Claims
     policy: Policy
     has_using: bool
-    wanted: tuple[str, ...] | None
+    owner: tuple[str, str] | None
     others: Others | None = None
     needs_copy: bool = False
     notes: list[str] = field(default_factory=list)
@@ -248,6 +243,7 @@ class _Table:
             self.before, self.after, self.found, self.moved, self.claims,
         )  # fmt: skip
         is_additive = self.policy == "additive"
+        types = self._types()
         at_target = {each.after.name for each in claims.kept} | {c.name for c in claims.added}
         columns = ColumnChanges(
             self.connection,
@@ -259,6 +255,7 @@ class _Table:
             is_additive,
             self.has_using,
             is_partial=len(at_target) < len(after.columns),
+            replaced=types.replaced,
         )
         lost = {each.found.name for each in columns.remade}
         if not is_additive:
@@ -267,7 +264,7 @@ class _Table:
             before, after, found, table, claims, lost, is_additive, made_by_us and with_indexes
         )
         with_foreign_keys = with_foreign_keys and made_by_us and not is_additive
-        yield from self._types()
+        yield from types.steps
         yield from self._move()
         if with_foreign_keys:
             yield from drop_foreign_keys(before, after, found, table)
@@ -289,17 +286,20 @@ class _Table:
         self.needs_copy = columns.needs_copy or is_reused
         self.notes += [*columns.notes, *pieces.notes]
 
-    def _types(self) -> Iterator[Step]:
-        known = {each.id: each for each in self.before.types}
-        for each in self.after.types:
-            if each.id in known and known[each.id] != each:
-                steps, notes = type_changes(self.connection, known[each.id], each)
-                yield from steps
-                self.notes += notes
-        new = tuple(each for each in self.after.types if each.id not in known)
-        if new and (self.claims.added or self.claims.kept):
-            for statement in missing_types(self.connection, types_in_order(new)):
-                yield Step(statement)
+    def _types(self) -> TypePlan:
+        """Types of columns that the target has, or is to have."""
+        added = {column.type_id for column in self.claims.added}
+        kept = {each.after.type_id for each in self.claims.kept}
+        changed = {
+            each.after.type_id
+            for each in self.claims.kept
+            if not is_same_type(each.before, each.after)
+        }
+        types = needed_types(self.after.types, added | kept)
+        needed = {each.id for each in needed_types(self.after.types, added | changed)}
+        return plan_types(
+            self.connection, self.owner, self.after.table, types, self.before.types, needed=needed
+        )
 
     def _move(self) -> Iterator[Step]:
         found, moved = self.found.table, self.moved

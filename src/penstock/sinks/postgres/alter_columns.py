@@ -27,7 +27,7 @@ from penstock.sinks.postgres.structure import TAKEN
 from penstock.table import TableName
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Generator, Iterator, Set
 
     import psycopg
 
@@ -53,6 +53,8 @@ class ColumnChanges:
     is_additive: bool
     has_using: bool
     is_partial: bool  # the target has not all columns of the source
+    # Types of which the target had another one of that name, and may have columns.
+    replaced: Set[int] = frozenset()
     needs_copy: bool = False
     notes: list[str] = field(default_factory=list)
 
@@ -100,16 +102,20 @@ class ColumnChanges:
             found = each.found
             if is_other and found.type != each.before.type and is_wider(kind, found.type):
                 continue  # somebody's own choice, which holds all that may come
-            if found.type == kind and found.collation == each.after.collation:
+            is_replaced = each.after.type_id in self.replaced and found.type == kind
+            if not is_replaced and (found.type, found.collation) == (kind, each.after.collation):
                 continue
-            if self.is_additive and not is_wider(found.type, kind):
+            if self.is_additive and not is_wider(found.type, kind) and not is_replaced:
                 self.notes.append(
                     f"column {each.name} keeps its type {found.type}; at the source it is {kind}"
                 )
                 continue
-            yield from self._change_type(each, kind)
+            # Of the same name, and another one: no cast leads from the one to the other.
+            self.needs_copy |= is_replaced
+            yield from self._change_type(each, kind, is_told=not self.has_using and not is_replaced)
 
-    def _change_type(self, each: Claimed, kind: str) -> Iterator[Step]:
+    def _change_type(self, each: Claimed, kind: str, *, is_told: bool) -> Iterator[Step]:
+        """`is_told`: the cast gives what the source has made of the values."""
         found, name = each.found, each.name
         collate = sql.SQL("")
         if each.after.collation is not None and collation_exists(
@@ -140,7 +146,7 @@ class ColumnChanges:
 
         if is_shift(found.type, kind):
             yield Step(change("({column} AT TIME ZONE 'UTC')::{kind}"))
-        elif self.has_using:
+        elif not is_told:
             # What the source has computed is not known. A copy brings it; until then, what can be.
             nothing = Step(change("NULL::{kind}", "ALTER COLUMN {} DROP NOT NULL, "))
             by_text = Step(change("{column}::text::{kind}"), instead=(nothing,))

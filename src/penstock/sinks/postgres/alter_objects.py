@@ -1,4 +1,4 @@
-"""Let types, sequences and schemas of the target follow those of the source."""
+"""Let sequences and schemas of the target follow those of the source."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from psycopg import sql
 
 from penstock.errors import SchemaChangeStops
 from penstock.schema.describe import sequence_of
-from penstock.schema.difference import compare_sequences, compare_types
-from penstock.schema.telling import tell, tell_all
+from penstock.schema.difference import compare_sequences
+from penstock.schema.telling import tell_all
 from penstock.sinks.postgres.alter_steps import Outcome, Step, run_steps
 from penstock.sinks.postgres.create import (
     counting,
@@ -20,22 +20,14 @@ from penstock.sinks.postgres.create import (
 from penstock.table import TableName
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
     import psycopg
 
-    from penstock.schema.shape import SequenceShape, TypeShape
+    from penstock.schema.shape import SequenceShape
 
     Connection = psycopg.Connection[Any]
     Cursor = psycopg.Cursor[Any]
-
-# What is not ours to make: an extension's, or the target's own of that name.
-_LABELS = """
-SELECT ARRAY(SELECT e.enumlabel::text FROM pg_enum e WHERE e.enumtypid = t.oid
-             ORDER BY e.enumsortorder)
-FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace
-WHERE n.nspname = %s AND t.typname = %s
-"""
 
 _SEQUENCE = """
 SELECT format_type(s.seqtypid, NULL), s.seqstart, s.seqincrement, s.seqmin, s.seqmax, s.seqcache,
@@ -43,39 +35,6 @@ SELECT format_type(s.seqtypid, NULL), s.seqstart, s.seqincrement, s.seqmin, s.se
 FROM pg_sequence s JOIN pg_class c ON c.oid = s.seqrelid
 JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %s AND c.relname = %s
 """
-
-
-def follow_type(cursor: Cursor, before: TypeShape, after: TypeShape, policy: str) -> Outcome:
-    """Rename a type, move it, add and rename labels of an enum; else a note.
-
-    A label that was added can be used once the transaction has ended, as at the source.
-
-    Raises:
-        SchemaChangeRefused: the target refuses.
-        SchemaChangeStops: the policy is to stop, and there is something to do.
-        psycopg.Error: others are in the way, or the server went away.
-    """
-    if policy == "ignore":
-        return Outcome()
-    connection, where = cursor.connection, TableName(after.schema_name, after.name)
-    with connection.transaction(), without_search_path(connection):
-        steps, notes = type_changes(connection, before, after)
-        told = tell_all(compare_types(before, after))
-        outcome = _run(connection, steps, where, told, policy)
-    outcome.notes += notes
-    return outcome
-
-
-def complete_enums(cursor: Cursor, types: Iterable[TypeShape], policy: str) -> None:
-    """Add the labels that enums of the target lack, where no table has brought them yet.
-
-    Raises:
-        SchemaChangeRefused: the target refuses.
-        psycopg.Error: others are in the way, or the server went away.
-    """
-    for each in types if policy in ("apply", "additive") else ():
-        if each.kind == "enum" and not each.is_array:
-            follow_type(cursor, each.model_copy(update={"labels": ()}), each, "apply")
 
 
 def _run(
@@ -89,78 +48,6 @@ def _run(
             f"this is what apply would run at the target: {statements}",
         )
     return run_steps(connection, steps, where, f"source: {told}")
-
-
-def type_changes(
-    connection: Connection, before: TypeShape, after: TypeShape
-) -> tuple[list[Step], list[str]]:
-    """What is to be done to a type, and what cannot be."""
-    notes = [
-        f"type {after.title}: {tell(each)}; that is not carried over"
-        for each in compare_types(before, after)
-        if each.op == "change_type"
-    ]
-    if before.extension is not None or after.extension is not None or after.is_array:
-        return [], []
-    old, new = TableName(before.schema_name, before.name), TableName(after.schema_name, after.name)
-    labels = _labels(connection, old)
-    if old != new and labels is None:
-        old, labels = new, _labels(connection, new)
-    if labels is None:
-        return [], []  # columns of it are text
-    steps = list(_move_type(old, new))
-    if after.kind == "enum":
-        steps += _label_steps(new, before, after, labels)
-    return steps, notes
-
-
-def _labels(connection: Connection, name: TableName) -> list[str] | None:
-    row = connection.execute(_LABELS, name).fetchone()
-    return None if row is None else list(row[0])
-
-
-def _move_type(old: TableName, new: TableName) -> Iterator[Step]:
-    if old.schema != new.schema:
-        yield Step(schema_statement(new.schema))
-        yield Step(
-            sql.SQL("ALTER TYPE {} SET SCHEMA {}").format(
-                sql.Identifier(*old), sql.Identifier(new.schema)
-            )
-        )
-    if old.name != new.name:
-        yield Step(
-            sql.SQL("ALTER TYPE {} RENAME TO {}").format(
-                sql.Identifier(new.schema, old.name), sql.Identifier(new.name)
-            )
-        )
-
-
-def _label_steps(
-    name: TableName, before: TypeShape, after: TypeShape, there: list[str]
-) -> Iterator[Step]:
-    table, labels = sql.Identifier(*name), list(there)
-    known = {label.id: label.name for label in before.labels}
-    for label in after.labels:
-        was = known.get(label.id)
-        if was is not None and was != label.name and was in labels and label.name not in labels:
-            labels[labels.index(was)] = label.name
-            yield Step(
-                sql.SQL("ALTER TYPE {} RENAME VALUE {} TO {}").format(
-                    table, sql.Literal(was), sql.Literal(label.name)
-                )
-            )
-    names = [label.name for label in after.labels]
-    for place, label in enumerate(after.labels):
-        if label.id in known or label.name in labels:
-            continue
-        add = sql.SQL("ALTER TYPE {} ADD VALUE {}").format(table, sql.Literal(label.name))
-        follower = next((each for each in names[place + 1 :] if each in labels), None)
-        if follower is not None:
-            labels.insert(labels.index(follower), label.name)
-            add = sql.SQL("{} BEFORE {}").format(add, sql.Literal(follower))
-        else:
-            labels.append(label.name)
-        yield Step(add)
 
 
 def follow_sequence(

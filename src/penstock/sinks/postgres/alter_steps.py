@@ -52,6 +52,8 @@ class Step:
     screened: Screened | None = None
     left_out: str = ""
     without: tuple[Step, ...] = ()
+    # What penstock writes down for itself, which is nobody's to run by hand.
+    is_record: bool = False
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,8 @@ class _Runner:
             for other in step.instead if is_for_it else ():
                 self.run(other)
         else:
-            outcome.statements.append(text)
+            if not step.is_record:
+                outcome.statements.append(text)
 
 
 def reason_of(error: psycopg.Error) -> str:

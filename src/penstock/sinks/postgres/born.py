@@ -16,6 +16,7 @@ from penstock.sinks.postgres.following import join_table
 from penstock.sinks.postgres.landed import landed_description, landed_structure
 from penstock.sinks.postgres.rivals import refuse_rivals
 from penstock.sinks.postgres.target import find_table
+from penstock.sinks.postgres.usertypes import have_types
 
 if TYPE_CHECKING:
     from penstock.schema.shape import TableShape
@@ -48,10 +49,11 @@ def create_born(cursor: Cursor, landings: Landings, shape: TableShape) -> Born |
             if landing.keeps_place and find_table(cursor.connection, landing.target) is not None:
                 join_table(cursor, landings, shape, None)
                 return Born(is_new=False)
-            alter.complete_enums(cursor, shape.types, landing.policy.value)
+            description = landed_description(description_of(shape), landing)
+            have_types(cursor.connection, landings.owner, shape.table, description.types)
             notes = alter.create_from_shape(
                 cursor,
-                landed_description(description_of(shape), landing),
+                description,
                 landed_structure(structure_of(shape), landing, landings.of),
                 landing.target,
                 with_indexes=landings.options.create_indexes,

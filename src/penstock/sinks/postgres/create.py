@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _VIRTUAL_SINCE = 180000
-_LONGEST_NAME = 63  # bytes; Postgres cuts off the rest
+LONGEST_NAME = 63  # bytes; Postgres cuts off the rest
 
 # Whether what has the name is a sequence that can be the column's: nobody's, and of its owner.
 _RELATION = """
@@ -298,7 +298,7 @@ def free_sequence_name(connection: Connection, schema: str, wanted: str) -> tupl
     """A name that a column's sequence can have, and whether such a sequence is there, nobody's."""
     for number in itertools.count():
         ending = f"_{number}" if number else ""
-        kept = wanted.encode()[: _LONGEST_NAME - len(ending)].decode(errors="ignore")
+        kept = wanted.encode()[: LONGEST_NAME - len(ending)].decode(errors="ignore")
         name = TableName(schema, kept + ending)
         row = connection.execute(_RELATION, name).fetchone()
         if row is None or row[0]:
@@ -356,15 +356,18 @@ def missing_types(connection: Connection, user_types: Iterable[UserType]) -> Ite
             continue
         found = connection.execute(
             "SELECT 1 FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace"
-            " WHERE n.nspname = %s AND t.typname = %s",
+            " WHERE n.nspname = %s AND t.typname = %s"
+            # An array's type gives way to whoever wants its name.
+            " AND NOT EXISTS (SELECT FROM pg_type e WHERE e.typarray = t.oid)",
             user_type.name,
         ).fetchone()
         if found is None:
             yield schema_statement(user_type.name.schema)
-            yield _type_statement(sql.Identifier(*user_type.name), user_type)
+            yield type_statement(sql.Identifier(*user_type.name), user_type)
 
 
-def _type_statement(name: sql.Identifier, user_type: UserType) -> sql.Composed:
+def type_statement(name: sql.Identifier, user_type: UserType) -> sql.Composed:
+    """Makes a type."""
     if user_type.kind == "enum":
         return sql.SQL("CREATE TYPE {} AS ENUM ({})").format(
             name, _listed(sql.Literal(label) for label in user_type.labels)

@@ -25,6 +25,7 @@ from penstock.sinks.postgres.mapped import mapped
 from penstock.sinks.postgres.receipts import change_counts, refused_tables, staged_steps
 from penstock.sinks.postgres.shapes import KnownTable, KnownTables, ShapeStore, TableStops
 from penstock.sinks.postgres.target import plan_table
+from penstock.sinks.postgres.usertypes import drop_unused_types
 from penstock.sinks.postgres.worker import PostgresWorker
 from penstock.sinks.tables import PENDING
 
@@ -107,6 +108,9 @@ class Evolution:
                     waiting = []
                 self._follow_all(cursor, part)
             self._merge(cursor, waiting, run_job)
+            if self._options.schema_changes.value == "apply":
+                for name in drop_unused_types(cursor, self._landings.owner):
+                    _log.info("type %s was dropped: nothing needs it any more", name)
         except psycopg.errors.LockNotAvailable:
             raise SinkError(
                 "a table that is to be altered is in use at the target",
@@ -137,7 +141,6 @@ class Evolution:
                 self._follow(cursor, known, shape, part)
             elif shape.table in part.born and self.only is None:
                 self._create(cursor, shape)
-        alter.complete_enums(cursor, part.change.types, self._options.schema_changes.value)
         for before, shape, target in self._with_keys:
             if self._options.schema_changes.value == "apply":
                 notes = alter.make_new_foreign_keys(

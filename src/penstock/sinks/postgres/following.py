@@ -90,6 +90,7 @@ def follow_table(
         others=_others(landings, now) if now.is_shared else None,
         landing=now,
         rules=landings.options.expression_rules,
+        owner=landings.owner,
     )
     if made_by_us and not now.is_like_source and now.policy is not SchemaChanges.IGNORE:
         kept = [note for note in followed.notes if note != KEY_STAYS]

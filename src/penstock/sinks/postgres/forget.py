@@ -69,6 +69,7 @@ def _forget(connection: psycopg.Connection[Any], pipeline: str, source: str) -> 
         position = connection.execute("DELETE FROM penstock.progress" + this, owner)
         connection.execute("DELETE FROM penstock.tables" + this, owner)
         connection.execute("DELETE FROM penstock.ranges" + this, owner)
+        connection.execute("DELETE FROM penstock.types" + this, owner)
         left = connection.execute("SELECT count(*) FROM penstock.progress").fetchone()
         if left is not None and left[0] == 0:
             return _drop_own(connection)
@@ -77,10 +78,11 @@ def _forget(connection: psycopg.Connection[Any], pipeline: str, source: str) -> 
 
 def _drop_own(connection: psycopg.Connection[Any]) -> list[str]:
     """The last source of the last pipeline is gone. Where the target is a source as well, its triggers stay."""
-    connection.execute("DROP TABLE penstock.progress, penstock.tables, penstock.ranges")
+    tables = "penstock.progress, penstock.tables, penstock.ranges, penstock.types"
+    connection.execute(f"DROP TABLE {tables}")
     try:
         with connection.transaction():
             connection.execute("DROP SCHEMA penstock")
     except psycopg.errors.DependentObjectsStillExist:
-        return ["tables penstock.progress, penstock.tables and penstock.ranges"]
+        return [f"tables {tables}"]
     return ["schema penstock"]

@@ -11,7 +11,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.errors import TargetTableUnfit
+from penstock.schema.describe import types_in_order
 from penstock.schema.description import ColumnDescription
+from penstock.sinks.postgres.usertypes import needed_types
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,8 +61,11 @@ def landed_description(description: TableDescription, landing: Landing) -> Table
                 str(description.name),
                 "choose another name: source_id_column, history_columns",
             )
+    types = needed_types(description.types, (column.type_oid for column in columns))
     return replace(
         description,
+        types=types,
+        user_types=types_in_order(types),
         columns=(*before, *columns, *after),
         key_columns=_key(description.key_columns, landing),
         primary_key=_key(description.primary_key, landing),

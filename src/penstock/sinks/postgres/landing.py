@@ -66,6 +66,11 @@ class Landings:
         self._shared = {target for target, count in targets.items() if count > 1} | wide
 
     @property
+    def owner(self) -> tuple[str, str]:
+        """The pipeline and the source, as penstock's own tables at the target name them."""
+        return self.pipeline, self.source
+
+    @property
     def may_collide(self) -> bool:
         """Whether two tables could land in one at all.
 

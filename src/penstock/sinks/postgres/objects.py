@@ -48,6 +48,18 @@ CREATE TABLE IF NOT EXISTS penstock.ranges (
     bytes bigint NOT NULL,
     PRIMARY KEY (pipeline, source, schema_name, table_name, copy_id, number)
 );
+-- One row for each type of the source that was made or altered here: which one it is, and how it looked.
+CREATE TABLE IF NOT EXISTS penstock.types (
+    pipeline text NOT NULL,
+    source text NOT NULL,
+    source_oid bigint NOT NULL,
+    oid oid NOT NULL,
+    schema_name text NOT NULL,
+    type_name text NOT NULL,
+    made_by_us boolean NOT NULL,
+    shape jsonb NOT NULL,
+    PRIMARY KEY (pipeline, source, source_oid)
+);
 """
 
 _LATER_COLUMNS = {
@@ -89,7 +101,7 @@ _HAS_ALL = """
 SELECT to_regclass('penstock.progress') IS NOT NULL, (
     SELECT count(*) = %s FROM pg_attribute
     WHERE attrelid = to_regclass('penstock.tables') AND attname = ANY (%s) AND NOT attisdropped)
-    AND to_regclass('penstock.ranges') IS NOT NULL
+    AND to_regclass('penstock.ranges') IS NOT NULL AND to_regclass('penstock.types') IS NOT NULL
 """
 
 

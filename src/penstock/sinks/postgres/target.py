@@ -16,6 +16,7 @@ from penstock.sinks.postgres.mapped import Mapped
 from penstock.sinks.postgres.owncolumns import fixed_columns, history_columns, refuse_unfilled
 from penstock.sinks.postgres.plan import TablePlan, TargetColumn
 from penstock.sinks.postgres.rivals import refuse_rivals
+from penstock.sinks.postgres.usertypes import have_types
 from penstock.table import TableName
 
 if TYPE_CHECKING:
@@ -122,7 +123,9 @@ def plan_table(
         _require_creation(landings.options, source, target, description, is_filled=is_filled)
         assert description is not None
         rules = landings.options.expression_rules
-        notes = _create(connection, description, target, landing, rules, with_key=with_key)
+        notes = _create(
+            connection, landings.owner, description, target, landing, rules, with_key=with_key
+        )
         found = find_table(connection, target)
         assert found is not None
     if found.kind not in ("r", "p"):
@@ -196,6 +199,7 @@ def _require_creation(
 
 def _create(
     connection: Connection,
+    owner: tuple[str, str],
     description: TableDescription,
     target: TableName,
     landing: Landing,
@@ -209,6 +213,7 @@ def _create(
             # Another source may be about to make it too.
             connection.execute("LOCK TABLE penstock.tables IN SHARE UPDATE EXCLUSIVE MODE")
             if find_table(connection, target) is None:
+                have_types(connection, owner, made.name, made.types)
                 return create_table(
                     connection,
                     made,

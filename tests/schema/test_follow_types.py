@@ -1,0 +1,257 @@
+"""Types at the target are what the source's are by definition, whatever has their names."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fix_follow import follow_at, rows_of, shape_of, shapes
+from fix_postgres import only_new
+from penstock.errors import TargetTableUnfit
+from penstock.schema.describe import description_of
+from penstock.sinks.postgres.create import create_table
+from penstock.sinks.postgres.objects import statements
+from penstock.sinks.postgres.usertypes import drop_unused_types, have_types
+
+if TYPE_CHECKING:
+    from fix_postgres import Database
+    from penstock.schema.shape import TableShape
+
+OWNER = ("shop", "main")
+
+KINDS = {
+    "domain": ("DOMAIN {} AS numeric(8,2)", "DOMAIN {} AS numeric(12,4)", "1.25", "1.2345"),
+    "enum": ("TYPE {} AS ENUM ('a', 'b')", "TYPE {} AS ENUM ('c', 'a')", "a", "c"),
+    "composite": ("TYPE {} AS (x int)", "TYPE {} AS (x int, y text)", "(1)", '(1,"a b")'),
+    "range": (
+        "TYPE {} AS RANGE (SUBTYPE = int)",
+        "TYPE {} AS RANGE (SUBTYPE = numeric)",
+        "[1,2)",
+        "[1.5,2.5)",
+    ),
+    "another kind": ("DOMAIN {} AS int", "TYPE {} AS ENUM ('a', 'c')", "1", "c"),
+}
+
+
+def make(target: Database, shape: TableShape) -> None:
+    """Make the table as a copy makes it."""
+    with target.connect() as connection:
+        connection.execute(statements())
+        have_types(connection, OWNER, shape.table, shape.types)
+        create_table(connection, description_of(shape), shape.table, None)
+
+
+def tidy(target: Database) -> list[str]:
+    with target.connect() as connection:
+        return drop_unused_types(connection.cursor(), OWNER)
+
+
+def types_of(database: Database) -> list[tuple[str, str]]:
+    return database.query(
+        "SELECT typname, typtype FROM pg_type t WHERE typnamespace = 'public'::regnamespace AND NOT"
+        " EXISTS (SELECT FROM pg_type e WHERE e.typarray = t.oid) AND typrelid NOT IN"
+        " (SELECT oid FROM pg_class WHERE relkind <> 'c') ORDER BY 1"
+    )
+
+
+@pytest.mark.parametrize("array", ["", "[]"], ids=["plain", "array"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_type_made_anew_under_its_old_name_is_another_one(
+    kind: str, array: str, source: Database, target: Database
+):
+    first, second, _, value = KINDS[kind]
+    source.execute(f"CREATE {first.format('m')}; CREATE TABLE t (id int PRIMARY KEY, v m{array})")
+    make(target, shape_of(source))
+    before = shape_of(source)
+
+    word = second.split()[0] if kind != "another kind" else "DOMAIN"
+    source.execute(
+        f"ALTER TABLE t ALTER v TYPE text; DROP {word} m; CREATE {second.format('m')};"
+        f"ALTER TABLE t ALTER v TYPE m{array} USING v::m{array}"
+    )
+    follow_at(target, before, shape_of(source), owner=OWNER)
+    tidy(target)
+
+    literal = f"{{{value!r}}}".replace("'", '"') if array and kind != "composite" else value
+    literal = '{"(1,\\"a b\\")"}' if array and kind == "composite" else literal
+    for database in (source, target):
+        database.execute("INSERT INTO t VALUES (2, %s)", literal)
+    assert rows_of(target, shape_of(target)) == rows_of(source, shape_of(source))
+    assert types_of(target) == types_of(source)
+    assert follow_at(target, before, shape_of(source), owner=OWNER).statements == []
+
+
+def test_type_of_another_table_that_is_behind_is_not_touched(source: Database, target: Database):
+    source.execute(
+        "CREATE DOMAIN m AS numeric(8,2); CREATE TABLE t (id int PRIMARY KEY, v m);"
+        "CREATE TABLE u (id int PRIMARY KEY, v m)"
+    )
+    for shape in shapes(source).values():
+        make(target, shape)
+    before = {shape.name: shape for shape in shapes(source).values()}
+    source.execute(
+        "ALTER TABLE t ALTER v TYPE numeric; ALTER TABLE u ALTER v TYPE numeric; DROP DOMAIN m;"
+        "CREATE DOMAIN m AS numeric(12,4); ALTER TABLE t ALTER v TYPE m; ALTER TABLE u ALTER v TYPE m"
+    )
+    after = {shape.name: shape for shape in shapes(source).values()}
+
+    follow_at(target, before["t"], after["t"], owner=OWNER)
+    assert tidy(target) == []
+    target.execute("INSERT INTO t VALUES (1, 1.2345); INSERT INTO u VALUES (1, 1.25)")
+    follow_at(target, before["u"], after["u"], before["u"].table, owner=OWNER)
+    (dropped,) = tidy(target)
+
+    assert dropped.startswith("public.m_old_")
+    assert target.query("SELECT v::text FROM t UNION ALL SELECT v::text FROM u") == [
+        ("1.2345",),
+        ("1.2500",),
+    ]
+
+
+FIELDS = {
+    "add": "ALTER TYPE ct ADD ATTRIBUTE z numeric(5,2)",
+    "drop": "ALTER TYPE ct DROP ATTRIBUTE x",
+    "rename": "ALTER TYPE ct RENAME ATTRIBUTE x TO xx",
+    "several": "ALTER TYPE ct ADD ATTRIBUTE z text, DROP ATTRIBUTE y; ALTER TYPE ct RENAME ATTRIBUTE x TO y",
+    "drop and add": "ALTER TYPE ct DROP ATTRIBUTE x; ALTER TYPE ct ADD ATTRIBUTE x text",
+}
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_attributes_of_a_composite_are_followed(name: str, source: Database, target: Database):
+    source.execute(
+        "CREATE TYPE ct AS (x int, y text); CREATE TABLE t (id int PRIMARY KEY, v ct, w ct[]);"
+        "CREATE TABLE u (id int PRIMARY KEY, v ct)"
+    )
+    for shape in shapes(source).values():
+        make(target, shape)
+    rows = "INSERT INTO t VALUES (1, '(7,seven)', '{\"(1,one)\"}'), (2, NULL, '{}')"
+    source.execute(rows)
+    target.execute(rows)
+    before = {shape.name: shape for shape in shapes(source).values()}
+
+    source.execute(FIELDS[name])
+    after = {shape.name: shape for shape in shapes(source).values()}
+    followed = follow_at(target, before["t"], after["t"], owner=OWNER)
+    of_other = follow_at(target, before["u"], after["u"], before["u"].table, owner=OWNER)
+
+    assert followed.notes == []
+    assert of_other.statements == [], "another table comes by the same change"
+    assert rows_of(target, shape_of(target)) == rows_of(source, shape_of(source))
+    for database in (source, target):
+        database.execute("INSERT INTO t SELECT 3, v FROM t WHERE id = 1")
+    assert rows_of(target, shape_of(target)) == rows_of(source, shape_of(source))
+
+
+def test_table_that_is_behind_undoes_nothing(source: Database, target: Database):
+    source.execute(
+        "CREATE TYPE ct AS (x int, y text); CREATE TABLE t (id int PRIMARY KEY, v ct);"
+        "CREATE TABLE u (id int PRIMARY KEY, v ct)"
+    )
+    for shape in shapes(source).values():
+        make(target, shape)
+    pictures = [{shape.name: shape for shape in shapes(source).values()}]
+    for ddl in (
+        "ALTER TYPE ct DROP ATTRIBUTE y",
+        "ALTER TYPE ct ADD ATTRIBUTE y text",
+        "ALTER TYPE ct ADD ATTRIBUTE z int",
+    ):
+        source.execute(ddl)
+        pictures.append({shape.name: shape for shape in shapes(source).values()})
+    for before, after in itertools.pairwise(pictures):
+        follow_at(target, before["t"], after["t"], owner=OWNER)
+    target.execute("INSERT INTO t VALUES (1, '(1,one,2)')")
+
+    for before, after in itertools.pairwise(pictures):
+        follow_at(target, before["u"], after["u"], before["u"].table, owner=OWNER)
+
+    assert target.value("SELECT v::text FROM t") == "(1,one,2)"
+
+
+TAKEN = {
+    "a table": "CREATE TABLE m (id int)",
+    "a domain": "CREATE DOMAIN m AS int",
+    "other labels": "CREATE TYPE m AS ENUM ('b', 'a')",
+    "a composite": "CREATE TYPE m AS (x int)",
+}
+
+
+@only_new
+@pytest.mark.parametrize("what", TAKEN)
+def test_name_that_is_something_else_at_the_target_stops_the_table(
+    what: str, source: Database, target: Database
+):
+    source.execute("CREATE TYPE m AS ENUM ('a', 'b'); CREATE TABLE t (id int PRIMARY KEY, v m)")
+    target.execute(TAKEN[what])
+
+    with pytest.raises(
+        TargetTableUnfit, match=r"needs type public\.m, an enum of 2 labels, and at"
+    ):
+        make(target, shape_of(source))
+    target.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    after = shape_of(source)
+    before = after.model_copy(update={"columns": after.columns[:1], "types": ()})
+    with pytest.raises(TargetTableUnfit, match="rename or drop what has that name"):
+        follow_at(target, before, after, owner=OWNER)
+
+    assert target.query("SELECT * FROM penstock.types") == []
+
+
+@only_new
+def test_types_that_somebody_else_has_made_are_used_where_they_hold_all_and_never_replaced(
+    source: Database, target: Database
+):
+    source.execute(
+        "CREATE TYPE e AS ENUM ('a', 'c'); CREATE DOMAIN d AS numeric(8,2);"
+        "CREATE TABLE t (id int PRIMARY KEY, v e, w d)"
+    )
+    target.execute("CREATE TYPE e AS ENUM ('a', 'b'); CREATE DOMAIN d AS numeric")
+    make(target, shape_of(source))
+    target.execute("INSERT INTO t VALUES (1, 'c', 1.25)")
+    before = shape_of(source)
+
+    source.execute(
+        "ALTER TABLE t DROP v; DROP TYPE e; CREATE TYPE e AS ENUM ('c', 'a'); ALTER TABLE t ADD v e"
+    )
+    with pytest.raises(TargetTableUnfit, match=r"type public\.e"):
+        follow_at(target, before, shape_of(source), owner=OWNER)
+    target.execute("DROP TABLE t")
+
+    assert tidy(target) == []
+    assert types_of(target) == [("d", "d"), ("e", "e")]
+
+
+@only_new
+def test_name_of_an_array_is_free_and_so_is_what_no_column_needs(
+    source: Database, target: Database
+):
+    source.execute(
+        "CREATE TYPE _ct AS (y int); CREATE TYPE ct AS (x int); CREATE TYPE status AS ENUM ('new');"
+        "CREATE TABLE t (id int PRIMARY KEY, a ct[], b _ct)"
+    )
+    target.execute("CREATE TYPE ct AS (x int); CREATE TABLE status (id int)")
+
+    make(target, shape_of(source))
+
+    target.execute("INSERT INTO t VALUES (1, '{(1)}', '(2)')")
+    assert types_of(target) == [("_ct", "c"), ("ct", "c")]
+
+
+@only_new
+def test_types_go_with_the_last_that_needs_them(source: Database, target: Database):
+    source.execute(
+        "CREATE DOMAIN d AS int; CREATE TYPE ct AS (x d); CREATE TYPE r AS RANGE (SUBTYPE = numeric);"
+        "CREATE TYPE e AS ENUM ('a'); CREATE TABLE t (id int PRIMARY KEY, a ct[], b r, c e)"
+    )
+    make(target, shape_of(source))
+    target.execute("CREATE TYPE own AS ENUM ('x'); CREATE TABLE mine (e e)")
+
+    assert tidy(target) == []
+    target.execute("DROP TABLE t")
+
+    assert sorted(tidy(target)) == ["public.ct", "public.d", "public.r"]
+    assert types_of(target) == [("e", "e"), ("own", "e")]
+    target.execute("DROP TABLE mine")
+    assert tidy(target) == ["public.e"]
