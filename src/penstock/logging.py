@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 import time
+from collections.abc import Mapping
 from contextvars import ContextVar
+from typing import Any
+
+from penstock.text import printable, printable_lines
 
 # Which source the work of this thread is for, where a pipeline has several.
 _source: ContextVar[str] = ContextVar("source", default="")
@@ -34,10 +39,35 @@ class _JsonLines(logging.Formatter):
 
 class _TextLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        """The time, the source if there are several, the message."""
-        text = super().format(record)
+        """The time, the source if there are several, the message.
+
+        What others have a say in is in the arguments. Each is on one line, or is an error with its
+        advice; what Python tells of a defect is moved in, so that no line of it looks like one of ours.
+        """
+        text = str(record.msg)
+        if record.args:
+            text %= _safe(record.args)
+        if record.exc_info:
+            told = printable_lines(self.formatException(record.exc_info))
+            text += "".join(f"\n    {line}" for line in told.split("\n"))
         at = time.strftime("%H:%M:%S", time.localtime(record.created))
         return f"{at} {_source.get()}: {text}" if _source.get() else f"{at} {text}"
+
+
+_ADVICE = re.compile(r"(PEN-\d{3} [^\n]*\n  Do: )([^\n]*)")
+
+
+def _safe(args: Any) -> Any:
+    if isinstance(args, Mapping):
+        return {name: _safe_one(arg) for name, arg in args.items()}
+    return tuple(map(_safe_one, args))
+
+
+def _safe_one(arg: object) -> object:
+    if isinstance(arg, int | float):
+        return arg
+    text = str(arg)
+    return printable_lines(text) if _ADVICE.fullmatch(text) else printable(text)
 
 
 class _ToStderr(logging.StreamHandler):  # type: ignore[type-arg]

@@ -9,6 +9,7 @@ import typer
 from penstock.cli.options import LogFormat, LogFormatOption, LogLevel, LogLevelOption, PipelinePath
 from penstock.config import read_pipeline
 from penstock.logging import set_up_logging
+from penstock.text import printable
 
 
 def init(
@@ -33,7 +34,7 @@ def init(
     from penstock.run.start import init_pipeline
 
     for line in init_pipeline(pipeline):
-        typer.echo(line)
+        typer.echo(printable(line))
 
 
 def _print_sql(path: PipelinePath) -> None:

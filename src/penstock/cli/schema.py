@@ -16,6 +16,7 @@ from penstock.config import read_pipeline
 from penstock.errors import BadValue
 from penstock.schema.difference import as_json as difference_as_json
 from penstock.schema.telling import tell
+from penstock.text import printable
 
 
 class Action(enum.StrEnum):
@@ -75,7 +76,7 @@ def schema(
             when = f"{each.created_at:%Y-%m-%d %H:%M:%S %Z}"
             delivered = "yes" if each.acked else "no"
             row = (str(each.version), when, each.lsn or "-", delivered)
-            table.add_row(Text(each.schema_name), *row)
+            table.add_row(Text(printable(each.schema_name)), *row)
         Console().print(table)
     elif action is Action.SHOW:
         document = show_version(pipeline, name, given[0] if given else None)
@@ -89,7 +90,7 @@ def schema(
             typer.echo(json.dumps([difference_as_json(each) for each in differences]))
             return
         for difference in differences:
-            typer.echo(f"{difference.schema}.{difference.name}: {tell(difference)}")
+            typer.echo(printable(f"{difference.schema}.{difference.name}: {tell(difference)}"))
         if not differences:
             typer.echo(f"versions {given[0]} and {given[1]} are the same")
 
@@ -97,14 +98,14 @@ def schema(
 def _print_version(document: dict[str, Any]) -> None:
     typer.echo(f"{document['schema']}, version {document['version']}")
     for table in document.get("tables", ()):
-        typer.echo(f"\n{table['schema_name']}.{table['name']}")
+        typer.echo("\n" + printable(f"{table['schema_name']}.{table['name']}"))
         for column in table.get("columns", ()):
             said = [column["name"], column["type"]]
             said += ["not null"] * bool(column.get("not_null"))
             said += [f"default {column['default']}"] * bool(column.get("default"))
-            typer.echo("  " + " ".join(said))
+            typer.echo(printable("  " + " ".join(said)))
         for one in (*table.get("constraints", ()), *table.get("indexes", ())):
-            typer.echo(f"  {one['name']}: {one['definition']}")
+            typer.echo(printable(f"  {one['name']}: {one['definition']}"))
         for key in table.get("foreign_keys", ()):
             leads_to = f"{key['referenced_schema']}.{key['referenced_name']}"
-            typer.echo(f"  {key['name']}: foreign key to {leads_to}")
+            typer.echo(printable(f"  {key['name']}: foreign key to {leads_to}"))

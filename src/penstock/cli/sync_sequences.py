@@ -23,6 +23,7 @@ from penstock.sinks.postgres.sequences import SequencePosition
 from penstock.source.choice import read_choice
 from penstock.source.connect import connect_source
 from penstock.source.structure import TableStructure, read_structure
+from penstock.text import printable
 
 
 def sync_sequences(path: PipelinePath, as_json: AsJson = False) -> None:
@@ -42,7 +43,9 @@ def sync_sequences(path: PipelinePath, as_json: AsJson = False) -> None:
     for sink, position in () if as_json else found:
         already = "" if position.is_set else ", where it was: further on than the source's"
         typer.echo(
-            f"{sink}: {position.sequence} of {position.table} stands at {position.value}{already}"
+            printable(
+                f"{sink}: {position.sequence} of {position.table} stands at {position.value}{already}"
+            )
         )
     for view, each in zip(views, structures, strict=True):
         _require_all_seen(view, each)

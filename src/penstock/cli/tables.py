@@ -16,6 +16,7 @@ from penstock.cli.status import render_tables
 from penstock.config import read_pipeline
 from penstock.errors import BadValue
 from penstock.run.status import read_status
+from penstock.text import printable
 
 
 class Action(enum.StrEnum):
@@ -79,4 +80,4 @@ def tables(
     }[action]
     for view, table in at_each_source(views, names, carry_out):
         place = "" if view.is_alone else f"{view.source_id}/"
-        typer.echo(f"{place}{table}: {_DONE[action]}")
+        typer.echo(printable(f"{place}{table}: {_DONE[action]}"))

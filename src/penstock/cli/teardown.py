@@ -6,6 +6,7 @@ import typer
 
 from penstock.cli.options import PipelinePath, SourceId
 from penstock.config import read_pipeline
+from penstock.text import printable
 
 
 def teardown(path: PipelinePath, source_id: SourceId = None) -> None:
@@ -17,6 +18,6 @@ def teardown(path: PipelinePath, source_id: SourceId = None) -> None:
     views = choose_sources(pipeline, source_id) if source_id is not None else None
     removed = tear_down(pipeline, views)
     for line in removed:
-        typer.echo(f"removed {line}")
+        typer.echo(printable(f"removed {line}"))
     if not removed:
         typer.echo(f"nothing of {pipeline.name} was there")

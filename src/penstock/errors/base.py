@@ -6,6 +6,8 @@ import enum
 import re
 from typing import ClassVar
 
+from penstock.text import printable
+
 
 class Remedy(enum.Enum):
     """What mends an error: waiting, a person, or nobody (a defect)."""
@@ -32,9 +34,9 @@ class PenstockError(Exception):
         self.do = do
 
     def __str__(self) -> str:
-        place = f" {self.where}:" if self.where else ""
-        advice = f"\n  Do: {self.do}" if self.do else ""
-        return f"{self.code}{place} {self.what}{advice}"
+        place = f" {printable(self.where)}:" if self.where else ""
+        advice = f"\n  Do: {printable(self.do)}" if self.do else ""
+        return f"{self.code}{place} {printable(self.what)}{advice}"
 
 
 def _descendants(root: type[PenstockError]) -> list[type[PenstockError]]:

@@ -40,10 +40,25 @@ _RULE_LISTS = ("include", "exclude", "insert_only")
 UPDATES = "insert, update, delete, truncate"
 INSERTS = "insert"
 
+# Anybody who may create publications can give one our name and a stamp, and its owner can alter it at
+# any time. Owners that count: this role and those that it may act as, superusers, and who may read the
+# seal. A superuser may act as anybody, which says nothing.
+OWNER_COUNTS = """EXISTS (
+    SELECT FROM pg_roles me, pg_roles owner
+    WHERE me.rolname = current_user AND owner.oid = p.pubowner AND (
+        owner.oid = me.oid OR owner.rolsuper
+        OR NOT me.rolsuper AND pg_has_role(me.oid, owner.oid, 'USAGE')
+        OR EXISTS (
+            SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+            JOIN pg_roles keeper ON keeper.oid = c.relowner
+            WHERE n.nspname = 'penstock' AND c.relname = 'seal'
+              AND (keeper.rolsuper OR keeper.oid = me.oid)
+              AND has_table_privilege(owner.oid, c.oid, 'SELECT'))))"""
+
 # One row for each publication and member; a publication without members gives one row.
 # What a person may have added to a member (columns, row filter) exists from version 15 on.
-_READ = """
-SELECT p.pubname AS publication, obj_description(p.oid, 'pg_publication') AS stamp,
+_READ = f"""
+SELECT p.pubname AS publication, pg_get_userbyid(p.pubowner) AS owner, {OWNER_COUNTS} AS owner_counts, obj_description(p.oid, 'pg_publication') AS stamp,
        concat_ws(', ', CASE WHEN pubinsert THEN 'insert' END, CASE WHEN pubupdate THEN 'update' END,
                  CASE WHEN pubdelete THEN 'delete' END, CASE WHEN pubtruncate THEN 'truncate' END)
            AS operations,
@@ -217,6 +232,8 @@ def _one(
     stamp = Stamp.parse(mine[0].stamp)
     if stamp is None:
         raise not_stamped(publication, place)
+    if not mine[0].owner_counts:
+        raise of_another(publication, mine[0].owner, place)
     found = mine[0].operations if mine[0].is_ours_in_form else f"{mine[0].operations}, altered"
     narrowed = [str(TableName(row.schema, row.name)) for row in mine if row.is_narrowed]
     if found != operations or narrowed:
@@ -235,6 +252,16 @@ def not_stamped(publication: str, place: str) -> PublicationChanged:
         "the publication carries no stamp of penstock, so somebody else made it",
         f"{place} publication {publication}",
         f"DROP PUBLICATION {publication}; or give the pipeline another name",
+    )
+
+
+def of_another(publication: str, owner: str, place: str) -> PublicationChanged:
+    """The error for a publication whose stamp somebody else may have written."""
+    return PublicationChanged(
+        f"the publication belongs to role {owner}, which could alter it at any time",
+        f"{place} publication {publication}",
+        f"if it is this pipeline's, ALTER PUBLICATION {publication} OWNER TO the role of source.url;"
+        f" else DROP PUBLICATION {publication}",
     )
 
 

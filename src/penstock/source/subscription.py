@@ -362,15 +362,17 @@ def _our_publications(connection: Connection, name: str) -> list[str]:
     """Those of the two that are there. Altered ones are ours as well, as long as they are stamped."""
     names = list(pub.publication_names(name))
     query = (
-        "SELECT pubname, obj_description(oid, 'pg_publication') FROM pg_publication"
-        " WHERE pubname = ANY (%s) ORDER BY pubname"
+        "SELECT p.pubname, obj_description(p.oid, 'pg_publication'), pg_get_userbyid(p.pubowner),"
+        f" {pub.OWNER_COUNTS} FROM pg_publication p WHERE p.pubname = ANY (%s) ORDER BY p.pubname"
     )
     with source_errors(connection):
         rows = connection.execute(query, (names,)).fetchall()
-    for publication, comment in rows:
+    for publication, comment, owner, owner_counts in rows:
         if pub.Stamp.parse(comment) is None:
             raise pub.not_stamped(publication, place_of(connection))
-    return [publication for publication, _ in rows]
+        if not owner_counts:
+            raise pub.of_another(publication, owner, place_of(connection))
+    return [publication for publication, *_ in rows]
 
 
 def _drop_publications(connection: Connection, name: str) -> None:

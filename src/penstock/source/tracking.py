@@ -20,7 +20,7 @@ from penstock.lsn import Lsn
 from penstock.source import tracking_sql as made
 from penstock.source.connect import place_of, role_of, source_errors
 from penstock.source.options import Tracking
-from penstock.source.publication import Stamp
+from penstock.source.publication import OWNER_COUNTS, Stamp
 from penstock.source.tracking_sql import tracking_statements
 
 if TYPE_CHECKING:
@@ -291,8 +291,8 @@ def _facts(connection: Connection) -> Any:
 
 def _has_pipelines(connection: Connection) -> bool:
     query = (
-        "SELECT obj_description(oid, 'pg_publication') FROM pg_publication"
-        " WHERE pubname LIKE 'penstock\\_%'"
+        "SELECT obj_description(p.oid, 'pg_publication') FROM pg_publication p"
+        f" WHERE p.pubname LIKE 'penstock\\_%' AND {OWNER_COUNTS}"
     )
     with source_errors(connection):
         rows = connection.execute(query).fetchall()

@@ -142,6 +142,8 @@ END"""
 # Into each publication of penstock's whose rules choose the new table: it is followed from its
 # first row on. The publication stays locked until commit, so another who waits gives up soon, before
 # the two could wait for each other; penstock then enrols the table a little later, and copies it.
+# Anybody who may create publications can give one our name and a stamp. It is ours if its owner may
+# read the seal: nobody else gets tables of others into a publication by our rights.
 _ENROL = """
 DECLARE
     made record;
@@ -162,7 +164,8 @@ BEGIN
     named := jsonb_build_array(made.nspname, made.relname);
     FOR publication IN
         SELECT p.pubname, obj_description(p.oid, 'pg_publication') AS stamp FROM pg_publication p
-        WHERE p.pubname LIKE 'penstock\\_%' AND p.pubupdate ORDER BY p.pubname
+        WHERE p.pubname LIKE 'penstock\\_%' AND p.pubupdate
+          AND has_table_privilege(p.pubowner, 'penstock.seal', 'SELECT') ORDER BY p.pubname
     LOOP
         BEGIN
             IF publication.stamp LIKE '{"penstock": 1,%' AND publication.stamp::jsonb ? 'rules'

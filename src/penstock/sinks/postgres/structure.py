@@ -31,6 +31,7 @@ from penstock.sinks.postgres.sqltext import (
     expressions_of_index,
     is_constraint,
 )
+from penstock.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Set
@@ -413,5 +414,5 @@ def reason(error: psycopg.Error) -> str:
 
 
 def one_line(text: str) -> str:
-    """The text without line ends."""
-    return " ".join(text.split())
+    """The text without line ends, and without what cannot be seen."""
+    return printable(" ".join(text.split()))
