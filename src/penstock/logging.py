@@ -64,10 +64,9 @@ def _safe(args: Any) -> Any:
 
 
 def _safe_one(arg: object) -> object:
-    if isinstance(arg, int | float):
-        return arg
     text = str(arg)
-    return printable_lines(text) if _ADVICE.fullmatch(text) else printable(text)
+    safe = printable_lines(text) if _ADVICE.fullmatch(text) else printable(text)
+    return arg if safe == text else safe  # as it is: it may be a number
 
 
 class _ToStderr(logging.StreamHandler):  # type: ignore[type-arg]

@@ -8,6 +8,7 @@ from contextvars import copy_context
 
 import pytest
 
+from penstock.errors import RowRefused
 from penstock.logging import set_up_logging, speak_for
 
 
@@ -35,3 +36,40 @@ def test_line_names_the_source_where_there_are_several(
     assert text.partition(" ")[2] == (f"{source}: a line" if source else "a line")
     found = json.loads(told)
     assert (found["message"], found["part"], found.get("source", "")) == ("a line", "run", source)
+
+
+_FORGED = "x\n12:00:00 all is well\r\x1b[2J\u202e\u2028"
+_SPELLED = r"x\n12:00:00 all is well\r\x1b[2J\u202e\u2028"
+
+
+def test_what_others_have_named_makes_no_line_of_the_log(capsys: pytest.CaptureFixture[str]):
+    set_up_logging("text", "info")
+    log = logging.getLogger("penstock.run")
+    log.warning("%s: default %r left out, %.1f times", _FORGED, "a[b", 3)
+    log.error("%s", RowRefused(f"refused {_FORGED}", _FORGED, f"fix {_FORGED}"))
+    log.info("%(name)s", {"name": _FORGED})
+    lines = capsys.readouterr().err.split("\n")
+
+    assert [line.partition(" ")[2] for line in lines if not line.startswith(" ")] == [
+        f"{_SPELLED}: default 'a[b' left out, 3.0 times",
+        f"PEN-506 {_SPELLED}: refused {_SPELLED}",
+        _SPELLED,
+        "",
+    ]
+    assert [line for line in lines if line.startswith(" ")] == [f"  Do: fix {_SPELLED}"]
+
+
+def test_no_line_of_a_traceback_looks_like_a_line_of_the_log(capsys: pytest.CaptureFixture[str]):
+    def fail() -> None:
+        raise ValueError(_FORGED)
+
+    set_up_logging("text", "info")
+    try:
+        fail()
+    except ValueError:
+        logging.getLogger("penstock.run").exception("a defect")
+    first, *others = capsys.readouterr().err.rstrip("\n").split("\n")
+
+    assert first.endswith(" a defect")
+    assert all(line.startswith("    ") for line in others)
+    assert "\x1b" not in "".join(others)

@@ -26,3 +26,18 @@ def test_names_are_shown_as_they_are_whatever_rich_would_make_of_them() -> None:
         assert f"{name}: no [/key]" in shown.getvalue()
     for name in ("p[/]", "source eu[/a]", "sink dw[red]"):
         assert name in shown.getvalue()
+
+
+def test_nothing_that_others_have_named_begins_a_line_or_rules_the_terminal() -> None:
+    name = "public.x\nsink dw  delivered\x1b[2J"
+    table = TableStatus(error="PEN-506 a: b\n  Do: c\x1b[2J")
+    sink = SinkStatus(tables={name: table}, error=f"PEN-501 {name}")
+    source = SourceStatus(left_out={name: "no key"})
+
+    shown = StringIO()
+    console = Console(file=shown, width=200)
+    console.print(render(PipelineStatus("p", "running", {"main": source}, {"dw": sink})))
+
+    assert "\x1b" not in shown.getvalue()
+    assert shown.getvalue().count(r"public.x\nsink dw  delivered\x1b[2J") == 2
+    assert "Do: c" in shown.getvalue()

@@ -21,6 +21,7 @@ from penstock.run.status import (
     TableStatus,
     read_status,
 )
+from penstock.text import printable, printable_lines
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -70,12 +71,17 @@ def render(found: PipelineStatus) -> RenderableType:
         Text.assemble(found.name, "  ", (found.phase, _COLOURS.get(found.phase, "white")))
     ]
     if found.error and not any(found.error == each.error for each in found.sources.values()):
-        parts.append(Text(found.error, style="red"))
+        parts.append(_text(found.error, style="red"))
     for name, source in found.sources.items():
         parts.append(_render_source(name, source))
     for name, sink in found.sinks.items():
         parts += [_render_sink(name, sink), render_tables(sink)]
     return Group(*parts)
+
+
+def _text(text: str, style: str = "") -> Text:
+    """Text of others, as it is: rich would take what stands in [] for its own markup."""
+    return Text(printable_lines(text), style=style)
 
 
 def _grid() -> Table:
@@ -88,7 +94,7 @@ def _grid() -> Table:
 def _render_source(name: str, source: SourceStatus) -> Table:
     grid = _grid()
     active = "active" if source.slot_active else "not active"
-    grid.add_row(Text(f"source {name}"), f"slot {source.slot or '(none)'}, {active}")
+    grid.add_row(_text(f"source {name}"), f"slot {source.slot or '(none)'}, {active}")
     grid.add_row("  WAL now", source.current_lsn or "?")
     grid.add_row("  received", source.received_lsn or "?")
     grid.add_row("  durable", f"{source.durable_lsn or '?'}  (log {_size(source.log_bytes)})")
@@ -99,13 +105,13 @@ def _render_source(name: str, source: SourceStatus) -> Table:
     )
     grid.add_row("  tracking", source.tracking)
     if source.tracking_error:
-        grid.add_row("  tracking error", Text(source.tracking_error, style="red"))
+        grid.add_row("  tracking error", _text(source.tracking_error, style="red"))
     for table, reason in source.left_out.items():
-        grid.add_row("  left out", Text(f"{table}: {reason}"))
+        grid.add_row("  left out", _text(printable(f"{table}: {reason}")))
     if source.warning:
-        grid.add_row("  warning", Text(source.warning, style="yellow"))
+        grid.add_row("  warning", _text(source.warning, style="yellow"))
     if source.error:
-        grid.add_row("  error", Text(source.error, style="red"))
+        grid.add_row("  error", _text(source.error, style="red"))
     return grid
 
 
@@ -115,15 +121,15 @@ def _render_sink(name: str, sink: SinkStatus) -> Table:
     seconds = "?" if sink.lag_seconds is None else f"{sink.lag_seconds:.1f} s"
     told = f"delivered {sink.delivered_lsn or 'nothing yet'}"
     told = told if len(sink.sources) == 1 else f"{len(sink.sources)} sources"
-    grid.add_row(Text(f"sink {name}"), told)
+    grid.add_row(_text(f"sink {name}"), told)
     grid.add_row("  lag", f"{lag}, {seconds}")
     grid.add_row("  changes", f"{sink.changes_delivered:,}")
     for source_id, flow in sink.sources.items() if len(sink.sources) > 1 else ():
         seconds = "?" if flow.lag_seconds is None else f"{flow.lag_seconds:.1f} s"
         position = flow.delivered_lsn or "nothing yet"
-        grid.add_row(Text(f"  from {source_id}"), f"delivered {position}, lag {seconds}")
+        grid.add_row(_text(f"  from {source_id}"), f"delivered {position}, lag {seconds}")
     if sink.error:
-        grid.add_row("  error", Text(sink.error, style="red"))
+        grid.add_row("  error", _text(sink.error, style="red"))
     return grid
 
 
@@ -138,8 +144,9 @@ def render_tables(sink: SinkStatus) -> Table:
         colour = _COLOURS.get(entry.state, "white")
         state = f"{entry.state}, {entry.request} asked for" if entry.request else entry.state
         told = "\n".join(filter(None, (entry.error or entry.notes, _conflicts(entry))))
-        # Text: rich would take what stands in [] for its own markup.
-        table.add_row(Text(f"  {name}"), Text(state, style=colour), _copied(entry), Text(told))
+        table.add_row(
+            _text(f"  {printable(name)}"), _text(state, style=colour), _copied(entry), _text(told)
+        )
     return table
 
 
