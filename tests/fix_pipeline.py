@@ -28,13 +28,11 @@ from penstock.run.deliveries import build_copier, build_flow
 from penstock.run.sources import mark_now
 from penstock.run.start import Origin, start
 from penstock.spark.options import SparkOptions
-from penstock.spark.session import start_session, stop_session
+from penstock.spark.session import Spark
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
-
-    from pyspark.sql import SparkSession
 
     from fix_postgres import Database
     from penstock.lsn import Lsn
@@ -56,20 +54,21 @@ def slowly(rows_per_second: int) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spark]:
     """One Spark for the whole run: starting it takes several seconds."""
     log = tmp_path_factory.mktemp("spark") / "spark.log"
-    session = start_session("tests", SparkOptions(master="local[2]"), log)
-    yield session
-    stop_session(session)
+    spark = Spark("tests", SparkOptions(master="local[2]"), log)
+    spark.start()
+    yield spark
+    spark.stop()
 
 
 class RunningPipeline:
     """A pipeline between two databases of a test."""
 
-    def __init__(self, document: dict[str, Any], session: SparkSession) -> None:
+    def __init__(self, document: dict[str, Any], spark: Spark) -> None:
         self.file = pipeline_from_document(document, "test")
-        self._session = session
+        self._spark = spark
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
         self.deliveries: list[Flow] = []
@@ -84,13 +83,12 @@ class RunningPipeline:
         self._locks = ExitStack()
         self._locks.enter_context(top_of(self.file).lock("deliver"))
         self.deliveries = [
-            build_flow(self.file, started, sink, self._session.sparkContext, self._stop)
+            build_flow(self.file, started, sink, self._spark, self._stop)
             for sink in build_sinks(self.file)
         ]
         loops = [Delivery(flow.name, self._stop, [flow]) for flow in self.deliveries]
         self._copiers = [
-            build_copier(self.file, flow, self._session.sparkContext, self._stop)
-            for flow in self.deliveries
+            build_copier(self.file, flow, self._spark, self._stop) for flow in self.deliveries
         ]
         jobs: list[Callable[[], None]] = [
             lambda: capture_here(self.file, Origin.of(started), self._stop),
@@ -146,7 +144,7 @@ class RunningPipeline:
 
 
 @pytest.fixture
-def make_pipeline(spark: SparkSession, tmp_path: Path) -> Iterator[Callable[..., RunningPipeline]]:
+def make_pipeline(spark: Spark, tmp_path: Path) -> Iterator[Callable[..., RunningPipeline]]:
     """Build and start pipelines; all are stopped when the test ends."""
     made: list[RunningPipeline] = []
 
@@ -309,7 +307,10 @@ def penstock_command(tmp_path: Path) -> Iterator[Callable[..., Command]]:
     started: list[Command] = []
 
     def begin(
-        *arguments: str, env: dict[str, str] | None = None, file_size_limit: int | None = None
+        *arguments: str,
+        env: dict[str, str] | None = None,
+        file_size_limit: int | None = None,
+        is_group: bool = False,
     ) -> Command:
         stderr = tmp_path / f"stderr-{len(started)}.txt"
         with stderr.open("wb") as file:
@@ -319,6 +320,7 @@ def penstock_command(tmp_path: Path) -> Iterator[Callable[..., Command]]:
                 stderr=file,
                 cwd=tmp_path,
                 env={**os.environ, **(env or {})},
+                start_new_session=is_group,
             )
         command = Command(process, stderr)
         started.append(command)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, NoReturn, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
@@ -102,6 +102,10 @@ class PipelineFile:
             sources={source_id: self.sources[source_id]},
             sinks={name: _apart(options, source_id) for name, options in self.sinks.items()},
         )
+
+    def __reduce__(self) -> NoReturn:
+        """Never into a Spark task: `document` holds passwords."""
+        raise TypeError("a PipelineFile is not pickled: it holds passwords; send its options")
 
     def paced(self, seconds: float) -> float:
         """How long to wait between two looks at one source, where a sole one has `seconds`.

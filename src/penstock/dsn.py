@@ -1,15 +1,19 @@
-"""Dsn: how to reach a Postgres. Prints itself without the password."""
+"""Dsn: how to reach a Postgres. Prints itself without the password, and is pickled without it."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from penstock.errors import BadUrl
+from penstock.vault import seal, unseal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 # A dead peer is noticed within about a minute even where no data flows, whatever the kernel's
 # defaults: without these a black-holed connection hangs for two hours.
@@ -69,7 +73,7 @@ class Dsn:
         """Read a URL or a libpq keyword string.
 
         Raises:
-            BadUrl: libpq cannot read it, or it names no host or database.
+            BadUrl: libpq cannot read it, or it names neither a database nor a service.
         """
         text = text.strip()
         scheme = _SCHEME.match(text)
@@ -85,7 +89,8 @@ class Dsn:
                 f"libpq cannot read the connection string: {_without_secrets(str(error), text)}",
                 do="write postgresql://user:password@host:5432/database; percent-encode odd characters",
             ) from None
-        if not parts.get("dbname"):
+        # A service may name the database, in a file that libpq reads when it connects.
+        if not parts.get("dbname") and not parts.get("service"):
             raise BadUrl(
                 "the connection string names no database",
                 do="write postgresql://user:password@host:5432/database",
@@ -116,8 +121,14 @@ class Dsn:
 
     @property
     def database(self) -> str:
-        """The database's name."""
-        return str(conninfo_to_dict(self._conninfo)["dbname"])
+        """The database's name; that of the service, where only it knows."""
+        parts = conninfo_to_dict(self._conninfo)
+        return str(parts.get("dbname") or parts["service"])
+
+    @property
+    def has_password(self) -> bool:
+        """Whether the string itself holds a password."""
+        return bool(conninfo_to_dict(self._conninfo).get("password"))
 
     @property
     def user(self) -> str:
@@ -126,11 +137,27 @@ class Dsn:
 
     def __str__(self) -> str:
         parts = conninfo_to_dict(self._conninfo)
-        host = parts.get("host") or parts.get("hostaddr") or "localhost"
-        return f"{host}:{parts.get('port') or 5432}/{parts['dbname']}"
+        host = parts.get("host") or parts.get("hostaddr")
+        if parts.get("service") and not (host and parts.get("dbname")):
+            return f"service {parts['service']}"
+        return f"{host or 'localhost'}:{parts.get('port') or 5432}/{parts['dbname']}"
 
     def __repr__(self) -> str:
         return f"Dsn({self})"
+
+    def __reduce__(self) -> tuple[Callable[[str, str], Dsn], tuple[str, str]]:
+        """Where tasks find the text: what Spark sends them must not hold it."""
+        return _unsealed, seal(self._conninfo)
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, _: dict[int, Any]) -> Self:
+        return self
+
+
+def _unsealed(path: str, name: str) -> Dsn:
+    return Dsn(unseal(path, name))
 
 
 def _refuse_misread(parts: dict[str, Any], text: str) -> None:
@@ -146,7 +173,7 @@ def _refuse_misread(parts: dict[str, Any], text: str) -> None:
             do="mend the port; in user and password write %2F for /, %40 for @, %3A for :",
         )
     host = str(parts.get("host") or "").removeprefix("@")  # @name: abstract socket namespace
-    database = str(parts["dbname"])
+    database = str(parts.get("dbname") or "")
     encoded = "%40" in text or not _SCHEME.match(text)
     if "@" in host or "://" in database or ("@" in database and not encoded):
         raise BadUrl(

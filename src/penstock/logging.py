@@ -81,6 +81,14 @@ class _ToStderr(logging.StreamHandler):  # type: ignore[type-arg]
         return sys.stderr
 
 
+def _is_not_py4j(record: logging.LogRecord) -> bool:
+    """Whether a line is not about a connection to the JVM, some of which py4j logs in nobody's name.
+
+    Connections end when Spark is stopped, and when it dies, which is reported by who notices it.
+    """
+    return "/py4j/" not in record.pathname
+
+
 def set_up_logging(log_format: str, log_level: str) -> None:
     """Send penstock's own lines to stderr; other libraries keep silent below warnings."""
     handler = _ToStderr()
@@ -88,9 +96,8 @@ def set_up_logging(log_format: str, log_level: str) -> None:
         handler.setFormatter(_JsonLines())
     else:
         handler.setFormatter(_TextLines("%(message)s"))
+    handler.addFilter(_is_not_py4j)
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
     logging.getLogger("penstock").setLevel(log_level.upper())
-    # py4j tells of connections that end when Spark is stopped; that is no news.
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)

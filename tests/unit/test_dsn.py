@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 
 import pytest
@@ -9,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from psycopg.conninfo import conninfo_to_dict
 
+from penstock import vault
 from penstock.dsn import Dsn
-from penstock.errors import BadUrl
+from penstock.errors import BadUrl, VaultUnreadable
+from penstock.vault import Vault
 
 CANARY = "hunter2c4n4ry"
 
@@ -45,7 +48,59 @@ def test_dsn_keeps_the_password_for_the_connection():
     assert conninfo_to_dict(dsn.conninfo)["password"] == CANARY + "@"
     assert (dsn.user, dsn.database) == ("ana", "shop")
     assert Dsn.parse(dsn.conninfo) == dsn
-    assert pickle.loads(pickle.dumps(dsn)) == dsn
+    assert copy.deepcopy(dsn) == dsn
+
+
+def test_pickled_dsn_is_the_name_of_an_entry_in_a_file_of_this_user(tmp_path, monkeypatch):
+    dsn = Dsn.parse(f"postgresql://ana:{CANARY}@db1/shop")
+    kept = Vault(tmp_path)
+    monkeypatch.setattr(vault, "_in_use", kept)
+
+    pickled = pickle.dumps([dsn, Dsn.parse("postgresql://ana@db2/shop"), dsn])
+
+    assert CANARY.encode() not in pickled
+    assert b"ana" not in pickled
+    assert kept.path.stat().st_mode & 0o777 == 0o600
+    assert pickle.loads(pickled) == [dsn, Dsn.parse("postgresql://ana@db2/shop"), dsn]
+
+
+def test_dsn_is_not_pickled_where_nobody_keeps_its_password():
+    with pytest.raises(TypeError, match="while Spark runs"):
+        pickle.dumps(Dsn.parse("postgresql://ana@db2/shop"))
+
+
+@pytest.mark.parametrize("damage", ["gone", "garbage", "empty"])
+def test_task_that_cannot_read_its_connection_says_so(tmp_path, monkeypatch, damage):
+    kept = Vault(tmp_path)
+    monkeypatch.setattr(vault, "_in_use", kept)
+    pickled = pickle.dumps(Dsn.parse(f"postgresql://ana:{CANARY}@db2/{damage}"))
+    if damage == "gone":
+        kept.path.unlink()
+    else:
+        kept.path.write_text("{}" if damage == "empty" else f"[{CANARY}")
+
+    with pytest.raises(VaultUnreadable) as caught:
+        pickle.loads(pickled)
+
+    assert str(kept.path) in str(caught.value)
+    assert CANARY not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "printed", "database"),
+    [
+        ("service=shop", "service shop", "shop"),
+        ("postgresql://?service=shop", "service shop", "shop"),
+        (f"service=shop password={CANARY}", "service shop", "shop"),
+        ("service=shop dbname=other", "service shop", "other"),
+        ("postgresql://db1/other?service=shop", "db1:5432/other", "other"),
+    ],
+)
+def test_service_alone_says_how_to_connect(text, printed, database):
+    dsn = Dsn.parse(text)
+
+    assert (str(dsn), dsn.database) == (printed, database)
+    assert conninfo_to_dict(dsn.for_values("penstock"))["service"] == "shop"
 
 
 @pytest.mark.parametrize(

@@ -40,12 +40,16 @@ from penstock.errors.pipelinefile import (
 )
 from penstock.errors.run import (
     EmbeddedServerFailed,
+    Exposed,
     JavaMissing,
     PositionTaken,
     RunError,
     SecondInstance,
     SidesDiffer,
+    SparkDies,
     SparkFailed,
+    SparkGone,
+    VaultUnreadable,
 )
 from penstock.errors.sink import (
     PositionMissing,
@@ -94,6 +98,7 @@ __all__ = [
     "DecodingFailed",
     "DiskFull",
     "EmbeddedServerFailed",
+    "Exposed",
     "JavaMissing",
     "LogError",
     "LogFull",
@@ -132,7 +137,9 @@ __all__ = [
     "SourceRestored",
     "SourceTooOld",
     "SourceTwice",
+    "SparkDies",
     "SparkFailed",
+    "SparkGone",
     "StateOfAnother",
     "StateUnusable",
     "TableMissing",
@@ -143,6 +150,7 @@ __all__ = [
     "TargetTableUnfit",
     "TrackingBroken",
     "UnknownKey",
+    "VaultUnreadable",
     "WalLevelTooLow",
     "error_classes",
     "recognise",

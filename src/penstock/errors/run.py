@@ -50,3 +50,31 @@ class SidesDiffer(RunError):
     """Source and target were compared and are not equal."""
 
     code = "PEN-606"
+
+
+class SparkGone(RunError):
+    """The JVM that Spark runs in has ended, or takes no jobs any more."""
+
+    code = "PEN-607"
+    remedy = Remedy.TIME
+
+
+class SparkDies(RunError):
+    """Spark has died too often to be started again."""
+
+    code = "PEN-608"
+    remedy = Remedy.OPERATOR
+
+
+class Exposed(RunError):
+    """Others could read, or change, what is on its way. A warning of `check`."""
+
+    code = "PEN-610"
+    remedy = Remedy.OPERATOR
+
+
+class VaultUnreadable(RunError):
+    """A Spark task cannot read what it is to connect with."""
+
+    code = "PEN-609"
+    remedy = Remedy.OPERATOR

@@ -14,7 +14,6 @@ import json
 import logging
 import os
 import queue
-import signal
 import subprocess
 import sys
 import threading
@@ -34,6 +33,7 @@ from penstock.run.retry import BackOff
 from penstock.run.sources import Sources
 from penstock.run.start import Origin
 from penstock.run.state import SinkReports
+from penstock.shelter import start_sheltered
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -182,12 +182,8 @@ class CaptureProcess:
 
     def _spawn(self) -> None:
         self._started_at = time.monotonic()
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "penstock.run.capture_process"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            # Ctrl-C is for the parent, who closes the child's stdin: also before the child can say so.
-            process_group=0,
+        self._process = start_sheltered(
+            [sys.executable, "-m", "penstock.run.capture_process"], stdout=subprocess.PIPE
         )
         threading.Thread(target=self._listen, args=(self._process,), daemon=True).start()
         for line in (self._head, *self._orders.values()):
@@ -291,9 +287,6 @@ def main() -> None:
     head: dict[str, Any] = json.loads(sys.stdin.buffer.readline())
     set_up_logging(head["log_format"], head["log_level"])
     stop = threading.Event()
-    # Ctrl-C reaches the whole group; the parent decides, and closes our stdin.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda *_: stop.set())
     pipeline = pipeline_from_document(head["document"], "pipeline")
     followed: dict[str, _Followed] = {}
     threading.Thread(target=_take_orders, args=(pipeline, followed, stop), daemon=True).start()

@@ -16,12 +16,11 @@ from penstock.snapshot.copier import Copier
 from penstock.source.publication import publication_names
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
-
     from penstock.config import PipelineFile
     from penstock.run.start import Started
     from penstock.sinks.sink import Sink
     from penstock.snapshot.round import RoundProgress
+    from penstock.spark.session import Spark
     from penstock.table import TableName
 
 # Of the 10 s a stop may take: how long a batch under way may need before it is called off.
@@ -32,7 +31,7 @@ def build_flow(
     pipeline: PipelineFile,
     started: Started,
     sink: Sink,
-    context: SparkContext,
+    spark: Spark,
     stop: threading.Event,
 ) -> Flow:
     """What flows from one source to one sink."""
@@ -43,7 +42,7 @@ def build_flow(
 
     names = publication_names(pipeline.name)
     return Flow(
-        context,
+        spark,
         pipeline.source_id,
         sink,
         started.state,
@@ -56,12 +55,10 @@ def build_flow(
     )
 
 
-def build_copier(
-    pipeline: PipelineFile, flow: Flow, context: SparkContext, stop: threading.Event
-) -> Copier:
+def build_copier(pipeline: PipelineFile, flow: Flow, spark: Spark, stop: threading.Event) -> Copier:
     """Who copies tables of a flow's source into its sink."""
     copier = Copier(
-        context,
+        spark,
         flow.name,
         build_copying(pipeline, flow.name),
         pipeline.source,
@@ -100,8 +97,8 @@ class LoopThread(threading.Thread):
 class Deliveries:
     """All loops and copiers of a pipeline. All methods from one thread."""
 
-    def __init__(self, pipeline: PipelineFile, context: SparkContext) -> None:
-        self._context = context
+    def __init__(self, pipeline: PipelineFile, spark: Spark) -> None:
+        self._spark = spark
         self._stop = threading.Event()
         self._sessions = build_sessions(pipeline)
         self._loops = {
@@ -122,8 +119,8 @@ class Deliveries:
             return
         self.flows[view.source_id] = []
         for sink in build_sinks(view, self._sessions):
-            flow = build_flow(view, started, sink, self._context, self._stop)
-            copier = build_copier(view, flow, self._context, self._stop)
+            flow = build_flow(view, started, sink, self._spark, self._stop)
+            copier = build_copier(view, flow, self._spark, self._stop)
             thread = LoopThread(copier, view)
             self.flows[view.source_id].append(flow)
             self._copiers.append(copier)
@@ -149,6 +146,7 @@ class Deliveries:
     def stop(self) -> bool:
         """Let batches under way finish; whether all have, and those that have not are called off."""
         self._stop.set()
+        self._spark.let_go()
         for copier in self._copiers:
             copier.wake()
         self._join(_PATIENCE_SECONDS)
@@ -159,7 +157,7 @@ class Deliveries:
             loop.interrupt()
         for copier in self._copiers:
             copier.interrupt()
-        self._context.cancelAllJobs()
+        self._spark.cancel()
         self._join(2.0)
         return False
 

@@ -25,14 +25,13 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Sequence
 
-    from pyspark import SparkContext
-
     from penstock.errors import PenstockError
     from penstock.log.segment import SliceRef
     from penstock.run.commits import Commits
     from penstock.run.state import StateDirectory
     from penstock.sinks.passage import Rows
     from penstock.sinks.sink import Receipt, Sink, Worker
+    from penstock.spark.session import Spark
     from penstock.table import TableName
 
 # How often the log is looked at: often while changes come, seldom while they do not.
@@ -62,7 +61,7 @@ class Flow:
 
     def __init__(
         self,
-        context: SparkContext,
+        spark: Spark,
         source_id: str,
         sink: Sink,
         state: StateDirectory,
@@ -78,11 +77,10 @@ class Flow:
         self._run_id = run_id
         self._has_opened = False
         self.check_position = check_position
-        self._context = context
+        self._spark = spark
         self._sink = sink
         self._state = state
         self._stop = stop
-        self._parallel = int(context.defaultParallelism)
         self._batch_number = 0
         self._passages = passages
         self._copies_first = copies_first
@@ -229,7 +227,7 @@ class Flow:
 
         def run(worker: Worker, parts: Sequence[Rows]) -> list[Receipt]:
             wanted = [ref for part in parts for ref in slices[part.number]]
-            return run_job(self._context, worker, wanted, span, self._parallel)
+            return run_job(self._spark, worker, wanted, span, self._spark.parallel)
 
         names = self._sink.commit_shapes(batch, passage, run, only)
         self.tables.look_soon()
@@ -290,7 +288,7 @@ class Flow:
         began = time.perf_counter()
         worker = self._sink.worker(batch, only)
         span = Span(batch.after_lsn, batch.end_lsn)
-        receipts = run_job(self._context, worker, slices, span, self._parallel)
+        receipts = run_job(self._spark, worker, slices, span, self._spark.parallel)
         self.seconds["job"] += time.perf_counter() - began
         for receipt in receipts:
             for part, seconds in receipt.seconds.items():

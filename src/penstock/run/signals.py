@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_STOPPING = (signal.SIGINT, signal.SIGTERM)
+_STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Stop(threading.Event):
@@ -47,4 +47,6 @@ def take_signals(stop: threading.Event) -> None:
     if threading.current_thread() is threading.main_thread():
         act = stop.take if isinstance(stop, Stop) else stop.set
         for number in _STOPPING:
-            signal.signal(number, lambda *_: act())
+            # One that was ignored from the start is to stay so: SIGHUP, under nohup.
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, lambda *_: act())

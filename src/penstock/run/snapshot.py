@@ -16,23 +16,21 @@ from penstock.run.requests import (
     known_tables,
     resync_tables,
 )
-from penstock.run.signals import take_signals
 from penstock.run.sources import Sources
+from penstock.run.sparkwatch import watched_spark
 from penstock.run.status import read_status
 from penstock.run.supervise import run_pipeline
 from penstock.snapshot.copier import Copier
 from penstock.source.options import SnapshotMode
-from penstock.spark.session import start_session, stop_session
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from pyspark import SparkContext
 
     from penstock.config import PipelineFile
     from penstock.run.status import TableStatus
     from penstock.run.supervise import OnCopying
     from penstock.source.options import SourceOptions
+    from penstock.spark.session import Spark
     from penstock.table import TableName
 
 _POLL_SECONDS = 0.5
@@ -119,44 +117,41 @@ def run_worker(
     """
     sources = Sources(pipeline)
     sources.begin(stop)
-    session = start_session(
-        f"{pipeline.name} worker", pipeline.spark, pipeline.top / "spark-worker.log"
-    )
-    take_signals(stop)
     inner_stop = threading.Event()
     threads: list[LoopThread] = []
     copiers: dict[tuple[str, str], Copier] = {}
-    try:
-        while not stop.wait(_POLL_SECONDS):
-            sources.look()
-            for view, _ in sources.take_started():
-                for name in view.sinks:
-                    if (view.source_id, name) not in copiers:
-                        copier = _build_worker(view, name, session.sparkContext, inner_stop)
-                        copiers[view.source_id, name] = copier
-                        threads.append(LoopThread(copier, view))
-                        threads[-1].start()
+    name, log_path = f"{pipeline.name} worker", pipeline.top / "spark-worker.log"
+    with watched_spark(name, pipeline.spark, log_path, stop) as watch:
+        try:
+            while not stop.wait(_POLL_SECONDS):
+                watch.look()
+                sources.look()
+                for view, _ in sources.take_started():
+                    for sink in view.sinks:
+                        if (view.source_id, sink) not in copiers:
+                            copier = _build_worker(view, sink, watch.spark, inner_stop)
+                            copiers[view.source_id, sink] = copier
+                            threads.append(LoopThread(copier, view))
+                            threads[-1].start()
+                for thread in threads:
+                    thread.raise_if_failed()
+                if on_copying is not None:
+                    on_copying([each for copier in copiers.values() for each in copier.progress])
+        finally:
+            inner_stop.set()
+            watch.spark.let_go()
+            for copier in copiers.values():
+                copier.wake()
+            deadline = time.monotonic() + _PATIENCE_SECONDS
             for thread in threads:
-                thread.raise_if_failed()
-            if on_copying is not None:
-                on_copying([each for copier in copiers.values() for each in copier.progress])
-    finally:
-        inner_stop.set()
-        for copier in copiers.values():
-            copier.wake()
-        deadline = time.monotonic() + _PATIENCE_SECONDS
-        for thread in threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
-        stop_session(session)
+                thread.join(max(0.0, deadline - time.monotonic()))
     for thread in threads:
         thread.raise_if_failed()
 
 
-def _build_worker(
-    view: PipelineFile, name: str, context: SparkContext, stop: threading.Event
-) -> Copier:
+def _build_worker(view: PipelineFile, name: str, spark: Spark, stop: threading.Event) -> Copier:
     return Copier(
-        context,
+        spark,
         name,
         build_copying(view, name),
         view.source,

@@ -19,9 +19,8 @@ from penstock.run.capture_process import Captures
 from penstock.run.deliveries import Deliveries
 from penstock.run.failures import DELIVER, forget_failure, kept_failure
 from penstock.run.retry import mends_with_time
-from penstock.run.signals import take_signals
 from penstock.run.sources import Sources
-from penstock.spark.session import start_session, stop_session
+from penstock.run.sparkwatch import watched_spark
 
 if TYPE_CHECKING:
     import threading
@@ -120,18 +119,17 @@ class _Run:
     def deliver(self, *, until_caught_up: bool) -> None:
         """Deliver until stopped, or until caught up."""
         pipeline = self._pipeline
-        session = start_session(pipeline.name, pipeline.spark, pipeline.top / "spark.log")
-        # Spark puts its own handler on SIGINT when it starts.
-        take_signals(self._stop)
-        deliveries = Deliveries(pipeline, session.sparkContext)
-        try:
-            while not self._stop.wait(_WATCH_SECONDS):
-                self._look(deliveries)
-                if until_caught_up and self._has_caught_up(deliveries):
-                    break
-        finally:
-            deliveries.stop()
-            stop_session(session)
+        log_path = pipeline.top / "spark.log"
+        with watched_spark(pipeline.name, pipeline.spark, log_path, self._stop) as watch:
+            deliveries = Deliveries(pipeline, watch.spark)
+            try:
+                while not self._stop.wait(_WATCH_SECONDS):
+                    watch.look()
+                    self._look(deliveries)
+                    if until_caught_up and self._has_caught_up(deliveries):
+                        break
+            finally:
+                deliveries.stop()
         deliveries.raise_if_failed()
         if until_caught_up and not self._stop.is_set():
             _raise_if_tables_wait(deliveries)

@@ -17,10 +17,9 @@ from penstock.snapshot.round import Round, RoundProgress
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pyspark import SparkContext
-
     from penstock.sinks.copying import Copying
     from penstock.source.options import SourceOptions
+    from penstock.spark.session import Spark
 
 _log = logging.getLogger(__name__)
 
@@ -48,7 +47,7 @@ class Copier:
 
     def __init__(
         self,
-        context: SparkContext,
+        spark: Spark,
         name: str,
         copying: Copying,
         source: SourceOptions,
@@ -61,7 +60,7 @@ class Copier:
     ) -> None:
         self.name = name
         self.error: PenstockError | None = None
-        self._context = context
+        self._spark = spark
         self._copying = copying
         self._source = source
         self._stop = stop
@@ -176,7 +175,7 @@ class Copier:
                 if not self._keeps_claim:
                     self._copying.release()  # a worker beside us may want to be the one
             return
-        each = Round(self._context, self._copying, self._source, due, self._stop, self._on_change)
+        each = Round(self._spark, self._copying, self._source, due, self._stop, self._on_change)
         # In this context, so that its lines name the same source.
         run = partial(copy_context().run, self._run_round, each)
         thread = threading.Thread(target=run, name=f"copy {self.name}", daemon=True)

@@ -34,19 +34,18 @@ from penstock.source.heaps import read_heaps
 from penstock.source.server import emit_mark
 from penstock.source.shapes import read_named_shapes
 from penstock.source.structure import structures_of
-from penstock.spark.jobs import cancel_tasks, run_tasks
+from penstock.spark.jobs import run_tasks
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from pyspark import SparkContext
 
     from penstock.sinks.copying import Copying, RangeWriter
     from penstock.snapshot.ranges import PageRange
     from penstock.snapshot.task import TableFailure
     from penstock.source.heaps import HeapSize
     from penstock.source.options import SourceOptions
+    from penstock.spark.session import Spark
     from penstock.table import TableName
 
 _log = logging.getLogger(__name__)
@@ -91,7 +90,7 @@ class Round:
 
     def __init__(
         self,
-        context: SparkContext,
+        spark: Spark,
         copying: Copying,
         source: SourceOptions,
         tables: Sequence[TableName],
@@ -100,13 +99,13 @@ class Round:
     ) -> None:
         self.tables = frozenset(tables)
         self.progress = RoundProgress(table_count=len(self.tables))
-        self._context = context
+        self._spark = spark
         self._copying = copying
         self._source = source
         self._dsn = source.snapshot.url or source.url
         self._stop = stop
         self._on_change = on_change
-        self._parallel = source.snapshot.parallel or int(context.defaultParallelism)
+        self._parallel = source.snapshot.parallel or spark.parallel
         self._on_the_way: dict[TableName, _Table] = {}
         self._writers: Mapping[TableName, RangeWriter] = {}
         self._ended_early: set[TableName] = set()  # failed, or not this round's any more
@@ -254,7 +253,7 @@ class Round:
         )
         # Dealt out like cards, so that all tasks end at about the same time.
         dealt = [tasks[first::count] for first in range(count)]
-        job = pool.submit(run_tasks, self._context, partial(_copy_dealt, work), dealt, copy.copy_id)
+        job = pool.submit(run_tasks, self._spark, partial(_copy_dealt, work), dealt, copy.copy_id)
         try:
             while not job.done():
                 if self._stop.wait(_POLL_SECONDS):
@@ -274,7 +273,7 @@ class Round:
         """See that a job is over: it may be about to begin, where there is nothing to cancel yet."""
         job.cancel()
         while not job.done():
-            cancel_tasks(self._context, copy.copy_id)
+            self._spark.cancel(copy.copy_id)
             wait([job], _POLL_SECONDS)
 
     def _look(self, pool: ThreadPoolExecutor, copy: Copy) -> None:

@@ -16,17 +16,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 
 from penstock.changes.decode import Piece, Transaction, decode
-from penstock.errors import PenstockError, SparkFailed, recognise
+from penstock.errors import PenstockError, SparkFailed, SparkGone, recognise
 from penstock.log.slice import SliceKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from pyspark import SparkContext
-
     from penstock.log.segment import SliceRef
     from penstock.log.slice import SliceHead
     from penstock.sinks.sink import Receipt, Worker
+    from penstock.spark.session import Running, Spark
 
 _log = logging.getLogger(__name__)
 
@@ -47,7 +46,7 @@ class Span(NamedTuple):
 
 
 def run_job(
-    context: SparkContext,
+    spark: Spark,
     worker: Worker,
     slices: Sequence[SliceRef],
     span: Span,
@@ -64,46 +63,66 @@ def run_job(
     tasks = share_out(chunks, parallel)
     # Numbered, so that a receipt can tell where in the batch its changes belong.
     work = [(number, task) for number, task in enumerate(tasks)]
-    return run_tasks(context, partial(_run_tasks, worker, span), work)
+    return run_tasks(spark, partial(_run_tasks, worker, span), work)
 
 
 def run_tasks(
-    context: SparkContext,
+    spark: Spark,
     function: Callable[[Iterable[Work]], Iterable[Result]],
     work: Sequence[Work],
     group: str | None = None,
 ) -> list[Result]:
-    """Run a function over pieces of work, each in a task of its own.
+    """Run a function over pieces of work, each in a task of its own. Waits while Spark is being started.
 
     Args:
-        group: a name for `cancel_tasks`. Jobs of groups share the cores fairly with all others.
+        group: a name for `Spark.cancel`. Jobs of groups share the cores fairly with all others.
 
     Raises:
+        SparkGone: Spark died meanwhile; what tasks had done stays.
         PenstockError: as raised in a task, recognised by its code.
     """
+    running = spark.running()
+    count = max(1, len(work))
     try:
+        context = running.context
         if group is not None:
             context.setJobGroup(group, "penstock copy", interruptOnCancel=True)
             context.setLocalProperty("spark.scheduler.pool", "copy")
-        rdd = context.parallelize(work, max(1, len(work)))
-        return list(rdd.mapPartitions(function).collect())
+        rdd = context.parallelize(work, count)
+        ended = list(rdd.mapPartitions(partial(_at_once, function)).collect())
+    except PenstockError:
+        raise
     except Exception as error:
-        if isinstance(error, PenstockError):
-            raise
-        known = recognise(str(error))
-        if known is not None:
-            raise known from None
-        _log.debug("the job's own words", exc_info=True)
-        raise SparkFailed(
-            f"a job failed: {_last_words(str(error))}",
-            "spark",
-            "nothing, penstock tries again; --log-level debug shows all that Spark says",
-        ) from error
+        raise _explained(error, spark, running) from error
+    if len(ended) != count:
+        # pyspark takes the end of the stream for the end of the results.
+        raise spark.loss(running) or SparkGone(
+            f"results of {len(ended)} of {count} tasks", "spark", "nothing, penstock tries again"
+        )
+    return [result for results in ended for result in results]
 
 
-def cancel_tasks(context: SparkContext, group: str) -> None:
-    """End the jobs of a group; what they had done stays."""
-    context.cancelJobGroup(group)
+def _at_once(
+    function: Callable[[Iterable[Work]], Iterable[Result]], work: Iterable[Work]
+) -> list[list[Result]]:
+    """Runs in a Spark task. One result a task, so that one that is missing is noticed."""
+    return [list(function(work))]
+
+
+def _explained(error: Exception, spark: Spark, running: Running) -> PenstockError:
+    """What the failure of a job means."""
+    known = recognise(str(error))
+    if known is not None:
+        return known
+    loss = spark.loss(running)
+    if loss is not None:
+        return loss
+    _log.debug("the job's own words", exc_info=error)
+    return SparkFailed(
+        f"a job failed: {_last_words(str(error))}",
+        "spark",
+        "nothing, penstock tries again; --log-level debug shows all that Spark says",
+    )
 
 
 def _last_words(text: str) -> str:

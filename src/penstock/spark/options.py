@@ -27,3 +27,8 @@ class SparkOptions(Options):
     master: Annotated[str, AfterValidator(_check_master)] = "local[*]"
     # Not in repr: keys of object stores are set here.
     conf: dict[str, Annotated[str, BeforeValidator(_as_text)]] = Field(default={}, repr=False)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether all of Spark is on this machine."""
+        return self.master.startswith("local")

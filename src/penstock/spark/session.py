@@ -1,115 +1,200 @@
-"""The SparkSession and the few settings penstock relies on. Nowhere else is Spark configured."""
+"""The Spark of one pipeline: started, handed to who runs jobs, lost, started anew.
+
+When and how often it is started anew is decided elsewhere (penstock.run.sparkwatch).
+"""
 
 from __future__ import annotations
 
+import logging
 import os
-import subprocess
 import sys
-from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING
+import threading
+from typing import TYPE_CHECKING, NamedTuple
 
+from penstock import vault
 from penstock.embedded.java import java_home
-from penstock.errors import SparkFailed
+from penstock.errors import SparkFailed, SparkGone
+from penstock.spark.home import SparkHome
+from penstock.spark.jvm import Jvm, JvmEnded
+from penstock.spark.settings import settings_of
+from penstock.vault import Vault
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from pathlib import Path
 
-    from pyspark.sql import SparkSession
+    from pyspark import SparkContext
 
     from penstock.spark.options import SparkOptions
 
-_LOG4J = Path(__file__).with_name("log4j2.properties")
-
-_SETTINGS = {
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-    "spark.sql.session.timeZone": "UTC",
-    # See worker_daemon: 116 ms for a small job as shipped, 27 ms with these two.
-    "spark.python.daemon.module": "penstock.spark.worker_daemon",
-    "spark.python.unix.domain.socket.enabled": "true",
-    "spark.python.worker.reuse": "true",
-    # A task that fails is told to the driver at once: penstock's own loop tries again, and knows why.
-    "spark.task.maxFailures": "1",
-    # Our JVM only plans small jobs: its optimising compiler and its concurrent collector took more
-    # time than they saved (16 ms of CPU a job with both, 13 without, after 400 jobs; at first 54, 33).
-    "spark.driver.extraJavaOptions": (
-        f"-Dlog4j2.configurationFile={_LOG4J.as_uri()} -Xss4m"
-        " -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-    ),
-    "spark.driver.memory": "768m",
-    "spark.scheduler.mode": "FAIR",
-    # Receipts are small; the rest of a batch never passes through the driver.
-    "spark.driver.maxResultSize": "512m",
-}
+_log = logging.getLogger(__name__)
 
 
-def start_session(name: str, options: SparkOptions, log_path: Path | None = None) -> SparkSession:
-    """Start Spark for one pipeline. What the JVM and its workers print goes to `log_path`.
+class Running(NamedTuple):
+    """One start of Spark that takes jobs, until it is lost."""
 
-    Raises:
-        JavaMissing: there is no Java to run it on.
-        SparkFailed: it did not start.
+    context: SparkContext
+    jvm: Jvm
+    home: SparkHome
+
+
+class Spark:
+    """What jobs are run on. Threads that want one wait while Spark is being started anew.
+
+    `log_path`: where what the JVM and its workers print goes. On a cluster, executors see its directory.
     """
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    if options.master.startswith("local"):
-        # Spark asks the host's name for its address, which fails on a machine without a network.
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    os.environ["JAVA_HOME"] = str(java_home())
-    from pyspark.errors import PySparkException
-    from pyspark.sql import SparkSession
 
-    master, own = options.master, {}
-    if master == "local[*]":
-        # Copies wait for two servers most of the time: with room beside them, batches do not wait.
-        cores = os.cpu_count() or 1
-        master, own = f"local[{2 * cores}]", {"spark.default.parallelism": str(cores)}
-    builder = SparkSession.builder.appName(f"penstock {name}").master(master)
-    for key, value in {**_SETTINGS, **own, **options.conf}.items():
-        builder = builder.config(key, value)
-    try:
-        with _stderr_to(log_path):
-            session = builder.getOrCreate()
-    except (PySparkException, RuntimeError) as error:
-        raise SparkFailed(
-            f"Spark did not start: {type(error).__name__}",
-            f"spark.master {options.master}",
-            "check spark.master and spark.conf in the pipeline file, and that Java runs: java -version",
-        ) from error
-    session.sparkContext.setLogLevel("ERROR")
-    return session
+    def __init__(self, name: str, options: SparkOptions, log_path: Path) -> None:
+        self.parallel = 1  # how many tasks run at once, where nobody says otherwise
+        self._name = name
+        self._options = options
+        self._log_path = log_path
+        self._changed = threading.Condition()
+        self._running: Running | None = None
+        self._starting: Jvm | None = None
+        self._lost: list[Running] = []
+        self._loss: SparkGone | None = None  # that nobody has taken note of yet
+        self._is_over = False
 
+    def start(self) -> None:
+        """Start it, and remove what is left of a start that was lost. In any thread but one at a time.
 
-@contextmanager
-def _stderr_to(path: Path | None) -> Iterator[None]:
-    """Let a child process that is started here write its stderr to a file.
-
-    The JVM greets with warnings that nobody can act on; errors of jobs come as exceptions.
-    """
-    if path is None:
-        yield
-        return
-    kept = os.dup(2)
-    with path.open("ab") as file:
-        os.dup2(file.fileno(), 2)
+        Raises:
+            JavaMissing: there is no Java to run it on.
+            SparkFailed: it did not start.
+        """
+        self._bury()
+        self._set_environment()
+        home = SparkHome(None if self._options.is_local else self._log_path.parent)
         try:
-            yield
+            settings = settings_of(self._name, self._options, home.path)
+            self._starting = Jvm(home.write_properties(settings), home.path, self._log_path)
+            running = self._connect(self._starting, home)
+        except BaseException:
+            if self._starting is not None:
+                self._starting.end(is_lost=True)
+            home.remove()
+            raise
         finally:
-            os.dup2(kept, 2)
-            os.close(kept)
+            self._starting = None
+        with self._changed:
+            if not self._is_over:
+                self._running = running
+                self._changed.notify_all()
+                return
+        self._end(running)
 
+    def _set_environment(self) -> None:
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+        os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+        if self._options.is_local:
+            # Spark asks the host's name for its address, which fails on a machine without a network.
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        os.environ["JAVA_HOME"] = str(java_home())
 
-def stop_session(session: SparkSession) -> None:
-    """Stop Spark and its JVM, so that nothing outlives the command."""
-    gateway = session.sparkContext._gateway  # noqa: SLF001
-    session.stop()
-    if gateway is not None:
-        gateway.shutdown()
-        process = getattr(gateway, "proc", None)
-        if process is not None:
-            process.stdin.close()
-            try:
-                process.wait(timeout=10)
-            except subprocess.TimeoutExpired:
-                process.kill()
+    def _connect(self, jvm: Jvm, home: SparkHome) -> Running:
+        try:
+            context = jvm.connect()
+            self.parallel = int(context.defaultParallelism)
+            kept = Vault(home.path)
+            jvm.delete_at_exit(kept.path)
+        except Exception as error:
+            if not isinstance(error, JvmEnded):
+                _log.debug("why Spark did not start", exc_info=True)
+            how = f"the JVM {error}" if isinstance(error, JvmEnded) else type(error).__name__
+            raise SparkFailed(
+                f"Spark did not start: {how}",
+                f"spark.master {self._options.master}",
+                "check spark.master and spark.conf in the pipeline file, and that Java runs:"
+                f" java -version; {self._log_path.name} in the state directory has the JVM's own words",
+            ) from error
+        (home.path / "spark.properties").unlink()  # read by now, and it may hold keys
+        vault.use(kept)
+        return Running(context, jvm, home)
+
+    def running(self) -> Running:
+        """What to run a job on, once it is there.
+
+        Raises:
+            SparkGone: it will not be started again.
+        """
+        with self._changed:
+            while self._running is None:
+                if self._is_over:
+                    raise SparkGone("Spark has ended", "spark", "nothing; the work is done again")
+                self._changed.wait()
+            return self._running
+
+    def loss(self, running: Running) -> SparkGone | None:
+        """What became of a start on which something failed; None when it takes jobs as before."""
+        if running.jvm.is_well:
+            return None
+        return self._lose(running)
+
+    def take_loss(self) -> SparkGone | None:
+        """How Spark was lost since this was last asked; cheap."""
+        running = self._running
+        if running is not None and running.jvm.process.poll() is not None:
+            self._lose(running)
+        with self._changed:
+            loss, self._loss = self._loss, None
+        return loss
+
+    def _lose(self, running: Running) -> SparkGone:
+        loss = SparkGone(
+            f"the JVM that Spark runs in {running.jvm.how_it_ended}",
+            "spark",
+            f"nothing, penstock starts it again; see {self._log_path.name} in the state directory, and"
+            " whether the machine, or spark.driver.memory, is short of memory",
+        )
+        with self._changed:
+            if self._running is running:
+                self._running = None
+                self._lost.append(running)
+                self._loss = loss
+        return loss
+
+    @property
+    def is_up(self) -> bool:
+        """Whether jobs can be run."""
+        return self._running is not None
+
+    def cancel(self, group: str | None = None) -> None:
+        """End the jobs of a group, or all; what they had done stays. Those of a lost start have ended."""
+        running = self._running
+        if running is None:
+            return
+        try:
+            if group is None:
+                running.context.cancelAllJobs()
+            else:
+                running.context.cancelJobGroup(group)
+        except Exception:
+            if self.loss(running) is None:
+                raise
+
+    def let_go(self) -> None:
+        """Keep nobody waiting: it is not started again. What runs may end."""
+        with self._changed:
+            self._is_over = True
+            self._changed.notify_all()
+
+    def stop(self) -> None:
+        """Stop Spark and its JVM, so that nothing outlives the command."""
+        self.let_go()
+        starting = self._starting
+        if starting is not None:
+            starting.kill()  # `start` ends by that
+        with self._changed:
+            running, self._running = self._running, None
+        if running is not None:
+            self._end(running)
+        self._bury()
+
+    def _end(self, running: Running, *, is_lost: bool = False) -> None:
+        vault.use(None)
+        running.jvm.end(is_lost=is_lost)
+        running.home.remove()
+
+    def _bury(self) -> None:
+        while self._lost:
+            self._end(self._lost.pop(), is_lost=True)

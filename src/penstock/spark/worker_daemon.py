@@ -5,13 +5,22 @@ Two things cost every task more than its work, and are taken away before the fir
 - Spark puts its jars and zips on sys.path, and calls importlib.invalidate_caches() in every task, which
   reads the directory of each of them again, 40-90 ms each time.
 - After each task the worker collects garbage over all that is imported; frozen objects are left out.
+
+SIGTERM and SIGINT are for penstock, which lets tasks end: here they are ignored. The end of stdin ends the
+daemon, and that its workers.
 """
 
 from __future__ import annotations
 
 import gc
+import os
+import signal
 import sys
 import zipimport
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from types import ModuleType
 
 
 def _shorten_path() -> None:
@@ -29,10 +38,19 @@ def _warm() -> None:
     import penstock.spark.jobs  # noqa: F401
 
 
+def _ignore_signals(daemon: ModuleType) -> None:
+    """Leave the daemon's own handlers for another signal, which nobody sends."""
+    for name in ("SIGTERM", "SIGINT"):
+        signal.signal(getattr(signal, name), signal.SIG_IGN)
+        setattr(daemon, name, signal.SIGUSR2)
+
+
 if __name__ == "__main__":
+    os.umask(0o077)
     # Imported before the path is cut: on a cluster pyspark itself may live in one of those zips.
     from pyspark import daemon, worker  # noqa: F401
 
+    _ignore_signals(daemon)
     _warm()
     _shorten_path()
     gc.collect()

@@ -1,0 +1,142 @@
+"""Spark is started, and started anew when its JVM dies; not for ever."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from penstock.errors import PenstockError, SparkDies
+from penstock.run.retry import BackOff
+from penstock.spark.session import Spark
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from penstock.spark.options import SparkOptions
+
+_log = logging.getLogger(__name__)
+
+_POLL_SECONDS = 0.05
+
+# What dies so often in so short a time will die again: for want of memory, or of what it is fed.
+_MOST_DEATHS = 5
+_WITHIN_SECONDS = 600.0
+_STOP_SECONDS = 2.0
+
+
+class SparkWatch:
+    """Watches over one Spark, from the main thread. Starts happen in a thread of their own.
+
+    Not in the main thread: pyspark would take its SIGINT, and a stop would have to wait.
+    """
+
+    def __init__(self, spark: Spark) -> None:
+        self.spark = spark
+        self._back_off = BackOff(first_seconds=0.5)
+        self._deaths: list[float] = []
+        self._start_at = 0.0
+        self._starter: _Starter | None = None
+
+    def start(self, stop: threading.Event) -> None:
+        """Start Spark; returns once it is up, or once there is a stop.
+
+        Raises:
+            PenstockError: it did not start.
+        """
+        starter = self._starter = self._begin()
+        while starter.is_alive() and not stop.is_set():
+            starter.join(_POLL_SECONDS)
+        if not stop.is_set():
+            self._starter = None
+            if starter.failure is not None:
+                raise starter.failure
+
+    def look(self) -> None:
+        """See whether Spark lives; have it started anew.
+
+        Raises:
+            SparkDies: it has died too often.
+        """
+        failure: BaseException | None = self.spark.take_loss()
+        if self._starter is not None and not self._starter.is_alive():
+            failure = failure or self._starter.failure
+            self._starter = None
+            if failure is None:
+                _log.info("Spark runs again")
+        if failure is not None:
+            self._take_death(failure)
+        is_due = not self.spark.is_up and time.monotonic() >= self._start_at
+        if is_due and self._starter is None:
+            self._starter = self._begin()
+
+    def stop(self) -> None:
+        """Stop Spark, also one that is being started."""
+        self.spark.stop()
+        if self._starter is not None:
+            self._starter.join(_STOP_SECONDS)
+
+    def _begin(self) -> _Starter:
+        starter = _Starter(self.spark)
+        starter.start()
+        return starter
+
+    def _take_death(self, failure: BaseException) -> None:
+        """Wait before the next start, longer each time.
+
+        Raises:
+            SparkDies: there is no sense in a next start.
+        """
+        if not isinstance(failure, PenstockError):
+            raise failure
+        now = time.monotonic()
+        self._deaths = [at for at in self._deaths if now - at < _WITHIN_SECONDS]
+        if not self._deaths:
+            self._back_off.succeed()
+        self._deaths.append(now)
+        if len(self._deaths) >= _MOST_DEATHS:
+            raise SparkDies(
+                f"Spark has died {len(self._deaths)} times within {_WITHIN_SECONDS / 60:.0f} minutes,"
+                f" the last time: {failure.what}",
+                failure.where,
+                failure.do.removeprefix("nothing, penstock starts it again; "),
+            )
+        wait = self._back_off.next_seconds()
+        self._start_at = now + wait
+        _log.warning("%s (starting it again in %.1f s)", str(failure).splitlines()[0], wait)
+
+
+class _Starter(threading.Thread):
+    """One start of Spark."""
+
+    def __init__(self, spark: Spark) -> None:
+        super().__init__(name="spark", daemon=True)
+        self._spark = spark
+        self.failure: BaseException | None = None
+
+    def run(self) -> None:
+        """Start; keep what went wrong for the main thread."""
+        try:
+            self._spark.start()
+        except BaseException as error:  # noqa: BLE001 - handed to the main thread
+            self.failure = error
+
+
+@contextmanager
+def watched_spark(
+    name: str, options: SparkOptions, log_path: Path, stop: threading.Event
+) -> Iterator[SparkWatch]:
+    """Spark for as long as the block lasts; not up yet when there was a stop meanwhile.
+
+    Raises:
+        PenstockError: it did not start.
+    """
+    watch = SparkWatch(Spark(name, options, log_path))
+    try:
+        watch.start(stop)
+        yield watch
+    finally:
+        watch.stop()

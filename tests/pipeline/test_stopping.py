@@ -1,0 +1,217 @@
+"""A signal that reaches every process of a pipeline stops it as cleanly as one to its parent."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fix_pipeline import assert_equal, rows
+from fix_postgres import only_new
+from fix_processes import is_running, jvms_of, kill, tree_of
+from fix_wait import wait_until
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from fix_pipeline import Command
+    from fix_postgres import Database
+
+pytestmark = only_new
+
+TABLE = "CREATE TABLE t (id int PRIMARY KEY, v text)"
+
+
+class Load:
+    """Commits rows until stopped: some batch is always on its way."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Load:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        first = 1000
+        with self._database.connect() as connection:
+            while not self._stop.wait(0.02):
+                connection.execute(
+                    "INSERT INTO t SELECT g, repeat('v', 50) FROM generate_series(%s::int, %s::int) g",
+                    (first, first + 199),
+                )
+                first += 200
+
+
+def at_all(command: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    """As systemd does with KillMode=control-group, and who looks for all processes of a user."""
+    for pid in reversed(tree_of(command.pid)):
+        kill(pid, number)
+
+
+def at_group(command: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    os.killpg(command.pid, number)
+
+
+def begun(source: Database, target: Database, path: Path, begin: Callable[..., Command]) -> Command:
+    command = begin("run", str(path), is_group=True)
+    wait_until(lambda: len(rows(target, "t")) >= 10, 90, what="rows to arrive")
+    assert jvms_of(command.process.pid)
+    return command
+
+
+@pytest.mark.parametrize(
+    ("send", "number"),
+    [
+        (at_all, signal.SIGTERM),
+        pytest.param(at_all, signal.SIGINT, marks=pytest.mark.long),
+        pytest.param(at_all, signal.SIGHUP, marks=pytest.mark.long),
+        pytest.param(at_group, signal.SIGTERM, marks=pytest.mark.long),
+        pytest.param(at_group, signal.SIGINT, marks=pytest.mark.long),
+    ],
+)
+def test_signal_to_every_process_stops_as_cleanly_as_one_to_the_parent(
+    source: Database,
+    target: Database,
+    pipeline_file: Callable[..., Path],
+    penstock_command: Callable[..., Command],
+    send: Callable[[subprocess.Popen[bytes], signal.Signals], None],
+    number: signal.Signals,
+) -> None:
+    source.execute(TABLE)
+    source.execute("INSERT INTO t SELECT g, 'v' FROM generate_series(1, 10) g")
+    path = pipeline_file(source, target, source_options={"snapshot": "initial"})
+    command = begun(source, target, path, penstock_command)
+
+    with Load(source):
+        wait_until(lambda: len(rows(target, "t")) > 1000, 60, what="batches to arrive")
+        below = tree_of(command.process.pid)
+        began = time.monotonic()
+        send(command.process, number)
+        code = command.wait(30)
+        took = time.monotonic() - began
+
+    assert code == 0, command.stderr
+    assert took < 10
+    assert_clean(command.stderr)
+    wait_until(lambda: not [each for each in below if is_running(each)], 10, what="all to end")
+    again = penstock_command("run", str(path), "--until-caught-up")
+    assert again.wait() == 0, again.stderr
+    assert_equal(source, target, "t")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seconds", [0.3, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0])
+def test_signal_to_every_process_while_it_starts_is_clean(
+    source: Database,
+    target: Database,
+    pipeline_file: Callable[..., Path],
+    penstock_command: Callable[..., Command],
+    seconds: float,
+) -> None:
+    source.execute(TABLE)
+    path = pipeline_file(source, target)
+    assert penstock_command("init", str(path)).wait() == 0
+    command = penstock_command("run", str(path), is_group=True)
+    # Wherever in its start that is: importing, connecting, launching the JVM.
+    time.sleep(seconds)
+    below = tree_of(command.process.pid)
+    began = time.monotonic()
+    at_all(command.process, signal.SIGTERM)
+    code = command.wait(30)
+
+    # Before Python has come to its first line, nobody can handle a signal.
+    assert code == 0 or (code == -signal.SIGTERM and not command.stderr), command.stderr
+    assert time.monotonic() - began < 10
+    assert_clean(command.stderr)
+    wait_until(lambda: not [each for each in below if is_running(each)], 10, what="all to end")
+
+
+@pytest.mark.long
+def test_ctrl_c_in_a_terminal_stops_cleanly(
+    source: Database, target: Database, pipeline_file: Callable[..., Path]
+) -> None:
+    source.execute(TABLE)
+    source.execute("INSERT INTO t SELECT g, 'v' FROM generate_series(1, 10) g")
+    path = pipeline_file(source, target, source_options={"snapshot": "initial"})
+    with in_terminal("run", str(path)) as (pid, terminal, said):
+        wait_until(lambda: len(rows(target, "t")) == 10, 90, what="rows to arrive")
+        below = tree_of(pid)
+        with Load(source):
+            wait_until(lambda: len(rows(target, "t")) > 1000, 60, what="batches to arrive")
+            os.write(terminal, b"\x03")
+            _, status = os.waitpid(pid, 0)
+
+    text = b"".join(said).decode()
+    assert os.waitstatus_to_exitcode(status) == 0, text
+    assert_clean(text)
+    wait_until(lambda: not [each for each in below if is_running(each)], 10, what="all to end")
+
+
+@pytest.mark.long
+def test_killed_parent_leaves_no_process_behind(
+    source: Database,
+    target: Database,
+    pipeline_file: Callable[..., Path],
+    penstock_command: Callable[..., Command],
+) -> None:
+    source.execute(TABLE)
+    source.execute("INSERT INTO t SELECT g, 'v' FROM generate_series(1, 10) g")
+    path = pipeline_file(source, target, source_options={"snapshot": "initial"})
+    command = begun(source, target, path, penstock_command)
+    below = tree_of(command.process.pid)
+
+    command.kill()
+
+    assert len(below) >= 4, "a JVM, a capture, a worker daemon"
+    wait_until(lambda: not [each for each in below if is_running(each)], 20, what="all to end")
+
+
+def assert_clean(text: str) -> None:
+    for word in ("Traceback", "py4j", "Exception", "Error", "PEN-6"):
+        assert word.lower() not in text.lower(), text
+
+
+class in_terminal:  # noqa: N801 - used as a function
+    """A command whose terminal this test holds."""
+
+    def __init__(self, *arguments: str) -> None:
+        self._command = [sys.executable, "-m", "penstock", *arguments]
+        self._said: list[bytes] = []
+
+    def __enter__(self) -> tuple[int, int, list[bytes]]:
+        self._pid, self._terminal = pty.fork()
+        if self._pid == 0:
+            os.execv(self._command[0], self._command)
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+        return self._pid, self._terminal, self._said
+
+    def __exit__(self, *_: object) -> None:
+        kill(self._pid)
+        self._reader.join()
+        os.close(self._terminal)
+
+    def _read(self) -> None:
+        for block in iter(self._block, b""):
+            self._said.append(block)
+
+    def _block(self) -> bytes:
+        try:
+            return os.read(self._terminal, 65536)
+        except OSError:  # the other end is closed
+            return b""
