@@ -16,6 +16,7 @@ from penstock.lsn import Lsn
 from penstock.schema.description import ColumnDescription, TableDescription
 from penstock.sinks.copying import Copy, CopyOrder
 from penstock.sinks.eventcopying import EventCopying
+from penstock.sinks.file.options import FileOptions
 from penstock.sinks.file.sink import copies_of, position_of
 from penstock.spark.jobs import Span, run_task
 
@@ -32,7 +33,9 @@ SNAPSHOT_LSN = Lsn(START + 0x208)
 
 def file_copying(directory: Path) -> EventCopying:
     """The copying half of `file_sink`."""
-    return EventCopying(position_of(directory, "shop", "shop"), copies_of(directory), "shop")
+    return EventCopying(
+        position_of(directory, "shop", "shop"), copies_of(FileOptions(path=directory)), "shop"
+    )
 
 
 def order_of(range_count: int, *, identity: str = "d") -> CopyOrder:

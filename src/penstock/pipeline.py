@@ -151,7 +151,7 @@ def build_event_copying(pipeline: PipelineFile, name: str) -> EventCopying:
         from penstock.sinks.file.sink import copies_of, position_of
 
         position = position_of(options.path, pipeline.name, pipeline.source_id)
-        return EventCopying(position, copies_of(options.path), pipeline.source_id)
+        return EventCopying(position, copies_of(options), pipeline.source_id)
     from penstock.sinks.positionfile import PositionFile
     from penstock.sinks.stdout.sink import copies_of as copies_of_stdout
 

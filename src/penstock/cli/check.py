@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import typer
 
+from penstock.cli.exposure import exposures
 from penstock.cli.options import AsJson, PipelinePath
 from penstock.config import PipelineFile, read_pipeline
 from penstock.errors import JavaMissing, PenstockError, SourceTwice
@@ -78,6 +79,7 @@ def find(pipeline: PipelineFile) -> list[Finding]:
                 named = {table for each in choices.values() for table in each.named}
                 strays = stray_rules(pipeline.name, name, options, named)
                 findings += [Finding(fault, "warning") for fault in strays]
+    findings += [Finding(each, "warning") for each in exposures(pipeline)]
     findings += [Finding(fault) for fault in _machine_faults()]
     return findings
 

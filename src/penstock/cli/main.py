@@ -61,6 +61,8 @@ _UsageError = typer.BadParameter.__base__ or typer.BadParameter
 
 def main() -> None:
     """Run the command line; never a traceback for a user's mistake."""
+    # What penstock keeps holds rows and, at times, passwords. Documents get the mode that is asked for.
+    os.umask(0o077)
     try:
         code = app(sys.argv[1:] or ["--help"], standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import closing
 from pathlib import Path
 from typing import Annotated
@@ -18,11 +19,15 @@ from penstock.cli.options import (
 )
 from penstock.cli.progress import CopyProgress
 from penstock.config import PipelineFile, pipeline_from_urls, read_pipeline
+from penstock.dsn import Dsn
 from penstock.errors import BadValue
 from penstock.logging import set_up_logging
 
+_log = logging.getLogger(__name__)
+
 
 def run(
+    context: typer.Context,
     path: Annotated[
         Path | None,
         typer.Argument(
@@ -54,6 +59,7 @@ def run(
     """Create what is missing, copy what is not copied yet, then stream until stopped (Ctrl-C)."""
     set_up_logging(log_format, log_level)
     pipeline = _pipeline(path, source, target, table)
+    _warn_of_passwords(context, source=source, target=target)
     from penstock.run.signals import stop_on_signals
     from penstock.run.supervise import run_pipeline
 
@@ -67,6 +73,24 @@ def run(
             until_caught_up=until_caught_up,
             on_copying=progress,
         )
+
+
+def _warn_of_passwords(context: typer.Context, **urls: str | None) -> None:
+    """Say which options have shown a password to everybody on this machine."""
+    for name, url in urls.items():
+        given = context.get_parameter_source(name)
+        if (
+            url
+            and given is not None
+            and given.name == "COMMANDLINE"
+            and Dsn.parse(url).has_password
+        ):
+            _log.warning(
+                "--%s holds a password, which every user of this machine can see in the list of"
+                " processes (ps); set PENSTOCK_%s instead, or keep it in ~/.pgpass",
+                name,
+                name.upper(),
+            )
 
 
 def _pipeline(

@@ -58,7 +58,7 @@ class LogWriter:
             StateUnusable: the directory cannot be written.
         """
         try:
-            self.directory.mkdir(parents=True, exist_ok=True)
+            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             segments = list_segments(self.directory)
             if segments:
                 self.torn_bytes = cut_torn_end(segments[-1])

@@ -17,6 +17,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import stat
 import threading
 import time
 import uuid
@@ -55,7 +56,7 @@ class StateDirectory:
         """
         owner = self.path / "pipeline.json"
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not owner.exists():
                 if any(entry.name not in ("sinks",) for entry in self.path.iterdir()):
                     raise StateOfAnother(
@@ -64,7 +65,8 @@ class StateDirectory:
                         "choose an empty directory for `state:`",
                     )
                 write_json(owner, {"name": self.pipeline, "format": 1})
-            (self.path / "sinks").mkdir(exist_ok=True)
+            (self.path / "sinks").mkdir(mode=0o700, exist_ok=True)
+            _shut_out_others(self.path)
             found = json.loads(owner.read_text()).get("name")
             probe = self.path / ".writable"
             probe.touch()
@@ -203,6 +205,16 @@ def _holder(fd: int) -> tuple[str, str]:
     return (words[0] if words else "unknown"), (words[1] if len(words) > 1 else "")
 
 
+def _shut_out_others(directory: Path) -> None:
+    """Let nobody else into a directory that was made by an earlier version, or by hand.
+
+    Its group stays as it is: who gave it one means it, for executors that run as another user, say.
+    """
+    found = directory.stat()
+    if found.st_mode & 0o007 and found.st_uid == os.geteuid():
+        directory.chmod(stat.S_IMODE(found.st_mode) & ~0o007)
+
+
 def _try_lock(fd: int) -> bool:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -215,7 +227,9 @@ def write_json(path: Path, document: dict[str, Any]) -> None:
     """Replace a file as a whole: a reader sees the old or the new one."""
     scratch = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     try:
-        scratch.write_text(json.dumps(document))
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        with open(os.open(scratch, flags, 0o600), "w") as file:  # noqa: PTH123 - of a descriptor
+            file.write(json.dumps(document))
         scratch.replace(path)
     except OSError as error:
         raise unwritable(error, path.parent) from error

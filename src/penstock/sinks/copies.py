@@ -84,10 +84,14 @@ def part_name(number: int, row_count: int, size: int) -> str:
 
 
 class Copies:
-    """One sink's directory of copies. Any method may raise OSError."""
+    """One sink's directory of copies. Any method may raise OSError.
 
-    def __init__(self, path: Path) -> None:
+    `parent_mode`: who may enter the directory around it, where that is made here.
+    """
+
+    def __init__(self, path: Path, parent_mode: int = 0o700) -> None:
         self.path = path
+        self._parent_mode = parent_mode
         self._state = path / "state.json"
 
     def read(self) -> dict[TableName, TableCopy]:
@@ -114,7 +118,7 @@ class Copies:
     def make_room(self, copy: TableCopy) -> Path:
         """Make the directory of a copy that begins."""
         directory = self.path / copy.directory
-        directory.mkdir(exist_ok=True)
+        directory.mkdir(mode=0o700, exist_ok=True)
         return directory
 
     def seal(self, copying: TableCopy, copied: TableCopy) -> None:
@@ -151,10 +155,14 @@ class Copies:
             if is_ours and path.name not in wanted:
                 shutil.rmtree(path, ignore_errors=True)
 
+    def _make(self) -> None:
+        make_directory(self.path.parent, self._parent_mode)
+        make_directory(self.path)
+
     def try_lock(self) -> int | None:
         """Be the one who copies as long as the descriptor is open; None while another one is."""
-        make_directory(self.path)
-        fd = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self._make()
+        fd = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -167,7 +175,7 @@ class Copies:
 
     def ask(self, tables: Collection[TableName]) -> None:
         """Leave word that tables are to be copied again."""
-        make_directory(self.path)
+        self._make()
         path = self.path / f"{_ASK_PREFIX}{uuid.uuid4().hex}.json"
         replace_file(path, json.dumps(sorted(tables)).encode())
 

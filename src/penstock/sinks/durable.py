@@ -50,8 +50,8 @@ def cannot_use(error: OSError, directory: Path | str) -> SinkError:
     )
 
 
-def make_directory(directory: Path) -> None:
-    """Make a directory and those above it, durably."""
+def make_directory(directory: Path, mode: int = 0o700) -> None:
+    """Make a directory and those above it, durably; what is there already stays as it is."""
     missing = []
     level = directory
     while not level.exists():
@@ -59,13 +59,14 @@ def make_directory(directory: Path) -> None:
         level = level.parent
     directory.mkdir(parents=True, exist_ok=True)
     for made in reversed(missing):
+        made.chmod(mode)
         sync_directory(made.parent)
 
 
 def replace_file(path: Path, content: bytes) -> None:
     """Replace a file as a whole, durably. One writer at a time."""
     scratch = path.with_name(f".{path.name.lstrip('.')}.new")
-    fd = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+    fd = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         write_all(fd, content)
         os.fsync(fd)
@@ -81,7 +82,7 @@ def claim_directory(directory: Path) -> int:
     Raises:
         SecondInstance: another process, or another sink, holds it.
     """
-    fd = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    fd = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.ftruncate(fd, 0)

@@ -7,6 +7,7 @@ Those of a copy are: its snapshot is gone by the time that they are picked up.
 from __future__ import annotations
 
 import errno
+import io
 import os
 import uuid
 from dataclasses import dataclass
@@ -17,7 +18,6 @@ from penstock.errors import SinkPrivilegeMissing
 from penstock.sinks.durable import cannot_use
 
 if TYPE_CHECKING:
-    import io
     from collections.abc import Iterator
 
 _BLOCK_BYTES = 1 << 20
@@ -48,7 +48,7 @@ class PartWriter:
         view = memoryview(data)
         try:
             if self._file is None and view:
-                self._file = self._path.open("xb", buffering=0)
+                self._file = self._made()
             while view:
                 assert self._file is not None
                 count = self._file.write(view)
@@ -57,6 +57,10 @@ class PartWriter:
         except OSError as error:
             self.discard()
             raise cannot_use(error, self._path.parent) from None
+
+    def _made(self) -> io.FileIO:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        return io.FileIO(os.open(self._path, flags, 0o600), "wb")
 
     def finish(self) -> Part | None:
         """The part, None when nothing was written."""
@@ -77,7 +81,7 @@ class PartWriter:
         """
         try:
             if self._file is None:
-                self._file = self._path.open("xb", buffering=0)
+                self._file = self._made()
             os.fsync(self._file.fileno())
             self._file.close()
             self._path.rename(self._path.with_name(name))

@@ -77,9 +77,9 @@ def position_of(directory: Path, pipeline: str, source: str) -> PositionFile:
     return PositionFile(directory / ".position.json", pipeline, source)
 
 
-def copies_of(directory: Path) -> Copies:
-    """Where copies wait to be delivered into that directory."""
-    return Copies(directory / ".copies")
+def copies_of(options: FileOptions) -> Copies:
+    """Where copies wait to be delivered into the sink's directory."""
+    return Copies(options.path / ".copies", options.directory_mode)
 
 
 class FileSink(EventSink):
@@ -89,7 +89,7 @@ class FileSink(EventSink):
 
     def __init__(self, name: str, options: FileOptions, pipeline: str, source: str) -> None:
         position = position_of(options.path, pipeline, source)
-        super().__init__(name, options.path, position, copies_of(options.path), source)
+        super().__init__(name, options.path, position, copies_of(options), source)
         self._options = options
         self._lock: int | None = None
         self._file: GrowingFile | None = None
@@ -101,7 +101,7 @@ class FileSink(EventSink):
         self._forget()
         self._called_off.clear()
         with self._or_forget():
-            make_directory(self._directory)
+            make_directory(self._directory, self._options.directory_mode)
             if self._lock is None:
                 self._lock = claim_directory(self._directory)
             kept = self._position.read()
@@ -191,7 +191,8 @@ class FileSink(EventSink):
         number = self._last_number + 1
         name = f"{_OPEN_PREFIX}{after_lsn:016X}-{number:08d}{_OPEN_SUFFIX}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-        self._fd = os.open(self._directory / name, flags, 0o666)
+        self._fd = os.open(self._directory / name, flags, 0o600)
+        os.fchmod(self._fd, self._options.mode)
         sync_directory(self._directory)
         return GrowingFile(name, int(after_lsn), time.time(), number=number)
 
