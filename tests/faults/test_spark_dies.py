@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -19,8 +21,6 @@ if TYPE_CHECKING:
     from fix_pipeline import Command
     from fix_postgres import Database
 
-pytestmark = only_new
-
 TABLE = "CREATE TABLE t (id int PRIMARY KEY, v text)"
 
 
@@ -35,6 +35,7 @@ def jvm_of(command: Command) -> int:
     return wait_until(lambda: jvms_of(command.process.pid), 60, what="a JVM")[0]
 
 
+@only_new
 def test_killed_jvm_is_started_anew_and_nothing_is_lost(
     source: Database,
     target: Database,
@@ -65,6 +66,7 @@ def test_killed_jvm_is_started_anew_and_nothing_is_lost(
     assert_equal(source, target, "t")
 
 
+@only_new
 @pytest.mark.long
 def test_jvm_killed_while_idle_is_started_anew(
     source: Database,
@@ -88,6 +90,7 @@ def test_jvm_killed_while_idle_is_started_anew(
     assert "Traceback" not in command.stderr
 
 
+@only_new
 @pytest.mark.long
 def test_jvm_killed_during_a_copy_does_not_end_the_copy(
     source: Database,
@@ -121,6 +124,7 @@ def test_jvm_killed_during_a_copy_does_not_end_the_copy(
     assert_equal(source, target, "t", "u")
 
 
+@only_new
 @pytest.mark.long
 def test_jvm_that_dies_again_and_again_ends_the_run(
     source: Database,
@@ -150,3 +154,58 @@ def test_jvm_that_dies_again_and_again_ends_the_run(
     again = penstock_command("run", str(path), "--until-caught-up")
     assert again.wait() == 0, again.stderr
     assert_equal(source, target, "t")
+
+
+_LOSE_AND_START_AGAIN = """
+import os, signal, sys
+from pathlib import Path
+from penstock.errors import SparkGone
+from penstock.spark.jobs import run_tasks
+from penstock.spark.options import SparkOptions
+from penstock.spark.session import Spark
+
+def ways(running):
+    yield lambda: running().jvm.kill()
+    yield lambda: running().context._jsc.sc().stop()
+    yield lambda: running().context._jvm.java.lang.Runtime.getRuntime().halt(3)
+
+spark = Spark("test", SparkOptions(master="local[2]"), Path(sys.argv[1]))
+spark.start()
+for lose in ways(spark.running):
+    home = spark.running().home.path
+    assert run_tasks(spark, list, [1, 2, 3]) == [1, 2, 3]
+    try:
+        lose()
+    except Exception:
+        pass  # py4j's: there is no answer
+    try:
+        run_tasks(spark, list, [1, 2, 3])
+        print("a job ran on")
+    except SparkGone as gone:
+        print(gone.what)
+    assert spark.take_loss() is not None and not spark.is_up
+    spark.start()
+    assert not home.exists()
+assert run_tasks(spark, list, [1, 2, 3]) == [1, 2, 3]
+spark.stop()
+print(sum("/userFiles-" in entry for entry in sys.path))
+"""
+
+
+@pytest.mark.long
+def test_spark_is_lost_in_any_way_and_started_again_in_the_same_process(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _LOSE_AND_START_AGAIN, str(tmp_path / "spark.log")],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "the JVM that Spark runs in was killed by signal 9",
+        "the JVM that Spark runs in takes no jobs any more",
+        "the JVM that Spark runs in ended with exit code 3",
+        "0",
+    ]

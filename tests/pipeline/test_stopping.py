@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -18,7 +19,6 @@ from fix_processes import is_running, jvms_of, kill, tree_of
 from fix_wait import wait_until
 
 if TYPE_CHECKING:
-    import subprocess
     from collections.abc import Callable
     from pathlib import Path
 
@@ -160,6 +160,32 @@ def test_ctrl_c_in_a_terminal_stops_cleanly(
     assert os.waitstatus_to_exitcode(status) == 0, text
     assert_clean(text)
     wait_until(lambda: not [each for each in below if is_running(each)], 10, what="all to end")
+
+
+@pytest.mark.long
+def test_ctrl_c_that_also_ends_the_reader_of_stdout_is_clean(
+    source: Database, pipeline_file: Callable[..., Path], tmp_path: Path
+) -> None:
+    source.execute(TABLE)
+    path = pipeline_file(source, None, sink={"kind": "stdout"})
+    # The shell waits for its child to end, whatever it is sent itself.
+    script = '(trap : INT; "$0" -m penstock run "$1" 2> stderr; echo $? > code) | cat > stdout'
+    shell = subprocess.Popen(
+        ["/bin/sh", "-c", script, sys.executable, str(path)], cwd=tmp_path, start_new_session=True
+    )
+    try:
+        wait_until(lambda: source.query("SELECT FROM pg_replication_slots"), 60, what="a slot")
+        with Load(source):
+            wait_until(lambda: (tmp_path / "stdout").stat().st_size, 60, what="documents")
+            os.killpg(shell.pid, signal.SIGINT)
+            wait_until((tmp_path / "code").exists, 20, what="the command to end")
+    finally:
+        at_all(shell, signal.SIGKILL)
+        shell.wait()
+
+    text = (tmp_path / "stderr").read_text()
+    assert (tmp_path / "code").read_text() == "0\n", text
+    assert "Traceback" not in text
 
 
 @pytest.mark.long

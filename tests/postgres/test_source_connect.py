@@ -9,16 +9,19 @@ from urllib.parse import quote
 
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
 from fix_subscription import ALL, rules
 from penstock import errors
 from penstock.dsn import Dsn
 from penstock.embedded.postgres import EmbeddedPostgres
 from penstock.source.connect import classify_source_error, connect_source
+from penstock.source.options import Tracking
 from penstock.source.preflight import preflight
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from fix_postgres import Database
 
@@ -160,3 +163,23 @@ def test_errors_that_are_no_errors_of_psycopg(source: Database):
     assert classify_source_error(already, source.dsn) is already
     assert type(classify_source_error(ConnectionResetError(), source.dsn)) is errors.SourceError
     assert type(classify_source_error(KeyError("v"), source.dsn)) is errors.PenstockError
+
+
+def test_service_alone_connects(
+    source: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = conninfo_to_dict(source.url)
+    wanted = {
+        key: parts[key] for key in ("host", "port", "user", "dbname", "password") if key in parts
+    }
+    lines = ["[shop]", *(f"{key}={value}" for key, value in wanted.items())]
+    (tmp_path / "services").write_text("\n".join(lines))
+    monkeypatch.setenv("PGSERVICEFILE", str(tmp_path / "services"))
+    dsn = Dsn.parse("service=shop")
+
+    with connect_source(dsn) as connection:
+        found = connection.execute("SELECT current_database()::text").fetchone()
+    faults = preflight(dsn, rules(*ALL), "shop", Tracking.TRIGGERS)
+
+    assert found == (source.name,)
+    assert not [each for each in faults if each.severity == "error"]

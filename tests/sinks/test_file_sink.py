@@ -24,6 +24,8 @@ from penstock.errors import (
     SinkPrivilegeMissing,
 )
 from penstock.lsn import Lsn
+from penstock.sinks.file.options import FileOptions
+from penstock.sinks.file.sink import FileSink
 from penstock.sinks.sink import Batch
 
 
@@ -206,3 +208,24 @@ def test_teardown_leaves_nothing_but_documents(log, directory, sink_of):
     assert hidden(directory) == []
     assert rows_in(*visible(directory)) == wanted_rows(range(1, 5))
     assert sink.remove_position() == []
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o644, 0o600])
+def test_documents_have_the_mode_of_the_sink_and_all_else_is_for_its_user(log, tmp_path, mode):
+    directory = tmp_path / "new" / "out"
+    sink = FileSink("files", FileOptions(path=directory, mode=mode), "shop", "shop")
+
+    # The CLI's; a worker's is the same.
+    before = os.umask(0o077)
+    try:
+        deliver(sink, log)
+        sink.close()
+    finally:
+        os.umask(before)
+
+    (document,) = visible(directory)
+    assert document.stat().st_mode & 0o777 == mode
+    wanted = mode | (mode & 0o444) >> 2
+    assert {path.stat().st_mode & 0o777 for path in (directory, directory.parent)} == {wanted}
+    others = [directory / name for name in hidden(directory)]
+    assert {path.stat().st_mode & 0o777 for path in others} == {0o600}

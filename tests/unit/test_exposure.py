@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from penstock.cli.exposure import exposures, is_here, may_go_in_clear
@@ -92,3 +96,37 @@ def test_spark_that_takes_orders_from_anybody_is_warned_of(spark, count, tmp_pat
     found = exposures(pipeline_from_document(document, "test"))
 
     assert [each.code for each in found] == ["PEN-610"] * count
+
+
+def test_host_that_is_away_and_does_not_answer_is_judged_by_what_the_string_says(tmp_path):
+    document = {
+        "name": "shop",
+        "source": {"url": "postgresql://db.invalid/shop", "tables": ["public.*"]},
+        "sinks": {
+            "one": {"kind": "postgres", "url": "postgresql://db.invalid/shop"},
+            "two": {"kind": "postgres", "url": "postgresql://db2.invalid/x?sslmode=require"},
+        },
+    }
+
+    found = exposures(pipeline_from_document(document, "test"))
+
+    assert [(each.code, each.where) for each in found] == [("PEN-610", "db.invalid:5432/shop")]
+
+
+@pytest.mark.parametrize("way", ["option", "variable", "no password"])
+def test_password_on_the_command_line_is_warned_of(way, tmp_path):
+    secret = "" if way == "no password" else ":hunter2c4n4ry"
+    url = f"postgresql://ana{secret}@127.0.0.1:1/shop"
+    command = [sys.executable, "-m", "penstock", "run", "--target", "postgresql://127.0.0.1:1/x"]
+    environment = {**os.environ, "PENSTOCK_SOURCE": url}
+    if way != "variable":
+        command += ["--source", url]
+        del environment["PENSTOCK_SOURCE"]
+
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 1
+    assert ("--source holds a password" in done.stderr) is (way == "option")
+    assert "hunter2c4n4ry" not in done.stderr

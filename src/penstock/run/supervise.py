@@ -13,7 +13,7 @@ import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from penstock.errors import PenstockError, RunError, recognise
+from penstock.errors import PenstockError, ReaderGone, RunError, recognise
 from penstock.pipeline import state_of, top_of
 from penstock.run.capture_process import Captures
 from penstock.run.deliveries import Deliveries
@@ -130,7 +130,12 @@ class _Run:
                         break
             finally:
                 deliveries.stop()
-        deliveries.raise_if_failed()
+        try:
+            deliveries.raise_if_failed()
+        except ReaderGone:
+            # Ctrl-C ends who reads our stdout, too; what was not read comes again.
+            if not self._stop.is_set():
+                raise
         if until_caught_up and not self._stop.is_set():
             _raise_if_tables_wait(deliveries)
             for source_id in self._views:

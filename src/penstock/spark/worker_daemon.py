@@ -6,8 +6,8 @@ Two things cost every task more than its work, and are taken away before the fir
   reads the directory of each of them again, 40-90 ms each time.
 - After each task the worker collects garbage over all that is imported; frozen objects are left out.
 
-SIGTERM and SIGINT are for penstock, which lets tasks end: here they are ignored. The end of stdin ends the
-daemon, and that its workers.
+SIGTERM, SIGINT and SIGHUP are for penstock, which lets tasks end: here they are ignored. The end of stdin
+ends the daemon, and that its workers.
 """
 
 from __future__ import annotations
@@ -39,10 +39,11 @@ def _warm() -> None:
 
 
 def _ignore_signals(daemon: ModuleType) -> None:
-    """Leave the daemon's own handlers for another signal, which nobody sends."""
-    for name in ("SIGTERM", "SIGINT"):
+    """Have the daemon use signals that nobody else sends; by SIGHUP it ends its workers."""
+    others = {"SIGTERM": signal.SIGUSR2, "SIGINT": signal.SIGUSR2, "SIGHUP": signal.SIGUSR1}
+    for name, other in others.items():
         signal.signal(getattr(signal, name), signal.SIG_IGN)
-        setattr(daemon, name, signal.SIGUSR2)
+        setattr(daemon, name, other)
 
 
 if __name__ == "__main__":
