@@ -100,7 +100,7 @@ def test_service_alone_says_how_to_connect(text, printed, database):
     dsn = Dsn.parse(text)
 
     assert (str(dsn), dsn.database) == (printed, database)
-    assert conninfo_to_dict(dsn.for_values("penstock"))["service"] == "shop"
+    assert conninfo_to_dict(dsn.for_session("penstock"))["service"] == "shop"
 
 
 @pytest.mark.parametrize(
