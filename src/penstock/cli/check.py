@@ -18,6 +18,7 @@ from penstock.run.start import Databases
 from penstock.sinks.postgres.options import PostgresOptions
 from penstock.sinks.postgres.preflight import check_target
 from penstock.sinks.postgres.rivals import mixed
+from penstock.sinks.postgres.rowsecurity import filtered_tables
 from penstock.sinks.postgres.strayrules import stray_rules
 from penstock.source.choice import read_choice
 from penstock.source.connect import connect_source
@@ -75,6 +76,9 @@ def find(pipeline: PipelineFile) -> list[Finding]:
         if isinstance(options, PostgresOptions):
             faults = check_target(options.url)
             findings += [Finding(fault) for fault in faults]
+            if not faults:
+                landed = _landed(pipeline, options, choices)
+                findings += [Finding(fault) for fault in filtered_tables(options.url, landed)]
             if not faults and len(choices) == len(pipeline.sources):
                 named = {table for each in choices.values() for table in each.named}
                 strays = stray_rules(pipeline.name, name, options, named)
@@ -150,6 +154,18 @@ def _mixed_tables(pipeline: PipelineFile, choices: dict[str, _Chosen]) -> list[P
                 if first != source_id and landing.refuses_others:
                     faults.append(mixed(landing.target, first, source_id, table))
     return faults
+
+
+def _landed(
+    pipeline: PipelineFile, options: PostgresOptions, choices: dict[str, _Chosen]
+) -> dict[TableName, TableName]:
+    """The tables of a sink that are delivered to, each with a table of a source that lands there."""
+    return {
+        landings.of(table).target: table
+        for source_id, chosen in choices.items()
+        for landings in [landings_of(pipeline.of(source_id), options)]
+        for table in chosen.followed
+    }
 
 
 def _tier(pipeline: PipelineFile) -> str | None:

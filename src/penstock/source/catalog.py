@@ -41,6 +41,7 @@ SELECT c.oid, n.nspname AS schema, c.relname AS name, c.relkind::text AS kind,
        c.relreplident::text AS replica_identity, c.relpersistence::text AS persistence,
        coalesce(has_schema_privilege(n.oid, 'USAGE')
                 AND has_table_privilege(c.oid, 'SELECT'), false) AS readable,
+       c.relrowsecurity AND row_security_active(c.oid) AS is_filtered,
        coalesce(pg_has_role(c.relowner, 'USAGE'), false) AS owned,
        CASE WHEN c.relispartition THEN ARRAY(
            SELECT relid::oid FROM pg_partition_ancestors(c.oid) WITH ORDINALITY AS a(relid, step)
@@ -101,6 +102,7 @@ class SourceTable:
     root: int | None = None  # oid of the topmost partition ancestor
     persistence: str = "p"  # 'p' permanent, 'u' unlogged: cannot be published
     readable: bool = True
+    is_filtered: bool = False  # row-level security decides which rows the role sees
     owned: bool = True  # by the role that asks, which it must be to be added to a publication
     ancestors: tuple[int, ...] = ()  # oids, nearest first
     key_columns: frozenset[str] = frozenset()
@@ -163,6 +165,7 @@ def _table(row: Any, version: int) -> SourceTable:
         root=row.ancestors[-1] if row.ancestors else None,
         persistence=row.persistence,
         readable=row.readable,
+        is_filtered=row.is_filtered,
         owned=row.owned,
         ancestors=tuple(row.ancestors),
         key_columns=frozenset(row.key_columns),

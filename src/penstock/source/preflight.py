@@ -189,7 +189,8 @@ def _table_findings(
     may = [*(each for each in foreign if each not in must), *choice.left_out]
     findings = [Finding(each.as_error()) for each in (*faults, *must)]
     warnings: list[PenstockError] = [
-        each.as_error() for each in (*may, *_unreadable(connection, choice))
+        each.as_error()
+        for each in (*may, *_unreadable(connection, choice), *_filtered(connection, choice))
     ]
     warnings += [_swept_in(table) for table in choice.swept_in]
     if not (choice.updates or choice.inserts or findings or warnings):
@@ -215,6 +216,21 @@ def _unreadable(connection: Connection, choice: Choice) -> list[LeftOut]:
         )
         for table in (*choice.updates, *choice.inserts)
         if not table.readable
+    ]
+
+
+def _filtered(connection: Connection, choice: Choice) -> list[LeftOut]:
+    role = role_of(connection)
+    return [
+        LeftOut(
+            table.name,
+            f"row-level security holds for the role {role}: a copy that lacks what the policies hide is"
+            " refused by the server; following the table needs no such right",
+            f"ALTER ROLE {role} BYPASSRLS",
+            SourcePrivilegeMissing,
+        )
+        for table in (*choice.updates, *choice.inserts)
+        if table.is_filtered and table.readable
     ]
 
 

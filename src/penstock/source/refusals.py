@@ -117,6 +117,13 @@ REFUSALS = (
         " triggers, where that is a role that may",
     ),
     Refusal(
+        ("42501",),
+        r"row-level security",
+        SourcePrivilegeMissing,
+        "row-level security would hide rows from the role",
+        "ALTER ROLE {role} BYPASSRLS, or let a role copy for which it does not hold",
+    ),
+    Refusal(
         ("42501", NO_STATE),
         r"permission denied|must be owner|must be superuser",
         SourcePrivilegeMissing,

@@ -182,6 +182,15 @@ def _passes(
     return False
 
 
+def _advice(plan: TablePlan, state: str) -> str:
+    if state == "42501":
+        return (
+            f"GRANT the sink's role what it lacks on {plan.target}, or BYPASSRLS where row-level security"
+            " is on for it; its changes wait in the log"
+        )
+    return f"mend {plan.target}; its changes wait in the log"
+
+
 def explain(error: psycopg.Error, plan: TablePlan, place: str | None = None) -> PenstockError:
     """Name constraint, column and key; never a value."""
     where = f"{plan.source} {place}" if place else str(plan.source)
@@ -197,7 +206,7 @@ def explain(error: psycopg.Error, plan: TablePlan, place: str | None = None) -> 
         return TargetTableUnfit(
             f"the target table {plan.target} does not fit: {what}",
             where,
-            f"mend {plan.target}; its changes wait in the log",
+            _advice(plan, state),
         )
     about = [
         f"{label} {name}"

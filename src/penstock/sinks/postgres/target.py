@@ -16,6 +16,7 @@ from penstock.sinks.postgres.mapped import Mapped
 from penstock.sinks.postgres.owncolumns import fixed_columns, history_columns, refuse_unfilled
 from penstock.sinks.postgres.plan import TablePlan, TargetColumn
 from penstock.sinks.postgres.rivals import refuse_rivals
+from penstock.sinks.postgres.rowsecurity import filtered
 from penstock.sinks.postgres.usertypes import have_types
 from penstock.table import TableName
 
@@ -64,7 +65,7 @@ ORDER BY a.attnum
 """
 
 _TABLE = """
-SELECT c.oid, c.relkind::text AS kind,
+SELECT c.oid, c.relkind::text AS kind, row_security_active(c.oid) AS is_filtered,
        EXISTS (SELECT FROM pg_constraint f WHERE f.confrelid = c.oid AND f.contype = 'f')
            AS is_referenced
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -107,7 +108,7 @@ def plan_table(
 
     Raises:
         TargetTableMissing: it is not there and may not or cannot be created.
-        TargetTableUnfit: it is there, but is no table, or lacks columns that it must have.
+        TargetTableUnfit: it is there, but is no table, lacks columns that it must have, or hides rows.
     """
     mapping = mapping or Mapped()
     landing = landings.of(source, mapping.ruled_as)
@@ -134,6 +135,8 @@ def plan_table(
             str(source),
             "rename it, or choose another schema",
         )
+    if found.is_filtered:
+        raise filtered(source, target)
     columns = _columns(connection, found.oid)
     fixed = fixed_columns(connection, landing, landings.source, target, columns)
     history = history_columns(connection, landing, source, target, columns)
