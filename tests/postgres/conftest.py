@@ -8,12 +8,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.schema.shape import SchemaChange, VersionWritten, read_change, read_version
+from penstock.schema.cascade import settle
+from penstock.schema.wire import read_told
 from penstock.source.connect import connect_source, role_of
+from penstock.source.shapes import read_shape_now
 from penstock.source.tracking import install_tracking, read_seal
 
 if TYPE_CHECKING:
     from fix_postgres import Database
+    from penstock.schema.shape import SchemaChange, TableShape
+    from penstock.schema.wire import Told
 
 
 class Tracked:
@@ -25,42 +29,45 @@ class Tracked:
             install_tracking(connection, role_of(connection))
             self._seal = read_seal(connection)
         self._slot = f"heard_{source.name}"
+        self.known: dict[int, TableShape] = {}
         source.execute("CREATE PUBLICATION heard")
         source.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", self._slot)
 
-    def heard(self) -> tuple[list[SchemaChange], list[VersionWritten]]:
-        """What was said since the last time."""
+    def messages(self) -> list[Told]:
+        """What was said since the last time, as it was said."""
         rows = self.source.query(
             "SELECT data FROM pg_logical_slot_get_binary_changes(%s, NULL, NULL, 'proto_version', '1',"
             " 'publication_names', 'heard', 'messages', 'true')",
             self._slot,
         )
-        changes: list[SchemaChange] = []
-        versions: list[VersionWritten] = []
+        found: list[Told] = []
         for (data,) in rows:
             if data[:1] != b"M":
                 continue
             # M, flags, LSN, prefix with its zero, length, content.
             prefix, _, rest = data[10:].partition(b"\0")
-            content = rest[4:]
             if prefix == b"penstock.schema":
-                changes.append(read_change(self._unsealed(content), "test"))
-            elif prefix == b"penstock.version":
-                versions.append(read_version(self._unsealed(content), "test"))
-        return changes, versions
+                found.append(read_told(self._unsealed(rest[4:]).decode(), "test"))
+        return found
+
+    def heard(self) -> list[SchemaChange]:
+        """The same, with all tables that look different then."""
+        return [self._settled(told) for told in self.messages()]
+
+    def _settled(self, told: Told) -> SchemaChange:
+        with connect_source(self.source.dsn) as connection:
+            change = settle(told, self.known, lambda oid: read_shape_now(connection, oid))
+        self.known.update({shape.id: shape for shape in change.tables})
+        for gone in change.dropped_tables:
+            self.known.pop(gone.id, None)
+        return change
 
     def said(self, *statements: str) -> list[SchemaChange]:
         """What these statements make the triggers say, each in a transaction of its own."""
         self.heard()
         for statement in statements:
             self.source.execute(statement)
-        return self.heard()[0]
-
-    def versions(self) -> list[tuple[str, int]]:
-        rows = self.source.query(
-            "SELECT schema_name, version FROM penstock.schema_log ORDER BY schema_name, version"
-        )
-        return [(schema, version) for schema, version in rows]
+        return self.heard()
 
     def _unsealed(self, content: bytes) -> bytes:
         assert self._seal is not None

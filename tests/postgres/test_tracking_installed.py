@@ -28,7 +28,6 @@ from penstock.source.tracking import (
     install_tracking,
     read_seal,
     read_tracking,
-    read_versions,
     tier_in_force,
 )
 from penstock.table import TableName
@@ -112,12 +111,12 @@ def test_several_install_at_once(source: Database):
         ("ALTER EVENT TRIGGER penstock_sql_drop DISABLE", "penstock_sql_drop is disabled"),
         ("ALTER EVENT TRIGGER penstock_sql_drop ENABLE", "not enabled ALWAYS"),
         ("DROP EVENT TRIGGER penstock_ddl_command_end", "penstock_ddl_command_end is gone"),
-        ("ALTER TABLE penstock.schema_log DISABLE TRIGGER ALL", "penstock_write_versions"),
+        ("ALTER TABLE penstock.schema_log DROP COLUMN is_whole", "no column is_whole"),
         ("DROP TABLE penstock.schema_log", "penstock.schema_log is gone"),
         ("DROP TABLE penstock.seal", "penstock.seal is gone"),
         ("DROP FUNCTION penstock.say", "penstock.say is gone"),
         ("ALTER FUNCTION penstock.tell RESET ALL", "penstock.tell is altered"),
-        ("COMMENT ON FUNCTION penstock.say(jsonb) IS 'penstock tracking 0'", ""),
+        ("COMMENT ON FUNCTION penstock.say(text) IS 'penstock tracking 0'", ""),
         (_EMPTY, "penstock.on_sql_drop is altered"),
         ("DROP SCHEMA penstock CASCADE", "are gone"),
     ],
@@ -146,28 +145,40 @@ def test_damage_is_seen_and_put_right(source: Database, harm: str, what: str):
 def test_tables_are_told_when_the_slot_is_new_and_after_damage_alone(source: Database):
     source.execute("CREATE TABLE a (id int PRIMARY KEY); CREATE SCHEMA s")
     source.execute("CREATE TABLE s.b (id int PRIMARY KEY)")
-
-    def versions() -> list[tuple[str, int]]:
-        with connect_source(source.dsn) as connection:
-            return [(each.schema_name, each.version) for each in read_versions(connection)]
-
     made = ensure(source, rules("public.*"))
-    assert versions() == [("public", 1)]
+
+    def told() -> int:
+        return source.value(
+            "SELECT count(*) FROM pg_logical_slot_peek_binary_changes(%s, NULL, NULL,"
+            " 'proto_version', '1', 'publication_names', 'penstock_shop', 'messages', 'true')"
+            " WHERE position('penstock.schema'::bytea IN data) > 0",
+            made.slot,
+        )
+
+    assert told() == 1
     ensure(source, rules("public.*"))
-    assert versions() == [("public", 1)]
+    assert told() == 1
     source.execute("ALTER EVENT TRIGGER penstock_sql_drop DISABLE")
     ensure(source, rules("public.*"))
 
-    assert versions() == [("public", 1), ("public", 2)]
-    with connect_source(source.dsn) as connection:
-        assert min(each.lsn for each in read_versions(connection)) > made.created_lsn
+    assert told() == 2
+
+
+def test_functions_are_known_again_where_all_names_are_quoted(source: Database):
+    source.execute(f'ALTER DATABASE "{source.name}" SET quote_all_identifiers = on')
+    ensure(source, rules(*ALL))
+
+    assert broken(source) is None
+    assert not install(source)
+    source.execute(f'ALTER DATABASE "{source.name}" RESET quote_all_identifiers')
+    assert broken(source) is None
 
 
 def test_functions_of_a_newer_penstock_are_left_alone(source: Database):
     install(source)
-    source.execute("COMMENT ON FUNCTION penstock.say(jsonb) IS 'penstock tracking 99'")
+    source.execute("COMMENT ON FUNCTION penstock.say(text) IS 'penstock tracking 99'")
     source.execute(
-        "CREATE OR REPLACE FUNCTION penstock.say(change jsonb) RETURNS void LANGUAGE sql AS 'SELECT 1'"
+        "CREATE OR REPLACE FUNCTION penstock.say(document text) RETURNS void LANGUAGE sql AS 'SELECT 1'"
     )
 
     assert state_of(source).in_force
@@ -185,8 +196,8 @@ def test_functions_of_a_newer_penstock_are_left_alone(source: Database):
             "ALTER TABLE penstock.seal OWNER TO {}"
         ),
         (
-            "CREATE SCHEMA penstock; CREATE FUNCTION penstock.say(change jsonb) RETURNS void"
-            " LANGUAGE sql AS ''; ALTER FUNCTION penstock.say(jsonb) OWNER TO {}"
+            "CREATE SCHEMA penstock; CREATE FUNCTION penstock.say(document text) RETURNS void"
+            " LANGUAGE sql AS ''; ALTER FUNCTION penstock.say(text) OWNER TO {}"
         ),
     ],
     ids=["schema", "table", "function"],
@@ -353,15 +364,17 @@ def test_nothing_is_born_without_tracking(source: Database):
     assert members(source) == []
 
 
-def test_birth_waits_shortly_for_another_migration_and_does_without(source: Database):
+def test_birth_does_not_wait_for_another_migration(source: Database):
     made = ensure(source, rules(*ALL))
-    with source.connect(autocommit=False) as one, source.connect() as two:
+    with source.connect(autocommit=False) as one, source.connect(autocommit=False) as two:
         one.execute("CREATE TABLE a (id int PRIMARY KEY)")
 
+        two.execute("SET LOCAL lock_timeout = '1s'")
         two.execute("CREATE TABLE b (id int PRIMARY KEY)")
 
         one.commit()
-    assert "public.a" in members(source)
+        two.commit()
+    assert members(source) == ["public.a"]
     wait_until(
         lambda: (
             look(source, made, rules(*ALL)).published

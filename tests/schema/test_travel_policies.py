@@ -368,7 +368,10 @@ def test_commands_show_versions_and_say_what_is_wrong(
     source.execute("BEGIN; ALTER TABLE t RENAME v TO w; CREATE INDEX i ON t (w); COMMIT")
     source.execute("BEGIN; ALTER TABLE t ADD never int; ROLLBACK")
     pipeline.catch_up()
-    wait_until(lambda: source.value("SELECT bool_and(acked) FROM penstock.schema_log"), what="acks")
+    wait_until(
+        lambda: source.value("SELECT count(*) FROM penstock.schema_log WHERE acked") == 3,
+        what="three versions that are delivered",
+    )
 
     log = json.loads(run("schema", path, "log", "--json").stdout)
     assert [each["version"] for each in log] == [1, 2, 3]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,7 +16,7 @@ from penstock.lsn import Lsn
 from penstock.run.passages import PassageReader, cut_at_marks
 from penstock.schema import history as history_module
 from penstock.schema.history import SchemaHistory
-from penstock.schema.shape import ColumnShape, Gone, SchemaChange, TableShape, VersionWritten
+from penstock.schema.shape import ColumnShape, Gone, SchemaChange, TableShape
 from penstock.sinks.passage import Rows, ShapeChange
 from penstock.source.assemble import Assembler
 from penstock.source.notes import Notes
@@ -63,8 +64,9 @@ def shape(name: str = "orders", oid: int = 16400, **columns: str) -> TableShape:
     )
 
 
-def change(*shapes: TableShape, **others: object) -> str:
-    return SchemaChange(format=1, tables=shapes, **others).model_dump_json()
+def change(*shapes: TableShape, xid: int = 0, **others: object) -> str:
+    document = SchemaChange(format=1, tables=shapes, **others).model_dump(mode="json")
+    return json.dumps({**document, "xid": xid})
 
 
 def sealed(document: str, seal: bytes = SEAL) -> bytes:
@@ -126,7 +128,8 @@ def test_transaction_that_changes_shapes_has_its_slices_to_itself(log: Log):
     assert [ref.head.last_commit_lsn for ref in before.slices] == [24]
     assert [ref.head.last_commit_lsn for ref in migration.slices] == [40]
     assert [(m.commit_lsn, m.end_lsn, m.ordinal, m.kind) for m in migration.marks] == [
-        (40, 48, 0, "change")
+        (40, 48, 0, "change"),
+        (40, 48, 0, "version"),
     ]
     assert [ref.head.last_commit_lsn for ref in after.slices] == [56]
     assert after.marks == ()
@@ -168,10 +171,12 @@ def test_part_of_a_streamed_transaction_that_was_rolled_back_tells_nothing(log: 
         stream_start(7),
         relation(ORDERS, xid=7),
         insert(ORDERS, ["1"], xid=7),
-        told(change(shape(id="int8", note="text")), xid=8),
+        # pgoutput gives a message the id of the whole transaction.
+        told(change(shape(id="int8", note="text"), xid=9), xid=7),
         insert(WIDER, ["2", "x"], xid=8),
-        told(change(shape(id="int8", more="text")), xid=9),
+        told(change(shape(id="int8", more="text"), xid=10), xid=7),
         stream_stop(),
+        stream_abort(7, 9),
         stream_abort(7, 8),
         stream_commit(7, 40),
     )
@@ -301,11 +306,9 @@ def test_history_tells_names_and_shapes_of_every_moment(log: Log):
     orders, renamed = TableName("public", "orders"), TableName("public", "old")
     log.feed(begin(8), told(change(shape())), commit(8))
     log.feed(begin(24), told(change(shape("old"))), commit(24))
-    version = VersionWritten(format=1, id=3, schema_name="public", version=2).model_dump_json()
     log.feed(
         begin(40),
         told(change(shape(oid=7))),
-        told(version, prefix="penstock.version"),
         commit(40),
     )
     log.feed(begin(56), told(change(dropped_tables=(Gone(id=16400),))), commit(56))
@@ -318,7 +321,7 @@ def test_history_tells_names_and_shapes_of_every_moment(log: Log):
     assert history.shape_at(orders, Lsn(48)).id == 7
     assert history.shape_at(renamed, Lsn(64)) is None
     assert list(history.latest()) == [7]
-    assert [(mark.commit_lsn, one.version) for mark, one in history.versions()] == [(40, 2)]
+    assert [history.versions_at(Lsn(lsn))[0].version for lsn in (8, 24, 40, 56)] == [1, 2, 3, 4]
 
 
 def test_torn_line_of_the_history_is_cut_off(log: Log, tmp_path: Path):
@@ -344,3 +347,58 @@ def test_large_transaction_with_a_change_is_in_parts(log: Log, monkeypatch: pyte
     assert stretch.slices[-1].head.kind is SliceKind.LAST
     assert [type(part).__name__ for part in passage] == ["Rows", "ShapeChange", "Rows"]
     assert sum(ref.head.meta["rows"] for ref in stretch.slices) == 20
+
+
+def test_history_forgets_what_every_sink_has_passed(
+    log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("penstock.schema.history._LEAST_BYTES", 1000)
+    reader = SchemaHistory(tmp_path / "schema.jsonl")
+    log.feed(begin(8), told(change(shape(), shape("gone", 7))), commit(8))
+    for number in range(3, 40):
+        columns = {"id": "int8", f"c{number}": "text"}
+        log.feed(begin(8 * number), told(change(shape(**columns))), commit(8 * number))
+        if number == 20:
+            log.feed(begin(164), told(change(dropped_tables=(Gone(id=7),))), commit(164))
+    before = {lsn: reader.at(Lsn(lsn)) for lsn in (200, 248, 320)}
+    size = log.history.path.stat().st_size
+
+    assert log.history.forget_before(Lsn(200))
+    assert not log.history.forget_before(Lsn(200)), "it has not grown since"
+
+    again = SchemaHistory(tmp_path / "schema.jsonl")
+    for history in (log.history, reader, again):
+        assert {lsn: history.at(Lsn(lsn)) for lsn in before} == before
+        assert history.last_versions() == {"public": 39}
+        assert history.is_dropped(7)
+        assert history.first_of(16400)[0] == 192
+    assert log.history.path.stat().st_size < 0.6 * size
+    assert [marks[0].commit_lsn for marks in again.transactions_after(Lsn(300))] == [304, 312]
+    log.feed(begin(400), told(change(shape("renamed"))), commit(400))
+    assert reader.latest()[16400].name == "renamed"
+    assert reader.last_versions() == {"public": 40}
+
+
+def test_transaction_that_comes_again_has_the_same_versions(log: Log):
+    message = told(change(shape()))
+    log.feed(begin(8), message, commit(8))
+    log.feed(begin(24), told(change(shape("other", 7))), commit(24))
+    again = Notes(log.history, Lsn(0), log.now.get, SEAL)
+
+    note = again.of_message(memoryview(message), carries_xid=False)
+    _, mark = again.commit([note], parse_commit(memoryview(commit(8))), 7)
+
+    assert json.loads(mark.content)["version"] == 1
+    assert log.history.last_versions() == {"public": 2}
+
+
+def test_schema_that_nobody_follows_has_no_versions(log: Log):
+    log.notes = Notes(
+        log.history, Lsn(0), log.now.get, SEAL, lambda table: table.name == "orders", {"public": 7}
+    )
+    log.assembler = Assembler(log.writer, log.notes)
+    scratch = shape("scratch", 9).model_copy(update={"schema_name": "scratch"})
+    log.feed(begin(8), told(change(shape())), commit(8))
+    log.feed(begin(24), told(change(scratch)), commit(24))
+
+    assert log.history.last_versions() == {"public": 8}

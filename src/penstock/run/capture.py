@@ -15,13 +15,14 @@ from penstock.log.writer import LogWriter, log_span, unwritable
 from penstock.lsn import ZERO, Lsn
 from penstock.run.retry import BackOff, mends_with_time
 from penstock.schema.mark import CHANGE, Mark
-from penstock.schema.shape import FORMAT, REFRESH, SchemaChange
+from penstock.schema.shape import FORMAT, REFRESH, SchemaChange, as_content
 from penstock.source.assemble import Assembler
 from penstock.source.connect import connect_source
 from penstock.source.identity import check_reach, compare_answering
 from penstock.source.notes import Notes
 from penstock.source.options import Acknowledge, Tracking
 from penstock.source.samehistory import require_commit
+from penstock.source.schemalog import numbered_versions
 from penstock.source.shapes import read_published_shapes, read_shape_now
 from penstock.source.slot import SlotState, check_slot, slot_state, wait_until_free
 from penstock.source.stream import InProgress, SlotStream
@@ -260,14 +261,21 @@ class Capture:
             return None
         with connect_source(self._source.url, "penstock shapes") as connection:
             seal = read_seal(connection)
+            numbered = numbered_versions(connection, self._subscription.name)
             if self._history.is_empty:
                 # What the stream tells from here on is compared with how tables look now.
                 tables = read_published_shapes(connection, self._subscription.publications)
                 change = SchemaChange(format=FORMAT, tag=REFRESH, tables=tuple(tables))
                 lsn = Lsn(max(0, self._writer.durable_lsn - 1))
-                content = change.model_dump_json()
-                self._history.append([Mark(lsn, lsn, 0, 0, 0, 0, CHANGE, content)])
-        return Notes(self._history, self._writer.durable_lsn, self._look_up, seal)
+                self._history.append([Mark(lsn, lsn, 0, 0, 0, 0, CHANGE, as_content(change))])
+        return Notes(
+            self._history,
+            self._writer.durable_lsn,
+            self._look_up,
+            seal,
+            self._source.tables.chooses,
+            numbered,
+        )
 
     def _look_up(self, oid: int) -> TableShape | None:
         with connect_source(self._source.url, "penstock shapes") as connection:

@@ -15,14 +15,21 @@ from penstock.run.retry import mends_with_time
 from penstock.source.connect import connect_source
 from penstock.source.options import Tracking
 from penstock.source.partitions import read_partitions
+from penstock.source.schemalog import (
+    acknowledge_versions,
+    last_lsn,
+    trim_versions,
+    write_versions,
+)
 from penstock.source.server import current_lsn, emit_mark
 from penstock.source.slot import check_slot, slot_state, slot_warning
 from penstock.source.subscription import update_membership
-from penstock.source.tracking import acknowledge_versions, broken_tracking
+from penstock.source.tracking import broken_tracking, has_log
 
 if TYPE_CHECKING:
     import psycopg
 
+    from penstock.lsn import Lsn
     from penstock.run.state import SinkReports, StateDirectory
     from penstock.source.options import SourceOptions
     from penstock.source.subscription import Subscription
@@ -55,7 +62,8 @@ class MembershipWatch:
     ) -> None:
         self._source = source
         self._reports = reports
-        self._acked: set[int] = set()
+        # The last version that is in the log, and whether it is delivered.
+        self._written: tuple[Lsn, bool] | None = None
         self._looks = 0
         self._lsn = ZERO
         self._seen: tuple[dict[str, int], dict[int, tuple[int, ...]], TableRules | None] | None
@@ -157,8 +165,10 @@ class MembershipWatch:
         self._wal_status = slot.wal_status
 
     def _look_after_tracking(self, connection: Connection) -> None:
-        """Tell the source which versions of its schemas have been delivered; see that its triggers live."""
+        """Keep the log of versions, and the history; see that the source's triggers live."""
+        delivered = self._reports.safe_lsn()
         if self._source.schema_options.tracking is not Tracking.TRIGGERS:
+            self._state.history.forget_before(delivered)
             return
         if self._looks % _LOOKS_AT_TRIGGERS == 0:
             broken = broken_tracking(connection)
@@ -166,12 +176,21 @@ class MembershipWatch:
                 self._told.add(str(broken))
                 _log.error("%s", broken)
         self._looks += 1
-        delivered = self._reports.safe_lsn()
-        due = [
-            written.id
-            for mark, written in self._state.history.versions()
-            if mark.end_lsn <= delivered and written.id not in self._acked
-        ]
-        if due:
-            acknowledge_versions(connection, due)
-            self._acked.update(due)
+        written = self._write_versions(connection, delivered)
+        self._state.history.forget_before(min(delivered, written))
+
+    def _write_versions(self, connection: Connection, delivered: Lsn) -> Lsn:
+        """Add to the source's log what the stream has told; up to where all of it is there."""
+        history, name = self._state.history, self._subscription.name
+        newest = history.last_version_lsn()
+        if (newest, newest < delivered) == self._written:
+            return delivered
+        if not has_log(connection):
+            return delivered  # nobody keeps versions
+        if newest > (self._written[0] if self._written else ZERO):
+            lsn = last_lsn(connection, name)
+            write_versions(connection, name, history.transactions_after(lsn))
+        acknowledge_versions(connection, name, delivered)
+        trim_versions(connection, name)
+        self._written = newest, newest < delivered
+        return delivered

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import BadValue, TrackingBroken
-from penstock.pipeline import state_of
 from penstock.schema.difference import (
     Difference,
     compare_sequences,
@@ -16,7 +15,7 @@ from penstock.schema.difference import (
 from penstock.schema.match import match_by_id
 from penstock.schema.shape import SequenceShape, TableShape, TypeShape, read_schema
 from penstock.source.connect import connect_source
-from penstock.source.tracking import read_version, read_versions
+from penstock.source.schemalog import read_schema_version, read_versions
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -28,7 +27,7 @@ _NONE = "penstock init with source.schema.tracking: triggers, by a role that may
 
 @dataclass(frozen=True)
 class Version:
-    """One version of one schema. `lsn` is where in the stream it begins, None before it was seen."""
+    """One version of one schema. `lsn` is where in the stream it begins."""
 
     schema_name: str
     version: int
@@ -38,26 +37,25 @@ class Version:
 
 
 def list_versions(pipeline: PipelineFile, schema: str | None = None) -> list[Version]:
-    """Every version that the source has, oldest first.
+    """Every version that the source's log has, oldest first.
 
     Raises:
         TrackingBroken: there are no triggers that would write versions.
         SourceError: the source cannot be asked.
     """
     with connect_source(pipeline.source.url, "penstock schema") as connection:
-        found = read_versions(connection)
+        found = read_versions(connection, pipeline.name)
     if not found:
         raise TrackingBroken(
             "the source has no versions of its schemas", str(pipeline.source.url), _NONE
         )
-    seen = {written.id: mark for mark, written in state_of(pipeline).history.versions()}
     return [
         Version(
             each.schema_name,
             each.version,
             each.created_at,
             each.acked,
-            str(seen[each.id].commit_lsn) if each.id in seen else None,
+            str(each.lsn) if each.lsn is not None else None,
         )
         for each in found
         if schema is None or each.schema_name == schema
@@ -72,16 +70,16 @@ def show_version(pipeline: PipelineFile, schema: str | None, number: int | None)
     """
     versions = list_versions(pipeline, schema)
     name = _one_schema(versions, schema)
-    number = max(each.version for each in versions) if number is None else number
-    with connect_source(pipeline.source.url, "penstock schema") as connection:
-        document = read_version(connection, name, number)
-    if document is None:
-        told = f"{versions[0].version} to {versions[-1].version}"
+    own = [each.version for each in versions if each.schema_name == name]
+    number = max(own) if number is None else number
+    if number not in own:
         raise BadValue(
-            f"{name} has no version {number}, wanted {told}",
+            f"{name} has no version {number}, wanted {min(own)} to {max(own)}",
             "penstock schema",
             f"penstock schema PIPELINE.yml log --schema {name}",
         )
+    with connect_source(pipeline.source.url, "penstock schema") as connection:
+        document = read_schema_version(connection, pipeline.name, name, number)
     return {"schema": name, "version": number, **document}
 
 

@@ -1,7 +1,7 @@
 """How tables look now, asked of the catalog of any Postgres from 14 on. Reads only.
 
-The query is also the body of a function that `init` installs, so that triggers and everybody else
-describe a table with the same words. It needs a search_path on which there is only pg_catalog.
+The query is also the body of a function that `init` installs, with which a source describes whole
+schemas; its triggers describe one table at a time, in the same words (`penstock.schema.wire`). It needs a search_path on which there is only pg_catalog.
 """
 
 from __future__ import annotations
@@ -94,14 +94,16 @@ LEFT JOIN pg_constraint p ON p.oid = o.conparentid
 JOIN pg_class f ON f.oid = o.confrelid JOIN pg_namespace fn ON fn.oid = f.relnamespace
 WHERE o.conrelid = c.oid AND o.contype = 'f' AND p.conrelid IS DISTINCT FROM o.conrelid"""
 
-# The start of a definition is computed, not looked for: a name may hold ' USING '. Columns of
-# expressions and predicates are known from what the index depends on.
-_INDEXES = """
+# The start of a definition is computed, not looked for: a name may hold ' USING '.
+INDEX_DEFINITION = """substr(pg_get_indexdef(x.oid), 1 + length(format(
+        'CREATE %sINDEX %I ON %s%I.%I USING ', CASE WHEN i.indisunique THEN 'UNIQUE ' END, x.relname,
+        CASE WHEN x.relkind = 'I' THEN 'ONLY ' END, {schema}, c.relname)))"""
+
+# Columns of expressions and predicates are known from what the index depends on.
+_INDEXES = f"""
 SELECT coalesce(jsonb_agg(jsonb_build_object(
     'id', x.oid::int8, 'name', x.relname, 'is_unique', i.indisunique,
-    'definition', substr(pg_get_indexdef(x.oid), 1 + length(format(
-        'CREATE %sINDEX %I ON %s%I.%I USING ', CASE WHEN i.indisunique THEN 'UNIQUE ' END, x.relname,
-        CASE WHEN x.relkind = 'I' THEN 'ONLY ' END, n.nspname, c.relname))),
+    'definition', {INDEX_DEFINITION.format(schema="n.nspname")},
     'columns', (SELECT coalesce(jsonb_agg(k.number ORDER BY k.place), '[]')
         FROM unnest((i.indkey::int2[])[0:i.indnkeyatts - 1]) WITH ORDINALITY AS k(number, place)
         WHERE k.number > 0),
@@ -141,6 +143,7 @@ WHERE tn.nspname NOT IN ('pg_catalog', 'information_schema')"""
 
 TYPE_DOCUMENT = """jsonb_build_object(
     'id', t.oid::int8, 'schema_name', tn.nspname, 'name', t.typname,
+    'spelled', format_type(t.oid, NULL),
     'kind', CASE WHEN t.typtype = 'e' THEN 'enum' WHEN t.typtype = 'd' THEN 'domain'
         WHEN t.typtype = 'r' THEN 'range'
         WHEN t.typtype = 'c' AND (SELECT relkind = 'c' FROM pg_class WHERE oid = t.typrelid)
@@ -169,6 +172,8 @@ TYPE_DOCUMENT = """jsonb_build_object(
         UNION SELECT rngtypid FROM pg_range WHERE rngmultitypid = t.oid) AS p(oid)
         WHERE p.oid <> 0))"""
 
+TYPES = _TYPES.replace("{type_document}", TYPE_DOCUMENT)
+
 # One JSON array of TableShape documents. {{oids}} is what has the oids: a parameter, or an argument.
 # Partitions are their root's; temporary tables are nobody's.
 _NO_PARTITION = " AND NOT c.relispartition"
@@ -183,7 +188,7 @@ SELECT coalesce(jsonb_agg(jsonb_build_object(
     'constraints', ({_CONSTRAINTS}),
     'foreign_keys', ({_FOREIGN_KEYS}),
     'indexes', ({_INDEXES}),
-    'types', ({_TYPES.replace("{type_document}", TYPE_DOCUMENT)})
+    'types', ({TYPES})
     ) ORDER BY n.nspname, c.relname), '[]')
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.oid = ANY ({{oids}}) AND c.relkind IN ('r', 'p'){_NO_PARTITION}

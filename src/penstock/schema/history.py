@@ -2,8 +2,10 @@
 
 A file of lines beside the log, written by the process that captures before the slice that holds the
 same document is, and read by everybody else. So whoever has read the log up to a position finds here
-how tables looked at it. It outlives the segments of the log. What comes twice, because
-the slot sent it again, is written once.
+how tables looked at it. What comes twice, because the slot sent it again, is written once.
+
+What every sink has passed is forgotten now and then: of each table stays how it looked then, in another
+file that takes the place of the first. A reader notices that, and reads anew.
 """
 
 from __future__ import annotations
@@ -16,11 +18,21 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from penstock.disk import write_all
+from penstock.disk import sync_directory, write_all
 from penstock.errors import LogError, SchemaUnreadable
 from penstock.lsn import ZERO, Lsn
 from penstock.schema.mark import CHANGE, VERSION, Mark
-from penstock.schema.shape import TableShape, VersionWritten, read_change, read_version
+from penstock.schema.shape import (
+    FORMAT,
+    REFRESH,
+    Gone,
+    SchemaChange,
+    TableShape,
+    VersionWritten,
+    as_content,
+    read_change,
+    read_version,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -29,6 +41,12 @@ if TYPE_CHECKING:
     from penstock.table import TableName
 
     Position = tuple[int, int]
+
+_LAST = 2**31  # after every document of a transaction
+# When the file is trimmed, and how many of the tables that were dropped before are remembered.
+_LEAST_BYTES = 1024 * 1024
+_GROWTH = 4
+_GONE_KEPT = 1000
 
 
 @dataclass
@@ -42,18 +60,86 @@ class _Life:
         return self.shapes[index - 1][1] if index else None
 
 
+class _Content:
+    """What the lines of one file say."""
+
+    def __init__(self) -> None:
+        self.last_lsn = ZERO
+        self.lives: dict[int, _Life] = {}
+        self.named: dict[TableName, set[int]] = {}  # the tables that have ever had a name
+        self.versions: dict[int, list[VersionWritten]] = {}  # by the commit that they begin with
+        self.last_versions: dict[str, int] = {}
+
+    def take(self, mark: Mark) -> None:
+        position = (int(mark.commit_lsn), mark.number)
+        self.last_lsn = max(self.last_lsn, mark.commit_lsn)
+        try:
+            if mark.kind == CHANGE:
+                self._take_change(position, read_change(mark.content, mark.where))
+            elif mark.kind == VERSION:
+                written = read_version(mark.content, mark.where)
+                self.versions.setdefault(int(mark.commit_lsn), []).append(written)
+                self.last_versions[written.schema_name] = written.version
+        except SchemaUnreadable:
+            return  # whoever delivers it says so
+
+    def _take_change(self, position: Position, change: SchemaChange) -> None:
+        for shape in change.tables:
+            self.lives.setdefault(shape.id, _Life()).shapes.append((position, shape))
+            self.named.setdefault(shape.table, set()).add(shape.id)
+        for gone in change.dropped_tables:
+            self.lives.setdefault(gone.id, _Life()).shapes.append((position, None))
+
+    def kept(self, horizon: Lsn) -> list[Mark]:
+        """How things stood at a position, as marks at the places where that was told."""
+        marks: list[Mark] = []
+        gone: list[Mark] = []
+        for table_id, life in self.lives.items():
+            index = bisect_right(life.shapes, (int(horizon), -1), key=itemgetter(0))
+            if not index:
+                continue
+            (commit_lsn, number), shape = life.shapes[index - 1]
+            change = SchemaChange(format=FORMAT, tag=REFRESH, dropped_tables=(Gone(id=table_id),))
+            if shape is not None:
+                change = SchemaChange(format=FORMAT, tag=REFRESH, tables=(shape,))
+            mark = _mark(commit_lsn, number, CHANGE, as_content(change))
+            (marks if shape is not None else gone).append(mark)
+        for commit_lsn in sorted(self.versions):
+            if commit_lsn >= horizon:
+                break
+            for place, each in enumerate(self.versions[commit_lsn]):
+                if not self._has_later(each, commit_lsn, horizon):
+                    marks.append(_mark(commit_lsn, _LAST - place, VERSION, as_content(each)))
+        gone.sort(key=lambda mark: mark.commit_lsn)
+        return sorted(
+            [*gone[-_GONE_KEPT:], *marks], key=lambda mark: (mark.commit_lsn, mark.number)
+        )
+
+    def _has_later(self, version: VersionWritten, commit_lsn: int, horizon: Lsn) -> bool:
+        return any(
+            each.schema_name == version.schema_name
+            for other, written in self.versions.items()
+            if commit_lsn < other < horizon
+            for each in written
+        )
+
+
+def _mark(commit_lsn: int, number: int, kind: str, content: str) -> Mark:
+    return Mark(Lsn(commit_lsn), Lsn(commit_lsn), 0, 0, 0, number, kind, content)
+
+
 class SchemaHistory:
     """The history of one source. Any number of readers; one writer, who calls `open_for_writing`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._offset = 0
-        self._last_lsn = ZERO
         self._file: int | None = None
-        self._lives: dict[int, _Life] = {}
-        self._named: dict[TableName, set[int]] = {}  # the tables that have ever had a name
-        self._versions: list[tuple[Mark, VersionWritten]] = []
+        self._read: int | None = None  # kept open, so that no other file gets its number
+        self._content = _Content()
+        self._trimmed_bytes = 0
         self._lock = threading.Lock()
+        self._writing = threading.Lock()
 
     def open_for_writing(self) -> None:
         """Cut off what a crash has left half-written, and go on after it.
@@ -75,8 +161,7 @@ class SchemaHistory:
     @property
     def is_empty(self) -> bool:
         """Whether nothing is known yet."""
-        self.refresh()
-        return not self._lives
+        return not self._now().lives
 
     def append(self, marks: Sequence[Mark]) -> None:
         """Make the documents of one transaction durable.
@@ -84,52 +169,103 @@ class SchemaHistory:
         Raises:
             LogError: the file cannot be written.
         """
-        assert self._file is not None, "opened for writing first"
-        if not marks or marks[0].commit_lsn <= self._last_lsn:
-            return
-        # One line, so that a crash leaves all of them or none.
-        line = json.dumps([mark.as_json() for mark in marks]) + "\n"
+        with self._writing:
+            assert self._file is not None, "opened for writing first"
+            if not marks or marks[0].commit_lsn <= self._content.last_lsn:
+                return
+            # One line, so that a crash leaves all of them or none.
+            line = json.dumps([mark.as_json() for mark in marks]) + "\n"
+            try:
+                write_all(self._file, line.encode())
+                os.fdatasync(self._file)
+            except OSError as error:
+                raise self._unusable(error) from None
+            self.refresh()
+
+    def forget_before(self, horizon: Lsn) -> bool:
+        """Keep of what was told up to a position only how things stood there; whether that was due.
+
+        It is when the file has grown to several times what is kept.
+
+        Raises:
+            LogError: the file cannot be written; the old one is whole.
+        """
+        with self._writing:
+            limit = max(_LEAST_BYTES, _GROWTH * self._trimmed_bytes)
+            if not horizon or self._file is None or os.fstat(self._file).st_size < limit:
+                return False
+            self.refresh()
+            kept = [mark.as_json() for mark in self._content.kept(horizon)]
+            lines = [json.dumps(kept).encode() + b"\n"] if kept else []
+            try:
+                lines += [
+                    line
+                    for line in self.path.read_bytes().splitlines(keepends=True)
+                    if any(mark["commit_lsn"] >= horizon for mark in json.loads(line))
+                ]
+                self._replace(b"".join(lines))
+            except OSError as error:
+                raise self._unusable(error) from None
+            self._trimmed_bytes = sum(map(len, lines))
+            self.refresh()
+            return True
+
+    def _replace(self, raw: bytes) -> None:
+        fresh = self.path.with_suffix(".new")
+        fresh.unlink(missing_ok=True)
+        file = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         try:
-            write_all(self._file, line.encode())
-            os.fdatasync(self._file)
-        except OSError as error:
-            raise self._unusable(error) from None
-        self.refresh()
+            write_all(file, raw)
+            os.fsync(file)
+            fresh.replace(self.path)
+        except OSError:
+            os.close(file)
+            raise
+        sync_directory(self.path.parent)
+        assert self._file is not None
+        os.close(self._file)
+        self._file = file
 
     def close(self) -> None:
         """Let go of the file."""
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
+        with self._writing:
+            if self._file is not None:
+                os.close(self._file)
+                self._file = None
 
     def refresh(self) -> None:
-        """Read what has been added."""
+        """Read what has been added, or all of it where another file has taken the place."""
         with self._lock:
-            if not self._has_grown():
-                return
+            content = self._content
+            if self._is_another():
+                self._forget_read()
+                content = _Content()
             for line in self._new_lines():
                 for document in json.loads(line):
-                    self._take(Mark.from_json(document))
+                    content.take(Mark.from_json(document))
+            self._content = content
+
+    def _now(self) -> _Content:
+        self.refresh()
+        return self._content
 
     def shape_at(self, name: TableName, lsn: Lsn) -> TableShape | None:
         """How the table that had this name at a position looked then; None when that is not known."""
-        self.refresh()
-        for table_id in tuple(self._named.get(name, ())):
-            shape = self._lives[table_id].at((int(lsn), -1))
+        content = self._now()
+        for table_id in tuple(content.named.get(name, ())):
+            shape = content.lives[table_id].at((int(lsn), -1))
             if shape is not None and shape.table == name:
                 return shape
         return None
 
     def by_id_at(self, table_id: int, lsn: Lsn) -> TableShape | None:
         """How a table looked at a position; None when it was not there, or is not known."""
-        self.refresh()
-        life = self._lives.get(table_id)
+        life = self._now().lives.get(table_id)
         return life.at((int(lsn), -1)) if life is not None else None
 
     def first_of(self, table_id: int) -> tuple[Lsn, TableShape] | None:
         """Where a table is first told of, and how it looked there."""
-        self.refresh()
-        life = self._lives.get(table_id)
+        life = self._now().lives.get(table_id)
         if life is None:
             return None
         (commit_lsn, _), shape = life.shapes[0]
@@ -137,61 +273,79 @@ class SchemaHistory:
 
     def is_dropped(self, table_id: int) -> bool:
         """Whether a table was there, and was dropped."""
-        self.refresh()
-        life = self._lives.get(table_id)
+        life = self._now().lives.get(table_id)
         return life is not None and life.shapes[-1][1] is None
 
     def shape_before(self, table_id: int, mark: Mark) -> TableShape | None:
         """How a table looked before a document told something of it."""
-        self.refresh()
-        life = self._lives.get(table_id)
+        life = self._now().lives.get(table_id)
         return life.at((int(mark.commit_lsn), mark.number - 1)) if life is not None else None
 
     def at(self, lsn: Lsn) -> dict[int, TableShape]:
         """Every table that was there at a position, as it looked then, by id."""
-        self.refresh()
-        then = {oid: life.at((int(lsn), -1)) for oid, life in self._lives.items()}
+        lives = self._now().lives
+        then = {oid: life.at((int(lsn), -1)) for oid, life in tuple(lives.items())}
         return {oid: shape for oid, shape in then.items() if shape is not None}
 
     def latest(self) -> dict[int, TableShape]:
         """Every table that is there, as it last looked, by id."""
-        self.refresh()
-        last = {oid: life.shapes[-1][1] for oid, life in self._lives.items() if life.shapes}
+        last = {oid: life.shapes[-1][1] for oid, life in tuple(self._now().lives.items())}
         return {oid: shape for oid, shape in last.items() if shape is not None}
 
-    def versions(self) -> list[tuple[Mark, VersionWritten]]:
-        """The versions of schemas and where each begins, oldest first."""
-        self.refresh()
-        return list(self._versions)
+    def last_versions(self) -> dict[str, int]:
+        """How far the versions of each schema are counted."""
+        return dict(self._now().last_versions)
 
-    def _take(self, mark: Mark) -> None:
-        position = (int(mark.commit_lsn), mark.number)
-        self._last_lsn = max(self._last_lsn, mark.commit_lsn)
-        try:
-            if mark.kind == CHANGE:
-                change = read_change(mark.content, mark.where)
-                for shape in change.tables:
-                    self._lives.setdefault(shape.id, _Life()).shapes.append((position, shape))
-                    self._named.setdefault(shape.table, set()).add(shape.id)
-                for gone in change.dropped_tables:
-                    if gone.id in self._lives:
-                        self._lives[gone.id].shapes.append((position, None))
-            elif mark.kind == VERSION:
-                self._versions.append((mark, read_version(mark.content, mark.where)))
-        except SchemaUnreadable:
-            return  # whoever delivers it says so
+    def last_version_lsn(self) -> Lsn:
+        """The commit that the newest version begins with."""
+        return Lsn(max(self._now().versions, default=0))
 
-    def _has_grown(self) -> bool:
+    def versions_at(self, commit_lsn: Lsn) -> list[VersionWritten] | None:
+        """The versions that a commit led to; None of one that is not in the history yet."""
+        content = self._now()
+        if commit_lsn > content.last_lsn:
+            return None
+        return list(content.versions.get(int(commit_lsn), ()))
+
+    def transactions_after(self, lsn: Lsn) -> list[list[Mark]]:
+        """All that was told by commits after a position, each as it was written."""
         try:
-            return self.path.stat().st_size > self._offset
+            raw = self.path.read_bytes()
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise self._unusable(error) from None
+        whole = raw[: raw.rfind(b"\n") + 1]
+        listed = [[Mark.from_json(one) for one in json.loads(line)] for line in whole.splitlines()]
+        return [marks for marks in listed if marks and marks[-1].commit_lsn > lsn]
+
+    def _is_another(self) -> bool:
+        try:
+            there = self.path.stat()
         except OSError:
             return False
+        if self._read is None:
+            return self._offset > 0
+        mine = os.fstat(self._read)
+        return (there.st_dev, there.st_ino) != (mine.st_dev, mine.st_ino)
+
+    def _forget_read(self) -> None:
+        if self._read is not None:
+            os.close(self._read)
+        self._read, self._offset = None, 0
+
+    def __del__(self) -> None:
+        """Let go of what was open for reading as long as this was."""
+        self._forget_read()
 
     def _new_lines(self) -> Iterator[bytes]:
         try:
-            with self.path.open("rb") as file:
-                file.seek(self._offset)
-                raw = file.read()
+            if self._read is None:
+                self._read = os.open(self.path, os.O_RDONLY)
+            size = os.fstat(self._read).st_size
+            if size <= self._offset:
+                return
+            raw = os.pread(self._read, size - self._offset, self._offset)
         except FileNotFoundError:
             return
         except OSError as error:

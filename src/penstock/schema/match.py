@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from penstock.schema.shape import ColumnShape, ForeignKeyShape, TableShape
 
-_FIRST_USER_ID = 16384  # types below are Postgres's own: nobody renames them
+FIRST_USER_ID = 16384  # types below are Postgres's own: nobody renames them
 
 
 class _Identified(Protocol):
@@ -78,7 +78,7 @@ def is_same_type(before: ColumnShape, after: ColumnShape) -> bool:
 
     A type that was made anew under its old name is another one.
     """
-    if min(before.type_id, after.type_id) < _FIRST_USER_ID:
+    if min(before.type_id, after.type_id) < FIRST_USER_ID:
         return before.type == after.type
     is_same = before.type_id == after.type_id
     return is_same and modifiers_of(before.type) == modifiers_of(after.type)

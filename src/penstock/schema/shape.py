@@ -17,9 +17,8 @@ from penstock.table import TableName
 
 FORMAT = 1
 
-# What the logical messages in the stream begin with: one per statement, one per new version.
+# What the logical message of a statement begins with.
 CHANGE_PREFIX = "penstock.schema"
-VERSION_PREFIX = "penstock.version"
 # The tag of a change that tells how things stand, without anything having changed.
 REFRESH = "REFRESH"
 
@@ -147,6 +146,7 @@ class TypeShape(Shape):
     extension: str | None = None
     is_array: bool = False
     parts: tuple[int, ...] = ()  # ids of the types it is made of
+    spelled: str = ""  # as a column's type, without a modifier
 
     @property
     def title(self) -> str:
@@ -225,7 +225,8 @@ class SchemaChange(Shape):
     has_using: bool = False
     # It was read under a snapshot that may be older than what others have changed since.
     has_old_snapshot: bool = False
-    # Ids of tables that the statement had not locked: others may have changed them before it committed.
+    # Of triggers of an older penstock: ids of tables that the statement had not locked, so that others may
+    # have changed them before it committed.
     loose: tuple[int, ...] = ()
     # Columns went and others came, and nobody can tell whether they are the same.
     is_unsure: bool = False
@@ -235,9 +236,13 @@ class VersionWritten(Shape):
     """Which version of a schema a transaction's changes led to."""
 
     format: int
-    id: int
     schema_name: str
     version: int
+
+
+def as_content(document: SchemaChange | VersionWritten) -> str:
+    """The document as the log and the history hold it: without what goes without saying."""
+    return document.model_dump_json(exclude_defaults=True)
 
 
 _Document = TypeVar("_Document", SchemaChange, VersionWritten)

@@ -148,7 +148,10 @@ class Assembler:
         if kind not in KNOWN_KINDS:
             raise DecodeError(f"a message of kind {kind}, which pgoutput does not have")
         if kind == MESSAGE and self.in_transaction and self._notes is not None:
-            self._note(self._notes.of_message(message, carries_xid=self._current.carries_xids))
+            carries_xid = self._current.carries_xids
+            self._note(
+                self._notes.of_message(message, carries_xid=carries_xid, pending=self._pending)
+            )
         self._current.add(message)
         if kind == MESSAGE and not self.in_transaction:
             self._end_of_message(message)
@@ -165,7 +168,7 @@ class Assembler:
 
     @property
     def _pending(self) -> list[Note]:
-        """What the transaction whose messages arrive has noted so far."""
+        """What the transaction whose messages arrive has noted so far, and not taken back."""
         if self._current is self._main:
             return self._noted
         return self._streamed[self._current_xid].noted
@@ -339,8 +342,7 @@ class Assembler:
             raise DecodeError(f"a Stream Commit of transaction {commit.xid}, which never started")
         self.seal()
         aborted = set(streamed.aborted)
-        noted = [note for note in streamed.noted if note.subxid not in aborted]
-        marks = self._marks(noted, commit, commit.xid)
+        marks = self._marks(streamed.noted, commit, commit.xid)
         self._spool_part(streamed)
         streamed.spool.seal()
         # The server takes these as told from now on, and will not repeat them outside the stream.
@@ -379,6 +381,7 @@ class Assembler:
             del self._streamed[xid]
         else:
             streamed.aborted.append(subxid)
+            streamed.noted = [note for note in streamed.noted if note.subxid != subxid]
 
     def discard(self) -> None:
         """Remove what is not durable: the connection is gone, and the server will repeat it."""

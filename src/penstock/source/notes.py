@@ -10,34 +10,35 @@ from __future__ import annotations
 import hashlib
 import hmac
 import logging
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from penstock.changes.pgoutput import parse_message, parse_relation
 from penstock.errors import SchemaUnreadable
+from penstock.schema.cascade import settle
 from penstock.schema.mark import CHANGE, VERSION, Mark
 from penstock.schema.match import is_stale
 from penstock.schema.shape import (
     CHANGE_PREFIX,
     FORMAT,
-    VERSION_PREFIX,
     ColumnShape,
     SchemaChange,
     TableShape,
-    read_change,
+    as_content,
 )
+from penstock.schema.versions import SchemaVersions
+from penstock.schema.wire import Told, read_told
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from penstock.changes.pgoutput import Commit, Relation
     from penstock.lsn import Lsn
     from penstock.schema.history import SchemaHistory
+    from penstock.table import TableName
 
 _log = logging.getLogger(__name__)
 
-_KINDS = {CHANGE_PREFIX: CHANGE, VERSION_PREFIX: VERSION}
 _SEAL_LENGTH = 64
 
 
@@ -50,7 +51,7 @@ class Note:
     ordinal: int = 0
     subxid: int = 0
     shapes: tuple[TableShape, ...] = ()
-    loose: tuple[int, ...] = ()  # ids of tables that the statement had not locked
+    told: Told | None = None  # what a trigger said; of a Relation message, None
 
 
 class Notes:
@@ -58,7 +59,9 @@ class Notes:
 
     `lsn` is where the log ends: the history may be ahead of it, by documents whose transaction a crash
     has kept out of the log, and which come again. `look_up` tells how a table looks now; `seal` is the secret that the triggers sign with, without
-    which no document of theirs is believed: anybody may write logical messages.
+    which no document of theirs is believed: anybody may write logical messages. `follows` says whether
+    a table is the pipeline's: only schemas with such tables have versions; `numbered` is how far these
+    were counted before, where the history does not know it.
     """
 
     def __init__(
@@ -67,17 +70,21 @@ class Notes:
         lsn: Lsn,
         look_up: Callable[[int], TableShape | None],
         seal: bytes | None,
+        follows: Callable[[TableName], bool] = lambda _: True,
+        numbered: Mapping[str, int] | None = None,
     ) -> None:
         self._history = history
         self._look_up = look_up
         self._seal = seal
         self._known = history.at(lsn)
+        self._versions = SchemaVersions(history, follows, numbered or {})
 
-    def of_message(self, raw: memoryview, *, carries_xid: bool) -> Note | None:
+    def of_message(
+        self, raw: memoryview, *, carries_xid: bool, pending: Iterable[Note] = ()
+    ) -> Note | None:
         """The document in a logical message, None when it is somebody else's."""
         message = parse_message(raw, carries_xid=carries_xid)
-        kind = _KINDS.get(message.prefix)
-        if kind is None:
+        if message.prefix != CHANGE_PREFIX:
             return None
         content = self._unseal(message.content)
         if content is None:
@@ -85,16 +92,19 @@ class Notes:
                 "a logical message %s without penstock's seal is passed over", message.prefix
             )
             return None
-        shapes: tuple[TableShape, ...] = ()
-        loose: tuple[int, ...] = ()
-        if kind == CHANGE:
-            with suppress(SchemaUnreadable):  # told where it is delivered, with its place
-                change = read_change(content, "")
-                if change.has_old_snapshot:
-                    change = self._made_current(change)
-                    content = change.model_dump_json()
-                shapes, loose = change.tables, change.loose
-        return Note(kind, content, subxid=message.xid, shapes=shapes, loose=loose)
+        try:
+            told = read_told(content, "")
+        except SchemaUnreadable:  # reported where it is delivered, with its place
+            return Note(CHANGE, content, subxid=message.xid)
+        if told.change.has_old_snapshot:
+            told = replace(told, change=self._made_current(told.change))
+        known = dict(self._known)
+        for note in pending:
+            known.update({shape.id: shape for shape in note.shapes})
+        change = settle(told, known, self._look_up)
+        return Note(
+            CHANGE, content, subxid=told.xid or message.xid, shapes=change.tables, told=told
+        )
 
     def of_relation(
         self, raw: memoryview, *, carries_xid: bool, pending: Iterable[Note] = ()
@@ -110,7 +120,7 @@ class Notes:
         subxid = int.from_bytes(raw[1:5], "big") if carries_xid else 0
         if change is None:
             return None
-        return Note(CHANGE, change.model_dump_json(), subxid=subxid, shapes=change.tables)
+        return Note(CHANGE, as_content(change), subxid=subxid, shapes=change.tables)
 
     def _made_current(self, change: SchemaChange) -> SchemaChange:
         """A document of a transaction that could not see all, with what the catalog has by now."""
@@ -136,47 +146,58 @@ class Notes:
         Raises:
             LogError: the history cannot be written.
         """
-        marks = []
-        for number, noted in enumerate(notes):
-            note = self._settled(noted)
-            marks.append(
-                Mark(
-                    commit.commit_lsn,
-                    commit.end_lsn,
-                    commit.committed_at,
-                    xid,
-                    note.ordinal,
-                    number,
-                    note.kind,
-                    note.content,
-                )
+        before = dict(self._known)
+        contents: list[tuple[int, str, str]] = []
+        changes: list[SchemaChange] = []
+        for note in notes:
+            content, shapes = note.content, note.shapes
+            if note.told is not None:
+                # What others have committed since the statement is in what is known by now.
+                change = self._without_stale(settle(note.told, self._known, self._look_up))
+                content, shapes = as_content(change), change.tables
+                changes.append(change)
+                for gone in change.dropped_tables:
+                    self._known.pop(gone.id, None)
+            contents.append((note.ordinal, note.kind, content))
+            self._known.update({shape.id: shape for shape in shapes})
+        for content in self._versions.after(changes, before, self._known, commit.commit_lsn):
+            contents.append((contents[-1][0], VERSION, content))
+        marks = [
+            Mark(
+                commit.commit_lsn,
+                commit.end_lsn,
+                commit.committed_at,
+                xid,
+                ordinal,
+                number,
+                kind,
+                content,
             )
-            self._known.update({shape.id: shape for shape in note.shapes})
+            for number, (ordinal, kind, content) in enumerate(contents)
+        ]
         self._history.append(marks)
         return marks
 
-    def _settled(self, note: Note) -> Note:
-        """The document without what others have changed, between the statement and this commit.
+    def _without_stale(self, change: SchemaChange) -> SchemaChange:
+        """The change without what others have changed, between the statement and this commit.
 
-        Of a table that the statement had not locked, a picture that lacks something the stream has
-        told since would undo that.
+        Triggers of an older penstock describe tables that the statement had not locked (`loose`): a
+        picture that lacks something the stream has told since would undo that.
         """
         stale = {
             shape.id: known
-            for shape in note.shapes
-            if shape.id in note.loose
+            for shape in change.tables
+            if shape.id in change.loose
             and (known := self._known.get(shape.id)) is not None
             and is_stale(shape, known)
         }
         if not stale:
-            return note
-        change = read_change(note.content, "")
+            return change
         tables = tuple(
             self._look_up(shape.id) or stale[shape.id] if shape.id in stale else shape
             for shape in change.tables
         )
-        change = change.model_copy(update={"tables": tables})
-        return replace(note, content=change.model_dump_json(), shapes=tables)
+        return change.model_copy(update={"tables": tables})
 
     def _unseal(self, content: bytes) -> str | None:
         if self._seal is None or len(content) < _SEAL_LENGTH:

@@ -1,13 +1,12 @@
 """Changes of tables, told by the source's own event triggers: installed, looked at, taken off.
 
-Tiers: with `triggers` each DDL statement sends a message down the stream, and each DDL transaction
-writes a version of its schema into penstock.schema_log; without them, Relation messages are all there
-is. What is installed is shared by all pipelines of a database. Connections must be in autocommit mode.
+Tiers: with `triggers` each DDL statement sends a message down the stream; without them, Relation
+messages are all there is. What is installed is shared by all pipelines of a database. Versions of
+schemas: `schemalog`. Connections must be in autocommit mode.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,6 @@ from psycopg.rows import namedtuple_row
 
 from penstock.claims import alone
 from penstock.errors import SourcePrivilegeMissing, TrackingBroken
-from penstock.lsn import Lsn
 from penstock.source import tracking_sql as made
 from penstock.source.connect import place_of, role_of, source_errors
 from penstock.source.options import Tracking
@@ -24,25 +22,21 @@ from penstock.source.publication import OWNER_COUNTS, Stamp
 from penstock.source.tracking_sql import tracking_statements
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
-    from datetime import datetime
+    from collections.abc import Iterable
 
     import psycopg
 
     Connection = psycopg.Connection[Any]
 
 __all__ = [
-    "SchemaVersion",
     "TrackingState",
-    "acknowledge_versions",
     "broken_tracking",
     "drop_tracking",
     "ensure_tracking",
+    "has_log",
     "install_tracking",
     "read_seal",
     "read_tracking",
-    "read_version",
-    "read_versions",
     "refresh_schemas",
     "tier_in_force",
     "tracking_statements",
@@ -51,7 +45,7 @@ __all__ = [
 _log = logging.getLogger(__name__)
 
 _CLAIM = "penstock tracking"
-# A migration that is under way has the log in use.
+# A migration that is under way has the secret in use.
 _PATIENCE = "SET LOCAL lock_timeout = '30s'; SET LOCAL client_min_messages = warning"
 
 # From the catalog: to_regclass() fails for who may not use the schema.
@@ -65,16 +59,15 @@ WITH own AS (
 SELECT own.log IS NOT NULL AS has_log, own.seal IS NOT NULL AS has_seal,
        (SELECT coalesce(array_agg(attname::text), '{}') FROM pg_attribute
         WHERE attrelid = own.log AND attnum > 0 AND NOT attisdropped) AS log_columns,
-       (SELECT tgenabled::text FROM pg_trigger WHERE tgname = %s AND tgrelid = own.log)
-           AS version_trigger,
        current_setting('event_triggers', true) AS event_triggers,
        NOT pg_is_in_recovery() AND (
            (SELECT rolsuper FROM pg_roles WHERE rolname = current_user)
            OR coalesce(pg_has_role(to_regrole('rds_superuser'), 'MEMBER'), false)) AS may_install,
        coalesce(has_schema_privilege(own.home, 'USAGE'), false) AS may_enter,
        coalesce(has_table_privilege(own.seal, 'SELECT'), false) AS may_read_seal,
-       coalesce(has_table_privilege(own.log, 'SELECT')
-                AND has_any_column_privilege(own.log, 'UPDATE'), false) AS may_use_log
+       coalesce(has_table_privilege(own.log, 'SELECT') AND has_table_privilege(own.log, 'INSERT')
+                AND has_table_privilege(own.log, 'UPDATE')
+                AND has_table_privilege(own.log, 'DELETE'), false) AS may_use_log
 FROM (VALUES (1)) AS one LEFT JOIN own ON true
 """
 
@@ -105,18 +98,6 @@ class TrackingState:
     def in_force(self) -> bool:
         """Whether every change of a table is told."""
         return self.is_installed and not self.problems
-
-
-@dataclass(frozen=True)
-class SchemaVersion:
-    """One row of penstock.schema_log, less its document."""
-
-    id: int
-    version: int
-    schema_name: str
-    created_at: datetime
-    acked: bool
-    lsn: Lsn
 
 
 def read_tracking(connection: Connection) -> TrackingState:
@@ -181,9 +162,11 @@ def install_tracking(connection: Connection, role: str) -> bool:
     """
     if read_tracking(connection).in_force:
         return False
-    with source_errors(connection), alone(connection, _CLAIM), connection.transaction():
-        connection.execute(_PATIENCE)
-        connection.execute(tracking_statements(role))
+    with source_errors(connection), alone(connection, _CLAIM):
+        for step in made.tracking_steps(role):
+            with connection.transaction():
+                connection.execute(_PATIENCE)
+                connection.execute(step)
     return True
 
 
@@ -212,9 +195,8 @@ def drop_tracking(connection: Connection) -> list[str]:
     removed = [f"event trigger {name}" for name in made.EVENT_TRIGGERS]
     removed += ["table penstock.schema_log", "table penstock.seal"]
     try:
+        _run_drops(connection)
         with source_errors(connection), alone(connection, _CLAIM), connection.transaction():
-            connection.execute(_PATIENCE)
-            connection.execute(made.drop_statements())
             # The same database may be a target as well, whose tables are in the same schema.
             row = connection.execute(
                 "SELECT NOT EXISTS (SELECT FROM pg_class WHERE relnamespace = n.oid)"
@@ -234,18 +216,19 @@ def drop_tracking(connection: Connection) -> list[str]:
     return removed
 
 
+def _run_drops(connection: Connection) -> None:
+    with source_errors(connection), alone(connection, _CLAIM):
+        for step in made.drop_steps():
+            with connection.transaction():
+                connection.execute(_PATIENCE)
+                connection.execute(step)
+
+
 def refresh_schemas(connection: Connection, names: Iterable[str]) -> None:
-    """Have the stream tell every table of these schemas as it is now, and write a version of each."""
+    """Have the stream tell every table of these schemas as it is now."""
     query = "SELECT penstock.refresh_schema(name) FROM unnest(%s::text[]) AS name"
     with source_errors(connection):
         connection.execute(query, (sorted(set(names)),))
-
-
-def acknowledge_versions(connection: Connection, ids: Collection[int]) -> None:
-    """Mark versions as delivered everywhere. May be repeated."""
-    query = "UPDATE penstock.schema_log SET acked = true WHERE id = ANY (%s) AND NOT acked"
-    with source_errors(connection):
-        connection.execute(query, (list(ids),))
 
 
 def read_seal(connection: Connection) -> bytes | None:
@@ -258,35 +241,16 @@ def read_seal(connection: Connection) -> bytes | None:
     return None if row is None else bytes(row[0])
 
 
-def read_versions(connection: Connection) -> list[SchemaVersion]:
-    """All versions, oldest first; none where there is no log."""
-    query = (
-        "SELECT id, version, schema_name, created_at, acked, lsn::text FROM penstock.schema_log"
-        " WHERE version IS NOT NULL ORDER BY id"
-    )
-    if not _facts(connection).has_log:
-        return []
-    with source_errors(connection):
-        rows = connection.execute(query).fetchall()
-    return [
-        SchemaVersion(number, version, schema, at, acked, Lsn.parse(lsn))
-        for number, version, schema, at, acked, lsn in rows
-    ]
-
-
-def read_version(connection: Connection, schema: str, version: int) -> dict[str, Any] | None:
-    """The document of one version: format, tables, types, sequences."""
-    query = "SELECT schema::text FROM penstock.schema_log WHERE schema_name = %s AND version = %s"
-    if not _facts(connection).has_log:
-        return None
-    with source_errors(connection):
-        row = connection.execute(query, (schema, version)).fetchone()
-    return None if row is None else json.loads(row[0])
+def has_log(connection: Connection) -> bool:
+    """Whether there is a log of versions, to be read and written."""
+    facts = _facts(connection)
+    columns = set(facts.log_columns or ())
+    return bool(facts.may_enter and facts.may_use_log and columns >= set(made.LOG_COLUMNS))
 
 
 def _facts(connection: Connection) -> Any:
     with source_errors(connection), connection.cursor(row_factory=namedtuple_row) as cursor:
-        return cursor.execute(_FACTS, (made.VERSION_TRIGGER,)).fetchone()
+        return cursor.execute(_FACTS).fetchone()
 
 
 def _has_pipelines(connection: Connection) -> bool:
@@ -307,11 +271,7 @@ def _log_problems(facts: Any) -> list[str]:
     if not facts.has_log:
         return ["the table penstock.schema_log is gone"]
     missing = [name for name in made.LOG_COLUMNS if name not in facts.log_columns]
-    problems = [f"penstock.schema_log has no column {name}" for name in missing]
-    if facts.version_trigger != "A":
-        found = "disabled" if facts.version_trigger else "gone"
-        problems.append(f"the trigger {made.VERSION_TRIGGER} on penstock.schema_log is {found}")
-    return problems
+    return [f"penstock.schema_log has no column {name}" for name in missing]
 
 
 def _trigger_problems(triggers: dict[str, Any]) -> list[str]:
@@ -343,7 +303,9 @@ def _function_problems(functions: dict[str, Any]) -> list[str]:
             problems.append(f"the function penstock.{wanted.name} is gone")
             continue
         same = (found.body, found.is_definers) == (wanted.body, wanted.is_definers)
-        if not same or set(found.settings) != made.settings_of(wanted):
+        # A session with quote_all_identifiers had the path's names quoted when it made the function.
+        settings = {setting.replace('"', "") for setting in found.settings}
+        if not same or settings != made.settings_of(wanted):
             kind = "altered"
             if _stamped(found.stamp) < made.TRACKING_VERSION:
                 kind = "of another penstock"

@@ -1,14 +1,21 @@
-"""Functions in schema penstock of the source that write documents and number their versions.
+"""Functions in schema penstock of the source that describe tables, types and sequences, and sign that.
 
-Bodies in PL/pgSQL and ASCII; `tracking_sql` makes statements of them.
+Nothing is written but logical messages, and nothing is read but the system catalogs and the secret: what
+runs in a user's transaction takes no lock that another transaction could wait for. Bodies in PL/pgSQL and ASCII; `tracking_sql` makes statements of them.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from penstock.schema.catalog import SEQUENCE_DOCUMENT, TABLE_DOCUMENTS, TYPE_DOCUMENT
-from penstock.schema.shape import CHANGE_PREFIX, FORMAT, REFRESH, VERSION_PREFIX
+from penstock.schema.catalog import (
+    INDEX_DEFINITION,
+    SEQUENCE_DOCUMENT,
+    TABLE_DOCUMENTS,
+    TYPE_DOCUMENT,
+    TYPES,
+)
+from penstock.schema.shape import CHANGE_PREFIX, FORMAT, REFRESH
 
 
 class Function(NamedTuple):
@@ -30,14 +37,15 @@ BEGIN
     RETURN ({TABLE_DOCUMENTS.replace("{oids}", "oids")});
 END"""
 
-# Not the row types of tables, not arrays, not what an extension brings.
+# Not the row types of tables, not what an extension brings; arrays and multiranges where they are asked
+# for: their names follow those of what they are made of.
 _TYPES = f"""
 BEGIN
     RETURN (
         SELECT coalesce(jsonb_agg({TYPE_DOCUMENT} ORDER BY tn.nspname, t.typname), '[]')
         FROM pg_type t JOIN pg_namespace tn ON tn.oid = t.typnamespace
         WHERE t.oid = ANY (oids) AND {NOT_OURS.format("tn")}
-          AND (t.typtype IN ('e', 'd', 'r') OR EXISTS (
+          AND (t.typtype IN ('e', 'd', 'r', 'm') OR t.typcategory = 'A' OR EXISTS (
               SELECT FROM pg_class k WHERE k.oid = t.typrelid AND k.relkind = 'c'))
           AND NOT EXISTS (SELECT FROM pg_depend x WHERE x.classid = 'pg_type'::regclass
                           AND x.objid = t.oid AND x.deptype = 'e'));
@@ -82,216 +90,216 @@ BEGIN
         'sequences', penstock.schema_sequences(name));
 END"""
 
-# The document of the earlier version, with all anew that this transaction touched. What is there and
-# what has gone the catalog tells; a file that is another (TRUNCATE, VACUUM FULL) no event tells, so
-# it is compared. Types are in the documents of tables too, and so is a table's row type, where a
-# column has it; a sequence, in that of the table that owned it. Null: the document does not fit.
-_PATCHED = f"""
+# As FOREIGN_KEYS, with fewer of the fields that must be asked of the row as JSON: that takes longer than
+# all the rest.
+_FOREIGN_KEYS_FAST = """SELECT json_agg(x) INTO foreign_keys FROM (
+            SELECT o.oid::int8 AS id, o.conname AS name, o.conkey AS columns,
+                   f.oid::int8 AS referenced_id, fn.nspname AS referenced_schema,
+                   f.relname AS referenced_name, (
+                       SELECT json_agg(a.attname ORDER BY array_position(o.confkey, a.attnum))
+                       FROM pg_attribute a
+                       WHERE a.attrelid = o.confrelid AND a.attnum = ANY (o.confkey)
+                   ) AS referenced_columns,
+                   o.confupdtype::text AS on_update, o.confdeltype::text AS on_delete,
+                   coalesce(CASE WHEN o.confdeltype IN ('n', 'd') THEN
+                       nullif(to_jsonb(o) -> 'confdelsetcols', 'null') END, '[]') AS on_delete_columns,
+                   o.confmatchtype::text AS match, o.condeferrable AS is_deferrable,
+                   o.condeferred AS is_deferred, o.convalidated AS is_valid,
+                   CASE WHEN is_18 THEN (to_jsonb(o) ->> 'conenforced')::boolean ELSE true END
+                       AS is_enforced,
+                   CASE WHEN is_18 THEN (to_jsonb(o) ->> 'conperiod')::boolean ELSE false END
+                       AS has_period
+            FROM pg_constraint o
+            LEFT JOIN pg_constraint p ON p.oid = o.conparentid
+            JOIN pg_class f ON f.oid = o.confrelid JOIN pg_namespace fn ON fn.oid = f.relnamespace
+            WHERE o.conrelid = number AND o.contype = 'f' AND p.conrelid IS DISTINCT FROM o.conrelid
+            ORDER BY o.conname) AS x;"""
+
+# One table, for a trigger: within a user's statement every tenth of a millisecond counts, so that it is
+# asked for in small pieces, and only for those that it has. Where an index, an expression or a
+# constraint is spelled, Postgres locks the table for a moment: the caller's transaction has it locked
+# already. `penstock.schema.wire` makes of it what TABLE_DOCUMENTS says of the same table.
+_DESCRIBE = f"""
+#variable_conflict use_column
 DECLARE
-    fits boolean := base @> '{{"format": {FORMAT}}}';
-    parts oid[] := touched || ARRAY(SELECT reltype FROM pg_class WHERE oid = ANY (touched));
-    has_sequences boolean := EXISTS (SELECT FROM pg_sequence WHERE seqrelid = ANY (touched));
-    found record;
-    earlier jsonb := base -> 'tables';  -- base itself is unpacked anew at each use
-    tables jsonb := '[]';
-    types jsonb := base -> 'types';
-    sequences jsonb := penstock.schema_sequences(name);
+    c record;
+    columns json;
+    has record;
+    details json;
+    collations json;
+    sequences json;
+    comments json;
+    constraints json;
+    own_indexes oid[];
+    has_foreign_keys boolean;
+    foreign_keys json;
+    indexes json;
+    has_expressions boolean;
+    depends json;
+    types json;
+    is_18 boolean := current_setting('server_version_num')::int >= 180000;
 BEGIN
-    IF fits IS NOT TRUE THEN
+    SELECT k.oid, k.relname, n.nspname, k.relkind, k.relreplident, k.relhasindex, k.reltype,
+           coalesce(pg_relation_filenode(k.oid)::int8, 0) AS filenode
+    INTO c FROM pg_class k JOIN pg_namespace n ON n.oid = k.relnamespace
+    WHERE k.oid = number AND k.relkind IN ('r', 'p') AND NOT k.relispartition
+      AND k.relpersistence <> 't' AND {NOT_OURS.format("n")};
+    IF NOT FOUND THEN
         RETURN NULL;
     END IF;
-    SELECT array_agg(now.oid) FILTER (WHERE NOT x.is_same) AS anew,
-           array_agg(now.oid) FILTER (WHERE x.is_same) AS kept,
-           bool_and(now.oid IS NOT NULL AND e.oid IS NOT NULL) AS has_same_tables,
-           min(e.place) FILTER (WHERE NOT x.is_same) - 1 AS first_place,
-           bool_or(e.table_name <> now.relname) AS has_new_names
-    INTO found
-    FROM (
-        SELECT c.oid, c.relname, coalesce(pg_relation_filenode(c.oid)::int8, 0) AS filenode
-        FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-        WHERE n.nspname = name AND c.relkind IN ('r', 'p') AND NOT c.relispartition
-          AND c.relpersistence <> 't') AS now
-    FULL JOIN (
-        -- OFFSET, so that the join has these to carry and no documents.
-        SELECT (t.one ->> 'id')::oid AS oid, t.one ->> 'name' AS table_name, t.place,
-               (t.one ->> 'filenode')::int8 AS filenode, t.one -> 'types' AS types,
-               CASE WHEN has_sequences THEN t.one -> 'columns' END AS columns
-        FROM jsonb_array_elements(earlier) WITH ORDINALITY AS t(one, place) OFFSET 0) AS e
-      ON e.oid = now.oid
-    CROSS JOIN LATERAL (SELECT coalesce(
-        now.oid <> ALL (touched) AND e.filenode = now.filenode
-        AND (e.types = '[]' OR NOT EXISTS (
-            SELECT FROM jsonb_array_elements(e.types) AS p(one)
-            WHERE (p.one ->> 'id')::oid = ANY (parts)))
-        AND NOT (has_sequences AND EXISTS (
-            SELECT FROM jsonb_array_elements(e.columns) AS k(one)
-            WHERE (k.one -> 'sequence' ->> 'id')::oid = ANY (touched))), false)) AS x(is_same);
-    IF found.has_new_names THEN
-        RETURN NULL;
+    SELECT json_agg(x) INTO columns FROM (
+        SELECT a.attnum AS id, a.attname AS name, format_type(a.atttypid, a.atttypmod) AS type,
+               a.atttypid::int8 AS type_id, t.typtype::text AS type_kind,
+               a.atttypmod AS type_modifier, a.attnotnull AS not_null
+        FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+        WHERE a.attrelid = number AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum) AS x;
+    SELECT bool_or(a.atthasdef OR a.atthasmissing OR a.attidentity <> '') AS details,
+           bool_or(a.atthasdef OR a.attidentity <> '') AS sequences,
+           bool_or(a.attcollation NOT IN (0, 100)) AS collations,
+           bool_or(a.atttypid >= 16384) AS types
+    INTO has FROM pg_attribute a WHERE a.attrelid = number AND a.attnum > 0 AND NOT a.attisdropped;
+    IF has.details THEN
+        SELECT json_agg(x) INTO details FROM (
+            SELECT a.attnum AS id, pg_get_expr(d.adbin, d.adrelid) AS value,
+                   CASE WHEN a.atthasmissing THEN (a.attmissingval::text::text[])[1] END AS missing,
+                   a.attidentity::text AS identity, a.attgenerated::text AS generated
+            FROM pg_attribute a LEFT JOIN pg_attrdef d ON d.adrelid = number AND d.adnum = a.attnum
+            WHERE a.attrelid = number AND a.attnum > 0 AND NOT a.attisdropped
+              AND (a.atthasdef OR a.atthasmissing OR a.attidentity <> '')) AS x;
     END IF;
-    IF EXISTS (
-        SELECT FROM (
-            SELECT t.oid, t.typname FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace
-            LEFT JOIN pg_class k ON k.oid = t.typrelid
-            WHERE n.nspname = name AND (t.typtype IN ('e', 'd', 'r') OR k.relkind = 'c')
-              AND NOT EXISTS (SELECT FROM pg_depend x WHERE x.classid = 'pg_type'::regclass
-                              AND x.objid = t.oid AND x.deptype = 'e')) AS now
-        FULL JOIN (SELECT (t.one ->> 'id')::oid, t.one ->> 'name'
-                   FROM jsonb_array_elements(types) AS t(one)) AS e(oid, typname)
-          ON e.oid = now.oid AND e.typname = now.typname
-        WHERE now.oid IS NULL OR e.oid IS NULL OR now.oid = ANY (touched))
-    THEN
-        types := penstock.schema_types(name);
+    IF has.sequences THEN
+        sequences := penstock.column_sequences(number, NULL, NULL);
     END IF;
-    IF cardinality(found.anew) > 0 THEN
-        tables := penstock.table_documents(found.anew);
+    IF has.collations THEN
+        SELECT json_object_agg(a.attnum, format('%I.%I', n.nspname, l.collname)) INTO collations
+        FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+        JOIN pg_collation l ON l.oid = a.attcollation JOIN pg_namespace n ON n.oid = l.collnamespace
+        WHERE a.attrelid = number AND a.attnum > 0 AND NOT a.attisdropped
+          AND a.attcollation <> t.typcollation;
     END IF;
-    -- To copy a large document takes most of the time: the rule, one table altered, copies it once.
-    IF found.has_same_tables AND jsonb_array_length(tables) = 1 AND types = base -> 'types'
-       AND sequences = base -> 'sequences' THEN
-        RETURN jsonb_set(base, ARRAY['tables', found.first_place::text], tables -> 0);
+    SELECT json_object_agg(w.objsubid, w.description) INTO comments FROM pg_description w
+    WHERE w.objoid = number AND w.classoid = 'pg_class'::regclass;
+    SELECT json_agg(json_build_object('id', o.oid::int8, 'name', o.conname, 'kind', o.contype::text,
+               'definition', pg_get_constraintdef(o.oid), 'columns', o.conkey,
+               'index_id', o.conindid::int8, 'is_deferrable', o.condeferrable,
+               'has_period', CASE WHEN is_18 AND o.contype IN ('p', 'u')
+                   THEN (to_jsonb(o) ->> 'conperiod')::boolean ELSE false END)
+               ORDER BY o.contype, o.conname) FILTER (WHERE o.contype <> 'f'),
+           array_agg(o.conindid) FILTER (WHERE o.contype IN ('p', 'u', 'x')),
+           bool_or(o.contype = 'f')
+    INTO constraints, own_indexes, has_foreign_keys
+    FROM pg_constraint o WHERE o.conrelid = number AND o.contype IN ('p', 'u', 'x', 'c', 'f');
+    IF has_foreign_keys THEN
+        {_FOREIGN_KEYS_FAST}
     END IF;
-    -- An array, because jsonb_agg() takes twice the time.
-    RETURN jsonb_build_object('format', {FORMAT}, 'types', types, 'sequences', sequences,
-        'tables', ARRAY(
-            SELECT d.one FROM (
-                SELECT t.one FROM jsonb_array_elements(earlier) AS t(one)
-                WHERE (t.one ->> 'id')::oid = ANY (found.kept)
-                UNION ALL SELECT jsonb_array_elements(tables)) AS d(one)
-            ORDER BY (d.one ->> 'name')::name));
+    IF c.relhasindex THEN
+        SELECT json_agg(x), bool_or(x.has_expressions) INTO indexes, has_expressions FROM (
+            SELECT x.oid::int8 AS id, x.relname AS name, i.indisunique AS is_unique,
+                   CASE WHEN x.oid <> ALL (coalesce(own_indexes, '{{}}')) THEN
+                   {INDEX_DEFINITION.format(schema="c.nspname")}
+                   END AS definition,
+                   i.indkey::int2[] AS numbers, i.indnkeyatts AS key_count,
+                   i.indisvalid AS is_valid, i.indimmediate AS is_immediate,
+                   i.indisreplident AS is_identity,
+                   i.indexprs IS NOT NULL OR i.indpred IS NOT NULL AS has_expressions
+            FROM pg_index i JOIN pg_class x ON x.oid = i.indexrelid
+            WHERE i.indrelid = number AND i.indislive ORDER BY x.relname) AS x;
+    END IF;
+    IF has_expressions THEN
+        depends := penstock.index_columns(number);
+    END IF;
+    IF has.types THEN
+        types := ({TYPES});
+    END IF;
+    RETURN json_build_object('id', number::int8, 'schema_name', c.nspname, 'name', c.relname,
+        'kind', c.relkind::text, 'replica_identity', c.relreplident::text, 'filenode', c.filenode,
+        'row_type_id', c.reltype::int8, 'row_type', format_type(c.reltype, NULL),
+        'columns', columns, 'details', details, 'collations', collations, 'sequences', sequences,
+        'comments', comments, 'constraints', constraints, 'foreign_keys', foreign_keys,
+        'indexes', indexes, 'depends', depends, 'types', types);
 END"""
 
-# One row without version for each schema and transaction; write_versions() ends it at commit. Rows
-# without version are this transaction's own, or were left by one whose commit could not number them.
-# What was touched is kept in the row, so that a savepoint takes back its share; null: everything, and
-# that too when it is so much that to look for it would cost more.
-_NOTE = """
+# Sequences that columns own: those of one table, or these. Nothing is locked for it.
+_OWNED_SEQUENCES = f"""
+        SELECT json_agg(json_build_object('table_id', o.refobjid::int8, 'column', o.refobjsubid,
+            'kind', o.deptype::text, 'spelled', s.seqrelid::regclass::text,
+            'sequence', {SEQUENCE_DOCUMENT}))
+        FROM pg_depend o JOIN pg_sequence s ON s.seqrelid = o.objid
+        JOIN pg_class sc ON sc.oid = s.seqrelid JOIN pg_namespace sn ON sn.oid = sc.relnamespace
+        WHERE o.classid = 'pg_class'::regclass AND o.refclassid = 'pg_class'::regclass
+          AND o.refobjsubid > 0 AND o.deptype IN ('a', 'i')"""
+_COLUMN_SEQUENCES = f"""
 BEGIN
-    UPDATE penstock.schema_log l
-    SET touched = CASE WHEN cardinality(oids) + cardinality(l.touched) <= 1000 THEN ARRAY(
-        SELECT unnest(l.touched) UNION SELECT unnest(oids)) END
-    WHERE l.schema_name = ANY (names) AND l.version IS NULL AND l.created_at = now()
-      AND l.touched IS NOT NULL AND (l.touched @> oids) IS NOT TRUE;
-    INSERT INTO penstock.schema_log (schema_name, touched)
-    SELECT DISTINCT noted.name, oids FROM unnest(names) AS noted(name)
-    WHERE NOT EXISTS (
-        SELECT FROM penstock.schema_log l
-        WHERE l.schema_name = noted.name AND l.version IS NULL AND l.created_at = now())
-    ORDER BY 1;
+    IF oids IS NULL THEN
+        RETURN ({_OWNED_SEQUENCES} AND o.refobjid = relation);
+    END IF;
+    RETURN ({_OWNED_SEQUENCES} AND o.objid = ANY (oids) AND o.refobjid <> ALL (told));
 END"""
 
-# Locks are taken here, at commit, and in the order of names: nobody waits for a migration that is
-# under way, and two never for each other. A version that this snapshot does not see (REPEATABLE
-# READ) shows as a duplicate key. Such a one may lack what others have changed, and new names may be in
-# documents of other schemas: nothing is made of these or of older ones. Every hundredth is made of
-# the catalog alone, for what no event tells, like a function's new name in a default. The lock
-# timeout is for a prepared transaction that is left.
-_WRITE_VERSIONS = f"""
-DECLARE
-    waiting record;
-    more record;
-    document jsonb;
-    wanted bigint;
-    written boolean;
-    oids oid[] := '{{}}';
-    is_whole boolean := current_setting('transaction_isolation') <> 'read committed';
+# Which columns the expressions and predicates of a table's indexes use.
+_INDEX_COLUMNS = """
 BEGIN
-    BEGIN
-        FOR waiting IN
-            SELECT l.id, l.schema_name FROM penstock.schema_log l
-            WHERE l.version IS NULL ORDER BY l.schema_name, l.id
-        LOOP
-            PERFORM pg_advisory_xact_lock(
-                hashtextextended('penstock schema ' || waiting.schema_name, 0));
-            FOR more IN SELECT l.touched FROM penstock.schema_log l WHERE l.version IS NULL LOOP
-                is_whole := is_whole OR more.touched IS NULL;
-                oids := oids || more.touched;
-            END LOOP;
-            SELECT coalesce(max(l.version), 0) + 1 INTO wanted FROM penstock.schema_log l
-            WHERE l.schema_name = waiting.schema_name;
-            document := NULL;
-            IF NOT is_whole AND wanted % 100 <> 0 THEN
-                SELECT penstock.patched_document(l.schema_name, l.schema, oids) INTO document
-                FROM penstock.schema_log l
-                WHERE l.schema_name = waiting.schema_name AND l.version = wanted - 1
-                  AND NOT EXISTS (
-                      SELECT FROM penstock.schema_log m WHERE m.lsn >= l.lsn
-                      AND m.version IS NOT NULL AND m.touched IS NOT NULL);
-            END IF;
-            IF document IS NULL THEN
-                document := penstock.schema_document(waiting.schema_name);
-            END IF;
-            LOOP
-                BEGIN
-                    UPDATE penstock.schema_log l
-                    SET version = wanted, schema = document, lsn = pg_current_wal_insert_lsn(),
-                        touched = CASE WHEN is_whole THEN '{{}}'::oid[] END
-                    WHERE l.id = waiting.id AND l.version IS NULL;
-                    written := FOUND;
-                    EXIT;
-                EXCEPTION WHEN unique_violation THEN
-                    wanted := wanted + 1;
-                END;
-            END LOOP;
-            IF written THEN
-                PERFORM pg_logical_emit_message(true, '{VERSION_PREFIX}', penstock.sealed(
-                    jsonb_build_object('format', {FORMAT}, 'id', waiting.id,
-                        'schema_name', waiting.schema_name, 'version', wanted)));
-            END IF;
-        END LOOP;
-    EXCEPTION WHEN OTHERS THEN
-        RAISE WARNING 'penstock could not number this schema change (SQLSTATE %)', SQLSTATE
-            USING HINT = 'the next one will be numbered for both; penstock check tells more';
-    END;
-    RETURN NULL;
+    RETURN (
+        SELECT json_agg(json_build_array(p.objid::int8, p.refobjsubid))
+        FROM pg_index i JOIN pg_depend p ON p.classid = 'pg_class'::regclass
+            AND p.objid = i.indexrelid AND p.refclassid = 'pg_class'::regclass
+            AND p.refobjid = i.indrelid AND p.refobjsubid > 0
+        WHERE i.indrelid = relation);
 END"""
 
 # Anybody may write logical messages, so that penstock's own are signed: a hash with a secret, twice.
 # In UTF-8, because a message is not converted on its way.
 _SEALED = """
 DECLARE
-    content bytea := convert_to(document::text, 'UTF8');
+    content bytea := convert_to(document, 'UTF8');
     secret bytea;
 BEGIN
     SELECT s.secret INTO STRICT secret FROM penstock.seal s;
     RETURN convert_to(encode(sha256(secret || sha256(secret || content)), 'hex'), 'UTF8') || content;
 END"""
 
-# Tables in portions, so that no message is large.
-_SAY = f"""
+# The id of the subtransaction that is open now, which a message gives it. A decoder that sends a
+# transaction before its end tells by such ids what was rolled back since; but a message it gives the
+# id of the whole transaction, so that penstock's carry their own. No function tells it, but each open
+# subtransaction holds a lock on its id, and the innermost has the newest.
+_OWN_XID = """
 DECLARE
-    part jsonb := change;
-    tables jsonb := coalesce(change -> 'tables', '[]');
-    start integer := 0;
+    found xid;
 BEGIN
-    LOOP
-        part := part || jsonb_build_object('tables', coalesce((
-            SELECT jsonb_agg(t.one ORDER BY t.place) FROM jsonb_array_elements(tables)
-            WITH ORDINALITY AS t(one, place) WHERE t.place > start AND t.place <= start + 100), '[]'));
-        PERFORM pg_logical_emit_message(true, '{CHANGE_PREFIX}', penstock.sealed(part));
-        start := start + 100;
-        EXIT WHEN start >= jsonb_array_length(tables);
-        part := jsonb_build_object('format', {FORMAT}, 'tag', change ->> 'tag',
-            'loose', coalesce(change -> 'loose', '[]'),
-            'has_using', coalesce((change ->> 'has_using')::boolean, false),
-            'has_old_snapshot', coalesce((change ->> 'has_old_snapshot')::boolean, false));
-    END LOOP;
-    -- A message is ordered by the end of its record, a row by its start. This block is a
-    -- subtransaction: without a record between, the row after it could come first.
+    PERFORM pg_logical_emit_message(true, 'penstock', '');
+    SELECT l.transactionid INTO STRICT found FROM pg_locks l
+    WHERE l.pid = pg_backend_pid() AND l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock'
+    ORDER BY age(l.transactionid) LIMIT 1;
+    RETURN found::text::int8;
+END"""
+
+# A message is ordered by the end of its record, a row by its start. A trigger's block is a
+# subtransaction: without a record between, the row after it could come first.
+_SAY = f"""
+BEGIN
+    PERFORM pg_logical_emit_message(true, '{CHANGE_PREFIX}', penstock.sealed(document));
     PERFORM pg_logical_emit_message(true, 'penstock', '');
 END"""
 
+# Tables in portions, so that no message is large.
 _REFRESH = f"""
-BEGIN
-    PERFORM penstock.say(penstock.schema_document(name) || jsonb_build_object('tag', '{REFRESH}',
+DECLARE
+    change jsonb := penstock.schema_document(name) || jsonb_build_object('tag', '{REFRESH}',
         'schemas', (
             SELECT coalesce(jsonb_agg(jsonb_build_object('id', n.oid::int8, 'name', n.nspname)), '[]')
-            FROM pg_namespace n WHERE n.nspname = name)));
-    PERFORM penstock.note_schemas(ARRAY[name], NULL);
-    DELETE FROM penstock.schema_log l
-    WHERE l.schema_name = name AND l.acked AND l.created_at < now() - interval '90 days'
-      AND EXISTS (SELECT FROM penstock.schema_log m
-                  WHERE m.schema_name = l.schema_name AND m.version > l.version);
+            FROM pg_namespace n WHERE n.nspname = name));
+    tables jsonb := change -> 'tables';
+    start integer := 0;
+BEGIN
+    LOOP
+        change := change || jsonb_build_object('tables', coalesce((
+            SELECT jsonb_agg(t.one ORDER BY t.place) FROM jsonb_array_elements(tables)
+            WITH ORDINALITY AS t(one, place) WHERE t.place > start AND t.place <= start + 100), '[]'));
+        PERFORM penstock.say(change::text);
+        start := start + 100;
+        EXIT WHEN start >= jsonb_array_length(tables);
+        change := jsonb_build_object('format', {FORMAT}, 'tag', '{REFRESH}');
+    END LOOP;
 END"""
 
 DOCUMENT_FUNCTIONS = (
@@ -301,10 +309,11 @@ DOCUMENT_FUNCTIONS = (
     Function("schema_types", "name text", "jsonb", _SCHEMA_TYPES),
     Function("schema_sequences", "name text", "jsonb", _SCHEMA_SEQUENCES),
     Function("schema_document", "name text", "jsonb", _SCHEMA),
-    Function("patched_document", "name text, base jsonb, touched oid[]", "jsonb", _PATCHED),
-    Function("note_schemas", "names text[], oids oid[]", "void", _NOTE),
-    Function("write_versions", "", "trigger", _WRITE_VERSIONS, True, "lock_timeout=5000"),
-    Function("sealed", "document jsonb", "bytea", _SEALED),
-    Function("say", "change jsonb", "void", _SAY),
+    Function("column_sequences", "relation oid, oids oid[], told oid[]", "json", _COLUMN_SEQUENCES),
+    Function("index_columns", "relation oid", "json", _INDEX_COLUMNS),
+    Function("describe", "number oid", "json", _DESCRIBE),
+    Function("sealed", "document text", "bytea", _SEALED),
+    Function("own_xid", "", "bigint", _OWN_XID),
+    Function("say", "document text", "void", _SAY),
     Function("refresh_schema", "name text", "void", _REFRESH, True),
 )

@@ -1,4 +1,5 @@
-"""The statements that put penstock's triggers and their log on a source, and take them off again.
+"""The statements that put penstock's triggers, their secret and the log of versions on a source, and take
+them off again.
 
 One text, for `init` and for an admin alike. Safe to run again: it puts right what was altered.
 """
@@ -9,7 +10,7 @@ from penstock.source.tracking_documents import DOCUMENT_FUNCTIONS, Function
 from penstock.source.tracking_events import EVENT_FUNCTIONS
 
 # Goes up with every change of the functions or the table: an older penstock leaves newer ones alone.
-TRACKING_VERSION = 3
+TRACKING_VERSION = 4
 
 FUNCTIONS = (*DOCUMENT_FUNCTIONS, *EVENT_FUNCTIONS)
 
@@ -18,7 +19,19 @@ EVENT_TRIGGERS = {
     "penstock_ddl_command_end": ("ddl_command_end", "on_ddl_command_end"),
     "penstock_sql_drop": ("sql_drop", "on_sql_drop"),
 }
-VERSION_TRIGGER = "penstock_write_versions"
+
+# What earlier versions have made and this one does not. Each is of penstock's own schema.
+_FORMER_FUNCTIONS = (
+    "note_schemas(text[])",
+    "note_schemas(text[], oid[])",
+    "patched_document(text, jsonb, oid[])",
+    "write_versions()",
+    "sealed(jsonb)",
+    "say(jsonb)",
+    "tell(text, oid[], oid[], oid[], oid[], jsonb, jsonb, text)",
+    "former_schemas(oid[])",
+    "table_of_index(oid, text)",
+)
 
 # Others cannot change a table, so that functions, views and grants cost nothing.
 TAGS = (
@@ -56,39 +69,60 @@ END
 $penstock$;
 """
 
-_TABLE = """
-CREATE SCHEMA IF NOT EXISTS penstock;
+# Only penstock's own sessions use the log: a trigger writes nothing. Rows that an earlier version's
+# triggers have written are whole, and anybody's.
+_LOG = """
 CREATE TABLE IF NOT EXISTS penstock.schema_log (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    version bigint,
+    pipeline text NOT NULL DEFAULT '',
     schema_name text NOT NULL,
-    schema jsonb,
+    version bigint NOT NULL,
+    schema jsonb NOT NULL,
+    is_whole boolean NOT NULL DEFAULT true,
     created_at timestamptz NOT NULL DEFAULT now(),
     acked boolean NOT NULL DEFAULT false,
-    lsn pg_lsn,
-    touched oid[],
-    UNIQUE (schema_name, version)
+    lsn pg_lsn
 );
-ALTER TABLE penstock.schema_log ADD COLUMN IF NOT EXISTS touched oid[];
-CREATE INDEX IF NOT EXISTS schema_log_waiting ON penstock.schema_log (schema_name) WHERE version IS NULL;
-CREATE INDEX IF NOT EXISTS schema_log_barriers ON penstock.schema_log (lsn)
-WHERE version IS NOT NULL AND touched IS NOT NULL;
+DO $penstock$
+BEGIN
+    IF EXISTS (SELECT FROM pg_attribute WHERE attrelid = 'penstock.schema_log'::regclass
+               AND attname = 'touched' AND NOT attisdropped) THEN
+        DELETE FROM penstock.schema_log WHERE version IS NULL OR schema IS NULL;
+        DROP TRIGGER IF EXISTS penstock_write_versions ON penstock.schema_log;
+        ALTER TABLE penstock.schema_log
+            DROP COLUMN touched CASCADE,
+            DROP CONSTRAINT IF EXISTS schema_log_schema_name_version_key;
+        DROP INDEX IF EXISTS penstock.schema_log_waiting;
+    END IF;
+END
+$penstock$;
+ALTER TABLE penstock.schema_log
+    ADD COLUMN IF NOT EXISTS pipeline text NOT NULL DEFAULT '',
+    ADD COLUMN IF NOT EXISTS is_whole boolean NOT NULL DEFAULT true;
+CREATE UNIQUE INDEX IF NOT EXISTS schema_log_version
+ON penstock.schema_log (pipeline, schema_name, version);
+REVOKE ALL ON penstock.schema_log FROM PUBLIC;
+"""
+
+_SEAL = """
+CREATE SCHEMA IF NOT EXISTS penstock;
 CREATE TABLE IF NOT EXISTS penstock.seal (
     id boolean PRIMARY KEY DEFAULT true CHECK (id),
     secret bytea NOT NULL
 );
-DROP FUNCTION IF EXISTS penstock.note_schemas(text[]);
 INSERT INTO penstock.seal (secret)
 SELECT decode(replace(gen_random_uuid()::text || gen_random_uuid()::text, '-', ''), 'hex')
 ON CONFLICT DO NOTHING;
-REVOKE ALL ON penstock.schema_log, penstock.seal FROM PUBLIC;
+REVOKE ALL ON penstock.seal FROM PUBLIC;
 """
 
 # Values and expressions are spelled as every other session of penstock's reads them, whatever the user's
-# session is set to. JIT would compile the large queries for longer than they run.
+# session is set to. JIT would compile queries for longer than they run, and a plan for each call takes
+# longer than what it plans.
 _SETTINGS = {
     "search_path=pg_catalog, pg_temp",
     "jit=off",
+    "plan_cache_mode=force_generic_plan",
     "DateStyle=ISO, MDY",
     "IntervalStyle=postgres",
     "TimeZone=UTC",
@@ -99,7 +133,10 @@ _SETTINGS = {
     "xmloption=content",
 }
 
-LOG_COLUMNS = ("id", "version", "schema_name", "schema", "created_at", "acked", "lsn", "touched")
+LOG_COLUMNS = (
+    *("id", "pipeline", "schema_name", "version", "schema", "is_whole"),
+    *("created_at", "acked", "lsn"),
+)
 
 
 def signature(function: Function) -> str:
@@ -118,14 +155,27 @@ def function_stamp() -> str:
 
 
 def tracking_statements(role: str) -> str:
-    """All of it, for `role` (quoted) to read the log, and to mark in it what was delivered.
+    """All of it, for `role` (quoted) to read the secret and to keep the log.
 
     Who runs it must be allowed to create event triggers. The triggers fire in sessions of replicas
     too (ALWAYS): what those change in a followed table is changed like anything else.
     """
-    parts = [_OWNERS, _drop_event_triggers(), _TABLE, *map(_create, FUNCTIONS), _version_trigger()]
-    parts += [_event_trigger(name) for name in EVENT_TRIGGERS]
-    parts.append(grant_statements(role))
+    return "".join(tracking_steps(role))
+
+
+def tracking_steps(role: str) -> tuple[str, str]:
+    """The same in two transactions: what fires first, and then what no session uses by now.
+
+    An earlier penstock's triggers wrote into the log, in users' transactions: to alter it under them would
+    have everybody wait for those that are open.
+    """
+    first = [_OWNERS, _SEAL, *map(_create, FUNCTIONS), _drop_event_triggers()]
+    first += [_event_trigger(name) for name in EVENT_TRIGGERS]
+    second = [_LOG, _drop_former(), grant_statements(role)]
+    return _joined(first), _joined(second)
+
+
+def _joined(parts: list[str]) -> str:
     return "\n".join(part.strip() for part in parts) + "\n"
 
 
@@ -134,21 +184,23 @@ def grant_statements(role: str) -> str:
     return (
         f"GRANT USAGE ON SCHEMA penstock TO {role};\n"
         f"GRANT SELECT ON penstock.seal TO {role};\n"
-        f"GRANT SELECT, UPDATE (acked) ON penstock.schema_log TO {role};\n"
+        f"GRANT SELECT, INSERT, UPDATE, DELETE ON penstock.schema_log TO {role};\n"
         f"GRANT EXECUTE ON FUNCTION penstock.refresh_schema(text) TO {role};\n"
     )
 
 
-def drop_statements() -> str:
-    """What takes all of it off, but for the schema, in which a target's tables may be."""
+def drop_steps() -> tuple[str, str]:
+    """What takes all of it off, but for the schema, in which a target's tables may be.
+
+    In two transactions: what nothing fires any more is nobody's to wait for.
+    """
     functions = [f"DROP FUNCTION IF EXISTS {signature(each)};" for each in reversed(FUNCTIONS)]
-    return "\n".join(
-        (
-            _drop_event_triggers(),
-            "DROP TABLE IF EXISTS penstock.schema_log, penstock.seal;",
-            *functions,
-        )
-    )
+    tables = "DROP TABLE IF EXISTS penstock.schema_log, penstock.seal;"
+    return _drop_event_triggers(), _joined([tables, _drop_former(), *functions])
+
+
+def _drop_former() -> str:
+    return "\n".join(f"DROP FUNCTION IF EXISTS penstock.{each};" for each in _FORMER_FUNCTIONS)
 
 
 def _drop_event_triggers() -> str:
@@ -169,15 +221,6 @@ def _create(function: Function) -> str:
 def _setting(setting: str) -> str:
     name, _, value = setting.partition("=")
     return f"SET {name} = {value if name == 'search_path' else repr(value)}"
-
-
-def _version_trigger() -> str:
-    return (
-        f"DROP TRIGGER IF EXISTS {VERSION_TRIGGER} ON penstock.schema_log;\n"
-        f"CREATE CONSTRAINT TRIGGER {VERSION_TRIGGER} AFTER INSERT ON penstock.schema_log\n"
-        "DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION penstock.write_versions();\n"
-        f"ALTER TABLE penstock.schema_log ENABLE ALWAYS TRIGGER {VERSION_TRIGGER};"
-    )
 
 
 def _event_trigger(name: str) -> str:

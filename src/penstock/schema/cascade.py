@@ -1,0 +1,248 @@
+"""What a statement means for tables that it has not locked, and so could not describe. Pure.
+
+Names and types stand in the pictures of other tables too: in those whose foreign keys lead to a table
+that was renamed, in those with a column of a type that was altered. At the source only the order of
+commits tells how such a table looks then; here it is known.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from penstock.schema.match import FIRST_USER_ID, match_by_id
+from penstock.schema.shape import FieldShape
+from penstock.schema.spelling import modifiers_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from penstock.schema.shape import (
+        ColumnShape,
+        ForeignKeyShape,
+        SchemaChange,
+        TableShape,
+        TypeShape,
+    )
+    from penstock.schema.wire import RowType, Told, ToldIndex, ToldSequence
+
+    LookUp = Callable[[int], TableShape | None]
+
+
+def settle(told: Told, known: Mapping[int, TableShape], look_up: LookUp) -> SchemaChange:
+    """The change with every table that looks different after it, given how all looked before.
+
+    `look_up` reads a table as it is now: for the definition of an index whose table nobody had locked,
+    or a type that no table had.
+    """
+    others = _Others(known, {shape.id for shape in told.change.tables}, look_up)
+    others.drop_indexes({gone.id for gone in told.dropped_indexes})
+    for index in told.indexes:
+        others.take_index(index)
+    renamed = {shape.id: shape for shape in told.change.tables}
+    for moved in told.moved_tables:
+        update = {"schema_name": moved.schema_name, "name": moved.name}
+        shape = others.update(moved.id, **update)
+        if shape is not None:
+            renamed[moved.id] = shape
+    others.take_types({each.id: each for each in told.change.types})
+    others.take_row_types(told.row_types, {shape.id: shape for shape in told.change.tables})
+    others.take_sequences(told.column_sequences, {each.id for each in told.change.sequences})
+    others.take_names(renamed)
+    types = tuple(each for each in told.change.types if not each.is_array)
+    tables = (*told.change.tables, *others.changed())
+    return told.change.model_copy(update={"tables": tables, "types": types})
+
+
+class _Others:
+    """The tables that the statement has not described, and what becomes of them."""
+
+    def __init__(self, known: Mapping[int, TableShape], told: set[int], look_up: LookUp) -> None:
+        self._look_up = look_up
+        self._before = known
+        self._told = told
+        self._after: dict[int, TableShape] = {}
+
+    def __iter__(self) -> Iterator[TableShape]:
+        shapes = [shape for oid, shape in self._before.items() if oid not in self._told]
+        return iter([self._after.get(shape.id, shape) for shape in shapes])
+
+    def get(self, oid: int) -> TableShape | None:
+        return None if oid in self._told else self._after.get(oid, self._before.get(oid))
+
+    def update(self, oid: int, **fields: Any) -> TableShape | None:
+        shape = self.get(oid)
+        if shape is not None:
+            self._after[oid] = shape = shape.model_copy(update=fields)
+        return shape
+
+    def changed(self) -> list[TableShape]:
+        return [shape for oid, shape in self._after.items() if shape != self._before[oid]]
+
+    def drop_indexes(self, gone: set[int]) -> None:
+        for shape in self if gone else ():
+            if any(index.id in gone for index in shape.indexes):
+                left = tuple(index for index in shape.indexes if index.id not in gone)
+                self.update(shape.id, indexes=left)
+
+    def take_index(self, told: ToldIndex) -> None:
+        shape = self.get(told.table_id)
+        if shape is None:
+            return
+        if told.constraint_id is not None:
+            renamed = tuple(
+                each.model_copy(update={"name": told.name})
+                if each.id == told.constraint_id
+                else each
+                for each in shape.constraints
+            )
+            self.update(shape.id, constraints=_in_order(renamed, "kind", "name"))
+            return
+        definition = told.definition or _definition(shape, told.id)
+        if definition is None:
+            now = self._look_up(told.table_id)
+            definition = _definition(now, told.id) if now is not None else None
+        if definition is None:
+            return  # dropped since, which the stream tells in its turn
+        others = tuple(each for each in shape.indexes if each.id != told.id)
+        self.update(shape.id, indexes=_in_order((*others, told.shape(definition)), "name"))
+
+    def take_types(self, types: Mapping[int, TypeShape]) -> None:
+        for shape in self if types else ():
+            if not any(each.id in types for each in shape.types):
+                continue
+            self.update(
+                shape.id,
+                types=_in_order(self._needed(shape, types), "schema_name", "name"),
+                columns=tuple(_spelled_anew(column, types) for column in shape.columns),
+            )
+
+    def _needed(self, shape: TableShape, types: Mapping[int, TypeShape]) -> tuple[TypeShape, ...]:
+        """All types that a table's columns need: a type may be made of others now."""
+        pool = {each.id: each for each in shape.types} | dict(types)
+        found: dict[int, TypeShape] = {}
+        wanted = [column.type_id for column in shape.columns]
+        while wanted:
+            number = wanted.pop()
+            if number < FIRST_USER_ID or number in found:
+                continue
+            if number not in pool:
+                pool |= {each.id: each for other in self._before.values() for each in other.types}
+                pool |= dict(types)
+            if number not in pool and (now := self._look_up(shape.id)) is not None:
+                pool = {each.id: each for each in now.types} | pool
+            if number in pool:
+                found[number] = pool[number]
+                wanted += pool[number].parts
+        return tuple(found.values())
+
+    def take_row_types(
+        self, row_types: Sequence[RowType], tables: Mapping[int, TableShape]
+    ) -> None:
+        """The types of the rows of tables that look different now."""
+        fresh: dict[int, dict[str, Any]] = {}
+        for row_type in row_types:
+            shape = tables[row_type.table_id]
+            fields = tuple(
+                FieldShape(id=each.id, name=each.name, type=each.type) for each in shape.columns
+            )
+            fresh[row_type.id] = {
+                "schema_name": shape.schema_name,
+                "name": shape.name,
+                "spelled": row_type.spelled,
+                "fields": fields,
+                "parts": tuple(sorted({each.type_id for each in shape.columns})),
+            }
+        types = {
+            each.id: each.model_copy(update=fresh[each.id])
+            for shape in (self if fresh else ())
+            for each in shape.types
+            if each.id in fresh
+        }
+        self.take_types(types)
+
+    def take_sequences(self, owned: Sequence[ToldSequence], free: set[int]) -> None:
+        """Those that columns own; and `free` ones, which none owns any more."""
+        for each in owned:
+            shape = self.get(each.table_id)
+            if shape is not None:
+                columns = tuple(_counting(column, each) for column in shape.columns)
+                self.update(shape.id, columns=columns)
+        for shape in self if free else ():
+            if any(column.sequence and column.sequence.id in free for column in shape.columns):
+                columns = tuple(
+                    column.model_copy(update={"sequence": None})
+                    if column.sequence and column.sequence.id in free
+                    else column
+                    for column in shape.columns
+                )
+                self.update(shape.id, columns=columns)
+
+    def take_names(self, tables: Mapping[int, TableShape]) -> None:
+        """Let foreign keys lead to tables and columns by the names that these have now."""
+        names = {}
+        for oid, shape in tables.items():
+            before = self._before.get(oid)
+            columns = _renamed_columns(before, shape) if before is not None else {}
+            if before is not None and (columns or before.table != shape.table):
+                names[oid] = (shape, columns)
+        for shape in self if names else ():
+            if any(key.referenced_id in names for key in shape.foreign_keys):
+                keys = tuple(_leading(key, names) for key in shape.foreign_keys)
+                self.update(shape.id, foreign_keys=keys)
+
+
+def _renamed_columns(before: TableShape, after: TableShape) -> dict[str, str]:
+    return {
+        was.name: now.name
+        for was, now in match_by_id(before.columns, after.columns)
+        if was is not None and now is not None and was.name != now.name
+    }
+
+
+def _leading(
+    key: ForeignKeyShape, names: Mapping[int, tuple[TableShape, dict[str, str]]]
+) -> ForeignKeyShape:
+    if key.referenced_id not in names:
+        return key
+    shape, columns = names[key.referenced_id]
+    return key.model_copy(
+        update={
+            "referenced_schema": shape.schema_name,
+            "referenced_name": shape.name,
+            "referenced_columns": tuple(columns.get(each, each) for each in key.referenced_columns),
+        }
+    )
+
+
+def _spelled_anew(column: ColumnShape, types: Mapping[int, TypeShape]) -> ColumnShape:
+    found = types.get(column.type_id)
+    if found is None or not found.spelled:
+        return column
+    modifiers = "".join(modifiers_of(column.type))
+    # The modifier of an array's elements stands before its brackets.
+    base = found.spelled.removesuffix("[]")
+    spelled = base + modifiers + found.spelled[len(base) :]
+    return column.model_copy(update={"type": spelled})
+
+
+def _counting(column: ColumnShape, told: ToldSequence) -> ColumnShape:
+    had = column.sequence
+    if column.id != told.column:
+        if had is not None and had.id == told.sequence.id:
+            return column.model_copy(update={"sequence": None})
+        return column
+    update: dict[str, Any] = {}
+    if had is not None and had.id == told.sequence.id and told.kind == "a":
+        update = {"default": told.default}
+    elif told.kind == "a" and column.default != told.default:
+        return column
+    return column.model_copy(update={**update, "sequence": told.sequence})
+
+
+def _definition(shape: TableShape, index_id: int) -> str | None:
+    return next((each.definition for each in shape.indexes if each.id == index_id), None)
+
+
+def _in_order(things: tuple[Any, ...], *keys: str) -> tuple[Any, ...]:
+    # As the catalog is read: in the order of bytes, whatever the database's own is.
+    return tuple(sorted(things, key=lambda one: [getattr(one, key).encode() for key in keys]))
