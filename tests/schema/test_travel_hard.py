@@ -416,16 +416,51 @@ def test_dropped_table_leaves_no_trace_and_no_error(
     assert [each for each in caplog.records if each.levelname == "ERROR"] == []
 
 
+@long_on_15
+@pytest.mark.parametrize(
+    "undone",
+    [
+        "ALTER TABLE t DROP COLUMN keep",
+        *(
+            pytest.param(statement, marks=pytest.mark.long)
+            for statement in ("ALTER TABLE t ALTER n TYPE int", "ALTER TABLE t ADD own int")
+        ),
+    ],
+)
+def test_savepoint_that_was_streamed_and_rolled_back_leaves_nothing(
+    source: Database, target: Database, make_pipeline: Make, undone: str
+) -> None:
+    source.execute(f"ALTER DATABASE \"{source.name}\" SET logical_decoding_work_mem = '64kB'")
+    source.execute("CREATE TABLE t (id int PRIMARY KEY, keep text, n numeric DEFAULT 1.25)")
+    source.execute("INSERT INTO t SELECT g, 'k' || g FROM generate_series(1, 10) g")
+    pipeline = make_pipeline(source, target, **COPIED)
+    settle(pipeline, target)
+    fill = "INSERT INTO t (id) SELECT g FROM generate_series({}, {}) g"
+    with source.connect(autocommit=False) as connection:
+        connection.execute(fill.format(100, 3000))
+        connection.execute("SAVEPOINT s1")
+        connection.execute(undone)
+        connection.execute("SAVEPOINT s2")
+        connection.execute(fill.format(5000, 9000))
+        wait_until(lambda: list(pipeline.file.state.rglob("*.spool")), what="a spool of it")
+        connection.execute(fill.format(10000, 11000))
+        connection.execute("ROLLBACK TO s1")
+        connection.execute("INSERT INTO t VALUES (-1, 'z', 2.5)")
+        connection.commit()
+
+    assert_same(pipeline, source, target)
+
+
 @only_new
 def test_large_streamed_transaction_with_changes_and_savepoints_arrives(
     source: Database, target: Database, make_pipeline: Make
 ) -> None:
+    source.execute(f"ALTER DATABASE \"{source.name}\" SET logical_decoding_work_mem = '64kB'")
     source.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     pipeline = make_pipeline(source, target, **COPIED)
     settle(pipeline, target)
     fill = "INSERT INTO t SELECT g, repeat('x', 100) FROM generate_series({}, {}) g"
     with source.connect(autocommit=False) as connection:
-        connection.execute("SET LOCAL logical_decoding_work_mem = '64kB'")
         connection.execute(fill.format(1, 5000))
         connection.execute("ALTER TABLE t ADD n int DEFAULT 7")
         connection.execute("SAVEPOINT a")

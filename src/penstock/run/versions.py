@@ -80,7 +80,15 @@ def show_version(pipeline: PipelineFile, schema: str | None, number: int | None)
         )
     with connect_source(pipeline.source.url, "penstock schema") as connection:
         document = read_schema_version(connection, pipeline.name, name, number)
-    return {"schema": name, "version": number, **document}
+    found = read_schema(document, f"version {number}")
+    return {
+        "schema": name,
+        "version": number,
+        "format": found.format,
+        "tables": [each.model_dump(mode="json") for each in found.tables],
+        "types": [each.model_dump(mode="json") for each in found.types],
+        "sequences": [each.model_dump(mode="json") for each in found.sequences],
+    }
 
 
 def compare_versions(

@@ -123,7 +123,6 @@ _DESCRIBE = f"""
 #variable_conflict use_column
 DECLARE
     c record;
-    columns json;
     has record;
     details json;
     collations json;
@@ -147,17 +146,16 @@ BEGIN
     IF NOT FOUND THEN
         RETURN NULL;
     END IF;
-    SELECT json_agg(x) INTO columns FROM (
-        SELECT a.attnum AS id, a.attname AS name, format_type(a.atttypid, a.atttypmod) AS type,
-               a.atttypid::int8 AS type_id, t.typtype::text AS type_kind,
-               a.atttypmod AS type_modifier, a.attnotnull AS not_null
-        FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
-        WHERE a.attrelid = number AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum) AS x;
-    SELECT bool_or(a.atthasdef OR a.atthasmissing OR a.attidentity <> '') AS details,
-           bool_or(a.atthasdef OR a.attidentity <> '') AS sequences,
-           bool_or(a.attcollation NOT IN (0, 100)) AS collations,
+    SELECT json_agg(json_build_object('id', a.attnum, 'name', a.attname,
+               'type', format_type(a.atttypid, a.atttypmod), 'type_id', a.atttypid::int8,
+               'type_kind', t.typtype::text, 'type_modifier', a.atttypmod,
+               'not_null', a.attnotnull) ORDER BY a.attnum) AS columns,
+           bool_or(a.atthasdef OR a.atthasmissing OR a.attidentity <> '') AS details,
+           bool_or(a.attidentity <> '') AS sequences,
+           bool_or(a.attcollation <> t.typcollation) AS collations,
            bool_or(a.atttypid >= 16384) AS types
-    INTO has FROM pg_attribute a WHERE a.attrelid = number AND a.attnum > 0 AND NOT a.attisdropped;
+    INTO has FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+    WHERE a.attrelid = number AND a.attnum > 0 AND NOT a.attisdropped;
     IF has.details THEN
         SELECT json_agg(x) INTO details FROM (
             SELECT a.attnum AS id, pg_get_expr(d.adbin, d.adrelid) AS value,
@@ -167,7 +165,7 @@ BEGIN
             WHERE a.attrelid = number AND a.attnum > 0 AND NOT a.attisdropped
               AND (a.atthasdef OR a.atthasmissing OR a.attidentity <> '')) AS x;
     END IF;
-    IF has.sequences THEN
+    IF has.sequences OR details::text LIKE '%"nextval(%' THEN
         sequences := penstock.column_sequences(number, NULL, NULL);
     END IF;
     IF has.collations THEN
@@ -214,7 +212,7 @@ BEGIN
     RETURN json_build_object('id', number::int8, 'schema_name', c.nspname, 'name', c.relname,
         'kind', c.relkind::text, 'replica_identity', c.relreplident::text, 'filenode', c.filenode,
         'row_type_id', c.reltype::int8, 'row_type', format_type(c.reltype, NULL),
-        'columns', columns, 'details', details, 'collations', collations, 'sequences', sequences,
+        'columns', has.columns, 'details', details, 'collations', collations, 'sequences', sequences,
         'comments', comments, 'constraints', constraints, 'foreign_keys', foreign_keys,
         'indexes', indexes, 'depends', depends, 'types', types);
 END"""
