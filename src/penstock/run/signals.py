@@ -47,6 +47,7 @@ def take_signals(stop: threading.Event) -> None:
     if threading.current_thread() is threading.main_thread():
         act = stop.take if isinstance(stop, Stop) else stop.set
         for number in _STOPPING:
-            # One that was ignored from the start is to stay so: SIGHUP, under nohup.
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, lambda *_: act())
+            # Under nohup it is ignored from the start, and is to stay so.
+            if number is signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
+                continue
+            signal.signal(number, lambda *_: act())

@@ -36,8 +36,11 @@ class SparkHome:
         parent = parent or _temporary_directory()
         _remove_leftovers(parent)
         self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
-        self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        # Found by others only once it is held.
+        new = self.path / ".lock"
+        self._lock = os.open(new, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
+        new.rename(self.path / "lock")
 
     def write_properties(self, settings: Mapping[str, str]) -> Path:
         """Leave settings for spark-submit."""
@@ -77,10 +80,11 @@ def _remove_leftovers(parent: Path) -> None:
     """Remove what was left where a process and its JVM were killed together."""
     for path in parent.glob(f"{_PREFIX}*"):
         with suppress(OSError):
+            if path.lstat().st_uid != os.geteuid():
+                continue
             fd = os.open(path / "lock", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if path.stat().st_uid == os.geteuid():
-                    shutil.rmtree(path, ignore_errors=True)
+                shutil.rmtree(path, ignore_errors=True)
             finally:
                 os.close(fd)

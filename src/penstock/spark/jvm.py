@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
 _POLL_SECONDS = 0.05
-_END_SECONDS = 8.0
+_END_SECONDS = 4.0
+_GONE_SECONDS = 1.0
 
 # pyspark finds a gateway by two variables of the environment.
 _connecting = threading.Lock()
@@ -111,8 +112,10 @@ class Jvm:
     @property
     def how_it_ended(self) -> str:
         """For a message."""
-        code = self.process.poll()
-        if code is None:
+        try:
+            # Its connections are closed a moment before it is gone.
+            code = self.process.wait(timeout=_GONE_SECONDS)
+        except subprocess.TimeoutExpired:
             return "takes no jobs any more"
         return f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
 

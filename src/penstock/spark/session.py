@@ -68,6 +68,8 @@ class Spark:
         try:
             settings = settings_of(self._name, self._options, home.path)
             self._starting = Jvm(home.write_properties(settings), home.path, self._log_path)
+            if self._is_over:  # a stop that came before there was anything to kill
+                self._starting.kill()
             running = self._connect(self._starting, home)
         except BaseException:
             if self._starting is not None:
