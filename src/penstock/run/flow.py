@@ -221,6 +221,7 @@ class Flow:
         self, stretch: Stretch, after_lsn: Lsn, only: set[TableName] | None = None
     ) -> dict[TableName, TableName]:
         """Deliver a transaction in which tables change their shape; what they are called then."""
+        self._spark.running()  # waited for now: later, tables are locked at the sink
         batch = self._batch(after_lsn, stretch.slices, only)
         passage, slices = self._passages.read(stretch)
         span = Span(batch.after_lsn, batch.end_lsn)
