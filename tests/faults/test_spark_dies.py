@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.core import rdd
 
 from fix_pipeline import assert_equal, rows, slowly, status_of
 from fix_postgres import only_new
 from fix_processes import is_running, jvms_of, kill, tree_of
 from fix_wait import wait_until
+from penstock.errors import SparkGone
+from penstock.spark.jobs import run_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,6 +24,7 @@ if TYPE_CHECKING:
 
     from fix_pipeline import Command
     from fix_postgres import Database
+    from penstock.spark.session import Spark
 
 TABLE = "CREATE TABLE t (id int PRIMARY KEY, v text)"
 
@@ -154,6 +159,23 @@ def test_jvm_that_dies_again_and_again_ends_the_run(
     again = penstock_command("run", str(path), "--until-caught-up")
     assert again.wait() == 0, again.stderr
     assert_equal(source, target, "t")
+
+
+def test_results_that_break_off_are_not_taken_for_all(
+    spark: Spark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = rdd._load_from_socket
+
+    def break_off(info: Any, serializer: Any) -> Any:
+        """As a JVM that is killed while it serves results: the stream ends, and nothing says so."""
+        return itertools.islice(load(info, serializer), 2)
+
+    assert run_tasks(spark, list, [1, 2, 3, 4]) == [1, 2, 3, 4]
+    with monkeypatch.context() as patch:
+        patch.setattr(rdd, "_load_from_socket", break_off)
+        with pytest.raises(SparkGone, match="2 of 4 tasks"):
+            run_tasks(spark, list, [1, 2, 3, 4])
+    assert run_tasks(spark, list, [1, 2, 3, 4]) == [1, 2, 3, 4]
 
 
 _LOSE_AND_START_AGAIN = """
