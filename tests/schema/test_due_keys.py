@@ -167,9 +167,39 @@ def test_key_that_the_server_cannot_make_at_all_is_noted(
 
     monkeypatch.setattr(duekeys, "_PAUSE_SECONDS", 0.0)
     monkeypatch.setattr(duekeys, "add_foreign_keys", refuse)
+    monkeypatch.setattr(duekeys, "add_small_foreign_keys", refuse)
 
     make_keys(target, store)
 
     assert due(target) == []
     asked = "SELECT notes FROM penstock.tables WHERE table_name = 'child'"
     assert target.query(asked) == [("foreign keys: InternalError_ (XX000)",)]
+
+
+def test_key_that_rows_do_not_hold_keeps_no_other_away(source: Database, target: Database):
+    source.execute(
+        "CREATE TABLE parent (id int PRIMARY KEY);"
+        + "".join(
+            f"CREATE TABLE child_{n} (id int PRIMARY KEY, p int REFERENCES parent);"
+            for n in range(60)
+        )
+    )
+    clone(source, target)
+    store = ShapeStore(*OWNER)
+    with target.connect() as connection:
+        make_objects(connection)
+        with connection.cursor() as cursor:
+            for table in (PARENT, *(TableName("public", f"child_{n}") for n in range(60))):
+                store.add(cursor, shape_of(source, table), Lsn(1))
+    for n in range(60):
+        target.execute(f"ALTER TABLE child_{n} DROP CONSTRAINT child_{n}_p_fkey")
+    target.execute("INSERT INTO child_7 VALUES (1, 1)")
+
+    make_keys(target, store)
+
+    assert due(target) == []
+    assert len(keys(target)) == 60
+    assert [name for name, _, is_valid in keys(target) if not is_valid] == ["child_7_p_fkey"]
+    asked = "SELECT table_name, notes FROM penstock.tables WHERE notes IS NOT NULL"
+    ((name, notes),) = target.query(asked)
+    assert (name, "ForeignKeyViolation" in notes) == ("child_7", True)

@@ -5,18 +5,11 @@ from __future__ import annotations
 import logging
 import sys
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,6 +19,19 @@ if TYPE_CHECKING:
 _log = logging.getLogger("penstock.copy")
 
 _LINE_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What is being done, how much of it is, and of how much."""
+
+    doing: str
+    done: int
+    total: int
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.doing}: {self.detail}"
 
 
 class CopyProgress:
@@ -47,7 +53,7 @@ class CopyProgress:
             self._line_at = now + _LINE_SECONDS
         elif now >= self._line_at:
             self._line_at = now + _LINE_SECONDS
-            _log.info("%s", line(rounds))
+            _log.info("%s", stage_of(rounds))
 
     def _show_bar(self, rounds: Sequence[RoundProgress]) -> None:
         if not rounds:
@@ -55,22 +61,22 @@ class CopyProgress:
             return
         if self._bar is None:
             self._bar = Progress(
-                TextColumn("copying {task.description}"),
+                TextColumn("{task.description}"),
                 BarColumn(),
-                DownloadColumn(),
-                TransferSpeedColumn(),
-                TimeRemainingColumn(),
+                TextColumn("{task.fields[detail]}"),
                 console=Console(stderr=True),
                 transient=True,
             )
             self._bar.start()
-            self._task = self._bar.add_task("")
+            self._task = self._bar.add_task("", detail="")
         assert self._task is not None
+        stage = stage_of(rounds)
         self._bar.update(
             self._task,
-            description=_counts(rounds),
-            total=sum(each.bytes_total for each in rounds) or None,
-            completed=sum(each.bytes_done for each in rounds),
+            description=stage.doing,
+            total=stage.total or None,
+            completed=stage.done,
+            detail=stage.detail,
         )
 
     def close(self) -> None:
@@ -80,20 +86,24 @@ class CopyProgress:
             self._bar = self._task = None
 
 
-def line(rounds: Sequence[RoundProgress]) -> str:
-    """The same as a sentence."""
-    done = sum(each.bytes_done for each in rounds)
-    total = sum(each.bytes_total for each in rounds)
-    seconds = max(each.seconds for each in rounds)
-    rate = done / seconds if seconds else 0.0
-    left = f", about {(total - done) / rate:.0f} s left" if rate else ""
-    share = f"{100 * done / total:.0f}%" if total else "0%"
-    return (
-        f"copying {_counts(rounds)}: {share} of {total / 1e6:.1f} MB, {rate / 1e6:.1f} MB/s{left}"
-    )
-
-
-def _counts(rounds: Sequence[RoundProgress]) -> str:
+def stage_of(rounds: Sequence[RoundProgress]) -> Stage:
+    """How far they are together: tables are created, rows come, keys and indexes are made."""
     tables = sum(each.table_count for each in rounds)
     ended = sum(each.tables_done + each.tables_failed for each in rounds)
-    return f"{ended}/{tables} tables, {sum(each.row_count for each in rounds):,} rows"
+    done = sum(each.bytes_done for each in rounds)
+    total = sum(each.bytes_total for each in rounds)
+    if not tables:
+        made = sum(each.keys_made for each in rounds)
+        due = sum(each.keys_due for each in rounds)
+        return Stage("making foreign keys", made, due, f"of {made:,} of {due:,} tables")
+    if not any(each.is_prepared for each in rounds):
+        begun = sum(each.tables_begun for each in rounds)
+        return Stage("making room", begun, tables, f"for {begun:,} of {tables:,} tables")
+    doing = f"copying {ended:,}/{tables:,} tables, {sum(each.row_count for each in rounds):,} rows"
+    if done == total:
+        left = f"all {total / 1e6:.1f} MB are there, making keys and indexes"
+        return Stage(doing, ended, tables, left)
+    rate = done / max(0.001, *(each.transfer_seconds for each in rounds))
+    left = f", about {(total - done) / rate:.0f} s left" if done else ""
+    told = f"{100 * done / total:.0f}% of {total / 1e6:.1f} MB, {rate / 1e6:.1f} MB/s{left}"
+    return Stage(doing, done, total, told)

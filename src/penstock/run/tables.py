@@ -28,6 +28,8 @@ _log = logging.getLogger(__name__)
 _NEWS_SECONDS = 0.05
 _BUSY_SECONDS = 0.25
 _IDLE_SECONDS = 2.0
+# Among many tables a look takes its time: it gets this part of it.
+_LOOK_SHARE = 0.2
 
 
 class TableKeeper:
@@ -53,6 +55,7 @@ class TableKeeper:
         self._idle_seconds = _IDLE_SECONDS * pace
         self._look_at = 0.0
         self._looked_at = 0.0
+        self._look_seconds = 0.0
         self._has_news = False
         self._seen_report_at = 0.0
         # Compared, not ordered: who captures may be another machine, with another clock.
@@ -108,7 +111,7 @@ class TableKeeper:
 
     def is_due(self, now: float) -> bool:
         """Whether it is time to look again: often while tables change, and when members may have."""
-        if now < self._looked_at + _NEWS_SECONDS:
+        if now < self._looked_at + max(_NEWS_SECONDS, self._look_seconds / _LOOK_SHARE):
             return False
         return self._has_news or now >= self._look_at or self._report_at() != self._seen_report_at
 
@@ -118,6 +121,7 @@ class TableKeeper:
         The answer tells whether there are more tables that wait to be copied.
         """
         self._looked_at, self._has_news = now, False
+        began = time.monotonic()
         self._sink.refresh_tables(lsn)
         self._match_members(lsn)
         is_busy = any(
@@ -128,6 +132,7 @@ class TableKeeper:
         self._look_at = now + (_BUSY_SECONDS if is_busy else self._idle_seconds)
         before = self._pending
         self._pending = {n for n, table in self._sink.apart.items() if table.state == PENDING}
+        self._look_seconds = time.monotonic() - began
         return bool(self._pending - before)
 
     def look_soon(self) -> None:

@@ -5,7 +5,7 @@ due()                 tables that wait for a copy
 begin()               make room for tables, and tell how their rows are to come
   writer.begin() …    on an executor: one range; either all of it arrives and is recorded, or nothing
 arrived()             which ranges have arrived
-finish() / fail()     a table can catch up from the snapshot's position / waits for another attempt
+finish() / fail()     tables can catch up from the snapshot's position / waits for another attempt
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from datetime import datetime
 
     from penstock.errors import PenstockError
@@ -156,20 +156,27 @@ class Copying(Protocol):
         """Tables that wait for a copy, or for another attempt whose time has come."""
 
     def begin(
-        self, copy: Copy, orders: Sequence[CopyOrder]
+        self,
+        copy: Copy,
+        orders: Sequence[CopyOrder],
+        on_begun: Callable[[int], None] = lambda _: None,
     ) -> tuple[Mapping[TableName, RangeWriter], Mapping[TableName, PenstockError]]:
-        """Make room for the rows of tables; those that cannot be made room for, and why."""
+        """Make room for the rows of tables; those that cannot be made room for, and why.
+
+        `on_begun` is called with how many are made room for, now and then.
+        """
 
     def arrived(self, copy: Copy) -> Mapping[TableName, Arrived]:
         """What has arrived of the tables that are not finished."""
 
-    def finish(self, order: CopyOrder, copy: Copy) -> None:
-        """Every range is there: the table may catch up from the copy's position.
+    def finish(self, orders: Sequence[CopyOrder], copy: Copy) -> Mapping[TableName, Exception]:
+        """Every range of some tables is there: they may catch up from the copy's position.
+
+        Those that may not, and why: a PenstockError; CopySuperseded, where the table is not this
+        copy's any more; CopyLost, where some of it is not there any more.
 
         Raises:
-            PenstockError: it may not, yet.
-            CopySuperseded: the table is not this copy's any more.
-            CopyLost: some of it is not there any more.
+            PenstockError: none of them may, yet.
         """
 
     def fail(self, table: TableName, error: PenstockError, copy: Copy | None = None) -> None:
@@ -187,8 +194,11 @@ class Copying(Protocol):
         From any process; who delivers finds the request, now or when it runs again.
         """
 
-    def after_join(self) -> bool:
-        """Do what waits until tables stream; whether anything did."""
+    def after_join(self, on_made: Callable[[int, int], None] = lambda _made, _due: None) -> bool:
+        """Do what waits until tables stream; whether anything did.
+
+        `on_made` is called with how many tables have what they lacked, and how many lacked it.
+        """
 
     def interrupt(self) -> None:
         """Call off what is under way, from another thread; nothing more is done after that."""

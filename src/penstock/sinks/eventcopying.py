@@ -26,7 +26,7 @@ from penstock.sinks.partfile import PartWriter
 from penstock.sinks.tables import COPYING, FAILED, PENDING
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from penstock.schema.description import TableDescription
     from penstock.sinks.copies import CopyPart
@@ -205,7 +205,10 @@ class EventCopying:
         self._copies.remove_others([*whole, *self._under_way.values()])
 
     def begin(
-        self, copy: Copy, orders: Sequence[CopyOrder]
+        self,
+        copy: Copy,
+        orders: Sequence[CopyOrder],
+        on_begun: Callable[[int], None] = lambda _: None,
     ) -> tuple[dict[TableName, EventRangeWriter], dict[TableName, PenstockError]]:
         """Make a directory for each table that still waits."""
         writers: dict[TableName, EventRangeWriter] = {}
@@ -236,6 +239,7 @@ class EventCopying:
                     self._source,
                 )
             self._copies.write(known.values())
+        on_begun(len(writers))
         return writers, {}
 
     def arrived(self, copy: Copy) -> dict[TableName, Arrived]:
@@ -247,33 +251,36 @@ class EventCopying:
                     found[table] = _arrived(self._copies.parts(begun).values())
             return found
 
-    def finish(self, order: CopyOrder, copy: Copy) -> None:
-        """Note that the copy is whole; from here on it is the delivering loop's.
-
-        Raises:
-            SinkError: a part is not there.
-        """
+    def finish(self, orders: Sequence[CopyOrder], copy: Copy) -> dict[TableName, Exception]:
+        """Note that copies are whole; from here on they are the delivering loop's."""
         fault_point("copy.before_finish")
+        failures: dict[TableName, Exception] = {}
+        whole: dict[TableName, TableCopy] = {}
         with self._guarded():
-            begun = self._under_way.get(order.table)
-            if begun is None or begun.copy_id != copy.copy_id:
-                return  # begun anew
-            kept = self._waiting().get(order.table)
-            if kept is None or kept.enrolment != begun.enrolment:
-                self._forget(order.table)  # removed, or enrolled anew, meanwhile
-                return
-            whole = replace(begun, state=COPIED, attempts=0)
-            parts = self._copies.parts(begun) or self._copies.parts(whole)
-            if len(parts) != begun.range_count:
-                raise SinkError(
-                    f"{len(parts)} ranges of documents are there, wanted {begun.range_count}",
-                    str(self._copies.path),
-                    "nothing, penstock tries again",
-                )
-            self._copies.seal(begun, whole)
-            self._note(whole)
-            del self._under_way[order.table]
+            waiting = self._waiting()
+            for order in orders:
+                table, begun = order.table, self._under_way.get(order.table)
+                if begun is None or begun.copy_id != copy.copy_id:
+                    continue  # begun anew
+                if table not in waiting or waiting[table].enrolment != begun.enrolment:
+                    self._forget(table)  # removed, or enrolled anew, meanwhile
+                    continue
+                sealed = replace(begun, state=COPIED, attempts=0)
+                parts = self._copies.parts(begun) or self._copies.parts(sealed)
+                if len(parts) != begun.range_count:
+                    failures[table] = SinkError(
+                        f"{len(parts)} ranges of documents are there, wanted {begun.range_count}",
+                        str(self._copies.path),
+                        "nothing, penstock tries again",
+                    )
+                    continue
+                self._copies.seal(begun, sealed)
+                whole[table] = sealed
+            self._copies.write((self._copies.read() | whole).values())
+            for table in whole:
+                del self._under_way[table]
         fault_point("copy.after_finish")
+        return failures
 
     def fail(self, table: TableName, error: PenstockError, copy: Copy | None = None) -> None:
         """Record why; there is another attempt later."""
@@ -312,8 +319,9 @@ class EventCopying:
         with self._guarded():
             return {table for tables in self._copies.asked().values() for table in tables}
 
-    def after_join(self) -> bool:
+    def after_join(self, on_made: Callable[[int, int], None] = lambda _made, _due: None) -> bool:
         """Nothing waits until tables stream."""
+        del on_made
         return False
 
     def begin_again(self, table: TableName, copy: Copy | None = None) -> None:

@@ -71,12 +71,14 @@ class Copier:
         self._awake_until = 0.0
         self._has_news = threading.Event()
         self._told_of_another = False
+        self._keys: RoundProgress | None = None
         self._rounds: list[tuple[Round, threading.Thread]] = []
 
     @property
     def progress(self) -> list[RoundProgress]:
-        """How far the rounds under way have got."""
-        return [each.progress for each, thread in self._rounds if thread.is_alive()]
+        """How far the rounds under way have got, or what follows them."""
+        rounds = [each.progress for each, thread in self._rounds if thread.is_alive()]
+        return rounds or ([self._keys] if self._keys is not None else [])
 
     @property
     def is_busy(self) -> bool:
@@ -170,8 +172,7 @@ class Copier:
         has_claim = self._claim() if due or self._rounds or self._keeps_claim else False
         if not due or len(self._rounds) >= _MOST_ROUNDS or not has_claim:
             if not self._rounds:
-                if self._copying.after_join():
-                    self._on_change()
+                self._make_keys()
                 if not self._keeps_claim:
                     self._copying.release()  # a worker beside us may want to be the one
             return
@@ -181,6 +182,16 @@ class Copier:
         thread = threading.Thread(target=run, name=f"copy {self.name}", daemon=True)
         self._rounds.append((each, thread))
         thread.start()
+
+    def _make_keys(self) -> None:
+        try:
+            if self._copying.after_join(self._note_keys):
+                self._on_change()
+        finally:
+            self._keys = None
+
+    def _note_keys(self, made: int, due: int) -> None:
+        self._keys = RoundProgress(keys_made=made, keys_due=due)
 
     def _claim(self) -> bool:
         has_claim = self._copying.claim()

@@ -51,13 +51,23 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.1
+# Among many tables a check takes its time: it gets this part of it.
+_CHECK_SHARE = 0.25
+# Small tables are finished together: a transaction costs what it costs.
+_FINISHED_TOGETHER = 50
+_FINISHED_BYTES = 8 * 1024 * 1024
 
 
 @dataclass(frozen=True)
 class RoundProgress:
-    """How far a round has got. Bytes are those of the source's pages."""
+    """How far a round has got. Bytes are those of the source's pages.
+
+    Once tables stream there is no round any more, but keys that lead from one to another: then
+    `table_count` is 0, and `keys_due` says of how many tables they are.
+    """
 
     table_count: int = 0
+    tables_begun: int = 0  # made room for
     tables_done: int = 0
     tables_failed: int = 0
     range_count: int = 0
@@ -65,7 +75,10 @@ class RoundProgress:
     row_count: int = 0
     bytes_total: int = 0
     bytes_done: int = 0
-    seconds: float = 0.0
+    is_prepared: bool = False  # room is made, and the number of bytes is known
+    transfer_seconds: float = 0.0
+    keys_due: int = 0
+    keys_made: int = 0
 
 
 @dataclass
@@ -75,7 +88,7 @@ class _Table:
     order: CopyOrder
     ranges: list[PageRange]
     arrived: Arrived = field(default_factory=Arrived)
-    finishing: Future[None] | None = None
+    finishing: Future[Mapping[TableName, Exception]] | None = None  # of some tables
     is_done: bool = False
     has_failed: bool = False
 
@@ -110,7 +123,8 @@ class Round:
         self._writers: Mapping[TableName, RangeWriter] = {}
         self._ended_early: set[TableName] = set()  # failed, or not this round's any more
         self._begun: Copy | None = None
-        self._began = time.monotonic()
+        self._began = self._transfer_began = time.monotonic()
+        self._check_seconds = 0.0
 
     @property
     def unfinished(self) -> list[TableName]:
@@ -182,12 +196,13 @@ class Round:
             order = CopyOrder(name, description_of(shape), structures[name], len(ranges), shape)
             self._on_the_way[name] = _Table(order, ranges)
         orders = [table.order for table in self._on_the_way.values()]
-        self._writers, failures = self._copying.begin(copy, orders)
+        self._writers, failures = self._copying.begin(copy, orders, self._note_begun)
         self._begun = copy
         for name, error in failures.items():
             self._fail(name, error)
         for name in set(self._on_the_way) - set(self._writers) - set(failures):
             self._leave(name)  # removed meanwhile
+        self._transfer_began = time.monotonic()
         self._note_progress()
         self._on_change()
 
@@ -200,7 +215,7 @@ class Round:
                 if missing:
                     self._run_job(pool, snapshot, copy, missing)
                 elif any(table.finishing for table in self._on_the_way.values()):
-                    self._stop.wait(_POLL_SECONDS / 5)
+                    self._stop.wait(self._pause(_POLL_SECONDS / 5))
                 else:
                     return
                 back_off.succeed()
@@ -256,7 +271,7 @@ class Round:
         job = pool.submit(run_tasks, self._spark, partial(_copy_dealt, work), dealt, copy.copy_id)
         try:
             while not job.done():
-                if self._stop.wait(_POLL_SECONDS):
+                if self._stop.wait(self._pause(_POLL_SECONDS)):
                     return
                 self._look(pool, copy)
         finally:
@@ -278,26 +293,43 @@ class Round:
 
     def _look(self, pool: ThreadPoolExecutor, copy: Copy) -> None:
         """See what has arrived, and finish the tables that are whole."""
+        began = time.monotonic()
         arrived = self._copying.arrived(copy)
+        whole: list[_Table] = []
+        has_ended = False
         for name, table in list(self._on_the_way.items()):
             if table.finishing is not None and table.finishing.done():
                 self._take_end(name, table)
-            if table.has_failed or table.is_done:
+                has_ended = True
+            if table.has_failed or table.is_done or name not in self._on_the_way:
                 continue
             if table.finishing is not None:
                 continue  # what it had is recorded elsewhere once it is finished
             table.arrived = arrived.get(name, Arrived())
             if not table.missing:
-                table.finishing = pool.submit(self._copying.finish, table.order, copy)
+                whole.append(table)
+        for group in _groups(whole):
+            orders = [table.order for table in group]
+            future = pool.submit(self._copying.finish, orders, copy)
+            for table in group:
+                table.finishing = future
+        if has_ended:
+            self._on_change()
         self._note_progress()
+        self._check_seconds = time.monotonic() - began
+
+    def _pause(self, seconds: float) -> float:
+        """How long to wait between two checks."""
+        return max(seconds, self._check_seconds * (1 / _CHECK_SHARE - 1))
 
     def _take_end(self, name: TableName, table: _Table) -> None:
         assert table.finishing is not None
         error = table.finishing.exception()
+        if error is None:
+            error = table.finishing.result().get(name)
         table.finishing = None
         if error is None:
             table.is_done = True
-            self._on_change()
         elif isinstance(error, CopySuperseded):
             self._leave(name)
         elif isinstance(error, CopyLost):
@@ -341,6 +373,9 @@ class Round:
             if not table.is_done and not table.has_failed:
                 self._fail(name, error)
 
+    def _note_begun(self, count: int) -> None:
+        self.progress = replace(self.progress, tables_begun=count)
+
     def _note_progress(self) -> None:
         tables = list(self._on_the_way.values())
         self.progress = replace(
@@ -356,7 +391,8 @@ class Round:
                 for each in table.ranges
                 if each.number in table.arrived.ranges
             ),
-            seconds=time.monotonic() - self._began,
+            is_prepared=True,
+            transfer_seconds=time.monotonic() - self._transfer_began,
         )
 
     def _tell_end(self) -> None:
@@ -368,6 +404,24 @@ class Round:
             told.bytes_done / 1e6,
             time.monotonic() - self._began,
         )
+
+
+def _groups(tables: Iterable[_Table]) -> Iterator[list[_Table]]:
+    """Small tables together, large ones alone."""
+    small: list[_Table] = []
+    size = 0
+    for table in tables:
+        byte_count = sum(each.byte_count for each in table.ranges)
+        if byte_count > _FINISHED_BYTES:
+            yield [table]
+            continue
+        if small and (len(small) == _FINISHED_TOGETHER or size + byte_count > _FINISHED_BYTES):
+            yield small
+            small, size = [], 0
+        small.append(table)
+        size += byte_count
+    if small:
+        yield small
 
 
 def _copy_dealt(

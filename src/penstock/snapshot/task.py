@@ -78,6 +78,8 @@ def copy_ranges(
     reader: SnapshotReader | None = None
     try:
         for ranges in tasks:
+            if reader is not None:
+                reader.let_go()
             for each in ranges:
                 if each.table in ended:
                     continue

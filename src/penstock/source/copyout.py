@@ -11,7 +11,12 @@ import psycopg
 from psycopg import pq, sql
 
 from penstock.errors import SnapshotGone, TableRewritten
-from penstock.source.connect import classify_source_error, connect_to_copy, result_error
+from penstock.source.connect import (
+    classify_source_error,
+    connect_to_copy,
+    result_error,
+    source_errors,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -40,20 +45,37 @@ class SnapshotReader:
 
     def __init__(self, dsn: Dsn, snapshot: str) -> None:
         self._connection = connect_to_copy(dsn)
+        self._dsn = dsn
+        self._snapshot = sql.Literal(snapshot)
+        self._adopt()
+
+    def let_go(self) -> None:
+        """Let go of the tables that were read, and go on under the same snapshot.
+
+        Each of them is locked against ALTER until then, and takes room in the server's table of locks.
+
+        Raises:
+            SnapshotGone: there is no going on.
+            SourceError: the server is away.
+        """
+        with source_errors(self._dsn):
+            self._connection.execute("COMMIT")
+        self._adopt()
+
+    def _adopt(self) -> None:
+        adopt = sql.SQL("SET TRANSACTION SNAPSHOT {}").format(self._snapshot)
         try:
             self._connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            self._connection.execute(
-                sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot))
-            )
+            self._connection.execute(adopt)
         except psycopg.Error as error:
             self.close()
             if error.sqlstate in _SNAPSHOT_GONE:
                 raise SnapshotGone(
                     "the snapshot is gone",
-                    str(dsn),
+                    str(self._dsn),
                     "nothing; the copy begins again under a new one",
                 ) from None
-            raise classify_source_error(error, dsn) from None
+            raise classify_source_error(error, self._dsn) from None
 
     def blocks(
         self,

@@ -24,7 +24,7 @@ from penstock.source.publication import (
 from penstock.source.refusals import START_ANEW
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from psycopg import sql
 
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 # Tables may vanish or be made anew between our look and our statement; then we look again.
 _ROUNDS = 3
+# Each is locked until its transaction ends, and the server has room for so many locks.
+_STEPS_TOGETHER = 200
 
 # A table under VACUUM or ALTER keeps us waiting, and others would queue behind us: better next time.
 _LOCK_TIMEOUT = "SET LOCAL lock_timeout = '1s'"
@@ -72,10 +74,6 @@ class Step(NamedTuple):
     table: TableName
     publication: str
     added: bool
-
-    def statement(self) -> sql.Composed:
-        """The SQL of the step."""
-        return (add_statement if self.added else drop_statement)(self.publication, self.table)
 
 
 def update_membership(
@@ -170,17 +168,21 @@ def _carry_out(
     change: MembershipChange,
     failed: dict[tuple[int, str], LeftOut],
 ) -> None:
-    """All steps in one transaction, so that a table that changes place is never in neither.
+    """Steps of one table in one transaction, so that one that changes place is never in neither.
 
     When one of them fails, each on its own, and those that fail are noted.
     """
+    done: list[Step] = []
+    # In this order those of one table lie together, what takes it out in front.
+    ordered = sorted(steps, key=lambda step: (step.oid, step.added))
     with source_errors(connection):
-        try:
-            _run(connection, steps)
-        except _OF_ONE_TABLE:
-            done = [step for step in steps if _run_one(connection, step, failed)]
-        else:
-            done = steps
+        for some in _shares(ordered):
+            try:
+                _run(connection, some)
+            except _OF_ONE_TABLE:
+                done += [step for step in some if _run_one(connection, step, failed)]
+            else:
+                done += some
     change.added.extend(step.table for step in done if step.added)
     change.removed.extend(step.table for step in done if not step.added)
 
@@ -188,8 +190,28 @@ def _carry_out(
 def _run(connection: Connection, steps: list[Step]) -> None:
     with connection.transaction():
         connection.execute(_LOCK_TIMEOUT)
-        for step in steps:
-            connection.execute(step.statement())
+        for statement in step_statements(steps):
+            connection.execute(statement)
+
+
+def _shares(steps: list[Step]) -> Iterator[list[Step]]:
+    """The steps in shares; those of one table are never in two."""
+    share: list[Step] = []
+    for step in steps:
+        if len(share) >= _STEPS_TOGETHER and share[-1].oid != step.oid:
+            yield share
+            share = []
+        share.append(step)
+    if share:
+        yield share
+
+
+def step_statements(steps: list[Step]) -> Iterator[sql.Composed]:
+    """Out of each publication, then into each: a statement for all tables."""
+    kinds = dict.fromkeys((step.added, step.publication) for step in steps)
+    for added, publication in sorted(kinds):
+        tables = [s.table for s in steps if (s.added, s.publication) == (added, publication)]
+        yield (add_statement if added else drop_statement)(publication, *tables)
 
 
 def _run_one(connection: Connection, step: Step, failed: dict[tuple[int, str], LeftOut]) -> bool:

@@ -277,9 +277,9 @@ def left_behind(name: str, slot: str, place: str) -> PublicationChanged:
 def create_statement(
     publication: str, operations: str, tables: Iterable[TableName]
 ) -> sql.Composed:
-    """CREATE PUBLICATION. ONLY: the children of an inheritance tree are tables of their own."""
-    listed = [sql.SQL("ONLY {}").format(sql.Identifier(*name)) for name in tables]
-    members = sql.SQL(" FOR TABLE {}").format(sql.SQL(", ").join(listed)) if listed else sql.SQL("")
+    """CREATE PUBLICATION."""
+    listed = list(tables)
+    members = sql.SQL(" FOR TABLE {}").format(_only(listed)) if listed else sql.SQL("")
     return sql.SQL(
         "CREATE PUBLICATION {}{} WITH (publish = {}, publish_via_partition_root = true)"
     ).format(sql.Identifier(publication), members, sql.Literal(operations))
@@ -292,15 +292,20 @@ def stamp_statement(publication: str, stamp: Stamp) -> sql.Composed:
     )
 
 
-def add_statement(publication: str, table: TableName) -> sql.Composed:
+def add_statement(publication: str, *tables: TableName) -> sql.Composed:
     """ALTER PUBLICATION … ADD TABLE."""
-    return sql.SQL("ALTER PUBLICATION {} ADD TABLE ONLY {}").format(
-        sql.Identifier(publication), sql.Identifier(*table)
+    return sql.SQL("ALTER PUBLICATION {} ADD TABLE {}").format(
+        sql.Identifier(publication), _only(tables)
     )
 
 
-def drop_statement(publication: str, table: TableName) -> sql.Composed:
+def drop_statement(publication: str, *tables: TableName) -> sql.Composed:
     """ALTER PUBLICATION … DROP TABLE."""
-    return sql.SQL("ALTER PUBLICATION {} DROP TABLE ONLY {}").format(
-        sql.Identifier(publication), sql.Identifier(*table)
+    return sql.SQL("ALTER PUBLICATION {} DROP TABLE {}").format(
+        sql.Identifier(publication), _only(tables)
     )
+
+
+def _only(tables: Iterable[TableName]) -> sql.Composed:
+    """Children of an inheritance tree are tables of their own."""
+    return sql.SQL(", ").join(sql.SQL("ONLY {}").format(sql.Identifier(*name)) for name in tables)

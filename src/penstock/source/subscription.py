@@ -34,6 +34,7 @@ from penstock.source.membership import (
     MembershipChange,
     match_publications,
     plan_steps,
+    step_statements,
     update_membership,
 )
 from penstock.source.options import Tracking
@@ -240,7 +241,7 @@ def print_sql(
     else:
         stamp = publications.stamp
         steps, _ = plan_steps(connection, names, publications, choice)
-        statements += [step.statement() for step in steps]
+        statements += step_statements(steps)
         stamp = stamp.with_rules(_told_rules(rules, tracking))
         if stamp != publications.stamp:
             statements += [pub.stamp_statement(each, stamp) for each in names]

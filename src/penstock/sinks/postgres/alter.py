@@ -7,6 +7,7 @@ source is run but what its catalog spells; names are quoted.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -53,6 +54,8 @@ if TYPE_CHECKING:
 
     Connection = psycopg.Connection[Any]
     Cursor = psycopg.Cursor[Any]
+
+_log = logging.getLogger(__name__)
 
 __all__ = [
     "Followed",
@@ -329,6 +332,7 @@ def create_from_shape(
     columns = {each.name for each in description.columns}
     with connection.transaction():
         notes = create_table(connection, description, target, None, with_key=False, rules=rules)
+        _log.info("created %s like the source's %s", target, description.name)
         with without_search_path(connection):
             steps: list[Step] = []
             key = key_piece(target, structure, columns)

@@ -7,17 +7,18 @@ from typing import TYPE_CHECKING, Any
 from penstock.errors import TargetTableUnfit
 from penstock.sinks.postgres.binarytypes import BINARY_TYPES
 from penstock.sinks.postgres.landed import FIRST_INSTANT, LAST_INSTANT
-from penstock.sinks.postgres.target import find_table
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
     import psycopg
 
     from penstock.sinks.copying import CopyOrder
     from penstock.sinks.postgres.plan import TablePlan
 
 _TYPES = """
-SELECT a.attname, a.atttypid::int FROM pg_attribute a
-WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped
+SELECT a.attrelid::int8, a.attname, a.atttypid::int8 FROM pg_attribute a
+WHERE a.attrelid = ANY (%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
 """
 
 
@@ -59,10 +60,21 @@ def own_values(plan: TablePlan) -> dict[str, tuple[str, str]]:
     return values
 
 
-def may_be_binary(connection: psycopg.Connection[Any], order: CopyOrder, plan: TablePlan) -> bool:
-    """Whether values may come in their binary form, which says nothing about their type."""
-    found = find_table(connection, plan.target)
-    there: dict[str, int] = dict(connection.execute(_TYPES, (found.oid,)).fetchall())
+def column_types(
+    connection: psycopg.Connection[Any], oids: Collection[int]
+) -> dict[int, dict[str, int]]:
+    """For each table at the target the types of its columns, by their names."""
+    types: dict[int, dict[str, int]] = {oid: {} for oid in oids}
+    for oid, name, type_oid in connection.execute(_TYPES, (list(oids),)):
+        types[oid][name] = type_oid
+    return types
+
+
+def may_be_binary(there: Mapping[str, int], order: CopyOrder, plan: TablePlan) -> bool:
+    """Whether values may come in their binary form, which says nothing about their type.
+
+    `there`: the types of the target's columns.
+    """
     here = {column.name: column.type_oid for column in order.description.columns}
     columns = copied_columns(order, plan)
     return all(

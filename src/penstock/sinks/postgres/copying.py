@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -17,7 +18,7 @@ from psycopg import sql
 from penstock.claims import release, try_claim
 from penstock.errors import PenstockError, Remedy, SinkError, TargetTableUnfit
 from penstock.failpoints import fault_point
-from penstock.sinks.copying import Arrived, CopySuperseded
+from penstock.sinks.copying import Arrived, CopyLost, CopySuperseded
 from penstock.sinks.postgres import copyrecords as records
 from penstock.sinks.postgres.aside import aside_name, merge_aside, require_whole
 from penstock.sinks.postgres.calledoff import call_off, may_be_called_off
@@ -29,6 +30,7 @@ from penstock.sinks.postgres.connect import (
     target_errors,
 )
 from penstock.sinks.postgres.copycolumns import (
+    column_types,
     copied_columns,
     may_be_binary,
     own_values,
@@ -39,6 +41,7 @@ from penstock.sinks.postgres.create import left_out_of_columns
 from penstock.sinks.postgres.duekeys import make_due_keys
 from penstock.sinks.postgres.following import follow_before_copy
 from penstock.sinks.postgres.landed import landed_description, landed_structure
+from penstock.sinks.postgres.newtables import make_new_tables
 from penstock.sinks.postgres.objects import has_objects, make_objects
 from penstock.sinks.postgres.sequences import set_sequences
 from penstock.sinks.postgres.shapes import ShapeStore
@@ -46,10 +49,11 @@ from penstock.sinks.postgres.statements import of_this_source
 from penstock.sinks.postgres.structure import add_indexes, add_key
 from penstock.sinks.postgres.tables import TargetTables
 from penstock.sinks.postgres.target import find_table, plan_table
-from penstock.table import TableName
+from penstock.sinks.postgres.wholetables import WholeTable, finish_together
+from penstock.table import TableName, tell_tables
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from penstock.schema.description import TableStructure
     from penstock.sinks.copying import Copy, CopyOrder
@@ -60,6 +64,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+# So many tables are made in one transaction: each holds a few of the server's locks until it ends.
+TOGETHER = 50
 # Smaller ones are planned well enough without statistics, and autovacuum gets round to them.
 _ANALYZED_ROWS = 10_000
 
@@ -114,12 +120,22 @@ class PostgresCopying:
         return [TableName(schema, name) for schema, name in self._execute(records.DUE, self._owner)]
 
     def begin(
-        self, copy: Copy, orders: Sequence[CopyOrder]
+        self,
+        copy: Copy,
+        orders: Sequence[CopyOrder],
+        on_begun: Callable[[int], None] = lambda _: None,
     ) -> tuple[dict[TableName, PostgresRangeWriter], dict[TableName, PenstockError]]:
         """Create what is missing, empty what an earlier attempt has left."""
         writers: dict[TableName, PostgresRangeWriter] = {}
         failures: dict[TableName, PenstockError] = {}
+        for first in range(0, len(orders), TOGETHER):
+            writers |= self._begin_new(copy, orders[first : first + TOGETHER])
+            on_begun(len(writers))
+        if writers:
+            _log.info("created %s like the source's", tell_tables(writers))
         for order in orders:
+            if order.table in writers:
+                continue
             try:
                 with self._lock:
                     writer = self._begin_table(copy, order)
@@ -134,7 +150,32 @@ class PostgresCopying:
             else:
                 if writer is not None:
                     writers[order.table] = writer
+                    on_begun(len(writers))
         return writers, failures
+
+    def _begin_new(
+        self, copy: Copy, orders: Sequence[CopyOrder]
+    ) -> dict[TableName, PostgresRangeWriter]:
+        """Make those that the target has not, all at once; the others are begun one by one."""
+        with self._lock:
+            try:
+                new = make_new_tables(self._connected(), self._landings, copy, orders)
+            except SinkError:
+                self._connected()
+                return {}  # each is told why on its own
+            except psycopg.Error as error:
+                if not _is_about_some(error):
+                    raise classify_target_error(error, self._options.url) from None
+                return {}
+        for each in new:
+            self._plans[each.order.table] = each.plan
+            self._landed[each.order.table] = self._landings.of(each.order.table)
+        return {
+            each.order.table: self._writer(
+                copy, each.order, each.plan, each.plan.target, is_binary=each.is_binary
+            )
+            for each in new
+        }
 
     def _begin_table(self, copy: Copy, order: CopyOrder) -> PostgresRangeWriter | None:
         connection, table = self._connected(), order.table
@@ -185,16 +226,25 @@ class PostgresCopying:
         if way == "aside":
             self._make_aside(table, plan, (*columns.values(), *own))
         connection.execute(records.ROOM, (way, *self._owner, *table))
+        oid = find_table(connection, target).oid
+        is_binary = may_be_binary(column_types(connection, [oid])[oid], order, plan)
+        into = target if way == "direct" else aside_name(self._owner, table)
+        return self._writer(copy, order, plan, into, is_binary=is_binary)
+
+    def _writer(
+        self, copy: Copy, order: CopyOrder, plan: TablePlan, into: TableName, *, is_binary: bool
+    ) -> PostgresRangeWriter:
+        columns, own = copied_columns(order, plan), own_values(plan)
         return PostgresRangeWriter(
             dsn=self._options.url,
             owner=self._owner,
-            table=table,
+            table=order.table,
             copy_id=copy.copy_id,
-            target=target if way == "direct" else aside_name(self._owner, table),
+            target=into,
             columns=tuple(columns),
             literals=tuple(own.values()),
             target_columns=(*columns.values(), *own),
-            is_binary=may_be_binary(connection, order, plan),
+            is_binary=is_binary,
         )
 
     def _empty(self, plan: TablePlan) -> None:
@@ -225,10 +275,64 @@ class PostgresCopying:
             for schema, name, numbers, row_count, byte_count in rows
         }
 
-    def finish(self, order: CopyOrder, copy: Copy) -> None:
-        """Key and indexes, or the merge of what lies aside; then the table may catch up."""
+    def finish(self, orders: Sequence[CopyOrder], copy: Copy) -> dict[TableName, Exception]:
+        """Key and indexes, or the merge of what lies aside; then a table may catch up."""
         fault_point("copy.before_finish")
-        # Several tables are finished at once, and an index takes its time.
+        done = self._finish_together(orders, copy) if len(orders) > 1 else set()
+        failures: dict[TableName, Exception] = {}
+        away: SinkError | None = None
+        for order in orders:
+            if order.table in done:
+                continue
+            try:
+                if away is not None:
+                    raise away
+                with self._connection_to_finish() as connection:
+                    self._finish(connection, order, copy)
+            except psycopg.Error as error:
+                known: PenstockError = classify_target_error(error, self._options.url)
+                if is_about_table(error):
+                    known = self._unfit(order.table, error)
+                failures[order.table] = known
+            except (PenstockError, CopySuperseded, CopyLost) as error:
+                failures[order.table] = error
+            failed = failures.get(order.table)
+            if isinstance(failed, SinkError) and failed.remedy is Remedy.TIME:
+                away = failed  # the others need not find that out, too
+        fault_point("copy.after_finish")
+        return failures
+
+    def _finish_together(self, orders: Sequence[CopyOrder], copy: Copy) -> set[TableName]:
+        """Small ones, many in a transaction; those that are not done are finished one by one."""
+        tables = [self._whole(order) for order in orders]
+        try:
+            with self._connection_to_finish() as connection:
+                done = finish_together(connection, self._owner, copy, tables, self._options)
+                for each in tables:
+                    if each.order.table in done and self._counts(each.order):
+                        set_sequences(connection, each.plan.target, each.order.structure)
+        except psycopg.Error as error:
+            if not _is_about_some(error):
+                raise classify_target_error(error, self._options.url) from None
+            return set()
+        return done
+
+    def _whole(self, order: CopyOrder) -> WholeTable:
+        landing = self._landed[order.table]
+        return WholeTable(
+            order,
+            self._plans[order.table],
+            landed_description(order.description, landing),
+            landed_structure(order.structure, landing, self._landings.of),
+        )
+
+    def _counts(self, order: CopyOrder) -> bool:
+        """Whether sequences at the target are to go on where the source's stand."""
+        return bool(order.structure.sequences) and self._landed[order.table].is_like_source
+
+    @contextmanager
+    def _connection_to_finish(self) -> Iterator[Connection]:
+        """Several tables are finished at once, and an index takes its time."""
         try:
             connection = self._idle.pop()
         except IndexError:
@@ -237,19 +341,14 @@ class PostgresCopying:
         self._finishing.add(connection)
         try:
             self._require_going_on()
-            self._finish(connection, order, copy)
+            yield connection
             is_usable = True
-        except psycopg.Error as error:
-            if is_about_table(error):
-                raise self._unfit(order.table, error) from None
-            raise classify_target_error(error, self._options.url) from None
         finally:
             self._finishing.discard(connection)
             if is_usable:
                 self._idle.append(connection)
             else:
                 connection.close()
-        fault_point("copy.after_finish")
 
     def _require_going_on(self) -> None:
         if self._is_called_off:
@@ -299,7 +398,7 @@ class PostgresCopying:
                 raise CopySuperseded(str(table))  # and what was merged is rolled back
             cursor.execute(records.FORGET_RANGES, (*self._owner, *table))
         self._finishing.discard(connection)  # what follows is quick, and is not repeated
-        if order.structure.sequences and self._landed[table].is_like_source:
+        if self._counts(order):
             set_sequences(connection, plan.target, order.structure)
         if count[0] >= _ANALYZED_ROWS:
             connection.execute(sql.SQL("ANALYZE {}").format(sql.Identifier(*plan.target)))
@@ -326,13 +425,13 @@ class PostgresCopying:
             make_objects(self._connected())
             return TargetTables(*self._owner).ask(self._connected(), tables)
 
-    def after_join(self) -> bool:
+    def after_join(self, on_made: Callable[[int, int], None] = lambda _made, _due: None) -> bool:
         """Foreign keys hold once both tables stand at the same position."""
         if not self._has_objects:
             return False
         with self._lock, target_errors(self._options.url):
             store = ShapeStore(*self._owner)
-            return make_due_keys(self._connected(), self._landings, store, self._owner)
+            return make_due_keys(self._connected(), self._landings, store, self._owner, on_made)
 
     def interrupt(self) -> None:
         """Cancel indexes, keys and merges that are under way: their tables are begun again."""
@@ -374,6 +473,12 @@ class PostgresCopying:
     def _execute_only(self, query: str, values: tuple[Any, ...]) -> None:
         with self._lock, target_errors(self._options.url):
             self._connected().execute(query, values)
+
+
+def _is_about_some(error: psycopg.Error) -> bool:
+    """Whether tables of a set, or that there were so many, may be to blame: each is tried alone."""
+    state = error.sqlstate or ""
+    return is_about_table(error) or state[:2] in ("40", "53", "55", "XX")
 
 
 def _has_more_than_key(structure: TableStructure) -> bool:

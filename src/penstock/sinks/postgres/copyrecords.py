@@ -31,6 +31,42 @@ FORGET_RANGES = """
 DELETE FROM penstock.ranges
 WHERE pipeline = %s AND source = %s AND schema_name = %s AND table_name = %s
 """
+# For many tables at once.
+CLAIM_NEW = """
+SELECT schema_name, table_name FROM penstock.tables
+WHERE pipeline = %s AND source = %s
+  AND (schema_name, table_name) IN (SELECT * FROM unnest(%s::text[], %s::text[]))
+  AND needs_copy AND NOT filled AND NOT made_by_us AND copy_way IS NULL
+  AND shape IS NULL AND mapping IS NULL
+ORDER BY schema_name, table_name FOR UPDATE SKIP LOCKED
+"""
+BEGIN_NEW = """
+UPDATE penstock.tables t SET state = 'copying', copy_id = %s, error = NULL,
+       ranges_total = n.range_count, snapshot_at = now(), changed_at = now(),
+       source_oid = n.source_oid, shape = n.shape::jsonb, shape_lsn = %s::pg_lsn,
+       made_by_us = true, copy_way = 'direct'
+FROM unnest(%s::text[], %s::text[], %s::int[], %s::int8[], %s::text[])
+    AS n(schema_name, table_name, range_count, source_oid, shape)
+WHERE t.pipeline = %s AND t.source = %s
+  AND t.schema_name = n.schema_name AND t.table_name = n.table_name
+"""
+FORGET_RANGES_OF = """
+DELETE FROM penstock.ranges WHERE pipeline = %s AND source = %s
+  AND (schema_name, table_name) IN (SELECT * FROM unnest(%s::text[], %s::text[]))
+"""
+STAND_TOGETHER = """
+SELECT schema_name, table_name, made_by_us FROM penstock.tables
+WHERE pipeline = %s AND source = %s
+  AND (schema_name, table_name) IN (SELECT * FROM unnest(%s::text[], %s::text[]))
+  AND state = 'copying' AND copy_id = %s AND copy_way = 'direct'
+ORDER BY schema_name, table_name FOR UPDATE SKIP LOCKED
+"""
+RECORDED_OF = """
+SELECT schema_name, table_name, count(*)::int FROM penstock.ranges
+WHERE pipeline = %s AND source = %s
+  AND (schema_name, table_name) IN (SELECT * FROM unnest(%s::text[], %s::text[]))
+  AND copy_id = %s GROUP BY 1, 2
+"""
 STANDS = """
 SELECT copy_way, made_by_us, filled, snapshot_at FROM penstock.tables
 WHERE pipeline = %s AND source = %s AND schema_name = %s AND table_name = %s
@@ -51,6 +87,19 @@ UPDATE penstock.tables t SET state = 'catching_up', needs_copy = false, filled =
 WHERE pipeline = %s AND source = %s AND schema_name = %s AND table_name = %s
   AND state = 'copying' AND copy_id = %s
 RETURNING rows_copied
+"""
+FINISH_TOGETHER = """
+UPDATE penstock.tables t SET state = 'catching_up', needs_copy = false, filled = true, error = NULL,
+       delivered_lsn = %s::pg_lsn, attempts = 0, retry_at = NULL, copied_at = now(),
+       changed_at = now(), notes = n.notes, foreign_keys_due = made_by_us AND %s,
+       rows_copied = n.row_count, bytes_copied = n.byte_count
+FROM (SELECT w.schema_name, w.table_name, w.notes, coalesce(sum(r.rows), 0) AS row_count,
+             coalesce(sum(r.bytes), 0) AS byte_count
+      FROM unnest(%s::text[], %s::text[], %s::text[]) AS w(schema_name, table_name, notes)
+      LEFT JOIN penstock.ranges r ON r.schema_name = w.schema_name AND r.table_name = w.table_name
+       AND r.pipeline = %s AND r.source = %s AND r.copy_id = %s GROUP BY 1, 2, 3) AS n
+WHERE t.pipeline = %s AND t.source = %s
+  AND t.schema_name = n.schema_name AND t.table_name = n.table_name
 """
 # 5 s, 10 s, 20 s … up to 10 minutes. A copy that has begun speaks for its own attempt alone.
 FAIL = """
@@ -81,6 +130,24 @@ KEYS_CAN_BE_MADE = """(t.foreign_keys_due AND t.state IN ('streaming', 'catching
 KEYS_DUE = f"""
 SELECT schema_name, table_name FROM penstock.tables t
 WHERE pipeline = %s AND source = %s AND state = 'streaming' AND {KEYS_CAN_BE_MADE}
+"""
+# A table without any is done with as it is.
+NO_KEYS_DUE = """
+UPDATE penstock.tables t SET foreign_keys_due = false, changed_at = now()
+WHERE pipeline = %s AND source = %s AND state = 'streaming' AND foreign_keys_due
+  AND jsonb_array_length(coalesce(shape -> 'foreign_keys', '[]')) = 0
+"""
+KEYS_TOGETHER = """
+SELECT schema_name, table_name, shape, mapping FROM penstock.tables
+WHERE pipeline = %s AND source = %s
+  AND (schema_name, table_name) IN (SELECT * FROM unnest(%s::text[], %s::text[]))
+  AND foreign_keys_due AND state = 'streaming' AND shape IS NOT NULL
+ORDER BY schema_name, table_name FOR UPDATE SKIP LOCKED
+"""
+KEYS_DONE_OF = """
+UPDATE penstock.tables SET foreign_keys_due = false, changed_at = now()
+WHERE pipeline = %s AND source = %s
+  AND (schema_name, table_name) IN (SELECT * FROM unnest(%s::text[], %s::text[]))
 """
 KEYS_DONE = """
 UPDATE penstock.tables SET foreign_keys_due = false, changed_at = now(), notes = nullif(concat_ws(E'\\n', notes, %s::text), '')

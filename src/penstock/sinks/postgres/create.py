@@ -97,7 +97,6 @@ def create_table(
         for column_name, sequence in sequences.items():
             connection.execute(owned_by(sequence, target, column_name))
         notes += _set_defaults(connection, target, columns)
-    _log.info("created %s like the source's %s", target, description.name)
     return notes
 
 

@@ -9,19 +9,32 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psycopg
 
 from penstock.schema.describe import structure_of
+from penstock.schema.shape import read_tables
 from penstock.sinks.postgres import copyrecords as records
 from penstock.sinks.postgres.connect import set_replica_role
 from penstock.sinks.postgres.landed import landed_structure
 from penstock.sinks.postgres.mapped import mapped
-from penstock.sinks.postgres.structure import add_foreign_keys, one_line, reason
-from penstock.table import TableName
+from penstock.sinks.postgres.structure import (
+    add_foreign_keys,
+    add_small_foreign_keys,
+    find_all,
+    limit_locks,
+    one_line,
+    reason,
+)
+from penstock.table import TableName, as_columns
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from penstock.schema.description import TableStructure
+    from penstock.schema.shape import TableShape
     from penstock.sinks.postgres.landing import Landings
     from penstock.sinks.postgres.shapes import ShapeStore
 
@@ -29,6 +42,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+# So many tables get their keys in one transaction, while which nobody can write to them.
+_TOGETHER = 25
 _ATTEMPTS = 5
 _PAUSE_SECONDS = 0.2
 
@@ -43,87 +58,159 @@ class _MovedOnError(Exception):
 
 
 def make_due_keys(
-    connection: Connection, landings: Landings, store: ShapeStore, owner: tuple[str, str]
+    connection: Connection,
+    landings: Landings,
+    store: ShapeStore,
+    owner: tuple[str, str],
+    on_made: Callable[[int, int], None] = lambda _made, _due: None,
 ) -> bool:
     """Make them all; what cannot be made is noted in penstock.tables. Whether any were due.
+
+    `on_made` is called with how many tables have theirs, and how many lacked them.
 
     Raises:
         psycopg.Error: the server went away.
     """
+    without = connection.execute(records.NO_KEYS_DUE, owner).rowcount
     due = [TableName(*row) for row in connection.execute(records.KEYS_DUE, owner).fetchall()]
     if not due:
-        return False
+        return without > 0
     # They would be checked in the middle of a batch, where they need not hold.
     may_switch_off = set_replica_role(connection)
+    # Shapes follow their own table's changes; what a key leads to may have been renamed since.
+    names = {each.source_oid: each.name for each in store.read(connection)}
+    maker = _Maker(connection, landings, store, owner, names)
+    done: set[TableName] = set()
+    for first in range(0, len(due) if may_switch_off else 0, _TOGETHER):
+        done |= maker.make_together(due[first : first + _TOGETHER])
+        on_made(len(done), len(due))
     for table in due:
+        if table in done:
+            continue
         try:
-            notes = _make_patiently(
-                connection, landings, store, table, may_switch_off=may_switch_off
-            )
+            notes = maker.make_patiently(table) if may_switch_off else maker.refuse(table)
         except _MovedOnError:
             continue  # next time, from the shape it has then
         for note in notes:
             _log.warning("%s: %s", table, note)
         connection.execute(records.KEYS_DONE, ("\n".join(notes) or None, *owner, *table))
+        done.add(table)
+        on_made(len(done), len(due))
     return True
 
 
-def _make_patiently(
-    connection: Connection,
-    landings: Landings,
-    store: ShapeStore,
-    table: TableName,
-    *,
-    may_switch_off: bool,
-) -> list[str]:
-    """An internal error is said of a table that is altered or dropped at the same moment.
+@dataclass(frozen=True)
+class _Maker:
+    """Makes keys. `names`: what tables are called by now, by the source's oids."""
 
-    One that stays is no such moment, and is noted: whoever waits for the keys must come to an end.
-    """
-    for _ in range(_ATTEMPTS - 1):
+    connection: Connection
+    landings: Landings
+    store: ShapeStore
+    owner: tuple[str, str]
+    names: Mapping[int, TableName]
+
+    def make_together(self, tables: Sequence[TableName]) -> set[TableName]:
+        """Those of some tables that are small and refused nothing, in one transaction.
+
+        The others are left to be made one by one.
+        """
         try:
-            return _make(connection, landings, store, table, may_switch_off=may_switch_off)
-        except psycopg.errors.InternalError_:
-            time.sleep(_PAUSE_SECONDS)
-    try:
-        return _make(connection, landings, store, table, may_switch_off=may_switch_off)
-    except psycopg.errors.InternalError_ as error:
-        return [one_line(f"foreign keys: {reason(error)}")]
+            with self.connection.transaction():
+                return self._make_together(tables)
+        except psycopg.Error as error:
+            reason(error)  # raises what is not about keys
+            return set()
+
+    def _make_together(self, tables: Sequence[TableName]) -> set[TableName]:
+        limit_locks(self.connection)
+        # Without waiting: who holds one of the rows may wait for another that is ours by now.
+        rows = self.connection.execute(
+            records.KEYS_TOGETHER, (*self.owner, *as_columns(tables))
+        ).fetchall()
+        wanted: dict[TableName, _Keys] = {}
+        for schema, name, shape, document in rows:
+            table = TableName(schema, name)
+            read = read_tables([shape], f"penstock.tables, {table}")[0]
+            wanted[table] = self._keys(table, read, document)
+        places = {keys.target for keys in wanted.values()}
+        places |= {
+            keys.place(k.referenced)
+            for keys in wanted.values()
+            for k in keys.structure.foreign_keys
+        }
+        found = find_all(self.connection, places)
+        done: list[TableName] = []
+        for table, keys in wanted.items():
+            try:
+                with self.connection.transaction():
+                    if add_small_foreign_keys(
+                        self.connection, keys.target, keys.structure.foreign_keys, keys.place, found
+                    ):
+                        done.append(table)
+            except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected):
+                raise  # what the others hold is in somebody's way, too
+            except psycopg.Error as error:
+                reason(error)  # alone it is noted why
+        self.connection.execute(records.KEYS_DONE_OF, (*self.owner, *as_columns(done)))
+        return set(done)
+
+    def refuse(self, table: TableName) -> list[str]:
+        """What is to be said of a table whose keys could not be switched off."""
+        shape = self.store.shape(self.connection, table)
+        if shape is None or not shape.foreign_keys:
+            return []
+        return [_MAY_NOT.format(role=self.landings.options.url.user)]
+
+    def make_patiently(self, table: TableName) -> list[str]:
+        """An internal error is said of a table that is altered or dropped at the same moment.
+
+        One that stays is no such moment, and is noted: whoever waits for the keys must come to an end.
+        """
+        for _ in range(_ATTEMPTS - 1):
+            try:
+                return self._make(table)
+            except psycopg.errors.InternalError_:
+                time.sleep(_PAUSE_SECONDS)
+        try:
+            return self._make(table)
+        except psycopg.errors.InternalError_ as error:
+            return [one_line(f"foreign keys: {reason(error)}")]
+
+    def _make(self, table: TableName) -> list[str]:
+        shape, document = self.store.shape_and_mapping(self.connection, table)
+        if shape is None or not shape.foreign_keys:
+            return []
+        keys = self._keys(table, shape, document)
+
+        def hold() -> None:
+            if self.store.shape_and_mapping(self.connection, table, lock=True) != (shape, document):
+                raise _MovedOnError
+
+        return add_foreign_keys(self.connection, keys.target, keys.structure, keys.place, hold)
+
+    def _keys(self, table: TableName, shape: TableShape, document: dict[str, Any] | None) -> _Keys:
+        called_now = {
+            TableName(key.referenced_schema, key.referenced_name): self.names[key.referenced_id]
+            for key in shape.foreign_keys
+            if key.referenced_id in self.names
+        }
+        known = mapped(document)
+        landing = self.landings.of(table, known.ruled_as)
+        structure = landed_structure(
+            structure_of(shape),
+            landing,
+            lambda name: self.landings.of(called_now.get(name, name)),
+        )
+        return _Keys(
+            known.target or landing.target,
+            structure,
+            lambda name: self.landings.target(called_now.get(name, name)),
+        )
 
 
-def _make(
-    connection: Connection,
-    landings: Landings,
-    store: ShapeStore,
-    table: TableName,
-    *,
-    may_switch_off: bool,
-) -> list[str]:
-    shape, document = store.shape_and_mapping(connection, table)
-    if shape is None or not shape.foreign_keys:
-        return []
-    if not may_switch_off:
-        return [_MAY_NOT.format(role=landings.options.url.user)]
-    # Shapes follow their own table's changes; what a key leads to may have been renamed since.
-    names = {each.source_oid: each.name for each in store.read(connection)}
-    called_now = {
-        TableName(key.referenced_schema, key.referenced_name): names[key.referenced_id]
-        for key in shape.foreign_keys
-        if key.referenced_id in names
-    }
-    known = mapped(document)
-    landing = landings.of(table, known.ruled_as)
+class _Keys(NamedTuple):
+    """The keys of one table, and where the tables land that they lead to."""
 
-    def hold() -> None:
-        if store.shape_and_mapping(connection, table, lock=True) != (shape, document):
-            raise _MovedOnError
-
-    return add_foreign_keys(
-        connection,
-        known.target or landing.target,
-        landed_structure(
-            structure_of(shape), landing, lambda name: landings.of(called_now.get(name, name))
-        ),
-        lambda name: landings.target(called_now.get(name, name)),
-        hold,
-    )
+    target: TableName
+    structure: TableStructure
+    place: Callable[[TableName], TableName]

@@ -31,13 +31,13 @@ from penstock.sinks.postgres.sqltext import (
     expressions_of_index,
     is_constraint,
 )
+from penstock.table import TableName, as_columns
 from penstock.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Set
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 
     from penstock.schema.description import ForeignKey, TableStructure
-    from penstock.table import TableName
 
     Connection = psycopg.Connection[Any]
 
@@ -55,41 +55,48 @@ _LOCK_ATTEMPTS = 25
 _LOCK_PAUSE_SECONDS = 0.1
 _LOCKED = (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected)
 
+# Others can read such a table, but not write to it, while its rows are checked.
+_CHECKED_AT_ONCE_BYTES = 4 * 1024 * 1024
+
 TAKEN = (psycopg.errors.DuplicateTable, psycopg.errors.DuplicateObject)
 
-_TABLE = """
-SELECT c.oid, EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary),
+_TABLES = """
+SELECT n.nspname::text, c.relname::text, c.oid::int8, EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary),
        ARRAY(SELECT a.attname::text FROM pg_attribute a
-             WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped)
-FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE n.nspname = %s AND c.relname = %s AND c.relkind IN ('r', 'p')
+             WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
+       coalesce(pg_relation_size(c.oid), 0)
+FROM unnest(%s::text[], %s::text[]) AS w(schema, name)
+JOIN pg_namespace n ON n.nspname = w.schema
+JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = w.name AND c.relkind IN ('r', 'p')
 """
 
 # Constraints that Postgres 18 makes of NOT NULL are left aside: their names are nobody's.
 _THERE = """
-SELECT o.conname::text, pg_get_constraintdef(o.oid), o.convalidated FROM pg_constraint o
-WHERE o.conrelid = %(oid)s AND o.contype <> 'n'
+SELECT o.conrelid::int8, o.conname::text, pg_get_constraintdef(o.oid), o.convalidated
+FROM pg_constraint o
+WHERE o.conrelid = ANY (%(oids)s::oid[]) AND o.contype <> 'n'
 UNION ALL
-SELECT c.relname::text,
+SELECT i.indrelid::int8, c.relname::text,
        CASE WHEN i.indisunique THEN 'UNIQUE ' ELSE '' END || 'INDEX ' || substr(
            pg_get_indexdef(c.oid), 1 + length(format('CREATE %%sINDEX %%I ON %%s%%I.%%I USING ',
                CASE WHEN i.indisunique THEN 'UNIQUE ' END, c.relname,
                CASE WHEN c.relkind = 'I' THEN 'ONLY ' END, n.nspname, t.relname))), true
 FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
 JOIN pg_class t ON t.oid = i.indrelid JOIN pg_namespace n ON n.oid = t.relnamespace
-WHERE i.indrelid = %(oid)s AND NOT EXISTS (
+WHERE i.indrelid = ANY (%(oids)s::oid[]) AND NOT EXISTS (
     SELECT FROM pg_constraint o WHERE o.conindid = c.oid AND o.contype IN ('p', 'u', 'x'))
 """
 
 
 @dataclass(frozen=True)
-class _Found:
+class Found:
     """What the target's table has; empty when there is no such table."""
 
     columns: frozenset[str] = frozenset()
     has_primary_key: bool = False
     # By name of the index or constraint: its definition, and whether it holds for every row.
     there: dict[str, tuple[str, bool]] = field(default_factory=dict)
+    byte_count: int = 0
 
 
 @dataclass(frozen=True)
@@ -119,16 +126,22 @@ class Piece:
         return [Expression(use, text) for text in expressions_of_constraint(self.definition)]
 
 
-def add_key(connection: Connection, target: TableName, structure: TableStructure) -> None:
+def add_key(
+    connection: Connection,
+    target: TableName,
+    structure: TableStructure,
+    found: Found | None = None,
+) -> None:
     """Add the primary key that `create_table` would have made, unless the table has one.
 
+    `found`: what the table has, where that is known (`find_all`).
     It bears the source's name where that is free. Nothing is made where the source has no key, or
     the target lacks a column of it.
 
     Raises:
         psycopg.Error: rows that the key does not allow, a column that is NULL, and the like.
     """
-    found = _find(connection, target)
+    found = found or _find(connection, target)
     piece = key_piece(target, structure, found.columns)
     if piece is not None and not found.has_primary_key:
         _make(connection, piece, found)
@@ -155,6 +168,7 @@ def add_indexes(
     structure: TableStructure,
     columns: set[str],
     rules: ExpressionRules = BUILTIN,
+    found: Found | None = None,
 ) -> list[str]:
     """Make indexes, and unique, exclusion and check constraints; a line for each that failed.
 
@@ -164,7 +178,7 @@ def add_indexes(
     Raises:
         psycopg.Error: the server went away.
     """
-    found = _find(connection, target)
+    found = found or _find(connection, target)
     pieces = [
         piece
         for piece in pieces_of(target, structure, columns & found.columns)
@@ -245,7 +259,7 @@ def _add_foreign_key(
     target: TableName,
     key: ForeignKey,
     referenced: TableName,
-    found: _Found,
+    found: Found,
     hold: Callable[[], None],
 ) -> str:
     """Why it was not made, or ""."""
@@ -264,10 +278,52 @@ def _add_foreign_key(
     return ""
 
 
+def add_small_foreign_keys(
+    connection: Connection,
+    target: TableName,
+    keys: Sequence[ForeignKey],
+    place: Callable[[TableName], TableName],
+    found: Mapping[TableName, Found],
+) -> bool:
+    """Make foreign keys of a small table and check its rows at once; within a transaction.
+
+    The answer is False, and nothing is made, where that is not all there is to it.
+
+    Raises:
+        psycopg.Error: one is refused, or not all rows hold it.
+    """
+    there = found[target]
+    wanted = [key for key in keys if there.columns >= set(key.columns)]
+    if there.byte_count > _CHECKED_AT_ONCE_BYTES:
+        return False
+    for key in wanted:
+        is_plain = key.is_valid and key.is_enforced and not key.has_period
+        if not is_plain or key.name in there.there or not found[place(key.referenced)].columns:
+            return False
+    for key in wanted:
+        connection.execute(
+            foreign_key_statement(target, key, place(key.referenced), checks_rows=True)
+        )
+    return True
+
+
+def limit_locks(connection: Connection) -> None:
+    """Wait little for a lock, and as long as it takes for the work itself; for one transaction.
+
+    Names in definitions are Postgres's own where they have no schema, whatever the role's
+    search_path says.
+    """
+    connection.execute(
+        "SELECT set_config('lock_timeout', %s, true), set_config('search_path', '', true),"
+        " set_config('statement_timeout', '0', true)",
+        (_LOCK_TIMEOUT,),
+    )
+
+
 def foreign_key_statement(
-    target: TableName, key: ForeignKey, referenced: TableName
+    target: TableName, key: ForeignKey, referenced: TableName, *, checks_rows: bool = False
 ) -> sql.Composed:
-    """Adds the key without a look at the rows."""
+    """Adds the key, without a look at the rows unless told."""
     of_delete: sql.Composable = sql.SQL("")
     if key.on_delete_columns:
         of_delete = sql.SQL(" ({})").format(_listed(key.on_delete_columns))
@@ -288,7 +344,7 @@ def foreign_key_statement(
         sql.SQL(key.on_delete),
         of_delete,
         sql.SQL(deferrable),
-        sql.SQL("NOT VALID" if key.is_enforced else "NOT ENFORCED"),
+        sql.SQL("NOT ENFORCED" if not key.is_enforced else "" if checks_rows else "NOT VALID"),
     )
 
 
@@ -338,7 +394,7 @@ def _index(target: TableName, name: str, definition: str, *, is_unique: bool) ->
     )
 
 
-def _make(connection: Connection, piece: Piece, found: _Found) -> None:
+def _make(connection: Connection, piece: Piece, found: Found) -> None:
     try:
         _execute(connection, piece.named)
     except TAKEN:
@@ -352,20 +408,11 @@ def _make(connection: Connection, piece: Piece, found: _Found) -> None:
 def _execute(
     connection: Connection, statement: sql.Composed, hold: Callable[[], None] = lambda: None
 ) -> None:
-    """Wait little for a lock, again and again, and as long as it takes for the work itself.
-
-    Names in definitions are Postgres's own where they have no schema, whatever the role's
-    search_path says.
-    """
+    """Wait little for a lock, again and again."""
     for attempt in range(1, _LOCK_ATTEMPTS + 1):
         try:
             with connection.transaction():
-                connection.execute(
-                    "SELECT set_config('lock_timeout', %s, true),"
-                    " set_config('search_path', '', true),"
-                    " set_config('statement_timeout', '0', true)",
-                    (_LOCK_TIMEOUT,),
-                )
+                limit_locks(connection)
                 hold()
                 execute_one(connection, statement)
         except _LOCKED:
@@ -376,16 +423,24 @@ def _execute(
             return
 
 
-def _find(connection: Connection, target: TableName) -> _Found:
+def find_all(connection: Connection, targets: Collection[TableName]) -> dict[TableName, Found]:
+    """What each of the tables has at the target, asked for all at once."""
     with connection.transaction():
         connection.execute("SELECT set_config('search_path', '', true)")
-        row = connection.execute(_TABLE, target).fetchone()
-        if row is None:
-            return _Found()
-        oid, has_primary_key, columns = row
-        rows = connection.execute(_THERE, {"oid": oid}).fetchall()
-    there = {name: (definition, is_valid) for name, definition, is_valid in rows}
-    return _Found(frozenset(columns), has_primary_key, there)
+        tables = connection.execute(_TABLES, as_columns(targets)).fetchall()
+        there: dict[int, dict[str, tuple[str, bool]]] = {oid: {} for _, _, oid, *_ in tables}
+        rows = connection.execute(_THERE, {"oids": list(there)}).fetchall() if there else []
+    for oid, name, definition, is_valid in rows:
+        there[oid][name] = (definition, is_valid)
+    found = {
+        TableName(schema, name): Found(frozenset(columns), has_key, there[oid], byte_count)
+        for schema, name, oid, has_key, columns, byte_count in tables
+    }
+    return {target: found.get(target, Found()) for target in targets}
+
+
+def _find(connection: Connection, target: TableName) -> Found:
+    return find_all(connection, [target])[target]
 
 
 def _primary_key(columns: tuple[str, ...]) -> str:

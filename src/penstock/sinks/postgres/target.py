@@ -18,10 +18,10 @@ from penstock.sinks.postgres.plan import TablePlan, TargetColumn
 from penstock.sinks.postgres.rivals import refuse_rivals
 from penstock.sinks.postgres.rowsecurity import filtered
 from penstock.sinks.postgres.usertypes import have_types
-from penstock.table import TableName
+from penstock.table import TableName, as_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from penstock.schema.description import TableDescription
     from penstock.sinks.postgres.expressions import ExpressionRules
@@ -39,14 +39,14 @@ _log = logging.getLogger(__name__)
 # Domains down to their base type, with the domain's own modifier. Equal is what the type's default
 # operator class says, which only a superuser can make; an operator of the name anybody can.
 _COLUMNS = """
-WITH RECURSIVE base(attnum, oid, modifier) AS (
-    SELECT a.attnum, a.atttypid, a.atttypmod FROM pg_attribute a
-    WHERE a.attrelid = %(oid)s AND a.attnum > 0 AND NOT a.attisdropped
+WITH RECURSIVE base(relid, attnum, oid, modifier) AS (
+    SELECT a.attrelid, a.attnum, a.atttypid, a.atttypmod FROM pg_attribute a
+    WHERE a.attrelid = ANY (%(oids)s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
     UNION ALL
-    SELECT base.attnum, t.typbasetype, t.typtypmod
+    SELECT base.relid, base.attnum, t.typbasetype, t.typtypmod
     FROM base JOIN pg_type t ON t.oid = base.oid WHERE t.typtype = 'd'
 )
-SELECT a.attname AS name, format_type(base.oid, base.modifier) AS stage_type,
+SELECT a.attrelid AS relid, a.attname AS name, format_type(base.oid, base.modifier) AS stage_type,
        a.attgenerated <> '' AS is_generated, a.attidentity <> 'a' AS is_updatable,
        a.atttypid <> base.oid AS is_domain,
        CASE WHEN t.typnamespace <> 'pg_catalog'::regnamespace THEN (
@@ -58,10 +58,10 @@ SELECT a.attname AS name, format_type(base.oid, base.modifier) AS stage_type,
            JOIN pg_operator o ON o.oid = p.amopopr JOIN pg_namespace n ON n.oid = o.oprnamespace
            WHERE c.opcdefault AND c.opcintype = base.oid ORDER BY m.amname LIMIT 1) END AS equals
 FROM pg_attribute a
-JOIN base ON base.attnum = a.attnum
+JOIN base ON base.relid = a.attrelid AND base.attnum = a.attnum
 JOIN pg_type t ON t.oid = base.oid AND t.typtype <> 'd'
-WHERE a.attrelid = %(oid)s AND a.attnum > 0 AND NOT a.attisdropped
-ORDER BY a.attnum
+WHERE a.attrelid = ANY (%(oids)s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
+ORDER BY a.attrelid, a.attnum
 """
 
 _TABLE = """
@@ -70,6 +70,14 @@ SELECT c.oid, c.relkind::text AS kind, row_security_active(c.oid) AS is_filtered
            AS is_referenced
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = %s AND c.relname = %s AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
+"""
+_TABLES = """
+SELECT n.nspname AS schema, c.relname AS name, c.oid, c.relkind::text AS kind,
+       EXISTS (SELECT FROM pg_constraint f WHERE f.confrelid = c.oid AND f.contype = 'f')
+           AS is_referenced
+FROM unnest(%s::text[], %s::text[]) AS w(schema, name)
+JOIN pg_namespace n ON n.nspname = w.schema
+JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = w.name
 """
 
 _REFERENCES = """
@@ -113,7 +121,6 @@ def plan_table(
     mapping = mapping or Mapped()
     landing = landings.of(source, mapping.ruled_as)
     target = mapping.target or landing.target
-    names = mapping.names(landing)
     if not is_filled:
         refuse_rivals(connection, landings, source, target)
     description = describe(source)
@@ -137,7 +144,40 @@ def plan_table(
         )
     if found.is_filtered:
         raise filtered(source, target)
-    columns = _columns(connection, found.oid)
+    columns = columns_of(connection, [found.oid])[found.oid]
+    return plan_found(
+        connection,
+        landings,
+        source,
+        description,
+        found,
+        columns,
+        mapping,
+        notes if is_new else None,
+    )
+
+
+def plan_found(
+    connection: Connection,
+    landings: Landings,
+    source: TableName,
+    description: TableDescription | None,
+    found: Any,
+    columns: tuple[TargetColumn, ...],
+    mapping: Mapped,
+    made: Sequence[str] | None,
+) -> TablePlan:
+    """How a source table lands in a table that is there.
+
+    `made`: what of it was left out when it was made just now; None for one that was there before.
+
+    Raises:
+        TargetTableUnfit: it lacks columns that it must have.
+    """
+    landing = landings.of(source, mapping.ruled_as)
+    target = mapping.target or landing.target
+    names = mapping.names(landing)
+    is_new = made is not None
     fixed = fixed_columns(connection, landing, landings.source, target, columns)
     history = history_columns(connection, landing, source, target, columns)
     own = {each.name for each in fixed}
@@ -166,7 +206,7 @@ def plan_table(
         fixed=fixed,
         history=history,
         is_mixed=landing.is_mixed,
-        notes=tuple(notes),
+        notes=tuple(made or ()),
     )
     if description is not None:
         if not is_new:  # else it has what it was made with just now
@@ -213,11 +253,10 @@ def _create(
     made = landed_description(description, landing)
     try:
         with connection.transaction():
-            # Another source may be about to make it too.
-            connection.execute("LOCK TABLE penstock.tables IN SHARE UPDATE EXCLUSIVE MODE")
+            hold_creation(connection)
             if find_table(connection, target) is None:
                 have_types(connection, owner, made.name, made.types)
-                return create_table(
+                notes = create_table(
                     connection,
                     made,
                     target,
@@ -225,6 +264,8 @@ def _create(
                     with_key=with_key or not landing.is_like_source,
                     rules=rules,
                 )
+                _log.info("created %s like the source's %s", target, description.name)
+                return notes
             return []
     except psycopg.OperationalError:
         raise
@@ -237,22 +278,41 @@ def _create(
         ) from None
 
 
+def hold_creation(connection: Connection) -> None:
+    """Be the one who makes tables until the transaction ends: another source may be about to, too."""
+    connection.execute("LOCK TABLE penstock.tables IN SHARE UPDATE EXCLUSIVE MODE")
+
+
 def find_table(connection: Connection, target: TableName) -> Any:
     """`oid`, `kind` and `is_referenced` of what has the name, None when nothing has."""
     with connection.cursor(row_factory=namedtuple_row) as cursor:
         return cursor.execute(_TABLE, target).fetchone()
 
 
-def _columns(connection: Connection, oid: int) -> tuple[TargetColumn, ...]:
+def find_relations(connection: Connection, targets: Collection[TableName]) -> dict[TableName, Any]:
+    """The same of many names, as far as anything at all has them."""
+    with connection.cursor(row_factory=namedtuple_row) as cursor:
+        rows: list[Any] = cursor.execute(_TABLES, as_columns(targets)).fetchall()
+    return {TableName(row.schema, row.name): row for row in rows}
+
+
+def columns_of(
+    connection: Connection, oids: Collection[int]
+) -> dict[int, tuple[TargetColumn, ...]]:
+    """The columns of tables that can be written to, by the tables' oids."""
     with connection.transaction(), connection.cursor(row_factory=namedtuple_row) as cursor:
         # format_type leaves out a schema that is on the search_path.
         cursor.execute("SET LOCAL search_path = ''")
-        rows: list[Any] = cursor.execute(_COLUMNS, {"oid": oid}).fetchall()
-    return tuple(
-        TargetColumn(row.name, row.stage_type, row.is_updatable, row.is_domain, row.equals or "=")
-        for row in rows
-        if not row.is_generated
-    )
+        rows: list[Any] = cursor.execute(_COLUMNS, {"oids": list(oids)}).fetchall()
+    columns: dict[int, list[TargetColumn]] = {oid: [] for oid in oids}
+    for row in rows:
+        if not row.is_generated:
+            columns[row.relid].append(
+                TargetColumn(
+                    row.name, row.stage_type, row.is_updatable, row.is_domain, row.equals or "="
+                )
+            )
+    return {oid: tuple(listed) for oid, listed in columns.items()}
 
 
 def _tell_ignored(
