@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.errors import PenstockError
 from penstock.lsn import ZERO
 from penstock.run.retry import mends_with_time
+from penstock.source.catalogmark import read_catalog_mark
 from penstock.source.connect import connect_source
 from penstock.source.options import Tracking
 from penstock.source.partitions import read_partitions
@@ -25,15 +26,17 @@ from penstock.source.server import current_lsn, emit_mark
 from penstock.source.slot import check_slot, slot_state, slot_warning
 from penstock.source.subscription import update_membership
 from penstock.source.tracking import broken_tracking, has_log
+from penstock.table import tell_tables
 
 if TYPE_CHECKING:
     import psycopg
 
     from penstock.lsn import Lsn
     from penstock.run.state import SinkReports, StateDirectory
+    from penstock.source.catalogmark import CatalogMark
     from penstock.source.options import SourceOptions
     from penstock.source.subscription import Subscription
-    from penstock.table import TableRules
+    from penstock.table import TableName, TableRules
 
     Connection = psycopg.Connection[Any]
 
@@ -41,6 +44,9 @@ _log = logging.getLogger(__name__)
 
 _INTERVAL_SECONDS = 2.0
 _SLOT_SECONDS = 30.0
+# So many polls may find the catalog as it was before all of it is read nevertheless: what roles may
+# do, and whether a partition came with rows, leaves no mark.
+_LOOKS_AT_ALL = 15
 _LOOKS_AT_TRIGGERS = 5  # every so many looks, that of triggers
 
 
@@ -68,6 +74,9 @@ class MembershipWatch:
         self._lsn = ZERO
         self._seen: tuple[dict[str, int], dict[int, tuple[int, ...]], TableRules | None] | None
         self._seen = None
+        self._mark: CatalogMark | None = None
+        self._looks_since = 0
+        self._report: dict[str, Any] = {}
         self._subscription = subscription
         self._state = state
         self._interval_seconds = _INTERVAL_SECONDS * pace
@@ -110,40 +119,54 @@ class MembershipWatch:
 
     def _look(self) -> None:
         with connect_source(self._source.url, "penstock membership") as connection:
-            change = update_membership(connection, self._subscription, self._source.tables)
-            published = {str(table): change.oids[table] for table in change.published}
-            entries = change.entries
-            seen = published, entries, change.rules
-            # What came and went again between two polls has changed nothing but that.
-            if seen != self._seen or change.added or change.removed:
-                # Read after the look: what it saw had committed by then. The mark has an idle
-                # stream, too, come so far.
-                self._lsn = current_lsn(connection)
-                emit_mark(self._source.url, "tables")
-                self._seen = seen
-            partitions = read_partitions(connection, published.values())
+            mark = read_catalog_mark(connection, self._mark)
+            is_known = self._mark is not None and mark.catalog == self._mark.catalog
+            if is_known and self._looks_since < _LOOKS_AT_ALL:
+                self._mark = mark
+                self._looks_since += 1
+            else:
+                self._mark = None
+                is_settled = self._look_at_all(connection)
+                self._mark = mark if is_settled else None
+                self._looks_since = 0
             self._look_at_slot(connection)
             self._look_after_tracking(connection)
-        for table in change.added:
-            _log.info("%s appeared and is followed from now on", table)
-        for table in change.removed:
-            _log.info("%s is no longer followed", table)
+        # Also where it says the same: who begins to deliver wants one of now.
+        self._state.write_report("tables", {**self._report, "at": time.time()})
+
+    def _look_at_all(self, connection: Connection) -> bool:
+        """Read the whole catalog; whether nothing is to be tried again."""
+        change = update_membership(connection, self._subscription, self._source.tables)
+        published = {str(table): change.oids[table] for table in change.published}
+        entries = change.entries
+        seen = published, entries, change.rules
+        # What came and went again between two polls has changed nothing but that.
+        if seen != self._seen or change.added or change.removed:
+            # Read after the look: what it saw had committed by then. The mark has an idle
+            # stream, too, come so far.
+            self._lsn = current_lsn(connection)
+            emit_mark(self._source.url, "tables")
+            self._seen = seen
         left_out = {str(entry.table): entry.reason for entry in change.left_out}
-        for name, reason in left_out.items():
-            if name not in self._told:
-                self._told.add(name)
-                _log.warning("%s is left out: %s", name, reason)
-        self._state.write_report(
-            "tables",
-            {
-                "published": published,
-                "entries": entries,
-                "left_out": left_out,
-                "partitions": partitions,
-                "lsn": str(self._lsn),
-                "at": time.time(),
-            },
-        )
+        self._report = {
+            "published": published,
+            "entries": entries,
+            "left_out": left_out,
+            "partitions": read_partitions(connection, published.values()),
+            "lsn": str(self._lsn),
+        }
+        if change.added:
+            _log.info("%s appeared and is followed from now on", tell_tables(change.added))
+        if change.removed:
+            _log.info("%s is no longer followed", tell_tables(change.removed))
+        reasons: dict[str, list[TableName]] = {}
+        for entry in change.left_out:
+            if str(entry.table) not in self._told:
+                self._told.add(str(entry.table))
+                reasons.setdefault(entry.reason, []).append(entry.table)
+        for reason, tables in reasons.items():
+            _log.warning("%s is left out: %s", tell_tables(tables), reason)
+        return not change.failed
 
     def _look_at_slot(self, connection: Connection) -> None:
         """Warn while there is still time; also while capture waits and has no connection of its own.

@@ -133,6 +133,11 @@ class PassageReader:
         known = self._history.shape_at(table, lsn)
         return known.id if known is not None else 0
 
+    @property
+    def last_lsn(self) -> Lsn:
+        """After this position the history tells nothing more."""
+        return self._history.last_lsn
+
     def came_after(self, oid: int, lsn: Lsn) -> bool:
         """Whether the stream first tells of a table after a position."""
         first = self._history.first_of(oid)

@@ -69,6 +69,8 @@ class TableKeeper:
         self._entries: dict[str, list[int]] = seen.get("entries", {})
         self._drift = PartitionDrift(state, sink.name)
         self._pending: set[TableName] = set()
+        # How members, history and tables stood when all were last found in step.
+        self._matched: tuple[Any, ...] | None = None
         self._waits: dict[TableName, tuple[float, BackOff]] = {}
         self._tried: set[TableName] = set()
 
@@ -190,6 +192,15 @@ class TableKeeper:
         report = self._state.read_report("tables")
         if report.get("at") in (None, self._stale_at):
             return  # of an earlier run: what it does not name need not be gone
+        stand = (
+            {key: told for key, told in report.items() if key != "at"},
+            self._passages.last_lsn,
+            set(self._sink.flowing),
+            dict(self._sink.apart),
+        )
+        if stand == self._matched:
+            return
+        self._matched = None
         members = {_name(text): oid for text, oid in report.get("published", {}).items()}
         self._tell_drift(report, members)
         if not self._copies_first:
@@ -207,6 +218,9 @@ class TableKeeper:
         self._enrol_again(members, oids, entries, lsn)
         self._remember(members, oids, entries, lsn)
         self._has_seen_members = True
+        # Once the sink has passed all of the history, its position makes no difference.
+        if lsn >= seen_lsn and lsn > self._passages.last_lsn:
+            self._matched = stand
 
     def _tell_drift(self, report: Mapping[str, Any], members: dict[TableName, int]) -> None:
         flowing = {name: oid for name, oid in members.items() if name in self._sink.flowing}

@@ -163,6 +163,12 @@ class SchemaHistory:
         """Whether nothing is known yet."""
         return not self._now().lives
 
+    @property
+    def last_lsn(self) -> Lsn:
+        """Where the last transaction that it tells of was committed."""
+        self.refresh()
+        return self._last_lsn
+
     def append(self, marks: Sequence[Mark]) -> None:
         """Make the documents of one transaction durable.
 

@@ -61,6 +61,7 @@ class MembershipChange:
     added: list[TableName] = field(default_factory=list)
     removed: list[TableName] = field(default_factory=list)
     left_out: list[LeftOut] = field(default_factory=list)
+    failed: list[TableName] = field(default_factory=list)  # to be tried again
     published: list[TableName] = field(default_factory=list)
     oids: dict[TableName, int] = field(default_factory=dict)  # of those that are published
     entries: dict[int, tuple[int, ...]] = field(default_factory=dict)  # theirs, by the same oids
@@ -108,6 +109,7 @@ def match_publications(
     members = {**publications.updates, **publications.inserts}
     # A trigger may have enrolled a new table while we were about to.
     late = [why for (oid, _), why in failed.items() if oid not in members]
+    change.failed.extend(why.table for why in failed.values())
     change.left_out.extend([*choice.left_out, *faults, *foreign, *late])
     change.published.extend(sorted(members.values()))
     change.oids.update({name: oid for oid, name in members.items()})

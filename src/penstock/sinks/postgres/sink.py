@@ -84,6 +84,7 @@ class PostgresSink:
         self._planner = Planner(landings, describe)
         self._describe = describe
         self._changed_at: Any = None
+        self._sign: object = None
         self._unplanned: dict[int, dict[TableName, PenstockError]] = {}
         self._session = session or TargetSession(landings.options.url)
         self._session_number = 0
@@ -123,6 +124,8 @@ class PostgresSink:
         """Read penstock.tables again, and set apart what a person wants copied again."""
         connection = self._connected()
         with target_errors(self._options.url):
+            if self._sign is not None and self._tables.sign(connection) == self._sign:
+                return
             rows = self._read_tables(connection)
             again, once_more = requested(rows), retried(rows)
             if again:
@@ -151,6 +154,7 @@ class PostgresSink:
 
     def _read_tables(self, connection: psycopg.Connection[Any]) -> list[TableRow]:
         """Know how tables stand."""
+        self._sign = self._tables.sign(connection)  # before: what changes meanwhile is read again
         rows = self._tables.read(connection)
         apart = {row.table: row.apart for row in rows if row.apart is not None}
         changed_at = max((row.changed_at for row in rows), default=None)
@@ -272,6 +276,7 @@ class PostgresSink:
 
     def close(self) -> None:
         """Let go of the target."""
+        self._sign = None
         self._unplanned.clear()
         self._planner.close()
         self._session.close(self)

@@ -35,6 +35,12 @@ SELECT schema_name, table_name, state, delivered_lsn::text, error, filled, needs
 FROM penstock.tables t
 WHERE pipeline = %s AND source = %s ORDER BY schema_name, table_name
 """
+# Whether anything of it has changed: each new version of a row has another place or transaction.
+_SIGN = """
+SELECT count(*), sum(hashtextextended(concat_ws(' ', ctid, xmin), 0))::text,
+       count(*) FILTER (WHERE retry_at <= now())
+FROM penstock.tables WHERE pipeline = %s AND source = %s
+"""
 _ARRIVED = """
 SELECT schema_name, table_name, copy_id, count(*)::int, sum(rows)::bigint, sum(bytes)::bigint
 FROM penstock.ranges WHERE pipeline = %s AND source = %s GROUP BY 1, 2, 3
@@ -89,6 +95,10 @@ class TargetTables:
     def owner(self) -> tuple[str, str]:
         """The pipeline and the source."""
         return self._owner
+
+    def sign(self, connection: Connection) -> object:
+        """Something that is the same as long as `read` would tell the same; cheaper than that."""
+        return connection.execute(_SIGN, self._owner).fetchone()
 
     def read(self, connection: Connection) -> list[TableRow]:
         """Every table that is known; what has arrived of copies under way is left out."""
