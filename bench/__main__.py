@@ -17,6 +17,7 @@ from bench.fleet import IdleSources
 from bench.history import History
 from bench.live import Idle, Latency, Steady
 from bench.native import Native, NativeDurable
+from bench.newcomer import IdleTables, Newcomer, Newcomers
 from bench.ours import Penstock
 from bench.report import page, result_lines, this_machine, verdict_line
 from bench.servers import Servers
@@ -40,6 +41,9 @@ _WORKLOADS: tuple[type[Workload], ...] = (
     IdleSources,
     BigTable,
     ManyTables,
+    Newcomer,
+    Newcomers,
+    IdleTables,
 )
 _PAGE = Path("docs/benchmarks.md")
 
@@ -68,7 +72,8 @@ def main() -> int:
     minutes = (time.monotonic() - began) / 60
     _say(f"\ndone in {minutes:.1f} minutes")
     out = arguments.out
-    if out is None and (sizes != Sizes() or len(workloads) < len(_WORKLOADS)):
+    is_whole = {kind.name for kind in _WORKLOADS if not kind.is_optional} <= set(arguments.only)
+    if out is None and (sizes != Sizes() or not is_whole):
         _say(f"{_PAGE} is left as it is: this was not the whole benchmark (--out writes it anyway)")
         return 0
     out = out or _PAGE
@@ -90,7 +95,8 @@ def _run(servers: Servers, workload: Workload) -> list[Result]:
         with servers.pair(f"bench_{workload.name}_{number}") as pair:
             workload.prepare(pair)
             with kind(pair, copies=workload.copies) as system:
-                warm_up(pair, system)
+                if workload.is_warm:
+                    warm_up(pair, system)
                 result = workload.measure(pair, system)
         results.append(result)
         for line in result_lines(workload, result):
@@ -108,7 +114,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--only",
         type=lambda given: _names(given, names),
-        default=names,
+        default=[kind.name for kind in _WORKLOADS if not kind.is_optional],
         help=f"some of {','.join(names)}",
     )
     parser.add_argument(

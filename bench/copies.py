@@ -65,7 +65,7 @@ class Copy(Workload):
             began_at = time.time()
             began = time.perf_counter()
             system.begin_copy()
-            ended = self._await_streaming(system)
+            ended = await_streaming(system, self.table_count, self.row_count)
         row_count = self.table_count * self.row_count
         result = Result(self.name, system.name, row_count, ended - began, uses=meter.uses())
         result.figures["copy"] = result.seconds
@@ -87,25 +87,6 @@ class Copy(Workload):
             " written afterwards"
         )
         return result
-
-    def _await_streaming(self, system: System) -> float:
-        """The moment, by time.perf_counter, at which all tables stream."""
-        began = checked = time.perf_counter()
-        deadline = began + 120 + self.table_count * (0.2 + self.row_count / 5000)
-        while True:
-            count = system.streaming_tables()
-            now = time.perf_counter()
-            if count == self.table_count:
-                return now
-            if now - checked > _CHECK_SECONDS:
-                checked = now
-                system.check()
-            if now > deadline:
-                raise BenchFailed(
-                    f"{system.name}: {count} of {self.table_count} tables stream"
-                    f" {now - began:.0f} s after the start"
-                )
-            time.sleep(_POLL_SECONDS)
 
     def _see_stream(self, pair: Pair, system: System) -> None:
         """A row in every table that is written now must arrive, too; `compare_copies` looks at all."""
@@ -197,6 +178,26 @@ class ManyTables(Copy):
     def title(self) -> str:
         """See Workload."""
         return f"copy of {self.table_count:,} tables of {self.row_count} rows each"
+
+
+def await_streaming(system: System, table_count: int, row_count: int) -> float:
+    """The moment, by time.perf_counter, at which all tables stream."""
+    began = checked = time.perf_counter()
+    deadline = began + 120 + table_count * (0.2 + row_count / 5000)
+    while True:
+        count = system.streaming_tables()
+        now = time.perf_counter()
+        if count == table_count:
+            return now
+        if now - checked > _CHECK_SECONDS:
+            checked = now
+            system.check()
+        if now > deadline:
+            raise BenchFailed(
+                f"{system.name}: {count} of {table_count} tables stream"
+                f" {now - began:.0f} s after the start"
+            )
+        time.sleep(_POLL_SECONDS)
 
 
 def _parts(moments: CopyMoments, began_at: float, seconds: float) -> dict[str, float]:

@@ -44,6 +44,7 @@ class Penstock:
         self._pair = pair
         self._copies = copies
         self._home = Path(tempfile.mkdtemp(prefix="penstock-bench-"))
+        self._path = self._home / "bench.yml"
         self._state = self._home / "state"
         self._printed = self._home / "printed"
         self._process: subprocess.Popen[bytes] | None = None
@@ -51,6 +52,17 @@ class Penstock:
         self._log_watch: _LogWatch | None = None
 
     def __enter__(self) -> Self:
+        self.write_file()
+        try:
+            self.start()
+            self._await_start()
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def write_file(self) -> None:
+        """Write the pipeline's file."""
         source: dict[str, Any] = {"url": self._pair.source_dsn, "tables": ["public.orders"]}
         if self._copies:
             source["tables"].append(f"{COPIED_SCHEMA}.*")
@@ -69,25 +81,22 @@ class Penstock:
                 }
             },
         }
-        path = self._home / "bench.yml"
-        path.write_text(yaml.safe_dump(document), encoding="utf-8")
-        try:
-            with self._printed.open("ab") as printed:
-                # A session of its own: Ctrl-C reaches the benchmark, which then stops this.
-                self._process = subprocess.Popen(
-                    # JSON: its lines tell the time to the millisecond.
-                    [sys.executable, "-m", "penstock", "run", str(path), "--log-format", "json"],
-                    cwd=self._home,
-                    stdin=subprocess.DEVNULL,
-                    stdout=printed,
-                    stderr=printed,
-                    start_new_session=True,
-                )
-            self._await_start()
-        except BaseException:
-            self._end()
-            raise
-        return self
+        self._path.write_text(yaml.safe_dump(document), encoding="utf-8")
+
+    def start(self, *options: str) -> None:
+        """Start the command."""
+        # JSON: its lines tell the time to the millisecond.
+        command = [sys.executable, "-m", "penstock", "run", str(self._path)]
+        with self._printed.open("ab") as printed:
+            # A session of its own: Ctrl-C reaches the benchmark, which then stops this.
+            self._process = subprocess.Popen(
+                [*command, "--log-format", "json", *options],
+                cwd=self._home,
+                stdin=subprocess.DEVNULL,
+                stdout=printed,
+                stderr=printed,
+                start_new_session=True,
+            )
 
     def followed(self, source: dict[str, Any]) -> dict[str, Any]:
         """What the file says of sources, given the pair's own."""

@@ -60,6 +60,8 @@ class Workload(ABC):
     name: ClassVar[str]
     required: ClassVar[str]
     copies: ClassVar[bool] = False  # whether rows are copied before they are followed
+    is_warm: ClassVar[bool] = True  # whether rows have gone through the system before
+    is_optional: ClassVar[bool] = False  # whether it is run only when it is named
     baseline: ClassVar[str] = "native"  # the system that ours is compared with
     # What is measured, where it is not native replication and penstock.
     systems: ClassVar[tuple[type[Any], ...]] = ()

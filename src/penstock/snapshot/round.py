@@ -56,6 +56,8 @@ _CHECK_SHARE = 0.25
 # Small tables are finished together: a transaction costs what it costs.
 _FINISHED_TOGETHER = 50
 _FINISHED_BYTES = 8 * 1024 * 1024
+# Each key, index and constraint holds a lock until the transaction ends.
+_FINISHED_PIECES = 200
 
 
 @dataclass(frozen=True)
@@ -409,17 +411,21 @@ class Round:
 def _groups(tables: Iterable[_Table]) -> Iterator[list[_Table]]:
     """Small tables together, large ones alone."""
     small: list[_Table] = []
-    size = 0
+    size = count = 0
     for table in tables:
         byte_count = sum(each.byte_count for each in table.ranges)
         if byte_count > _FINISHED_BYTES:
             yield [table]
             continue
-        if small and (len(small) == _FINISHED_TOGETHER or size + byte_count > _FINISHED_BYTES):
+        structure = table.order.structure
+        pieces = 1 + len(structure.indexes) + len(structure.constraints)
+        is_full = size + byte_count > _FINISHED_BYTES or count + pieces > _FINISHED_PIECES
+        if small and (is_full or len(small) == _FINISHED_TOGETHER):
             yield small
-            small, size = [], 0
+            small, size, count = [], 0, 0
         small.append(table)
         size += byte_count
+        count += pieces
     if small:
         yield small
 
