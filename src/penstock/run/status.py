@@ -317,6 +317,9 @@ def _ask_source_at_target(
 ) -> None:
     stored = Progress(pipeline.name, pipeline.source_id).read(connection)
     tables = TargetTables(pipeline.name, pipeline.source_id).read_with_ranges(connection)
+    blocked = {row.table for row in tables if row.keys_due}
+    if blocked:
+        blocked -= set(TargetTables(pipeline.name, pipeline.source_id).keys_due(connection))
     status.delivered_lsn = str(stored[0].delivered_lsn) if stored else None
     status.changes_delivered = stored[1] if stored else 0
     status.tables = {
@@ -329,7 +332,7 @@ def _ask_source_at_target(
             delivered_lsn=str(row.delivered_lsn) if row.delivered_lsn else None,
             snapshot_seconds=row.snapshot_seconds,
             request=row.request,
-            foreign_keys_due=row.keys_due,
+            foreign_keys_due=row.keys_due and row.table not in blocked,
             notes=row.notes,
             changed_at=row.changed_at.isoformat(timespec="seconds"),
             conflicts=asdict(row.conflicts),

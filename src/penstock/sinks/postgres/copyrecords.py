@@ -120,16 +120,16 @@ SELECT schema_name, table_name, array_agg(number), sum(rows)::bigint, sum(bytes)
 FROM penstock.ranges
 WHERE pipeline = %s AND source = %s AND copy_id = %s GROUP BY 1, 2
 """
-# Whether foreign keys of a table `t` are due and lead to no table that has yet to be copied or to
-# catch up: both sides must stand at the same position.
-KEYS_CAN_BE_MADE = """(t.foreign_keys_due AND t.state IN ('streaming', 'catching_up') AND NOT EXISTS (
-    SELECT FROM jsonb_array_elements(t.shape -> 'foreign_keys') AS k(document)
-    JOIN penstock.tables p ON p.pipeline = t.pipeline AND p.source = t.source
-     AND p.source_oid = (k.document ->> 'referenced_id')::int8
-    WHERE p.state IN ('pending', 'copying', 'failed')))"""
-KEYS_DUE = f"""
+KEYS_DUE = """
 SELECT schema_name, table_name FROM penstock.tables t
-WHERE pipeline = %s AND source = %s AND state = 'streaming' AND {KEYS_CAN_BE_MADE}
+WHERE pipeline = %s AND source = %s AND state = 'streaming' AND foreign_keys_due
+  -- Both sides must stand at the same position.
+  AND NOT EXISTS (
+      SELECT FROM jsonb_array_elements(t.shape -> 'foreign_keys') AS k(document)
+      WHERE (k.document ->> 'referenced_id')::int8 IN (
+          SELECT source_oid FROM penstock.tables
+          WHERE pipeline = %s AND source = %s AND state IN ('pending', 'copying', 'failed')
+            AND source_oid IS NOT NULL))
 """
 # A table without any is done with as it is.
 NO_KEYS_DUE = """

@@ -28,6 +28,7 @@ from penstock.sinks.postgres.structure import (
     one_line,
     reason,
 )
+from penstock.sinks.postgres.tables import TargetTables
 from penstock.table import TableName, as_columns
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def make_due_keys(
         psycopg.Error: the server went away.
     """
     without = connection.execute(records.NO_KEYS_DUE, owner).rowcount
-    due = [TableName(*row) for row in connection.execute(records.KEYS_DUE, owner).fetchall()]
+    due = TargetTables(*owner).keys_due(connection)
     if not due:
         return without > 0
     # They would be checked in the middle of a batch, where they need not hold.

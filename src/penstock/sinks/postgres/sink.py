@@ -39,6 +39,7 @@ from penstock.sinks.postgres.shapecommit import ShapeCommits
 from penstock.sinks.postgres.stages import Stages, drop_orphans, stage_prefix
 from penstock.sinks.postgres.tables import TargetTables, requested, retried
 from penstock.sinks.postgres.worker import PostgresWorker
+from penstock.sinks.tables import FAILED
 from penstock.table import tell_tables
 
 if TYPE_CHECKING:
@@ -164,6 +165,8 @@ class PostgresSink:
         self.apart = apart
         self.flowing = {row.table for row in rows} - set(apart)
         self.objects_due = any(row.keys_due for row in rows)
+        if self.objects_due and any(row.state == FAILED for row in rows):
+            self.objects_due = bool(self._tables.keys_due(connection))
         self._planner.filled = {row.table for row in rows if row.is_filled}
         self._planner.mappings = {row.table: mapped(row.mapping) for row in rows if row.mapping}
         return rows

@@ -14,8 +14,8 @@ from psycopg.rows import namedtuple_row
 from penstock.errors import PositionTaken
 from penstock.lsn import Lsn
 from penstock.sinks.postgres.conflicts import NONE, Conflicts
-from penstock.sinks.postgres.copyrecords import KEYS_CAN_BE_MADE
-from penstock.sinks.tables import COPYING, FAILED, PENDING, STREAMING, ApartTable
+from penstock.sinks.postgres.copyrecords import KEYS_DUE
+from penstock.sinks.tables import CATCHING_UP, COPYING, FAILED, PENDING, STREAMING, ApartTable
 from penstock.table import TableName, as_columns
 
 if TYPE_CHECKING:
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     Connection = psycopg.Connection[Any]
     Cursor = psycopg.Cursor[Any]
 
-_READ = f"""
+_READ = """
 SELECT schema_name, table_name, state, delivered_lsn::text, error, filled, needs_copy, request,
        ranges_total, rows_copied, bytes_copied, notes, changed_at,
        extract(epoch FROM now() - snapshot_at)::float8 AS snapshot_seconds, copy_id,
        coalesce(retry_at, now()) <= now() AS may_retry, mapping,
-       insert_exists, update_missing, delete_missing, {KEYS_CAN_BE_MADE} AS keys_due
-FROM penstock.tables t
+       insert_exists, update_missing, delete_missing, foreign_keys_due
+FROM penstock.tables
 WHERE pipeline = %s AND source = %s ORDER BY schema_name, table_name
 """
 # Whether anything of it has changed: each new version of a row has another place or transaction.
@@ -73,7 +73,7 @@ class TableRow:
     may_retry: bool
     mapping: dict[str, Any] | None = None
     conflicts: Conflicts = NONE
-    keys_due: bool = False  # foreign keys are still to be made, and can be
+    keys_due: bool = False  # foreign keys are still to be made
 
     @property
     def apart(self) -> ApartTable | None:
@@ -104,6 +104,11 @@ class TargetTables:
         """Every table that is known; what has arrived of copies under way is left out."""
         with connection.cursor(row_factory=namedtuple_row) as cursor:
             return [_row(row, {}) for row in cursor.execute(_READ, self._owner).fetchall()]
+
+    def keys_due(self, connection: Connection) -> list[TableName]:
+        """Tables whose foreign keys can be made; not those that wait for one whose copy failed."""
+        rows = connection.execute(KEYS_DUE, (*self._owner, *self._owner)).fetchall()
+        return [TableName(schema, name) for schema, name in rows]
 
     def read_with_ranges(self, connection: Connection) -> list[TableRow]:
         """Every table that is known, with what has arrived."""
@@ -253,5 +258,5 @@ def _row(row: Any, arrived: Mapping[tuple[str, str, str], tuple[int, int, int]])
         may_retry=row.may_retry,
         mapping=row.mapping,
         conflicts=Conflicts(row.insert_exists, row.update_missing, row.delete_missing),
-        keys_due=row.keys_due,
+        keys_due=row.foreign_keys_due and row.state in (CATCHING_UP, STREAMING),
     )
