@@ -166,8 +166,7 @@ class SchemaHistory:
     @property
     def last_lsn(self) -> Lsn:
         """Where the last transaction that it tells of was committed."""
-        self.refresh()
-        return self._last_lsn
+        return self._now().last_lsn
 
     def append(self, marks: Sequence[Mark]) -> None:
         """Make the documents of one transaction durable.
