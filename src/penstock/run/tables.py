@@ -29,7 +29,8 @@ _NEWS_SECONDS = 0.05
 _BUSY_SECONDS = 0.25
 _IDLE_SECONDS = 2.0
 # Among many tables a look takes its time: it gets this part of it.
-_LOOK_SHARE = 0.2
+_MANY_TABLES = 100
+_LOOK_SHARE = 0.3
 
 
 class TableKeeper:
@@ -55,7 +56,7 @@ class TableKeeper:
         self._idle_seconds = _IDLE_SECONDS * pace
         self._look_at = 0.0
         self._looked_at = 0.0
-        self._look_seconds = 0.0
+        self._pause_seconds = 0.0
         self._has_news = False
         self._seen_report_at = 0.0
         # Compared, not ordered: who captures may be another machine, with another clock.
@@ -113,7 +114,7 @@ class TableKeeper:
 
     def is_due(self, now: float) -> bool:
         """Whether it is time to look again: often while tables change, and when members may have."""
-        if now < self._looked_at + max(_NEWS_SECONDS, self._look_seconds / _LOOK_SHARE):
+        if now < self._looked_at + self._pause_seconds:
             return False
         return self._has_news or now >= self._look_at or self._report_at() != self._seen_report_at
 
@@ -134,7 +135,10 @@ class TableKeeper:
         self._look_at = now + (_BUSY_SECONDS if is_busy else self._idle_seconds)
         before = self._pending
         self._pending = {n for n, table in self._sink.apart.items() if table.state == PENDING}
-        self._look_seconds = time.monotonic() - began
+        self._pause_seconds = _NEWS_SECONDS
+        if len(self._sink.flowing) + len(self._sink.apart) > _MANY_TABLES:
+            took = time.monotonic() - began
+            self._pause_seconds = min(max(_NEWS_SECONDS, took / _LOOK_SHARE), _IDLE_SECONDS)
         return bool(self._pending - before)
 
     def look_soon(self) -> None:
