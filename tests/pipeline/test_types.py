@@ -539,3 +539,56 @@ def test_large_values_and_other_server_encodings_arrive(
         from fix_postgres import drop_database
 
         drop_database(latin)
+
+
+@pytest.mark.long
+@only_15  # the newest is built without ICU
+def test_row_that_the_target_spells_differently_is_found_where_its_collation_says_so(
+    source: Database, target: Database, make_pipeline: Make
+) -> None:
+    composed, decomposed = "\u00e4bc", "a\u0308bc"
+    target.execute(
+        "CREATE COLLATION loose (provider = icu, locale = 'und', deterministic = false);"
+        "CREATE DOMAIN word AS text COLLATE loose"
+    )
+    kinds = {"plain": "text", "short": "varchar(9)", "padded": "char(9)", "listed": "text[]"}
+    for name, kind in kinds.items():
+        source.execute(f"CREATE TABLE {name} (a {kind}, b text)")
+        target.execute(f"CREATE TABLE {name} (a {kind} COLLATE loose, b text)")
+    source.execute("CREATE TABLE tamed (a text, b text); CREATE TABLE alone (a text)")
+    target.execute("CREATE TABLE tamed (a word, b text); CREATE TABLE alone (a text COLLATE loose)")
+    source.execute("CREATE TABLE keyed (a text PRIMARY KEY, b text)")
+    target.execute("CREATE TABLE keyed (a text COLLATE loose PRIMARY KEY, b text)")
+    full = (*kinds, "tamed", "alone")
+    for name in (*full, "keyed"):
+        told = (composed, decomposed) if name != "listed" else ([composed], [decomposed])
+        values = "(%s)" if name == "alone" else "(%s, 'first')"
+        source.execute(f"ALTER TABLE {name} REPLICA IDENTITY FULL" if name in full else "SELECT 1")
+        source.execute(f"INSERT INTO {name} VALUES {values}", told[0])
+        target.execute(f"INSERT INTO {name} VALUES {values}", told[1])
+    pipeline = make_pipeline(source, target)
+
+    # One row at the target for each of the source's, also where both spellings are there, or NULL.
+    for name in (*full, "keyed"):
+        changed = "a = 'other'" if name == "alone" else "b = 'second'"
+        source.execute(f"UPDATE {name} SET {changed}")
+    pipeline.catch_up()
+    for name in full:
+        assert target.value(f"SELECT count(*) FROM {name}") == 1, name
+    assert_equal(source, target, *full)
+    assert target.query("SELECT b FROM keyed") == [("second",)]
+    source.execute(
+        "INSERT INTO plain VALUES (%s, 'x'), (%s, 'x'), (%s, 'x'), (NULL, 'x'), (NULL, NULL), ('', 'x')",
+        composed,
+        composed,
+        decomposed,
+    )
+    pipeline.catch_up()
+    source.execute("DELETE FROM plain WHERE ctid IN (SELECT min(ctid) FROM plain WHERE b = 'x')")
+    source.execute("DELETE FROM plain WHERE a = %s AND b = 'x'", decomposed)
+    source.execute("DELETE FROM plain WHERE a IS NULL AND b = 'x'")
+    pipeline.catch_up()
+
+    assert_equal(source, target, "plain")
+    odd = "SELECT sum(insert_exists + update_missing + delete_missing) FROM penstock.tables"
+    assert target.value(odd) == 0

@@ -28,6 +28,9 @@ class TargetColumn:
     # The operator that says whether two values are one: a type that an extension has brought has its
     # own, which no search_path of penstock's finds.
     equals: str = "="
+    # Whether texts may be equal that are spelled differently: by a collation that is not
+    # deterministic, or by a type like citext.
+    is_loose: bool = False
 
 
 @dataclass(frozen=True)

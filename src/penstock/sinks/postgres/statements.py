@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from psycopg import sql
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from penstock.sinks.postgres.plan import StagedStep, TablePlan
 
@@ -125,6 +125,8 @@ class Statements:
 
     def _delete_keyless(self) -> sql.Composed:
         """Whole rows are compared as text: every type has it, and NULL equals NULL."""
+        if any(column.is_loose for column in self._step.columns):
+            return self._delete_keyless_by_equality()
         copies = sql.SQL("s.n" if self._step.has_copies else "1")
         ours = _row_text(self._cells)
         theirs = _row_text([sql.SQL("t.{}").format(name) for name in self._names])
@@ -145,6 +147,57 @@ class Statements:
             theirs=theirs,
             fixed=self._fixed,
         )
+
+    def _delete_keyless_by_equality(self) -> sql.Composed:
+        """The same where the target may spell a text differently and still call it equal.
+
+        As many rows go as are told of all that are equal, those that are spelled alike first.
+        """
+        loose = [place for place, column in enumerate(self._step.columns) if column.is_loose]
+        parts = [sql.Identifier(f"l{place}") for place in loose]
+        theirs = [sql.SQL("t.{}").format(name) for name in self._names]
+        found = [self._never_null(place, self._theirs(place)) for place in loose]
+        same = [
+            self._equal(place, each, sql.SQL("gone.{}").format(part))
+            for place, each, part in zip(loose, found, parts, strict=True)
+        ]
+        last = len(loose)
+        return sql.SQL(
+            "WITH gone AS MATERIALIZED (SELECT {ours} AS r, {our_rest} AS q, {staged},"
+            " sum({copies}) AS n FROM {stage} s WHERE {is_delete} GROUP BY {of_gone}),"
+            " matched AS (SELECT t.tableoid AS part, t.ctid AS place, {theirs} AS r, {rest} AS q,"
+            " {found}, sum(gone.n) AS n, sum(gone.n) FILTER (WHERE gone.r = {theirs}) AS alike"
+            " FROM {target} t JOIN gone ON {rest} = gone.q AND {same} WHERE {fixed}"
+            " GROUP BY {of_matched}),"
+            " numbered AS (SELECT m.*, row_number() OVER (PARTITION BY m.r) <= coalesce(m.alike, 0)"
+            " AS is_alike FROM matched m),"
+            " found AS (SELECT part, place, n, row_number() OVER (PARTITION BY q, {parts}"
+            " ORDER BY is_alike DESC) AS number FROM numbered)"
+            " DELETE FROM {target} t USING found WHERE t.tableoid = found.part"
+            " AND t.ctid = found.place AND found.number <= found.n"
+        ).format(
+            ours=_row_text(self._cells),
+            our_rest=_rest(self._cells, loose),
+            staged=_called([self._never_null(p, self._cells[p]) for p in loose], parts),
+            copies=sql.SQL("s.n" if self._step.has_copies else "1"),
+            stage=self._stage,
+            is_delete=self._is("D"),
+            of_gone=_numbers(2 + last),
+            target=self._target,
+            theirs=_row_text(theirs),
+            rest=_rest(theirs, loose),
+            found=_called(found, parts),
+            same=sql.SQL(" AND ").join(same),
+            fixed=self._fixed,
+            of_matched=_numbers(4 + last),
+            parts=sql.SQL(", ").join(parts),
+        )
+
+    def _never_null(self, place: int, value: sql.Composable) -> sql.Composed:
+        """A text or an array, an empty one for NULL; whether it was NULL `_rest` says."""
+        kind = self._step.columns[place].stage_type
+        empty = sql.SQL("'{}'" if kind.endswith("[]") else "''")
+        return sql.SQL("coalesce({}, {}::{})").format(value, empty, sql.SQL(kind))
 
     def _settable(self, kept: tuple[int, ...], *, with_key: bool) -> list[int]:
         return [
@@ -389,3 +442,23 @@ def of_this_source(plan: TablePlan) -> sql.Composable:
 
 def _row_text(cells: list[Any]) -> sql.Composed:
     return sql.SQL("ROW({})::text").format(sql.SQL(", ").join(cells))
+
+
+def _rest(cells: Sequence[sql.Composable], loose: list[int]) -> sql.Composed:
+    """What of a row is compared as text where some columns are not: the others, and whether those are NULL."""
+    return _row_text(
+        [
+            sql.SQL("{} IS NULL").format(cell) if place in loose else cell
+            for place, cell in enumerate(cells)
+        ]
+    )
+
+
+def _called(cells: list[sql.Composed], names: list[sql.Identifier]) -> sql.Composed:
+    named = [sql.SQL("{} AS {}").format(*each) for each in zip(cells, names, strict=True)]
+    return sql.SQL(", ").join(named)
+
+
+def _numbers(last: int) -> sql.Composed:
+    """1, 2 …, as GROUP BY takes them."""
+    return sql.SQL(", ").join(sql.Literal(number) for number in range(1, last + 1))

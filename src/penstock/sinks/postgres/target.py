@@ -56,8 +56,10 @@ SELECT a.attrelid AS relid, a.attname AS name, format_type(base.oid, base.modifi
                AND p.amoprighttype = c.opcintype
                AND (m.amname, p.amopstrategy) IN (('btree', 3), ('hash', 1))
            JOIN pg_operator o ON o.oid = p.amopopr JOIN pg_namespace n ON n.oid = o.oprnamespace
-           WHERE c.opcdefault AND c.opcintype = base.oid ORDER BY m.amname LIMIT 1) END AS equals
-FROM pg_attribute a
+           WHERE c.opcdefault AND c.opcintype = base.oid ORDER BY m.amname LIMIT 1) END AS equals,
+       t.typcategory IN ('S', 'A') AND t.typcollation <> 0
+           AND (NOT l.collisdeterministic OR t.typnamespace <> 'pg_catalog'::regnamespace) AS is_loose
+FROM pg_attribute a LEFT JOIN pg_collation l ON l.oid = a.attcollation
 JOIN base ON base.relid = a.attrelid AND base.attnum = a.attnum
 JOIN pg_type t ON t.oid = base.oid AND t.typtype <> 'd'
 WHERE a.attrelid = ANY (%(oids)s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
@@ -309,7 +311,12 @@ def columns_of(
         if not row.is_generated:
             columns[row.relid].append(
                 TargetColumn(
-                    row.name, row.stage_type, row.is_updatable, row.is_domain, row.equals or "="
+                    row.name,
+                    row.stage_type,
+                    row.is_updatable,
+                    row.is_domain,
+                    row.equals or "=",
+                    bool(row.is_loose),
                 )
             )
     return {oid: tuple(listed) for oid, listed in columns.items()}
