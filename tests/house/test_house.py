@@ -76,3 +76,11 @@ def test_capture_runs_without_loading_spark():
     done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
 
     assert done.stdout.strip() == "False"
+
+
+def test_every_connection_to_a_users_server_is_made_in_one_place():
+    makes = re.compile(r"psycopg\.connect\(|Connection\.connect\(|\.for_session\(")
+    own = {"src/penstock/dsn.py"}
+    demo = {_name(path) for path in MODULES if "demo" in path.parts}
+
+    assert {_name(path) for path in MODULES if makes.search(path.read_text())} - demo == own

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 from fix_hostile import plant, safely, sprung
@@ -78,6 +81,43 @@ def test_what_others_have_put_under_penstocks_names_is_never_called(
     assert {name: sorted(each) for name, each in found.items()} == {
         name: sorted(each) for name, each in ours.items()
     }
+
+
+def test_what_an_admin_is_to_run_calls_nothing_that_others_have_put_there(
+    source: Database, target: Database, pipeline_file: Callable[..., Path]
+) -> None:
+    source.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    plant(source)
+    plant(target)
+    path = pipeline_file(source, target)
+    command = [sys.executable, "-m", "penstock", "init", str(path), "--print-sql"]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    _, at_source, at_target = re.split(r"^-- on [^\n]*\n", printed, flags=re.MULTILINE)
+
+    for database, statements in ((source, at_source), (target, at_target)):
+        with database.connect() as connection:
+            for statement in _split(statements):
+                connection.execute(statement.encode())
+        assert sprung(database) == ""
+
+    assert safely(source, "SELECT count(*) FROM pg_event_trigger") == [(2,)]
+    assert safely(target, "SELECT count(*) FROM penstock.progress") == [(0,)]
+
+
+def _split(statements: str) -> list[str]:
+    """One by one, as psql sends them: a slot is made in a transaction that has written nothing."""
+    parts = re.split(r"(\$penstock\$.*?\$penstock\$)|;\n", statements, flags=re.DOTALL)
+    found, rest = [], ""
+    for number, part in enumerate(parts):
+        if number % 2:
+            if part is None:
+                found.append(rest)
+                rest = ""
+            else:
+                rest += part
+        else:
+            rest += part
+    return [each for each in (*found, rest) if each.strip()]
 
 
 def test_keys_of_types_that_extensions_brought_find_their_rows(

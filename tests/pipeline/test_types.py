@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import psycopg
+import pytest
 from psycopg import sql
 
 from fix_pipeline import assert_equal

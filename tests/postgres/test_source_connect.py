@@ -13,7 +13,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from fix_subscription import ALL, rules
 from penstock import errors
-from penstock.dsn import Dsn
+from penstock.dsn import Dsn, connect
 from penstock.embedded.postgres import EmbeddedPostgres
 from penstock.source.connect import classify_source_error, connect_source
 from penstock.source.options import Tracking
@@ -183,3 +183,28 @@ def test_service_alone_connects(
 
     assert found == (source.name,)
     assert not [each for each in faults if each.severity == "error"]
+
+
+@pytest.mark.parametrize("replication", [False, True])
+def test_settings_of_a_session_win_over_all_that_others_have_set(
+    source: Database, monkeypatch: pytest.MonkeyPatch, replication: bool
+) -> None:
+    source.execute("CREATE ROLE odd LOGIN SUPERUSER")
+    for whose in ("ROLE odd", f'DATABASE "{source.name}"', f'ROLE odd IN DATABASE "{source.name}"'):
+        source.execute(f"ALTER {whose} SET search_path = public, pg_catalog")
+        source.execute(f"ALTER {whose} SET row_security = on; ALTER {whose} SET jit = on")
+    monkeypatch.setenv("PGOPTIONS", "-c search_path=public")
+    url = source.server.dsn(source.name, user="odd")
+    dsn = Dsn.parse(f"{url}?options=-c%20search_path%3Dpublic%20-c%20work_mem%3D1MB")
+    query = "SELECT current_setting(n) FROM unnest(%s::text[]) AS n"
+    names = ["search_path", "row_security", "jit", "work_mem"]
+
+    with connect(dsn, "test", replication=replication) as connection:
+        # A walsender knows the simple protocol alone.
+        cursor = psycopg.ClientCursor(connection)
+        found = [cursor.execute(query, (names,)).fetchall()]
+        for statement in ("RESET ALL", "DISCARD ALL"):
+            connection.execute(statement.encode())
+            found.append(cursor.execute(query, (names,)).fetchall())
+
+    assert found == [[("pg_catalog,pg_temp",), ("off",), ("off",), ("1MB",)]] * 3

@@ -10,7 +10,7 @@ from psycopg import sql
 from penstock.sinks.postgres.connect import connect_target
 from penstock.sinks.postgres.plan import StagedStep, TablePlan
 from penstock.sinks.postgres.statements import Statements
-from penstock.sinks.postgres.target import _columns, find_table
+from penstock.sinks.postgres.target import columns_of, find_table
 from penstock.table import TableName
 
 if TYPE_CHECKING:
@@ -35,7 +35,8 @@ def _delete(target: Database, *gone: tuple[str | None, ...], copies: int = 1) ->
     """Delete rows of table t, as the stream tells them of a table without a key; how many went."""
     name = TableName("public", "t")
     with connect_target(target.dsn, "test") as connection:
-        columns = _columns(connection, find_table(connection, name).oid)
+        oid = find_table(connection, name).oid
+        columns = columns_of(connection, [oid])[oid]
         plan = TablePlan(name, name, columns, (), ())
         step = StagedStep(
             name, "net", columns, has_operations=True, has_copies=True, delete_count=len(gone)

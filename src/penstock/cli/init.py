@@ -37,6 +37,10 @@ def init(
         typer.echo(printable(line))
 
 
+# Who runs it has more rights than most, in a session of their own.
+_SAFE = "SET search_path = pg_catalog, pg_temp"
+
+
 def _print_sql(path: PipelinePath) -> None:
     from penstock.sinks.postgres.objects import statements as own_objects
     from penstock.sinks.postgres.options import PostgresOptions
@@ -50,9 +54,10 @@ def _print_sql(path: PipelinePath) -> None:
             statements = print_sql(connection, view.name, view.source.tables, tracking)
         called = "the source" if view.is_alone else f"source {view.source_id}"
         typer.echo(f"-- on {called}, {view.source.url}")
-        for statement in statements:
+        for statement in (_SAFE, *statements) if statements else ():
             typer.echo(f"{statement.strip().rstrip(';')};")
     for name, options in pipeline.sinks.items():
         if isinstance(options, PostgresOptions):
             typer.echo(f"-- on sink {name}, {options.url}")
+            typer.echo(f"{_SAFE};")
             typer.echo(own_objects().strip())
