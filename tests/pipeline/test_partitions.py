@@ -123,3 +123,25 @@ def test_empty_table_that_is_attached_is_none_of_it(source: Database):
         ("public.p24", False),
         ("public.p25", False),
     ]
+
+
+def test_partition_that_came_and_went_at_once_is_told(
+    source: Database, target: Database, make_pipeline: Make
+):
+    source.execute(TABLES)
+    pipeline = make_pipeline(source, target, tables=("public.p",), source_options=INITIAL)
+    wait_for_state(target, "p", "streaming")
+    wait_until(
+        lambda: list(pipeline.file.state.rglob("*.partitions*")),
+        what="the partitions to be known",
+    )
+
+    source.execute(
+        "CREATE TABLE p26 PARTITION OF p FOR VALUES FROM ('2026-01-01') TO ('2027-01-01');"
+        "INSERT INTO p VALUES (9, '2026-02-02'); ALTER TABLE p DETACH PARTITION p26"
+    )
+
+    wait_for_notes(target, WENT.format("p26"), MEND)
+    assert target.query(IDS) == [(1,), (9,)]
+    resync(target)
+    assert_equal(source, target, "p")

@@ -103,7 +103,6 @@ def test_statement_tells_what_it_touched(tracked: Tracked, statement: str, words
     "statement",
     [
         "CREATE TEMP TABLE x (id serial PRIMARY KEY, m mood); CREATE INDEX ON x (m); DROP TABLE x",
-        "CREATE TABLE part2 PARTITION OF root FOR VALUES FROM (9) TO (20)",
         "ALTER TABLE part SET (fillfactor = 50)",
         "CREATE VIEW v AS SELECT 1 AS a; COMMENT ON VIEW v IS 'x'; DROP VIEW v",
         "CREATE FUNCTION f() RETURNS int LANGUAGE sql AS 'SELECT 1'; DROP FUNCTION f()",
@@ -116,6 +115,28 @@ def test_statement_that_changes_no_table_says_nothing(tracked: Tracked, statemen
     tracked.source.execute(_GIVEN)
 
     assert tracked.said(statement) == []
+
+
+def test_partition_is_told_with_its_root_and_as_a_table_when_it_has_left(tracked: Tracked):
+    tracked.source.execute(_GIVEN)
+    changes = tracked.said(
+        "CREATE TABLE sub PARTITION OF root FOR VALUES FROM (9) TO (20) PARTITION BY RANGE (d)",
+        "CREATE TABLE leaf PARTITION OF sub DEFAULT",
+        "CREATE TABLE late (id int NOT NULL, d int NOT NULL)",
+        "ALTER TABLE root ATTACH PARTITION late FOR VALUES FROM (20) TO (30)",
+        "ALTER TABLE sub DETACH PARTITION leaf",
+        "DROP TABLE late",
+    )
+
+    root = tracked.source.value("SELECT 'root'::regclass::oid::int8")
+    made = [each for change in changes for each in change.partitions]
+    assert [(each.name, each.root_id) for each in made] == [
+        ("sub", root),
+        ("leaf", root),
+        ("late", root),
+    ]
+    assert "leaf" in [table.name for table in changes[-2].tables]
+    assert [gone.id for gone in changes[-1].dropped_tables] == [made[2].id]
 
 
 def test_document_tells_the_table_as_it_is_after_the_statement(tracked: Tracked):

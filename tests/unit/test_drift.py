@@ -66,3 +66,35 @@ def test_empty_partition_that_comes_is_nothing_to_tell(state: StateDirectory):
     drift.look(report(a=False), {P: 7}, ())
     drift.remember()
     assert drift.look(report(a=False, b=False), {P: 7}, ()) == {}
+
+
+def test_partition_that_came_and_went_between_two_polls_is_told_once(state: StateDirectory):
+    drift = PartitionDrift(state, "s")
+    left = {7: {ord("c"): TableName("public", "c")}}
+    drift.look(report(a=False), {P: 7}, (), {7: {ord("x"): TableName("public", "x")}})
+    drift.remember()  # what went before the table was first seen is nobody's
+
+    found = drift.look(report(a=False), {P: 7}, (), left)
+    assert found == {P: [WENT.replace("public.a", "public.c"), MEND]}
+    drift.remember()
+    assert drift.look(report(a=False), {P: 7}, (), left) == {}
+    assert PartitionDrift(state, "s").look(report(a=False), {P: 7}, (), left) == {}
+
+
+@pytest.mark.parametrize("stream_first", [True, False])
+def test_partition_that_poll_and_stream_tell_of_is_told_once(
+    state: StateDirectory, stream_first: bool
+):
+    drift = PartitionDrift(state, "s")
+    left = {7: {ord("a"): TableName("public", "a")}}
+    drift.look(report(a=False, b=False), {P: 7}, ())
+    drift.remember()
+    looks = [(report(a=False, b=False), left), (report(b=False), left), (report(b=False), left)]
+    if not stream_first:
+        looks = [(report(b=False), {}), (report(b=False), left)]
+    told = []
+    for reported, gone in looks:
+        told.append(drift.look(reported, {P: 7}, (), gone))
+        drift.remember()
+
+    assert [each for each in told if each] == [{P: [WENT, MEND]}]

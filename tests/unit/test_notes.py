@@ -16,7 +16,7 @@ from penstock.lsn import Lsn
 from penstock.run.passages import PassageReader, cut_at_marks
 from penstock.schema import history as history_module
 from penstock.schema.history import SchemaHistory
-from penstock.schema.shape import ColumnShape, Gone, SchemaChange, TableShape
+from penstock.schema.shape import ColumnShape, Gone, PartitionShape, SchemaChange, TableShape
 from penstock.sinks.passage import Rows, ShapeChange
 from penstock.source.assemble import Assembler
 from penstock.source.notes import Notes
@@ -390,6 +390,24 @@ def test_transaction_that_comes_again_has_the_same_versions(log: Log):
 
     assert json.loads(mark.content)["version"] == 1
     assert log.history.last_versions() == {"public": 2}
+
+
+def test_partitions_that_have_left_are_remembered(log: Log, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("penstock.schema.history._LEAST_BYTES", 1)
+    made = [
+        PartitionShape(id=number, schema_name="public", name=f"p{number}", root_id=16400)
+        for number in (21, 22, 23, 24)
+    ]
+    log.feed(begin(8), told(change(partitions=tuple(made))), commit(8))
+    log.feed(begin(24), told(change(shape("p21", 21))), commit(24))
+    log.feed(begin(40), told(change(dropped_tables=(Gone(id=22),))), commit(40))
+    left = {16400: {21: TableName("public", "p21"), 22: TableName("public", "p22")}}
+    assert log.history.left_partitions() == left
+
+    assert log.history.forget_before(Lsn(48))
+    assert log.history.left_partitions() == left
+    log.feed(begin(56), told(change(dropped_tables=(Gone(id=24),))), commit(56))
+    assert set(log.history.left_partitions()[16400]) == {21, 22, 24}
 
 
 def test_schema_that_nobody_follows_has_no_versions(log: Log):

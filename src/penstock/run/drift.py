@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 _MEND = "penstock tables PIPELINE.yml resync {} makes both sides equal"
 _CAME = "partition {} was attached with rows, which no change tells of"
 _WENT = "partition {} was detached or dropped, its rows stay at the target"
+_TOLD_KEPT = 2000
 
 # By the oid of its root, and its own: the name of a partition, and whether it came with rows.
 _Partitions = dict[str, dict[str, list[Any]]]
@@ -26,19 +27,24 @@ class PartitionDrift:
         self._report_name = f"sinks/{sink}.partitions"
         self._seen: _Partitions | None = None
         self._now: _Partitions = {}
+        self._told: dict[int, None] = {}  # partitions that have left, in order
+        self._left: set[int] = set()
 
     def look(
         self,
         report: Mapping[str, Any],
         flowing: Mapping[TableName, int],
         waiting: Collection[int],
+        left: Mapping[int, Mapping[int, TableName]] | None = None,
     ) -> dict[TableName, list[str]]:
         """What is to be said of tables, by what was last reported of the source; until `remember`.
 
         Of those that are `flowing`. Those that are `waiting` are copied as they are; what happens
-        while one is being copied is looked at afterwards.
+        while one is being copied is looked at afterwards. `left` are partitions that are no more, as
+        the stream tells: one may have come and gone between two polls.
         """
         seen = self._seen_before()
+        self._left = set()
         names = {str(oid): name for name, oid in flowing.items()}
         looked_at = {*names, *map(str, waiting)}
         self._now = {
@@ -49,12 +55,19 @@ class PartitionDrift:
         told: dict[TableName, list[str]] = {}
         for root, leaves in self._now.items():
             before = seen.get(root, leaves)
+            gone = (left or {}).get(int(root), {})
+            self._left |= {*gone, *(int(leaf) for leaf in before if leaf not in leaves)}
             lines = [
                 *(_WENT.format(name) for leaf, (name, _) in before.items() if leaf not in leaves),
                 *(
                     _CAME.format(name)
                     for leaf, (name, came_filled) in leaves.items()
                     if leaf not in before and came_filled
+                ),
+                *(
+                    _WENT.format(name)
+                    for leaf, name in gone.items()
+                    if root in seen and str(leaf) not in before and leaf not in self._told
                 ),
             ]
             if lines and root in names:
@@ -64,11 +77,16 @@ class PartitionDrift:
     def remember(self) -> None:
         """What was looked at has been told."""
         seen = self._seen_before()
-        if any(seen.get(root) != leaves for root, leaves in self._now.items()):
+        is_new = any(seen.get(root) != leaves for root, leaves in self._now.items())
+        if is_new or not self._left <= self._told.keys():
             self._seen = seen | self._now
-            self._state.write_report(self._report_name, {"partitions": self._seen})
+            self._told |= dict.fromkeys(sorted(self._left))
+            told = {"partitions": self._seen, "left": list(self._told)[-_TOLD_KEPT:]}
+            self._state.write_report(self._report_name, told)
 
     def _seen_before(self) -> _Partitions:
         if self._seen is None:
-            self._seen = self._state.read_report(self._report_name).get("partitions", {})
+            report = self._state.read_report(self._report_name)
+            self._seen = report.get("partitions", {})
+            self._told = dict.fromkeys(report.get("left", ()))
         return self._seen

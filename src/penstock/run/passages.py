@@ -138,6 +138,10 @@ class PassageReader:
         """After this position the history tells nothing more."""
         return self._history.last_lsn
 
+    def left_partitions(self) -> dict[int, dict[int, TableName]]:
+        """Partitions that the stream tells are detached or dropped, by the table they were part of."""
+        return self._history.left_partitions()
+
     def came_after(self, oid: int, lsn: Lsn) -> bool:
         """Whether the stream first tells of a table after a position."""
         first = self._history.first_of(oid)

@@ -233,7 +233,9 @@ class TableKeeper:
             for name, table in self._sink.apart.items()
             if name in members and table.needs_copy and table.state != COPYING
         ]
-        for name, lines in self._drift.look(report, flowing, waiting).items():
+        for name, lines in self._drift.look(
+            report, flowing, waiting, self._passages.left_partitions()
+        ).items():
             _log.warning("%s: %s", name, "; ".join(lines))
             self._sink.note(name, "\n".join(lines))
         self._drift.remember()

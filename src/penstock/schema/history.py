@@ -26,6 +26,7 @@ from penstock.schema.shape import (
     FORMAT,
     REFRESH,
     Gone,
+    PartitionShape,
     SchemaChange,
     TableShape,
     VersionWritten,
@@ -33,12 +34,11 @@ from penstock.schema.shape import (
     read_change,
     read_version,
 )
+from penstock.table import TableName
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
-
-    from penstock.table import TableName
 
     Position = tuple[int, int]
 
@@ -69,6 +69,8 @@ class _Content:
         self.named: dict[TableName, set[int]] = {}  # the tables that have ever had a name
         self.versions: dict[int, list[VersionWritten]] = {}  # by the commit that they begin with
         self.last_versions: dict[str, int] = {}
+        self.partitions: dict[int, PartitionShape] = {}
+        self.left: dict[int, PartitionShape] = {}  # partitions that were detached or dropped
 
     def take(self, mark: Mark) -> None:
         position = (int(mark.commit_lsn), mark.number)
@@ -89,6 +91,16 @@ class _Content:
             self.named.setdefault(shape.table, set()).add(shape.id)
         for gone in change.dropped_tables:
             self.lives.setdefault(gone.id, _Life()).shapes.append((position, None))
+        went = [shape.id for shape in change.tables] + [gone.id for gone in change.dropped_tables]
+        for table_id in went:
+            if table_id in self.partitions:
+                self.left[table_id] = self.partitions.pop(table_id)
+        for partition in change.partitions:
+            if partition.is_left:
+                self.left[partition.id] = partition
+            else:
+                self.partitions[partition.id] = partition
+                self.left.pop(partition.id, None)
 
     def kept(self, horizon: Lsn) -> list[Mark]:
         """How things stood at a position, as marks at the places where that was told."""
@@ -110,6 +122,11 @@ class _Content:
             for place, each in enumerate(self.versions[commit_lsn]):
                 if not self._has_later(each, commit_lsn, horizon):
                     marks.append(_mark(commit_lsn, _LAST - place, VERSION, as_content(each)))
+        left = [each.model_copy(update={"is_left": True}) for each in self.left.values()]
+        parts = (*left[-_GONE_KEPT:], *self.partitions.values())
+        if parts:
+            change = SchemaChange(format=FORMAT, tag=REFRESH, partitions=parts)
+            marks.append(_mark(1, 0, CHANGE, as_content(change)))
         gone.sort(key=lambda mark: mark.commit_lsn)
         return sorted(
             [*gone[-_GONE_KEPT:], *marks], key=lambda mark: (mark.commit_lsn, mark.number)
@@ -296,6 +313,13 @@ class SchemaHistory:
         """Every table that is there, as it last looked, by id."""
         last = {oid: life.shapes[-1][1] for oid, life in tuple(self._now().lives.items())}
         return {oid: shape for oid, shape in last.items() if shape is not None}
+
+    def left_partitions(self) -> dict[int, dict[int, TableName]]:
+        """Partitions that were detached or dropped, by the table that they were part of."""
+        found: dict[int, dict[int, TableName]] = {}
+        for each in tuple(self._now().left.values()):
+            found.setdefault(each.root_id, {})[each.id] = TableName(each.schema_name, each.name)
+        return found
 
     def last_versions(self) -> dict[str, int]:
         """How far the versions of each schema are counted."""

@@ -201,6 +201,16 @@ class Gone(Shape):
     name: str = ""
 
 
+class PartitionShape(Shape):
+    """A partition that was made, or attached, and the table that it is part of."""
+
+    id: int
+    schema_name: str
+    name: str
+    root_id: int
+    is_left: bool = False  # it has been detached or dropped since
+
+
 class NamespaceShape(Shape):
     """A schema of the database."""
 
@@ -217,6 +227,7 @@ class SchemaChange(Shape):
     types: tuple[TypeShape, ...] = ()
     sequences: tuple[SequenceShape, ...] = ()  # those that belong to no column
     schemas: tuple[NamespaceShape, ...] = ()
+    partitions: tuple[PartitionShape, ...] = ()
     dropped_tables: tuple[Gone, ...] = ()
     dropped_types: tuple[Gone, ...] = ()
     dropped_sequences: tuple[Gone, ...] = ()

@@ -189,6 +189,17 @@ BEGIN
           AND {NOT_OURS.format("n")});
 END"""
 
+# Partitions that were made or attached. They are their roots', but where they go to somebody should know.
+_PARTITIONS = f"""
+BEGIN
+    RETURN (
+        SELECT jsonb_agg(jsonb_build_object('id', c.oid::int8, 'schema_name', n.nspname,
+            'name', c.relname, 'root_id', pg_partition_root(c.oid)::oid::int8))
+        FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+        WHERE c.oid = ANY (oids) AND c.relispartition AND c.relpersistence <> 't'
+          AND {NOT_OURS.format("n")});
+END"""
+
 # One row for each thing that the statement made or altered. By what it is, not by the tag: ALTER
 # INDEX renames tables too. A statement's text may be a whole script, of which nobody searches much.
 _ON_DDL = f"""
@@ -203,6 +214,7 @@ DECLARE
     indexes oid[] := '{{}}';
     schemas oid[] := '{{}}';
     made oid[] := '{{}}';
+    partitions oid[] := '{{}}';
     number oid;
     has_heirs boolean := false;
     has_roots boolean := false;
@@ -222,7 +234,9 @@ BEGIN
                 relations := relations || command.objid;
                 has_roots := has_roots OR k.relkind = 'p';
                 has_heirs := has_heirs OR k.relkind = 'r' AND k.relhassubclass;
-                IF command.command_tag = 'CREATE TABLE' AND NOT k.relispartition
+                IF command.command_tag = 'CREATE TABLE' AND k.relispartition THEN
+                    partitions := partitions || command.objid;
+                ELSIF command.command_tag = 'CREATE TABLE'
                    AND k.relpersistence = 'p' AND command.schema_name <> 'penstock' THEN
                     made := made || command.objid;
                 END IF;
@@ -262,12 +276,13 @@ BEGIN
         IF length(statement) > 65536 OR statement ~* '\\yusing\\y' THEN
             more := '{{"has_using": true}}';
         END IF;
-        IF has_roots AND (length(statement) > 65536 OR statement ~* '\\ydetach\\y') THEN
-            -- Nothing names what was detached; but its row in the catalog is of this transaction.
-            relations := relations || ARRAY(
-                SELECT c.oid FROM pg_class c WHERE c.oid = ANY (penstock.held(true))
-                AND c.relkind IN ('r', 'p') AND NOT c.relispartition
-                AND age(c.xmin) <= age(pg_current_xact_id()::xid));
+        IF has_roots AND (length(statement) > 65536 OR statement ~* '\\y(at|de)tach\\y') THEN
+            -- Nothing names what it was; but its row in the catalog is of this transaction.
+            SELECT relations || array_agg(c.oid) FILTER (WHERE NOT c.relispartition),
+                   partitions || array_agg(c.oid) FILTER (WHERE c.relispartition)
+            INTO relations, partitions
+            FROM pg_class c WHERE c.oid = ANY (penstock.held(true)) AND c.relkind IN ('r', 'p')
+              AND age(c.xmin) <= age(pg_current_xact_id()::xid);
         END IF;
     END IF;
     IF has_heirs THEN
@@ -295,6 +310,10 @@ BEGIN
     IF indexes <> '{{}}' AND tg_tag <> 'CREATE TABLE' THEN
         more := more || jsonb_strip_nulls(
             jsonb_build_object('indexes', penstock.altered_indexes(indexes, relations)));
+    END IF;
+    IF partitions <> '{{}}' THEN
+        more := more || jsonb_strip_nulls(
+            jsonb_build_object('partitions', penstock.partitions(partitions)));
     END IF;
     FOREACH number IN ARRAY made LOOP
         entered := penstock.enrol(number);
@@ -399,6 +418,7 @@ EVENT_FUNCTIONS = (
     Function("enrol", "relation oid", "jsonb", _ENROL, settings="lock_timeout=1"),
     Function("altered_indexes", "oids oid[], told oid[]", "jsonb", _INDEXES),
     Function("members", "oids oid[]", "jsonb", _MEMBERS),
+    Function("partitions", "oids oid[]", "jsonb", _PARTITIONS),
     Function("on_ddl_command_end", "", "event_trigger", _ON_DDL, True),
     Function("on_sql_drop", "", "event_trigger", _ON_DROP, True),
 )
