@@ -222,6 +222,18 @@ def test_message_without_the_seal_is_somebody_elses(log: Log, caplog: pytest.Log
     assert caplog.text.count("without penstock's seal") == 2
 
 
+def test_message_that_an_older_transaction_has_sealed_is_not_taken_again(
+    log: Log, caplog: pytest.LogCaptureFixture
+):
+    said = told(change(shape(), xid=42))
+    log.feed(begin(8, xid=41), said, commit(8))
+    log.feed(begin(24, xid=43), said, commit(24))
+    log.feed(begin(40, xid=2**32 - 5), told(change(shape("later"), xid=3)), commit(40))
+
+    assert len(log.passages()) == 2
+    assert caplog.text.count("of another transaction") == 1
+
+
 def test_relation_message_that_is_news_is_noted_with_what_the_catalog_says(log: Log):
     log.feed(relation(ORDERS), *transaction(8, insert(ORDERS, ["1"])))
     log.now[16400] = shape(id="int8", note="text")

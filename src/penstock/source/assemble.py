@@ -150,7 +150,9 @@ class Assembler:
         if kind == MESSAGE and self.in_transaction and self._notes is not None:
             carries_xid = self._current.carries_xids
             self._note(
-                self._notes.of_message(message, carries_xid=carries_xid, pending=self._pending)
+                self._notes.of_message(
+                    message, carries_xid=carries_xid, xid=self._open_xid, pending=self._pending
+                )
             )
         self._current.add(message)
         if kind == MESSAGE and not self.in_transaction:
@@ -165,6 +167,11 @@ class Assembler:
                 self._notes.of_relation(message, carries_xid=carries_xid, pending=self._pending)
             )
         self._current.add_relation(message)
+
+    @property
+    def _open_xid(self) -> int:
+        """The transaction whose messages arrive."""
+        return self._open.xid if self._open is not None else self._current_xid
 
     @property
     def _pending(self) -> list[Note]:

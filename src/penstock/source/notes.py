@@ -80,9 +80,12 @@ class Notes:
         self._versions = SchemaVersions(history, follows, numbered or {})
 
     def of_message(
-        self, raw: memoryview, *, carries_xid: bool, pending: Iterable[Note] = ()
+        self, raw: memoryview, *, carries_xid: bool, xid: int = 0, pending: Iterable[Note] = ()
     ) -> Note | None:
-        """The document in a logical message, None when it is somebody else's."""
+        """The document in a logical message, None when it is somebody else's.
+
+        `xid` is the transaction that it came with.
+        """
         message = parse_message(raw, carries_xid=carries_xid)
         if message.prefix != CHANGE_PREFIX:
             return None
@@ -96,6 +99,10 @@ class Notes:
             told = read_told(content, "")
         except SchemaUnreadable:  # reported where it is delivered, with its place
             return Note(CHANGE, content, subxid=message.xid)
+        if told.xid and xid and (told.xid - xid) % 2**32 >= 2**31:
+            # Sealed, but by an older transaction: somebody has read it there, and says it again.
+            _log.warning("a logical message %s of another transaction is skipped", message.prefix)
+            return None
         if told.change.has_old_snapshot:
             told = replace(told, change=self._made_current(told.change))
         known = dict(self._known)

@@ -283,7 +283,7 @@ END"""
 _REFRESH = f"""
 DECLARE
     change jsonb := penstock.schema_document(name) || jsonb_build_object('tag', '{REFRESH}',
-        'schemas', (
+        'xid', penstock.own_xid(), 'schemas', (
             SELECT coalesce(jsonb_agg(jsonb_build_object('id', n.oid::int8, 'name', n.nspname)), '[]')
             FROM pg_namespace n WHERE n.nspname = name));
     tables jsonb := change -> 'tables';
@@ -296,7 +296,8 @@ BEGIN
         PERFORM penstock.say(change::text);
         start := start + 100;
         EXIT WHEN start >= jsonb_array_length(tables);
-        change := jsonb_build_object('format', {FORMAT}, 'tag', '{REFRESH}');
+        change := jsonb_build_object('format', {FORMAT}, 'tag', '{REFRESH}',
+            'xid', penstock.own_xid());
     END LOOP;
 END"""
 
