@@ -10,7 +10,8 @@ from psycopg import sql
 
 from fix_follow import T, follow_at, shape_of
 from penstock.schema.describe import description_of, structure_of
-from penstock.sinks.postgres.alter import create_from_shape
+from penstock.sinks.postgres.alter import create_from_shape, follow
+from penstock.sinks.postgres.connect import connect_target
 from penstock.sinks.postgres.create import create_table
 from penstock.sinks.postgres.expressions import (
     BUILTIN,
@@ -53,7 +54,7 @@ a = ANY (ARRAY[1, 2]) | ROW(a, 1) < ROW(2, 2) | CURRENT_DATE | (now() AT TIME ZO
 nextval('ev.s'::regclass) | nextval('ev.not_yet'::regclass) | ts > '2020-01-01'::date
 b ~ '^[a-z]+$'::text | md5((random())::text) | date_trunc('day'::text, ts) | (ts + '1 day'::interval)
 jsonb_typeof(j) = 'object'::text | (j ->> 'x'::text) | gen_random_uuid() | CURRENT_USER | to_char(ts, 'YYYY'::text)
-((b)::text = ANY ((ARRAY['a'::character varying, 'b'::character varying])::text[])) | concat(b, 'x')
+((b)::text = ANY ((ARRAY['a'::character varying, 'b'::character varying])::text[])) | concat(b, 'x') | ev.span(a, a + 1) @> 3
 """
 
 BAD = """
@@ -79,7 +80,7 @@ def spied(target: Database) -> Database:
         "DROP ROLE IF EXISTS somebody; CREATE ROLE somebody; CREATE EXTENSION citext SCHEMA public;"
         " CREATE TYPE ev.e AS ENUM ('a'); CREATE DOMAIN ev.d AS int; CREATE SEQUENCE ev.s;"
         " CREATE SEQUENCE ev.others; ALTER SEQUENCE ev.others OWNER TO somebody;"
-        " CREATE TEXT SEARCH CONFIGURATION ev.own (COPY = english);"
+        " CREATE TYPE ev.span AS RANGE (SUBTYPE = int4); CREATE TEXT SEARCH CONFIGURATION ev.own (COPY = english);"
         " CREATE DOMAIN ev.od AS int CHECK (ev.spies(VALUE, 1)); ALTER DOMAIN ev.od OWNER TO somebody"
     )
     return target
@@ -385,3 +386,31 @@ def test_a_computed_column_that_was_left_out_is_not_missed_by_later_changes(
     assert not followed.needs_copy
     assert [column.name for column in shape_of(target).columns] == ["id", "y"]
     assert _calls(target) == 0
+
+
+_SLOW = "length(regexp_replace(repeat('ab', 20000000 + id), 'a', '', 'g')) > 0"
+
+
+def test_what_takes_longer_than_the_role_may_is_left_out(
+    source: Database, target: Database
+) -> None:
+    source.execute("CREATE TABLE t (id int PRIMARY KEY, v int)")
+    before = shape_of(source)
+    source.execute(f"ALTER TABLE t ADD CONSTRAINT slow CHECK ({_SLOW})")
+    after = shape_of(source)
+    target.execute("CREATE TABLE t (id int PRIMARY KEY, v int); INSERT INTO t VALUES (1)")
+    target.execute(f"ALTER DATABASE {target.name} SET statement_timeout = '300ms'")
+
+    with connect_target(target.dsn, "test") as connection:
+        notes = add_indexes(connection, T, structure_of(after), {"id", "v"})
+        with connection.transaction():
+            policy: dict[str, Any] = {"policy": "apply", "wanted": None, "with_foreign_keys": False}
+            followed = follow(
+                connection.cursor(), before, after, T, place=lambda table: table, made_by_us=True,
+                with_indexes=True, **policy,
+            )  # fmt: skip
+            [(limit,)] = connection.execute("SHOW statement_timeout").fetchall()
+
+    wanted = "check constraint slow: TimeLimitReachedError (54000)"
+    assert [*notes, *followed.notes] == [wanted, wanted]
+    assert limit == "0"

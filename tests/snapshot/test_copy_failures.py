@@ -364,7 +364,7 @@ def test_rows_that_were_at_the_target_are_replaced_or_kept_as_on_conflict_says(
     target.execute(FOREIGN)
 
     pipeline = make_pipeline(
-        source, target, source_options=ALWAYS_COPIED, sink={"on_conflict": conflict}
+        source, target, source_options=ALWAYS_COPIED, sink={"on_conflict": conflict, "adopt": True}
     )
     pipeline.catch_up()
 
@@ -394,7 +394,7 @@ def test_rows_in_the_way_stop_the_table_when_on_conflict_is_stop_until_they_are_
     target.execute("INSERT INTO other VALUES (-1, 'in nobody''s way')")
 
     pipeline = make_pipeline(
-        source, target, source_options=ALWAYS_COPIED, sink={"on_conflict": "stop"}
+        source, target, source_options=ALWAYS_COPIED, sink={"on_conflict": "stop", "adopt": True}
     )
     pipeline.catch_up()
     assert "PEN-507" in failure_of(target, "t")
@@ -422,7 +422,7 @@ def test_rows_without_a_key_at_the_target_stop_the_table_when_on_conflict_is_sto
     target.execute("CREATE TABLE t (v text); INSERT INTO t VALUES ('z')")
 
     pipeline = make_pipeline(
-        source, target, source_options=ALWAYS_COPIED, sink={"on_conflict": "stop"}
+        source, target, source_options=ALWAYS_COPIED, sink={"on_conflict": "stop", "adopt": True}
     )
     pipeline.catch_up()
     assert "PEN-507" in failure_of(target, "t")
@@ -451,7 +451,7 @@ def test_target_table_that_is_dropped_during_the_copy_is_made_again(
     fill(source, "other", 200)
     if not is_empty:  # then rows go aside
         target.execute("CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'x')")
-    pipeline = make_pipeline(source, target, source_options=slowly(3000))
+    pipeline = make_pipeline(source, target, source_options=slowly(3000), sink={"adopt": True})
     wait_for_ranges(target, 4)
 
     target.execute("DROP TABLE t")

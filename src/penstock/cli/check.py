@@ -15,6 +15,10 @@ from penstock.config import PipelineFile, read_pipeline
 from penstock.errors import JavaMissing, PenstockError, SourceTwice
 from penstock.pipeline import landings_of
 from penstock.run.start import Databases
+from penstock.schema.catalog import read_shapes
+from penstock.schema.shape import TableShape
+from penstock.sinks.postgres.adoption import find_occupied
+from penstock.sinks.postgres.leftout import expressions_left_out
 from penstock.sinks.postgres.options import PostgresOptions
 from penstock.sinks.postgres.preflight import check_target
 from penstock.sinks.postgres.rivals import mixed
@@ -79,6 +83,7 @@ def find(pipeline: PipelineFile) -> list[Finding]:
             if not faults:
                 landed = _landed(pipeline, options, choices)
                 findings += [Finding(fault) for fault in filtered_tables(options.url, landed)]
+                findings += _taken_and_left_out(pipeline, options, choices)
             if not faults and len(choices) == len(pipeline.sources):
                 named = {table for each in choices.values() for table in each.named}
                 strays = stray_rules(pipeline.name, name, options, named)
@@ -111,6 +116,7 @@ class _Chosen:
 
     followed: list[TableName]
     others: list[TableName]
+    shapes: list[TableShape]
 
     @property
     def named(self) -> list[TableName]:
@@ -130,9 +136,11 @@ def _choices(pipeline: PipelineFile) -> dict[str, _Chosen]:
             if publications is not None:
                 rules = publications.stamp.adjust(rules)
             choice, faults = read_choice(connection, rules)
+            followed = [each.name for each in (*choice.updates, *choice.inserts)]
             found[view.source_id] = _Chosen(
-                [each.name for each in (*choice.updates, *choice.inserts)],
+                followed,
                 [each.table for each in (*choice.left_out, *faults)],
+                list(read_shapes(connection, followed).values()),
             )
     return found
 
@@ -166,6 +174,24 @@ def _landed(
         for landings in [landings_of(pipeline.of(source_id), options)]
         for table in chosen.followed
     }
+
+
+def _taken_and_left_out(
+    pipeline: PipelineFile, options: PostgresOptions, choices: dict[str, _Chosen]
+) -> list[Finding]:
+    """Tables whose place is taken, and expressions that are not taken over."""
+    findings: list[Finding] = []
+    for source_id, chosen in choices.items():
+        view = pipeline.of(source_id)
+        landings = landings_of(view, options)
+        if view.source.snapshot.copies_first:
+            taken = find_occupied(landings, chosen.followed)
+            # One that stops lets the others go on.
+            is_all = len(taken) == len(chosen.followed)
+            findings += [Finding(each, "error" if is_all else "warning") for each in taken]
+        left_out = expressions_left_out(landings, chosen.shapes)
+        findings += [Finding(each, "warning") for each in left_out]
+    return findings
 
 
 def _tier(pipeline: PipelineFile) -> str | None:

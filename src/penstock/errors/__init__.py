@@ -52,6 +52,7 @@ from penstock.errors.run import (
     VaultUnreadable,
 )
 from penstock.errors.sink import (
+    ExpressionLeftOut,
     PositionMissing,
     ReaderGone,
     RowRefused,
@@ -61,7 +62,9 @@ from penstock.errors.sink import (
     SinkLoginRefused,
     SinkPrivilegeMissing,
     SinkTooOld,
+    TargetObjectsForeign,
     TargetTableMissing,
+    TargetTableOccupied,
     TargetTableUnfit,
 )
 from penstock.errors.source import (
@@ -99,6 +102,7 @@ __all__ = [
     "DiskFull",
     "EmbeddedServerFailed",
     "Exposed",
+    "ExpressionLeftOut",
     "JavaMissing",
     "LogError",
     "LogFull",
@@ -146,7 +150,9 @@ __all__ = [
     "TableRewritten",
     "TableUnreadable",
     "TableWithoutKey",
+    "TargetObjectsForeign",
     "TargetTableMissing",
+    "TargetTableOccupied",
     "TargetTableUnfit",
     "TrackingBroken",
     "UnknownKey",

@@ -80,3 +80,24 @@ class SchemaChangeStops(SinkError):
 
     code = "PEN-511"
     remedy = Remedy.OPERATOR
+
+
+class ExpressionLeftOut(SinkError):
+    """An expression of the source's would run more at the target than it may; it is left out."""
+
+    code = "PEN-512"
+    remedy = Remedy.OPERATOR
+
+
+class TargetTableOccupied(SinkError):
+    """The target has a table of that name, with rows, that this pipeline has not made."""
+
+    code = "PEN-513"
+    remedy = Remedy.OPERATOR
+
+
+class TargetObjectsForeign(SinkError):
+    """Something at the target is another role's, which could then act as the sink's role."""
+
+    code = "PEN-514"
+    remedy = Remedy.OPERATOR

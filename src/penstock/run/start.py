@@ -6,6 +6,7 @@ with the server before the first byte. Any difference has one named outcome.
 
 from __future__ import annotations
 
+import logging
 import shutil
 import threading
 from contextlib import suppress
@@ -16,10 +17,12 @@ from penstock.config import DEFAULT_PARENT
 from penstock.errors import PenstockError, PositionMissing, PublicationChanged, SourceTwice
 from penstock.log.writer import log_span
 from penstock.lsn import ZERO, Lsn
-from penstock.pipeline import build_sinks, state_of, top_of
+from penstock.pipeline import build_sinks, landings_of, state_of, top_of
 from penstock.run.signals import Stop
+from penstock.sinks.postgres.adoption import find_occupied
 from penstock.sinks.postgres.options import PostgresOptions
 from penstock.sinks.postgres.preflight import check_target
+from penstock.source.choice import read_choice
 from penstock.source.connect import connect_source
 from penstock.source.identity import (
     SourceIdentity,
@@ -48,6 +51,8 @@ if TYPE_CHECKING:
 
 # How long a source waits for those before it in the file, to see which database each is.
 _PATIENCE_SECONDS = 2.0
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -197,6 +202,7 @@ def _require_fresh(pipeline: PipelineFile, connection: Connection) -> None:
     for finding in preflight(url, pipeline.source.tables, pipeline.name):
         if finding.severity == "error":
             raise finding.error
+    _name_occupied(pipeline, connection)
     for sink in build_sinks(pipeline):
         try:
             stored = sink.open()
@@ -212,6 +218,26 @@ def _require_fresh(pipeline: PipelineFile, connection: Connection) -> None:
             str(url),
             START_ANEW,
         )
+
+
+def _name_occupied(pipeline: PipelineFile, connection: Connection) -> None:
+    """Name the tables whose place at a target is taken: they stop, and the others go on.
+
+    Raises:
+        TargetTableOccupied: there are no others.
+    """
+    if not pipeline.source.snapshot.copies_first:
+        return  # then they are meant
+    choice, _ = read_choice(connection, pipeline.source.tables)
+    tables = [each.name for each in (*choice.updates, *choice.inserts)]
+    for options in pipeline.sinks.values():
+        if not isinstance(options, PostgresOptions):
+            continue
+        taken = find_occupied(landings_of(pipeline, options), tables)
+        if taken and len(taken) == len(tables):
+            raise taken[0]
+        for each in taken:
+            _log.warning("%s", each)
 
 
 def _identity_of(stored: StoredPosition) -> SourceIdentity:

@@ -21,6 +21,7 @@ from penstock.pipeline import build_event_copying, state_of, top_of
 from penstock.run.failures import CAPTURE, DELIVER, last_failure
 from penstock.run.retry import mends_with_time
 from penstock.sinks.postgres.connect import classify_target_error, connect_target
+from penstock.sinks.postgres.objects import has_objects
 from penstock.sinks.postgres.options import PostgresOptions
 from penstock.sinks.postgres.progress import Progress
 from penstock.sinks.postgres.tables import TargetTables
@@ -296,9 +297,9 @@ def _ask_target(
     """The truth about positions and tables, over one connection for all sources."""
     try:
         with connect_target(options.url, "penstock status") as connection:
-            found = connection.execute("SELECT to_regclass('penstock.progress')").fetchone()
+            is_there = has_objects(connection)
             for view, part in zip(views, parts, strict=True):
-                if found is None or found[0] is None:
+                if not is_there:
                     part.delivered_lsn = None
                 else:
                     _ask_source_at_target(view, connection, part)

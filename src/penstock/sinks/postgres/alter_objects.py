@@ -126,6 +126,11 @@ def drop_schema(cursor: Cursor, name: str) -> list[str]:
     Raises:
         psycopg.Error: others are in the way, or the server went away.
     """
+    owned = cursor.execute(
+        "SELECT FROM pg_namespace WHERE nspname = %s AND nspowner = current_user::regrole", (name,)
+    ).fetchone()
+    if owned is None:
+        return []  # not there, or somebody else's
     drop = sql.SQL("DROP SCHEMA IF EXISTS {}").format(sql.Identifier(name))
     step = Step(drop, f"schema {name} is kept")
     return run_steps(cursor.connection, [step], TableName(name, ""), "").notes

@@ -5,6 +5,7 @@ They are planned as a whole before the first one runs, so that they can be told 
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from penstock.sinks.postgres.expressions import (
     Expression,
     ExpressionRules,
     execute_one,
+    own_time_limit,
     refused_expressions,
     scope_of_table,
 )
@@ -114,11 +116,16 @@ class _Runner:
         refused = refused_expressions(self.connection, self.rules, wanted)
         return refused[min(refused)] if refused else ""
 
+    def _limit(self, step: Step) -> AbstractContextManager[None]:
+        """What evaluates expressions of the source's takes no longer than the role may."""
+        is_limited = step.screened is not None and step.screened.expressions
+        return own_time_limit(self.connection) if is_limited else nullcontext()
+
     def _run(self, step: Step) -> None:
         outcome = self.outcome
         text = step.statement.as_string(self.connection)
         try:
-            with self.connection.transaction():
+            with self.connection.transaction(), self._limit(step):
                 execute_one(self.connection, step.statement)
         except psycopg.Error as error:
             is_for_it = step.instead and (not step.when or isinstance(error, step.when))

@@ -11,6 +11,7 @@ import psycopg
 from penstock.errors import Remedy, SinkError
 from penstock.schema.describe import description_of, structure_of
 from penstock.sinks.postgres import alter
+from penstock.sinks.postgres.adoption import refuse_occupied
 from penstock.sinks.postgres.connect import is_about_table
 from penstock.sinks.postgres.following import join_table
 from penstock.sinks.postgres.landed import landed_description, landed_structure
@@ -47,6 +48,7 @@ def create_born(cursor: Cursor, landings: Landings, shape: TableShape) -> Born |
             refuse_rivals(cursor.connection, landings, shape.table, landing.target)
             # Where others deliver as well, they may have been quicker.
             if landing.keeps_place and find_table(cursor.connection, landing.target) is not None:
+                refuse_occupied(cursor.connection, landings, shape.table, landing.target)
                 join_table(cursor, landings, shape, None)
                 return Born(is_new=False)
             description = landed_description(description_of(shape), landing)

@@ -20,6 +20,7 @@ from penstock.errors import PenstockError, Remedy, SinkError, TargetTableUnfit
 from penstock.failpoints import fault_point
 from penstock.sinks.copying import Arrived, CopyLost, CopySuperseded
 from penstock.sinks.postgres import copyrecords as records
+from penstock.sinks.postgres.adoption import refuse_occupied
 from penstock.sinks.postgres.aside import aside_name, merge_aside, require_whole
 from penstock.sinks.postgres.calledoff import call_off, may_be_called_off
 from penstock.sinks.postgres.connect import (
@@ -41,6 +42,7 @@ from penstock.sinks.postgres.create import left_out_of_columns
 from penstock.sinks.postgres.duekeys import make_due_keys
 from penstock.sinks.postgres.following import follow_before_copy
 from penstock.sinks.postgres.landed import landed_description, landed_structure
+from penstock.sinks.postgres.mapped import mapped
 from penstock.sinks.postgres.newtables import make_new_tables
 from penstock.sinks.postgres.objects import has_objects, make_objects
 from penstock.sinks.postgres.sequences import set_sequences
@@ -94,6 +96,8 @@ class PostgresCopying:
         self._connection = may_be_called_off(connect_target(self._options.url, "penstock copies"))
         # Nothing here must outlive a crash of the target: the tables are begun again then.
         self._execute_only("SET synchronous_commit = off", ())
+        with target_errors(self._options.url):
+            has_objects(self._connection)  # or they are somebody else's
 
     def claim(self) -> bool:
         """It ends with the connection."""
@@ -184,8 +188,16 @@ class PostgresCopying:
         if row is None:
             return None  # removed meanwhile
         is_filled, way, made_by_us = row
+        store = ShapeStore(*self._owner)
+        if not (is_filled or made_by_us or way == "direct"):
+            # Before anything is done to it: it may be somebody's own.
+            _, document = store.shape_and_mapping(connection, table)
+            known = mapped(document)
+            place = known.target or self._landings.target(table, known.ruled_as)
+            if find_table(connection, place) is not None:
+                refuse_occupied(connection, self._landings, table, place, ruled_as=known.ruled_as)
         target, mapping = follow_before_copy(
-            connection, self._landings, ShapeStore(*self._owner), order, copy.lsn, made_by_us
+            connection, self._landings, store, order, copy.lsn, made_by_us
         )
         # Whoever finds a table without its key must find, too, that we have made it so.
         with connection.transaction():
@@ -204,7 +216,7 @@ class PostgresCopying:
             )
             if not is_there:
                 fault_point("copy.after_create")
-                connection.execute(records.MADE, (*self._owner, *table))
+                TargetTables(*self._owner).made(connection, table, target)
         self._plans[table] = plan
         self._landed[table] = self._landings.of(table, mapping.ruled_as)
         if is_filled:

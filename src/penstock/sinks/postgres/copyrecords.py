@@ -19,10 +19,6 @@ SELECT FROM penstock.tables
 WHERE pipeline = %s AND source = %s AND schema_name = %s AND table_name = %s
   AND state = 'copying' AND copy_id = %s FOR UPDATE
 """
-MADE = """
-UPDATE penstock.tables SET made_by_us = true
-WHERE pipeline = %s AND source = %s AND schema_name = %s AND table_name = %s
-"""
 ROOM = """
 UPDATE penstock.tables SET copy_way = %s
 WHERE pipeline = %s AND source = %s AND schema_name = %s AND table_name = %s
@@ -44,9 +40,9 @@ BEGIN_NEW = """
 UPDATE penstock.tables t SET state = 'copying', copy_id = %s, error = NULL,
        ranges_total = n.range_count, snapshot_at = now(), changed_at = now(),
        source_oid = n.source_oid, shape = n.shape::jsonb, shape_lsn = %s::pg_lsn,
-       made_by_us = true, copy_way = 'direct'
-FROM unnest(%s::text[], %s::text[], %s::int[], %s::int8[], %s::text[])
-    AS n(schema_name, table_name, range_count, source_oid, shape)
+       made_by_us = true, copy_way = 'direct', target_oid = n.target_oid
+FROM unnest(%s::text[], %s::text[], %s::int[], %s::int8[], %s::text[], %s::int8[])
+    AS n(schema_name, table_name, range_count, source_oid, shape, target_oid)
 WHERE t.pipeline = %s AND t.source = %s
   AND t.schema_name = n.schema_name AND t.table_name = n.table_name
 """

@@ -24,7 +24,7 @@ from penstock.sinks.postgres.latestages import LateStages
 from penstock.sinks.postgres.mapped import mapped
 from penstock.sinks.postgres.receipts import change_counts, refused_tables, staged_steps
 from penstock.sinks.postgres.shapes import KnownTable, KnownTables, ShapeStore, TableStops
-from penstock.sinks.postgres.target import plan_table
+from penstock.sinks.postgres.target import find_table, plan_table
 from penstock.sinks.postgres.usertypes import drop_unused_types
 from penstock.sinks.postgres.worker import PostgresWorker
 from penstock.sinks.tables import PENDING
@@ -47,6 +47,8 @@ _log = logging.getLogger(__name__)
 
 # Whoever reads a table keeps us from altering it, and everybody else queues behind us.
 _LOCK_TIMEOUT = "10s"
+
+_KEPT = "the source has dropped it; {target} is kept, which penstock has not made"
 
 
 class Evolution:
@@ -82,10 +84,11 @@ class Evolution:
         self.counts: dict[TableName, int] = {}
         self.conflicts: dict[TableName, Conflicts] = {}
         self.unknown: set[TableName] = set()  # whose rows came, and that must be copied first
-        self.created: dict[
-            TableName, bool
-        ] = {}  # whose first rows came; whether they were made here
+        # Whose first rows came, and what they are at the target if they were made here.
+        self.created: dict[TableName, TableName | None] = {}
         self.notes: list[str] = []
+        # What of a table could not follow: kept with it, under the name that it has in the end.
+        self.kept_notes: list[tuple[KnownTable, str]] = []
 
     def run(self, cursor: Cursor, passage: Passage, run_job: RunJob) -> None:
         """Do all of it inside the caller's transaction.
@@ -233,7 +236,7 @@ class Evolution:
             raise TableStops(known.began_as, unexplained(error, before, shape)) from None
         for statement in followed.statements:
             _log.info("%s: %s", shape.table, statement)
-        self.notes += [f"{shape.table}: {note}" for note in followed.notes]
+        self._note(known, shape.table, followed.notes)
         with_keys = self._options.create_indexes and self._landing_of(known).is_like_source
         if self._replica_role and known.made_by_us and with_keys:
             self._with_keys.append((before, shape, followed.target))
@@ -295,10 +298,16 @@ class Evolution:
                     f"penstock tables PIPELINE.yml remove {known.name}, and do with {target} what you want",
                 ),
             )
-        if policy == "apply":
+        found = find_table(cursor.connection, target)
+        # Another one of that name is somebody's own.
+        is_ours = found is None or (known.made_by_us and known.target_oid in (None, found.oid))
+        if policy == "apply" and known.is_filled and not is_ours:
+            self._store.detach(cursor, known.name, _KEPT.format(target=target))
+            self.notes.append(f"{known.name}: {_KEPT.format(target=target)}")
+        elif policy == "apply":
             try:
                 with cursor.connection.transaction():
-                    if known.is_filled or known.made_by_us:  # else it was refused a place
+                    if is_ours:  # else it was refused a place
                         alter.drop_table(cursor, known.name, target, before)
             except SinkError as error:
                 raise TableStops(known.began_as, error) from None
@@ -320,9 +329,15 @@ class Evolution:
         born = create_born(cursor, self._landings, shape)
         if born is None:
             return
-        self.notes += born.notes
-        self._store.add(cursor, shape, self.batch.end_lsn, made_by_us=born.is_new)
-        self.tables.add(KnownTable.flowing(shape.table, shape.id, made_here=born.is_new))
+        made_as = self._landings.target(shape.table) if born.is_new else None
+        self._store.add(cursor, shape, self.batch.end_lsn, made_as)
+        known = KnownTable.flowing(shape.table, shape.id, made_here=born.is_new)
+        self.tables.add(known)
+        self._note(known, shape.table, born.notes)
+
+    def _note(self, known: KnownTable, called: TableName, notes: Sequence[str]) -> None:
+        self.notes += [f"{called}: {note}" for note in notes]
+        self.kept_notes += [(known, note) for note in notes]
 
     def _merge(self, cursor: Cursor, parts: list[Rows], run_job: RunJob) -> None:
         tables = {table for rows in parts for table in rows.tables}
@@ -332,9 +347,10 @@ class Evolution:
             if known is None or not self.tables.takes_part(known):
                 continue
             plans[name] = self._plan(cursor, known)
-            self.notes += [f"{name}: {note}" for note in plans[name].notes]
+            self._note(known, name, plans[name].notes)
             if not known.is_filled:
-                self.created[name] = plans[name].is_new or self.created.get(name, False)
+                made_as = plans[name].target if plans[name].is_new else None
+                self.created[name] = made_as or self.created.get(name)
         if not plans:
             return
         worker = PostgresWorker(

@@ -8,7 +8,9 @@ are not planned when they are made. What they call is then read from the tree th
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import psycopg
@@ -25,7 +27,7 @@ from penstock.sinks.postgres.sqltext import (
 from penstock.table import TableName, TableRule
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     Connection = psycopg.Connection[Any]
 
@@ -68,12 +70,14 @@ statement_timestamp() transaction_timestamp() gen_random_uuid() uuidv7() uuidv4(
 _HARMLESS_TEXTS = frozenset(_HARMLESS_TEXTS_WORDS.split())
 _NEXT_VALUE = re.compile(r"nextval\('((?:[^'\\]|'')+)'::regclass\)")
 
+UNREADABLE = "the target cannot read it"
 _STRANGE_TYPE = "it has a type that neither the sink's role nor a superuser owns"
 
 _FUNCTIONS = """
 SELECT p.oid::bigint AS number, o.oid::bigint AS operator, n.nspname AS schema, p.proname AS name,
        p.prosecdef AS is_definer, p.provolatile::text AS volatility, p.proretset AS gives_sets,
        p.prokind::text AS kind, l.lanname = 'c' AND r.rolsuper AS is_of_superuser,
+       l.lanname = 'internal' AS is_internal,
        (SELECT e.extname FROM pg_catalog.pg_depend d
         JOIN pg_catalog.pg_extension e ON e.oid = d.refobjid
         WHERE d.classid = 'pg_catalog.pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e'
@@ -226,6 +230,21 @@ def _types_of_others(connection: Connection, names: set[tuple[str, str]]) -> set
     return {(schema, name) for schema, name in connection.execute(_TYPES_OF_OTHERS, columns)}
 
 
+def refused_trees(
+    connection: Connection, rules: ExpressionRules, trees: Sequence[str]
+) -> dict[int, str]:
+    """The same of expressions that the target has stored already, by their places.
+
+    Sequences and types are whoever's: their owners can do no more with them than the table's.
+    """
+    if not trees:
+        return {}
+    used = [replace(used_by(tree), types=set(), relations=set()) for tree in trees]
+    known = _Known(connection, rules, used)
+    found = {place: known.refuse(each, "default") for place, each in enumerate(used)}
+    return {place: why for place, why in found.items() if why}
+
+
 def _refused_by_text(rules: ExpressionRules, expression: Expression) -> str | None:
     """Why it is refused, "" where it is not, None where only the target can tell."""
     text = expression.text
@@ -256,7 +275,7 @@ def _ask(
         if len(places) == 1:
             if _is_of_sequence_to_come(connection, wanted[places[0]][1]):
                 return {}
-            return {places[0]: f"the target cannot read it ({type(error).__name__})"}
+            return {places[0]: f"{UNREADABLE} ({type(error).__name__})"}
         # Halves: one that the target cannot read is found in few steps, all of them in not many more.
         middle = len(places) // 2
         for part in (places[:middle], places[middle:]):
@@ -398,6 +417,9 @@ class _Known:
                 or _COMPARISON.fullmatch(function.name) is not None
                 or (function.name == "nextval" and use == "default")
             )
+        elif function.is_internal:
+            # What makes values of a range: it came with the type, or a superuser has declared it.
+            is_harmless = function.volatility == "i"
         else:
             is_harmless = (
                 function.extension in self._trusted
@@ -408,6 +430,33 @@ class _Known:
                 )
             )
         return "" if is_harmless else f"it calls {called}"
+
+
+class TimeLimitReachedError(psycopg.errors.ProgramLimitExceeded):
+    """A statement that evaluates the source's expressions took longer than the role may."""
+
+
+@contextmanager
+def own_time_limit(connection: Connection) -> Iterator[None]:
+    """The role's own statement_timeout is in force, which is lifted elsewhere; within a transaction.
+
+    Raises:
+        TimeLimitReachedError: the statement has reached it.
+    """
+    row = connection.execute(
+        "SELECT pg_catalog.set_config('statement_timeout', reset_val, true), reset_val::int"
+        " FROM pg_catalog.pg_settings WHERE name = 'statement_timeout'"
+    ).fetchone()
+    limit_seconds = row[1] / 1000 if row is not None else 0
+    begin = time.monotonic()
+    try:
+        yield
+    except psycopg.errors.QueryCanceled:
+        # Whoever stops penstock cancels statements, too.
+        if limit_seconds and time.monotonic() - begin >= limit_seconds:
+            raise TimeLimitReachedError("statement_timeout") from None
+        raise
+    connection.execute("SELECT pg_catalog.set_config('statement_timeout', '0', true)")
 
 
 def execute_one(connection: Connection, statement: sql.Composable) -> None:

@@ -127,6 +127,11 @@ class Landings:
             is_like_source=not keeps,
         )
 
+    def adopts(self, table: TableName) -> bool:
+        """Whether a table of the target's own is meant, with the rows that it has."""
+        said = self.options.rule_of(table).adopt
+        return self.options.adopt if said is None else said
+
     def ruled_as(self, before: TableName, after: TableName) -> TableName | None:
         """Whose rule holds for a table that is called differently from now on; None: its own.
 

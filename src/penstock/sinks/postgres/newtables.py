@@ -40,6 +40,7 @@ class NewTable:
     order: CopyOrder
     plan: TablePlan
     is_binary: bool
+    oid: int  # of the target's table
 
 
 def make_new_tables(
@@ -72,7 +73,7 @@ def make_new_tables(
         new = _plan(connection, landings, [wanted[table] for table in made], made)
         if new:
             fault_point("copy.after_create")
-            _record(connection, owner, copy, [each.order for each in new])
+            _record(connection, owner, copy, new)
     return new
 
 
@@ -121,13 +122,15 @@ def _plan(
             notes[order.table],
         )
         copied_columns(order, plan)
-        new.append(NewTable(order, plan, may_be_binary(types[there.oid], order, plan)))
+        is_binary = may_be_binary(types[there.oid], order, plan)
+        new.append(NewTable(order, plan, is_binary, there.oid))
     return new
 
 
 def _record(
-    connection: Connection, owner: tuple[str, str], copy: Copy, orders: Sequence[CopyOrder]
+    connection: Connection, owner: tuple[str, str], copy: Copy, new: Sequence[NewTable]
 ) -> None:
+    orders = [each.order for each in new]
     shapes = [order.shape for order in orders if order.shape is not None]
     tables = as_columns(order.table for order in orders)
     connection.execute(
@@ -139,6 +142,7 @@ def _record(
             [order.range_count for order in orders],
             [shape.id for shape in shapes],
             [shape.model_dump_json() for shape in shapes],
+            [each.oid for each in new],
             *owner,
         ),
     )

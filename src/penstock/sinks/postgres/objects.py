@@ -8,6 +8,7 @@ import psycopg
 from psycopg import errors
 
 from penstock.claims import wait_a_little
+from penstock.errors import TargetObjectsForeign
 
 if TYPE_CHECKING:
     Connection = psycopg.Connection[Any]
@@ -85,6 +86,8 @@ _LATER_COLUMNS = {
     "insert_exists": "bigint NOT NULL DEFAULT 0",
     "update_missing": "bigint NOT NULL DEFAULT 0",
     "delete_missing": "bigint NOT NULL DEFAULT 0",
+    # The target's table that was made: another one of its name is somebody's own.
+    "target_oid": "bigint",
 }
 
 # Two pipelines may start against a new target at once. Nothing is there yet that others could not lock,
@@ -97,21 +100,57 @@ _MADE_MEANWHILE = (
 )
 _TRIES = 10
 
+# And the first thing by which somebody else could act as the role that uses these tables.
 _HAS_ALL = """
-SELECT to_regclass('penstock.progress') IS NOT NULL, (
-    SELECT count(*) = %s FROM pg_attribute
-    WHERE attrelid = to_regclass('penstock.tables') AND attname = ANY (%s) AND NOT attisdropped)
-    AND to_regclass('penstock.ranges') IS NOT NULL AND to_regclass('penstock.types') IS NOT NULL
+WITH own_schema AS (SELECT oid, nspowner FROM pg_namespace WHERE nspname = 'penstock'),
+own_tables AS (
+    SELECT c.oid, c.relname, c.relowner, c.relkind, c.relrowsecurity
+    FROM pg_class c JOIN own_schema s ON s.oid = c.relnamespace
+    WHERE c.relname IN ('progress', 'tables', 'ranges', 'types')
+)
+SELECT EXISTS (SELECT FROM own_tables WHERE relname = 'progress'), (
+    SELECT count(*) = %s FROM pg_attribute JOIN own_tables c ON c.oid = attrelid
+    WHERE c.relname = 'tables' AND attname = ANY (%s) AND NOT attisdropped)
+    AND EXISTS (SELECT FROM own_tables WHERE relname = 'ranges')
+    AND EXISTS (SELECT FROM own_tables WHERE relname = 'types'), (
+    SELECT what FROM own_schema, LATERAL (
+        SELECT format('schema penstock belongs to role %%I', rolname), 0 FROM pg_roles
+        WHERE oid = nspowner AND NOT rolsuper AND rolname <> current_user
+        UNION ALL
+        SELECT format('penstock.%%I belongs to role %%I', relname, rolname), 1
+        FROM own_tables JOIN pg_roles r ON r.oid = relowner
+        WHERE NOT rolsuper AND rolname <> current_user
+        UNION ALL
+        SELECT format('penstock.%%I is no plain table', relname), 2 FROM own_tables
+        WHERE relkind <> 'r'
+        UNION ALL
+        SELECT format('penstock.%%I has a trigger, %%I', relname, tgname), 3
+        FROM own_tables c JOIN pg_trigger t ON t.tgrelid = c.oid WHERE NOT t.tgisinternal
+        UNION ALL
+        SELECT format('penstock.%%I has a rule, %%I', relname, rulename), 4
+        FROM own_tables c JOIN pg_rewrite w ON w.ev_class = c.oid
+        UNION ALL
+        SELECT format('penstock.%%I has row-level security', relname), 5 FROM own_tables
+        WHERE relrowsecurity
+    ) AS found(what, rank) ORDER BY rank, what LIMIT 1)
 """
 
 
 def has_objects(connection: Connection) -> bool:
-    """Whether penstock's tables are there, of this version or an older one."""
+    """Whether penstock's tables are there, of this version or an older one.
+
+    Raises:
+        TargetObjectsForeign: somebody else's are.
+    """
     return _look(connection)[0]
 
 
 def make_objects(connection: Connection) -> None:
-    """Make what is missing. A role that may only write need not be able to create what is there."""
+    """Make what is missing. A role that may only write need not be able to create what is there.
+
+    Raises:
+        TargetObjectsForeign: somebody else's are there, or came while these were made.
+    """
     failure: psycopg.Error | None = None
     for _ in range(_TRIES):
         if all(_look(connection)):
@@ -119,6 +158,7 @@ def make_objects(connection: Connection) -> None:
         try:
             with connection.transaction():
                 connection.execute(statements())
+                _look(connection)
         except _MADE_MEANWHILE as error:
             failure = error
             wait_a_little()
@@ -138,4 +178,11 @@ def statements() -> str:
 def _look(connection: Connection) -> tuple[bool, bool]:
     row = connection.execute(_HAS_ALL, (len(_LATER_COLUMNS), list(_LATER_COLUMNS))).fetchone()
     assert row is not None
+    if row[2] is not None:
+        raise TargetObjectsForeign(
+            f"{row[2]}: somebody else could then act as role {connection.info.user}",
+            f"schema penstock of database {connection.info.dbname}",
+            "find out who made it, and why; where it is right, let the sink's role or a superuser own"
+            " schema penstock and its tables, and take triggers, rules and row-level security off them",
+        )
     return bool(row[0]), bool(row[1])

@@ -122,6 +122,8 @@ class TableOptions(Options):
     target: Target = None
     # Which columns are delivered, and what the target calls them; None: all, by their own names.
     columns: Columns = None
+    # Whether a table of the target's own, with rows, is meant; None: as the sink says.
+    adopt: bool | None = None
 
 
 class HistoryColumns(Options):
@@ -152,6 +154,8 @@ class PostgresOptions(Options):
     expressions: Expressions = Expressions.BUILTIN
     # Functions of the target that those may call beside Postgres's own.
     allow_functions: tuple[RuleOption, ...] = ()
+    # Whether tables of the target's own, with rows, are meant.
+    adopt: bool = False
     on_conflict: OnConflict = OnConflict.REPLACE
     # A column of every table that says which source a row is from; part of the key.
     source_id_column: Identifier | None = None

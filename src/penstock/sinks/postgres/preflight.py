@@ -7,8 +7,15 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg import sql
 
-from penstock.errors import PenstockError, SinkError, SinkPrivilegeMissing, SinkTooOld
+from penstock.errors import (
+    PenstockError,
+    SinkError,
+    SinkPrivilegeMissing,
+    SinkTooOld,
+    TargetObjectsForeign,
+)
 from penstock.sinks.postgres.connect import OLDEST_VERSION, classify_target_error, connect_target
+from penstock.sinks.postgres.objects import has_objects
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,3 +74,7 @@ def _faults(connection: psycopg.Connection[Any], dsn: Dsn) -> Iterator[PenstockE
             .format(sql.Identifier(role))
             .as_string(connection),
         )
+    try:
+        has_objects(connection)
+    except TargetObjectsForeign as error:
+        yield error

@@ -121,9 +121,13 @@ class ShapeCommits:
                 self._tables.stop(cursor, table, batch.after_lsn, str(error))
             if evolution.unknown:
                 self._tables.enrol(connection, evolution.unknown, batch.end_lsn, is_new=True)
-            for table in evolution.created:
-                self._tables.note_flowing(cursor, table, made_by_us=evolution.created[table])
+            for table, made_as in evolution.created.items():
+                self._tables.note_flowing(cursor, table)
+                if made_as is not None:
+                    self._tables.made(connection, table, made_as)
                 self.note(cursor, table, batch.end_lsn)
+            for known, note in evolution.kept_notes:
+                self._tables.note(connection, known.name, note)
             add_conflicts(cursor, self._tables.owner, evolution.conflicts)
             count = sum(evolution.counts.values())
             if only is None:

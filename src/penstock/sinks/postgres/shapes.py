@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _READ = """
 SELECT schema_name, table_name, state, needs_copy, coalesce(source_oid, 0) AS source_oid, filled,
-       made_by_us, shape_lsn::text, mapping
+       made_by_us, shape_lsn::text, mapping, target_oid
 FROM penstock.tables WHERE pipeline = %s AND source = %s AND state <> 'removed'
 """
 _THIS = " WHERE pipeline = %s AND source = %s AND schema_name = %s AND table_name = %s"
@@ -50,6 +50,7 @@ class KnownTable:
     made_by_us: bool
     shape_lsn: Lsn = ZERO
     mapping: dict[str, Any] | None = None
+    target_oid: int | None = None  # of the table that was made, where that is known
 
     @classmethod
     def flowing(cls, name: TableName, oid: int = 0, *, made_here: bool = False) -> KnownTable:
@@ -162,6 +163,7 @@ class ShapeStore:
                 row.made_by_us,
                 Lsn.parse(row.shape_lsn) if row.shape_lsn else ZERO,
                 row.mapping,
+                row.target_oid,
             )
             for row in rows
         ]
@@ -234,20 +236,29 @@ class ShapeStore:
         for name in ("tables", "ranges"):
             cursor.execute(f"DELETE FROM penstock.{name}" + _THIS, (*self._owner, *table))
 
+    def detach(self, cursor: Cursor, table: TableName, text: str) -> None:
+        """The source has dropped a table, and the target's is somebody's own."""
+        self._tables.detach(cursor.connection, table, text)
+
     def leave(self, cursor: Cursor, table: TableName) -> None:
         """The source has dropped a table, and the target keeps it."""
         self._tables.remove(cursor.connection, [table])
 
-    def add(self, cursor: Cursor, shape: TableShape, lsn: Lsn, *, made_by_us: bool = True) -> None:
-        """List a table that has been in the stream since before its first row."""
+    def add(self, cursor: Cursor, shape: TableShape, lsn: Lsn, made_as: TableName | None) -> None:
+        """List a table that has been in the stream since before its first row.
+
+        `made_as` is the target's, where penstock has just made it.
+        """
         cursor.execute(
             "INSERT INTO penstock.tables (pipeline, source, schema_name, table_name, state, filled,"
-            " made_by_us, foreign_keys_due) VALUES (%s, %s, %s, %s, 'streaming', true, %s, true)"
+            " foreign_keys_due) VALUES (%s, %s, %s, %s, 'streaming', true, true)"
             " ON CONFLICT (pipeline, source, schema_name, table_name) DO UPDATE SET state ="
-            " 'streaming', filled = true, made_by_us = excluded.made_by_us, foreign_keys_due = true,"
-            " needs_copy = false, delivered_lsn = NULL, error = NULL",
-            (*self._owner, *shape.table, made_by_us),
+            " 'streaming', filled = true, made_by_us = false, target_oid = NULL,"
+            " foreign_keys_due = true, needs_copy = false, delivered_lsn = NULL, error = NULL",
+            (*self._owner, *shape.table),
         )
+        if made_as is not None:
+            self._tables.made(cursor.connection, shape.table, made_as)
         self.keep(cursor, shape.table, shape, lsn)
 
     def have_copied(self, cursor: Cursor, table: TableName, lsn: Lsn) -> None:

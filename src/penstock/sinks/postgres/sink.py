@@ -378,7 +378,10 @@ class PostgresSink:
         """List tables that got their first rows from the stream, and how they looked then."""
         for table in new:
             made_by_us = table in self._planner.created
-            self._tables.note_flowing(cursor, table, made_by_us=made_by_us)
+            self._tables.note_flowing(cursor, table)
+            if made_by_us:
+                target = self._planner.known(table).target
+                self._tables.made(cursor.connection, table, target)
             self._shapes.note(cursor, table, batch.after_lsn)
             for note in self._planner.created.get(table, ()):
                 self._tables.note(cursor.connection, table, note)

@@ -8,7 +8,7 @@ stays. Connections are in autocommit mode and outside of any transaction.
 from __future__ import annotations
 
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from penstock.sinks.postgres.expressions import (
     Scope,
     Use,
     execute_one,
+    own_time_limit,
     refused_expressions,
     scope_of_table,
 )
@@ -395,26 +396,35 @@ def _index(target: TableName, name: str, definition: str, *, is_unique: bool) ->
 
 
 def _make(connection: Connection, piece: Piece, found: Found) -> None:
+    is_limited = bool(piece.expressions)
     try:
-        _execute(connection, piece.named)
+        _execute(connection, piece.named, is_limited=is_limited)
     except TAKEN:
         # Another relation of the schema has the name. Postgres finds a free one, but must not do
         # so each time that this is repeated.
         if piece.definition in {definition for definition, _ in found.there.values()}:
             return
-        _execute(connection, piece.unnamed)
+        _execute(connection, piece.unnamed, is_limited=is_limited)
 
 
 def _execute(
-    connection: Connection, statement: sql.Composed, hold: Callable[[], None] = lambda: None
+    connection: Connection,
+    statement: sql.Composed,
+    hold: Callable[[], None] = lambda: None,
+    *,
+    is_limited: bool = False,
 ) -> None:
-    """Wait little for a lock, again and again."""
+    """Wait little for a lock, again and again.
+
+    `is_limited`: no longer than the role may, since it evaluates expressions of the source's.
+    """
     for attempt in range(1, _LOCK_ATTEMPTS + 1):
         try:
             with connection.transaction():
                 limit_locks(connection)
                 hold()
-                execute_one(connection, statement)
+                with own_time_limit(connection) if is_limited else nullcontext():
+                    execute_one(connection, statement)
         except _LOCKED:
             if attempt == _LOCK_ATTEMPTS:
                 raise

@@ -121,14 +121,36 @@ class TargetTables:
         with connection.cursor(row_factory=namedtuple_row) as cursor:
             return [_row(row, arrived) for row in cursor.execute(_READ, self._owner).fetchall()]
 
-    def note_flowing(self, cursor: Cursor, table: TableName, *, made_by_us: bool) -> None:
+    def note_flowing(self, cursor: Cursor, table: TableName) -> None:
         """List a table that has got its first rows from the stream."""
         cursor.execute(
             "INSERT INTO penstock.tables"
-            " (pipeline, source, schema_name, table_name, state, filled, made_by_us)"
-            " VALUES (%s, %s, %s, %s, 'streaming', true, %s)"
+            " (pipeline, source, schema_name, table_name, state, filled)"
+            " VALUES (%s, %s, %s, %s, 'streaming', true)"
             " ON CONFLICT (pipeline, source, schema_name, table_name) DO UPDATE SET filled = true",
-            (*self._owner, *table, made_by_us),
+            (*self._owner, *table),
+        )
+
+    def made(self, connection: Connection, table: TableName, target: TableName) -> None:
+        """Note that the target's table is one that penstock has created, and which one."""
+        connection.execute(
+            "UPDATE penstock.tables SET made_by_us = true, target_oid = (SELECT c.oid::bigint"
+            " FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+            " WHERE n.nspname = %s AND c.relname = %s) WHERE" + _IN_LIST,
+            (*target, *self._owner, *as_columns([table])),
+        )
+
+    def detach(self, connection: Connection, table: TableName, text: str) -> None:
+        """Follow a table no more whose rows at the target are somebody's own.
+
+        A new one of its name is not taken for it.
+        """
+        self.remove(connection, [table])
+        connection.execute(
+            "UPDATE penstock.tables SET filled = false, made_by_us = false, target_oid = NULL,"
+            " copy_way = NULL, source_oid = NULL, shape = NULL, shape_lsn = NULL, mapping = NULL,"
+            " notes = %s WHERE" + _IN_LIST,
+            (text, *self._owner, *as_columns([table])),
         )
 
     def enrol(

@@ -11,6 +11,7 @@ from psycopg.rows import namedtuple_row
 
 from penstock.errors import TargetTableMissing, TargetTableUnfit
 from penstock.sinks.postgres.create import create_table
+from penstock.sinks.postgres.foreigncode import refuse_foreign_code
 from penstock.sinks.postgres.landed import landed_description
 from penstock.sinks.postgres.mapped import Mapped
 from penstock.sinks.postgres.owncolumns import fixed_columns, history_columns, refuse_unfilled
@@ -69,8 +70,10 @@ ORDER BY a.attrelid, a.attnum
 _TABLE = """
 SELECT c.oid, c.relkind::text AS kind, row_security_active(c.oid) AS is_filtered,
        EXISTS (SELECT FROM pg_constraint f WHERE f.confrelid = c.oid AND f.contype = 'f')
-           AS is_referenced
-FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+           AS is_referenced,
+       pg_get_userbyid(c.relowner)::text AS owner,
+       NOT r.rolsuper AND r.rolname <> current_user AS is_foreign
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_roles r ON r.oid = c.relowner
 WHERE n.nspname = %s AND c.relname = %s AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
 """
 _TABLES = """
@@ -146,6 +149,8 @@ def plan_table(
         )
     if found.is_filtered:
         raise filtered(source, target)
+    if not is_new:
+        refuse_foreign_code(connection, found, source, target)
     columns = columns_of(connection, [found.oid])[found.oid]
     return plan_found(
         connection,
@@ -286,7 +291,7 @@ def hold_creation(connection: Connection) -> None:
 
 
 def find_table(connection: Connection, target: TableName) -> Any:
-    """`oid`, `kind` and `is_referenced` of what has the name, None when nothing has."""
+    """`oid`, `kind`, `is_referenced`, `owner` and `is_foreign` of what has the name, None when nothing has."""
     with connection.cursor(row_factory=namedtuple_row) as cursor:
         return cursor.execute(_TABLE, target).fetchone()
 

@@ -1,0 +1,105 @@
+"""Expressions of the source's tables that a sink would leave out, told before anything is made."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from psycopg import sql
+
+from penstock.errors import ExpressionLeftOut, PenstockError
+from penstock.schema.describe import structure_of
+from penstock.sinks.postgres.connect import connect_target
+from penstock.sinks.postgres.expressions import (
+    NO_COLUMNS,
+    UNREADABLE,
+    Expression,
+    Scope,
+    refused_expressions,
+    scope_of_columns,
+)
+from penstock.sinks.postgres.nodetree import FIRST_USER_OID
+from penstock.sinks.postgres.sqltext import UnreadableTextError
+from penstock.sinks.postgres.structure import pieces_of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    from penstock.schema.shape import TableShape
+    from penstock.sinks.postgres.landing import Landings
+
+    Connection = psycopg.Connection[Any]
+
+_MISSING_TYPES = "SELECT t FROM unnest(%s::text[]) AS t WHERE to_regtype(t) IS NULL"
+
+
+def expressions_left_out(
+    landings: Landings, shapes: Collection[TableShape]
+) -> list[ExpressionLeftOut]:
+    """One finding for each table that has such expressions. What the target cannot read yet is not told."""
+    try:
+        with connect_target(landings.options.url, "penstock check") as connection:
+            return _left_out(connection, landings, shapes)
+    except (psycopg.Error, PenstockError):
+        return []  # whether it can be asked is another finding's concern
+
+
+def _left_out(
+    connection: Connection, landings: Landings, shapes: Collection[TableShape]
+) -> list[ExpressionLeftOut]:
+    missing = _missing_types(connection, shapes)
+    wanted: list[tuple[Scope, Expression]] = []
+    owners: list[tuple[TableShape, str]] = []
+    for shape in shapes:
+        for scope, what, expression in _expressions(shape, missing, landings):
+            wanted.append((scope, expression))
+            owners.append((shape, what))
+    found: dict[int, tuple[TableShape, dict[str, str]]] = {}
+    refused = refused_expressions(connection, landings.options.expression_rules, wanted)
+    for place, why in sorted(refused.items()):
+        shape, what = owners[place]
+        if not why.startswith(UNREADABLE):
+            found.setdefault(shape.id, (shape, {}))[1].setdefault(what, why)
+    return [
+        ExpressionLeftOut(
+            "not taken over: " + "; ".join(f"{what} ({why})" for what, why in parts.items()),
+            str(shape.table),
+            "nothing, if the target can do without; else name the functions in allow_functions of the sink",
+        )
+        for shape, parts in found.values()
+    ]
+
+
+def _missing_types(connection: Connection, shapes: Collection[TableShape]) -> set[str]:
+    types = {
+        column.type
+        for shape in shapes
+        for column in shape.columns
+        if column.type_id >= FIRST_USER_OID
+    }
+    return {row[0] for row in connection.execute(_MISSING_TYPES, (list(types),))}
+
+
+def _expressions(
+    shape: TableShape, missing: set[str], landings: Landings
+) -> Iterator[tuple[Scope, str, Expression]]:
+    columns = [
+        (column.name, sql.SQL("text" if column.type in missing else column.type))
+        for column in shape.columns
+    ]
+    scope = scope_of_columns(shape.table, columns)
+    for column in shape.columns:
+        if column.generated and column.expression:
+            yield scope, f"column {column.name}", Expression("generated", column.expression)
+        elif column.default is not None and column.sequence is None and not column.generated:
+            yield NO_COLUMNS, f"default of {column.name}", Expression("default", column.default)
+    if not landings.options.create_indexes or not landings.of(shape.table).is_like_source:
+        return
+    names = {column.name for column in shape.columns}
+    for piece in pieces_of(shape.table, structure_of(shape), names):
+        try:
+            expressions = piece.expressions
+        except UnreadableTextError:
+            continue
+        for each in expressions:
+            yield scope, f"{piece.word} {piece.name}", each

@@ -1,0 +1,193 @@
+"""What another role has made at the target must not run as the sink's role."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from penstock.dsn import Dsn
+from penstock.errors import TargetObjectsForeign
+from penstock.sinks.postgres.connect import connect_target
+from penstock.sinks.postgres.foreigncode import refuse_foreign_code
+from penstock.sinks.postgres.objects import has_objects, make_objects
+from penstock.sinks.postgres.preflight import check_target
+from penstock.sinks.postgres.target import find_table
+from penstock.table import TableName
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fix_postgres import Database
+
+T = TableName("public", "t")
+
+
+@pytest.fixture
+def strangers(target: Database) -> Iterator[Database]:
+    """A target where roles `mallory` and `sink` may create; neither is a superuser."""
+    target.execute(
+        f'CREATE ROLE mallory LOGIN; CREATE ROLE sink LOGIN; GRANT CREATE ON DATABASE "{target.name}"'
+        " TO mallory, sink; GRANT CREATE ON SCHEMA public TO mallory, sink"
+    )
+    yield target
+    target.execute("DROP OWNED BY mallory, sink CASCADE; DROP ROLE mallory, sink")
+
+
+def _dsn(database: Database, role: str = "postgres") -> Dsn:
+    return Dsn.parse(database.url.replace("postgres@", f"{role}@"))
+
+
+def _execute_as(database: Database, role: str, script: str) -> None:
+    with database.connect() as connection:
+        connection.execute(f"SET ROLE {role}")
+        connection.execute(script)
+
+
+PLANTED = [
+    "CREATE SCHEMA penstock",
+    "CREATE SCHEMA penstock; CREATE TABLE penstock.progress (pipeline text)",
+    "CREATE SCHEMA penstock; CREATE VIEW penstock.tables AS SELECT 1 AS pipeline",
+]
+
+
+@pytest.mark.parametrize("role", ["postgres", "sink"])
+@pytest.mark.parametrize("planted", PLANTED)
+def test_a_schema_that_somebody_else_has_made_is_not_used(
+    strangers: Database, planted: str, role: str
+) -> None:
+    _execute_as(strangers, "mallory", planted)
+    before = strangers.query("SELECT oid FROM pg_class ORDER BY 1")
+
+    with connect_target(_dsn(strangers, role), "test") as connection:
+        for use in (has_objects, make_objects):
+            with pytest.raises(TargetObjectsForeign, match="role mallory"):
+                use(connection)
+
+    assert strangers.query("SELECT oid FROM pg_class ORDER BY 1") == before
+    faults = check_target(_dsn(strangers, "postgres"))
+    assert [type(each) for each in faults] == [TargetObjectsForeign]
+
+
+HANDED = {
+    "table": "ALTER TABLE penstock.tables OWNER TO mallory",
+    "schema": "ALTER SCHEMA penstock OWNER TO mallory",
+    "trigger": "CREATE TRIGGER spy BEFORE UPDATE ON penstock.progress FOR EACH ROW"
+    " EXECUTE FUNCTION suppress_redundant_updates_trigger()",
+    "rule": "CREATE RULE spy AS ON INSERT TO penstock.ranges DO ALSO SELECT 1",
+    "row-level security": "ALTER TABLE penstock.tables ENABLE ROW LEVEL SECURITY",
+    "no plain table": "DROP TABLE penstock.ranges; CREATE VIEW penstock.ranges AS SELECT 1",
+}
+
+
+@pytest.mark.parametrize("what", HANDED)
+def test_own_tables_that_somebody_else_has_got_into_are_not_used(
+    strangers: Database, what: str
+) -> None:
+    with connect_target(_dsn(strangers), "test") as connection:
+        make_objects(connection)
+        strangers.execute(HANDED[what])
+
+        with pytest.raises(
+            TargetObjectsForeign, match="mallory" if what in ("table", "schema") else what
+        ):
+            has_objects(connection)
+
+
+def test_own_tables_of_a_superuser_may_be_used(strangers: Database) -> None:
+    with connect_target(_dsn(strangers), "test") as connection:
+        make_objects(connection)
+    strangers.execute("GRANT USAGE ON SCHEMA penstock TO sink")
+
+    with connect_target(_dsn(strangers, "sink"), "test") as connection:
+        assert has_objects(connection)
+
+
+_FUNCTION = (
+    "CREATE FUNCTION public.spy() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NEW; END $$;"
+)
+_TRIGGER = (
+    "CREATE TRIGGER spy BEFORE INSERT ON public.t FOR EACH ROW EXECUTE FUNCTION public.spy();"
+)
+
+
+def _is_refused(database: Database, role: str = "postgres") -> bool:
+    with connect_target(_dsn(database, role), "test") as connection:
+        try:
+            refuse_foreign_code(connection, find_table(connection, T), T, T)
+        except TargetObjectsForeign:
+            return True
+    return False
+
+
+@pytest.mark.parametrize(
+    ("script", "is_refused"),
+    [
+        ("", False),
+        (_TRIGGER, False),
+        (_TRIGGER + "ALTER TABLE public.t ENABLE ALWAYS TRIGGER spy", True),
+        (_TRIGGER + "ALTER TABLE public.t ENABLE REPLICA TRIGGER spy", True),
+        (_TRIGGER + "ALTER TABLE public.t DISABLE TRIGGER spy", False),
+        (
+            _TRIGGER + "ALTER TABLE public.t ENABLE ALWAYS TRIGGER spy;"
+            "ALTER FUNCTION public.spy() SECURITY DEFINER",
+            False,
+        ),
+        ("CREATE RULE spy AS ON INSERT TO public.t DO ALSO SELECT 1", False),
+        (
+            (
+                "CREATE RULE spy AS ON INSERT TO public.t DO ALSO SELECT 1;"
+                "ALTER TABLE public.t ENABLE ALWAYS RULE spy"
+            ),
+            True,
+        ),
+        ("ALTER TABLE public.t ADD CHECK (id > 0), ADD at timestamptz DEFAULT now()", False),
+        ("ALTER TABLE public.t ADD n serial, ADD x uuid DEFAULT gen_random_uuid()", False),
+        ("ALTER TABLE public.t ADD CHECK (pg_sleep(id) IS NULL)", True),
+        (
+            (
+                "CREATE FUNCTION public.f(int) RETURNS int IMMUTABLE LANGUAGE sql AS 'SELECT $1';"
+                "CREATE INDEX ON public.t (public.f(id))"
+            ),
+            True,
+        ),
+    ],
+)
+def test_code_of_a_table_of_another_role_is_not_run(
+    strangers: Database, script: str, is_refused: bool
+) -> None:
+    made = "CREATE TABLE public.t (id int PRIMARY KEY);" + _FUNCTION + script
+    _execute_as(strangers, "mallory", made)
+
+    assert _is_refused(strangers) is is_refused
+
+
+def test_triggers_of_the_sinks_own_role_may_fire(strangers: Database) -> None:
+    made = "CREATE TABLE public.t (id int PRIMARY KEY);" + _FUNCTION + _TRIGGER
+    _execute_as(strangers, "sink", made + "ALTER TABLE public.t ENABLE ALWAYS TRIGGER spy")
+
+    assert not _is_refused(strangers, "sink")
+    assert _is_refused(strangers, "mallory")
+
+
+def test_a_role_that_cannot_switch_triggers_off_does_not_fire_those_of_others(
+    strangers: Database,
+) -> None:
+    made = "CREATE TABLE public.t (id int PRIMARY KEY);" + _FUNCTION + _TRIGGER
+    _execute_as(strangers, "mallory", made)
+
+    assert _is_refused(strangers, "sink")
+    assert not _is_refused(strangers, "postgres")
+
+
+def test_triggers_of_partitions_count(strangers: Database) -> None:
+    _execute_as(
+        strangers,
+        "mallory",
+        "CREATE TABLE public.t (id int PRIMARY KEY) PARTITION BY RANGE (id);"
+        "CREATE TABLE public.part PARTITION OF public.t DEFAULT;" + _FUNCTION + "CREATE TRIGGER spy"
+        " BEFORE INSERT ON public.part FOR EACH ROW EXECUTE FUNCTION public.spy();"
+        "ALTER TABLE public.part ENABLE ALWAYS TRIGGER spy",
+    )
+
+    assert _is_refused(strangers)
