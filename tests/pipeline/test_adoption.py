@@ -125,3 +125,26 @@ def test_check_names_what_is_taken_and_what_is_left_out(
     assert "public.taken" in taken
     for what in ("default of a", "index by_own", "check constraint odd_b_check", "pg_sleep"):
         assert what in odd
+
+
+@pytest.mark.long
+def test_a_table_of_the_targets_own_is_not_altered_while_it_waits(
+    source: Database, target: Database, make_pipeline: Make
+) -> None:
+    for name in ("taken", "other"):
+        source.execute(f"CREATE TABLE {name} (id int PRIMARY KEY, v text)")
+    target.execute("CREATE TABLE taken (id int PRIMARY KEY, v text); INSERT INTO taken VALUES (1)")
+    pipeline = make_pipeline(source, target, source_options=INITIAL)
+    wait_for_state(target, "taken", "failed")
+
+    source.execute("ALTER TABLE taken DROP v, ADD w int; INSERT INTO other VALUES (1)")
+    pipeline.catch_up()
+    target.execute("UPDATE penstock.tables SET retry_at = now() WHERE table_name = 'taken'")
+    wait_until(
+        lambda: target.query(
+            "SELECT FROM penstock.tables WHERE table_name = 'taken' AND attempts > 1"
+        ),
+        what="another attempt",
+    )
+
+    assert rows(target, "taken") == [("(1,)",)]
