@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from fix_listener import Listener
 from fix_postgres import only_new
 from penstock.lsn import Lsn
 from penstock.schema.mark import CHANGE, VERSION, Mark
@@ -19,6 +20,7 @@ from penstock.schema.shape import (
 )
 from penstock.source import schemalog
 from penstock.source.connect import connect_source, role_of
+from penstock.source.options import Tracking
 from penstock.source.schemalog import (
     acknowledge_versions,
     last_lsn,
@@ -32,6 +34,7 @@ from penstock.source.tracking import install_tracking, read_tracking
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     import psycopg
 
@@ -169,3 +172,38 @@ def test_what_an_earlier_version_has_installed_is_replaced(source: Database):
         assert bytes(source.value("SELECT secret FROM penstock.seal")) == b"old"
         left = "SELECT count(*) FROM pg_proc WHERE proname IN ('note_schemas', 'write_versions')"
         assert source.value(left) == 0
+
+
+@pytest.mark.long
+def test_many_changes_of_one_table_among_many_stay_small(source: Database, tmp_path: Path):
+    source.execute(
+        "DO $$BEGIN FOR i IN 1..201 LOOP EXECUTE format("
+        "'CREATE TABLE t%s (id int PRIMARY KEY, a text DEFAULT ''x'', b int, c int)', i);"
+        " END LOOP; END$$"
+    )
+    listener = Listener(source, Tracking.TRIGGERS, tmp_path)
+    try:
+        before = source.value("SELECT pg_current_wal_lsn()")
+        for number in range(300):
+            source.execute(f"ALTER TABLE t7 ALTER a SET DEFAULT 'v{number}'")
+        wal = source.value("SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), %s)", before)
+        listener.receive_all()
+        with connect_source(source.dsn) as connection:
+            for _ in range(3):  # as polls do
+                lsn = last_lsn(connection, "shop")
+                write_versions(connection, "shop", listener.history.transactions_after(lsn))
+                acknowledge_versions(connection, "shop", Lsn(2**63))
+                trim_versions(connection, "shop")
+            listed = read_versions(connection, "shop")
+            last = read_schema_version(connection, "shop", "public", listed[-1].version)
+        listener.history.forget_before(Lsn(2**62))
+    finally:
+        listener.close()
+
+    assert [each.version for each in listed] == list(range(202, 302))
+    assert len(last["tables"]) == 201
+    [table] = [one for one in last["tables"] if one["name"] == "t7"]
+    assert [column.get("default") for column in table["columns"]][1] == "'v299'::text"
+    assert wal < 300 * 8192
+    assert source.value("SELECT pg_total_relation_size('penstock.schema_log')") < 2_000_000
+    assert listener.history.path.stat().st_size < 1_200_000

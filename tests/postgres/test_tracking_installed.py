@@ -384,6 +384,25 @@ def test_birth_does_not_wait_for_another_migration(source: Database):
     )
 
 
+@pytest.mark.parametrize(
+    "harm", ["ALTER TABLE a DROP CONSTRAINT a_pkey", "ALTER TABLE a REPLICA IDENTITY NOTHING"]
+)
+def test_table_that_loses_its_key_in_the_transaction_that_made_it_is_let_go(
+    source: Database, harm: str
+):
+    ensure(source, rules(*ALL))
+    with source.connect(autocommit=False) as connection:
+        connection.execute("CREATE TABLE a (id int PRIMARY KEY, n int)")
+        connection.execute("CREATE TABLE b (id int PRIMARY KEY, n int)")
+        connection.execute("ALTER TABLE b ADD m int")
+        connection.execute("INSERT INTO a VALUES (1, 1)")
+        connection.execute(harm)
+        connection.execute("UPDATE a SET n = 2")
+        connection.commit()
+
+    assert members(source) == ["public.b"]
+
+
 # Taken off.
 
 

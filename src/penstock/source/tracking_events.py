@@ -135,6 +135,28 @@ BEGIN
     RETURN to_jsonb(entered);
 END"""
 
+# A table that this very transaction has made, and that has lost its key again: as long as it is in a
+# publication, Postgres refuses the user's UPDATE of it. The publication is locked by us already.
+_RELEASE = """
+DECLARE
+    entry record;
+BEGIN
+    FOR entry IN
+        SELECT p.pubname, n.nspname, c.relname
+        FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid
+        JOIN pg_class c ON c.oid = r.prrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+        WHERE r.prrelid = ANY (relations) AND age(r.xmin) <= age(pg_current_xact_id()::xid)
+          AND p.pubname LIKE 'penstock\\_%' AND p.pubupdate AND c.relreplident <> 'f'
+          AND NOT EXISTS (
+              SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisvalid AND i.indimmediate
+              AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident
+                  ELSE false END)
+    LOOP
+        EXECUTE format('ALTER PUBLICATION %I DROP TABLE ONLY %I.%I',
+                       entry.pubname, entry.nspname, entry.relname);
+    END LOOP;
+END"""
+
 # As TableRules.chooses says it.
 _STAMP_CHOOSES = """
 DECLARE
@@ -271,6 +293,7 @@ BEGIN
         RETURN;
     END IF;
     IF tg_tag = 'ALTER TABLE' THEN
+        PERFORM penstock.release(relations);
         GET DIAGNOSTICS context = PG_CONTEXT;  -- of a statement inside a function, its own text
         statement := concat_ws(' ', current_query(), context);
         IF length(statement) > 65536 OR statement ~* '\\yusing\\y' THEN
@@ -416,6 +439,7 @@ EVENT_FUNCTIONS = (
     Function("rules_match", "rules jsonb, schema_name text, table_name text", "boolean", _RULES),
     Function("stamp_chooses", "stamp jsonb, named jsonb", "boolean", _STAMP_CHOOSES),
     Function("enrol", "relation oid", "jsonb", _ENROL, settings="lock_timeout=1"),
+    Function("release", "relations oid[]", "void", _RELEASE, settings="lock_timeout=1"),
     Function("altered_indexes", "oids oid[], told oid[]", "jsonb", _INDEXES),
     Function("members", "oids oid[]", "jsonb", _MEMBERS),
     Function("partitions", "oids oid[]", "jsonb", _PARTITIONS),
