@@ -208,3 +208,16 @@ def test_settings_of_a_session_win_over_all_that_others_have_set(
             found.append(cursor.execute(query, (names,)).fetchall())
 
     assert found == [[("pg_catalog,pg_temp",), ("off",), ("off",), ("1MB",)]] * 3
+
+
+def test_settings_are_there_where_a_pooler_leaves_the_options_out(
+    source: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source.execute(f'ALTER DATABASE "{source.name}" SET search_path = public, pg_catalog')
+    monkeypatch.setattr("penstock.dsn._AS_OPTIONS", "")
+
+    with connect(source.dsn, "test", autocommit=False) as connection:
+        connection.rollback()
+        found = connection.execute("SHOW search_path").fetchone()
+
+    assert found == ("pg_catalog,pg_temp",)

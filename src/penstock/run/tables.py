@@ -13,6 +13,7 @@ from penstock.run.drift import PartitionDrift
 from penstock.run.retry import BackOff
 from penstock.sinks.tables import CATCHING_UP, COPYING, PENDING, REMOVED
 from penstock.table import TableName, TableRule, tell_tables
+from penstock.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -237,7 +238,7 @@ class TableKeeper:
             report, flowing, waiting, self._passages.left_partitions()
         ).items():
             _log.warning("%s: %s", name, "; ".join(lines))
-            self._sink.note(name, "\n".join(lines))
+            self._sink.note(name, "\n".join(map(printable, lines)))
         self._drift.remember()
 
     def _known_oids(self, lsn: Lsn) -> dict[TableName, int]:

@@ -53,6 +53,7 @@ from penstock.sinks.postgres.tables import TargetTables
 from penstock.sinks.postgres.target import find_table, plan_table
 from penstock.sinks.postgres.wholetables import WholeTable, finish_together
 from penstock.table import TableName, tell_tables
+from penstock.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -404,7 +405,11 @@ class PostgresCopying:
                 names = (*copied_columns(order, plan).values(), *own_values(plan))
                 moment = copy.taken_at or begun_at
                 merge_aside(cursor, plan, aside, names, order, conflict, moment)
-            values = (str(copy.lsn), "\n".join(notes) or None, self._options.create_indexes)
+            values = (
+                str(copy.lsn),
+                "\n".join(map(printable, notes)) or None,
+                self._options.create_indexes,
+            )
             count = cursor.execute(records.FINISH, (*values, *of_copy)).fetchone()
             if count is None:
                 raise CopySuperseded(str(table))  # and what was merged is rolled back

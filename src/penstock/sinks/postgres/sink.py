@@ -41,6 +41,7 @@ from penstock.sinks.postgres.tables import TargetTables, requested, retried
 from penstock.sinks.postgres.worker import PostgresWorker
 from penstock.sinks.tables import FAILED
 from penstock.table import tell_tables
+from penstock.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -384,7 +385,7 @@ class PostgresSink:
                 self._tables.made(cursor.connection, table, target)
             self._shapes.note(cursor, table, batch.after_lsn)
             for note in self._planner.created.get(table, ()):
-                self._tables.note(cursor.connection, table, note)
+                self._tables.note(cursor.connection, table, printable(note))
 
     def _take_note(self, new: Collection[TableName]) -> None:
         self._planner.filled.update(new)
