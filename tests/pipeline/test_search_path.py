@@ -126,10 +126,19 @@ def test_keys_of_types_that_extensions_brought_find_their_rows(
     for database in (source, target):
         database.execute("CREATE SCHEMA ext; CREATE EXTENSION citext SCHEMA ext")
         database.execute("CREATE EXTENSION ltree; CREATE EXTENSION hstore SCHEMA ext")
-        database.execute("CREATE DOMAIN mail AS ext.citext")
+        database.execute(
+            "CREATE DOMAIN mail AS ext.citext; CREATE TYPE mood AS ENUM ('a', 'b', 'x')"
+        )
+        database.execute("CREATE DOMAIN temper AS mood")
     key = "k {} NOT NULL, v text, PRIMARY KEY (k)"
-    kinds = {"c": "ext.citext", "l": "ltree", "s": "ext.hstore", "m": "mail"}
-    values = {"c": ("Bob", "ann"), "l": ("a.b", "c"), "s": ("a=>1", "b=>2"), "m": ("Bob", "ann")}
+    kinds = {"c": "ext.citext", "l": "ltree", "s": "ext.hstore", "m": "mail", "e": "temper"}
+    values = {
+        "c": ("Bob", "ann"),
+        "l": ("a.b", "c"),
+        "s": ("a=>1", "b=>2"),
+        "m": ("Bob", "ann"),
+        "e": ("a", "b"),
+    }
     for name, kind in kinds.items():
         for prefix in ("plain", "history", "full"):
             table = f"{prefix}_{name}"
@@ -156,6 +165,12 @@ def test_keys_of_types_that_extensions_brought_find_their_rows(
         source.execute(
             f"UPDATE {table} SET k = 'x{'=>1' if table[-1] == 's' else ''}' WHERE v = '4'"
         )
+    pipeline.catch_up()
+
+    # A history without rows, and with them again.
+    for table in tables:
+        source.execute(f"CREATE TABLE kept AS TABLE {table}; TRUNCATE {table}")
+        source.execute(f"INSERT INTO {table} TABLE kept; DROP TABLE kept")
     pipeline.catch_up()
 
     # Then again what a copy says, merged with what is there.

@@ -16,7 +16,7 @@ from penstock.errors import TargetTableUnfit
 from penstock.sinks.copying import CopyLost
 from penstock.sinks.postgres.asidehistory import merge_copied_versions
 from penstock.sinks.postgres.options import Kind, OnConflict
-from penstock.sinks.postgres.statements import of_this_source
+from penstock.sinks.postgres.statements import of_this_source, same_value
 from penstock.table import TableName
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ class _Merge:
         self._aside = sql.Identifier(*aside)
         self._columns = list(columns)
         self._ours = of_this_source(plan)
-        self._equals = plan.equals
+        self._plan = plan
         names = dict(plan.names)
         own = [each.name for each in plan.fixed]
         key = [names.get(name, name) for name in key]
@@ -178,10 +178,7 @@ class _Merge:
         return bool(self._key)
 
     def _same_key(self) -> sql.Composed:
-        return sql.SQL(" AND ").join(
-            sql.SQL("t.{0} {1} s.{0}").format(sql.Identifier(name), sql.SQL(self._equals(name)))
-            for name in self._key
-        )
+        return sql.SQL(" AND ").join(same_value(self._plan, name) for name in self._key)
 
     def _listed(self, names: Sequence[str], prefix: str = "") -> sql.Composed:
         return sql.SQL(", ").join(

@@ -16,7 +16,7 @@ from penstock.sinks.postgres import history
 from penstock.sinks.postgres.landed import LAST_INSTANT
 from penstock.sinks.postgres.options import OnConflict
 from penstock.sinks.postgres.plan import HistoryTimes, StagedStep
-from penstock.sinks.postgres.statements import of_this_source
+from penstock.sinks.postgres.statements import of_this_source, same_value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,10 +67,7 @@ class CopiedVersions:
         )
 
     def _same_key(self) -> sql.Composed:
-        return sql.SQL(" AND ").join(
-            sql.SQL("t.{0} {1} s.{0}").format(sql.Identifier(name), sql.SQL(self.plan.equals(name)))
-            for name in self.key
-        )
+        return sql.SQL(" AND ").join(same_value(self.plan, name) for name in self.key)
 
     def _values(self, side: str) -> sql.Composed:
         return sql.SQL(", ").join(sql.Identifier(side, column.name) for column in self.columns)

@@ -9,7 +9,7 @@ from psycopg import sql
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from penstock.sinks.postgres.plan import StagedStep, TablePlan
+    from penstock.sinks.postgres.plan import StagedStep, TablePlan, TargetColumn
 
 _TRUE = sql.SQL("true")
 _KEPT_NAME = "kept"
@@ -61,11 +61,11 @@ class Statements:
         return sql.SQL("s.g = {}").format(sql.Literal(number))
 
     def _theirs(self, place: int) -> sql.Composable:
-        """The target's value. Operators of enums do not see through a domain; an index does."""
-        name, column = self._names[place], self._step.columns[place]
-        if not column.is_domain:
-            return sql.SQL("t.{}").format(name)
-        return sql.SQL("t.{}::{}").format(name, sql.SQL(column.stage_type))
+        """The target's value."""
+        return self._undomained(place, sql.SQL("t.{}").format(self._names[place]))
+
+    def _undomained(self, place: int, value: sql.Composable) -> sql.Composable:
+        return _undomained(self._step.columns[place], value)
 
     def _equal(self, place: int, one: sql.Composable, other: sql.Composable) -> sql.Composed:
         """That two values of a column are one."""
@@ -428,6 +428,21 @@ def fixed_values(plan: TablePlan) -> list[sql.Composed]:
     return [
         sql.SQL("{}::{}").format(sql.Literal(each.value), sql.SQL(each.type)) for each in plan.fixed
     ]
+
+
+def same_value(plan: TablePlan, name: str) -> sql.Composed:
+    """That a column is the same in the row `t` of the target and in `s`, which has the target's types."""
+    own = next((each for each in plan.columns if each.name == name), None)
+    sides = [sql.Identifier(side, name) for side in ("t", "s")]
+    one, other = sides if own is None else [_undomained(own, side) for side in sides]
+    return sql.SQL("{} {} {}").format(one, sql.SQL(plan.equals(name)), other)
+
+
+def _undomained(column: TargetColumn, value: sql.Composable) -> sql.Composable:
+    """A value of a target column. Operators of enums do not see through a domain; an index does."""
+    if not column.is_domain:
+        return value
+    return sql.SQL("{}::{}").format(value, sql.SQL(column.stage_type))
 
 
 def of_this_source(plan: TablePlan) -> sql.Composable:

@@ -178,8 +178,8 @@ class Versions(Statements):
             same=sql.SQL(" AND ").join(
                 self._equal(
                     place,
-                    sql.SQL("t.{}").format(self._names[place]),
-                    sql.SQL("never.{}").format(self._names[place]),
+                    self._theirs(place),
+                    self._undomained(place, sql.SQL("never.{}").format(self._names[place])),
                 )
                 for place in self._step.key
             ),
