@@ -32,7 +32,7 @@ def settle(told: Told, known: Mapping[int, TableShape], look_up: LookUp) -> Sche
     """The change with every table that looks different after it, given how all looked before.
 
     `look_up` reads a table as it is now: for the definition of an index whose table nobody had locked,
-    or a type that no table had.
+    for a type that no table had, or a table that nobody has described so far.
     """
     others = _Others(known, {shape.id for shape in told.change.tables}, look_up)
     others.drop_indexes({gone.id for gone in told.dropped_indexes})
@@ -76,7 +76,13 @@ class _Others:
         return shape
 
     def changed(self) -> list[TableShape]:
-        return [shape for oid, shape in self._after.items() if shape != self._before[oid]]
+        return [shape for oid, shape in self._after.items() if shape != self._before.get(oid)]
+
+    def _meet(self, oid: int) -> None:
+        """Take a table that nobody has described so far as it is now."""
+        now = None if oid in self._told else self._look_up(oid)
+        if now is not None:
+            self._after[oid] = now
 
     def drop_indexes(self, gone: set[int]) -> None:
         for shape in self if gone else ():
@@ -87,6 +93,7 @@ class _Others:
     def take_index(self, told: ToldIndex) -> None:
         shape = self.get(told.table_id)
         if shape is None:
+            self._meet(told.table_id)
             return
         if told.constraint_id is not None:
             renamed = tuple(
@@ -164,7 +171,9 @@ class _Others:
         """Those that columns own; and `free` ones, which none owns any more."""
         for each in owned:
             shape = self.get(each.table_id)
-            if shape is not None:
+            if shape is None:
+                self._meet(each.table_id)
+            else:
                 columns = tuple(_counting(column, each) for column in shape.columns)
                 self.update(shape.id, columns=columns)
         for shape in self if free else ():
