@@ -9,7 +9,6 @@ import pytest
 
 from penstock.schema.difference import (
     as_json,
-    compare_schemas,
     compare_sequences,
     compare_tables,
     compare_types,
@@ -21,7 +20,6 @@ from penstock.schema.shape import (
     ForeignKeyShape,
     IndexShape,
     LabelShape,
-    NamespaceShape,
     SequenceShape,
     TableShape,
     TypeShape,
@@ -236,7 +234,7 @@ def test_labels_come_and_are_renamed():
     assert [tell(each) for each in compare_types(MOOD, None)] == ["type public.mood dropped"]
 
 
-def test_sequences_and_schemas_differ():
+def test_sequences_differ():
     after = SEQUENCE.model_copy(update={"name": "r", "increment": 2})
 
     assert [tell(each) for each in compare_sequences(SEQUENCE, after)] == [
@@ -244,10 +242,6 @@ def test_sequences_and_schemas_differ():
         "sequence public.r changed",
     ]
     assert [tell(each) for each in compare_sequences(None, after)] == ["sequence public.r created"]
-    one, other = NamespaceShape(id=1, name="a"), NamespaceShape(id=1, name="b")
-    assert [tell(each) for each in compare_schemas(one, other)] == ["schema a renamed to b"]
-    assert [tell(each) for each in compare_schemas(one, None)] == ["schema a dropped"]
-    assert compare_schemas(one, one) == ()
 
 
 def test_json_has_stable_keys():

@@ -12,14 +12,8 @@ from fix_postgres import only_15, only_new
 from penstock.errors import SchemaChangeRefused, SchemaChangeStops, TargetTableMissing
 from penstock.schema.describe import description_of, structure_of
 from penstock.schema.shape import SequenceShape
-from penstock.sinks.postgres.alter import (
-    create_from_shape,
-    drop_schema,
-    drop_table,
-    follow,
-    follow_sequence,
-    rename_schema,
-)
+from penstock.sinks.postgres.alter import create_from_shape, drop_schema, drop_table, follow
+from penstock.sinks.postgres.alter_objects import follow_sequence
 from penstock.table import TableName
 
 if TYPE_CHECKING:
@@ -541,16 +535,15 @@ def test_sequences_and_schemas_are_followed(target: Database):
 
     with target.connect() as connection:
         cursor = connection.cursor()
-        follow_sequence(cursor, None, one, place=same, policy="apply")
+        follow_sequence(cursor, None, one, policy="apply")
         assert target.query(found) == [("s", "q", 1)]
-        follow_sequence(cursor, one, other, place=same, policy="apply")
+        follow_sequence(cursor, one, other, policy="apply")
         assert target.query(found) == [("u", "r", 5)]
-        again = follow_sequence(cursor, one, other, place=same, policy="stop")
-        kept = follow_sequence(cursor, other, None, place=same, policy="additive")
+        again = follow_sequence(cursor, one, other, policy="stop")
+        kept = follow_sequence(cursor, other, None, policy="additive")
         assert (again.statements, kept.statements) == ([], [])
         assert drop_schema(cursor, "u")[0].startswith("schema u is kept: DependentObjects")
-        follow_sequence(cursor, other, None, place=same, policy="apply")
-        assert rename_schema(cursor, "s", "v") == rename_schema(cursor, "s", "v") == []
-        assert drop_schema(cursor, "u") == drop_schema(cursor, "v") == []
+        follow_sequence(cursor, other, None, policy="apply")
+        assert drop_schema(cursor, "u") == drop_schema(cursor, "s") == []
 
-    assert target.query("SELECT nspname FROM pg_namespace WHERE nspname IN ('s', 'u', 'v')") == []
+    assert target.query("SELECT nspname FROM pg_namespace WHERE nspname IN ('s', 'u')") == []

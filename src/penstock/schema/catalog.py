@@ -141,6 +141,20 @@ SELECT coalesce(jsonb_agg({type_document} ORDER BY tn.nspname, t.typname), '[]')
 FROM needed JOIN pg_type t ON t.oid = needed.oid JOIN pg_namespace tn ON tn.oid = t.typnamespace
 WHERE tn.nspname NOT IN ('pg_catalog', 'information_schema')"""
 
+# Those that defaults count with and no column owns: they may be several tables'.
+FREE_SEQUENCES = f"""
+SELECT coalesce(jsonb_agg({_SEQUENCE} ORDER BY sn.nspname, sc.relname), '[]')
+FROM pg_sequence s JOIN pg_class sc ON sc.oid = s.seqrelid
+JOIN pg_namespace sn ON sn.oid = sc.relnamespace
+WHERE s.seqrelid IN (
+    SELECT p.refobjid FROM pg_attrdef d JOIN pg_depend p ON p.classid = 'pg_attrdef'::regclass
+        AND p.objid = d.oid AND p.refclassid = 'pg_class'::regclass AND p.deptype = 'n'
+    WHERE d.adrelid = c.oid)
+  AND NOT EXISTS (
+    SELECT FROM pg_depend o WHERE o.classid = 'pg_class'::regclass AND o.objid = sc.oid
+    AND (o.deptype = 'e' OR o.refclassid = 'pg_class'::regclass AND o.refobjsubid > 0
+         AND o.deptype IN ('a', 'i')))"""
+
 TYPE_DOCUMENT = """jsonb_build_object(
     'id', t.oid::int8, 'schema_name', tn.nspname, 'name', t.typname,
     'spelled', format_type(t.oid, NULL),
@@ -188,7 +202,8 @@ SELECT coalesce(jsonb_agg(jsonb_build_object(
     'constraints', ({_CONSTRAINTS}),
     'foreign_keys', ({_FOREIGN_KEYS}),
     'indexes', ({_INDEXES}),
-    'types', ({TYPES})
+    'types', ({TYPES}),
+    'sequences', ({FREE_SEQUENCES})
     ) ORDER BY n.nspname, c.relname), '[]')
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.oid = ANY ({{oids}}) AND c.relkind IN ('r', 'p'){_NO_PARTITION}

@@ -78,6 +78,7 @@ def description_of(shape: TableShape) -> TableDescription:
         primary_key=shape.names_of(primary.columns) if primary is not None else (),
         user_types=types_in_order(shape.types),
         types=shape.types,
+        sequences=shape.sequences,
     )
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
-    from penstock.schema.shape import TypeShape
+    from penstock.schema.shape import SequenceShape, TypeShape
     from penstock.table import TableName
 
 TypeKind = Literal["base", "enum", "domain", "composite", "range", "multirange", "other"]
@@ -113,6 +113,7 @@ class TableDescription:
     primary_key: tuple[str, ...]
     user_types: tuple[UserType, ...]
     types: tuple[TypeShape, ...] = ()  # the same as pictures, with arrays of them
+    sequences: tuple[SequenceShape, ...] = ()  # that defaults name and no column owns
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What differs between two pictures of a table, a type, a sequence or a schema. Pure.
+"""What differs between two pictures of a table, a type or a sequence. Pure.
 
 What only follows from the renaming of something else is no difference, nor is that rows were
 written anew. The differences go into documents of event sinks: their keys and words stay.
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
         ConstraintShape,
         ForeignKeyShape,
         IndexShape,
-        NamespaceShape,
         SequenceShape,
         TableShape,
         TypeShape,
@@ -37,14 +36,13 @@ if TYPE_CHECKING:
 __all__ = [
     "Difference",
     "as_json",
-    "compare_schemas",
     "compare_sequences",
     "compare_tables",
     "compare_types",
     "tell",
 ]
 
-Kind = Literal["table", "type", "sequence", "schema"]
+Kind = Literal["table", "type", "sequence"]
 
 
 @dataclass(frozen=True)
@@ -341,17 +339,3 @@ def _sequence(shape: SequenceShape) -> dict[str, Any]:
 
 def _counts(shape: SequenceShape) -> dict[str, Any]:
     return shape.model_dump(exclude={"id", "schema_name", "name"})
-
-
-def compare_schemas(
-    before: NamespaceShape | None, after: NamespaceShape | None
-) -> tuple[Difference, ...]:
-    """What has become of a schema."""
-    shape = after or before
-    if shape is None or (before is not None and after is not None and before.name == after.name):
-        return ()
-    if before is not None and after is not None:
-        return (Difference("rename_schema", "schema", "", after.name, "", before.name, after.name),)
-    return (
-        Difference("drop_schema" if after is None else "create_schema", "schema", "", shape.name),
-    )

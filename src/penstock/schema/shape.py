@@ -172,6 +172,7 @@ class TableShape(Shape):
     foreign_keys: tuple[ForeignKeyShape, ...] = ()
     indexes: tuple[IndexShape, ...] = ()
     types: tuple[TypeShape, ...] = ()  # all that its columns need, and what those need
+    sequences: tuple[SequenceShape, ...] = ()  # that its defaults name and no column owns
 
     @property
     def table(self) -> TableName:

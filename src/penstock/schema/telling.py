@@ -90,7 +90,6 @@ _WORDS: dict[str, Callable[[Difference], str]] = {
     "rename_foreign_key": _renamed,
     "rename_type": _renamed,
     "rename_sequence": _renamed,
-    "rename_schema": _renamed,
     "rename_label": lambda one: (
         f"label '{one.before}' of type {one.schema}.{one.name} renamed to '{one.after}'"
     ),

@@ -143,6 +143,7 @@ def _table(raw: dict[str, Any], born: dict[str, dict[str, Any]]) -> dict[str, An
         is_serial = column.get("default") == _next_value(owned["spelled"])
         if owned["kind"] == "i" or is_serial:
             column.setdefault("sequence", owned["sequence"])
+    table["sequences"] = table.pop("free_sequences", [])
     _complete_indexes(table)
     table["columns"] = list(columns.values())
     return {**table, **born.get(str(table["id"]), {})}

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from penstock.schema.catalog import (
+    FREE_SEQUENCES,
     INDEX_DEFINITION,
     SEQUENCE_DOCUMENT,
     TABLE_DOCUMENTS,
@@ -127,6 +128,7 @@ DECLARE
     details json;
     collations json;
     sequences json;
+    free_sequences json;
     comments json;
     constraints json;
     own_indexes oid[];
@@ -167,6 +169,9 @@ BEGIN
     END IF;
     IF has.sequences OR details::text LIKE '%"nextval(%' THEN
         sequences := penstock.column_sequences(number, NULL, NULL);
+    END IF;
+    IF details::text LIKE '%nextval(%' THEN
+        free_sequences := ({FREE_SEQUENCES});
     END IF;
     IF has.collations THEN
         SELECT json_object_agg(a.attnum, format('%I.%I', n.nspname, l.collname)) INTO collations
@@ -213,6 +218,7 @@ BEGIN
         'kind', c.relkind::text, 'replica_identity', c.relreplident::text, 'filenode', c.filenode,
         'row_type_id', c.reltype::int8, 'row_type', format_type(c.reltype, NULL),
         'columns', has.columns, 'details', details, 'collations', collations, 'sequences', sequences,
+        'free_sequences', free_sequences,
         'comments', comments, 'constraints', constraints, 'foreign_keys', foreign_keys,
         'indexes', indexes, 'depends', depends, 'types', types);
 END"""

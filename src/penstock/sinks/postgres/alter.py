@@ -20,7 +20,7 @@ from penstock.schema.match import is_same_type
 from penstock.schema.telling import tell_all
 from penstock.sinks.postgres.alter_claims import Claims, claim_columns, own_names, refuse_own
 from penstock.sinks.postgres.alter_columns import ColumnChanges
-from penstock.sinks.postgres.alter_objects import drop_schema, follow_sequence, rename_schema
+from penstock.sinks.postgres.alter_objects import drop_schema
 from penstock.sinks.postgres.alter_pieces import (
     PieceChanges,
     drop_foreign_keys,
@@ -39,6 +39,7 @@ from penstock.sinks.postgres.create import (
     without_search_path,
 )
 from penstock.sinks.postgres.expressions import BUILTIN, ExpressionRules
+from penstock.sinks.postgres.freesequences import plan_sequences
 from penstock.sinks.postgres.structure import TAKEN, key_piece, pieces_of, screen_pieces
 from penstock.sinks.postgres.usertypes import TypePlan, needed_types, plan_types
 from penstock.table import TableName
@@ -65,11 +66,9 @@ __all__ = [
     "drop_schema",
     "drop_table",
     "follow",
-    "follow_sequence",
     "make_new_foreign_keys",
     "mapping_of",
     "refusal",
-    "rename_schema",
 ]
 
 Policy = Literal["apply", "additive", "ignore", "stop"]
@@ -268,6 +267,7 @@ class _Table:
         )
         with_foreign_keys = with_foreign_keys and made_by_us and not is_additive
         yield from types.steps
+        yield from self._sequences()
         yield from self._move()
         if with_foreign_keys:
             yield from drop_foreign_keys(before, after, found, table)
@@ -303,6 +303,13 @@ class _Table:
         return plan_types(
             self.connection, self.owner, self.after.table, types, self.before.types, needed=needed
         )
+
+    def _sequences(self) -> Iterator[Step]:
+        """Those that defaults name from now on."""
+        known = {each.id for each in self.before.sequences}
+        new = [each for each in self.after.sequences if each.id not in known]
+        if self.others is None:
+            yield from plan_sequences(self.connection, self.owner, new, self.found.table)
 
     def _move(self) -> Iterator[Step]:
         found, moved = self.found.table, self.moved

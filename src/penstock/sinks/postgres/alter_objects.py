@@ -20,7 +20,7 @@ from penstock.sinks.postgres.create import (
 from penstock.table import TableName
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     import psycopg
 
@@ -55,7 +55,6 @@ def follow_sequence(
     before: SequenceShape | None,
     after: SequenceShape | None,
     *,
-    place: Callable[[TableName], TableName],
     policy: str,
 ) -> Outcome:
     """Create, rename, change or drop a sequence that belongs to no column.
@@ -70,9 +69,7 @@ def follow_sequence(
         return Outcome()
     connection = cursor.connection
     with connection.transaction(), without_search_path(connection):
-        steps = list(
-            _sequence_steps(connection, before, after, place, is_kept=policy == "additive")
-        )
+        steps = list(_sequence_steps(connection, before, after, is_kept=policy == "additive"))
         told = tell_all(compare_sequences(before, after))
         return _run(connection, steps, TableName(shape.schema_name, shape.name), told, policy)
 
@@ -81,13 +78,11 @@ def _sequence_steps(
     connection: Connection,
     before: SequenceShape | None,
     after: SequenceShape | None,
-    place: Callable[[TableName], TableName],
     *,
     is_kept: bool,
 ) -> Iterator[Step]:
     old, new = (
-        None if each is None else place(TableName(each.schema_name, each.name))
-        for each in (before, after)
+        None if each is None else TableName(each.schema_name, each.name) for each in (before, after)
     )
     there = connection.execute(_SEQUENCE, old).fetchone() if old is not None else None
     if new is None or after is None:
@@ -134,20 +129,3 @@ def drop_schema(cursor: Cursor, name: str) -> list[str]:
     drop = sql.SQL("DROP SCHEMA IF EXISTS {}").format(sql.Identifier(name))
     step = Step(drop, f"schema {name} is kept")
     return run_steps(cursor.connection, [step], TableName(name, ""), "").notes
-
-
-def rename_schema(cursor: Cursor, before: str, after: str) -> list[str]:
-    """Rename a schema where the target has it and the new name is free; what was not done.
-
-    Raises:
-        psycopg.Error: others are in the way, or the server went away.
-    """
-    rows = cursor.connection.execute(
-        "SELECT nspname FROM pg_namespace WHERE nspname IN (%s, %s)", (before, after)
-    ).fetchall()
-    if [row[0] for row in rows] != [before]:
-        return []
-    rename = sql.SQL("ALTER SCHEMA {} RENAME TO {}")
-    statement = rename.format(sql.Identifier(before), sql.Identifier(after))
-    step = Step(statement, f"schema {before} keeps its name")
-    return run_steps(cursor.connection, [step], TableName(after, ""), "").notes

@@ -14,6 +14,7 @@ from penstock.sinks.postgres import alter
 from penstock.sinks.postgres.adoption import refuse_occupied
 from penstock.sinks.postgres.connect import is_about_table
 from penstock.sinks.postgres.following import join_table
+from penstock.sinks.postgres.freesequences import have_sequences
 from penstock.sinks.postgres.landed import landed_description, landed_structure
 from penstock.sinks.postgres.rivals import refuse_rivals
 from penstock.sinks.postgres.target import find_table
@@ -53,6 +54,7 @@ def create_born(cursor: Cursor, landings: Landings, shape: TableShape) -> Born |
                 return Born(is_new=False)
             description = landed_description(description_of(shape), landing)
             have_types(cursor.connection, landings.owner, shape.table, description.types)
+            have_sequences(cursor.connection, landings.owner, shape.table, description.sequences)
             notes = alter.create_from_shape(
                 cursor,
                 description,

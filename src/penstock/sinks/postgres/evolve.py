@@ -20,6 +20,7 @@ from penstock.sinks.postgres.careful import merge_table
 from penstock.sinks.postgres.conflicts import NONE, Conflicts
 from penstock.sinks.postgres.connect import is_about_table
 from penstock.sinks.postgres.following import follow_table, take_ours, unexplained, unsure
+from penstock.sinks.postgres.freesequences import drop_gone_sequences, follow_sequences
 from penstock.sinks.postgres.latestages import LateStages
 from penstock.sinks.postgres.mapped import mapped
 from penstock.sinks.postgres.receipts import change_counts, refused_tables, staged_steps
@@ -112,8 +113,10 @@ class Evolution:
                 self._follow_all(cursor, part)
             self._merge(cursor, waiting, run_job)
             if self._options.schema_changes.value == "apply":
-                for name in drop_unused_types(cursor, self._landings.owner):
-                    _log.info("type %s was dropped: nothing needs it any more", name)
+                unused = drop_gone_sequences(cursor, self._landings.owner)
+                unused += drop_unused_types(cursor, self._landings.owner)
+                for name in unused:
+                    _log.info("%s was dropped: nothing needs it any more", name)
         except psycopg.errors.LockNotAvailable:
             raise SinkError(
                 "a table that is to be altered is in use at the target",
@@ -151,6 +154,9 @@ class Evolution:
                 )
                 self.notes += [f"{shape.table}: {note}" for note in notes]
         self._with_keys.clear()
+        if self.only is None:  # who catches up comes by what others have done already
+            policy, owner = self._options.schema_changes.value, self._landings.owner
+            self.notes += follow_sequences(cursor, owner, part.change, policy)
         has_own_schemas = self._options.keeps_schemas and self._landings.is_alone
         if self._options.schema_changes.value == "apply" and has_own_schemas:
             for schema in part.change.dropped_schemas:

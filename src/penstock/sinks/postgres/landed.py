@@ -65,6 +65,7 @@ def landed_description(description: TableDescription, landing: Landing) -> Table
     return replace(
         description,
         types=types,
+        sequences=description.sequences if landing.is_like_source else (),
         user_types=types_in_order(types),
         columns=(*before, *columns, *after),
         key_columns=_key(description.key_columns, landing),
@@ -141,8 +142,10 @@ def landed_key(key: tuple[str, ...], landing: Landing) -> tuple[str, ...]:
 
 def _uncounted(column: ColumnDescription) -> ColumnDescription:
     """A column whose values only ever come from elsewhere."""
-    default = None if column.sequence is not None or column.identity else column.default
-    return replace(column, identity="", sequence=None, default=default)
+    default = column.default or ""
+    if column.sequence is not None or column.identity or "nextval(" in default:
+        default = ""
+    return replace(column, identity="", sequence=None, default=default or None)
 
 
 def _own_columns(

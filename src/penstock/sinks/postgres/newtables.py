@@ -16,6 +16,7 @@ from penstock.failpoints import fault_point
 from penstock.sinks.postgres import copyrecords as records
 from penstock.sinks.postgres.copycolumns import column_types, copied_columns, may_be_binary
 from penstock.sinks.postgres.create import create_table
+from penstock.sinks.postgres.freesequences import have_sequences
 from penstock.sinks.postgres.landed import landed_description
 from penstock.sinks.postgres.mapped import Mapped
 from penstock.sinks.postgres.rivals import refuse_rivals
@@ -85,6 +86,7 @@ def _make(connection: Connection, landings: Landings, order: CopyOrder) -> list[
         made = landed_description(order.description, landing)
         with connection.transaction():
             have_types(connection, landings.owner, made.name, made.types)
+            have_sequences(connection, landings.owner, made.name, made.sequences)
             return create_table(
                 connection,
                 made,

@@ -61,6 +61,19 @@ CREATE TABLE IF NOT EXISTS penstock.types (
     shape jsonb NOT NULL,
     PRIMARY KEY (pipeline, source, source_oid)
 );
+-- The same for sequences that no column owns.
+CREATE TABLE IF NOT EXISTS penstock.sequences (
+    pipeline text NOT NULL,
+    source text NOT NULL,
+    source_oid bigint NOT NULL,
+    oid oid NOT NULL,
+    schema_name text NOT NULL,
+    sequence_name text NOT NULL,
+    made_by_us boolean NOT NULL,
+    shape jsonb NOT NULL,
+    is_gone boolean NOT NULL DEFAULT false,
+    PRIMARY KEY (pipeline, source, source_oid)
+);
 """
 
 _LATER_COLUMNS = {
@@ -106,13 +119,14 @@ WITH own_schema AS (SELECT oid, nspowner FROM pg_namespace WHERE nspname = 'pens
 own_tables AS (
     SELECT c.oid, c.relname, c.relowner, c.relkind, c.relrowsecurity
     FROM pg_class c JOIN own_schema s ON s.oid = c.relnamespace
-    WHERE c.relname IN ('progress', 'tables', 'ranges', 'types')
+    WHERE c.relname IN ('progress', 'tables', 'ranges', 'types', 'sequences')
 )
 SELECT EXISTS (SELECT FROM own_tables WHERE relname = 'progress'), (
     SELECT count(*) = %s FROM pg_attribute JOIN own_tables c ON c.oid = attrelid
     WHERE c.relname = 'tables' AND attname = ANY (%s) AND NOT attisdropped)
     AND EXISTS (SELECT FROM own_tables WHERE relname = 'ranges')
-    AND EXISTS (SELECT FROM own_tables WHERE relname = 'types'), (
+    AND EXISTS (SELECT FROM own_tables WHERE relname = 'types')
+    AND EXISTS (SELECT FROM own_tables WHERE relname = 'sequences'), (
     SELECT what FROM own_schema, LATERAL (
         SELECT format('schema penstock belongs to role %%I', rolname), 0 FROM pg_roles
         WHERE oid = nspowner AND NOT rolsuper AND rolname <> current_user

@@ -12,6 +12,7 @@ from psycopg.rows import namedtuple_row
 from penstock.errors import TargetTableMissing, TargetTableUnfit
 from penstock.sinks.postgres.create import create_table
 from penstock.sinks.postgres.foreigncode import refuse_foreign_code
+from penstock.sinks.postgres.freesequences import have_sequences
 from penstock.sinks.postgres.landed import landed_description
 from penstock.sinks.postgres.mapped import Mapped
 from penstock.sinks.postgres.owncolumns import fixed_columns, history_columns, refuse_unfilled
@@ -263,6 +264,7 @@ def _create(
             hold_creation(connection)
             if find_table(connection, target) is None:
                 have_types(connection, owner, made.name, made.types)
+                have_sequences(connection, owner, made.name, made.sequences)
                 notes = create_table(
                     connection,
                     made,

@@ -1,0 +1,99 @@
+"""Sequences that no column owns travel with the defaults that name them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+
+from fix_pipeline import INITIAL, assert_equal, pipeline_document
+from fix_postgres import only_new
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from fix_pipeline import RunningPipeline
+    from fix_postgres import Database
+
+    Make = Callable[..., RunningPipeline]
+
+SEQUENCES = (
+    "SELECT schemaname, sequencename, data_type::text, start_value, increment_by, cycle"
+    " FROM pg_sequences WHERE schemaname <> 'penstock' ORDER BY 1, 2"
+)
+DEFAULTS = (
+    "SELECT adrelid::regclass::text, pg_get_expr(adbin, adrelid) FROM pg_attrdef"
+    " WHERE adrelid::regclass::text NOT LIKE 'penstock%' ORDER BY 1, 2"
+)
+
+
+def assert_alike(source: Database, target: Database, *tables: str) -> None:
+    assert target.query(SEQUENCES) == source.query(SEQUENCES)
+    assert target.query(DEFAULTS) == source.query(DEFAULTS)
+    assert_equal(source, target, *tables)
+
+
+@only_new
+def test_sequence_and_default_are_carried_and_followed_and_synchronised(
+    source: Database, target: Database, make_pipeline: Make, tmp_path: Path
+) -> None:
+    source.execute(
+        "CREATE SEQUENCE s INCREMENT 5; CREATE SCHEMA other; CREATE SEQUENCE other.q AS int START 7;"
+        "CREATE TABLE t (id int PRIMARY KEY DEFAULT nextval('s'), n int DEFAULT nextval('other.q'));"
+        "CREATE TABLE u (id int PRIMARY KEY DEFAULT nextval('s'));"
+        "INSERT INTO t SELECT FROM generate_series(1, 3); INSERT INTO u DEFAULT VALUES"
+    )
+    pipeline = make_pipeline(source, target, source_options=INITIAL)
+    pipeline.catch_up()
+    assert_alike(source, target, "t", "u")
+
+    for ddl in (
+        "ALTER SEQUENCE s INCREMENT 2 CYCLE",
+        "ALTER SEQUENCE s RENAME TO r",
+        "ALTER SEQUENCE r SET SCHEMA other",
+        "CREATE SEQUENCE v; CREATE TABLE w (id int PRIMARY KEY DEFAULT nextval('v'))",
+        "CREATE SEQUENCE x; ALTER TABLE w ADD y int; ALTER TABLE w ALTER y SET DEFAULT nextval('x')",
+        "INSERT INTO w DEFAULT VALUES; INSERT INTO t DEFAULT VALUES",
+        "ALTER TABLE w ALTER y DROP DEFAULT; DROP SEQUENCE x",
+        "ALTER SEQUENCE v OWNED BY w.id",
+        "ALTER SEQUENCE v OWNED BY NONE; ALTER TABLE w DROP id",
+        "ALTER TABLE w ADD z int; ALTER TABLE w ALTER z SET DEFAULT nextval('v')",
+        "DROP SEQUENCE v CASCADE",
+    ):
+        source.execute(ddl)
+        pipeline.catch_up()
+        assert_alike(source, target, "t", "u")
+    path = tmp_path / "pipeline.yml"
+    path.write_text(yaml.safe_dump(pipeline_document(source, target, tmp_path)))
+    done = subprocess.run(
+        [sys.executable, "-m", "penstock", "sync-sequences", str(path)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert "other.r" in done.stdout
+    for sequence in ("other.r", "other.q"):
+        next_value = f"SELECT nextval('{sequence}')"
+        assert target.value(next_value) == source.value(next_value)
+
+
+@pytest.mark.long
+def test_sequences_that_somebody_else_has_made_are_used_and_left_alone(
+    source: Database, target: Database, make_pipeline: Make
+) -> None:
+    source.execute(
+        "CREATE SEQUENCE s; CREATE SEQUENCE unused; CREATE TABLE t (id int PRIMARY KEY DEFAULT nextval('s'))"
+    )
+    target.execute("CREATE SEQUENCE s INCREMENT 3")
+    pipeline = make_pipeline(source, target, source_options=INITIAL)
+    source.execute("INSERT INTO t DEFAULT VALUES; ALTER SEQUENCE s INCREMENT 2")
+    pipeline.catch_up()
+    source.execute("DROP TABLE t; DROP SEQUENCE s, unused")
+    pipeline.catch_up()
+
+    assert [row[1:5:3] for row in target.query(SEQUENCES)] == [("s", 3)]
