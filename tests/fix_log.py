@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from penstock.log import reader as reader_module
 from penstock.log import writer as writer_module
 from penstock.log.reader import LogReader
 from penstock.log.slice import SliceHead, SliceKind
@@ -140,6 +139,5 @@ def segments_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
     def limit(size: int) -> None:
         monkeypatch.setattr(writer_module, "SEGMENT_BYTES", size)
-        monkeypatch.setattr(reader_module, "SEGMENT_BYTES", size)
 
     return limit

@@ -214,13 +214,13 @@ def test_reader_waits_for_a_log_that_is_not_there_yet(tmp_path):
 
 def test_reader_keeps_up_with_a_writer_that_writes_byte_by_byte(log, segments_of, monkeypatch):
     segments_of(400)
-    write_all = writer_module.write_all
+    write_all = writer_module.write_within_room
 
     def write_slowly(fd, data):
         for begin in range(0, len(data), 7):
             write_all(fd, data[begin : begin + 7])
 
-    monkeypatch.setattr(writer_module, "write_all", write_slowly)
+    monkeypatch.setattr(writer_module, "write_within_room", write_slowly)
     wanted = []
     done = threading.Event()
 

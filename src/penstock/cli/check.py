@@ -6,13 +6,15 @@ import json
 import sys
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import typer
 
 from penstock.cli.exposure import exposures
 from penstock.cli.options import AsJson, PipelinePath
 from penstock.config import PipelineFile, read_pipeline
-from penstock.errors import JavaMissing, PenstockError, SourceTwice
+from penstock.disk import free_bytes
+from penstock.errors import DiskFull, JavaMissing, PenstockError, SourceTwice
 from penstock.pipeline import landings_of
 from penstock.run.start import Databases
 from penstock.schema.catalog import read_shapes
@@ -90,7 +92,31 @@ def find(pipeline: PipelineFile) -> list[Finding]:
                 findings += [Finding(fault, "warning") for fault in strays]
     findings += [Finding(each, "warning") for each in exposures(pipeline)]
     findings += [Finding(fault) for fault in _machine_faults()]
+    findings += [Finding(fault, "warning") for fault in narrow_disks(pipeline)]
     return findings
+
+
+def narrow_disks(pipeline: PipelineFile) -> list[PenstockError]:
+    """Disks that would be full before the logs on them have reached what `retain_bytes` allows."""
+    wanted: dict[int, int] = {}
+    places: dict[int, Path] = {}
+    for view in pipeline.each():
+        log = view.state / "log"
+        place = next(each for each in (log, *log.parents) if each.exists())
+        device = place.stat().st_dev
+        size = sum(each.stat().st_size for each in log.glob("*")) if place == log else 0
+        wanted[device] = wanted.get(device, 0) + max(0, pipeline.log.retain_bytes - size)
+        places[device] = place
+    return [
+        DiskFull(
+            f"{max(0, found)} bytes are free, wanted {wanted[device]} for the log to reach"
+            " log.retain_bytes while a sink is behind: capture would wait earlier",
+            str(place),
+            "lower log.retain_bytes, free space, or move `state:` to a larger disk",
+        )
+        for device, place in places.items()
+        if (found := free_bytes(place)) < wanted[device]
+    ]
 
 
 def _named(finding: Finding, source_id: str) -> Finding:

@@ -26,6 +26,7 @@ from penstock.errors.log import (
     DiskFull,
     LogError,
     LogFull,
+    LogShortened,
     StateOfAnother,
     StateUnusable,
 )
@@ -106,6 +107,7 @@ __all__ = [
     "JavaMissing",
     "LogError",
     "LogFull",
+    "LogShortened",
     "MissingVariable",
     "NoSlotLeft",
     "NotThereYet",

@@ -13,9 +13,10 @@ class LogError(PenstockError):
 
 
 class DiskFull(LogError):
-    """No space to write the next slice."""
+    """No space to write the next slice; capture waits for some."""
 
     code = "PEN-302"
+    remedy = Remedy.TIME
 
 
 class LogFull(LogError):
@@ -35,3 +36,10 @@ class StateOfAnother(LogError):
     """The state directory belongs to another pipeline."""
 
     code = "PEN-305"
+
+
+class LogShortened(LogError):
+    """The end of the log was taken back, since the disk did not keep it; it is read again."""
+
+    code = "PEN-306"
+    remedy = Remedy.TIME

@@ -76,6 +76,12 @@ class BackgroundLog:
         while self._waiting:
             self._waiting.popleft().result()
 
+    def restart(self) -> None:
+        """Forget what failed: who writes goes on from `durable_lsn`, where the disk takes more again."""
+        while self._waiting:
+            self._waiting.popleft().exception()  # it was raised, or would have been
+        self._failure = None
+
     def close(self) -> None:
         """End the thread; what waits is still written."""
         self._pool.shutdown(wait=True)

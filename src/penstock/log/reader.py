@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
+import stat
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from penstock.errors import LogError
+from penstock.errors import LogError, LogShortened
 from penstock.log.segment import (
-    SEGMENT_BYTES,
     SliceRef,
     base_of,
     expand,
@@ -69,7 +69,7 @@ class LogReader:
         if self._fd is None or self._is_finished:
             return True
         found = os.fstat(self._fd)
-        return found.st_size != self._offset or found.st_size >= SEGMENT_BYTES or not found.st_nlink
+        return found.st_size != self._offset or _is_ended(found)
 
     def _whole(self, ref: SliceRef) -> list[SliceRef]:
         """The slices that became readable with this one."""
@@ -102,9 +102,8 @@ class LogReader:
                 if ref.head.kind is not SliceKind.PART:
                     self._read_lsn = ref.head.end_lsn
                 return ref
-            # Another segment is there only when this one is full or has been deleted: no need to
-            # list the directory at every poll.
-            is_left = size >= SEGMENT_BYTES or self._is_finished or found.st_nlink == 0
+            # No need to list the directory at every poll.
+            is_left = self._is_finished or _is_ended(found)
             if not is_left or not self._open_successor(size):
                 return None
 
@@ -112,10 +111,11 @@ class LogReader:
         path = self._path
         assert path is not None
         if self._offset > size:
-            raise LogError(
-                f"{size} bytes, of which {self._offset} have been read: its end was lost in a crash",
+            raise LogShortened(
+                f"{size} bytes, of which {self._offset} have been read: its end was lost in a crash, or"
+                " the disk was full",
                 path.name,
-                "start penstock again; it goes on from what the sinks have",
+                "nothing: it is read again, from what the sinks have",
             )
         try:
             return read_ref(fd, str(path), self._offset, size)
@@ -152,14 +152,17 @@ class LogReader:
         return later[0] if later else None
 
     def _open_successor(self, size: int) -> bool:
-        successor = self._successor()
+        assert self._fd is not None
+        found = os.fstat(self._fd)
+        # A segment that held nothing whole may have been begun anew, under its name.
+        is_anew = not found.st_nlink and self._path is not None and self._path.exists()
+        successor = self._path if is_anew else self._successor()
         if successor is None:
             return False
-        assert self._fd is not None
-        if os.fstat(self._fd).st_size != size:
+        if found.st_size != size:
             return True  # grew between the two looks
         where = f"{self._path and self._path.name} at byte {self._offset}"
-        if self._offset < size:
+        if self._offset < size and found.st_nlink:
             raise damaged(where, f"{size - self._offset} bytes after the last whole slice")
         if base_of(successor) > max(self._read_lsn, self._after):
             raise damaged(
@@ -180,3 +183,8 @@ class LogReader:
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
+
+
+def _is_ended(found: os.stat_result) -> bool:
+    """Whether a segment has a successor, or has been deleted."""
+    return not found.st_mode & stat.S_IWUSR or not found.st_nlink

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SEGMENT_BYTES = 64 * 1024 * 1024
+# The mode of a segment that has a successor: nobody writes to it any more.
+ENDED_MODE = 0o400
 SUFFIX = ".segment"
 SPOOL_SUFFIX = ".spool"
 # Most slices' header and meta fit; one read instead of two.

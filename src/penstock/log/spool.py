@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from penstock.disk import sync_directory, write_all
+from penstock.disk import sync_directory, unwritable, write_within_room
 from penstock.log.segment import SPOOL_SUFFIX
 from penstock.log.slice import SliceHead, encode_slice
-from penstock.log.writer import unwritable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,7 +42,7 @@ class Spool:
             DiskFull: no space left.
         """
         try:
-            write_all(self._file, encode_slice(head, data, lengths))
+            write_within_room(self._file, encode_slice(head, data, lengths))
         except OSError as error:
             raise unwritable(error, self.path.parent) from error
         self.part_count += 1
@@ -55,7 +54,8 @@ class Spool:
             sync_directory(self.path.parent)
         except OSError as error:
             raise unwritable(error, self.path.parent) from error
-        os.close(self._file)
+        finally:
+            os.close(self._file)
 
     def discard(self) -> None:
         """Remove it: the transaction was rolled back, or will be sent again."""

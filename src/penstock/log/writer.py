@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import errno
 import itertools
 import os
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.disk import sync_directory, write_all
-from penstock.errors import DiskFull, LogError, StateUnusable
+from penstock.disk import free_bytes, sync_directory, unwritable, write_within_room
+from penstock.errors import LogError
 from penstock.failpoints import fault_point, is_next
 from penstock.log.segment import (
+    ENDED_MODE,
     SEGMENT_BYTES,
     SPOOL_SUFFIX,
     base_of,
@@ -30,6 +30,13 @@ if TYPE_CHECKING:
 
     import numpy as np
     import numpy.typing as npt
+
+    from penstock.errors import DiskFull, StateUnusable
+
+
+# Of the room that is left, a segment takes so much at most: only a whole one can be deleted.
+_SEGMENTS_IN_ROOM = 8
+_LEAST_SEGMENT_BYTES = 256 * 1024
 
 
 class LogWriter:
@@ -51,7 +58,8 @@ class LogWriter:
         """Open the log where it ends, or begin anew at `start_lsn` when it does not reach that far.
 
         A slice that a crash tore is cut off, spools of transactions that never committed are
-        removed: the server sends both again.
+        removed: the server sends both again. What a predecessor wrote and was killed before it could
+        sync is synced: whoever reads it may act on it.
 
         Raises:
             LogError: a segment is damaged elsewhere than at its end.
@@ -62,6 +70,7 @@ class LogWriter:
             segments = list_segments(self.directory)
             if segments:
                 self.torn_bytes = cut_torn_end(segments[-1])
+                self._sync(segments)
                 self.durable_lsn = log_end(self.directory)
                 self.last_commit = last_commit(segments)
                 self._remove_orphan_spools(segments)
@@ -74,10 +83,19 @@ class LogWriter:
             else:
                 self.durable_lsn = start_lsn
                 self.begin_segment()
+            sync_directory(self.directory.parent)
         except OSError as error:
             raise self._unwritable(error) from error
 
-    def _remove_orphan_spools(self, segments: list[Path]) -> None:
+    def _sync(self, segments: Sequence[Path]) -> None:
+        """Make durable what a predecessor may have left unsynced: its last bytes, and names."""
+        with segments[-1].open("rb") as file:
+            os.fsync(file.fileno())
+        sync_directory(self.directory)
+        for segment in segments[:-1]:
+            segment.chmod(ENDED_MODE)
+
+    def _remove_orphan_spools(self, segments: Sequence[Path]) -> None:
         named = {
             ref.head.meta["spool"]
             for segment in segments
@@ -89,6 +107,7 @@ class LogWriter:
                 spool.unlink()
 
     def _continue(self, path: Path) -> None:
+        path.chmod(0o600)
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND)
         self._segment_size = os.fstat(self._file).st_size
 
@@ -98,10 +117,32 @@ class LogWriter:
             return
         path = self.directory / segment_name(self.durable_lsn)
         begun = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        if self._file is not None and not os.path.sameopenfile(begun, self._file):
+            # Readers see by its mode that there is a successor, whatever the size.
+            os.fchmod(self._file, ENDED_MODE)
         self.close()
         self._file = begun
         self._segment_size = os.fstat(begun).st_size
         sync_directory(self.directory)
+
+    def cut(self) -> None:
+        """Have all that is in the log deletable, once the sinks have it, after a disk was full.
+
+        What the log holds of a transaction that did not fit is given up: the server sends it again.
+
+        Raises:
+            DiskFull: there is not even room for another name.
+        """
+        try:
+            segments = list_segments(self.directory)
+            self._remove_orphan_spools(segments)
+            if segments and base_of(segments[-1]) == self.durable_lsn and self._segment_size:
+                # It holds nothing whole. Who reads it goes on in the new one.
+                self.close()
+                segments[-1].unlink()
+            self.begin_segment()
+        except OSError as error:
+            raise self._unwritable(error) from error
 
     def append(self, head: SliceHead, data: bytes, lengths: npt.NDArray[np.uint32]) -> None:
         """Make one slice durable.
@@ -122,7 +163,7 @@ class LogWriter:
             os.write(self._file, encoded[: len(encoded) // 2])
         fault_point("capture.torn_slice")
         try:
-            write_all(self._file, encoded)
+            write_within_room(self._file, encoded)
             os.fdatasync(self._file)
         except OSError as error:
             with suppress(OSError):  # else the next `open` cuts it off
@@ -133,11 +174,16 @@ class LogWriter:
             return
         self.durable_lsn = head.end_lsn
         self.last_commit = LastCommit.of(head) or self.last_commit
-        if self._segment_size >= SEGMENT_BYTES:
-            try:
+        try:
+            if self._segment_size >= self._segment_limit():
                 self.begin_segment()
-            except OSError as error:
-                raise self._unwritable(error) from error
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def _segment_limit(self) -> int:
+        """How large a segment may get: smaller ones while room is short, so that some can be deleted."""
+        room = free_bytes(self.directory) // _SEGMENTS_IN_ROOM
+        return min(SEGMENT_BYTES, max(room, _LEAST_SEGMENT_BYTES))
 
     def discard_before(self, lsn: Lsn) -> int:
         """Delete segments whose every slice ends at or before `lsn`; the number deleted."""
@@ -236,18 +282,3 @@ def log_end(directory: Path) -> Lsn:
         if ref.head.kind is not SliceKind.PART:
             end = ref.head.end_lsn
     return end
-
-
-def unwritable(error: OSError, directory: Path) -> DiskFull | StateUnusable:
-    """The error for a directory that took no more bytes."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return DiskFull(
-            "no space left to write the log; capture stopped, nothing is lost",
-            str(directory),
-            "free space on that file system, or move `state:` to a larger one, and start again",
-        )
-    return StateUnusable(
-        f"cannot write: {error.strerror}",
-        str(directory),
-        "make the directory writable for this user, or choose another `state:`",
-    )

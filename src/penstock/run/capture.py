@@ -8,10 +8,18 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import DecodingFailed, LogError, LogFull, PenstockError, SourceError
+from penstock.disk import free_bytes, unwritable
+from penstock.errors import (
+    DecodingFailed,
+    DiskFull,
+    LogError,
+    LogFull,
+    PenstockError,
+    SourceError,
+)
 from penstock.failpoints import fault_point
 from penstock.log.background import BackgroundLog
-from penstock.log.writer import LogWriter, log_span, unwritable
+from penstock.log.writer import LogWriter, log_span
 from penstock.lsn import ZERO, Lsn
 from penstock.run.retry import BackOff, mends_with_time
 from penstock.schema.mark import CHANGE, Mark
@@ -55,6 +63,8 @@ _QUIET_STATUS_SECONDS = 10.0
 _LONGEST_STOP_SECONDS = 1.0
 # How long a connection is kept while nothing is taken from it, since the log is full.
 _FULL_SECONDS = 5.0
+# After a disk was full, so much must be free before capture goes on, or all be delivered.
+_ROOM_BYTES = 16 * 1024 * 1024
 # How long the server may need to notice that we have hung up.
 _FREE_SECONDS = 10.0
 # An idle slot moves by a commit at every sink: with many sources, not more often than this in each.
@@ -89,6 +99,9 @@ class Capture:
         self._connected = False
         self._error: PenstockError | None = None
         self._log_is_full = False
+        self._disk_is_full = False
+        self._full_back_off = BackOff(first_seconds=1.0, limit_seconds=30.0)
+        self._full_lsn = ZERO  # how far the log went when the disk was last full
         self._in_progress = InProgress.STREAMED
         self._history = state.history
         self._wait_seconds = min(pipeline.paced(_WAIT_SECONDS), _LONGEST_STOP_SECONDS)
@@ -106,8 +119,7 @@ class Capture:
             PenstockError: one that a person must mend.
         """
         self._require_reach()
-        self._writer.open(self._start_lsn)
-        self._history.open_for_writing()
+        self._open()
         if self._writer.torn_bytes:
             _log.warning("cut %d bytes of a torn slice off the log", self._writer.torn_bytes)
         self._received_lsn = self._writer.durable_lsn
@@ -115,23 +127,13 @@ class Capture:
         try:
             while not self._stop.is_set():
                 try:
-                    if self._log_is_full:
+                    if self._disk_is_full:
+                        self._wait_for_disk(watch)
+                    elif self._log_is_full:
                         self._wait_for_room(watch)
                     self._follow(watch, back_off)
-                except OSError as error:
-                    raise unwritable(error, self._state.path) from error
-                except PenstockError as error:
-                    self._error = error
-                    self._report()
-                    if isinstance(error, DecodingFailed):
-                        # Walsenders of all versions so far can fail at decoding a transaction that
-                        # is still open and rolls back DDL in a savepoint. After its commit they can.
-                        self._in_progress = InProgress.WITHHELD
-                    if not mends_with_time(error):
-                        raise
-                    wait = back_off.next_seconds()
-                    _log.warning("%s (next attempt in %.1f s)", str(error).splitlines()[0], wait)
-                    self._stop.wait(wait)
+                except (OSError, PenstockError) as raised:
+                    self._recover(raised, back_off)
         finally:
             self._connected = False
             self._log.close()
@@ -139,6 +141,75 @@ class Capture:
                 self._report()
             self._writer.close()
             self._history.close()
+
+    def _recover(self, raised: OSError | PenstockError, back_off: BackOff) -> None:
+        """Wait until it is worth trying again.
+
+        Raises:
+            PenstockError: a person must mend it.
+        """
+        error = unwritable(raised, self._state.path) if isinstance(raised, OSError) else raised
+        self._error = error
+        self._report()
+        if isinstance(error, DecodingFailed):
+            # Walsenders of all versions so far can fail at decoding a transaction that
+            # is still open and rolls back DDL in a savepoint. After its commit they can.
+            self._in_progress = InProgress.WITHHELD
+        if not mends_with_time(error):
+            raise error
+        if isinstance(error, DiskFull):
+            self._disk_is_full = True
+            _log.warning("%s", str(error).splitlines()[0])
+            return
+        wait = back_off.next_seconds()
+        _log.warning("%s (next attempt in %.1f s)", str(error).splitlines()[0], wait)
+        self._stop.wait(wait)
+
+    def _open(self) -> None:
+        """Open log and history; where there is no room for even that, wait for some."""
+        while not self._stop.is_set():
+            try:
+                self._writer.open(self._start_lsn)
+                self._history.open_for_writing()
+            except DiskFull as error:
+                if self._error is None:
+                    _log.warning("%s", str(error).splitlines()[0])
+                self._error = error
+                self._report()
+                self._stop.wait(_STATUS_SECONDS)
+            else:
+                self._error = None
+                return
+
+    def _wait_for_disk(self, watch: MembershipWatch) -> None:
+        """Let the sinks go on and delete what they have got, until there is room to go on.
+
+        The connection is closed meanwhile: a server whose walsender waits for us could not shut down.
+        """
+        if self._writer.durable_lsn > self._full_lsn:
+            self._full_back_off.succeed()  # else the same transaction did not fit once more
+        self._full_lsn = self._writer.durable_lsn
+        again_at = time.monotonic() + self._full_back_off.next_seconds()
+        self._log.restart()
+        is_cut = False
+        while not self._stop.is_set():
+            watch.raise_if_failed()
+            with suppress(DiskFull):
+                if not is_cut:
+                    self._writer.cut()
+                    is_cut = True
+                self._writer.discard_before(self._reports.safe_lsn())
+            self._report()
+            has_room = free_bytes(self._state.log) > _ROOM_BYTES or self._has_nothing_to_free()
+            if is_cut and has_room and time.monotonic() >= again_at:
+                _log.info("there is room on the disk again, capture goes on")
+                self._disk_is_full = False
+                return
+            self._stop.wait(_STATUS_SECONDS)
+
+    def _has_nothing_to_free(self) -> bool:
+        """Whether every sink has all there is, so that what is free is all there will be."""
+        return self._reports.safe_lsn() >= self._writer.durable_lsn
 
     def _require_reach(self) -> None:
         """See that nothing is missing between where the log ends and where the slot stands.

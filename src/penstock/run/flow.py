@@ -376,26 +376,27 @@ class Flow:
         apart = dict(self._sink.apart)
         wanted_lsn = self.tables.safe_lsn
         safe_lsn = self.delivered_lsn if wanted_lsn is None else min(self.delivered_lsn, wanted_lsn)
-        self._state.write_report(
-            f"sinks/{self.name}",
-            {
-                "run": self._run_id if self._has_opened else None,
-                "delivered_lsn": str(self.delivered_lsn),
-                "safe_lsn": str(safe_lsn),
-                "committed_at": self._committed_at,
-                "changes_delivered": self._sink.change_count,
-                "tables": {
-                    str(name): {
-                        "state": apart[name].state if name in apart else STREAMING,
-                        "error": (apart[name].error or None) if name in apart else None,
-                    }
-                    for name in sorted(set(self._sink.flowing) | set(apart))
-                },
-                "error": str(self.error) if self.error else None,
-                "seconds": self.seconds,
-                "at": time.time(),
+        report = {
+            "run": self._run_id if self._has_opened else None,
+            "delivered_lsn": str(self.delivered_lsn),
+            "safe_lsn": str(safe_lsn),
+            "committed_at": self._committed_at,
+            "changes_delivered": self._sink.change_count,
+            "tables": {
+                str(name): {
+                    "state": apart[name].state if name in apart else STREAMING,
+                    "error": (apart[name].error or None) if name in apart else None,
+                }
+                for name in sorted(set(self._sink.flowing) | set(apart))
             },
-        )
+            "error": str(self.error) if self.error else None,
+            "seconds": self.seconds,
+            "at": time.time(),
+        }
+        part = f"sinks/{self.name}"
+        if not self._state.write_report(part, report):
+            # The disk is full, and what can be deleted there depends on how far this is.
+            self._state.write_report(part, {**report, "tables": {}})
 
 
 def _size(slices: Sequence[SliceRef]) -> int:

@@ -21,11 +21,11 @@ import stat
 import threading
 import time
 import uuid
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import SecondInstance, StateOfAnother, StateUnusable
-from penstock.log.writer import unwritable
+from penstock.disk import is_full, unwritable
+from penstock.errors import DiskFull, SecondInstance, StateOfAnother, StateUnusable
 from penstock.lsn import ZERO, Lsn
 from penstock.schema.history import SchemaHistory
 
@@ -68,9 +68,7 @@ class StateDirectory:
             (self.path / "sinks").mkdir(mode=0o700, exist_ok=True)
             _shut_out_others(self.path)
             found = json.loads(owner.read_text()).get("name")
-            probe = self.path / ".writable"
-            probe.touch()
-            probe.unlink()
+            _probe(self.path / ".writable")
         except OSError as error:
             raise StateUnusable(
                 f"cannot use the state directory: {error.strerror}",
@@ -112,7 +110,10 @@ class StateDirectory:
                 time.sleep(0.1)
             # Over what is there: a full disk has no place for a new page.
             holder = f"{os.getpid()} {uuid.uuid4().hex}"
-            os.pwrite(fd, holder.ljust(_HOLDER_BYTES).encode(), 0)
+            try:
+                os.pwrite(fd, holder.ljust(_HOLDER_BYTES).encode(), 0)
+            except OSError as error:
+                raise unwritable(error, self.path) from error
             yield
         finally:
             os.close(fd)
@@ -133,9 +134,18 @@ class StateDirectory:
         finally:
             os.close(fd)
 
-    def write_report(self, part: str, report: dict[str, Any]) -> None:
-        """Leave a report for others; `part` is `capture` or `sinks/<name>`."""
-        write_json(self.path / f"{part}.json", report)
+    def write_report(self, part: str, report: dict[str, Any]) -> bool:
+        """Leave a report for others; `part` is `capture` or `sinks/<name>`. Whether it was written.
+
+        A full disk ends nobody: a report is a hint. It is then written over the one before, which has
+        its place on the disk; it may be torn, and is then none.
+        """
+        path = self.path / f"{part}.json"
+        try:
+            write_json(path, report)
+        except DiskFull:
+            return _write_over(path, report)
+        return True
 
     def remove_report(self, part: str) -> None:
         """Take a report back."""
@@ -223,6 +233,35 @@ def _try_lock(fd: int) -> bool:
     return True
 
 
+def _probe(path: Path) -> None:
+    """See that a directory can be written to; a full one will have room again."""
+    try:
+        path.touch()
+        path.unlink()
+    except OSError as error:
+        if not is_full(error):
+            raise
+
+
+def _write_over(path: Path, document: dict[str, Any]) -> bool:
+    """Replace a file's content in the blocks that it has; whether it fits."""
+    data = json.dumps(document).encode()
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        if len(data) > os.fstat(fd).st_blocks * 512:
+            return False
+        os.pwrite(fd, data, 0)
+        os.ftruncate(fd, len(data))
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+    return True
+
+
 def write_json(path: Path, document: dict[str, Any]) -> None:
     """Replace a file as a whole: a reader sees the old or the new one."""
     scratch = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
@@ -232,4 +271,6 @@ def write_json(path: Path, document: dict[str, Any]) -> None:
             file.write(json.dumps(document))
         scratch.replace(path)
     except OSError as error:
+        with suppress(OSError):
+            scratch.unlink(missing_ok=True)
         raise unwritable(error, path.parent) from error

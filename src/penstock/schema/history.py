@@ -14,11 +14,12 @@ import json
 import os
 import threading
 from bisect import bisect_right
+from contextlib import suppress
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from penstock.disk import sync_directory, write_all
+from penstock.disk import is_full, sync_directory, unwritable, write_all
 from penstock.errors import LogError, SchemaUnreadable
 from penstock.lsn import ZERO, Lsn
 from penstock.schema.mark import CHANGE, VERSION, Mark
@@ -171,6 +172,9 @@ class SchemaHistory:
             sound = raw.rfind(b"\n") + 1
             if sound < len(raw):
                 os.ftruncate(self._file, sound)
+            # What a predecessor wrote may not be synced yet, and slices that are may rely on it.
+            os.fsync(self._file)
+            sync_directory(self.path.parent)
         except OSError as error:
             raise self._unusable(error) from None
         self.refresh()
@@ -197,10 +201,13 @@ class SchemaHistory:
                 return
             # One line, so that a crash leaves all of them or none.
             line = json.dumps([mark.as_json() for mark in marks]) + "\n"
+            size = os.fstat(self._file).st_size
             try:
                 write_all(self._file, line.encode())
                 os.fdatasync(self._file)
             except OSError as error:
+                with suppress(OSError):  # else the next `open_for_writing` cuts it off
+                    os.ftruncate(self._file, size)
                 raise self._unusable(error) from None
             self.refresh()
 
@@ -242,6 +249,8 @@ class SchemaHistory:
             fresh.replace(self.path)
         except OSError:
             os.close(file)
+            with suppress(OSError):
+                fresh.unlink(missing_ok=True)
             raise
         sync_directory(self.path.parent)
         assert self._file is not None
@@ -384,6 +393,8 @@ class SchemaHistory:
         yield from whole.splitlines()
 
     def _unusable(self, error: OSError) -> LogError:
+        if is_full(error):
+            return unwritable(error, self.path)
         return LogError(
             f"cannot use the history of schemas: {error.strerror}",
             str(self.path),

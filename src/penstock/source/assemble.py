@@ -344,13 +344,16 @@ class Assembler:
 
     def _commit_streamed(self, message: memoryview) -> None:
         commit = parse_stream_commit(message)
-        streamed = self._streamed.pop(commit.xid, None)
+        streamed = self._streamed.get(commit.xid)
         if streamed is None:
             raise DecodeError(f"a Stream Commit of transaction {commit.xid}, which never started")
         self.seal()
         aborted = set(streamed.aborted)
         marks = self._marks(streamed.noted, commit, commit.xid)
         self._spool_part(streamed)
+        del self._streamed[
+            commit.xid
+        ]  # a spool that cannot be sealed is removed as one without commit
         streamed.spool.seal()
         # The server takes these as told from now on, and will not repeat them outside the stream.
         for oid, told in streamed.buffer.told.items():
