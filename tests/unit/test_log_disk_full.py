@@ -1,4 +1,4 @@
-"""A disk without space stops the log with a clear error, and loses nothing that was durable."""
+"""A disk without space keeps the log from growing, with a clear error, and loses nothing that was durable."""
 
 from __future__ import annotations
 
@@ -8,15 +8,23 @@ import resource
 import subprocess
 from contextlib import contextmanager
 
+import numpy as np
 import pytest
 
 from fix_log import SmallLog, texts
-from penstock.errors import DiskFull, StateUnusable
+from penstock.errors import DiskFull, LogShortened, StateUnusable
 from penstock.log import writer as writer_module
+from penstock.log.background import BackgroundLog
+from penstock.log.reader import LogReader
 from penstock.log.segment import list_segments
-from penstock.log.slice import SliceKind
+from penstock.log.slice import SliceHead, SliceKind
 from penstock.log.spool import Spool
+from penstock.log.writer import LogWriter
 from penstock.lsn import Lsn
+from penstock.run.retry import mends_with_time
+from penstock.run.state import StateDirectory
+from penstock.schema.history import SchemaHistory
+from penstock.schema.mark import Mark
 
 
 @contextmanager
@@ -119,6 +127,16 @@ def tiny_disk(tmp_path):
     subprocess.run(["umount", "-l", str(tmp_path)], check=True)
 
 
+def take_all(path):
+    """Somebody else's file, to the last byte of the disk."""
+    with path.open("wb", buffering=0) as file:
+        try:
+            while file.write(bytes(4096)):
+                pass
+        except OSError:
+            return
+
+
 def fill_up(log):
     """Append until there is no space; where the slices that fitted end."""
     for end in range(8, 10_000, 8):
@@ -145,4 +163,167 @@ def test_disk_that_fills_up_loses_nothing_and_goes_on_when_there_is_space(tiny_d
     assert log.ends()[: len(durable)] == durable
     log.append(SliceKind.WHOLE, 20_000, filling=5000)
     assert log.ends()[-1] == 20_000
+    log.writer.close()
+
+
+def test_something_is_left_free_for_reports(tiny_disk):
+    log = SmallLog(tiny_disk / "log")
+    fill_up(log)
+
+    state = StateDirectory(tiny_disk, "p")
+
+    assert state.write_report("capture", {"durable_lsn": "0/8"})
+    log.writer.close()
+
+
+def test_report_is_written_over_the_one_before_where_there_is_no_room_at_all(tiny_disk):
+    state = StateDirectory(tiny_disk, "p")
+    state.write_report("capture", {"durable_lsn": "0/8", "long": "x" * 100})
+    take_all(tiny_disk / "ballast")
+
+    assert state.write_report("capture", {"durable_lsn": "0/10"})
+    assert state.read_report("capture") == {"durable_lsn": "0/10"}
+    assert not state.write_report("capture", {"long": "x" * 100_000})
+    assert state.read_report("capture") == {"durable_lsn": "0/10"}
+    assert not state.write_report("another", {"durable_lsn": "0/10"})
+    assert state.read_report("another") == {}
+    assert sorted(path.name for path in tiny_disk.iterdir()) == ["ballast", "capture.json"]
+
+
+def test_segments_are_small_while_room_is_short(log, monkeypatch):
+    monkeypatch.setattr(writer_module, "_LEAST_SEGMENT_BYTES", 100)
+    monkeypatch.setattr(writer_module, "free_bytes", lambda place: 8 * 500)
+    for end in range(8, 80, 8):
+        log.whole(end, filling=200)
+    few = len(list_segments(log.directory))
+    monkeypatch.setattr(writer_module, "free_bytes", lambda place: 1 << 40)
+    for end in range(80, 160, 8):
+        log.whole(end, filling=200)
+
+    assert few > 2
+    assert len(list_segments(log.directory)) == few
+    assert log.ends() == list(range(8, 160, 8))
+
+
+def test_log_that_was_cut_can_be_deleted_as_the_sinks_get_on(log):
+    log.whole(8)
+    log.whole(16)
+    reader = LogReader(log.directory, Lsn(0))
+    first = texts(reader.read(1 << 30))
+
+    log.writer.cut()
+    deleted = (log.writer.discard_before(Lsn(8)), log.writer.discard_before(Lsn(16)))
+    log.whole(24)
+
+    assert deleted == (0, 1)
+    assert first == ["1", "2"]
+    assert texts(reader.read(1 << 30)) == ["3"]
+    reader.close()
+    log.reopen()
+    assert log.ends(16) == [24]
+
+
+def test_parts_of_a_transaction_that_did_not_fit_are_given_up(log):
+    log.whole(8)
+    log.writer.cut()
+    log.append(SliceKind.PART, 8, filling=5000)
+    reader = LogReader(log.directory, Lsn(0))
+    first = texts(reader.read(1 << 30))
+
+    log.writer.cut()
+    size = log.writer.size_bytes()
+    log.append(SliceKind.PART, 8)
+    log.append(SliceKind.LAST, 16, part=1)
+
+    assert size < 1000
+    assert first == ["1"]
+    assert texts(reader.read(1 << 30)) == ["3", "4"]
+    reader.close()
+    log.reopen()
+    assert log.ends(8) == [16, 16]
+
+
+def test_spool_of_a_transaction_that_could_not_be_sealed_is_removed(log):
+    kept = log.streamed(8)
+    left = Spool(log.directory, 9, Lsn(8))
+    left.seal()
+
+    log.writer.cut()
+
+    assert kept.path.exists()
+    assert not left.path.exists()
+
+
+def test_reader_of_an_end_that_was_taken_back_is_told_to_read_again(log):
+    log.whole(8)
+    [segment] = list_segments(log.directory)
+    size = segment.stat().st_size
+    log.whole(16)
+    reader = LogReader(log.directory, Lsn(0))
+    reader.read(1 << 30)
+
+    os.truncate(segment, size)  # what a write does that could not be synced
+
+    with pytest.raises(LogShortened) as caught:
+        reader.read(1 << 30)
+    assert mends_with_time(caught.value)
+    reader.close()
+
+
+def test_writing_goes_on_after_a_failure_that_is_over(log, monkeypatch):
+    background = BackgroundLog(log.writer)
+    message = np.array([1], np.uint32)
+    with monkeypatch.context() as patch:
+        fail(patch, "fdatasync", errno.ENOSPC)
+        with pytest.raises(DiskFull):
+            background.append(SliceHead(SliceKind.WHOLE, Lsn(8)), b"x", message)
+    with pytest.raises(DiskFull):
+        background.append(SliceHead(SliceKind.WHOLE, Lsn(8)), b"x", message)
+
+    background.restart()
+    background.append(SliceHead(SliceKind.WHOLE, Lsn(8)), b"x", message)
+    background.close()
+
+    assert log.ends() == [8]
+
+
+def test_history_takes_back_a_line_that_does_not_fit(tmp_path):
+    def mark(lsn):
+        return Mark(Lsn(lsn), Lsn(lsn), 0, 0, 0, 0, "other", "x" * 100)
+
+    history = SchemaHistory(tmp_path / "schema.jsonl")
+    history.open_for_writing()
+    history.append([mark(8)])
+    size = history.path.stat().st_size
+
+    with files_of_at_most(size + 50), pytest.raises(DiskFull):
+        history.append([mark(16)])
+    after = history.path.stat().st_size
+    history.append([mark(16)])
+    history.close()
+
+    assert after == size
+    assert len(history.path.read_text().splitlines()) == 2
+
+
+def test_what_a_killed_predecessor_left_is_synced_before_it_is_relied_on(tmp_path, monkeypatch):
+    log = SmallLog(tmp_path / "state" / "log")
+    log.whole(8)
+    history = tmp_path / "state" / "schema.jsonl"
+    history.write_text("")
+    log.writer.close()
+    synced = set()
+    sync = os.fsync
+
+    def remember(fd):
+        synced.add(os.readlink(f"/proc/self/fd/{fd}"))
+        sync(fd)
+
+    monkeypatch.setattr("os.fsync", remember)
+    log.writer = LogWriter(log.directory)
+    log.writer.open(Lsn(0))
+    SchemaHistory(history).open_for_writing()
+    [segment] = list_segments(log.directory)
+
+    assert {str(path) for path in (segment, log.directory, log.directory.parent, history)} <= synced
     log.writer.close()
