@@ -69,7 +69,7 @@ def write_until_full(source: Database, pipeline: RunningPipeline, target: Databa
 
 @pytest.mark.parametrize("way", ["on", pytest.param("anew", marks=pytest.mark.long)])
 def test_disk_that_is_full_drains_and_capture_goes_on(
-    source: Database, target: Database, make_pipeline: Make, small_disk: Path, way: str
+    source: Database, target: Database, small_disk: Path, make_pipeline: Make, way: str
 ) -> None:
     source.execute(TABLE)
     target.execute(TABLE)
@@ -110,7 +110,7 @@ def fill(disk: Path) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("way", ["streamed", "in parts"])
 def test_transaction_that_does_not_fit_arrives_once_it_does(
-    source: Database, target: Database, make_pipeline: Make, small_disk: Path, way: str
+    source: Database, target: Database, small_disk: Path, make_pipeline: Make, way: str
 ) -> None:
     memory = "64kB" if way == "streamed" else "100MB"
     source.execute(f"ALTER SYSTEM SET logical_decoding_work_mem = '{memory}'")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from penstock.errors import (
@@ -75,10 +76,12 @@ class Delivery:
                 flow.raise_if_failed()
         finally:
             self._commits.close()
-            for flow in self.flows:
-                if flow.is_open:  # else it has reported, before its tables were forgotten
-                    flow.report()
-                flow.close()
+            with ExitStack() as closing:
+                for flow in self.flows:
+                    closing.callback(flow.close)
+                for flow in self.flows:
+                    if flow.is_open:  # else it has reported, before its tables were forgotten
+                        flow.report()
 
     def interrupt(self) -> None:
         """Call off what is under way at the sink; from another thread."""
