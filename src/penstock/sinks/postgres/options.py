@@ -1,7 +1,7 @@
 """What a person may say about a Postgres sink. Knows no server and no change."""
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, model_validator
@@ -58,7 +58,10 @@ def _identifier(given: str) -> str:
 def _read_columns(given: Any) -> Any:
     """A list says which columns are delivered, a mapping also what the target calls them."""
     if isinstance(given, list | tuple):
-        if len(set(map(str, given))) < len(given):
+        # A list within the list cannot even be a key.
+        if len(set(map(str, given))) < len(given) or not all(
+            isinstance(name, Hashable) for name in given
+        ):
             raise wanted("a list of at least one column, each one once")
         given = {name: name for name in given}
     if given is None:
