@@ -9,6 +9,7 @@ import pytest
 from psycopg import sql
 
 from fix_follow import T, follow_at, shape_of
+from penstock.errors import TargetTableUnfit
 from penstock.schema.describe import description_of, structure_of
 from penstock.sinks.postgres.alter import create_from_shape, follow
 from penstock.sinks.postgres.connect import connect_target
@@ -414,3 +415,26 @@ def test_what_takes_longer_than_the_role_may_is_left_out(
     wanted = "check constraint slow: TimeLimitReachedError (54000)"
     assert [*notes, *followed.notes] == [wanted, wanted]
     assert limit == "0"
+
+
+@pytest.mark.parametrize(
+    "forged", [{"type": "integer DEFAULT ev.spy()"}, {"collation": '"C" DEFAULT ev.spy()'}]
+)
+def test_a_type_that_holds_more_than_a_type_is_refused(
+    source: Database, target: Database, forged: dict[str, str]
+) -> None:
+    source.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    target.execute(_SPIES)
+    shape = shape_of(source)
+    columns = (shape.columns[0], shape.columns[1].model_copy(update=forged))
+    after = shape.model_copy(update={"columns": columns})
+
+    with target.connect() as connection, pytest.raises(TargetTableUnfit):
+        create_table(connection, description_of(after), T, None)
+    target.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    before = shape.model_copy(update={"columns": shape.columns[:1]})
+    with pytest.raises(TargetTableUnfit):
+        follow_at(target, before, after)
+
+    assert [column.name for column in shape_of(target).columns] == ["id"]
+    assert _calls(target) == 0

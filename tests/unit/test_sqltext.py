@@ -9,6 +9,8 @@ from penstock.sinks.postgres.sqltext import (
     expressions_of_constraint,
     expressions_of_index,
     is_constant,
+    is_name,
+    is_type,
     qualified_names,
     require_expression,
 )
@@ -110,3 +112,28 @@ def test_indexes_that_no_server_gives_are_refused(definition: str) -> None:
 def test_names_with_a_schema_are_found_outside_of_strings() -> None:
     found = qualified_names("""'{a.b}'::ev.od[] || "Odd"."x""y"('c.d'::text) || t.*""")
     assert found == {("ev", "od"), ("Odd", 'x"y')}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["integer", "double precision", "character varying(3)[]", "timestamp(3) with time zone", '"char"',
+     "numeric(10,-2)", "interval year to month", "interval second(3)", "bit varying(5)", "ev.e", "ev.e[]",
+     '"Odd ""one"."t y(p;e"', "public.geometry(Point,4326)", "time without time zone", "public.vector(3)"],
+)  # fmt: skip
+def test_types_are_known(text: str) -> None:
+    assert is_type(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "integer DEFAULT f()", "integer, x text", "integer NOT NULL", "int CHECK (true)", "text; DROP TABLE t",
+     "int) INHERITS (x", "ev.f(g())", "text COLLATE x", "a.b.c", "int GENERATED ALWAYS AS (f()) STORED",
+     "text -- x", "(int)", "int[(SELECT 1)]"],
+)  # fmt: skip
+def test_what_is_more_than_a_type_is_not_taken_for_one(text: str) -> None:
+    assert not is_type(text)
+
+
+def test_names_of_collations_are_known() -> None:
+    assert all(map(is_name, ['"C"', 'pg_catalog."default"', 'public."odd ""one"', "ucs_basic"]))
+    assert not any(map(is_name, ["", '"C" DEFAULT f()', "a.b.c", "x NOT NULL", "x, y int", "f()"]))

@@ -35,6 +35,7 @@ from penstock.sinks.postgres.alter_steps import (
 )
 from penstock.sinks.postgres.create import (
     create_table,
+    require_spelled,
     schema_statement,
     without_search_path,
 )
@@ -150,6 +151,7 @@ def follow(
         psycopg.Error: others are in the way, or the server went away.
     """
     connection = cursor.connection
+    require_spelled(after.table, after.columns)
     with connection.transaction(), without_search_path(connection):
         moved = target if policy == "ignore" else moved or place(after.table)
         there = read_shapes(connection, [target, moved], str(target))

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg import sql
 
+from penstock.errors import TargetTableUnfit
 from penstock.sinks.postgres.expressions import (
     BUILTIN,
     NO_COLUMNS,
@@ -27,7 +28,7 @@ from penstock.sinks.postgres.expressions import (
     scope_of_columns,
 )
 from penstock.sinks.postgres.nodetree import FIRST_USER_OID
-from penstock.sinks.postgres.sqltext import enclosed
+from penstock.sinks.postgres.sqltext import enclosed, is_name, is_type
 from penstock.table import TableName
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
         TableDescription,
         UserType,
     )
+    from penstock.schema.shape import ColumnShape
 
     Connection = psycopg.Connection[Any]
 
@@ -75,6 +77,7 @@ def create_table(
     Without its key a table is filled faster; `add_key` adds it.
     """
     columns = [column for column in description.columns if wanted is None or column.name in wanted]
+    require_spelled(description.name, columns)
     with connection.transaction(), without_search_path(connection):
         connection.execute(schema_statement(target.schema))
         for statement in missing_types(connection, description.user_types):
@@ -98,6 +101,30 @@ def create_table(
             connection.execute(owned_by(sequence, target, column_name))
         notes += _set_defaults(connection, target, columns)
     return notes
+
+
+def require_spelled(
+    table: TableName, columns: Iterable[ColumnDescription] | Iterable[ColumnShape]
+) -> None:
+    """See that types and collations are no more than that: they are put into statements as they are.
+
+    Raises:
+        TargetTableUnfit: no server has spelled one so.
+    """
+    for column in columns:
+        types = [column.type, *([column.sequence.type] if column.sequence is not None else [])]
+        if not all(map(is_type, types)) or not (
+            column.collation is None or is_name(column.collation)
+        ):
+            raise _forged(f"type of column {column.name}", table)
+
+
+def _forged(what: str, table: TableName) -> TargetTableUnfit:
+    return TargetTableUnfit(
+        f"the {what} is not spelled as a server spells one",
+        str(table),
+        "see who else writes into the stream: the source's own triggers do not say this",
+    )
 
 
 def left_out_of_columns(
@@ -366,7 +393,16 @@ def missing_types(connection: Connection, user_types: Iterable[UserType]) -> Ite
 
 
 def type_statement(name: sql.Identifier, user_type: UserType) -> sql.Composed:
-    """Makes a type."""
+    """Makes a type.
+
+    Raises:
+        TargetTableUnfit: no server has spelled its definition so.
+    """
+    used = [field.type for field in user_type.fields]
+    if user_type.kind in ("domain", "range"):
+        used.append(user_type.base)
+    if not all(map(is_type, used)):
+        raise _forged("definition of the type", TableName(*user_type.name))
     if user_type.kind == "enum":
         return sql.SQL("CREATE TYPE {} AS ENUM ({})").format(
             name, _listed(sql.Literal(label) for label in user_type.labels)

@@ -36,6 +36,12 @@ _CONSTANT = re.compile(
 _STRING = re.compile(r"""[eE]'(?:[^'\\]|\\.|'')*'|'(?:[^']|'')*'""", re.DOTALL)
 _NAME = r"""("(?:[^"]|"")*"|[^\W\d][\w$]*)"""
 _QUALIFIED = re.compile(rf"{_NAME}\s*\.\s*(?={_NAME})")
+# double precision, character varying(3)[], timestamp(3) with time zone, interval year to month, geometry(Point,4326)
+_TYPE_WORDS = frozenset(
+    {"varying", "precision", "with", "without", "time", "zone", "to"}
+    | {"year", "month", "day", "hour", "minute", "second"}
+)
+_TYPE_GROUP = re.compile(r"\[\]|\([\w ,.'-]*\)")
 _AFTER_CHECK = re.compile(r"(?: NO INHERIT)?(?: NOT VALID)?(?: NOT ENFORCED)?")
 
 
@@ -103,6 +109,42 @@ def tokens(text: str) -> list[Token]:
     if closing:
         raise UnreadableTextError
     return found
+
+
+def is_type(text: str) -> bool:
+    """Whether it is a type and nothing more, as a server spells one."""
+    try:
+        found = tokens(text)
+    except UnreadableTextError:
+        return False
+    words = [text[each.start : each.end] for each in found]
+    place = _name_end(found, words)
+    if not place:
+        return False
+    for token, word in zip(found[place:], words[place:], strict=True):
+        is_known = word in _TYPE_WORDS if token.kind == "name" else _TYPE_GROUP.fullmatch(word)
+        if not is_known:
+            return False
+    return True
+
+
+def is_name(text: str) -> bool:
+    """Whether it is a name, with a schema or without, and nothing more."""
+    try:
+        found = tokens(text)
+    except UnreadableTextError:
+        return False
+    words = [text[each.start : each.end] for each in found]
+    return bool(words) and _name_end(found, words) == len(found)
+
+
+def _name_end(found: list[Token], words: list[str]) -> int:
+    """How many tokens at the beginning are a name with or without its schema; 0: there is none."""
+    if not found or found[0].kind != "name":
+        return 0
+    if len(found) > 2 and words[1] == ".":
+        return 3 if found[2].kind == "name" else 0
+    return 1
 
 
 def require_expression(text: str) -> None:
