@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.errors import SinkError
 from penstock.sinks.postgres.mapped import Mapped
 from penstock.sinks.postgres.rivals import taken
-from penstock.sinks.postgres.target import plan_table, rank_tables
+from penstock.sinks.postgres.target import plan_table, read_ranks
 
 if TYPE_CHECKING:
     import psycopg
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 # A person may alter a target table; what penstock knows of it is looked up again this often.
 _PLAN_SECONDS = 30.0
+# All tables of a batch are ranked at once.
+_RANK_SECONDS = 1.0
 
 
 class Planner:
@@ -44,6 +46,8 @@ class Planner:
         self._planned_at: dict[TableName, float] = {}
         self._connection: psycopg.Connection[Any] | None = None
         self._ranks_tables = False
+        self._ranks: dict[TableName, int] = {}
+        self._ranked_at = -_RANK_SECONDS
 
     def open(self, session: TargetSession, *, ranks_tables: bool) -> None:
         """Begin anew; `ranks_tables` where foreign keys must be respected by order.
@@ -82,8 +86,9 @@ class Planner:
             if plan.is_new:
                 self.created[table] = plan.notes
             if self._ranks_tables:
-                for each, rank in rank_tables(self._connection, self._plans).items():
-                    self._plans[each] = replace(self._plans[each], rank=rank)
+                if now - self._ranked_at > _RANK_SECONDS:
+                    self._ranks, self._ranked_at = read_ranks(self._connection), now
+                self._plans[table] = replace(plan, rank=self._ranks.get(plan.target, 0))
         return self._plans[table]
 
     def known(self, table: TableName) -> TablePlan:
@@ -97,6 +102,7 @@ class Planner:
     def forget_all(self) -> None:
         """Look all tables up again."""
         self._plans.clear()
+        self._ranked_at = -_RANK_SECONDS
 
     def close(self) -> None:
         """Forget all plans; the connection is the session's to close."""
@@ -106,7 +112,9 @@ class Planner:
     def _refuse_rival(self, table: TableName) -> None:
         """Two source tables must not be mixed in one target table, unless a person has said so."""
         mapping = self.mappings.get(table, Mapped())
-        if table in self.filled or self._landings.of(table, mapping.ruled_as).is_mixed:
+        if not self._landings.may_collide or table in self.filled:
+            return
+        if self._landings.of(table, mapping.ruled_as).is_mixed:
             return
         target = self._target_of(table)
         for other in sorted({*self._plans, *self.filled} - {table}):

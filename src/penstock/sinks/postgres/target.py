@@ -23,7 +23,7 @@ from penstock.sinks.postgres.usertypes import have_types
 from penstock.table import TableName, as_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from penstock.schema.description import TableDescription
     from penstock.sinks.postgres.expressions import ExpressionRules
@@ -356,22 +356,34 @@ def _tell_ignored(
         _log.warning("%s lacks columns %s; they are ignored", target, ", ".join(ignored))
 
 
-def rank_tables(connection: Connection, plans: dict[TableName, TablePlan]) -> dict[TableName, int]:
-    """For each source table: how many tables its foreign keys lead through. Parents rank lower."""
+def read_ranks(connection: Connection) -> dict[TableName, int]:
+    """For tables of the target: how many tables their foreign keys lead through. Parents rank lower.
+
+    A table that is not named has none, and ranks 0.
+    """
+    rows = connection.execute(sql.SQL(_REFERENCES)).fetchall()
+    return rank_tables((TableName(*row[:2]), TableName(*row[2:])) for row in rows)
+
+
+def rank_tables(references: Iterable[tuple[TableName, TableName]]) -> dict[TableName, int]:
+    """The ranks of children and parents. Of a circle of tables one is taken to be the first."""
     parents: dict[TableName, set[TableName]] = {}
-    for child_schema, child, parent_schema, parent in connection.execute(sql.SQL(_REFERENCES)):
-        parents.setdefault(TableName(child_schema, child), set()).add(
-            TableName(parent_schema, parent)
-        )
-
-    def rank(table: TableName, above: frozenset[TableName]) -> int:
-        return max(
-            (
-                1 + rank(parent, above | {table})
-                for parent in parents.get(table, ())
-                if parent not in above
-            ),
-            default=0,
-        )
-
-    return {source: rank(plan.target, frozenset()) for source, plan in plans.items()}
+    children: dict[TableName, set[TableName]] = {}
+    for child, parent in references:
+        parents.setdefault(child, set()).add(parent)
+        children.setdefault(parent, set()).add(child)
+    waits_for = {table: len(above) for table, above in parents.items()}
+    ranks: dict[TableName, int] = {}
+    ready = [table for table in children if table not in parents]
+    circled = iter(sorted(waits_for, key=lambda table: (waits_for[table], table)))
+    while len(ranks) < len(parents.keys() | children.keys()):
+        if not ready:
+            ready.append(next(table for table in circled if table not in ranks))
+        table = ready.pop()
+        above = [ranks[parent] for parent in parents.get(table, ()) if parent in ranks]
+        ranks[table] = 1 + max(above) if above else 0
+        for child in children.get(table, ()):
+            waits_for[child] -= 1
+            if waits_for[child] == 0 and child not in ranks:
+                ready.append(child)
+    return ranks
