@@ -56,8 +56,12 @@ def plant(database: Database) -> int:
     with database.connect() as connection:
         connection.execute("SET search_path = pg_catalog")
         connection.execute("SET check_function_bodies = off")
-        connection.execute("CREATE TABLE public.traps (number serial PRIMARY KEY, what text)")
-        connection.execute("CREATE SEQUENCE public.sprung; GRANT ALL ON public.sprung TO PUBLIC")
+        connection.execute(
+            "CREATE SCHEMA trapped; CREATE TABLE trapped.traps (number serial PRIMARY KEY, what text)"
+        )
+        connection.execute(
+            "CREATE SEQUENCE trapped.sprung; GRANT ALL ON trapped.sprung TO PUBLIC; GRANT USAGE ON SCHEMA trapped TO PUBLIC"
+        )
         traps = _Traps(connection)
         for name, arguments, result in connection.execute(_FUNCTIONS, (words,)).fetchall():
             traps.function(name, arguments, result)
@@ -82,7 +86,7 @@ def plant(database: Database) -> int:
 def sprung(database: Database) -> str:
     """What was called last of all that was planted, "" when nothing was."""
     found = database.query(
-        "SELECT t.what FROM public.sprung s JOIN public.traps t"
+        "SELECT t.what FROM trapped.sprung s JOIN trapped.traps t"
         " ON t.number OPERATOR(pg_catalog.=) s.last_value WHERE s.is_called"
     )
     return str(found[0][0]) if found else ""
@@ -130,12 +134,12 @@ class _Traps:
 
     def _make(self, what: str, head: str, *more: str) -> None:
         number = self._connection.execute(
-            "INSERT INTO public.traps (what) VALUES (%s) RETURNING number", (what,)
+            "INSERT INTO trapped.traps (what) VALUES (%s) RETURNING number", (what,)
         ).fetchone()
         assert number is not None
         self.count += 1
         body = (
-            f"BEGIN PERFORM pg_catalog.setval('public.sprung'::pg_catalog.regclass, {number[0]});"
+            f"BEGIN PERFORM pg_catalog.setval('trapped.sprung'::pg_catalog.regclass, {number[0]});"
             " RAISE EXCEPTION 'a trap was sprung'; END"
         )
         for statement in (f"{head} $trap${body}$trap$", *more):
