@@ -29,6 +29,7 @@ POINTS = (
     "copy.inside_range",  # executor: rows sent, COMMIT not
     "copy.after_range",  # executor: range committed, nobody told
     "copy.before_finish",  # copier: every range there, key and indexes not
+    "copy.after_merge",  # copier: rows are those of the copy, its constraints are not made
     "copy.after_finish",  # copier: the table can catch up, nobody told
     "schema.before_commit",  # driver: tables altered and rows merged, COMMIT not sent
     "schema.after_commit",  # target committed, nothing else knows

@@ -124,6 +124,7 @@ def follow(
     with_indexes: bool,
     with_foreign_keys: bool,
     has_using: bool = False,
+    before_copy: bool = False,
     names: Mapping[str, str] | None = None,
     moved: TableName | None = None,
     keeps_names: bool = False,
@@ -136,7 +137,8 @@ def follow(
 
     `place` tells where a source table lands, `wanted` which columns the sink takes (None: all),
     `names` what the target calls columns where that is not their name. `has_using`:
-    the source has computed values of a changed column itself. `moved` is where the table belongs
+    the source has computed values of a changed column itself. `before_copy`: its rows are about to be
+    replaced, so what is claimed of rows is left for later. `moved` is where the table belongs
     afterwards, if not where `place` says; with `keeps_names` columns keep their names here. With
     `others`, other sources deliver to the table too; `landing` tells which columns are penstock's own,
     `rules` which expressions are taken over, and `owner`, pipeline and source, whose records say which types
@@ -176,7 +178,17 @@ def follow(
             return _ignored(target, claims, has_using=has_using)
         refuse_own(claims, after.table)
         table = _Table(
-            connection, before, after, found, moved, claims, policy, has_using, owner, others
+            connection,
+            before,
+            after,
+            found,
+            moved,
+            claims,
+            policy,
+            has_using,
+            owner,
+            before_copy,
+            others,
         )
         steps = [*table.steps(place, made_by_us, with_indexes, with_foreign_keys)]
         differences = compare_tables(before, after)
@@ -231,6 +243,7 @@ class _Table:
     policy: Policy
     has_using: bool
     owner: tuple[str, str] | None
+    before_copy: bool
     others: Others | None = None
     needs_copy: bool = False
     notes: list[str] = field(default_factory=list)
@@ -260,6 +273,7 @@ class _Table:
             self.has_using,
             is_partial=len(at_target) < len(after.columns),
             replaced=types.replaced,
+            before_copy=self.before_copy,
         )
         lost = {each.found.name for each in columns.remade}
         if not is_additive:
@@ -283,7 +297,8 @@ class _Table:
         else:
             yield from columns.additions()
         yield from columns.attributes()
-        yield from pieces.additions()
+        if not self.before_copy:
+            yield from pieces.additions()
         if with_foreign_keys:
             yield from make_foreign_keys(before, after, found, table, place)
         # A column that was dropped was kept; the source's rows do not have what it holds any more.

@@ -55,6 +55,7 @@ class ColumnChanges:
     is_partial: bool  # the target has not all columns of the source
     # Types of which the target had another one of that name, and may have columns.
     replaced: Set[int] = frozenset()
+    before_copy: bool = False  # rows are old, and soon replaced: nothing is claimed of them
     needs_copy: bool = False
     notes: list[str] = field(default_factory=list)
 
@@ -146,12 +147,12 @@ class ColumnChanges:
 
         if is_shift(found.type, kind):
             yield Step(change("({column} AT TIME ZONE 'UTC')::{kind}"))
-        elif not is_told:
+        elif not is_told or self.before_copy:
             # What the source has computed is not known. A copy brings it; until then, what can be.
             nothing = Step(change("NULL::{kind}", "ALTER COLUMN {} DROP NOT NULL, "))
             by_text = Step(change("{column}::text::{kind}"), instead=(nothing,))
             yield Step(change("{column}::{kind}"), instead=(by_text,))
-            if found.not_null:
+            if found.not_null and not self.before_copy:
                 undone = f"column {name} is not NOT NULL any more"
                 yield self._alter("ALTER COLUMN {} SET NOT NULL", name, undone=undone)
         else:
@@ -240,7 +241,7 @@ class ColumnChanges:
             clause = generated_clause(self.connection, column.generated, column.expression)
             yield Step(
                 add(clause),
-                f"column {column.name}" if self.is_partial else "",
+                f"column {column.name}" if self.is_partial or self.before_copy else "",
                 screened=self._screened("generated", column.expression),
                 left_out=f"column {column.name}: its expression is not taken over",
             )
@@ -275,7 +276,7 @@ class ColumnChanges:
             yield plain
             if column.default is not None:
                 yield self._set_default(column.name, column.default)
-            if column.not_null and not self.is_additive:
+            if column.not_null and not self.is_additive and not self.before_copy:
                 undone = f"column {column.name} is not NOT NULL"
                 yield self._alter("ALTER COLUMN {} SET NOT NULL", column.name, undone=undone)
 
@@ -345,10 +346,11 @@ class ColumnChanges:
         before, after, found = each.before.not_null, each.after.not_null, each.found.not_null
         if after in (before, found):
             return
-        if after and not self.is_additive:
+        if after:
             undone = f"column {each.name} is not NOT NULL"
-            yield self._alter("ALTER COLUMN {} SET NOT NULL", each.name, undone=undone)
-        elif not after:
+            if not self.is_additive and not self.before_copy:
+                yield self._alter("ALTER COLUMN {} SET NOT NULL", each.name, undone=undone)
+        else:
             if each.found.identity and each.before.identity:
                 yield self._alter("ALTER COLUMN {} DROP IDENTITY IF EXISTS", each.name)
             yield self._alter("ALTER COLUMN {} DROP NOT NULL", each.name)

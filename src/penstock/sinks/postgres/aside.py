@@ -73,12 +73,12 @@ def merge_aside(
     Raises:
         TargetTableUnfit: rows that must not be touched are in the way.
     """
-    key = order.description.key_columns if _is_unique(cursor, plan.target) else ()
-    build = _Merge(plan, aside, columns, key)
     is_again = conflict is None
     if conflict is None and (plan.is_mixed or plan.kind is Kind.APPEND):
         # What the copy has not may be of another table, or is to stay: nothing is taken away.
         conflict = OnConflict.REPLACE
+    keeps_apart = conflict is None or _is_unique(cursor, plan.target)
+    build = _Merge(plan, aside, columns, order.description.key_columns if keeps_apart else ())
     if plan.history is not None:
         called = [dict(plan.names).get(name, name) for name in order.description.key_columns]
         if not merge_copied_versions(cursor, plan, aside, columns, called, conflict, moment):
@@ -108,7 +108,10 @@ def _make_equal(cursor: Cursor, build: _Merge) -> None:
     role = cursor.execute("SHOW session_replication_role").fetchone()
     if not build.has_key:
         cursor.execute(build.delete_all())
-    elif build.is_whole_row and role == ("replica",):
+        return
+    if not _is_unique(cursor, build.target, build.key):
+        cursor.execute(build.delete_surplus())
+    if build.is_whole_row and role == ("replica",):
         # Unique values may have changed places: what differs goes first, and comes again.
         cursor.execute(build.delete_different())
     else:
@@ -117,13 +120,20 @@ def _make_equal(cursor: Cursor, build: _Merge) -> None:
         cursor.execute(build.update())
 
 
-def _is_unique(cursor: Cursor, target: TableName) -> bool:
-    """Whether the target keeps rows apart; where it does not, a key may be there twice."""
+def _is_unique(cursor: Cursor, target: TableName, key: Sequence[str] | None = None) -> bool:
+    """Whether the target keeps rows apart; where it does not, a key may be there twice.
+
+    With `key`: whether it does so by these columns.
+    """
     row = cursor.execute(
         "SELECT EXISTS (SELECT FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid"
         " JOIN pg_namespace n ON n.oid = c.relnamespace"
-        " WHERE n.nspname = %s AND c.relname = %s AND i.indisunique AND i.indisvalid)",
-        target,
+        " WHERE n.nspname = %s AND c.relname = %s AND i.indisunique AND i.indisvalid"
+        " AND (%s::text[] IS NULL OR (i.indpred IS NULL AND NOT EXISTS ("
+        "   SELECT FROM unnest(i.indkey::int2[]) WITH ORDINALITY AS k(number, place)"
+        "   LEFT JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.number"
+        "   WHERE k.place <= i.indnkeyatts AND coalesce(a.attname <> ALL (%s), true)))))",
+        (*target, key, key),
     ).fetchone()
     return row == (True,)
 
@@ -159,6 +169,7 @@ class _Merge:
     def __init__(
         self, plan: TablePlan, aside: TableName, columns: Sequence[str], key: Sequence[str]
     ) -> None:
+        self.target = plan.target
         self._target = sql.Identifier(*plan.target)
         self._aside = sql.Identifier(*aside)
         self._columns = list(columns)
@@ -172,6 +183,10 @@ class _Merge:
         self._updatable = [
             column.name for column in plan.columns if column.is_updatable and column.name in columns
         ]
+
+    @property
+    def key(self) -> list[str]:
+        return self._key
 
     @property
     def has_key(self) -> bool:
@@ -193,6 +208,14 @@ class _Merge:
 
     def delete_all(self) -> sql.Composed:
         return sql.SQL("DELETE FROM {} t WHERE {}").format(self._target, self._ours)
+
+    def delete_surplus(self) -> sql.Composed:
+        """Leave one row of each key: nothing at the target has kept them apart by it."""
+        return sql.SQL(
+            "DELETE FROM {target} t USING (SELECT t.tableoid AS part, t.ctid AS place,"
+            " row_number() OVER (PARTITION BY {key}) AS number FROM {target} t WHERE {ours}) d"
+            " WHERE t.tableoid = d.part AND t.ctid = d.place AND d.number > 1"
+        ).format(target=self._target, key=self._listed(self._key, "t."), ours=self._ours)
 
     def delete_vanished(self) -> sql.Composed:
         return sql.SQL(

@@ -40,15 +40,16 @@ from penstock.sinks.postgres.copycolumns import (
 from penstock.sinks.postgres.copyin import PostgresRangeWriter
 from penstock.sinks.postgres.create import left_out_of_columns
 from penstock.sinks.postgres.duekeys import make_due_keys
-from penstock.sinks.postgres.following import follow_before_copy
+from penstock.sinks.postgres.following import follow_after_copy, follow_before_copy
 from penstock.sinks.postgres.landed import landed_description, landed_structure
 from penstock.sinks.postgres.mapped import mapped
 from penstock.sinks.postgres.newtables import make_new_tables
 from penstock.sinks.postgres.objects import has_objects, make_objects
+from penstock.sinks.postgres.options import SchemaChanges
 from penstock.sinks.postgres.sequences import set_sequences
 from penstock.sinks.postgres.shapes import ShapeStore
 from penstock.sinks.postgres.statements import of_this_source
-from penstock.sinks.postgres.structure import add_indexes, add_key
+from penstock.sinks.postgres.structure import add_indexes, add_key, add_not_null
 from penstock.sinks.postgres.tables import TargetTables
 from penstock.sinks.postgres.target import find_table, plan_table
 from penstock.sinks.postgres.wholetables import WholeTable, finish_together
@@ -57,6 +58,7 @@ from penstock.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
+    from datetime import datetime
 
     from penstock.schema.description import TableStructure
     from penstock.sinks.copying import Copy, CopyOrder
@@ -383,16 +385,17 @@ class PostgresCopying:
         if row is None:
             raise CopySuperseded(str(table))
         way, made_by_us, is_filled, begun_at = row
+        moment = copy.taken_at or begun_at
+        if way == "aside" and is_filled:
+            # What is claimed of rows holds for those that the copy brings, not for the old ones.
+            self._merge_again(connection, order, of_copy, moment)
+            way = "merged"
         notes: list[str] = []
+        if way != "aside":
+            with connection.transaction(), connection.cursor() as cursor:
+                notes += self._follow(cursor, order, made_by_us)
         if made_by_us:
-            landing, rules = self._landed[table], self._options.expression_rules
-            made = landed_description(order.description, landing)
-            notes += left_out_of_columns(connection, made, plan.target, rules)
-            structure = landed_structure(order.structure, landing, self._landings.of)
-            add_key(connection, plan.target, structure)
-            if self._options.create_indexes and _has_more_than_key(structure):
-                columns = structured_columns(order, plan)
-                notes += add_indexes(connection, plan.target, structure, columns, rules)
+            notes += self._complete(connection, order, plan)
         for note in notes:
             _log.warning("%s: %s", table, note)
         with connection.transaction(), connection.cursor() as cursor:
@@ -401,10 +404,10 @@ class PostgresCopying:
             recorded = cursor.execute(records.RECORDED, of_copy).fetchone()
             require_whole(cursor, order, aside, recorded)
             if aside is not None:
-                conflict = None if is_filled else self._options.on_conflict
+                # Rows from elsewhere: what they mean is decided once, together with the record of it.
                 names = (*copied_columns(order, plan).values(), *own_values(plan))
-                moment = copy.taken_at or begun_at
-                merge_aside(cursor, plan, aside, names, order, conflict, moment)
+                merge_aside(cursor, plan, aside, names, order, self._options.on_conflict, moment)
+                notes += self._follow(cursor, order, made_by_us)
             values = (
                 str(copy.lsn),
                 "\n".join(map(printable, notes)) or None,
@@ -419,6 +422,46 @@ class PostgresCopying:
             set_sequences(connection, plan.target, order.structure)
         if count[0] >= _ANALYZED_ROWS:
             connection.execute(sql.SQL("ANALYZE {}").format(sql.Identifier(*plan.target)))
+
+    def _merge_again(
+        self, connection: Connection, order: CopyOrder, of_copy: tuple[str, ...], moment: datetime
+    ) -> None:
+        """Make the table equal to what lies aside. Repeated with another copy, that does no harm.
+
+        Raises:
+            CopySuperseded: the table is not this copy's any more.
+            CopyLost: some of it is not there any more.
+        """
+        plan, aside = self._plans[order.table], aside_name(self._owner, order.table)
+        names = (*copied_columns(order, plan).values(), *own_values(plan))
+        with connection.transaction(), connection.cursor() as cursor:
+            if cursor.execute(records.HOLD, of_copy).fetchone() is None:
+                raise CopySuperseded(str(order.table))
+            require_whole(
+                cursor, order, aside, cursor.execute(records.RECORDED, of_copy).fetchone()
+            )
+            merge_aside(cursor, plan, aside, names, order, None, moment)
+            cursor.execute(records.MERGED, (*self._owner, *order.table))
+        fault_point("copy.after_merge")
+
+    def _follow(self, cursor: psycopg.Cursor[Any], order: CopyOrder, made_by_us: bool) -> list[str]:
+        store = ShapeStore(*self._owner)
+        return follow_after_copy(cursor, self._landings, store, order, made_by_us)
+
+    def _complete(self, connection: Connection, order: CopyOrder, plan: TablePlan) -> list[str]:
+        """Make what belongs to a table of penstock's own beside its rows; a line for what was not."""
+        landing, rules = self._landed[order.table], self._options.expression_rules
+        made = landed_description(order.description, landing)
+        notes = left_out_of_columns(connection, made, plan.target, rules)
+        structure = landed_structure(order.structure, landing, self._landings.of)
+        if landing.is_like_source and landing.policy is SchemaChanges.APPLY:
+            required = [column.name for column in made.columns if column.not_null]
+            notes += add_not_null(connection, plan.target, required)
+        add_key(connection, plan.target, structure)
+        if self._options.create_indexes and _has_more_than_key(structure):
+            columns = structured_columns(order, plan)
+            notes += add_indexes(connection, plan.target, structure, columns, rules)
+        return notes
 
     def fail(self, table: TableName, error: PenstockError, copy: Copy | None = None) -> None:
         """Record why; there is another attempt later."""

@@ -23,6 +23,10 @@ ROOM = """
 UPDATE penstock.tables SET copy_way = %s
 WHERE pipeline = %s AND source = %s AND schema_name = %s AND table_name = %s
 """
+MERGED = """
+UPDATE penstock.tables SET copy_way = 'merged'
+WHERE pipeline = %s AND source = %s AND schema_name = %s AND table_name = %s
+"""
 FORGET_RANGES = """
 DELETE FROM penstock.ranges
 WHERE pipeline = %s AND source = %s AND schema_name = %s AND table_name = %s
@@ -54,7 +58,7 @@ STAND_TOGETHER = """
 SELECT schema_name, table_name, made_by_us FROM penstock.tables
 WHERE pipeline = %s AND source = %s
   AND (schema_name, table_name) IN (SELECT * FROM unnest(%s::text[], %s::text[]))
-  AND state = 'copying' AND copy_id = %s AND copy_way = 'direct'
+  AND state = 'copying' AND copy_id = %s AND copy_way = 'direct' AND constraints_of IS NULL
 ORDER BY schema_name, table_name FOR UPDATE SKIP LOCKED
 """
 RECORDED_OF = """
@@ -75,7 +79,7 @@ WHERE pipeline = %s AND source = %s AND schema_name = %s AND table_name = %s AND
 FINISH = """
 UPDATE penstock.tables t SET state = 'catching_up', needs_copy = false, filled = true, error = NULL,
        delivered_lsn = %s::pg_lsn, attempts = 0, retry_at = NULL, copied_at = now(),
-       changed_at = now(), notes = %s, foreign_keys_due = made_by_us AND %s,
+       changed_at = now(), notes = %s, foreign_keys_due = made_by_us AND %s, constraints_of = NULL,
        (rows_copied, bytes_copied) = (
            SELECT coalesce(sum(rows), 0), coalesce(sum(bytes), 0) FROM penstock.ranges r
            WHERE (r.pipeline, r.source, r.schema_name, r.table_name, r.copy_id)

@@ -147,8 +147,12 @@ class Evolution:
                 self._follow(cursor, known, shape, part)
             elif shape.table in part.born and self.only is None:
                 self._create(cursor, shape)
+        waiting = {known.source_oid for known in self.tables.listed if known.needs_copy}
         for before, shape, target in self._with_keys:
-            if self._options.schema_changes.value == "apply":
+            if waiting & {key.referenced_id for key in shape.foreign_keys}:
+                # What it leads to gets its own keys with its copy.
+                self._store.await_foreign_keys(cursor, shape.table)
+            elif self._options.schema_changes.value == "apply":
                 notes = alter.make_new_foreign_keys(
                     cursor, before, shape, target, self._landings.target
                 )
@@ -218,6 +222,8 @@ class Evolution:
         before: TableShape,
         shape: TableShape,
         part: ShapeChange,
+        *,
+        before_copy: bool = False,
     ) -> tuple[dict[str, Any] | None, bool]:
         """Let the target's table follow; names that it did not follow, and whether it is to be copied."""
         try:
@@ -231,6 +237,7 @@ class Evolution:
                     made_by_us=known.made_by_us,
                     with_foreign_keys=False,  # what they lead to may follow later
                     has_using=part.change.has_using,
+                    before_copy=before_copy,
                 )
         except SinkError as error:
             if error.remedy is Remedy.TIME:
@@ -242,6 +249,8 @@ class Evolution:
             raise TableStops(known.began_as, unexplained(error, before, shape)) from None
         for statement in followed.statements:
             _log.info("%s: %s", shape.table, statement)
+        if before_copy:
+            return mapping, followed.needs_copy  # the copy brings the rest, and notes
         self._note(known, shape.table, followed.notes)
         with_keys = self._options.create_indexes and self._landing_of(known).is_like_source
         if self._replica_role and known.made_by_us and with_keys:
@@ -264,14 +273,14 @@ class Evolution:
         mapping = known.mapping
         if before is not None and not part.change.is_unsure:
             try:
-                mapping, _ = self._alter(cursor, known, before, shape, part)
+                mapping, _ = self._alter(cursor, known, before, shape, part, before_copy=True)
             except TableStops:
                 # Whoever copies it is refused as well, and says so.
                 self._rename(cursor, known, shape.table)
                 return
         self._rename(cursor, known, shape.table)
         if before is not None:
-            self._keep(cursor, known, shape, mapping)
+            self._keep(cursor, known, shape, mapping, before_copy=True)
 
     def _rename(self, cursor: Cursor, known: KnownTable, name: TableName) -> None:
         if known.name != name:
@@ -280,11 +289,19 @@ class Evolution:
             known.name = name
 
     def _keep(
-        self, cursor: Cursor, known: KnownTable, shape: TableShape, mapping: dict[str, Any] | None
+        self,
+        cursor: Cursor,
+        known: KnownTable,
+        shape: TableShape,
+        mapping: dict[str, Any] | None,
+        *,
+        before_copy: bool = False,
     ) -> None:
         if known.name != shape.table:
             self._store.rename(cursor, known.name, shape.table)
-        self._store.keep(cursor, shape.table, shape, self.batch.end_lsn, mapping)
+        self._store.keep(
+            cursor, shape.table, shape, self.batch.end_lsn, mapping, before_copy=before_copy
+        )
         known.name, known.source_oid, known.mapping = shape.table, shape.id, mapping
 
     def _drop(self, cursor: Cursor, known: KnownTable) -> None:

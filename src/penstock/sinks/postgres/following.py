@@ -60,8 +60,11 @@ def follow_table(
     made_by_us: bool,
     with_foreign_keys: bool,
     has_using: bool = False,
+    before_copy: bool = False,
 ) -> tuple[Followed, dict[str, Any] | None]:
     """Let the target's table follow; the names that it did not follow, as penstock.tables keeps them.
+
+    `before_copy`: without what is claimed of rows, which `follow_after_copy` brings.
 
     Raises:
         SinkError: SchemaChangeRefused, SchemaChangeStops, TargetTableMissing.
@@ -85,6 +88,7 @@ def follow_table(
         with_indexes=landings.options.create_indexes,
         with_foreign_keys=with_foreign_keys,
         has_using=has_using,
+        before_copy=before_copy,
         names=known.names_of(now, {column.name for column in before.columns}),
         keeps_names=now.keeps_names,
         others=_others(landings, now) if now.is_shared else None,
@@ -214,9 +218,36 @@ def follow_before_copy(
             document,
             made_by_us=made_by_us,
             with_foreign_keys=False,
+            before_copy=True,
         )
-        store.keep(cursor, table, shape, lsn, document)
+        store.keep(cursor, table, shape, lsn, document, before_copy=True)
     return followed.target, mapped(document)
+
+
+def follow_after_copy(
+    cursor: Cursor, landings: Landings, store: ShapeStore, order: CopyOrder, made_by_us: bool
+) -> list[str]:
+    """Let a table follow what was left for the rows of its copy; a line for each thing left undone.
+
+    Keys, indexes and constraints of tables that are penstock's own are made by whoever calls this.
+
+    Raises:
+        SinkError: it cannot follow.
+    """
+    before = store.constraints_of(cursor, order.table)
+    if before is None or order.shape is None:
+        return []
+    followed, _ = follow_table(
+        cursor,
+        landings,
+        before,
+        order.shape,
+        store.shape_and_mapping(cursor, order.table)[1],
+        made_by_us=made_by_us,
+        with_foreign_keys=False,
+        before_copy=made_by_us,
+    )
+    return followed.notes
 
 
 def unsure(landings: Landings, before: TableShape, after: TableShape) -> SchemaChangeStops:

@@ -95,6 +95,7 @@ _LATER_COLUMNS = {
     "shape": "jsonb",  # how the source's table looked when this one last followed
     "shape_lsn": "pg_lsn",  # the position of that
     "mapping": "jsonb",  # names that this one did not follow
+    "constraints_of": "jsonb",  # the shape whose constraints this one has, until a copy brings rows
     # What was other than the source's changes said, since it is known.
     "insert_exists": "bigint NOT NULL DEFAULT 0",
     "update_missing": "bigint NOT NULL DEFAULT 0",

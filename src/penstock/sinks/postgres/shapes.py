@@ -196,11 +196,17 @@ class ShapeStore:
         shape: TableShape,
         lsn: Lsn,
         mapping: dict[str, Any] | None = None,
+        *,
+        before_copy: bool = False,
     ) -> None:
-        """Note how a table looks that the target has followed, and where in the stream that is."""
+        """Note how a table looks that the target has followed, and where in the stream that is.
+
+        `before_copy`: all but what is claimed of rows; whose claims it has is remembered until then.
+        """
+        deferred = ", constraints_of = coalesce(constraints_of, shape)" * before_copy
         executor.execute(
             "UPDATE penstock.tables SET source_oid = %s, shape = %s, shape_lsn = %s::pg_lsn,"
-            " mapping = %s, changed_at = now()" + _THIS,
+            f" mapping = %s, changed_at = now(){deferred}" + _THIS,
             (
                 shape.id,
                 Jsonb(shape.model_dump()),
@@ -209,6 +215,20 @@ class ShapeStore:
                 *self._owner,
                 *table,
             ),
+        )
+
+    def constraints_of(self, executor: Executor, table: TableName) -> TableShape | None:
+        """The shape whose claims the target has, where others wait for a copy; else None."""
+        query = "SELECT constraints_of FROM penstock.tables" + _THIS
+        row = executor.execute(query, (*self._owner, *table)).fetchone()
+        if row is None or row[0] is None:
+            return None
+        return read_tables([row[0]], f"penstock.tables, {table}")[0]
+
+    def await_foreign_keys(self, cursor: Cursor, table: TableName) -> None:
+        """Have foreign keys made once the tables that they lead to are copied."""
+        cursor.execute(
+            "UPDATE penstock.tables SET foreign_keys_due = true" + _THIS, (*self._owner, *table)
         )
 
     def still_waits(self, cursor: Cursor, table: TableName) -> bool:
@@ -254,7 +274,8 @@ class ShapeStore:
             " foreign_keys_due) VALUES (%s, %s, %s, %s, 'streaming', true, true)"
             " ON CONFLICT (pipeline, source, schema_name, table_name) DO UPDATE SET state ="
             " 'streaming', filled = true, made_by_us = false, target_oid = NULL,"
-            " foreign_keys_due = true, needs_copy = false, delivered_lsn = NULL, error = NULL",
+            " foreign_keys_due = true, needs_copy = false, delivered_lsn = NULL, error = NULL,"
+            " constraints_of = NULL",
             (*self._owner, *shape.table),
         )
         if made_as is not None:

@@ -71,6 +71,13 @@ JOIN pg_namespace n ON n.nspname = w.schema
 JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = w.name AND c.relkind IN ('r', 'p')
 """
 
+_NULLABLE = """
+SELECT a.attname::text FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
+JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = %s AND c.relname = %s AND c.relkind IN ('r', 'p') AND a.attnum > 0
+  AND NOT a.attisdropped AND NOT a.attnotnull AND a.attname = ANY (%s) ORDER BY a.attnum
+"""
+
 # Constraints that Postgres 18 makes of NOT NULL are left aside: their names are nobody's.
 _THERE = """
 SELECT o.conrelid::int8, o.conname::text, pg_get_constraintdef(o.oid), o.convalidated
@@ -148,6 +155,31 @@ def add_key(
         _make(connection, piece, found)
 
 
+def add_not_null(connection: Connection, target: TableName, columns: Iterable[str]) -> list[str]:
+    """Have columns NOT NULL that are not; a line for each that the rows do not allow.
+
+    Raises:
+        psycopg.Error: the server went away.
+    """
+    nullable = [row[0] for row in connection.execute(_NULLABLE, (*target, list(columns)))]
+    if not nullable:
+        return []
+    try:
+        _execute(connection, _set_not_null(target, nullable))  # one look at the rows for all
+    except psycopg.Error as error:
+        if len(nullable) == 1:
+            return [one_line(f"column {nullable[0]} is not NOT NULL: {reason(error)}")]
+        reason(error)
+        return [line for name in nullable for line in add_not_null(connection, target, [name])]
+    return []
+
+
+def _set_not_null(target: TableName, columns: list[str]) -> sql.Composed:
+    actions = [sql.SQL("ALTER {} SET NOT NULL").format(sql.Identifier(name)) for name in columns]
+    table = sql.Identifier(*target)
+    return sql.SQL("ALTER TABLE {} {}").format(table, sql.SQL(", ").join(actions))
+
+
 def key_piece(target: TableName, structure: TableStructure, columns: Set[str]) -> Piece | None:
     """The target's primary key, where it has the columns and the source has a key."""
     if not structure.key_columns or not columns >= set(structure.key_columns):
@@ -180,17 +212,35 @@ def add_indexes(
         psycopg.Error: the server went away.
     """
     found = found or _find(connection, target)
-    pieces = [
-        piece
-        for piece in pieces_of(target, structure, columns & found.columns)
-        if piece.name not in found.there
-    ]
-    pieces, failures = screen_pieces(connection, rules, target, pieces)
+    every = list(pieces_of(target, structure, columns & found.columns))
+    failures = _validate(connection, target, every, found)
+    pieces = [piece for piece in every if piece.name not in found.there]
+    pieces, left_out = screen_pieces(connection, rules, target, pieces)
+    failures += left_out
     for piece in pieces:
         try:
             _make(connection, piece, found)
         except psycopg.Error as error:
             failures.append(one_line(f"{piece.word} {piece.name}: {reason(error)}"))
+    return failures
+
+
+def _validate(
+    connection: Connection, target: TableName, pieces: Iterable[Piece], found: Found
+) -> list[str]:
+    """Have constraints that are there hold for every row, as they do at the source."""
+    failures: list[str] = []
+    for piece in pieces:
+        definition, is_valid = found.there.get(piece.name, ("", True))
+        if is_valid or definition == piece.definition:
+            continue
+        table, name = sql.Identifier(*target), sql.Identifier(piece.name)
+        try:
+            _execute(
+                connection, sql.SQL("ALTER TABLE {} VALIDATE CONSTRAINT {}").format(table, name)
+            )
+        except psycopg.Error as error:
+            failures.append(one_line(f"{piece.word} {piece.name} is not valid: {reason(error)}"))
     return failures
 
 

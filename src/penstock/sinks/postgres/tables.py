@@ -157,7 +157,7 @@ class TargetTables:
         self, connection: Connection, tables: Collection[TableName], lsn: Lsn, *, is_new: bool
     ) -> None:
         """List tables that wait to be copied; with `is_new` what was known of one is forgotten."""
-        forget = ", source_oid = NULL, shape = NULL, shape_lsn = NULL, mapping = NULL"
+        forget = ", source_oid = NULL, shape = NULL, shape_lsn = NULL, mapping = NULL, constraints_of = NULL"
         connection.execute(
             "INSERT INTO penstock.tables"
             " (pipeline, source, schema_name, table_name, state, needs_copy, delivered_lsn)"
