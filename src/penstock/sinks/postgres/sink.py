@@ -168,6 +168,8 @@ class PostgresSink:
         self.objects_due = any(row.keys_due for row in rows)
         if self.objects_due and any(row.state == FAILED for row in rows):
             self.objects_due = bool(self._tables.keys_due(connection))
+        if requested(rows) or retried(rows):
+            self._sign = None  # asked for while nobody ran, say: the next refresh takes it up
         self._planner.filled = {row.table for row in rows if row.is_filled}
         self._planner.mappings = {row.table: mapped(row.mapping) for row in rows if row.mapping}
         return rows
