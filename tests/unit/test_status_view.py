@@ -6,7 +6,7 @@ from io import StringIO
 
 from rich.console import Console
 
-from penstock.cli.status import render, render_tables
+from penstock.cli.status import as_text, render, render_tables
 from penstock.run.status import PipelineStatus, SinkStatus, SourceStatus, TableStatus
 
 
@@ -41,3 +41,15 @@ def test_nothing_that_others_have_named_begins_a_line_or_rules_the_terminal() ->
     assert "\x1b" not in shown.getvalue()
     assert shown.getvalue().count(r"public.x\nsink dw  delivered\x1b[2J") == 2
     assert "Do: c" in shown.getvalue()
+
+
+def test_piped_status_cuts_no_name_and_pads_no_line() -> None:
+    long = "public." + "very_long_name_" * 20
+    tables = {long: TableStatus(), "public.t": TableStatus(state="failed", error="e" * 300)}
+    sink = SinkStatus(tables=tables)
+
+    text = as_text(render(PipelineStatus("p", "running", {"main": SourceStatus()}, {"dw": sink})))
+
+    assert long in text
+    assert "e" * 300 in text
+    assert all(line == line.rstrip() for line in text.splitlines())

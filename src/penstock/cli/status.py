@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import time
 from typing import TYPE_CHECKING, Annotated
@@ -25,6 +26,8 @@ from penstock.text import printable, printable_lines
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+_PIPED_WIDTH = 10_000
 
 _COLOURS = {
     "streaming": "green",
@@ -57,12 +60,24 @@ def status(
             time.sleep(1.0)
     console = Console()
     if not watch:
-        console.print(render(read_status(pipeline)))
+        found = render(read_status(pipeline))
+        if console.is_terminal:
+            console.print(found)
+        else:
+            typer.echo(as_text(found))
         return
     with Live(render(read_status(pipeline)), console=console, auto_refresh=False) as live:
         while True:
             time.sleep(1.0)
             live.update(render(read_status(pipeline)), refresh=True)
+
+
+def as_text(rendered: RenderableType) -> str:
+    """What is piped to a program or a file: no name is cut, no line has blanks at its end."""
+    console = Console(file=io.StringIO(), width=_PIPED_WIDTH, color_system=None)
+    with console.capture() as captured:
+        console.print(rendered)
+    return "\n".join(line.rstrip() for line in captured.get().splitlines())
 
 
 def render(found: PipelineStatus) -> RenderableType:

@@ -190,6 +190,10 @@ class Round:
                 gone = TableMissing("the source has no such table", str(name), "mend `tables:`")
                 self._fail(name, gone)
                 continue
+            dropped = [str(heap.relation) for heap in own if heap.is_gone]
+            if dropped:
+                self._begin_again(name, f"{', '.join(dropped)} was dropped after the snapshot")
+                continue
             unreadable = _unreadable(own, role)
             if unreadable is not None:
                 self._fail(name, unreadable)
