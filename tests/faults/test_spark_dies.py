@@ -131,6 +131,27 @@ def test_jvm_killed_during_a_copy_does_not_end_the_copy(
 
 @only_new
 @pytest.mark.long
+def test_jvm_killed_while_it_starts_is_started_anew(
+    source: Database,
+    target: Database,
+    pipeline_file: Callable[..., Path],
+    penstock_command: Callable[..., Command],
+) -> None:
+    source.execute(TABLE)
+    insert(source, 1, 10)
+    path = pipeline_file(source, target, source_options={"snapshot": "initial"})
+    command = penstock_command("run", str(path), "--until-caught-up")
+
+    kill(jvm_of(command))
+
+    assert command.wait() == 0, command.stderr
+    assert "PEN-607" in command.stderr
+    assert "Traceback" not in command.stderr
+    assert_equal(source, target, "t")
+
+
+@only_new
+@pytest.mark.long
 def test_jvm_that_dies_again_and_again_ends_the_run(
     source: Database,
     target: Database,

@@ -8,7 +8,7 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from penstock.errors import PenstockError, SparkDies
+from penstock.errors import PenstockError, SparkDies, SparkGone
 from penstock.run.retry import BackOff
 from penstock.spark.session import Spark
 
@@ -42,18 +42,24 @@ class SparkWatch:
         self._starter: _Starter | None = None
 
     def start(self, stop: threading.Event) -> None:
-        """Start Spark; returns once it is up, or once there is a stop.
+        """Start Spark, again if it is killed meanwhile; returns once it is up, or once there is a stop.
 
         Raises:
             PenstockError: it did not start.
         """
         starter = self._starter = self._begin()
-        while starter.is_alive() and not stop.is_set():
-            starter.join(_POLL_SECONDS)
-        if not stop.is_set():
+        while not stop.is_set():
+            if starter.is_alive():
+                starter.join(_POLL_SECONDS)
+                continue
             self._starter = None
-            if starter.failure is not None:
+            if starter.failure is None:
+                return
+            if not isinstance(starter.failure, SparkGone):
                 raise starter.failure
+            self._take_death(starter.failure)
+            if not stop.wait(self._start_at - time.monotonic()):
+                starter = self._starter = self._begin()
 
     def look(self) -> None:
         """See whether Spark lives; have it started anew.

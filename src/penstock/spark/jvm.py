@@ -110,12 +110,23 @@ class Jvm:
             return False
 
     @property
-    def how_it_ended(self) -> str:
-        """For a message."""
+    def was_killed(self) -> bool:
+        """Whether it was ended by a signal, and not by itself."""
+        code = self._exit_code()
+        return code is not None and code < 0
+
+    def _exit_code(self) -> int | None:
         try:
             # Its connections are closed a moment before it is gone.
-            code = self.process.wait(timeout=_GONE_SECONDS)
+            return self.process.wait(timeout=_GONE_SECONDS)
         except subprocess.TimeoutExpired:
+            return None
+
+    @property
+    def how_it_ended(self) -> str:
+        """For a message."""
+        code = self._exit_code()
+        if code is None:
             return "takes no jobs any more"
         return f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
 

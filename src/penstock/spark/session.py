@@ -61,6 +61,7 @@ class Spark:
         Raises:
             JavaMissing: there is no Java to run it on.
             SparkFailed: it did not start.
+            SparkGone: it was killed meanwhile.
         """
         self._bury()
         self._set_environment()
@@ -100,6 +101,8 @@ class Spark:
             kept = Vault(home.path)
             jvm.delete_at_exit(kept.path)
         except Exception as error:
+            if jvm.was_killed:
+                raise self._gone(jvm) from error
             if not isinstance(error, JvmEnded):
                 _log.debug("why Spark did not start", exc_info=True)
             how = f"the JVM {error}" if isinstance(error, JvmEnded) else type(error).__name__
@@ -141,13 +144,16 @@ class Spark:
             loss, self._loss = self._loss, None
         return loss
 
-    def _lose(self, running: Running) -> SparkGone:
-        loss = SparkGone(
-            f"the JVM that Spark runs in {running.jvm.how_it_ended}",
+    def _gone(self, jvm: Jvm) -> SparkGone:
+        return SparkGone(
+            f"the JVM that Spark runs in {jvm.how_it_ended}",
             "spark",
             f"nothing, penstock starts it again; see {self._log_path.name} in the state directory, and"
             " whether the machine, or spark.driver.memory, is short of memory",
         )
+
+    def _lose(self, running: Running) -> SparkGone:
+        loss = self._gone(running.jvm)
         with self._changed:
             if self._running is running:
                 self._running = None
