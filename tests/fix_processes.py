@@ -41,12 +41,14 @@ def command_line(pid: int) -> list[str]:
 
 
 def jvms_of(pid: int) -> list[int]:
-    """The JVMs below a process that run Spark."""
+    """The JVMs below a process that run Spark; not the one that only puts its command together."""
+    lines = {each: command_line(each) for each in tree_of(pid)}
     return [
         each
-        for each in tree_of(pid)
-        if "org.apache.spark.deploy.SparkSubmit" in command_line(each)
-        and command_line(each)[0].endswith("java")
+        for each, line in lines.items()
+        if "org.apache.spark.deploy.SparkSubmit" in line
+        and "org.apache.spark.launcher.Main" not in line
+        and line[0].endswith("java")
     ]
 
 
