@@ -253,7 +253,8 @@ class EventCopying:
 
     def finish(self, orders: Sequence[CopyOrder], copy: Copy) -> dict[TableName, Exception]:
         """Note that copies are whole; from here on they are the delivering loop's."""
-        fault_point("copy.before_finish")
+        for _ in orders:
+            fault_point("copy.before_finish")
         failures: dict[TableName, Exception] = {}
         whole: dict[TableName, TableCopy] = {}
         with self._guarded():
@@ -279,7 +280,8 @@ class EventCopying:
             self._copies.write((self._copies.read() | whole).values())
             for table in whole:
                 del self._under_way[table]
-        fault_point("copy.after_finish")
+        for _ in orders:
+            fault_point("copy.after_finish")
         return failures
 
     def fail(self, table: TableName, error: PenstockError, copy: Copy | None = None) -> None:

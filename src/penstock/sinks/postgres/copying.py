@@ -292,7 +292,8 @@ class PostgresCopying:
 
     def finish(self, orders: Sequence[CopyOrder], copy: Copy) -> dict[TableName, Exception]:
         """Key and indexes, or the merge of what lies aside; then a table may catch up."""
-        fault_point("copy.before_finish")
+        for _ in orders:
+            fault_point("copy.before_finish")
         done = self._finish_together(orders, copy) if len(orders) > 1 else set()
         failures: dict[TableName, Exception] = {}
         away: SinkError | None = None
@@ -314,7 +315,8 @@ class PostgresCopying:
             failed = failures.get(order.table)
             if isinstance(failed, SinkError) and failed.remedy is Remedy.TIME:
                 away = failed  # the others need not find that out, too
-        fault_point("copy.after_finish")
+        for _ in orders:
+            fault_point("copy.after_finish")
         return failures
 
     def _finish_together(self, orders: Sequence[CopyOrder], copy: Copy) -> set[TableName]:

@@ -70,10 +70,10 @@ def make_new_tables(
             if landings.target(order.table) not in there:
                 notes = _make(connection, landings, order)
             if notes is not None:
+                fault_point("copy.after_create")
                 made[order.table] = notes
         new = _plan(connection, landings, [wanted[table] for table in made], made)
         if new:
-            fault_point("copy.after_create")
             _record(connection, owner, copy, new)
     return new
 
