@@ -204,3 +204,20 @@ def test_change_that_the_target_refuses_stops_its_table_alone_until_it_is_mended
     wait_until(lambda: table_state(target, "u") == "streaming", what="the table to go on")
     pipeline.catch_up()
     assert_alike(source, target, "u")
+
+
+@only_new
+def test_foreign_key_that_cannot_be_made_while_following_is_noted(
+    source: Database, target: Database, make_pipeline: Make
+) -> None:
+    source.execute(
+        "CREATE TABLE p (id int PRIMARY KEY); CREATE TABLE t (id int PRIMARY KEY, r int)"
+    )
+    pipeline = make_pipeline(source, target, tables=("public.t",), **COPIED)
+    pipeline.catch_up()
+    wait_for_state(target, "t", "streaming")
+
+    source.execute("ALTER TABLE t ADD CONSTRAINT to_p FOREIGN KEY (r) REFERENCES p")
+    pipeline.catch_up()
+
+    assert "foreign key to_p" in target.value("SELECT notes FROM penstock.tables")

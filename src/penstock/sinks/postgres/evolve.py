@@ -156,7 +156,9 @@ class Evolution:
                 notes = alter.make_new_foreign_keys(
                     cursor, before, shape, target, self._landings.target
                 )
-                self.notes += [f"{shape.table}: {note}" for note in notes]
+                known = self.tables.find(shape)
+                if known is not None:
+                    self._note(known, shape.table, notes)
         self._with_keys.clear()
         if self.only is None:  # who catches up comes by what others have done already
             policy, owner = self._options.schema_changes.value, self._landings.owner
