@@ -6,13 +6,13 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from fix_pipeline import assert_equal
+from fix_pipeline import INITIAL, assert_equal, status_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from fix_pipeline import RunningPipeline
+    from fix_pipeline import Command, RunningPipeline
     from fix_postgres import Database
 
 
@@ -52,3 +52,30 @@ def test_target_takes_inserts_where_the_source_stopped(
     ]
     assert target.query("INSERT INTO always DEFAULT VALUES RETURNING id") == [(2,)]
     assert target.query("INSERT INTO old DEFAULT VALUES RETURNING id, n") == [(21, 21)]
+
+
+def test_stopped_pipeline_that_has_everything_has_no_lag(
+    source: Database,
+    target: Database,
+    pipeline_file: Callable[..., Path],
+    penstock_command: Callable[..., Command],
+) -> None:
+    source.execute(
+        "CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t SELECT generate_series(1, 9)"
+    )
+    source.execute("CREATE TABLE other (id int)")
+    path = pipeline_file(source, target, tables=("public.t",), source_options=INITIAL)
+    assert penstock_command("run", str(path), "--until-caught-up").wait() == 0
+
+    # WAL that is nothing to this pipeline: another table's rows, another database's, a checkpoint.
+    source.execute("INSERT INTO other SELECT generate_series(1, 5000)")
+    target.execute("CREATE TABLE more (id int); INSERT INTO more SELECT generate_series(1, 5000)")
+    source.execute("CHECKPOINT")
+    idle = status_of(path)
+    source.execute("ALTER TABLE t ADD v int")
+    behind = status_of(path)
+
+    assert idle["sources"]["test"]["slot_has_changes"] is False
+    assert (idle["sinks"]["target"]["lag_bytes"], idle["sinks"]["target"]["lag_seconds"]) == (0, 0)
+    assert behind["sources"]["test"]["slot_has_changes"] is True
+    assert behind["sinks"]["target"]["lag_bytes"] > 0

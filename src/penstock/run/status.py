@@ -27,7 +27,7 @@ from penstock.sinks.postgres.progress import Progress
 from penstock.sinks.postgres.tables import TargetTables
 from penstock.source.connect import connect_source, source_errors
 from penstock.source.options import Tracking
-from penstock.source.slot import check_slot, slot_state, slot_warning
+from penstock.source.slot import check_slot, has_changes, slot_state, slot_warning
 from penstock.source.subscription import find_subscription
 from penstock.source.tracking import broken_tracking, tier_in_force
 
@@ -96,12 +96,20 @@ class SourceStatus:
     acknowledged_lsn: str | None = None
     retained_bytes: int | None = None
     wal_status: str | None = None
+    slot_has_changes: bool | None = None  # that nobody has received; None: not known
     log_bytes: int = 0
     error: str | None = None
     warning: str | None = None  # what may become an error
     tracking: str = "off"  # how changes of tables are noticed
     tracking_error: str | None = None
     left_out: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def newest_lsn(self) -> str | None:
+        """Where what sinks should have ends: with the WAL, or, if the slot has no more, with the log."""
+        if self.slot_has_changes is False:
+            return self.durable_lsn or self.acknowledged_lsn  # the log may have been deleted
+        return self.current_lsn
 
 
 @dataclass
@@ -183,6 +191,11 @@ def _source(pipeline: PipelineFile) -> SourceStatus:
                 status.slot_active = slot.active
                 status.retained_bytes = slot.retained_bytes
                 status.wal_status = slot.wal_status
+                if not state.is_held("capture"):
+                    publications = subscription.publications
+                    status.slot_has_changes = has_changes(
+                        connection, subscription.slot, publications, slot
+                    )
                 if slot.confirmed_flush_lsn is not None:
                     status.acknowledged_lsn = str(slot.confirmed_flush_lsn)
                 place = str(pipeline.source.url)
@@ -283,8 +296,9 @@ def _complete(pipeline: PipelineFile, name: str, status: SinkStatus, source: Sou
         status.tables.setdefault(table, new)
     if status.delivered_lsn is not None:
         delivered = Lsn.parse(status.delivered_lsn)
-        if source.current_lsn is not None:
-            status.lag_bytes = max(0, Lsn.parse(source.current_lsn) - delivered)
+        newest = source.newest_lsn
+        if newest is not None:
+            status.lag_bytes = max(0, Lsn.parse(newest) - delivered)
         report = state.read_report(f"sinks/{name}")
         status.lag_seconds = _lag_seconds(state, delivered, status.lag_bytes, report)
     flow = {each.name: getattr(status, each.name) for each in fields(FlowStatus)}

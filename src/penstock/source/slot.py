@@ -9,6 +9,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 from psycopg.rows import namedtuple_row
 
 from penstock.errors import SlotInUse, SlotLost, SlotMissing, SlotMoved
@@ -17,7 +18,7 @@ from penstock.source.connect import place_of, source_errors
 from penstock.source.refusals import START_ANEW
 
 if TYPE_CHECKING:
-    import psycopg
+    from collections.abc import Sequence
 
     Connection = psycopg.Connection[Any]
 
@@ -31,6 +32,18 @@ SELECT active, active_pid, restart_lsn::text, confirmed_flush_lsn::text, wal_sta
        coalesce(plugin, slot_type) AS plugin, database = current_database() AS is_of_database
 FROM pg_replication_slots s WHERE slot_name = %s
 """
+
+# Begin and Commit alone are a transaction without a change for us, as 14 sends them. Of messages,
+# those of the triggers count: M | flags u8 | lsn u64 | prefix.
+_PEEK = """
+SELECT EXISTS (
+    SELECT FROM pg_logical_slot_peek_binary_changes(
+        %s, NULL, NULL, 'proto_version', '1', 'publication_names', %s, 'messages', 'true') AS c
+    WHERE CASE get_byte(c.data, 0) WHEN ascii('M') THEN substr(c.data, 11, 15) = 'penstock.schema'
+          ELSE get_byte(c.data, 0) NOT IN (ascii('B'), ascii('C')) END)
+"""
+_PEEKED_BYTES = 64 * 1024 * 1024
+_PEEK_MILLISECONDS = 3000
 
 _POLL_SECONDS = 0.1
 _PLUGIN = "pgoutput"
@@ -134,6 +147,27 @@ def slot_warning(state: SlotState, slot: str, place: str) -> SlotLost | None:
     )
 
 
+def has_changes(
+    connection: Connection, slot: str, publications: Sequence[str], state: SlotState
+) -> bool | None:
+    """Whether the slot holds changes that nobody has received; None where that is not to be known.
+
+    The server decodes what the slot retains, so it is asked only where that is little and nobody
+    streams. WAL grows also without a change: by checkpoints, other tables, other databases.
+    """
+    if state.active or state.is_lost or state.confirmed_flush_lsn is None or not publications:
+        return None
+    if state.retained_bytes is None or state.retained_bytes > _PEEKED_BYTES:
+        return None
+    try:
+        with connection.transaction():
+            connection.execute(f"SET LOCAL statement_timeout = {_PEEK_MILLISECONDS}")
+            row = connection.execute(_PEEK, (slot, publication_names(publications))).fetchone()
+    except psycopg.Error:
+        return None  # somebody streams by now, or a publication is gone, which others report
+    return None if row is None else bool(row[0])
+
+
 def create_slot(connection: Connection, slot: str) -> Lsn:
     """Create the slot, or adopt it when an earlier attempt got that far; its consistent point.
 
@@ -195,6 +229,11 @@ def drop_slot(connection: Connection, slot: str) -> None:
     """Drop the slot; with it goes the server's duty to keep WAL."""
     with source_errors(connection, slot):
         connection.execute("SELECT pg_drop_replication_slot(%s)", (slot,))
+
+
+def publication_names(publications: Sequence[str]) -> str:
+    """As pgoutput reads them."""
+    return ",".join('"' + name.replace('"', '""') + '"' for name in publications)
 
 
 def _lsn(text: str | None) -> Lsn | None:

@@ -19,6 +19,7 @@ from psycopg.errors import error_from_result
 from penstock.lsn import Lsn
 from penstock.source.connect import classify_source_error, connect_replication
 from penstock.source.identity import Answering
+from penstock.source.slot import publication_names
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -146,7 +147,7 @@ class SlotStream:
     def _start_command(self, start_lsn: Lsn) -> bytes:
         # Prepared transactions come at COMMIT PREPARED, as ordinary ones: the slot does not ask for
         # them earlier. Values come as text, which every version and type has.
-        names = ",".join('"' + name.replace('"', '""') + '"' for name in self._publications)
+        names = publication_names(self._publications)
         options = {
             "proto_version": "2",
             "publication_names": names,
