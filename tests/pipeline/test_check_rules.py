@@ -105,3 +105,31 @@ def test_rules_are_not_judged_by_a_source_that_does_not_answer(
 
     assert codes
     assert "PEN-107" not in codes
+
+
+def test_check_says_what_is_followed_and_what_the_target_lacks(
+    source: Database, target: Database, pipeline_file: Callable[..., Path]
+) -> None:
+    source.execute(
+        "CREATE EXTENSION citext; CREATE EXTENSION hstore; CREATE EXTENSION btree_gist;"
+        "CREATE TABLE a (id int PRIMARY KEY, v citext, w hstore[]);"
+        "CREATE TABLE b (id int PRIMARY KEY, n int); CREATE INDEX ON b USING gist (n);"
+        "CREATE TABLE p (id int PRIMARY KEY) PARTITION BY RANGE (id)"
+    )
+    for number in range(4):
+        source.execute(f"CREATE TABLE t{number} (id int PRIMARY KEY)")
+    target.execute("CREATE EXTENSION hstore")
+    path = pipeline_file(source, target)
+    command = [sys.executable, "-m", "penstock", "check", str(path)]
+
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0] == ("tables: 7 (public.a, public.b, public.p, public.t0, public.t1 and 2 more)")
+    assert lines[1] == "partitioned, plain where penstock creates them: 1 (public.p)"
+    missing = [line for line in done.stderr.splitlines() if "PEN-515" in line]
+    assert ["citext" in line for line in missing] == [False, True]
+    assert "btree_gist" in missing[0]
+    assert "public.b" in missing[0]
+    assert "Do: CREATE EXTENSION" in done.stderr

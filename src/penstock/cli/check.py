@@ -22,22 +22,27 @@ from penstock.schema.shape import TableShape
 from penstock.sinks.postgres.adoption import find_occupied
 from penstock.sinks.postgres.leftout import expressions_left_out
 from penstock.sinks.postgres.options import PostgresOptions
-from penstock.sinks.postgres.preflight import check_target
+from penstock.sinks.postgres.preflight import check_target, missing_extensions
 from penstock.sinks.postgres.rivals import mixed
 from penstock.sinks.postgres.rowsecurity import filtered_tables
 from penstock.sinks.postgres.strayrules import stray_rules
 from penstock.source.choice import read_choice
 from penstock.source.connect import connect_source
+from penstock.source.extensions import read_extensions
 from penstock.source.preflight import Finding, preflight
 from penstock.source.publication import read_publications
 from penstock.source.tracking import tier_in_force
 from penstock.table import TableName
+from penstock.text import printable
+
+_NAMED_TABLES = 5
 
 
 def check(path: PipelinePath, as_json: AsJson = False) -> None:
     """See whether the pipeline could run: servers, privileges, tables, Java. Changes nothing."""
     pipeline = read_pipeline(path)
-    findings = find(pipeline)
+    choices = _choices(pipeline)
+    findings = find(pipeline, choices)
     errors = [finding for finding in findings if finding.severity == "error"]
     if as_json:
         typer.echo(
@@ -60,6 +65,8 @@ def check(path: PipelinePath, as_json: AsJson = False) -> None:
         for view in pipeline.each():
             tier = _tier(view)
             place = "" if view.is_alone else f"source {view.source_id}: "
+            for line in _tables(choices.get(view.source_id)):
+                typer.echo(f"{place}{line}")
             if tier is not None:
                 typer.echo(f"{place}changes of tables: tracking by {tier}")
         typer.echo(_verdict(pipeline, len(errors), len(findings) - len(errors)))
@@ -67,8 +74,9 @@ def check(path: PipelinePath, as_json: AsJson = False) -> None:
         raise typer.Exit(1)
 
 
-def find(pipeline: PipelineFile) -> list[Finding]:
+def find(pipeline: PipelineFile, choices: dict[str, _Chosen] | None = None) -> list[Finding]:
     """Every finding about source, sinks and this machine."""
+    choices = _choices(pipeline) if choices is None else choices
     findings: list[Finding] = []
     databases = Databases(pipeline.sources)
     for view in pipeline.each():
@@ -76,7 +84,6 @@ def find(pipeline: PipelineFile) -> list[Finding]:
         found = preflight(source.url, source.tables, view.name, source.schema_options.tracking)
         findings += found if view.is_alone else [_named(each, view.source_id) for each in found]
         findings += [Finding(fault) for fault in _same_database(view, databases)]
-    choices = _choices(pipeline)
     findings += [Finding(fault) for fault in _mixed_tables(pipeline, choices)]
     for name, options in pipeline.sinks.items():
         if isinstance(options, PostgresOptions):
@@ -86,6 +93,9 @@ def find(pipeline: PipelineFile) -> list[Finding]:
                 landed = _landed(pipeline, options, choices)
                 findings += [Finding(fault) for fault in filtered_tables(options.url, landed)]
                 findings += _taken_and_left_out(pipeline, options, choices)
+                extensions = _extensions(choices)
+                lacking = missing_extensions(options.url, extensions)
+                findings += [Finding(fault, "warning") for fault in lacking]
             if not faults and len(choices) == len(pipeline.sources):
                 named = {table for each in choices.values() for table in each.named}
                 strays = stray_rules(pipeline.name, name, options, named)
@@ -143,6 +153,7 @@ class _Chosen:
     followed: list[TableName]
     others: list[TableName]
     shapes: list[TableShape]
+    extensions: dict[str, list[TableName]]
 
     @property
     def named(self) -> list[TableName]:
@@ -167,7 +178,17 @@ def _choices(pipeline: PipelineFile) -> dict[str, _Chosen]:
                 followed,
                 [each.table for each in (*choice.left_out, *faults)],
                 list(read_shapes(connection, followed).values()),
+                read_extensions(connection, followed),
             )
+    return found
+
+
+def _extensions(choices: dict[str, _Chosen]) -> dict[str, list[TableName]]:
+    """What tables of all sources are made with."""
+    found: dict[str, list[TableName]] = {}
+    for chosen in choices.values():
+        for extension, tables in chosen.extensions.items():
+            found.setdefault(extension, []).extend(tables)
     return found
 
 
@@ -218,6 +239,24 @@ def _taken_and_left_out(
         left_out = expressions_left_out(landings, chosen.shapes)
         findings += [Finding(each, "warning") for each in left_out]
     return findings
+
+
+def _tables(chosen: _Chosen | None) -> list[str]:
+    """What is followed, in a few words, and what will look different at a table sink."""
+    if chosen is None:
+        return []
+    lines = [f"tables: {_few(chosen.followed)}"]
+    partitioned = [shape.table for shape in chosen.shapes if shape.kind == "p"]
+    if partitioned:
+        lines.append(f"partitioned, plain where penstock creates them: {_few(partitioned)}")
+    return lines
+
+
+def _few(tables: list[TableName]) -> str:
+    """How many, and the first by name."""
+    named = ", ".join(printable(str(table)) for table in sorted(tables)[:_NAMED_TABLES])
+    more = f" and {len(tables) - _NAMED_TABLES} more" if len(tables) > _NAMED_TABLES else ""
+    return f"{len(tables)} ({named}{more})" if tables else "0"
 
 
 def _tier(pipeline: PipelineFile) -> str | None:

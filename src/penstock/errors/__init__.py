@@ -54,6 +54,7 @@ from penstock.errors.run import (
 )
 from penstock.errors.sink import (
     ExpressionLeftOut,
+    ExtensionMissing,
     PositionMissing,
     ReaderGone,
     RowRefused,
@@ -104,6 +105,7 @@ __all__ = [
     "EmbeddedServerFailed",
     "Exposed",
     "ExpressionLeftOut",
+    "ExtensionMissing",
     "JavaMissing",
     "LogError",
     "LogFull",

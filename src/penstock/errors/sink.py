@@ -101,3 +101,10 @@ class TargetObjectsForeign(SinkError):
 
     code = "PEN-514"
     remedy = Remedy.OPERATOR
+
+
+class ExtensionMissing(SinkError):
+    """The target lacks an extension that tables of the source are made with."""
+
+    code = "PEN-515"
+    remedy = Remedy.OPERATOR

@@ -8,6 +8,7 @@ import psycopg
 from psycopg import sql
 
 from penstock.errors import (
+    ExtensionMissing,
     PenstockError,
     SinkError,
     SinkPrivilegeMissing,
@@ -16,11 +17,13 @@ from penstock.errors import (
 )
 from penstock.sinks.postgres.connect import OLDEST_VERSION, classify_target_error, connect_target
 from penstock.sinks.postgres.objects import has_objects
+from penstock.table import tell_tables
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
     from penstock.dsn import Dsn
+    from penstock.table import TableName
 
 
 _FACTS = """
@@ -40,6 +43,26 @@ def check_target(dsn: Dsn) -> list[PenstockError]:
         return [classify_target_error(error, dsn)]
     except PenstockError as error:
         return [error]
+
+
+def missing_extensions(dsn: Dsn, wanted: Mapping[str, Sequence[TableName]]) -> list[PenstockError]:
+    """Extensions that tables of the source are made with and that the target does not have."""
+    try:
+        with connect_target(dsn, "penstock check") as connection:
+            rows = connection.execute("SELECT extname FROM pg_extension").fetchall()
+    except psycopg.Error as error:
+        return [classify_target_error(error, dsn)]
+    there = {name for (name,) in rows}
+    return [
+        ExtensionMissing(
+            f"extension {name} is not there, which {tell_tables(tables)} of the source needs: columns of its"
+            " types become text, indexes with its operators are left out",
+            str(dsn),
+            sql.SQL("CREATE EXTENSION {}").format(sql.Identifier(name)).as_string(None),
+        )
+        for name, tables in sorted(wanted.items())
+        if name not in there
+    ]
 
 
 def _faults(connection: psycopg.Connection[Any], dsn: Dsn) -> Iterator[PenstockError]:
