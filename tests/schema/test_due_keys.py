@@ -45,7 +45,7 @@ def store(source: Database, target: Database) -> ShapeStore:
         make_objects(connection)
         with connection.cursor() as cursor:
             for table in (PARENT, CHILD):
-                store.add(cursor, shape_of(source, table), Lsn(1))
+                store.add(cursor, shape_of(source, table), Lsn(1), table)
     return store
 
 
@@ -190,7 +190,7 @@ def test_key_that_rows_do_not_hold_keeps_no_other_away(source: Database, target:
         make_objects(connection)
         with connection.cursor() as cursor:
             for table in (PARENT, *(TableName("public", f"child_{n}") for n in range(60))):
-                store.add(cursor, shape_of(source, table), Lsn(1))
+                store.add(cursor, shape_of(source, table), Lsn(1), table)
     for n in range(60):
         target.execute(f"ALTER TABLE child_{n} DROP CONSTRAINT child_{n}_p_fkey")
     target.execute("INSERT INTO child_7 VALUES (1, 1)")

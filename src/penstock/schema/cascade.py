@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         ColumnShape,
         ForeignKeyShape,
         SchemaChange,
+        SequenceShape,
         TableShape,
         TypeShape,
     )
@@ -46,7 +47,7 @@ def settle(told: Told, known: Mapping[int, TableShape], look_up: LookUp) -> Sche
             renamed[moved.id] = shape
     others.take_types({each.id: each for each in told.change.types})
     others.take_row_types(told.row_types, {shape.id: shape for shape in told.change.tables})
-    others.take_sequences(told.column_sequences, {each.id for each in told.change.sequences})
+    others.take_sequences(told.column_sequences, {each.id: each for each in told.change.sequences})
     others.take_names(renamed)
     types = tuple(each for each in told.change.types if not each.is_array)
     tables = (*told.change.tables, *others.changed())
@@ -167,8 +168,11 @@ class _Others:
         }
         self.take_types(types)
 
-    def take_sequences(self, owned: Sequence[ToldSequence], free: set[int]) -> None:
-        """Those that columns own; and `free` ones, which none owns any more."""
+    def take_sequences(
+        self, owned: Sequence[ToldSequence], free: Mapping[int, SequenceShape]
+    ) -> None:
+        """Those that columns own; and `free` ones, which none owns, or none any more."""
+        self._take_named(owned, free)
         for each in owned:
             shape = self.get(each.table_id)
             if shape is None:
@@ -185,6 +189,20 @@ class _Others:
                     for column in shape.columns
                 )
                 self.update(shape.id, columns=columns)
+
+    def _take_named(self, owned: Sequence[ToldSequence], free: Mapping[int, SequenceShape]) -> None:
+        """Those that defaults name and no column owns."""
+        for shape in self if owned or free else ():
+            named = {each.id: each for each in shape.sequences}
+            for column in shape.columns:
+                # A default still names the one that its column owned.
+                if column.sequence is not None and column.sequence.id in free and column.default:
+                    named[column.sequence.id] = free[column.sequence.id]
+            for each in owned:
+                named.pop(each.sequence.id, None)
+            now = tuple(free.get(number, each) for number, each in named.items())
+            if now != shape.sequences:
+                self.update(shape.id, sequences=_in_order(now, "schema_name", "name"))
 
     def take_names(self, tables: Mapping[int, TableShape]) -> None:
         """Let foreign keys lead to tables and columns by the names that these have now."""

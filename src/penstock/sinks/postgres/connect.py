@@ -86,8 +86,11 @@ def classify_target_error(error: psycopg.Error, dsn: Dsn) -> PenstockError:
         return SinkError(
             f"no answer from the target ({state or type(error).__name__})", where, _WAIT
         )
+    diag = error.diag
+    about = ".".join(filter(None, (diag.schema_name, diag.table_name, diag.constraint_name)))
     return PenstockError(
-        f"the target refused a statement of penstock: SQLSTATE {state} {type(error).__name__}",
+        f"the target refused a statement of penstock: SQLSTATE {state} {type(error).__name__}"
+        + (f" ({about})" if about else ""),
         where,
         "report this: it is a defect of penstock",
     )

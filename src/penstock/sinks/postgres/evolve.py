@@ -208,6 +208,7 @@ class Evolution:
             return
         if part.change.is_unsure:
             raise TableStops(known.began_as, unsure(self._landings, before, shape))
+        self._free_name(cursor, known, shape.table)
         mapping, needs_copy = self._alter(cursor, known, before, shape, part)
         self._keep(cursor, known, shape, mapping)
         if needs_copy:
@@ -271,6 +272,7 @@ class Evolution:
             return
         if not self._store.still_waits(cursor, known.name):
             return
+        self._free_name(cursor, known, shape.table)
         before = self._store.shape(cursor, known.name)
         mapping = known.mapping
         if before is not None and not part.change.is_unsure:
@@ -283,6 +285,24 @@ class Evolution:
         self._rename(cursor, known, shape.table)
         if before is not None:
             self._keep(cursor, known, shape, mapping, before_copy=True)
+
+    def _free_name(self, cursor: Cursor, known: KnownTable, name: TableName) -> None:
+        """Forget the copy of another table under a name that the stream gives to this one now.
+
+        A copy is scheduled under the name that the catalog has for a table, which others may have had
+        before it: the stream comes to them later. The next poll schedules it anew, as it is called then.
+        """
+        other = next(
+            (each for each in self.tables.listed if each.name == name and each is not known), None
+        )
+        if other is None or not other.needs_copy or other.is_filled:
+            return
+        target = self._target_of(other)
+        found = find_table(cursor.connection, target)
+        if found is not None and other.made_by_us and other.target_oid in (None, found.oid):
+            alter.drop_table(cursor, other.name, target, None)  # made for that copy
+        self._store.forget(cursor, other.name)
+        self.tables.remove(other)
 
     def _rename(self, cursor: Cursor, known: KnownTable, name: TableName) -> None:
         if known.name != name:
