@@ -64,7 +64,9 @@ def test_pickled_dsn_is_the_name_of_an_entry_in_a_file_of_this_user(tmp_path, mo
     assert pickle.loads(pickled) == [dsn, Dsn.parse("postgresql://ana@db2/shop"), dsn]
 
 
-def test_dsn_is_not_pickled_where_nobody_keeps_its_password():
+def test_dsn_is_not_pickled_where_nobody_keeps_its_password(monkeypatch):
+    monkeypatch.setattr(vault, "_in_use", None)  # another test may have started Spark
+
     with pytest.raises(TypeError, match="while Spark runs"):
         pickle.dumps(Dsn.parse("postgresql://ana@db2/shop"))
 

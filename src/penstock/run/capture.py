@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from penstock.run.start import Origin
     from penstock.run.state import SinkReports, StateDirectory
     from penstock.schema.shape import TableShape
+    from penstock.source.identity import Answering
 
     Connection = psycopg.Connection[Any]
 
@@ -242,8 +243,10 @@ class Capture:
         assembler: Assembler | None = None
         self._log.flush()  # of the connection before
         try:
-            self._begin(stream)
+            found = self._identify(stream)
+            # Before anything is streamed, so that tables are known as they look where the stream begins.
             assembler = Assembler(self._log, self._notes())
+            self._begin(stream, found)
             self._connected, self._error = True, None
             self.on_connected()
             back_off.succeed()
@@ -257,26 +260,32 @@ class Capture:
                 assembler.discard()
             stream.close()
 
-    def _begin(self, stream: SlotStream) -> None:
-        """Connect and stream, from a server and a slot that are what they were.
-
-        Whatever happened to either while nobody was connected has a named outcome.
+    def _identify(self, stream: SlotStream) -> Answering:
+        """Connect to a server that is what it was, whatever happened while nobody was connected.
 
         Raises:
             OtherCluster: another cluster, timeline or database answers.
             SourceRestored: the server does not have what was received from it.
-            SlotMissing, SlotLost, SlotMoved: the slot does not have what comes next.
         """
-        durable_lsn = self._writer.durable_lsn
         found = stream.connect()
         compare_answering(self._identity, found, self._place)
-        check_reach(found, max(durable_lsn, self._reports.once_delivered_lsn()), self._place)
+        wanted_lsn = max(self._writer.durable_lsn, self._reports.once_delivered_lsn())
+        check_reach(found, wanted_lsn, self._place)
+        return found
+
+    def _begin(self, stream: SlotStream, found: Answering) -> None:
+        """Stream, from a slot that is what it was.
+
+        Raises:
+            SourceRestored: the server does not have what was received from it.
+            SlotMissing, SlotLost, SlotMoved: the slot does not have what comes next.
+        """
         with connect_source(self._source.url, "penstock slot") as connection:
             slot = self._check_slot(connection)
             if found.started_at != self._server_started_at:
                 self._require_same_history(slot)
                 wait_until_free(connection, [self._subscription.slot], _FREE_SECONDS)
-            stream.start(durable_lsn)
+            stream.start(self._writer.durable_lsn)
             # From here on nobody else can move it.
             slot = self._check_slot(connection)
             if not slot.active:

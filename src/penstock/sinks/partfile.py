@@ -59,8 +59,7 @@ class PartWriter:
             raise cannot_use(error, self._path.parent) from None
 
     def _made(self) -> io.FileIO:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        return io.FileIO(os.open(self._path, flags, 0o600), "wb")
+        return io.FileIO(self._path, "xb", opener=_open_for_owner)
 
     def finish(self) -> Part | None:
         """The part, None when nothing was written."""
@@ -167,3 +166,7 @@ def remove_parts(directory: Path, prefix: str) -> None:
     for path in directory.iterdir():
         if path.name.startswith(prefix):
             path.unlink(missing_ok=True)
+
+
+def _open_for_owner(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
