@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from penstock.errors import PenstockError, Remedy, SchemaChangeStops, SinkError
+from penstock.errors import (
+    PenstockError,
+    Remedy,
+    SchemaChangeRefused,
+    SchemaChangeStops,
+    SinkError,
+)
 from penstock.schema.describe import description_of
 from penstock.sinks.passage import Rows
 from penstock.sinks.postgres import alter
@@ -199,6 +205,8 @@ class Evolution:
         if not self.tables.takes_part(known):
             self._follow_waiting(cursor, known, shape, part)
             return
+        if not self._free_name(cursor, known, shape.table):
+            raise TableStops(known.began_as, _name_taken(shape.table))
         before = self._store.shape(cursor, known.name) or self._describe.shape(
             known.name, self.batch.after_lsn
         )
@@ -208,7 +216,6 @@ class Evolution:
             return
         if part.change.is_unsure:
             raise TableStops(known.began_as, unsure(self._landings, before, shape))
-        self._free_name(cursor, known, shape.table)
         mapping, needs_copy = self._alter(cursor, known, before, shape, part)
         self._keep(cursor, known, shape, mapping)
         if needs_copy:
@@ -272,7 +279,8 @@ class Evolution:
             return
         if not self._store.still_waits(cursor, known.name):
             return
-        self._free_name(cursor, known, shape.table)
+        if not self._free_name(cursor, known, shape.table):
+            return  # until the next change of its name, which must come
         before = self._store.shape(cursor, known.name)
         mapping = known.mapping
         if before is not None and not part.change.is_unsure:
@@ -286,29 +294,38 @@ class Evolution:
         if before is not None:
             self._keep(cursor, known, shape, mapping, before_copy=True)
 
-    def _free_name(self, cursor: Cursor, known: KnownTable, name: TableName) -> None:
+    def _free_name(self, cursor: Cursor, known: KnownTable, name: TableName) -> bool:
         """Forget the copy of another table under a name that the stream gives to this one now.
 
         A copy is scheduled under the name that the catalog has for a table, which others may have had
         before it: the stream comes to them later. The next poll schedules it anew, as it is called then.
+        The answer tells whether nobody else has the name.
         """
         other = next(
-            (each for each in self.tables.listed if each.name == name and each is not known), None
+            (
+                each
+                for each in self.tables.listed
+                if each is not known and name in (each.name, each.recorded_as)
+            ),
+            None,
         )
-        if other is None or not other.needs_copy or other.is_filled:
-            return
+        if other is None or known.name == name:
+            return True
+        if not other.needs_copy or other.is_filled:
+            return False
         target = self._target_of(other)
         found = find_table(cursor.connection, target)
         if found is not None and other.made_by_us and other.target_oid in (None, found.oid):
-            alter.drop_table(cursor, other.name, target, None)  # made for that copy
-        self._store.forget(cursor, other.name)
+            alter.drop_table(cursor, other.recorded_as, target, None)  # made for that copy
+        self._store.forget(cursor, other.recorded_as)
         self.tables.remove(other)
+        return True
 
     def _rename(self, cursor: Cursor, known: KnownTable, name: TableName) -> None:
         if known.name != name:
             self._store.rename(cursor, known.name, name)
             self._store.have_copied(cursor, name, self.batch.end_lsn)
-            known.name = name
+            known.name = known.recorded_as = name
 
     def _keep(
         self,
@@ -324,7 +341,8 @@ class Evolution:
         self._store.keep(
             cursor, shape.table, shape, self.batch.end_lsn, mapping, before_copy=before_copy
         )
-        known.name, known.source_oid, known.mapping = shape.table, shape.id, mapping
+        known.name = known.recorded_as = shape.table
+        known.source_oid, known.mapping = shape.id, mapping
 
     def _drop(self, cursor: Cursor, known: KnownTable) -> None:
         if known.began_as in self.tables.refused:
@@ -458,3 +476,11 @@ class Evolution:
         if shape is not None:
             return description_of(shape)
         return self._describe(table, self.batch.end_lsn)
+
+
+def _name_taken(name: TableName) -> SchemaChangeRefused:
+    return SchemaChangeRefused(
+        f"the source has renamed another table to {name}, which is still followed under that name",
+        str(name),
+        "nothing; the table goes on once the other one has been copied",
+    )

@@ -6,7 +6,7 @@ applied exactly once, whatever is killed when.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from psycopg.rows import namedtuple_row
@@ -39,7 +39,10 @@ _THIS = " WHERE pipeline = %s AND source = %s AND schema_name = %s AND table_nam
 
 @dataclass
 class KnownTable:
-    """One row of penstock.tables while shapes change. `name` moves on, `began_as` does not."""
+    """One row of penstock.tables while shapes change. `name` moves on, `began_as` does not.
+
+    `recorded_as` is the name in that row: of a table that is being copied it stays until its turn.
+    """
 
     name: TableName
     began_as: TableName
@@ -51,6 +54,10 @@ class KnownTable:
     shape_lsn: Lsn = ZERO
     mapping: dict[str, Any] | None = None
     target_oid: int | None = None  # of the table that was made, where that is known
+    recorded_as: TableName = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.recorded_as = self.name
 
     @classmethod
     def flowing(cls, name: TableName, oid: int = 0, *, made_here: bool = False) -> KnownTable:
