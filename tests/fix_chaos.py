@@ -8,6 +8,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import psycopg
 
+# What the source has before anything random happens to it.
+BEFORE = """
+CREATE SCHEMA other;
+CREATE TYPE mood AS ENUM ('sad', 'ok');
+CREATE TABLE t0 (id int PRIMARY KEY, a int DEFAULT 3, b varchar(20), c numeric(10,2));
+CREATE TABLE t1 (id int PRIMARY KEY, a text, m mood DEFAULT 'ok');
+CREATE TABLE t2 (id int PRIMARY KEY, p int REFERENCES t0, d date);
+INSERT INTO t0 SELECT g, g, 'b' || g, g / 3.0 FROM generate_series(1, 5) g;
+INSERT INTO t1 SELECT g, 'a' || g FROM generate_series(1, 5) g;
+INSERT INTO t2 SELECT g, g FROM generate_series(1, 5) g
+"""
 TYPES = {
     "int": "7",
     "bigint": "12345678901",

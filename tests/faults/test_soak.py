@@ -19,7 +19,7 @@ import psutil
 import psycopg
 import pytest
 
-from fix_chaos import KEYLESS, Chaos
+from fix_chaos import BEFORE, KEYLESS, Chaos, quoted
 from fix_pipeline import INITIAL, status_of
 from fix_postgres import Database, create_database
 from fix_wait import wait_until
@@ -44,16 +44,6 @@ SHARED_SESSIONS, OWN_SESSIONS = 3, 3
 LARGE_ROWS = 1500
 MOST_ROWS = 20_000
 
-BEFORE = """
-CREATE SCHEMA other;
-CREATE TYPE mood AS ENUM ('sad', 'ok');
-CREATE TABLE t0 (id int PRIMARY KEY, a int DEFAULT 3, b varchar(20), c numeric(10,2));
-CREATE TABLE t1 (id int PRIMARY KEY, a text, m mood DEFAULT 'ok');
-CREATE TABLE t2 (id int PRIMARY KEY, p int REFERENCES t0, d date);
-INSERT INTO t0 SELECT g, g, 'b' || g, g / 3.0 FROM generate_series(1, 5) g;
-INSERT INTO t1 SELECT g, 'a' || g FROM generate_series(1, 5) g;
-INSERT INTO t2 SELECT g, g FROM generate_series(1, 5) g
-"""
 OWN = """
 CREATE SCHEMA own{n};
 CREATE TABLE own{n}.t0 (id int PRIMARY KEY, a int, b text);
@@ -164,7 +154,7 @@ def everything(database: Database) -> dict[tuple[str, str], Any]:
         shapes = read_shapes(connection, tables)
         found = {}
         for table in tables:
-            place = ".".join('"' + part.replace('"', '""') + '"' for part in table)
+            place = ".".join(map(quoted, table))
             shape = shapes[table]
             found[tuple(table)] = {
                 "columns": {
@@ -266,7 +256,7 @@ def _bound_rows(database: Database) -> None:
     with database.connect() as connection:
         connection.execute("SET lock_timeout = '1s'")
         for schema, table in connection.execute(USER_TABLES).fetchall():
-            place = ".".join('"' + part.replace('"', '""') + '"' for part in (schema, table))
+            place = ".".join(map(quoted, (schema, table)))
             try:
                 [count] = connection.execute(f"SELECT count(*) FROM {place}").fetchone() or [0]
                 if count > MOST_ROWS:

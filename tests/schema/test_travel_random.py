@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from test_travel_hard import assert_same, settle
 
-from fix_chaos import KEYLESS, Chaos
+from fix_chaos import BEFORE, KEYLESS, Chaos
 from fix_pipeline import INITIAL
 
 if TYPE_CHECKING:
@@ -20,17 +20,6 @@ if TYPE_CHECKING:
     from fix_postgres import Database
 
     Make = Callable[..., RunningPipeline]
-
-BEFORE = """
-CREATE SCHEMA other;
-CREATE TYPE mood AS ENUM ('sad', 'ok');
-CREATE TABLE t0 (id int PRIMARY KEY, a int DEFAULT 3, b varchar(20), c numeric(10,2));
-CREATE TABLE t1 (id int PRIMARY KEY, a text, m mood DEFAULT 'ok');
-CREATE TABLE t2 (id int PRIMARY KEY, p int REFERENCES t0, d date);
-INSERT INTO t0 SELECT g, g, 'b' || g, g / 3.0 FROM generate_series(1, 5) g;
-INSERT INTO t1 SELECT g, 'a' || g FROM generate_series(1, 5) g;
-INSERT INTO t2 SELECT g, g FROM generate_series(1, 5) g
-"""
 
 
 def transact(connection: psycopg.Connection[Any], chaos: Chaos, choice: random.Random) -> list[str]:
