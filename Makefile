@@ -47,11 +47,15 @@ setup: .venv/.ready ## make .venv and install penstock into it, if anything chan
 demo: setup ## two embedded Postgres servers, a pipeline between them, a proof
 	.venv/bin/penstock demo
 
+# The tests of one file share servers and a Spark: a file stays with one process.
+WORKERS ?= auto
+PYTEST := .venv/bin/pytest --numprocesses $(WORKERS) --dist loadfile
+
 test: setup ## the tests that are quick
-	.venv/bin/pytest -m "not long"
+	$(PYTEST) -m "not long"
 
 test-long: setup ## all tests
-	.venv/bin/pytest
+	$(PYTEST)
 
 check: lint types unit ## lint, types and unit tests
 
