@@ -37,6 +37,7 @@ POINTS = (
     "file.after_position",  # position recorded, file not renamed
     "init.after_publication",  # publication there, slot not
     "init.after_slot",  # slot there, target knows nothing
+    "init.inside_undo",  # after a failure: slot gone again, publications still there
 )
 
 _armed: dict[str, int] = {}

@@ -141,6 +141,49 @@ def test_crash_while_making_is_finished_by_the_next_attempt(source: Database, po
     assert confirmed == str(made.created_lsn)
 
 
+_FAIL = """
+import sys
+from penstock.dsn import Dsn
+from penstock.errors import SourceError
+from penstock.source import subscription
+from penstock.source.connect import connect_source
+from penstock.source.options import Tracking
+from penstock.table import TableRule, TableRules
+
+def fail(*args):
+    raise SourceError("made to fail", "here", "nothing")
+
+subscription._tell_tables = fail
+with connect_source(Dsn(sys.argv[1])) as connection:
+    subscription.ensure_subscription(
+        connection, "shop", TableRules((TableRule.parse("*.*"),)), Tracking.TRIGGERS
+    )
+"""
+
+
+def test_failure_after_the_slot_was_made_leaves_nothing(source: Database):
+    source.execute("CREATE TABLE a (id int PRIMARY KEY)")
+
+    done = subprocess.run([sys.executable, "-c", _FAIL, source.url], check=False)
+
+    assert done.returncode == 1
+    assert slots(source) == []
+    assert publications(source) == []
+
+
+def test_crash_while_undoing_is_finished_by_the_next_attempt(source: Database):
+    source.execute("CREATE TABLE a (id int PRIMARY KEY)")
+    environment = {**os.environ, "PENSTOCK_FAULT": "init.inside_undo"}
+    done = subprocess.run([sys.executable, "-c", _FAIL, source.url], env=environment, check=False)
+    assert done.returncode == -9
+    assert slots(source) == []
+
+    made = ensure(source, rules(*ALL))
+
+    assert slots(source) == [made.slot]
+    assert members(source) == ["public.a"]
+
+
 def test_crash_before_any_member_is_finished_by_the_next_attempt(
     source: Database, monkeypatch: pytest.MonkeyPatch
 ):

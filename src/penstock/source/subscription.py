@@ -149,8 +149,7 @@ def ensure_subscription(
         except PenstockError:
             # Bad input changes nothing: what this call has made goes again.
             with suppress(psycopg.Error, PenstockError):
-                _drop_publications(connection, name)
-                drop_tracking(connection)
+                _undo(connection, name, stamp.slot)
             raise
 
 
@@ -170,8 +169,7 @@ def drop_subscription(
         for slot in slots:
             drop_slot(connection, slot)
         with source_errors(connection):
-            for publication in ours:
-                connection.execute(_drop_publication_statement(publication))
+            _drop_publications(connection, ours)
     return [f"slot {slot}" for slot in slots] + [f"publication {name}" for name in ours]
 
 
@@ -376,9 +374,21 @@ def _our_publications(connection: Connection, name: str) -> list[str]:
     return [publication for publication, *_ in rows]
 
 
-def _drop_publications(connection: Connection, name: str) -> None:
-    for publication in _our_publications(connection, name):
-        connection.execute(_drop_publication_statement(publication))
+def _undo(connection: Connection, name: str, slot: str) -> None:
+    """Take away what was made in vain. The slot goes first: publications without it can be finished
+    by the next attempt, a slot without them cannot."""
+    if slot_state(connection, slot).exists:
+        drop_slot(connection, slot)
+    fault_point("init.inside_undo")
+    _drop_publications(connection, _our_publications(connection, name))
+    drop_tracking(connection)
+
+
+def _drop_publications(connection: Connection, publications: Collection[str]) -> None:
+    """All of them or none: one without the other cannot be finished."""
+    with connection.transaction():
+        for publication in publications:
+            connection.execute(_drop_publication_statement(publication))
 
 
 def _drop_publication_statement(publication: str) -> sql.Composed:
