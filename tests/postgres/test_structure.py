@@ -90,7 +90,7 @@ def _columns(connection: psycopg.Connection[Any], table: TableName) -> set[str]:
     return {column for (column,) in connection.execute(query, table)}
 
 
-_OWN = ExpressionRules("builtin", (TableRule.parse("public.*"),))
+_OWN = ExpressionRules("builtin", (TableRule.parse("public.*"), TableRule.parse("s.f")))
 
 EVERY_INDEX = """
     CREATE EXTENSION btree_gist; CREATE EXTENSION pg_trgm;
