@@ -27,3 +27,8 @@ def printable_lines(text: str) -> str:
 
 def _spelled(match: re.Match[str]) -> str:
     return match[0].encode("unicode_escape").decode("ascii")
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 table`, `2,000 tables`."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

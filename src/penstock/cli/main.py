@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -28,31 +28,53 @@ from penstock.errors import BadValue, PenstockError
 app = typer.Typer(
     name="penstock",
     help="Follow Postgres and deliver every change, once, through Spark.",
+    epilog="New here: penstock demo shows all of it. Then write a pipeline file, and penstock check"
+    " says what is missing. penstock COMMAND --help has the options of each.",
     add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
 
-app.command("demo")(demo)
-app.command("check")(check)
-app.command("init")(init)
-app.command("run")(run)
+# The second text is for the list of commands, where a sentence of --help would be cut.
+app.command("demo", short_help="two servers, a pipeline, a proof; removed again")(demo)
+app.command("check", short_help="what is missing before it can run; changes nothing")(check)
+app.command("init", short_help="create slot, publications, target objects")(init)
+app.command("run", short_help="init if needed, copy, then stream until Ctrl-C")(run)
 app.command("start", hidden=True)(run)
-app.command("snapshot")(snapshot)
-app.command("capture")(capture)
-app.command("deliver")(deliver)
-app.command("status")(status)
-app.command("tables")(tables)
-app.command("schema")(schema)
-app.command("sync-sequences")(sync_sequences)
-app.command("teardown")(teardown)
+app.command("snapshot", short_help="copy tables, let them catch up, and end")(snapshot)
+app.command("capture", short_help="the left half of run: source to log")(capture)
+app.command("deliver", short_help="the right half of run: log to sinks")(deliver)
+app.command("status", short_help="positions, lag, each table's state and error")(status)
+app.command("tables", short_help="list, add, remove, or copy tables again (resync)")(tables)
+app.command("schema", short_help="versions of the source's schemas")(schema)
+app.command("sync-sequences", short_help="set the target's sequences, to cut over")(sync_sequences)
+app.command("teardown", short_help="remove what penstock made; your tables stay")(teardown)
 app.command("tear-down", hidden=True)(teardown)
 
 
-@app.command("version")
+@app.command("version", short_help="print the version")
 def version() -> None:
     """Print the version."""
     typer.echo(__version__)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
+) -> None:
+    pass
 
 
 # typer brings its own click, whose names differ between versions; this one is public in all.
@@ -86,7 +108,9 @@ def main() -> None:
 
 def _print_usage_error(error: Any) -> None:
     command = error.ctx.command_path if error.ctx else "penstock"
-    mistake = BadValue(error.format_message(), command, f"see {command} --help")
+    # As pydantic words what is wrong with one of several words.
+    told = error.format_message().replace("Value error, ", "")
+    mistake = BadValue(told, command, f"see {command} --help")
     print(mistake, file=sys.stderr)  # noqa: T201
 
 

@@ -31,25 +31,29 @@ def run(
     path: Annotated[
         Path | None,
         typer.Argument(
-            metavar="[PIPELINE.yml]", envvar="PENSTOCK_PIPELINE", help="The pipeline file."
+            metavar="PIPELINE.yml", envvar="PENSTOCK_PIPELINE", help="The pipeline file."
         ),
     ] = None,
     source: Annotated[
         str | None,
         typer.Option(
-            envvar="PENSTOCK_SOURCE", help="URL of the Postgres to follow, without a file."
+            metavar="URL", envvar="PENSTOCK_SOURCE", help="The Postgres to follow, without a file."
         ),
     ] = None,
     target: Annotated[
         str | None,
         typer.Option(
-            envvar="PENSTOCK_TARGET", help="URL of the Postgres to deliver to, without a file."
+            metavar="URL",
+            envvar="PENSTOCK_TARGET",
+            help="The Postgres to deliver to, without a file.",
         ),
     ] = None,
     table: Annotated[
         list[str] | None,
         typer.Option(
-            envvar="PENSTOCK_TABLE", help="Table to follow, may be repeated; default public.*"
+            metavar="NAME",
+            envvar="PENSTOCK_TABLE",
+            help="Table to follow, may be repeated; default public.*",
         ),
     ] = None,
     until_caught_up: UntilCaughtUp = False,

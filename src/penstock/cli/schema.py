@@ -7,11 +7,11 @@ import json
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from penstock.cli.options import AsJson, PipelinePath, SourceId
+from penstock.cli.status import print_rendered
 from penstock.config import read_pipeline
 from penstock.errors import BadValue
 from penstock.schema.difference import as_json as difference_as_json
@@ -30,14 +30,19 @@ class Action(enum.StrEnum):
 def schema(
     path: PipelinePath,
     action: Annotated[
-        Action, typer.Argument(help="log: all versions; show: one; diff: two.")
+        Action, typer.Argument(metavar="ACTION", help="log: all versions; show: one; diff: two.")
     ] = Action.LOG,
     versions: Annotated[
-        list[int] | None, typer.Argument(metavar="[VERSION]…", help="One for show, two for diff.")
+        list[int] | None, typer.Argument(metavar="VERSION", help="One for show, two for diff.")
     ] = None,
     name: Annotated[
         str | None,
-        typer.Option("--schema", envvar="PENSTOCK_SCHEMA", help="Which schema; public if several."),
+        typer.Option(
+            "--schema",
+            metavar="NAME",
+            envvar="PENSTOCK_SCHEMA",
+            help="Which schema; public if several.",
+        ),
     ] = None,
     source_id: SourceId = None,
     as_json: AsJson = False,
@@ -77,7 +82,7 @@ def schema(
             delivered = "yes" if each.acked else "no"
             row = (str(each.version), when, each.lsn or "-", delivered)
             table.add_row(Text(printable(each.schema_name)), *row)
-        Console().print(table)
+        print_rendered(table)
     elif action is Action.SHOW:
         document = show_version(pipeline, name, given[0] if given else None)
         if as_json:

@@ -26,6 +26,7 @@ def snapshot(
     table: Annotated[
         list[str] | None,
         typer.Option(
+            metavar="NAME",
             envvar="PENSTOCK_TABLE",
             help="Table to copy again, may be repeated; default: all that were never copied.",
         ),

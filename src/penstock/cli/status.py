@@ -22,9 +22,11 @@ from penstock.run.status import (
     TableStatus,
     read_status,
 )
-from penstock.text import printable, printable_lines
+from penstock.text import counted, printable, printable_lines
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from rich.console import RenderableType
 
 _PIPED_WIDTH = 10_000
@@ -58,18 +60,22 @@ def status(
             if not watch:
                 return
             time.sleep(1.0)
-    console = Console()
     if not watch:
-        found = render(read_status(pipeline))
-        if console.is_terminal:
-            console.print(found)
-        else:
-            typer.echo(as_text(found))
+        print_rendered(render(read_status(pipeline)))
         return
-    with Live(render(read_status(pipeline)), console=console, auto_refresh=False) as live:
+    with Live(render(read_status(pipeline)), console=Console(), auto_refresh=False) as live:
         while True:
             time.sleep(1.0)
             live.update(render(read_status(pipeline)), refresh=True)
+
+
+def print_rendered(rendered: RenderableType) -> None:
+    """To a terminal as wide as that is; elsewhere as text."""
+    console = Console()
+    if console.is_terminal:
+        console.print(rendered)
+    else:
+        typer.echo(as_text(rendered))
 
 
 def as_text(rendered: RenderableType) -> str:
@@ -87,11 +93,22 @@ def render(found: PipelineStatus) -> RenderableType:
     ]
     if found.error and not any(found.error == each.error for each in found.sources.values()):
         parts.append(_text(found.error, style="red"))
+    if _is_new(found):
+        parts.append(Text("nothing of it is there yet: penstock run PIPELINE.yml begins"))
     for name, source in found.sources.items():
         parts.append(_render_source(name, source))
     for name, sink in found.sinks.items():
         parts += [_render_sink(name, sink), render_tables(sink)]
     return Group(*parts)
+
+
+def _is_new(found: PipelineStatus) -> bool:
+    """Whether all could be asked, and nobody has made anything for the pipeline."""
+    return (
+        not found.errors
+        and not any(source.slot for source in found.sources.values())
+        and not any(sink.delivered_lsn for sink in found.sinks.values())
+    )
 
 
 def _text(text: str, style: str = "") -> Text:
@@ -148,21 +165,34 @@ def _render_sink(name: str, sink: SinkStatus) -> Table:
     return grid
 
 
-def render_tables(sink: SinkStatus) -> Table:
-    """How each table of a sink stands."""
+def render_tables(sink: SinkStatus) -> RenderableType:
+    """How each table of a sink stands; below that, by table, what there is to say of some."""
     table = Table(box=None, padding=(0, 2), show_header=bool(sink.tables), header_style="dim")
-    table.add_column("  table")
+    table.add_column("  table", overflow="fold")
     table.add_column("state")
-    table.add_column("copied", justify="right")
-    table.add_column("error", overflow="fold")
+    table.add_column("copied", justify="right", no_wrap=True)
+    told: list[RenderableType] = []
     for name, entry in sink.tables.items():
         colour = _COLOURS.get(entry.state, "white")
         state = f"{entry.state}, {entry.request} asked for" if entry.request else entry.state
-        told = "\n".join(filter(None, (entry.error or entry.notes, _conflicts(entry))))
         table.add_row(
-            _text(f"  {printable(name)}"), _text(state, style=colour), _copied(entry), _text(told)
+            _text(f"  {printable(name)}"), _text(state, style=colour), _text(_copied(entry))
         )
-    return table
+        told += _told(name, entry)
+    return Group(table, *told)
+
+
+def _told(name: str, entry: TableStatus) -> Iterator[Text]:
+    """Error, notes and conflicts of a table, each with its name: people look for that."""
+    place = f"  {printable(name)}: "
+    if entry.error:
+        # Most errors name the table themselves.
+        is_named = f" {name}: " in entry.error.partition("\n")[0]
+        lines = f"{'  ' if is_named else place}{entry.error}".split("\n")
+        yield _text("\n  ".join(lines), style="red")
+    for note in (*(entry.notes or "").splitlines(), _conflicts(entry)):
+        if note:
+            yield _text(f"{place}{note}")
 
 
 def _conflicts(entry: TableStatus) -> str:
@@ -174,7 +204,9 @@ def _copied(entry: TableStatus) -> str:
     """Rows and bytes, and how far the copy is while there is one."""
     if not entry.ranges_total:
         return ""
-    told = f"{entry.rows_copied:,} rows, {_size(entry.bytes_copied)}"
+    told = counted(entry.rows_copied, "row")
+    if entry.rows_copied:  # what is sent of an empty table is no more than how it begins and ends
+        told += f", {_size(entry.bytes_copied)}"
     if entry.state != "copying":
         return told
     age = f", snapshot {entry.snapshot_seconds:.0f} s old" if entry.snapshot_seconds else ""

@@ -8,15 +8,15 @@ from dataclasses import asdict
 from typing import Annotated
 
 import typer
-from rich.console import Console
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from penstock.cli.options import AsJson, PipelinePath, SourceId
-from penstock.cli.status import render_tables
+from penstock.cli.status import print_rendered, render_tables
 from penstock.config import read_pipeline
 from penstock.errors import BadValue
-from penstock.run.status import read_status
-from penstock.text import printable
+from penstock.run.status import PipelineStatus, read_status
+from penstock.text import printable, printable_lines
 
 
 class Action(enum.StrEnum):
@@ -37,9 +37,9 @@ _DONE = {
 
 def tables(
     path: PipelinePath,
-    action: Annotated[Action, typer.Argument(help="What to do.")] = Action.LIST,
+    action: Annotated[Action, typer.Argument(metavar="ACTION", help="What to do.")] = Action.LIST,
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME]…", help="schema.table; t is public.t")
+        list[str] | None, typer.Argument(metavar="NAME", help="schema.table; t is public.t")
     ] = None,
     source_id: SourceId = None,
     as_json: AsJson = False,
@@ -64,8 +64,7 @@ def tables(
             }
             typer.echo(json.dumps(told))
             return
-        for name, sink in found.sinks.items():
-            Console().print(Text(f"sink {name}"), render_tables(sink))
+        _print_tables(found)
         return
     if not names:
         raise BadValue(
@@ -81,3 +80,14 @@ def tables(
     for view, table in at_each_source(views, names, carry_out):
         place = "" if view.is_alone else f"{view.source_id}/"
         typer.echo(printable(f"{place}{table}: {_DONE[action]}"))
+
+
+def _print_tables(found: PipelineStatus) -> None:
+    parts: list[RenderableType] = []
+    for name, sink in found.sinks.items():
+        parts += [Text(f"sink {name}"), render_tables(sink)]
+        if not sink.tables and not sink.error:
+            parts.append(Text("  no tables yet: penstock run PIPELINE.yml brings them"))
+    # What could not be asked may have tables that are not listed.
+    parts += [Text(printable_lines(error), style="red") for error in found.errors]
+    print_rendered(Group(*parts))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.errors import BadTableRule, BadValue, TableMissing
+from penstock.errors import BadTableRule, BadValue, TableMissing, recognise
 from penstock.pipeline import build_copying
 from penstock.run.status import read_status
 from penstock.source.connect import connect_source
@@ -110,10 +110,12 @@ def known_tables(pipeline: PipelineFile, names: Sequence[str]) -> list[TableName
 
     Raises:
         TableMissing: one stands for none.
+        PenstockError: one stands for none that is known of, and a server could not be asked.
     """
+    status = read_status(pipeline)
     known = {
         _table(name)
-        for sink in read_status(pipeline).sinks.values()
+        for sink in status.sinks.values()
         for name, entry in sink.tables.items()
         if entry.state != "removed"
     }
@@ -122,10 +124,16 @@ def known_tables(pipeline: PipelineFile, names: Sequence[str]) -> list[TableName
         rule = TableRule.parse(name)
         matching = sorted(table for table in known if rule.matches(table))
         if not matching:
+            # Who cannot be asked cannot say which tables there are.
+            for told in status.errors:
+                if (error := recognise(told)) is not None:
+                    raise error
             raise TableMissing(
                 "the pipeline does not follow such a table",
                 name,
-                f"penstock tables PIPELINE.yml list shows those it follows ({len(known)})",
+                f"penstock tables PIPELINE.yml list shows those it follows ({len(known)})"
+                if known
+                else "penstock run PIPELINE.yml first: it has no tables yet",
             )
         found |= dict.fromkeys(matching)
     return list(found)

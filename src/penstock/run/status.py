@@ -122,6 +122,13 @@ class PipelineStatus:
     sinks: dict[str, SinkStatus]
     error: str | None = None  # what ended the last run
 
+    @property
+    def errors(self) -> list[str]:
+        """Those of sources and sinks; not of single tables."""
+        found = [source.error for source in self.sources.values()]
+        found += [sink.error for sink in self.sinks.values()]
+        return [error for error in found if error]
+
     def as_dict(self) -> dict[str, Any]:
         """As `status --json` prints it."""
         return asdict(self)

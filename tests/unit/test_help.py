@@ -1,0 +1,42 @@
+"""What the command line says of itself."""
+
+from __future__ import annotations
+
+import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from penstock import __version__
+from penstock.cli.main import app
+
+COMMANDS = [name for name, each in get_command(app).commands.items() if not each.hidden]  # type: ignore[attr-defined]
+
+
+def shown(*words: str, columns: int = 80) -> str:
+    done = CliRunner().invoke(app, words, terminal_width=columns)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+def test_list_of_commands_cuts_no_sentence(columns: int) -> None:
+    text = shown("--help", columns=columns)
+
+    assert "..." not in text.replace("[ARGS]...", "")
+    assert all(f"\n  {name} " in text for name in COMMANDS)
+    assert max(map(len, text.splitlines())) <= columns
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_of_a_command_speaks_of_names_and_not_of_types(name: str) -> None:
+    text = shown(name, "--help")
+
+    assert "<str>" not in text
+    assert "<list[" not in text.replace("NAME <list[str]>", "").replace("VERSION <list[int]>", "")
+    assert "[[" not in text
+
+
+def test_short_forms_work() -> None:
+    assert shown("-h") == shown("--help")
+    assert shown("check", "-h") == shown("check", "--help")
+    assert shown("--version").strip() == shown("version").strip() == __version__
