@@ -9,7 +9,6 @@ that for tests that are slow or about one version. A test that stops a server ta
 from __future__ import annotations
 
 import itertools
-import os
 import platform
 import shutil
 import subprocess
@@ -17,12 +16,13 @@ import tarfile
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import psycopg
 import pytest
 from psycopg import sql
 
+from fix_machine import missing
 from fix_wait import wait_until
 from penstock.dsn import Dsn
 from penstock.embedded.postgres import EmbeddedPostgres
@@ -161,7 +161,7 @@ def bin_dir_of_15(download_dir: Path) -> Path:
     suffix = _ZONKY_PLATFORMS.get((platform.system(), platform.machine()))
     maven = shutil.which("mvn")
     if suffix is None or maven is None:
-        _missing(
+        missing(
             "no /usr/lib/postgresql/15, and no mvn (or no binaries for this machine) to fetch it with"
         )
     artifact = _ZONKY.format(platform=suffix, version="15.19.0")
@@ -171,7 +171,7 @@ def bin_dir_of_15(download_dir: Path) -> Path:
         command, cwd=download_dir, capture_output=True, text=True, timeout=180, check=False
     )
     if done.returncode != 0:
-        _missing(f"mvn cannot fetch {artifact}: {done.stdout.strip()[-300:]}")
+        missing(f"mvn cannot fetch {artifact}: {done.stdout.strip()[-300:]}")
     [jar] = download_dir.glob("*.jar")
     with zipfile.ZipFile(jar) as archive:
         [inner] = [name for name in archive.namelist() if name.endswith(".txz")]
@@ -180,12 +180,6 @@ def bin_dir_of_15(download_dir: Path) -> Path:
             tree.extraction_filter = lambda member, _path: member
             tree.extractall(download_dir / "pg15")
     return download_dir / "pg15" / "bin"
-
-
-def _missing(reason: str) -> NoReturn:
-    if os.environ.get("CI"):
-        pytest.fail(reason)
-    pytest.skip(reason)
 
 
 @pytest.fixture(scope="session")

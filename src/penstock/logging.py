@@ -13,13 +13,19 @@ from typing import Any
 
 from penstock.text import printable, printable_lines
 
-# Which source the work of this thread is for, where a pipeline has several.
+# Which source and which sink the work of this thread is for, where a pipeline has several.
 _source: ContextVar[str] = ContextVar("source", default="")
+_sink: ContextVar[str] = ContextVar("sink", default="")
 
 
 def speak_for(source_id: str) -> None:
     """Have lines of this thread name a source; "" for none."""
     _source.set(source_id)
+
+
+def speak_of_sink(name: str) -> None:
+    """Have lines of this thread name a sink; "" for none."""
+    _sink.set(name)
 
 
 class _JsonLines(logging.Formatter):
@@ -32,6 +38,7 @@ class _JsonLines(logging.Formatter):
                 "level": record.levelname.lower(),
                 "part": record.name.removeprefix("penstock."),
                 **({"source": _source.get()} if _source.get() else {}),
+                **({"sink": _sink.get()} if _sink.get() else {}),
                 "message": record.getMessage(),
             }
         )
@@ -39,7 +46,7 @@ class _JsonLines(logging.Formatter):
 
 class _TextLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        """The time, the source if there are several, the message.
+        """The time, the source and the sink if there are several, the message.
 
         What others have a say in is in the arguments. Each is on one line, or is an error with its
         advice; what Python tells of a defect is moved in, so that no line of it looks like one of ours.
@@ -51,6 +58,9 @@ class _TextLines(logging.Formatter):
             told = printable_lines(self.formatException(record.exc_info))
             text += "".join(f"\n    {line}" for line in told.split("\n"))
         at = time.strftime("%H:%M:%S", time.localtime(record.created))
+        sink = f"sink {_sink.get()}: " if _sink.get() else ""
+        if not text.startswith(sink):  # some lines name it themselves
+            text = sink + text
         return f"{at} {_source.get()}: {text}" if _source.get() else f"{at} {text}"
 
 

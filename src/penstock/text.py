@@ -32,3 +32,13 @@ def _spelled(match: re.Match[str]) -> str:
 def counted(count: int, noun: str) -> str:
     """`1 table`, `2,000 tables`."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def size_text(count: int) -> str:
+    """A number of bytes in the unit that a person would take."""
+    size = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"

@@ -133,3 +133,54 @@ def test_check_says_what_is_followed_and_what_the_target_lacks(
     assert "btree_gist" in missing[0]
     assert "public.b" in missing[0]
     assert "Do: CREATE EXTENSION" in done.stderr
+
+
+def test_check_says_which_sequences_will_look_different(
+    source: Database, target: Database, pipeline_file: Callable[..., Path]
+) -> None:
+    source.execute(
+        "CREATE TABLE a (id serial PRIMARY KEY, n int GENERATED ALWAYS AS IDENTITY);"
+        "CREATE SEQUENCE loose; CREATE SEQUENCE spare; CREATE SCHEMA elsewhere;"
+        "CREATE SEQUENCE elsewhere.hidden;"
+        "CREATE TABLE b (id int PRIMARY KEY DEFAULT nextval('loose'), m int DEFAULT nextval('loose'));"
+        "CREATE TABLE unseen (id serial PRIMARY KEY);"
+        "CREATE TABLE c (id int PRIMARY KEY DEFAULT nextval('unseen_id_seq'));"
+        "CREATE TABLE d (id int PRIMARY KEY DEFAULT nextval('a_id_seq'), t text);"
+        "CREATE SEQUENCE own OWNED BY d.t; ALTER TABLE d ALTER t SET DEFAULT 'D' || nextval('own')"
+    )
+    rules = {"include": ["public.*"], "exclude": ["public.unseen"]}
+    path = pipeline_file(source, target, source_options={"tables": rules})
+    command = [sys.executable, "-m", "penstock", "check", str(path)]
+
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[:-2] == [
+        "tables: 4 (public.a, public.b, public.c, public.d)",
+        "identity ALWAYS, BY DEFAULT where penstock creates them: 1 (public.a)",
+        (
+            "sequences, behind at the target until penstock sync-sequences: 3"
+            " (public.a_id_seq, public.a_n_seq, public.loose)"
+        ),
+        "sequences that no column owns, created under their own names: 1 (public.loose)",
+        (
+            "sequences that several columns count with, one at the target as well: 2"
+            " (public.a_id_seq, public.loose)"
+        ),
+        "sequences left out, with the defaults that name them: 2 (public.own, public.unseen_id_seq)",
+        "sequences left out, no followed column counts with them: 1 (public.spare)",
+    ]
+
+
+def test_check_names_no_sequences_where_no_table_is_created(
+    source: Database, target: Database, pipeline_file: Callable[..., Path]
+) -> None:
+    source.execute("CREATE TABLE a (id serial PRIMARY KEY); CREATE SEQUENCE spare")
+    target.execute("CREATE TABLE a (id int PRIMARY KEY)")
+    path = pipeline_file(source, target, sink={"create_tables": False})
+    command = [sys.executable, "-m", "penstock", "check", str(path)]
+
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
+    assert "sequences" not in done.stdout

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import pytest
 
+from fix_machine import mounted_disk
 from fix_pipeline import assert_equal, pipeline_document, rows
 from fix_postgres import only_new
 from fix_wait import wait_until
@@ -35,17 +34,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 24 MB."""
     place = tmp_path / "small"
     place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(place)]
-    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode:
-        _missing("this machine does not let us mount a small disk")
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=True)
-
-
-def _missing(reason: str) -> NoReturn:
-    if os.environ.get("CI"):
-        pytest.fail(reason)
-    pytest.skip(reason)
+    with mounted_disk(place, "24m") as disk:
+        yield disk
 
 
 def write_until_full(source: Database, pipeline: RunningPipeline, target: Database) -> None:
@@ -148,5 +138,6 @@ def test_check_compares_what_is_free_with_what_the_log_may_take(
 
     [told] = found("100MB")
     assert "PEN-302" in told
-    assert "log.retain_bytes" in told
+    assert " MB are free, less than the 100.0 MB that log.retain_bytes" in told
+    assert "Do: set log.retain_bytes to what may be used here, such as 18MB" in told
     assert found("10MB") == []

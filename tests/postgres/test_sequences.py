@@ -12,7 +12,8 @@ import pytest
 from fix_postgres import Database, only_15, only_new
 from penstock.dsn import Dsn
 from penstock.errors import TargetTableUnfit
-from penstock.sinks.postgres.create import create_table
+from penstock.sinks.postgres.create import complete_columns, create_table
+from penstock.sinks.postgres.expressions import BUILTIN
 from penstock.sinks.postgres.sequences import set_sequences
 from penstock.source.description import describe_table
 from penstock.source.structure import TableStructure, UsedSequence, read_structure
@@ -143,6 +144,31 @@ def test_default_that_is_more_than_the_next_value_is_left_out(source: Database, 
     create(source, target)
 
     assert target.query(SETTINGS) == []
+
+
+def test_default_that_counts_with_a_later_tables_sequence_is_set_when_that_is_there(
+    source: Database, target: Database
+):
+    source.execute(
+        "CREATE TABLE z (id serial PRIMARY KEY);"
+        "CREATE TABLE t (id int PRIMARY KEY DEFAULT nextval('z_id_seq'), n int DEFAULT 7)"
+    )
+
+    def complete() -> list[str]:
+        with source.connect() as there, target.connect() as here, here.transaction():
+            description = describe_table(there, T)
+            assert description is not None
+            return complete_columns(here, description, T, BUILTIN)
+
+    create(source, target)
+    before = complete()
+    create(source, target, TableName("public", "z"))
+    after = complete()
+
+    assert before == ["column id goes without its default, which the target refuses"]
+    assert after == []
+    target.execute("INSERT INTO t DEFAULT VALUES; INSERT INTO z DEFAULT VALUES")
+    assert target.query("SELECT t.id, n, z.id FROM t, z") == [(1, 7, 2)]
 
 
 @pytest.mark.parametrize(

@@ -45,11 +45,14 @@ def test_sequence_and_default_are_carried_and_followed_and_synchronised(
         "CREATE SEQUENCE s INCREMENT 5; CREATE SCHEMA other; CREATE SEQUENCE other.q AS int START 7;"
         "CREATE TABLE t (id int PRIMARY KEY DEFAULT nextval('s'), n int DEFAULT nextval('other.q'));"
         "CREATE TABLE u (id int PRIMARY KEY DEFAULT nextval('s'));"
+        # Made after the one whose default needs its sequence.
+        "CREATE TABLE z (id serial PRIMARY KEY);"
+        "CREATE TABLE a (id int PRIMARY KEY DEFAULT nextval('z_id_seq'));"
         "INSERT INTO t SELECT FROM generate_series(1, 3); INSERT INTO u DEFAULT VALUES"
     )
     pipeline = make_pipeline(source, target, source_options=INITIAL)
     pipeline.catch_up()
-    assert_alike(source, target, "t", "u")
+    assert_alike(source, target, "t", "u", "a", "z")
 
     for ddl in (
         "ALTER SEQUENCE s INCREMENT 2 CYCLE",

@@ -5,13 +5,13 @@ from __future__ import annotations
 import errno
 import os
 import resource
-import subprocess
 from contextlib import contextmanager
 
 import numpy as np
 import pytest
 
 from fix_log import SmallLog, texts
+from fix_machine import mounted_disk
 from penstock.errors import DiskFull, LogShortened, StateUnusable
 from penstock.log import writer as writer_module
 from penstock.log.background import BackgroundLog
@@ -118,13 +118,8 @@ def test_failure_to_make_a_spool_is_told_as_a_full_disk(log, monkeypatch):
 
 @pytest.fixture
 def tiny_disk(tmp_path):
-    if os.geteuid() != 0:
-        pytest.skip("only root can mount")
-    mount = ["mount", "-t", "tmpfs", "-o", "size=128k", "tmpfs", str(tmp_path)]
-    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
-        pytest.skip("this machine does not let us mount")
-    yield tmp_path
-    subprocess.run(["umount", "-l", str(tmp_path)], check=True)
+    with mounted_disk(tmp_path, "128k") as disk:
+        yield disk
 
 
 def take_all(path):

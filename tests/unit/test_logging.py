@@ -9,7 +9,7 @@ from contextvars import copy_context
 import pytest
 
 from penstock.errors import RowRefused
-from penstock.logging import set_up_logging, speak_for
+from penstock.logging import set_up_logging, speak_for, speak_of_sink
 
 
 @pytest.fixture(autouse=True)
@@ -36,6 +36,25 @@ def test_line_names_the_source_where_there_are_several(
     assert text.partition(" ")[2] == (f"{source}: a line" if source else "a line")
     found = json.loads(told)
     assert (found["message"], found["part"], found.get("source", "")) == ("a line", "run", source)
+
+
+def test_line_names_the_sink_where_there_are_several_and_once(capsys: pytest.CaptureFixture[str]):
+    def speak() -> None:
+        speak_for("eu")
+        speak_of_sink("lake")
+        logging.getLogger("penstock.run").warning("copied %d tables", 3)
+        logging.getLogger("penstock.run").warning("sink %s: gone", "lake")
+
+    for log_format in ("text", "json"):
+        set_up_logging(log_format, "info")
+        copy_context().run(speak)
+    lines = capsys.readouterr().err.splitlines()
+
+    assert [line.partition(" ")[2] for line in lines[:2]] == [
+        "eu: sink lake: copied 3 tables",
+        "eu: sink lake: gone",
+    ]
+    assert [json.loads(line)["sink"] for line in lines[2:]] == ["lake", "lake"]
 
 
 _FORGED = "x\n12:00:00 all is well\r\x1b[2J\u202e\u2028"

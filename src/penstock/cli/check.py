@@ -31,9 +31,10 @@ from penstock.source.connect import connect_source
 from penstock.source.extensions import read_extensions
 from penstock.source.preflight import Finding, preflight
 from penstock.source.publication import read_publications
+from penstock.source.sequences import FoundSequences, read_sequences
 from penstock.source.tracking import tier_in_force
 from penstock.table import TableName
-from penstock.text import printable
+from penstock.text import printable, size_text
 
 _NAMED_TABLES = 5
 
@@ -65,7 +66,8 @@ def check(path: PipelinePath, as_json: AsJson = False) -> None:
         for view in pipeline.each():
             tier = _tier(view)
             place = "" if view.is_alone else f"source {view.source_id}: "
-            for line in _tables(choices.get(view.source_id)):
+            creates = _creates_tables(pipeline)
+            for line in _tables(choices.get(view.source_id), creates=creates):
                 typer.echo(f"{place}{line}")
             if tier is not None:
                 typer.echo(f"{place}changes of tables: tracking by {tier}")
@@ -119,14 +121,22 @@ def narrow_disks(pipeline: PipelineFile) -> list[PenstockError]:
         places[device] = place
     return [
         DiskFull(
-            f"{max(0, found)} bytes are free, wanted {wanted[device]} for the log to reach"
-            " log.retain_bytes while a sink is behind: capture would wait earlier",
+            f"{size_text(max(0, found))} are free, less than the {size_text(wanted[device])} that"
+            " log.retain_bytes lets the log grow to while a sink is behind; once the disk is full, capture"
+            " waits and the source keeps its WAL: nothing is lost",
             str(place),
-            "lower log.retain_bytes, free space, or move `state:` to a larger disk",
+            f"set log.retain_bytes to what may be used here, such as {_round_size(found)};"
+            " or free space, or move `state:` to a larger disk",
         )
         for device, place in places.items()
         if (found := free_bytes(place)) < wanted[device]
     ]
+
+
+def _round_size(free: int) -> str:
+    """About three quarters of what is free, as the pipeline file takes it."""
+    megabytes = max(1, free * 3 // 4 // 1_000_000)
+    return f"{megabytes}MB" if megabytes < 1000 else f"{megabytes // 1000}GB"
 
 
 def _named(finding: Finding, source_id: str) -> Finding:
@@ -154,6 +164,7 @@ class _Chosen:
     others: list[TableName]
     shapes: list[TableShape]
     extensions: dict[str, list[TableName]]
+    sequences: FoundSequences
 
     @property
     def named(self) -> list[TableName]:
@@ -174,11 +185,13 @@ def _choices(pipeline: PipelineFile) -> dict[str, _Chosen]:
                 rules = publications.stamp.adjust(rules)
             choice, faults = read_choice(connection, rules)
             followed = [each.name for each in (*choice.updates, *choice.inserts)]
+            shapes = list(read_shapes(connection, followed).values())
             found[view.source_id] = _Chosen(
                 followed,
                 [each.table for each in (*choice.left_out, *faults)],
-                list(read_shapes(connection, followed).values()),
+                shapes,
                 read_extensions(connection, followed),
+                read_sequences(connection, shapes),
             )
     return found
 
@@ -241,15 +254,37 @@ def _taken_and_left_out(
     return findings
 
 
-def _tables(chosen: _Chosen | None) -> list[str]:
-    """What is followed, in a few words, and what will look different at a table sink."""
+def _creates_tables(pipeline: PipelineFile) -> bool:
+    """Whether tables of the source are made anew anywhere."""
+    return any(
+        isinstance(options, PostgresOptions) and options.create_tables
+        for options in pipeline.sinks.values()
+    )
+
+
+def _tables(chosen: _Chosen | None, *, creates: bool) -> list[str]:
+    """What is followed, in a few words, and what will look different where penstock creates it."""
     if chosen is None:
         return []
-    lines = [f"tables: {_few(chosen.followed)}"]
-    partitioned = [shape.table for shape in chosen.shapes if shape.kind == "p"]
-    if partitioned:
-        lines.append(f"partitioned, plain where penstock creates them: {_few(partitioned)}")
-    return lines
+    lines = {"tables": chosen.followed}
+    if creates:
+        shapes, sequences = chosen.shapes, chosen.sequences
+        lines |= {
+            "partitioned, plain where penstock creates them": [
+                shape.table for shape in shapes if shape.kind == "p"
+            ],
+            "identity ALWAYS, BY DEFAULT where penstock creates them": [
+                shape.table
+                for shape in shapes
+                if any(column.identity == "a" for column in shape.columns)
+            ],
+            "sequences, behind at the target until penstock sync-sequences": sequences.carried,
+            "sequences that no column owns, created under their own names": sequences.free,
+            "sequences that several columns count with, one at the target as well": sequences.shared,
+            "sequences left out, with the defaults that name them": sequences.missed,
+            "sequences left out, no followed column counts with them": sequences.unused,
+        }
+    return [f"{what}: {_few(names)}" for what, names in lines.items() if names or what == "tables"]
 
 
 def _few(tables: list[TableName]) -> str:

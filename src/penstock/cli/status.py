@@ -22,7 +22,7 @@ from penstock.run.status import (
     TableStatus,
     read_status,
 )
-from penstock.text import counted, printable, printable_lines
+from penstock.text import counted, printable, printable_lines, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -129,8 +129,8 @@ def _render_source(name: str, source: SourceStatus) -> Table:
     grid.add_row(_text(f"source {name}"), f"slot {source.slot or '(none)'}, {active}")
     grid.add_row("  WAL now", source.current_lsn or "?")
     grid.add_row("  received", source.received_lsn or "?")
-    grid.add_row("  durable", f"{source.durable_lsn or '?'}  (log {_size(source.log_bytes)})")
-    retained = "?" if source.retained_bytes is None else _size(source.retained_bytes)
+    grid.add_row("  durable", f"{source.durable_lsn or '?'}  (log {size_text(source.log_bytes)})")
+    retained = "?" if source.retained_bytes is None else size_text(source.retained_bytes)
     grid.add_row(
         "  acknowledged",
         f"{source.acknowledged_lsn or '?'}  (server retains {retained}, {source.wal_status or '?'})",
@@ -149,7 +149,7 @@ def _render_source(name: str, source: SourceStatus) -> Table:
 
 def _render_sink(name: str, sink: SinkStatus) -> Table:
     grid = _grid()
-    lag = "?" if sink.lag_bytes is None else _size(sink.lag_bytes)
+    lag = "?" if sink.lag_bytes is None else size_text(sink.lag_bytes)
     seconds = "?" if sink.lag_seconds is None else f"{sink.lag_seconds:.1f} s"
     told = f"delivered {sink.delivered_lsn or 'nothing yet'}"
     told = told if len(sink.sources) == 1 else f"{len(sink.sources)} sources"
@@ -206,17 +206,8 @@ def _copied(entry: TableStatus) -> str:
         return ""
     told = counted(entry.rows_copied, "row")
     if entry.rows_copied:  # what is sent of an empty table is no more than how it begins and ends
-        told += f", {_size(entry.bytes_copied)}"
+        told += f", {size_text(entry.bytes_copied)}"
     if entry.state != "copying":
         return told
     age = f", snapshot {entry.snapshot_seconds:.0f} s old" if entry.snapshot_seconds else ""
     return f"{told}, {entry.ranges_done}/{entry.ranges_total} ranges{age}"
-
-
-def _size(count: int) -> str:
-    size = float(count)
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} TB"

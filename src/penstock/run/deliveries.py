@@ -6,7 +6,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from penstock.logging import speak_for
+from penstock.logging import speak_for, speak_of_sink
 from penstock.pipeline import build_copying, build_sessions, build_sinks, top_of
 from penstock.run.deliver import Delivery
 from penstock.run.flow import Flow
@@ -72,17 +72,21 @@ def build_copier(pipeline: PipelineFile, flow: Flow, spark: Spark, stop: threadi
 
 
 class LoopThread(threading.Thread):
-    """A loop and how it ended."""
+    """A loop and how it ended. Its lines name the sink where there is another one, too."""
 
-    def __init__(self, loop: Delivery | Copier, view: PipelineFile | None = None) -> None:
+    def __init__(
+        self, loop: Delivery | Copier, view: PipelineFile | None = None, *, names_sink: bool
+    ) -> None:
         super().__init__(name=f"{type(loop).__name__.lower()} {loop.name}", daemon=True)
         self.loop = loop
+        self._sink = loop.name if names_sink else ""
         self._source_id = "" if view is None or view.is_alone else view.source_id
         self._failure: BaseException | None = None
 
     def run(self) -> None:
         """Deliver; keep what went wrong for the main thread."""
         speak_for(self._source_id)
+        speak_of_sink(self._sink)
         try:
             self.loop.run()
         except BaseException as error:  # noqa: BLE001 - handed to the main thread, which raises it
@@ -105,7 +109,10 @@ class Deliveries:
             name: Delivery(name, self._stop, is_alone=pipeline.is_alone) for name in pipeline.sinks
         }
         self._copiers: list[Copier] = []
-        self._threads = [LoopThread(loop) for loop in self._loops.values()]
+        self._names_sink = len(pipeline.sinks) > 1
+        self._threads = [
+            LoopThread(loop, names_sink=self._names_sink) for loop in self._loops.values()
+        ]
         self.flows: dict[str, list[Flow]] = {}  # by source
         for thread in self._threads:
             thread.start()
@@ -121,7 +128,7 @@ class Deliveries:
         for sink in build_sinks(view, self._sessions):
             flow = build_flow(view, started, sink, self._spark, self._stop)
             copier = build_copier(view, flow, self._spark, self._stop)
-            thread = LoopThread(copier, view)
+            thread = LoopThread(copier, view, names_sink=self._names_sink)
             self.flows[view.source_id].append(flow)
             self._copiers.append(copier)
             self._threads.append(thread)

@@ -131,7 +131,7 @@ def run_worker(
                         if (view.source_id, sink) not in copiers:
                             copier = _build_worker(view, sink, watch.spark, inner_stop)
                             copiers[view.source_id, sink] = copier
-                            threads.append(LoopThread(copier, view))
+                            threads.append(LoopThread(copier, view, names_sink=len(view.sinks) > 1))
                             threads[-1].start()
                 for thread in threads:
                     thread.raise_if_failed()

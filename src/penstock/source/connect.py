@@ -111,9 +111,7 @@ def result_error(result: pq.abc.PGresult | None) -> psycopg.Error:
     return error
 
 
-_WAIT = (
-    "nothing if the server is restarting, penstock tries again; else check host, port and network"
-)
+_WAIT = "check that the server is up, and host, port and network; a running pipeline tries again by itself"
 _DEFECT = "report this with the log: penstock did not expect it"
 
 # Names given by people: a host called pgbouncer.internal that refuses connections is no pooler yet.

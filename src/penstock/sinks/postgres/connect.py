@@ -37,7 +37,15 @@ _LOGIN_REFUSED = re.compile(
 )
 _NO_DATABASE = re.compile(r'database ".*" does not exist')
 
-_WAIT = "nothing, penstock tries again; check that the target is up and reachable"
+# What the system says of a host or a port. libpq's whole line names the place again, and may hold more.
+_SYSTEMS_WORDS = re.compile(
+    r"connection refused|could not translate host name|name or service not known|no route to host"
+    r"|network is unreachable|timeout expired|timed out|no such file or directory"
+    r"|server closed the connection|temporary failure in name resolution|not known",
+    re.IGNORECASE,
+)
+
+_WAIT = "check that the target is up and reachable; a running pipeline tries again by itself"
 
 
 def connect_target(dsn: Dsn, application: str, *, autocommit: bool = True) -> Connection:
@@ -83,9 +91,9 @@ def classify_target_error(error: psycopg.Error, dsn: Dsn) -> PenstockError:
     if state == "25006":
         return SinkError("the target is read-only, as a standby is", where, _WAIT)
     if state is None or state[:2] in ("08", "57", "53", "40", "55", "58"):
-        return SinkError(
-            f"no answer from the target ({state or type(error).__name__})", where, _WAIT
-        )
+        said = _SYSTEMS_WORDS.search(text) if state is None else None
+        why = said[0].lower() if said is not None else state or type(error).__name__
+        return SinkError(f"no answer from the target ({why})", where, _WAIT)
     diag = error.diag
     about = ".".join(filter(None, (diag.schema_name, diag.table_name, diag.constraint_name)))
     return PenstockError(

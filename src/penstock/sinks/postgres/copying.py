@@ -38,7 +38,7 @@ from penstock.sinks.postgres.copycolumns import (
     structured_columns,
 )
 from penstock.sinks.postgres.copyin import PostgresRangeWriter
-from penstock.sinks.postgres.create import left_out_of_columns
+from penstock.sinks.postgres.create import complete_columns
 from penstock.sinks.postgres.duekeys import make_due_keys
 from penstock.sinks.postgres.following import follow_after_copy, follow_before_copy
 from penstock.sinks.postgres.landed import landed_description, landed_structure
@@ -454,7 +454,7 @@ class PostgresCopying:
         """Make what belongs to a table of penstock's own beside its rows; a line for what was not."""
         landing, rules = self._landed[order.table], self._options.expression_rules
         made = landed_description(order.description, landing)
-        notes = left_out_of_columns(connection, made, plan.target, rules)
+        notes = complete_columns(connection, made, plan.target, rules)
         structure = landed_structure(order.structure, landing, self._landings.of)
         if landing.is_like_source and landing.policy is SchemaChanges.APPLY:
             required = [column.name for column in made.columns if column.not_null]

@@ -58,6 +58,12 @@ FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = %s AND c.relname = %s
 """
 
+_WITH_DEFAULT = """
+SELECT a.attname FROM pg_namespace n JOIN pg_class c ON c.relnamespace = n.oid
+JOIN pg_attribute a ON a.attrelid = c.oid AND a.atthasdef
+WHERE n.nspname = %s AND c.relname = %s
+"""
+
 
 def create_table(
     connection: Connection,
@@ -127,11 +133,21 @@ def _forged(what: str, table: TableName) -> TargetTableUnfit:
     )
 
 
-def left_out_of_columns(
+def complete_columns(
     connection: Connection, description: TableDescription, target: TableName, rules: ExpressionRules
 ) -> list[str]:
-    """A line for each expression of a column that `create_table` leaves out; within a transaction."""
-    return _screen(connection, target, list(description.columns), rules)[1]
+    """What a table that `create_table` made can be given once others are there; within a transaction.
+
+    A line for each expression that it goes without. Its default may count with the sequence of a table
+    that was made after it.
+    """
+    columns, notes = _screen(connection, target, list(description.columns), rules)
+    counting = [column for column in columns if "nextval(" in (_default(column) or "")]
+    if not counting:
+        return notes
+    there = {name for (name,) in connection.execute(_WITH_DEFAULT, target)}
+    late = [column for column in counting if column.name not in there]
+    return notes + _set_defaults(connection, target, late)
 
 
 def _screen(

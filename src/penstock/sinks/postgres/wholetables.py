@@ -14,7 +14,7 @@ import psycopg
 
 from penstock.sinks.postgres import copyrecords as records
 from penstock.sinks.postgres.copycolumns import structured_columns
-from penstock.sinks.postgres.create import left_out_of_columns
+from penstock.sinks.postgres.create import complete_columns
 from penstock.sinks.postgres.structure import add_indexes, add_key, find_all
 from penstock.table import TableName, as_columns
 
@@ -99,7 +99,7 @@ def _make(
 ) -> list[str]:
     """Key, indexes and constraints; a line for each thing that the table goes without."""
     target, rules = each.plan.target, options.expression_rules
-    notes = left_out_of_columns(connection, each.made, target, rules)
+    notes = complete_columns(connection, each.made, target, rules)
     add_key(connection, target, each.structure, there)
     if options.create_indexes:
         columns = structured_columns(each.order, each.plan)
