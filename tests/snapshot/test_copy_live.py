@@ -514,7 +514,8 @@ def test_table_that_is_dropped_and_made_again_at_once_is_copied_again(
     wait_until(lambda: source.query(published), what="t to be published again")
     source.execute("INSERT INTO t VALUES (999, 'after')")
     pipeline.catch_up()
-    wait_until(lambda: target.query("SELECT 1 FROM t WHERE id = 999"), what="t to flow again")
+    copied = "SELECT 1 FROM t WHERE id = 50 AND v = 'second life'"
+    wait_until(lambda: target.query(copied), what="t to be copied again")
     pipeline.catch_up()
 
     assert_equal(source, target, "t", "u")
