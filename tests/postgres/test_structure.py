@@ -509,3 +509,33 @@ def test_two_hundred_tables_are_read_in_a_few_queries(source: Database):
         for each in found.values()
     )
     assert queries.count <= 10
+
+
+def test_constraint_and_index_of_one_name_are_both_made(source: Database, target: Database) -> None:
+    source.execute(
+        "CREATE TABLE parent (id int PRIMARY KEY);"
+        "CREATE TABLE t (id int PRIMARY KEY, a int, b int CONSTRAINT y CHECK (b > 0),"
+        " CONSTRAINT x FOREIGN KEY (a) REFERENCES parent);"
+        "CREATE INDEX x ON t (a); CREATE INDEX y ON t (b)"
+    )
+
+    assert clone(source, target, times=2) == []
+
+    assert target.query(DEFINITIONS) == source.query(DEFINITIONS)
+
+
+@pytest.mark.parametrize("lost", ["DROP INDEX y", "ALTER TABLE t DROP CONSTRAINT y"])
+def test_what_is_missing_is_made_beside_another_of_its_name(
+    source: Database, target: Database, lost: str
+) -> None:
+    source.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, b int CONSTRAINT y CHECK (b > 0)); CREATE INDEX y ON t (b)"
+    )
+    clone(source, target)
+    target.execute(lost)
+
+    with target.connect() as connection:
+        structure = structure_of(source)
+        assert add_indexes(connection, name("t"), structure, {"id", "b"}) == []
+
+    assert target.query(DEFINITIONS) == source.query(DEFINITIONS)

@@ -12,8 +12,15 @@ from fix_postgres import only_15, only_new
 from penstock.errors import SchemaChangeRefused, SchemaChangeStops, TargetTableMissing
 from penstock.schema.describe import description_of, structure_of
 from penstock.schema.shape import SequenceShape
-from penstock.sinks.postgres.alter import create_from_shape, drop_schema, drop_table, follow
+from penstock.sinks.postgres.alter import (
+    create_from_shape,
+    drop_gone_foreign_keys,
+    drop_schema,
+    drop_table,
+    follow,
+)
 from penstock.sinks.postgres.alter_objects import follow_sequence
+from penstock.sinks.postgres.structure import add_foreign_keys
 from penstock.table import TableName
 
 if TYPE_CHECKING:
@@ -547,3 +554,26 @@ def test_sequences_and_schemas_are_followed(target: Database):
         assert drop_schema(cursor, "u") == drop_schema(cursor, "s") == []
 
     assert target.query("SELECT nspname FROM pg_namespace WHERE nspname IN ('s', 'u')") == []
+
+
+@only_new
+@pytest.mark.parametrize("names", ["f TO h", "f TO k; g TO f; k TO g", "f TO i"])
+def test_foreign_keys_renamed_before_a_copy_are_there_once_after_it(
+    source: Database, target: Database, names: str
+) -> None:
+    source.execute(
+        "CREATE TABLE p (id int PRIMARY KEY);"
+        "CREATE TABLE t (id int PRIMARY KEY, a int, b int, CONSTRAINT f FOREIGN KEY (a) REFERENCES p,"
+        " CONSTRAINT g FOREIGN KEY (b) REFERENCES p); CREATE INDEX i ON t (b)"
+    )
+    clone(source, target)
+    before = shape_of(source)
+    for each in names.split("; "):
+        source.execute(f"ALTER TABLE t RENAME CONSTRAINT {each}")
+    after = shape_of(source)
+
+    with target.connect() as connection:
+        drop_gone_foreign_keys(connection.cursor(), before, after, T, before_copy=True)
+        assert add_foreign_keys(connection, T, structure_of(after), same) == []
+
+    assert plain(shape_of(target)) == plain(after)

@@ -352,6 +352,29 @@ SCENARIOS["foreign key to a table that moves"] = (
     ),
     ["ALTER TABLE p ADD d int", "ALTER TABLE p SET SCHEMA other", "INSERT INTO c VALUES (2, 1)"],
 )
+# Each in a transaction of its own: the first has the table copied again, the second comes meanwhile.
+_COPIED_AGAIN = "BEGIN; ALTER TABLE t ADD {} uuid DEFAULT gen_random_uuid(); COMMIT;"
+SCENARIOS["names that change while a table is copied again"] = (
+    (
+        "CREATE TABLE p (id int PRIMARY KEY); INSERT INTO p SELECT generate_series(1, 9);"
+        "CREATE TABLE t (id int PRIMARY KEY, a int, b int, CONSTRAINT f FOREIGN KEY (a) REFERENCES p,"
+        " CONSTRAINT g FOREIGN KEY (b) REFERENCES p, CONSTRAINT u UNIQUE (a, id), CONSTRAINT c CHECK (a > 0));"
+        "CREATE INDEX i ON t (b); INSERT INTO t SELECT g, g, g FROM generate_series(1, 9) g"
+    ),
+    [
+        _COPIED_AGAIN.format("v") + "BEGIN; ALTER TABLE t RENAME CONSTRAINT f TO h; COMMIT",
+        (
+            _COPIED_AGAIN.format("w") + "BEGIN; ALTER TABLE t RENAME CONSTRAINT c TO d;"
+            "ALTER TABLE t RENAME CONSTRAINT u TO v; ALTER INDEX i RENAME TO j; COMMIT"
+        ),
+        (
+            _COPIED_AGAIN.format("x") + "BEGIN; ALTER TABLE t RENAME CONSTRAINT h TO k;"
+            "ALTER TABLE t RENAME CONSTRAINT g TO h; ALTER TABLE t RENAME CONSTRAINT k TO g; COMMIT"
+        ),
+        # A key may have the name of an index.
+        _COPIED_AGAIN.format("y") + "BEGIN; ALTER TABLE t RENAME CONSTRAINT h TO j; COMMIT",
+    ],
+)
 # One of each sort is enough while somebody waits.
 QUICK = {"swap", "columns that fill themselves", "types", "foreign keys", "keys", "rows between"}
 SOME_LONG = [

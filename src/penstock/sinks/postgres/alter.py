@@ -373,11 +373,16 @@ def create_from_shape(
 
 
 def drop_gone_foreign_keys(
-    cursor: Cursor, before: TableShape, after: TableShape | None, target: TableName
+    cursor: Cursor,
+    before: TableShape,
+    after: TableShape | None,
+    target: TableName,
+    *,
+    before_copy: bool = False,
 ) -> list[str]:
     """Drop the foreign keys that the source's table has no more; the statements that were run.
 
-    All of them, where the table itself is gone.
+    All of them, where the table itself is gone. `before_copy`: also those that have another name by now.
 
     Raises:
         SchemaChangeRefused: the target refuses.
@@ -388,7 +393,7 @@ def drop_gone_foreign_keys(
         found = read_shapes(connection, [target], str(target)).get(target)
         if found is None:
             return []
-        steps = drop_foreign_keys(before, after, found, target)
+        steps = drop_foreign_keys(before, after, found, target, before_copy=before_copy)
         told = tell_all(compare_tables(before, after))
         return run_steps(connection, steps, before.table, told).statements
 

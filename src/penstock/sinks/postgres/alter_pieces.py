@@ -291,9 +291,18 @@ def _names_there(
 
 
 def drop_foreign_keys(
-    before: TableShape, after: TableShape | None, found: TableShape, table: TableName
+    before: TableShape,
+    after: TableShape | None,
+    found: TableShape,
+    table: TableName,
+    *,
+    before_copy: bool = False,
 ) -> Iterator[Step]:
-    """Those that are gone or were changed."""
+    """Those that are gone or were changed.
+
+    `before_copy`: those that were renamed as well. All are made once the copy is there, and are then
+    found by the name that they have at the source.
+    """
     there = {key.name for key in found.foreign_keys}
     pairs = match_by_id_or_name(before.foreign_keys, after.foreign_keys if after else ())
     kept = {now.name for was, now in pairs if was is not None and now is not None}
@@ -302,6 +311,8 @@ def drop_foreign_keys(
             continue
         if now is None or after is None:
             is_gone = was.name not in kept
+        elif before_copy and was.name != now.name:
+            is_gone = True
         else:
             is_gone = _is_other(was, now) and not _is_as_wanted(found, was.name, after, now)
         if is_gone:

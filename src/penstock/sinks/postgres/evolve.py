@@ -187,7 +187,13 @@ class Evolution:
                 continue
             try:
                 with cursor.connection.transaction():
-                    alter.drop_gone_foreign_keys(cursor, before, shape, self._target_of(known))
+                    alter.drop_gone_foreign_keys(
+                        cursor,
+                        before,
+                        shape,
+                        self._target_of(known),
+                        before_copy=not self.tables.takes_part(known),
+                    )
             except SinkError as error:
                 raise TableStops(known.began_as, error) from None
 

@@ -209,7 +209,7 @@ def follow_before_copy(
     landing = landings.of(stored.table, known.ruled_as)
     with connection.transaction(), connection.cursor() as cursor:
         if made_by_us and landing.is_like_source and landing.policy is SchemaChanges.APPLY:
-            drop_gone_foreign_keys(cursor, stored, shape, target)
+            drop_gone_foreign_keys(cursor, stored, shape, target, before_copy=True)
         followed, document = follow_table(
             cursor,
             landings,

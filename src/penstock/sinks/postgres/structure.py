@@ -78,13 +78,17 @@ WHERE n.nspname = %s AND c.relname = %s AND c.relkind IN ('r', 'p') AND a.attnum
   AND NOT a.attisdropped AND NOT a.attnotnull AND a.attname = ANY (%s) ORDER BY a.attnum
 """
 
+# Kinds of what `_THERE` finds, as pg_constraint has them.
+_PLAIN_INDEX = "i"
+_WITH_INDEX = frozenset({_PLAIN_INDEX, "p", "u", "x"})
+
 # Constraints that Postgres 18 makes of NOT NULL are left aside: their names are nobody's.
 _THERE = """
-SELECT o.conrelid::int8, o.conname::text, pg_get_constraintdef(o.oid), o.convalidated
+SELECT o.conrelid::int8, o.contype::text, o.conname::text, pg_get_constraintdef(o.oid), o.convalidated
 FROM pg_constraint o
 WHERE o.conrelid = ANY (%(oids)s::oid[]) AND o.contype <> 'n'
 UNION ALL
-SELECT i.indrelid::int8, c.relname::text,
+SELECT i.indrelid::int8, 'i', c.relname::text,
        CASE WHEN i.indisunique THEN 'UNIQUE ' ELSE '' END || 'INDEX ' || substr(
            pg_get_indexdef(c.oid), 1 + length(format('CREATE %%sINDEX %%I ON %%s%%I.%%I USING ',
                CASE WHEN i.indisunique THEN 'UNIQUE ' END, c.relname,
@@ -102,9 +106,21 @@ class Found:
 
     columns: frozenset[str] = frozenset()
     has_primary_key: bool = False
-    # By name of the index or constraint: its definition, and whether it holds for every row.
-    there: dict[str, tuple[str, bool]] = field(default_factory=dict)
+    # By name: its definition, and whether it holds for every row. A key or check may have the name of
+    # an index; a constraint that has an index is among both.
+    constraints: dict[str, tuple[str, bool]] = field(default_factory=dict)
+    indexes: dict[str, tuple[str, bool]] = field(default_factory=dict)
     byte_count: int = 0
+
+    def like(self, piece: Piece) -> tuple[str, bool] | None:
+        """What has the name that the piece would get."""
+        return (self.indexes if piece.has_index else self.constraints).get(piece.name)
+
+    def has_definition(self, definition: str) -> bool:
+        """Whether anything is defined so, whatever its name."""
+        return any(
+            definition == each for each, _ in (*self.constraints.values(), *self.indexes.values())
+        )
 
 
 @dataclass(frozen=True)
@@ -119,6 +135,11 @@ class Piece:
     definition: str
     named: sql.Composed
     unnamed: sql.Composed
+
+    @property
+    def has_index(self) -> bool:
+        """Whether its name is that of an index, too."""
+        return self.word != "check constraint"
 
     @property
     def expressions(self) -> list[Expression]:
@@ -214,7 +235,7 @@ def add_indexes(
     found = found or _find(connection, target)
     every = list(pieces_of(target, structure, columns & found.columns))
     failures = _validate(connection, target, every, found)
-    pieces = [piece for piece in every if piece.name not in found.there]
+    pieces = [piece for piece in every if found.like(piece) is None]
     pieces, left_out = screen_pieces(connection, rules, target, pieces)
     failures += left_out
     for piece in pieces:
@@ -231,7 +252,7 @@ def _validate(
     """Have constraints that are there hold for every row, as they do at the source."""
     failures: list[str] = []
     for piece in pieces:
-        definition, is_valid = found.there.get(piece.name, ("", True))
+        definition, is_valid = found.like(piece) or ("", True)
         if is_valid or definition == piece.definition:
             continue
         table, name = sql.Identifier(*target), sql.Identifier(piece.name)
@@ -314,7 +335,7 @@ def _add_foreign_key(
     hold: Callable[[], None],
 ) -> str:
     """Why it was not made, or ""."""
-    _, is_valid = found.there.get(key.name, ("", None))
+    _, is_valid = found.constraints.get(key.name, ("", None))
     if is_valid is None:
         if not _find(connection, referenced).columns:
             return f"the target has no table {referenced}"
@@ -349,7 +370,11 @@ def add_small_foreign_keys(
         return False
     for key in wanted:
         is_plain = key.is_valid and key.is_enforced and not key.has_period
-        if not is_plain or key.name in there.there or not found[place(key.referenced)].columns:
+        if (
+            not is_plain
+            or key.name in there.constraints
+            or not found[place(key.referenced)].columns
+        ):
             return False
     for key in wanted:
         connection.execute(
@@ -452,7 +477,7 @@ def _make(connection: Connection, piece: Piece, found: Found) -> None:
     except TAKEN:
         # Another relation of the schema has the name. Postgres finds a free one, but must not do
         # so each time that this is repeated.
-        if piece.definition in {definition for definition, _ in found.there.values()}:
+        if found.has_definition(piece.definition):
             return
         _execute(connection, piece.unnamed, is_limited=is_limited)
 
@@ -488,14 +513,17 @@ def find_all(connection: Connection, targets: Collection[TableName]) -> dict[Tab
     with connection.transaction():
         connection.execute("SELECT set_config('search_path', '', true)")
         tables = connection.execute(_TABLES, as_columns(targets)).fetchall()
-        there: dict[int, dict[str, tuple[str, bool]]] = {oid: {} for _, _, oid, *_ in tables}
-        rows = connection.execute(_THERE, {"oids": list(there)}).fetchall() if there else []
-    for oid, name, definition, is_valid in rows:
-        there[oid][name] = (definition, is_valid)
-    found = {
-        TableName(schema, name): Found(frozenset(columns), has_key, there[oid], byte_count)
-        for schema, name, oid, has_key, columns, byte_count in tables
-    }
+        by_oid = {
+            oid: Found(frozenset(columns), has_key, byte_count=byte_count)
+            for _, _, oid, has_key, columns, byte_count in tables
+        }
+        rows = connection.execute(_THERE, {"oids": list(by_oid)}).fetchall() if by_oid else []
+    for oid, kind, name, definition, is_valid in rows:
+        if kind != _PLAIN_INDEX:
+            by_oid[oid].constraints[name] = (definition, is_valid)
+        if kind in _WITH_INDEX:
+            by_oid[oid].indexes[name] = (definition, is_valid)
+    found = {TableName(schema, name): by_oid[oid] for schema, name, oid, *_ in tables}
     return {target: found.get(target, Found()) for target in targets}
 
 
