@@ -17,8 +17,11 @@ def wait_until(
     condition: Callable[[], Answer],
     deadline_seconds: float = 30,
     what: str = "the condition",
+    pause_seconds: float = 0.02,
 ) -> Answer:
     """Ask until the answer is true, and return it; fail the test after the deadline.
+
+    A question that is work for a server gets a longer pause, or it slows down what is waited for.
 
     An exception of the condition is not swallowed: a server that may be down while waiting is
     part of the condition's own question.
@@ -33,4 +36,4 @@ def wait_until(
                 f"waited {deadline_seconds:g} s for {what}; the last answer was {answer!r}",
                 pytrace=True,
             )
-        time.sleep(0.02)
+        time.sleep(pause_seconds)

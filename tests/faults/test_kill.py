@@ -191,6 +191,7 @@ def test_kill_at_commit_and_within_a_slice_loses_and_doubles_nothing(
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 def test_kill_at_random_moments_under_load_loses_and_doubles_nothing(
     bank: Bank,
     source: Database,

@@ -67,6 +67,8 @@ def are_same(source: Database, target: Database) -> bool:
         return False
 
 
+# Up to seven starts of a whole pipeline, each with a deadline of its own.
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "faults",
     [
@@ -97,6 +99,7 @@ def test_kill_at_the_commit_of_a_change_does_it_once(
             lambda: command.is_struck or are_same(source, target),  # noqa: B023
             90,
             what=f"the fault at {fault} to strike",
+            pause_seconds=0.3,
         )
         command.kill()
     again = penstock_command("run", str(path), "--until-caught-up")
