@@ -70,6 +70,23 @@ def test_trigger_enrols_no_table_in_a_publication_that_a_stranger_has_stamped(
     assert members(source) == ["public.a", "public.salaries"]
 
 
+def test_trigger_takes_no_table_out_of_a_publication_that_a_stranger_has_made(
+    source: Database, stranger: Database
+) -> None:
+    with connect_source(source.dsn) as connection:
+        ensure_subscription(connection, "shop", rules("*.*"), Tracking.TRIGGERS)
+    source.execute("GRANT CREATE ON SCHEMA public TO stranger")
+
+    with stranger.connect(autocommit=False) as session:
+        session.execute("CREATE TABLE own (id int PRIMARY KEY)")
+        session.execute("CREATE PUBLICATION penstock_evil FOR TABLE own")
+        session.execute("ALTER TABLE own DROP CONSTRAINT own_pkey")
+        session.commit()
+
+    assert members(source, "penstock_evil") == ["public.own"]
+    assert members(source) == []
+
+
 @pytest.mark.parametrize("is_superuser", [True, False])
 def test_subscription_that_a_stranger_has_stamped_is_refused_and_stays_as_it_is(
     source: Database, stranger: Database, is_superuser: bool

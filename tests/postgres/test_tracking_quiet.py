@@ -240,3 +240,30 @@ def test_statement_waits_for_no_table_that_it_has_not_locked(source: Database, s
         other.rollback()
     session.close()
     assert (outcome, session.warnings) == ("ok", [])
+
+
+@pytest.mark.parametrize(
+    ("statement", "most"),
+    [
+        ("ALTER TABLE own0 ADD c int", 11),
+        ("ALTER TABLE child ADD c int", 14),
+        ("CREATE INDEX ON child (parent)", 7),
+        ("COMMENT ON TABLE own0 IS 'x'", 7),
+        ("DROP TABLE own0", 8),
+    ],
+)
+def test_trigger_asks_little_and_finds_it_by_indexes(source: Database, statement: str, most: int):
+    """However small a catalog is, or how long ago somebody analyzed it."""
+    prepare(source, tracked=True, sessions=1)
+    plans: list[str] = []
+    with source.connect(autocommit=True) as session:
+        session.execute(
+            "LOAD 'auto_explain'; SET auto_explain.log_min_duration = 0;"
+            " SET auto_explain.log_nested_statements = on; SET client_min_messages = log"
+        )
+        session.add_notice_handler(lambda notice: plans.append(str(notice.message_primary)))
+        session.execute(statement.encode())
+
+    asked = [plan for plan in plans if "Query Text" in plan]
+    assert 0 < len(asked) <= most, "\n".join(asked)
+    assert [plan for plan in asked if "Hash Join" in plan or "Seq Scan on pg_" in plan] == []

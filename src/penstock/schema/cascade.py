@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         TableShape,
         TypeShape,
     )
-    from penstock.schema.wire import RowType, Told, ToldIndex, ToldSequence
+    from penstock.schema.wire import RowType, Told, ToldComment, ToldIndex, ToldSequence
 
     LookUp = Callable[[int], TableShape | None]
 
@@ -39,6 +39,8 @@ def settle(told: Told, known: Mapping[int, TableShape], look_up: LookUp) -> Sche
     others.drop_indexes({gone.id for gone in told.dropped_indexes})
     for index in told.indexes:
         others.take_index(index)
+    for comment in told.comments:
+        others.take_comment(comment)
     renamed = {shape.id: shape for shape in told.change.tables}
     for moved in told.moved_tables:
         update = {"schema_name": moved.schema_name, "name": moved.name}
@@ -113,6 +115,19 @@ class _Others:
             return  # dropped since, which the stream tells in its turn
         others = tuple(each for each in shape.indexes if each.id != told.id)
         self.update(shape.id, indexes=_in_order((*others, told.shape(definition)), "name"))
+
+    def take_comment(self, told: ToldComment) -> None:
+        shape = self.get(told.table_id)
+        if shape is None:
+            self._meet(told.table_id)
+        elif told.column == 0:
+            self.update(shape.id, comment=told.text)
+        else:
+            columns = tuple(
+                each.model_copy(update={"comment": told.text}) if each.id == told.column else each
+                for each in shape.columns
+            )
+            self.update(shape.id, columns=columns)
 
     def take_types(self, types: Mapping[int, TypeShape]) -> None:
         for shape in self if types else ():

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
 from penstock.errors import SchemaUnreadable
 from penstock.schema.shape import Gone, IndexShape, SchemaChange, SequenceShape, Shape, read_change
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class ToldIndex(Shape):
@@ -63,6 +67,14 @@ class ToldSequence(Shape):
         return _next_value(self.spelled)
 
 
+class ToldComment(Shape):
+    """The comment of a table, or of the column of that id, as it is now."""
+
+    table_id: int
+    column: int  # 0: the table's own
+    text: str | None = None
+
+
 class RowType(NamedTuple):
     """The type of a table's rows, which another table may have a column of."""
 
@@ -82,6 +94,7 @@ class Told:
     moved_tables: tuple[Gone, ...] = ()  # under the names that they have now
     dropped_indexes: tuple[Gone, ...] = ()
     row_types: tuple[RowType, ...] = ()
+    comments: tuple[ToldComment, ...] = ()
 
 
 _PARTS: dict[str, TypeAdapter[Any]] = {
@@ -89,6 +102,7 @@ _PARTS: dict[str, TypeAdapter[Any]] = {
     "column_sequences": TypeAdapter(tuple[ToldSequence, ...]),
     "moved_tables": TypeAdapter(tuple[Gone, ...]),
     "dropped_indexes": TypeAdapter(tuple[Gone, ...]),
+    "comments": TypeAdapter(tuple[ToldComment, ...]),
 }
 
 
@@ -121,42 +135,170 @@ def read_told(content: str, where: str) -> Told:
     return Told(read_change(json.dumps(raw), where), xid, row_types=row_types, **parts)
 
 
+# The fields of what a trigger says in rows of text, in its order (`penstock.source.tracking_documents`), and
+# how each is read.
+_Fields = dict[str, "Callable[[str], Any]"]
+
+
+def _flag(text: str) -> bool:
+    return text == "true"
+
+
+def _numbers(text: str) -> list[int]:
+    """Of an array or a vector as Postgres writes them, or of JSON."""
+    return [int(number) for number in text.strip("{}[]").replace(",", " ").split()]
+
+
+_SEQUENCE: _Fields = {
+    "id": int,
+    "schema_name": str,
+    "name": str,
+    "type": str,
+    "start": int,
+    "increment": int,
+    "minimum": int,
+    "maximum": int,
+    "cache": int,
+    "cycles": _flag,
+}
+_ROWS: dict[str, _Fields] = {
+    "columns": {
+        "id": int,
+        "name": str,
+        "type": str,
+        "type_id": int,
+        "type_kind": str,
+        "type_modifier": int,
+        "not_null": _flag,
+    },
+    "details": {"id": int, "value": str, "missing": str, "identity": str, "generated": str},
+    "sequences": {"column": int, "kind": str, "spelled": str, **_SEQUENCE},
+    "comments": {"column": int, "text": str},
+    "constraints": {
+        "id": int,
+        "name": str,
+        "kind": str,
+        "definition": str,
+        "columns": _numbers,
+        "index_id": int,
+        "is_deferrable": _flag,
+        "has_period": _flag,
+    },
+    "foreign_keys": {
+        "id": int,
+        "name": str,
+        "columns": _numbers,
+        "referenced_id": int,
+        "referenced_schema": str,
+        "referenced_name": str,
+        "referenced_columns": json.loads,
+        "on_update": str,
+        "on_delete": str,
+        "on_delete_columns": _numbers,
+        "match": str,
+        "is_deferrable": _flag,
+        "is_deferred": _flag,
+        "is_valid": _flag,
+        "is_enforced": _flag,
+        "has_period": _flag,
+    },
+    "indexes": {
+        "id": int,
+        "name": str,
+        "is_unique": _flag,
+        "definition": str,
+        "numbers": _numbers,
+        "key_count": int,
+        "is_valid": _flag,
+        "is_immediate": _flag,
+        "is_identity": _flag,
+        "has_expressions": _flag,
+    },
+    "types": {
+        "id": int,
+        "schema_name": str,
+        "name": str,
+        "spelled": str,
+        "kind": str,
+        "labels": json.loads,
+        "base": str,
+        "base_id": int,
+        "extension": str,
+    },
+}
+_KINDS = {"e": "enum", "d": "domain", "b": "other"}
+
+
 def _table(raw: dict[str, Any], born: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """One table. What an older trigger or a refresh has described is complete already."""
     if "depends" not in raw:
         return raw
-    table = _without_nulls(raw)
-    columns = {column["id"]: column for column in table.get("columns", ())}
-    for detail in table.pop("details", ()):
+    parts = {name: _named(raw.pop(name, None) or [], fields) for name, fields in _ROWS.items()}
+    columns = {column["id"]: column for column in parts["columns"]}
+    for detail in parts["details"]:
         column, value = columns[detail["id"]], detail["value"]
         column["identity"], column["generated"] = detail["identity"], detail["generated"]
         column["expression" if detail["generated"] else "default"] = value
         column["missing"] = detail["missing"]
-    for number, collation in table.pop("collations", {}).items():
+    for number, collation in raw.pop("collations", {}).items():
         columns[int(number)]["collation"] = collation
-    comments = table.pop("comments", {})
-    table["comment"] = comments.pop("0", None)
+    comments = {one["column"]: one["text"] for one in parts["comments"]}
     for number, comment in comments.items():
-        columns[int(number)]["comment"] = comment
-    for owned in table.pop("sequences", ()):
+        (columns[number] if number else raw)["comment"] = comment
+    for owned in parts["sequences"]:
         column = columns[owned["column"]]
         is_serial = column.get("default") == _next_value(owned["spelled"])
         if owned["kind"] == "i" or is_serial:
-            column.setdefault("sequence", owned["sequence"])
-    table["sequences"] = table.pop("free_sequences", [])
-    _complete_indexes(table)
-    table["columns"] = list(columns.values())
-    return {**table, **born.get(str(table["id"]), {})}
+            column.setdefault("sequence", {name: owned[name] for name in _SEQUENCE})
+    free_sequences = raw.pop("free_sequences", [])
+    table = {
+        **raw,
+        "columns": sorted(columns.values(), key=itemgetter("id")),
+        "constraints": sorted(parts["constraints"], key=itemgetter("kind", "name")),
+        "foreign_keys": sorted(map(_without_nulls, parts["foreign_keys"]), key=itemgetter("name")),
+        "types": sorted(map(_type, parts["types"]), key=itemgetter("schema_name", "name")),
+        "sequences": free_sequences,
+        **born.get(str(raw["id"]), {}),
+    }
+    _complete_indexes(table, parts["indexes"])
+    return table
 
 
-def _complete_indexes(table: dict[str, Any]) -> None:
-    indexes = {index["id"]: index for index in table.get("indexes", ())}
+def _named(rows: list[Any], fields: _Fields) -> list[dict[str, Any]]:
+    """Rows with the names of their fields. Types that are made of others have them already."""
+    return [
+        row
+        if isinstance(row, dict)
+        else {
+            name: None if value is None else read(value)
+            for (name, read), value in zip(fields.items(), row, strict=True)
+        }
+        for row in rows
+    ]
+
+
+def _type(raw: dict[str, Any]) -> dict[str, Any]:
+    if "base_id" not in raw:
+        return raw
+    base_id = raw.pop("base_id")
+    labels = [{"id": int(number), "name": name} for number, name in raw.pop("labels") or ()]
+    return {
+        **raw,
+        "kind": _KINDS[raw["kind"]],
+        "labels": labels,
+        "base": raw["base"] or "",
+        "parts": [base_id] if base_id else [],
+    }
+
+
+def _complete_indexes(table: dict[str, Any], told: list[dict[str, Any]]) -> None:
+    indexes = {index["id"]: index for index in sorted(told, key=itemgetter("name"))}
     used = {number: set(index["numbers"]) for number, index in indexes.items()}
-    for number, column in table.pop("depends", ()):
+    for number, column in table.pop("depends"):
         if number in used and indexes[number]["has_expressions"]:
             used[number].add(column)
     own: set[int] = set()
-    for constraint in table.get("constraints", ()):
+    for constraint in table["constraints"]:
         constraint["columns"] = constraint["columns"] or []
         found = {*constraint["columns"], *used.get(constraint["index_id"], ())}
         constraint["used"] = sorted(number for number in found if number > 0)

@@ -20,14 +20,14 @@ from penstock.schema.shape import CHANGE_PREFIX, FORMAT, REFRESH
 
 
 class Function(NamedTuple):
-    """One function. A definer's function runs with the rights of who installed it."""
+    """One function. A definer's function runs with the rights of who installed it, and calls the others."""
 
     name: str
     arguments: str
     returns: str
     body: str
     is_definers: bool = False
-    settings: str = ""
+    settings: tuple[str, ...] = ()
 
 
 NOT_OURS = "{0}.nspname !~ '^pg_' AND {0}.nspname NOT IN ('information_schema', 'penstock')"
@@ -91,87 +91,160 @@ BEGIN
         'sequences', penstock.schema_sequences(name));
 END"""
 
-# As FOREIGN_KEYS, with fewer of the fields that must be asked of the row as JSON: that takes longer than
-# all the rest.
-_FOREIGN_KEYS_FAST = """SELECT json_agg(x) INTO foreign_keys FROM (
-            SELECT o.oid::int8 AS id, o.conname AS name, o.conkey AS columns,
-                   f.oid::int8 AS referenced_id, fn.nspname AS referenced_schema,
-                   f.relname AS referenced_name, (
-                       SELECT json_agg(a.attname ORDER BY array_position(o.confkey, a.attnum))
-                       FROM pg_attribute a
-                       WHERE a.attrelid = o.confrelid AND a.attnum = ANY (o.confkey)
-                   ) AS referenced_columns,
-                   o.confupdtype::text AS on_update, o.confdeltype::text AS on_delete,
-                   coalesce(CASE WHEN o.confdeltype IN ('n', 'd') THEN
-                       nullif(to_jsonb(o) -> 'confdelsetcols', 'null') END, '[]') AS on_delete_columns,
-                   o.confmatchtype::text AS match, o.condeferrable AS is_deferrable,
-                   o.condeferred AS is_deferred, o.convalidated AS is_valid,
-                   CASE WHEN is_18 THEN (to_jsonb(o) ->> 'conenforced')::boolean ELSE true END
-                       AS is_enforced,
-                   CASE WHEN is_18 THEN (to_jsonb(o) ->> 'conperiod')::boolean ELSE false END
-                       AS has_period
-            FROM pg_constraint o
-            LEFT JOIN pg_constraint p ON p.oid = o.conparentid
-            JOIN pg_class f ON f.oid = o.confrelid JOIN pg_namespace fn ON fn.oid = f.relnamespace
-            WHERE o.conrelid = number AND o.contype = 'f' AND p.conrelid IS DISTINCT FROM o.conrelid
-            ORDER BY o.conname) AS x;"""
 
-# One table, for a trigger: within a user's statement every tenth of a millisecond counts, so that it is
+# Rows of text: to build a JSON object takes longer than to find what it says. `penstock.schema.wire` has the
+# names of the fields, in the same order.
+def _rows(*fields: str, where: str = "true") -> str:
+    return f"array_to_json(array_agg(ARRAY[{', '.join(fields)}]) FILTER (WHERE {where}))::text"
+
+
+# Fields of pg_constraint that Postgres has since 18: PL/pgSQL looks at a query when it is first run.
+def _per_version(query: str) -> str:
+    is_new, is_old = (query.format(enforced=e, period=p) for e, p in _SINCE_18)
+    return f"IF is_18 THEN {is_new} ELSE {is_old} END IF;"
+
+
+_SINCE_18 = (("o.conenforced::text", "o.conperiod::text"), ("'true'", "'false'"))
+
+_CONSTRAINTS = _rows(
+    *("o.oid::text", "o.conname::text", "o.contype::text", "pg_get_constraintdef(o.oid)"),
+    *("o.conkey::text", "o.conindid::text", "o.condeferrable::text", "{period}"),
+    where="o.contype <> 'f'",
+)
+_READ_CONSTRAINTS = f"""
+        SELECT {_CONSTRAINTS},
+               array_agg(o.conindid) FILTER (WHERE o.contype IN ('p', 'u', 'x')),
+               bool_or(o.contype = 'f')
+        INTO constraints, own_indexes, has_foreign_keys
+        FROM pg_constraint o WHERE o.conrelid = number AND o.contype IN ('p', 'u', 'x', 'c', 'f');"""
+
+_REFERENCED_COLUMNS = """(
+            SELECT array_to_json(array_agg(a.attname::text
+                                           ORDER BY array_position(o.confkey, a.attnum)))::text
+            FROM pg_attribute a WHERE a.attrelid = o.confrelid AND a.attnum = ANY (o.confkey))"""
+_FOREIGN_KEYS = _rows(
+    *("o.oid::text", "o.conname::text", "o.conkey::text"),
+    *("f.oid::text", "fn.nspname::text", "f.relname::text", _REFERENCED_COLUMNS),
+    *("o.confupdtype::text", "o.confdeltype::text"),
+    # Postgres 14 has no such field.
+    "CASE WHEN o.confdeltype IN ('n', 'd') THEN to_jsonb(o) ->> 'confdelsetcols' END",
+    *("o.confmatchtype::text", "o.condeferrable::text", "o.condeferred::text"),
+    *("o.convalidated::text", "{enforced}", "{period}"),
+)
+_READ_FOREIGN_KEYS = f"""
+        SELECT {_FOREIGN_KEYS} INTO foreign_keys
+        FROM pg_constraint o
+        JOIN pg_class f ON f.oid = o.confrelid JOIN pg_namespace fn ON fn.oid = f.relnamespace
+        WHERE o.conrelid = number AND o.contype = 'f' AND CASE WHEN o.conparentid = 0 THEN true ELSE
+            (SELECT p.conrelid FROM pg_constraint p WHERE p.oid = o.conparentid)
+            IS DISTINCT FROM o.conrelid END;"""
+
+# Enums, domains and an extension's types, which are not made of others than Postgres's own.
+_SIMPLE_TYPES = _rows(
+    *("t.oid::text", "tn.nspname::text", "t.typname::text", "format_type(t.oid, NULL)"),
+    "t.typtype::text",
+    """CASE WHEN t.typtype = 'e' THEN (
+            SELECT array_to_json(array_agg(ARRAY[e.oid::text, e.enumlabel::text]
+                                           ORDER BY e.enumsortorder))::text
+            FROM pg_enum e WHERE e.enumtypid = t.oid) END""",
+    "CASE WHEN t.typtype = 'd' THEN format_type(t.typbasetype, t.typtypmod) END",
+    "t.typbasetype::text",
+    """(SELECT e.extname::text FROM pg_depend d JOIN pg_extension e ON e.oid = d.refobjid
+            WHERE d.classid = 'pg_type'::regclass AND d.objid = t.oid
+            AND d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e')""",
+)
+_READ_SIMPLE_TYPES = f"""
+        SELECT bool_and(t.typtype = 'e' OR t.typtype = 'b' AND t.typcategory <> 'A'
+                        OR t.typtype = 'd' AND t.typbasetype < 16384) AS are_all,
+               {_SIMPLE_TYPES} AS rows
+        INTO simple FROM pg_type t JOIN pg_namespace tn ON tn.oid = t.typnamespace
+        WHERE t.oid = ANY (has.types)
+          AND tn.nspname NOT IN ('pg_catalog', 'information_schema');"""
+
+_COLUMNS = _rows(
+    *("a.attnum::text", "a.attname::text", "format_type(a.atttypid, a.atttypmod)"),
+    *("a.atttypid::text", "t.typtype::text", "a.atttypmod::text", "a.attnotnull::text"),
+)
+_DETAILS = _rows("x.number::text", "x.value", "x.missing", "x.identity", "x.generated")
+_OWNED_SEQUENCES = _rows(
+    *("o.refobjsubid::text", "o.deptype::text", "s.seqrelid::regclass::text"),
+    *("s.seqrelid::text", "sn.nspname::text", "sc.relname::text"),
+    *("format_type(s.seqtypid, NULL)", "s.seqstart::text", "s.seqincrement::text"),
+    *("s.seqmin::text", "s.seqmax::text", "s.seqcache::text", "s.seqcycle::text"),
+)
+_COMMENTS = _rows("w.objsubid::text", "w.description")
+_HAS_EXPRESSIONS = "(i.indexprs IS NOT NULL OR i.indpred IS NOT NULL)"
+_INDEXES = _rows(
+    *("x.oid::text", "x.relname::text", "i.indisunique::text"),
+    "CASE WHEN x.oid <> ALL (coalesce(own_indexes, '{}')) THEN "
+    + INDEX_DEFINITION.format(schema="c.nspname")
+    + " END",
+    *("i.indkey::text", "i.indnkeyatts::text", "i.indisvalid::text"),
+    *("i.indimmediate::text", "i.indisreplident::text", f"{_HAS_EXPRESSIONS}::text"),
+)
+
+# One table, for a trigger: within a user's statement every hundredth of a millisecond counts, so that it is
 # asked for in small pieces, and only for those that it has. Where an index, an expression or a
 # constraint is spelled, Postgres locks the table for a moment: the caller's transaction has it locked
 # already. `penstock.schema.wire` makes of it what TABLE_DOCUMENTS says of the same table.
-_DESCRIBE = f"""
+_DESCRIBED = f"""
 #variable_conflict use_column
 DECLARE
     c record;
     has record;
-    details json;
-    collations json;
-    sequences json;
-    free_sequences json;
-    comments json;
-    constraints json;
+    simple record;
+    details text;
+    counting text[];
+    collations text;
+    sequences text;
+    owned text[];
+    free_sequences text;
+    comments text;
+    constraints text;
     own_indexes oid[];
     has_foreign_keys boolean;
-    foreign_keys json;
-    indexes json;
-    has_expressions boolean;
-    depends json;
-    types json;
+    foreign_keys text;
+    indexes text;
+    expression_indexes oid[];
+    depends text;
+    types text;
     is_18 boolean := current_setting('server_version_num')::int >= 180000;
 BEGIN
     SELECT k.oid, k.relname, n.nspname, k.relkind, k.relreplident, k.relhasindex, k.reltype,
-           coalesce(pg_relation_filenode(k.oid)::int8, 0) AS filenode
+           pg_relation_filenode(k.oid) AS filenode
     INTO c FROM pg_class k JOIN pg_namespace n ON n.oid = k.relnamespace
     WHERE k.oid = number AND k.relkind IN ('r', 'p') AND NOT k.relispartition
       AND k.relpersistence <> 't' AND {NOT_OURS.format("n")};
     IF NOT FOUND THEN
         RETURN NULL;
     END IF;
-    SELECT json_agg(json_build_object('id', a.attnum, 'name', a.attname,
-               'type', format_type(a.atttypid, a.atttypmod), 'type_id', a.atttypid::int8,
-               'type_kind', t.typtype::text, 'type_modifier', a.atttypmod,
-               'not_null', a.attnotnull) ORDER BY a.attnum) AS columns,
+    SELECT {_COLUMNS} AS columns,
            bool_or(a.atthasdef OR a.atthasmissing OR a.attidentity <> '') AS details,
            bool_or(a.attidentity <> '') AS sequences,
            bool_or(a.attcollation <> t.typcollation) AS collations,
-           bool_or(a.atttypid >= 16384) AS types
+           array_agg(a.atttypid) FILTER (WHERE a.atttypid >= 16384) AS types
     INTO has FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
     WHERE a.attrelid = number AND a.attnum > 0 AND NOT a.attisdropped;
     IF has.details THEN
-        SELECT json_agg(x) INTO details FROM (
-            SELECT a.attnum AS id, pg_get_expr(d.adbin, d.adrelid) AS value,
+        SELECT {_DETAILS}, array_agg(x.value) FILTER (WHERE x.value LIKE '%nextval(%') INTO details, counting FROM (
+            SELECT a.attnum AS number, pg_get_expr(d.adbin, d.adrelid) AS value,
                    CASE WHEN a.atthasmissing THEN (a.attmissingval::text::text[])[1] END AS missing,
                    a.attidentity::text AS identity, a.attgenerated::text AS generated
             FROM pg_attribute a LEFT JOIN pg_attrdef d ON d.adrelid = number AND d.adnum = a.attnum
             WHERE a.attrelid = number AND a.attnum > 0 AND NOT a.attisdropped
-              AND (a.atthasdef OR a.atthasmissing OR a.attidentity <> '')) AS x;
-    END IF;
-    IF has.sequences OR details::text LIKE '%"nextval(%' THEN
-        sequences := penstock.column_sequences(number, NULL, NULL);
-    END IF;
-    IF details::text LIKE '%nextval(%' THEN
-        free_sequences := ({FREE_SEQUENCES});
+              AND (a.atthasdef OR a.atthasmissing OR a.attidentity <> '')
+            OFFSET 0) AS x;
+        IF has.sequences OR counting IS NOT NULL THEN
+            SELECT {_OWNED_SEQUENCES}, array_agg(format('nextval(%L::regclass)', s.seqrelid::regclass)) INTO sequences, owned
+            FROM pg_depend o JOIN pg_sequence s ON s.seqrelid = o.objid
+            JOIN pg_class sc ON sc.oid = s.seqrelid JOIN pg_namespace sn ON sn.oid = sc.relnamespace
+            WHERE o.classid = 'pg_class'::regclass AND o.refclassid = 'pg_class'::regclass
+              AND o.refobjid = number AND o.refobjsubid > 0 AND o.deptype IN ('a', 'i');
+        END IF;
+        -- Where each default counts with what its table owns, there is no other sequence.
+        IF NOT counting <@ coalesce(owned, '{{}}') THEN
+            free_sequences := ({FREE_SEQUENCES});
+        END IF;
     END IF;
     IF has.collations THEN
         SELECT json_object_agg(a.attnum, format('%I.%I', n.nspname, l.collname)) INTO collations
@@ -180,86 +253,55 @@ BEGIN
         WHERE a.attrelid = number AND a.attnum > 0 AND NOT a.attisdropped
           AND a.attcollation <> t.typcollation;
     END IF;
-    SELECT json_object_agg(w.objsubid, w.description) INTO comments FROM pg_description w
+    SELECT {_COMMENTS} INTO comments FROM pg_description w
     WHERE w.objoid = number AND w.classoid = 'pg_class'::regclass;
-    SELECT json_agg(json_build_object('id', o.oid::int8, 'name', o.conname, 'kind', o.contype::text,
-               'definition', pg_get_constraintdef(o.oid), 'columns', o.conkey,
-               'index_id', o.conindid::int8, 'is_deferrable', o.condeferrable,
-               'has_period', CASE WHEN is_18 AND o.contype IN ('p', 'u')
-                   THEN (to_jsonb(o) ->> 'conperiod')::boolean ELSE false END)
-               ORDER BY o.contype, o.conname) FILTER (WHERE o.contype <> 'f'),
-           array_agg(o.conindid) FILTER (WHERE o.contype IN ('p', 'u', 'x')),
-           bool_or(o.contype = 'f')
-    INTO constraints, own_indexes, has_foreign_keys
-    FROM pg_constraint o WHERE o.conrelid = number AND o.contype IN ('p', 'u', 'x', 'c', 'f');
+    {_per_version(_READ_CONSTRAINTS)}
     IF has_foreign_keys THEN
-        {_FOREIGN_KEYS_FAST}
+        {_per_version(_READ_FOREIGN_KEYS)}
     END IF;
     IF c.relhasindex THEN
-        SELECT json_agg(x), bool_or(x.has_expressions) INTO indexes, has_expressions FROM (
-            SELECT x.oid::int8 AS id, x.relname AS name, i.indisunique AS is_unique,
-                   CASE WHEN x.oid <> ALL (coalesce(own_indexes, '{{}}')) THEN
-                   {INDEX_DEFINITION.format(schema="c.nspname")}
-                   END AS definition,
-                   i.indkey::int2[] AS numbers, i.indnkeyatts AS key_count,
-                   i.indisvalid AS is_valid, i.indimmediate AS is_immediate,
-                   i.indisreplident AS is_identity,
-                   i.indexprs IS NOT NULL OR i.indpred IS NOT NULL AS has_expressions
-            FROM pg_index i JOIN pg_class x ON x.oid = i.indexrelid
-            WHERE i.indrelid = number AND i.indislive ORDER BY x.relname) AS x;
+        SELECT {_INDEXES}, array_agg(x.oid) FILTER (WHERE {_HAS_EXPRESSIONS})
+        INTO indexes, expression_indexes
+        FROM pg_index i JOIN pg_class x ON x.oid = i.indexrelid
+        WHERE i.indrelid = number AND i.indislive;
     END IF;
-    IF has_expressions THEN
-        depends := penstock.index_columns(number);
+    IF expression_indexes IS NOT NULL THEN
+        -- Which columns their expressions and predicates use.
+        SELECT array_to_json(array_agg(ARRAY[p.objid::int8, p.refobjsubid::int8]))::text INTO depends
+        FROM pg_depend p WHERE p.classid = 'pg_class'::regclass AND p.objid = ANY (expression_indexes)
+          AND p.refclassid = 'pg_class'::regclass AND p.refobjid = number AND p.refobjsubid > 0;
     END IF;
-    IF has.types THEN
-        types := ({TYPES});
+    IF has.types IS NOT NULL THEN
+        {_READ_SIMPLE_TYPES}
+        IF simple.are_all THEN
+            types := simple.rows;
+        ELSE
+            types := ({TYPES});
+        END IF;
     END IF;
-    RETURN json_build_object('id', number::int8, 'schema_name', c.nspname, 'name', c.relname,
-        'kind', c.relkind::text, 'replica_identity', c.relreplident::text, 'filenode', c.filenode,
-        'row_type_id', c.reltype::int8, 'row_type', format_type(c.reltype, NULL),
-        'columns', has.columns, 'details', details, 'collations', collations, 'sequences', sequences,
-        'free_sequences', free_sequences,
-        'comments', comments, 'constraints', constraints, 'foreign_keys', foreign_keys,
-        'indexes', indexes, 'depends', depends, 'types', types);
+    RETURN concat('{{"id": ', number, ', "schema_name": ', to_json(c.nspname::text),
+        ', "name": ', to_json(c.relname::text), ', "kind": "', c.relkind,
+        '", "replica_identity": "', c.relreplident, '", "filenode": ', coalesce(c.filenode, 0),
+        ', "row_type_id": ', c.reltype, ', "row_type": ', to_json(format_type(c.reltype, NULL)),
+        ', "columns": ' || has.columns, ', "details": ' || details, ', "collations": ' || collations,
+        ', "sequences": ' || sequences, ', "free_sequences": ' || free_sequences,
+        ', "comments": ' || comments, ', "constraints": ' || constraints,
+        ', "foreign_keys": ' || foreign_keys, ', "indexes": ' || indexes,
+        ', "types": ' || types, ', "depends": ' || coalesce(depends, '[]'), '}}');
 END"""
 
-# Sequences that columns own: those of one table, or these. Nothing is locked for it.
-_OWNED_SEQUENCES = f"""
+# Sequences that columns own of tables that are not described. Nothing is locked for it.
+_COLUMN_SEQUENCES = f"""
+BEGIN
+    RETURN (
         SELECT json_agg(json_build_object('table_id', o.refobjid::int8, 'column', o.refobjsubid,
             'kind', o.deptype::text, 'spelled', s.seqrelid::regclass::text,
             'sequence', {SEQUENCE_DOCUMENT}))
         FROM pg_depend o JOIN pg_sequence s ON s.seqrelid = o.objid
         JOIN pg_class sc ON sc.oid = s.seqrelid JOIN pg_namespace sn ON sn.oid = sc.relnamespace
         WHERE o.classid = 'pg_class'::regclass AND o.refclassid = 'pg_class'::regclass
-          AND o.refobjsubid > 0 AND o.deptype IN ('a', 'i')"""
-_COLUMN_SEQUENCES = f"""
-BEGIN
-    IF oids IS NULL THEN
-        RETURN ({_OWNED_SEQUENCES} AND o.refobjid = relation);
-    END IF;
-    RETURN ({_OWNED_SEQUENCES} AND o.objid = ANY (oids) AND o.refobjid <> ALL (told));
-END"""
-
-# Which columns the expressions and predicates of a table's indexes use.
-_INDEX_COLUMNS = """
-BEGIN
-    RETURN (
-        SELECT json_agg(json_build_array(p.objid::int8, p.refobjsubid))
-        FROM pg_index i JOIN pg_depend p ON p.classid = 'pg_class'::regclass
-            AND p.objid = i.indexrelid AND p.refclassid = 'pg_class'::regclass
-            AND p.refobjid = i.indrelid AND p.refobjsubid > 0
-        WHERE i.indrelid = relation);
-END"""
-
-# Anybody may write logical messages, so that penstock's own are signed: a hash with a secret, twice.
-# In UTF-8, because a message is not converted on its way.
-_SEALED = """
-DECLARE
-    content bytea := convert_to(document, 'UTF8');
-    secret bytea;
-BEGIN
-    SELECT s.secret INTO STRICT secret FROM penstock.seal s;
-    RETURN convert_to(encode(sha256(secret || sha256(secret || content)), 'hex'), 'UTF8') || content;
+          AND o.refobjsubid > 0 AND o.deptype IN ('a', 'i')
+          AND o.objid = ANY (oids) AND o.refobjid <> ALL (told));
 END"""
 
 # The id of the subtransaction that is open now, which a message gives it. A decoder that sends a
@@ -268,21 +310,30 @@ END"""
 # subtransaction holds a lock on its id, and the innermost has the newest.
 _OWN_XID = """
 DECLARE
+    sent pg_lsn := pg_logical_emit_message(true, 'penstock', '');
     found xid;
 BEGIN
-    PERFORM pg_logical_emit_message(true, 'penstock', '');
     SELECT l.transactionid INTO STRICT found FROM pg_locks l
     WHERE l.pid = pg_backend_pid() AND l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock'
     ORDER BY age(l.transactionid) LIMIT 1;
     RETURN found::text::int8;
 END"""
 
+# Anybody may write logical messages, so that penstock's own are signed: a hash with a secret, twice.
+# In UTF-8, because a message is not converted on its way. An assignment takes less time than PERFORM.
+#
 # A message is ordered by the end of its record, a row by its start. A trigger's block is a
 # subtransaction: without a record between, the row after it could come first.
 _SAY = f"""
+DECLARE
+    content bytea := convert_to(document, 'UTF8');
+    secret bytea;
+    sent pg_lsn;
 BEGIN
-    PERFORM pg_logical_emit_message(true, '{CHANGE_PREFIX}', penstock.sealed(document));
-    PERFORM pg_logical_emit_message(true, 'penstock', '');
+    SELECT s.secret INTO STRICT secret FROM penstock.seal s;
+    sent := pg_logical_emit_message(true, '{CHANGE_PREFIX}',
+        convert_to(encode(sha256(secret || sha256(secret || content)), 'hex'), 'UTF8') || content);
+    sent := pg_logical_emit_message(true, 'penstock', '');
 END"""
 
 # Tables in portions, so that no message is large.
@@ -314,10 +365,8 @@ DOCUMENT_FUNCTIONS = (
     Function("schema_types", "name text", "jsonb", _SCHEMA_TYPES),
     Function("schema_sequences", "name text", "jsonb", _SCHEMA_SEQUENCES),
     Function("schema_document", "name text", "jsonb", _SCHEMA),
-    Function("column_sequences", "relation oid, oids oid[], told oid[]", "json", _COLUMN_SEQUENCES),
-    Function("index_columns", "relation oid", "json", _INDEX_COLUMNS),
-    Function("describe", "number oid", "json", _DESCRIBE),
-    Function("sealed", "document text", "bytea", _SEALED),
+    Function("column_sequences", "oids oid[], told oid[]", "json", _COLUMN_SEQUENCES),
+    Function("described", "number oid", "text", _DESCRIBED),
     Function("own_xid", "", "bigint", _OWN_XID),
     Function("say", "document text", "void", _SAY),
     Function("refresh_schema", "name text", "void", _REFRESH, True),

@@ -28,15 +28,15 @@ END"""
 _TELL = f"""
 DECLARE
     number oid;
-    one text;
-    documents text[] := '{{}}';
+    done oid[];
+    tables text;
     kinds json;
     alone json;
     owned json;
     made_of oid[];
     needing oid[];
 BEGIN
-    IF cardinality(types) > 0 THEN
+    IF types IS NOT NULL THEN
         WITH RECURSIVE needs(type, relation) AS (
             SELECT unnest(types), NULL::oid
             UNION
@@ -55,28 +55,27 @@ BEGIN
         END IF;
         kinds := nullif(penstock.type_documents(made_of), '[]');
     END IF;
-    IF cardinality(sequences) > 0 THEN
+    IF sequences IS NOT NULL THEN
         alone := nullif(penstock.sequence_documents(sequences), '[]');
-        owned := penstock.column_sequences(NULL, sequences, relations);
+        owned := penstock.column_sequences(sequences, coalesce(relations, '{{}}'));
     END IF;
-    FOR number IN SELECT DISTINCT r.oid FROM unnest(relations) AS r(oid) LOOP
-        one := penstock.describe(number);
-        IF one IS NOT NULL THEN
-            documents := documents || one;
-        END IF;
-    END LOOP;
-    IF documents = '{{}}' AND coalesce(kinds, alone, owned) IS NULL
-       AND gone - 'has_using' = '{{}}' THEN
+    IF relations IS NOT NULL THEN
+        FOREACH number IN ARRAY relations LOOP
+            CONTINUE WHEN number = ANY (done);
+            done := done || number;
+            tables := concat_ws(', ', nullif(tables, ''), penstock.described(number));
+        END LOOP;
+    END IF;
+    IF coalesce(tables, '') = '' AND coalesce(kinds, alone, owned) IS NULL
+       AND coalesce(more - 'has_using', '{{}}') = '{{}}' THEN
         RETURN;
     END IF;
-    one := json_build_object('format', {FORMAT}, 'tag', tag, 'xid', penstock.own_xid(),
-        'types', kinds, 'sequences', alone, 'column_sequences', owned,
-        -- The snapshot may be older than what others have changed since.
-        'has_old_snapshot', current_setting('transaction_isolation') <> 'read committed')::text;
-    IF gone <> '{{}}' THEN
-        one := left(one, -1) || ', ' || substr(gone::text, 2);
-    END IF;
-    PERFORM penstock.say(left(one, -1) || ', "tables": [' || array_to_string(documents, ', ') || ']}}');
+    -- The snapshot may be older than what others have changed since.
+    PERFORM penstock.say(concat('{{"format": {FORMAT}, "tag": "', tag, '", "xid": ', penstock.own_xid(),
+        ', "types": ' || kinds, ', "sequences": ' || alone, ', "column_sequences": ' || owned,
+        CASE WHEN current_setting('transaction_isolation') <> 'read committed'
+             THEN ', "has_old_snapshot": true' END,
+        ', ' || nullif(substr(left(more::text, -1), 2), ''), ', "tables": [', tables, ']}}'));
 END"""
 
 _RULES = """
@@ -147,6 +146,7 @@ BEGIN
         JOIN pg_class c ON c.oid = r.prrelid JOIN pg_namespace n ON n.oid = c.relnamespace
         WHERE r.prrelid = ANY (relations) AND age(r.xmin) <= age(pg_current_xact_id()::xid)
           AND p.pubname LIKE 'penstock\\_%' AND p.pubupdate AND c.relreplident <> 'f'
+          AND has_table_privilege(p.pubowner, 'penstock.seal', 'SELECT')
           AND NOT EXISTS (
               SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisvalid AND i.indimmediate
               AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident
@@ -200,15 +200,34 @@ BEGIN
           AND c.relkind IN ('r', 'p') AND NOT c.relispartition AND {NOT_OURS.format("n")});
 END"""
 
-# What has a schema's new name, as far as no lock is needed for it.
-_MEMBERS = f"""
+# Schemas that were made or altered; and what has a new name with them, as far as no lock is needed for it.
+_SCHEMAS = f"""
+BEGIN
+    RETURN jsonb_strip_nulls(jsonb_build_object(
+        'schemas', (
+            SELECT jsonb_agg(jsonb_build_object('id', n.oid::int8, 'name', n.nspname))
+            FROM pg_namespace n WHERE n.oid = ANY (oids) AND {NOT_OURS.format("n")}),
+        'moved_tables', CASE WHEN are_altered THEN (
+            SELECT jsonb_agg(jsonb_build_object(
+                'id', c.oid::int8, 'schema_name', n.nspname, 'name', c.relname))
+            FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+            WHERE c.relnamespace = ANY (oids) AND c.relkind IN ('r', 'p') AND NOT c.relispartition
+              AND {NOT_OURS.format("n")}) END));
+END"""
+
+# A comment is all that COMMENT has changed. Called by the trigger, whose commands it asks for.
+_COMMENTS = f"""
 BEGIN
     RETURN (
-        SELECT jsonb_agg(jsonb_build_object(
-            'id', c.oid::int8, 'schema_name', n.nspname, 'name', c.relname))
-        FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-        WHERE c.relnamespace = ANY (oids) AND c.relkind IN ('r', 'p') AND NOT c.relispartition
-          AND {NOT_OURS.format("n")});
+        SELECT jsonb_build_object('comments', jsonb_agg(jsonb_build_object(
+            'table_id', c.oid::int8, 'column', d.objsubid, 'text', w.description)))
+        FROM pg_event_trigger_ddl_commands() d
+        JOIN pg_class c ON c.oid = d.objid JOIN pg_namespace n ON n.oid = c.relnamespace
+        LEFT JOIN pg_description w ON w.objoid = d.objid AND w.classoid = d.classid
+            AND w.objsubid = d.objsubid
+        WHERE d.classid = 'pg_class'::regclass AND NOT d.in_extension AND c.relkind IN ('r', 'p')
+          AND NOT c.relispartition AND c.relpersistence <> 't' AND {NOT_OURS.format("n")}
+        HAVING count(*) > 0);
 END"""
 
 # Partitions that were made or attached. They are their roots', but where they go to somebody should know.
@@ -224,80 +243,83 @@ END"""
 
 # One row for each thing that the statement made or altered. By what it is, not by the tag: ALTER
 # INDEX renames tables too. A statement's text may be a whole script, of which nobody searches much.
-_ON_DDL = f"""
+_ON_DDL = """
 DECLARE
     command record;
-    k record;
+    relations oid[];
+    types oid[];
+    sequences oid[];
+    indexes oid[];
+    schemas oid[];
+    made oid[];
+    partitions oid[];
+    number oid;
+    has_roots boolean;
+    has_heirs boolean;
+    has_others boolean;
     statement text;
     context text;
-    relations oid[] := '{{}}';
-    types oid[] := '{{}}';
-    sequences oid[] := '{{}}';
-    indexes oid[] := '{{}}';
-    schemas oid[] := '{{}}';
-    made oid[] := '{{}}';
-    partitions oid[] := '{{}}';
-    number oid;
-    has_heirs boolean := false;
-    has_roots boolean := false;
     entered jsonb;
-    more jsonb := '{{}}';
+    more jsonb;
 BEGIN
-    FOR command IN
-        SELECT d.classid, d.objid, d.command_tag, d.schema_name
-        FROM pg_event_trigger_ddl_commands() d WHERE NOT d.in_extension
-    LOOP
-        IF command.classid = 'pg_class'::regclass THEN
-            SELECT c.relkind, c.relpersistence, c.relispartition, c.relhassubclass, c.reltype INTO k
-            FROM pg_class c WHERE c.oid = command.objid;
-            IF NOT FOUND OR k.relpersistence = 't' THEN
-                CONTINUE;
-            ELSIF k.relkind IN ('r', 'p') THEN
-                relations := relations || command.objid;
-                has_roots := has_roots OR k.relkind = 'p';
-                has_heirs := has_heirs OR k.relkind = 'r' AND k.relhassubclass;
-                IF command.command_tag = 'CREATE TABLE' AND k.relispartition THEN
-                    partitions := partitions || command.objid;
-                ELSIF command.command_tag = 'CREATE TABLE'
-                   AND k.relpersistence = 'p' AND command.schema_name <> 'penstock' THEN
-                    made := made || command.objid;
-                END IF;
-            ELSIF command.command_tag = 'COMMENT' THEN
-                CONTINUE;
-            ELSIF k.relkind IN ('i', 'I') THEN
-                indexes := indexes || command.objid;
-            ELSIF k.relkind = 'S' THEN
-                sequences := sequences || command.objid;
-            ELSIF k.relkind = 'c' THEN
-                types := types || k.reltype;
+    SELECT array_agg(c.oid) FILTER (WHERE c.is_table),
+           array_agg(c.oid) FILTER (WHERE c.is_table AND d.command_tag = 'CREATE TABLE'
+               AND c.relispartition),
+           array_agg(c.oid) FILTER (WHERE c.is_table AND d.command_tag = 'CREATE TABLE'
+               AND NOT c.relispartition AND c.relpersistence = 'p' AND d.schema_name <> 'penstock'),
+           array_agg(c.oid) FILTER (WHERE c.relkind IN ('i', 'I') AND d.command_tag <> 'COMMENT'),
+           array_agg(c.oid) FILTER (WHERE c.relkind = 'S' AND d.command_tag <> 'COMMENT'),
+           array_agg(c.reltype) FILTER (WHERE c.relkind = 'c' AND d.command_tag <> 'COMMENT'),
+           bool_or(c.relkind = 'p'), bool_or(c.relkind = 'r' AND c.relhassubclass),
+           bool_or(d.classid <> 'pg_class'::regclass AND d.command_tag <> 'COMMENT')
+    INTO relations, partitions, made, indexes, sequences, types, has_roots, has_heirs, has_others
+    FROM pg_event_trigger_ddl_commands() d LEFT JOIN LATERAL (
+        SELECT k.oid, k.relkind, k.relpersistence, k.relispartition, k.relhassubclass, k.reltype,
+               k.relkind IN ('r', 'p') AS is_table
+        FROM pg_class k
+        WHERE d.classid = 'pg_class'::regclass AND k.oid = d.objid AND k.relpersistence <> 't'
+        OFFSET 0) AS c ON true
+    WHERE NOT d.in_extension;
+    IF has_others THEN
+        FOR command IN
+            SELECT d.classid, d.objid FROM pg_event_trigger_ddl_commands() d
+            WHERE NOT d.in_extension AND d.classid <> 'pg_class'::regclass
+              AND d.command_tag <> 'COMMENT'
+        LOOP
+            IF command.classid = 'pg_type'::regclass THEN
+                types := types || command.objid;
+            ELSIF command.classid = 'pg_constraint'::regclass THEN
+                SELECT relations || nullif(o.conrelid, 0), types || nullif(o.contypid, 0)
+                INTO relations, types FROM pg_constraint o WHERE o.oid = command.objid;
+            ELSIF command.classid = 'pg_attrdef'::regclass THEN
+                relations := relations || (
+                    SELECT f.adrelid FROM pg_attrdef f WHERE f.oid = command.objid);
+            ELSIF command.classid = 'pg_namespace'::regclass THEN
+                schemas := schemas || command.objid;
             END IF;
-        ELSIF command.command_tag = 'COMMENT' THEN
-            CONTINUE;
-        ELSIF command.classid = 'pg_type'::regclass THEN
-            types := types || command.objid;
-        ELSIF command.classid = 'pg_constraint'::regclass THEN
-            SELECT o.conrelid, o.contypid INTO k FROM pg_constraint o WHERE o.oid = command.objid;
-            IF k.conrelid <> 0 THEN
-                relations := relations || k.conrelid;
-            ELSIF k.contypid <> 0 THEN
-                types := types || k.contypid;
-            END IF;
-        ELSIF command.classid = 'pg_attrdef'::regclass THEN
-            relations := relations || ARRAY(
-                SELECT f.adrelid FROM pg_attrdef f WHERE f.oid = command.objid);
-        ELSIF command.classid = 'pg_namespace'::regclass THEN
-            schemas := schemas || command.objid;
-        END IF;
-    END LOOP;
-    IF relations || types || sequences || indexes || schemas = '{{}}' THEN
+        END LOOP;
+        relations := nullif(array_remove(relations, NULL), '{}');
+        types := nullif(array_remove(types, NULL), '{}');
+    END IF;
+    IF coalesce(relations, types, sequences, indexes, schemas) IS NULL THEN
         RETURN;
     END IF;
-    IF tg_tag = 'ALTER TABLE' THEN
-        PERFORM penstock.release(relations);
+    IF tg_tag = 'COMMENT' THEN
+        more := penstock.comments();
+        IF more IS NOT NULL THEN
+            PERFORM penstock.tell(tg_tag, NULL, NULL, NULL, more);
+        END IF;
+        RETURN;
+    ELSIF tg_tag = 'ALTER TABLE' THEN
+        PERFORM FROM pg_publication_rel r
+        WHERE r.prrelid = ANY (relations) AND age(r.xmin) <= age(pg_current_xact_id()::xid);
+        IF FOUND THEN
+            PERFORM penstock.release(relations);
+        END IF;
         GET DIAGNOSTICS context = PG_CONTEXT;  -- of a statement inside a function, its own text
         statement := concat_ws(' ', current_query(), context);
         IF length(statement) > 65536 OR statement ~* '\\yusing\\y' THEN
-            more := '{{"has_using": true}}';
+            more := '{"has_using": true}';
         END IF;
         IF has_roots AND (length(statement) > 65536 OR statement ~* '\\y(at|de)tach\\y') THEN
             -- Nothing names what it was; but its row in the catalog is of this transaction.
@@ -317,36 +339,35 @@ BEGIN
                 SELECT i.inhrelid FROM heirs JOIN pg_inherits i ON i.inhparent = heirs.oid)
             SELECT h.oid FROM heirs h JOIN unnest(penstock.held(true)) AS l(oid) ON l.oid = h.oid);
     END IF;
-    IF tg_tag = 'ALTER SCHEMA' AND schemas <> '{{}}' THEN
-        types := ARRAY(SELECT t.oid FROM pg_type t
-                       WHERE t.typnamespace = ANY (schemas) AND t.typtype IN ('e', 'd', 'r', 'c'));
-        sequences := ARRAY(SELECT c.oid FROM pg_class c
-                           WHERE c.relnamespace = ANY (schemas) AND c.relkind = 'S');
-        more := more || jsonb_strip_nulls(
-            jsonb_build_object('moved_tables', penstock.members(schemas)));
+    IF schemas IS NOT NULL THEN
+        more := penstock.altered_schemas(schemas, tg_tag = 'ALTER SCHEMA');
+        IF tg_tag = 'ALTER SCHEMA' THEN
+            types := (SELECT array_agg(t.oid) FROM pg_type t
+                      WHERE t.typnamespace = ANY (schemas) AND t.typtype IN ('e', 'd', 'r', 'c'));
+            sequences := (SELECT array_agg(c.oid) FROM pg_class c
+                          WHERE c.relnamespace = ANY (schemas) AND c.relkind = 'S');
+        END IF;
     END IF;
-    IF schemas <> '{{}}' THEN
-        more := more || jsonb_strip_nulls(jsonb_build_object('schemas', (
-            SELECT jsonb_agg(jsonb_build_object('id', n.oid::int8, 'name', n.nspname))
-            FROM pg_namespace n WHERE n.oid = ANY (schemas) AND {NOT_OURS.format("n")})));
+    IF indexes IS NOT NULL AND tg_tag <> 'CREATE TABLE' THEN
+        more := coalesce(more, '{}') || jsonb_strip_nulls(jsonb_build_object(
+            'indexes', penstock.altered_indexes(indexes, coalesce(relations, '{}'))));
     END IF;
-    IF indexes <> '{{}}' AND tg_tag <> 'CREATE TABLE' THEN
-        more := more || jsonb_strip_nulls(
-            jsonb_build_object('indexes', penstock.altered_indexes(indexes, relations)));
-    END IF;
-    IF partitions <> '{{}}' THEN
-        more := more || jsonb_strip_nulls(
+    IF partitions IS NOT NULL THEN
+        more := coalesce(more, '{}') || jsonb_strip_nulls(
             jsonb_build_object('partitions', penstock.partitions(partitions)));
     END IF;
-    FOREACH number IN ARRAY made LOOP
-        entered := penstock.enrol(number);
-        IF entered <> '[]' THEN
-            more := more || jsonb_build_object('born', coalesce(more -> 'born', '{{}}')
-                || jsonb_build_object(number::text, jsonb_build_object('born_in', entered,
-                    'first_entries', (SELECT jsonb_agg(r.oid::int8) FROM pg_publication_rel r
-                                      WHERE r.prrelid = number))));
-        END IF;
-    END LOOP;
+    IF made IS NOT NULL THEN
+        FOREACH number IN ARRAY made LOOP
+            entered := penstock.enrol(number);
+            IF entered <> '[]' THEN
+                more := coalesce(more, '{}') || jsonb_build_object(
+                    'born', coalesce(more -> 'born', '{}') || jsonb_build_object(
+                        number::text, jsonb_build_object('born_in', entered, 'first_entries', (
+                            SELECT jsonb_agg(r.oid::int8) FROM pg_publication_rel r
+                            WHERE r.prrelid = number))));
+            END IF;
+        END LOOP;
+    END IF;
     PERFORM penstock.tell(tg_tag, relations, types, sequences, more);
 EXCEPTION WHEN OTHERS THEN
     RAISE WARNING 'penstock could not tell what this % changed (SQLSTATE %)', tg_tag, SQLSTATE
@@ -358,17 +379,14 @@ END"""
 _ON_DROP = """
 DECLARE
     lost record;
-    homes text[] := '{}';
     kind text;
-    relations oid[] := '{}';
-    types oid[] := '{}';
+    relations oid[];
+    types oid[];
     gone jsonb;
-    altered oid;
-    is_altering boolean := tg_tag = 'ALTER TABLE';
-    names text[] := '{}';
-    kinds text[] := '{}';
-    numbers oid[] := '{}';
-    spaces text[] := '{}';
+    names text[];
+    kinds text[];
+    numbers oid[];
+    spaces text[];
     tables text[] := '{}';
 BEGIN
     FOR lost IN
@@ -377,18 +395,18 @@ BEGIN
         FROM pg_event_trigger_dropped_objects() d
         WHERE NOT d.is_temporary AND coalesce(d.schema_name, d.address_names[1], '') !~ '^pg_'
           AND coalesce(d.schema_name, d.address_names[1], '') NOT IN ('information_schema', 'penstock')
+          AND (d.object_type IN ('table', 'sequence', 'schema', 'index', 'composite type column')
+               OR d.object_type IN ('table column', 'table constraint', 'default value')
+                  AND NOT (tg_tag = 'ALTER TABLE' AND d.original)
+               OR d.classid IN ('pg_type'::regclass, 'pg_class'::regclass))
     LOOP
         IF lost.object_type IN ('table column', 'table constraint', 'default value') THEN
-            SELECT c.oid INTO altered FROM pg_namespace n
-            JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = lost.address_names[2]
-            WHERE n.nspname = lost.address_names[1];
-            IF FOUND AND is_altering AND lost.original THEN
-                homes := homes || altered::text;
-            ELSIF FOUND THEN
-                relations := relations || altered;
-            END IF;
+            relations := relations || (
+                SELECT c.oid FROM pg_namespace n
+                JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = lost.address_names[2]
+                WHERE n.nspname = lost.address_names[1]);
         ELSIF lost.object_type = 'composite type column' THEN
-            types := types || ARRAY(
+            types := types || (
                 SELECT t.oid FROM pg_namespace n
                 JOIN pg_type t ON t.typnamespace = n.oid AND t.typname = lost.address_names[2]
                 WHERE n.nspname = lost.address_names[1]);
@@ -411,38 +429,56 @@ BEGIN
             END IF;
         END IF;
     END LOOP;
-    relations := ARRAY(SELECT unnest(relations) EXCEPT SELECT unnest(homes)::oid);
-    IF kinds = '{}' AND relations = '{}' AND types = '{}' THEN
+    relations := nullif(array_remove(relations, NULL), '{}');
+    types := nullif(array_remove(types, NULL), '{}');
+    IF tg_tag = 'ALTER TABLE' AND relations IS NOT NULL THEN
+        -- But for those that the statement itself alters.
+        relations := (SELECT array_agg(r.oid) FROM unnest(relations) AS r(oid) WHERE NOT EXISTS (
+            SELECT FROM pg_event_trigger_dropped_objects() d
+            JOIN pg_namespace n ON n.nspname = d.address_names[1]
+            JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = d.address_names[2]
+            WHERE c.oid = r.oid AND d.original
+              AND d.object_type IN ('table column', 'table constraint', 'default value')));
+    END IF;
+    IF coalesce(kinds::text, relations::text, types::text) IS NULL THEN
         RETURN;
     END IF;
     -- The row types of tables go with them.
-    SELECT coalesce(jsonb_object_agg(w.key, w.list), '{}') INTO gone FROM (
+    SELECT jsonb_object_agg(w.key, w.list) INTO gone FROM (
         SELECT 'dropped_' || d.kind AS key, jsonb_agg(jsonb_build_object(
             'id', d.number::int8, 'schema_name', d.space, 'name', d.name)) AS list
         FROM unnest(kinds, numbers, spaces, names) AS d(kind, number, space, name)
         WHERE d.kind <> 'types' OR format('%s.%s', d.space, d.name) <> ALL (tables)
         GROUP BY d.kind) AS w;
-    PERFORM penstock.tell(tg_tag, relations, types, '{}', gone);
+    PERFORM penstock.tell(tg_tag, relations, types, NULL, gone);
 EXCEPTION WHEN OTHERS THEN
     RAISE WARNING 'penstock could not tell what this % dropped (SQLSTATE %)', tg_tag, SQLSTATE
         USING HINT = 'penstock check tells whether its triggers are whole';
 END"""
 
+# A trigger finds single rows, each by an index. How small a catalog was when a session planned its
+# queries, or that nobody has analyzed it, must not make a trigger read all of it.
+_BY_INDEX = (
+    *("enable_seqscan=off", "enable_bitmapscan=off"),
+    *("enable_hashjoin=off", "enable_mergejoin=off"),
+)
+
 EVENT_FUNCTIONS = (
     Function("held", "is_strong boolean", "oid[]", _HELD),
     Function(
         "tell",
-        "tag text, relations oid[], types oid[], sequences oid[], gone jsonb",
+        "tag text, relations oid[], types oid[], sequences oid[], more jsonb",
         "void",
         _TELL,
     ),
     Function("rules_match", "rules jsonb, schema_name text, table_name text", "boolean", _RULES),
     Function("stamp_chooses", "stamp jsonb, named jsonb", "boolean", _STAMP_CHOOSES),
-    Function("enrol", "relation oid", "jsonb", _ENROL, settings="lock_timeout=1"),
-    Function("release", "relations oid[]", "void", _RELEASE, settings="lock_timeout=1"),
+    Function("enrol", "relation oid", "jsonb", _ENROL, settings=("lock_timeout=1",)),
+    Function("release", "relations oid[]", "void", _RELEASE, settings=("lock_timeout=1",)),
     Function("altered_indexes", "oids oid[], told oid[]", "jsonb", _INDEXES),
-    Function("members", "oids oid[]", "jsonb", _MEMBERS),
+    Function("altered_schemas", "oids oid[], are_altered boolean", "jsonb", _SCHEMAS),
     Function("partitions", "oids oid[]", "jsonb", _PARTITIONS),
-    Function("on_ddl_command_end", "", "event_trigger", _ON_DDL, True),
-    Function("on_sql_drop", "", "event_trigger", _ON_DROP, True),
+    Function("comments", "", "jsonb", _COMMENTS),
+    Function("on_ddl_command_end", "", "event_trigger", _ON_DDL, True, _BY_INDEX),
+    Function("on_sql_drop", "", "event_trigger", _ON_DROP, True, _BY_INDEX),
 )

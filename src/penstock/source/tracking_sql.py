@@ -10,7 +10,7 @@ from penstock.source.tracking_documents import DOCUMENT_FUNCTIONS, Function
 from penstock.source.tracking_events import EVENT_FUNCTIONS
 
 # Goes up with every change of the functions or the table: an older penstock leaves newer ones alone.
-TRACKING_VERSION = 5
+TRACKING_VERSION = 6
 
 FUNCTIONS = (*DOCUMENT_FUNCTIONS, *EVENT_FUNCTIONS)
 
@@ -31,6 +31,11 @@ _FORMER_FUNCTIONS = (
     "tell(text, oid[], oid[], oid[], oid[], jsonb, jsonb, text)",
     "former_schemas(oid[])",
     "table_of_index(oid, text)",
+    "describe(oid)",
+    "sealed(text)",
+    "index_columns(oid)",
+    "column_sequences(oid, oid[], oid[])",
+    "members(oid[])",
 )
 
 # Others cannot change a table, so that functions, views and grants cost nothing.
@@ -116,11 +121,11 @@ ON CONFLICT DO NOTHING;
 REVOKE ALL ON penstock.seal FROM PUBLIC;
 """
 
+_SEARCH_PATH = "search_path=pg_catalog, pg_temp"
 # Values and expressions are spelled as every other session of penstock's reads them, whatever the user's
 # session is set to. JIT would compile queries for longer than they run, and a plan for each call takes
-# longer than what it plans.
+# longer than what it plans. For the functions that are called from outside: the others run under the same.
 _SETTINGS = {
-    "search_path=pg_catalog, pg_temp",
     "jit=off",
     "plan_cache_mode=force_generic_plan",
     "DateStyle=ISO, MDY",
@@ -146,7 +151,7 @@ def signature(function: Function) -> str:
 
 def settings_of(function: Function) -> set[str]:
     """What the function runs under, as the catalog spells it."""
-    return _SETTINGS | ({function.settings} if function.settings else set())
+    return {_SEARCH_PATH, *function.settings, *(_SETTINGS if function.is_definers else ())}
 
 
 def function_stamp() -> str:
