@@ -31,6 +31,7 @@ class Capturing:
         directory: Path,
         acknowledge: str,
         tables: tuple[str, ...],
+        tracking: str = "triggers",
         **top: Any,
     ) -> None:
         document = pipeline_document(
@@ -38,7 +39,11 @@ class Capturing:
             None,
             directory,
             tables=tables,
-            source_options={"acknowledge": acknowledge, "heartbeat_seconds": 0.2},
+            source_options={
+                "acknowledge": acknowledge,
+                "heartbeat_seconds": 0.2,
+                "schema": {"tracking": tracking},
+            },
             sink={"kind": "file", "path": str(directory / "out")},
         )
         self.file = pipeline_from_document({**document, **top}, "test")

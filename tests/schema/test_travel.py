@@ -8,8 +8,12 @@ import pytest
 
 from fix_pipeline import INITIAL, assert_equal, rows, table_error, table_state, wait_for_state
 from fix_postgres import only_new
+from fix_subscription import ALL, rules
 from fix_wait import wait_until
 from penstock.schema.catalog import read_shapes
+from penstock.source.connect import connect_source
+from penstock.source.options import Tracking
+from penstock.source.subscription import ensure_subscription
 from penstock.table import TableName
 
 if TYPE_CHECKING:
@@ -221,3 +225,25 @@ def test_foreign_key_that_cannot_be_made_while_following_is_noted(
     pipeline.catch_up()
 
     assert "foreign key to_p" in target.value("SELECT notes FROM penstock.tables")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("snapshot", ["initial", "never"])
+@pytest.mark.parametrize("tracking", ["triggers", "relation"])
+def test_table_that_changes_between_init_and_the_first_start_follows(
+    source: Database, target: Database, make_pipeline: Make, snapshot: str, tracking: str
+):
+    for database in (source, target) if snapshot == "never" else (source,):
+        database.execute("CREATE TABLE t (id int PRIMARY KEY, a text)")
+    with connect_source(source.dsn) as connection:
+        ensure_subscription(connection, "test", rules(*ALL), Tracking(tracking))
+    source.execute("INSERT INTO t VALUES (1, 'x')")
+    source.execute("ALTER TABLE t ADD b int DEFAULT 7")
+    source.execute("INSERT INTO t VALUES (2, 'y')")
+
+    options = {"snapshot": snapshot, "schema": {"tracking": tracking}}
+    pipeline = make_pipeline(source, target, source_options=options)
+    pipeline.catch_up()
+
+    wait_until(lambda: len(rows(target, "t")) == 2, what="both rows")
+    assert rows(target, "t") == [("(1,x,7)",), ("(2,y,7)",)]

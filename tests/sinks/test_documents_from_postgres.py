@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from fix_documents import Number, parse
 from fix_event_sinks import hidden, visible
+from fix_subscription import ALL, rules
+from penstock.source.connect import connect_source
+from penstock.source.options import Tracking
+from penstock.source.subscription import ensure_subscription
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -94,3 +100,24 @@ def test_every_change_is_in_the_files_once_in_source_order_across_restarts(
     assert int(moved["key"]["id"].digits) == int(moved["before"]["id"].digits) + 100
     assert len(visible(directory)) >= 2
     assert hidden(directory) == [".lock", ".position.json"]
+
+
+@pytest.mark.long
+def test_table_that_changes_between_init_and_the_first_start_is_told_once(
+    source: Database, make_pipeline: Make, directory: Path
+) -> None:
+    source.execute("CREATE TABLE t (id int PRIMARY KEY, a text)")
+    with connect_source(source.dsn) as connection:
+        ensure_subscription(connection, "test", rules(*ALL), Tracking.TRIGGERS)
+    source.execute("INSERT INTO t VALUES (1, 'x')")
+    source.execute("ALTER TABLE t ADD b int DEFAULT 7")
+
+    pipeline = make_pipeline(source, sink={"kind": "file", "path": str(directory)})
+    source.execute("INSERT INTO t VALUES (2, 'y')")
+    pipeline.catch_up()
+    pipeline.stop()
+
+    first, change, second = read(directory)
+    assert first["after"] == {"id": Number("1"), "a": "x"}
+    assert [(each["op"], each["part"]) for each in change["difference"]] == [("add_column", "b")]
+    assert second["after"] == {"id": Number("2"), "a": "y", "b": Number("7")}

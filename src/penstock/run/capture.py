@@ -25,13 +25,14 @@ from penstock.run.retry import BackOff, mends_with_time
 from penstock.schema.mark import CHANGE, Mark
 from penstock.schema.shape import FORMAT, REFRESH, SchemaChange, as_content
 from penstock.source.assemble import Assembler
+from penstock.source.beginning import read_first_shapes
 from penstock.source.connect import connect_source
 from penstock.source.identity import check_reach, compare_answering
 from penstock.source.notes import Notes
 from penstock.source.options import Acknowledge, Tracking
 from penstock.source.samehistory import require_commit
 from penstock.source.schemalog import numbered_versions
-from penstock.source.shapes import read_published_shapes, read_shape_now
+from penstock.source.shapes import read_shape_now
 from penstock.source.slot import SlotState, check_slot, slot_state, wait_until_free
 from penstock.source.stream import InProgress, SlotStream
 from penstock.source.tracking import read_seal
@@ -343,10 +344,11 @@ class Capture:
             seal = read_seal(connection)
             numbered = numbered_versions(connection, self._subscription.name)
             if self._history.is_empty:
-                # What the stream tells from here on is compared with how tables look now.
-                tables = read_published_shapes(connection, self._subscription.publications)
+                # What the stream tells from here on is compared with how tables look where it begins.
+                start = self._writer.durable_lsn
+                tables = read_first_shapes(connection, self._subscription, start, seal)
                 change = SchemaChange(format=FORMAT, tag=REFRESH, tables=tuple(tables))
-                lsn = Lsn(max(0, self._writer.durable_lsn - 1))
+                lsn = Lsn(max(0, start - 1))
                 self._history.append([Mark(lsn, lsn, 0, 0, 0, 0, CHANGE, as_content(change))])
         return Notes(
             self._history,

@@ -89,7 +89,7 @@ class Notes:
         message = parse_message(raw, carries_xid=carries_xid)
         if message.prefix != CHANGE_PREFIX:
             return None
-        content = self._unseal(message.content)
+        content = unseal(message.content, self._seal)
         if content is None:
             _log.warning(
                 "a logical message %s without penstock's seal is passed over", message.prefix
@@ -206,15 +206,17 @@ class Notes:
         )
         return change.model_copy(update={"tables": tables})
 
-    def _unseal(self, content: bytes) -> str | None:
-        if self._seal is None or len(content) < _SEAL_LENGTH:
-            return None
-        sealed, document = content[:_SEAL_LENGTH], content[_SEAL_LENGTH:]
-        inner = hashlib.sha256(self._seal + document).digest()
-        wanted = hashlib.sha256(self._seal + inner).hexdigest().encode()
-        if not hmac.compare_digest(sealed, wanted):
-            return None
-        return document.decode(errors="replace")
+
+def unseal(content: bytes, seal: bytes | None) -> str | None:
+    """The document in a message that the triggers have signed; None where they have not."""
+    if seal is None or len(content) < _SEAL_LENGTH:
+        return None
+    sealed, document = content[:_SEAL_LENGTH], content[_SEAL_LENGTH:]
+    inner = hashlib.sha256(seal + document).digest()
+    wanted = hashlib.sha256(seal + inner).hexdigest().encode()
+    if not hmac.compare_digest(sealed, wanted):
+        return None
+    return document.decode(errors="replace")
 
 
 def agrees(shape: TableShape, relation: Relation) -> bool:
