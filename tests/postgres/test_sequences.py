@@ -14,6 +14,8 @@ from penstock.dsn import Dsn
 from penstock.errors import TargetTableUnfit
 from penstock.sinks.postgres.create import complete_columns, create_table
 from penstock.sinks.postgres.expressions import BUILTIN
+from penstock.sinks.postgres.freesequences import drop_gone_sequences, have_sequences
+from penstock.sinks.postgres.objects import make_objects
 from penstock.sinks.postgres.sequences import set_sequences
 from penstock.source.description import describe_table
 from penstock.source.structure import TableStructure, UsedSequence, read_structure
@@ -169,6 +171,43 @@ def test_default_that_counts_with_a_later_tables_sequence_is_set_when_that_is_th
     assert after == []
     target.execute("INSERT INTO t DEFAULT VALUES; INSERT INTO z DEFAULT VALUES")
     assert target.query("SELECT t.id, n, z.id FROM t, z") == [(1, 7, 2)]
+
+
+@pytest.mark.parametrize(
+    ("use", "let_go"),
+    [
+        ("CREATE VIEW v AS SELECT last_value FROM s", "DROP VIEW v"),
+        ("CREATE TABLE mine (id int DEFAULT nextval('s'))", "DROP TABLE mine"),
+        (
+            "CREATE FUNCTION f() RETURNS bigint LANGUAGE sql BEGIN ATOMIC SELECT nextval('s'); END",
+            "DROP FUNCTION f",
+        ),
+    ],
+)
+@only_new
+def test_sequence_that_the_source_dropped_stays_while_others_need_it(
+    source: Database, target: Database, use: str, let_go: str
+):
+    source.execute("CREATE SEQUENCE s; CREATE TABLE t (id int PRIMARY KEY DEFAULT nextval('s'))")
+    owner = ("shop", "shop")
+    with source.connect() as there, target.connect() as here:
+        description = describe_table(there, T)
+        assert description is not None
+        make_objects(here)
+        have_sequences(here, owner, T, description.sequences)
+        here.execute("UPDATE penstock.sequences SET is_gone = true")
+        here.execute(use)
+
+        with here.transaction(), here.cursor() as cursor:
+            kept = drop_gone_sequences(cursor, owner)
+        assert target.query("SELECT nextval('s')") == [(1,)]
+        here.execute(let_go)
+        with here.transaction(), here.cursor() as cursor:
+            dropped = drop_gone_sequences(cursor, owner)
+
+    assert (kept, dropped) == ([], ["public.s"])
+    assert target.query("SELECT to_regclass('s')") == [(None,)]
+    assert target.query("SELECT count(*) FROM penstock.sequences") == [(0,)]
 
 
 @pytest.mark.parametrize(
