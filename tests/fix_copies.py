@@ -121,7 +121,7 @@ def drive(sink: Sink, copying: EventCopying, log: Path, range_count: int) -> Non
     position = open_sink(sink)
     sink.refresh_tables(position)
     if table not in sink.flowing and table not in sink.apart:
-        sink.enrol([table], position)
+        sink.enrol({table: 0}, position)
     copying.open()
     if copying.due():
         copy(copying, os.urandom(4).hex(), range_count)

@@ -70,6 +70,10 @@ class Describer:
         """The table's shape at a position, where the history tells it."""
         return self._history.shape_at(table, lsn)
 
+    def name_of(self, oid: int, lsn: Lsn) -> TableName | None:
+        """What the table of an oid was called at a position, where the history tells it."""
+        return self._history.name_of(oid, lsn)
+
 
 def state_of(pipeline: PipelineFile) -> StateDirectory:
     """The state directory of a source."""

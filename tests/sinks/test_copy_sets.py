@@ -71,7 +71,7 @@ def copying(target: Database) -> Iterator[PostgresCopying]:
 
 def enrol(target: Database, orders: list[CopyOrder]) -> None:
     with target.connect() as connection:
-        tables = [order.table for order in orders]
+        tables = {order.table: 0 for order in orders}
         TargetTables("p", "s").enrol(connection, tables, Lsn(8), is_new=True)
 
 

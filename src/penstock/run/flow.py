@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from penstock.failpoints import fault_point
 from penstock.log.reader import LogReader
 from penstock.lsn import Lsn
-from penstock.run.passages import PassageReader, Stretch, cut_at_marks, tables_of
+from penstock.run.passages import PassageReader, Stretch, cut_at_marks, oids_of, tables_of
 from penstock.run.retry import BackOff
 from penstock.run.tables import TableKeeper
 from penstock.sinks.sink import Batch
@@ -177,7 +177,8 @@ class Flow:
             commits.wait()
             self.raise_if_failed()
             self._look_at_tables(now)
-        slices = [] if self.tables.holds_flow else self._read(self._reader, may_grow)
+        is_held = self.tables.holds_flow(self.delivered_lsn)
+        slices = [] if is_held else self._read(self._reader, may_grow)
         if slices:
             self._busy_until = now + _BUSY_FOR_SECONDS
             for stretch in cut_at_marks(slices):
@@ -208,7 +209,8 @@ class Flow:
         if unknown := self.tables.unknown(batch.tables - batch.aside):
             commits.wait()
             self.raise_if_failed()
-            self._sink.enrol(unknown, batch.after_lsn)
+            oids = oids_of(stretch.slices)
+            self._sink.enrol({name: oids[name] for name in unknown}, batch.after_lsn)
             self.on_enrolled()
             batch = self._batch(after_lsn, stretch.slices)
         receipts = self._run_job(batch, stretch.slices)

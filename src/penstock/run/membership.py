@@ -71,7 +71,8 @@ class MembershipWatch:
         # The last version that is in the log, and whether it is delivered.
         self._written: tuple[Lsn, bool] | None = None
         self._looks = 0
-        self._lsn = ZERO
+        # Where the stream was before and after the last look that found something new.
+        self._since_lsn = self._lsn = ZERO
         self._seen: tuple[dict[str, int], dict[int, tuple[int, ...]], TableRules | None] | None
         self._seen = None
         self._mark: CatalogMark | None = None
@@ -136,6 +137,7 @@ class MembershipWatch:
 
     def _look_at_all(self, connection: Connection) -> bool:
         """Read the whole catalog; whether nothing is to be tried again."""
+        since_lsn = current_lsn(connection)
         change = update_membership(connection, self._subscription, self._source.tables)
         published = {str(table): change.oids[table] for table in change.published}
         entries = change.entries
@@ -144,7 +146,7 @@ class MembershipWatch:
         if seen != self._seen or change.added or change.removed:
             # Read after the look: what it saw had committed by then. The mark has an idle
             # stream, too, come so far.
-            self._lsn = current_lsn(connection)
+            self._since_lsn, self._lsn = since_lsn, current_lsn(connection)
             emit_mark(self._source.url, "tables")
             self._seen = seen
         left_out = {str(entry.table): entry.reason for entry in change.left_out}
@@ -153,6 +155,7 @@ class MembershipWatch:
             "entries": entries,
             "left_out": left_out,
             "partitions": read_partitions(connection, published.values()),
+            "since_lsn": str(self._since_lsn),
             "lsn": str(self._lsn),
         }
         if change.added:

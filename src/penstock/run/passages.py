@@ -60,13 +60,18 @@ def _transactions(slices: Iterable[SliceRef]) -> Iterable[list[SliceRef]]:
         yield parts
 
 
+def oids_of(slices: Iterable[SliceRef]) -> dict[TableName, int]:
+    """The tables that the slices hold rows of, with their oids."""
+    return {
+        TableName(schema, name): oid
+        for ref in slices
+        for oid, schema, name in ref.head.meta.get("relations", ())
+    }
+
+
 def tables_of(slices: Iterable[SliceRef]) -> frozenset[TableName]:
     """The tables that the slices hold rows of."""
-    return frozenset(
-        TableName(schema, name)
-        for ref in slices
-        for _, schema, name in ref.head.meta.get("relations", ())
-    )
+    return frozenset(oids_of(slices))
 
 
 class PassageReader:
@@ -106,7 +111,7 @@ class PassageReader:
 
         def end_rows() -> None:
             if rows:
-                parts.append(Rows(len(slices), tables_of(rows)))
+                parts.append(Rows(len(slices), tables_of(rows), oids_of(rows)))
                 slices.append(tuple(rows))
                 rows.clear()
 
@@ -127,6 +132,14 @@ class PassageReader:
             return table
         then = self._history.by_id_at(known.id, lsn)
         return then.table if then is not None else table
+
+    def name_of(self, oid: int, lsn: Lsn) -> TableName | None:
+        """What the table of an oid is called at a position; None when the history does not tell."""
+        return self._history.name_of(oid, lsn)
+
+    def was_told_after(self, oid: int, since_lsn: Lsn, lsn: Lsn) -> bool:
+        """Whether the stream tells something of a table after one position and before another."""
+        return self._history.was_told_after(oid, since_lsn, lsn)
 
     def oid_at(self, table: TableName, lsn: Lsn) -> int:
         """The oid of the table that had a name at a position; 0 when the history does not tell."""

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import LogError
 from penstock.log.writer import log_end
-from penstock.lsn import ZERO, Lsn
+from penstock.lsn import Lsn
 from penstock.run.drift import PartitionDrift
+from penstock.run.members import Members, table_name
 from penstock.run.retry import BackOff
 from penstock.sinks.tables import CATCHING_UP, COPYING, PENDING, REMOVED
-from penstock.table import TableName, TableRule, tell_tables
+from penstock.table import TableName, tell_tables
 from penstock.text import printable
 
 if TYPE_CHECKING:
@@ -64,10 +65,11 @@ class TableKeeper:
         self._stale_at = state.read_report("tables").get("at")
         self._has_seen_members = False
         self._is_ahead = False  # what is published was looked at later than the log goes
+        self._are_names_taken = False  # tables are to be enrolled once others give up their names
         self._report_name = f"sinks/{sink.name}.members"
         seen = state.read_report(self._report_name)
         # By name: their oids. And by oid, those of their entries in the publications.
-        self._members = {_name(text): oid for text, oid in seen.get("oids", {}).items()}
+        self._members = {table_name(text): oid for text, oid in seen.get("oids", {}).items()}
         self._entries: dict[str, list[int]] = seen.get("entries", {})
         self._drift = PartitionDrift(state, sink.name)
         self._pending: set[TableName] = set()
@@ -84,11 +86,13 @@ class TableKeeper:
             default=None,
         )
 
-    @property
-    def holds_flow(self) -> bool:
-        """Whether nothing flows yet: as long as every table is being copied, changes may wait."""
+    def holds_flow(self, lsn: Lsn) -> bool:
+        """Whether nothing flows yet: as long as every table is being copied, changes may wait.
+
+        Not where one waits to be copied until the sink has come further.
+        """
         return not self._sink.flowing and any(
-            table.is_underway for table in self._sink.apart.values()
+            table.is_underway and table.delivered_lsn <= lsn for table in self._sink.apart.values()
         )
 
     @property
@@ -96,7 +100,7 @@ class TableKeeper:
         """Whether every table flows and has its keys, but for those that failed, and again."""
         if self._copies_first and not self._has_seen_members:
             return False
-        if self._sink.objects_due:
+        if self._sink.objects_due or self._are_names_taken:
             return False
         for name, table in self._sink.apart.items():
             if table.state == REMOVED:
@@ -153,11 +157,14 @@ class TableKeeper:
         return set(tables) - self._sink.flowing - set(self._sink.apart)
 
     def aside(self, lsn: Lsn) -> set[TableName]:
-        """What the tables that are apart are called at a position: one may have been renamed since."""
+        """What the tables that are apart are called at the sink's position.
+
+        Those that need a copy go by it; any other one may have been renamed since its own.
+        """
         return {
-            self._passages.name_at(name, table.delivered_lsn, lsn)
-            if table.delivered_lsn < lsn
-            else name
+            name
+            if table.needs_copy or table.delivered_lsn >= lsn
+            else self._passages.name_at(name, table.delivered_lsn, lsn)
             for name, table in self._sink.apart.items()
         }
 
@@ -206,25 +213,24 @@ class TableKeeper:
         if stand == self._matched:
             return
         self._matched = None
-        members = {_name(text): oid for text, oid in report.get("published", {}).items()}
-        self._tell_drift(report, members)
+        members = Members.of(report)
+        self._tell_drift(report, members.oids)
         if not self._copies_first:
             return  # a table that goes and comes again would miss what it is passed over for
-        seen_lsn = Lsn.parse(report["lsn"]) if report.get("lsn") else ZERO
-        oids = self._known_oids(lsn)
         # The stream tells itself what was renamed or dropped, once it has come so far.
-        if lsn >= seen_lsn:
-            self._let_go(members, oids, seen_lsn)
-        self._is_ahead = not self._is_captured(seen_lsn)
+        if lsn >= members.lsn:
+            self._let_go(members, self._known_oids(lsn))
+        self._is_ahead = not self._is_captured(members.lsn)
         if self._is_ahead:
             return
+        self._rename_waiting(members, lsn)
+        oids = self._known_oids(lsn)
         self._enrol_new(members, oids, lsn)
-        entries: dict[str, list[int]] = report.get("entries", {})
-        self._enrol_again(members, oids, entries, lsn)
-        self._remember(members, oids, entries, lsn)
+        self._enrol_again(members, oids, lsn)
+        self._remember(members, oids, lsn)
         self._has_seen_members = True
         # Once the sink has passed all of the history, its position makes no difference.
-        if lsn >= seen_lsn and lsn > self._passages.last_lsn:
+        if lsn >= members.lsn and lsn > self._passages.last_lsn:
             self._matched = stand
 
     def _tell_drift(self, report: Mapping[str, Any], members: dict[TableName, int]) -> None:
@@ -242,58 +248,83 @@ class TableKeeper:
         self._drift.remember()
 
     def _known_oids(self, lsn: Lsn) -> dict[TableName, int]:
-        """The tables that the sink knows, with their oids where the history tells them."""
-        positions = dict.fromkeys(self._sink.flowing, lsn)
+        """The tables that the sink knows, with their oids where it or the history tells them."""
+        oids = {name: self._passages.oid_at(name, lsn) for name in self._sink.flowing}
         for name, table in self._sink.apart.items():
-            # One whose copy failed has no position, and its name goes with the sink's.
-            goes_along = table.state != REMOVED and not table.delivered_lsn
-            positions[name] = lsn if goes_along else table.delivered_lsn
-        return {name: self._passages.oid_at(name, at) for name, at in positions.items()}
+            at = lsn if table.needs_copy else table.delivered_lsn
+            oids[name] = table.oid or self._passages.oid_at(name, at)
+        return oids
 
-    def _let_go(
-        self, members: dict[TableName, int], oids: dict[TableName, int], seen_lsn: Lsn
-    ) -> None:
+    def _name_at(self, oid: int, members: Members, lsn: Lsn) -> TableName | None:
+        """What a table is called where the sink stands; None when the stream tells it later.
+
+        As the stream says. Once that has come to the look at the catalog and has told nothing of it
+        since, as it was seen there: not everything is told where the source has no triggers.
+        """
+        told, seen = self._passages.name_of(oid, lsn), members.names.get(oid)
+        if told is None:
+            return None if self._passages.came_after(oid, lsn) else seen
+        if lsn < members.lsn or self._passages.was_told_after(oid, members.since_lsn, lsn):
+            return told
+        return seen or told
+
+    def _let_go(self, members: Members, oids: dict[TableName, int]) -> None:
         """Tables that are published no more; not those that came after somebody looked."""
         apart = self._sink.apart
-        published = set(members.values())
         gone = {
             name
             for name, oid in oids.items()
-            if name not in members
-            and (not oid or oid not in published)
-            and not self._passages.came_after(oid, seen_lsn)
+            if name not in members.oids
+            and oid not in members.names
+            and not self._passages.came_after(oid, members.since_lsn)
             and (name not in apart or apart[name].state != REMOVED)
         }
         if gone:
             self._sink.remove(gone)
             _log.info("%s followed no more", tell_tables(gone))
 
-    def _enrol_new(
-        self, members: dict[TableName, int], oids: dict[TableName, int], lsn: Lsn
-    ) -> None:
+    def _rename_waiting(self, members: Members, lsn: Lsn) -> None:
+        """Tables that need a copy wait under the names that they have where the sink stands.
+
+        The stream sees to that itself, but for those that needed none yet when it came by.
+        """
+        for name, table in list(self._sink.apart.items()):
+            if not table.needs_copy or table.state == REMOVED or not table.oid:
+                continue
+            called = self._name_at(table.oid, members, lsn)
+            if called not in (None, name) and called not in self._taken:
+                self._sink.rename(name, called, lsn)
+                _log.info("%s is %s by now, and to be copied", name, called)
+
+    @property
+    def _taken(self) -> set[TableName]:
+        """The names that are in use."""
         apart = self._sink.apart
-        again = {name for name in members if name in apart and apart[name].state == REMOVED}
-        known = {oid for name, oid in oids.items() if oid and name not in again}
-        # What the stream brings itself, from the first row on, or under another name.
-        coming = {
-            name
-            for name, oid in members.items()
-            if oid in known
-            or self._passages.will_be_born(oid, lsn)
-            or self._passages.is_gone(oid)  # and the publication was looked at before
-        }
-        new = (self.unknown(set(members)) | again | self._made_anew(members)) - coming
+        return self._sink.flowing | {n for n, table in apart.items() if table.state != REMOVED}
+
+    def _enrol_new(self, members: Members, oids: dict[TableName, int], lsn: Lsn) -> None:
+        apart, taken = self._sink.apart, self._taken
+        known = {oid for name, oid in oids.items() if oid and name in taken}
+        new: dict[TableName, int] = {}
+        self._are_names_taken = False
+        for oid in members.names:
+            # What the stream brings itself, from the first row on; or dropped after the look.
+            if oid in known or self._passages.will_be_born(oid, lsn) or self._passages.is_gone(oid):
+                continue
+            name = self._name_at(oid, members, lsn)
+            if name is None:
+                continue
+            if name not in taken or (
+                self._is_made_anew(name, oid) and (name not in apart or apart[name].needs_copy)
+            ):
+                new[name] = oid
+            elif name in apart and apart[name].state == CATCHING_UP:
+                self._are_names_taken = True  # by one that has yet to come to its new name
         if new:
             self._sink.enrol(new, lsn)
             _log.info("%s to be copied", tell_tables(new))
 
-    def _enrol_again(
-        self,
-        members: dict[TableName, int],
-        oids: dict[TableName, int],
-        entries: Mapping[str, list[int]],
-        lsn: Lsn,
-    ) -> None:
+    def _enrol_again(self, members: Members, oids: dict[TableName, int], lsn: Lsn) -> None:
         """Tables that left the publications and came back: what happened between was not sent."""
         apart = self._sink.apart
         known = self._sink.flowing | {
@@ -303,13 +334,13 @@ class TableKeeper:
         }
         back = {
             int(oid)
-            for oid, now in entries.items()
+            for oid, now in members.entries.items()
             if (before := self._entries.get(oid) or self._passages.first_entries(int(oid)))
             and not set(before) & set(now)
         }
         # By the names that the sink has for them, which may be older.
-        names = {oid: name for name, oid in (*members.items(), *oids.items()) if oid}
-        missed = {names[oid] for oid in back if oid in names} & known
+        names = members.names | {oid: name for name, oid in oids.items() if oid}
+        missed = {names[oid]: oid for oid in back if oid in names and names[oid] in known}
         if missed:
             self._sink.enrol(missed, lsn, is_new=False)
             _log.warning(
@@ -317,30 +348,23 @@ class TableKeeper:
                 tell_tables(missed),
             )
 
-    def _remember(
-        self,
-        members: dict[TableName, int],
-        oids: dict[TableName, int],
-        entries: Mapping[str, list[int]],
-        lsn: Lsn,
-    ) -> None:
+    def _remember(self, members: Members, oids: dict[TableName, int], lsn: Lsn) -> None:
         """Keep what was seen, beside the log: tables may go and come back while nobody watches.
 
         What the sink still has is not forgotten before it is let go. One that the stream is yet to
         bring is compared with its first entries, once it is there.
         """
-        apart = self._sink.apart
-        kept = self._sink.flowing | {n for n, table in apart.items() if table.state != REMOVED}
-        members = {name: oid for name, oid in self._members.items() if name in kept} | members
-        held = {*members.values(), *(oids[name] for name in kept & set(oids))}
+        kept = self._taken
+        seen = {n: oid for n, oid in self._members.items() if n in kept} | members.oids
+        held = {*seen.values(), *(oids[name] for name in kept & set(oids))}
         known = {oid: each for oid, each in self._entries.items() if int(oid) in held} | {
             oid: each
-            for oid, each in entries.items()
+            for oid, each in members.entries.items()
             if not self._passages.will_be_born(int(oid), lsn)
         }
-        if (members, known) != (self._members, self._entries):
-            self._members, self._entries = members, known
-            told = {str(name): oid for name, oid in members.items()}
+        if (seen, known) != (self._members, self._entries):
+            self._members, self._entries = seen, known
+            told = {str(name): oid for name, oid in seen.items()}
             self._state.write_report(self._report_name, {"oids": told, "entries": known})
 
     def _is_captured(self, lsn: Lsn) -> bool:
@@ -353,15 +377,9 @@ class TableKeeper:
         except (LogError, FileNotFoundError):
             return False  # it is being written to at this moment; who reads it finds real damage
 
-    def _made_anew(self, members: dict[TableName, int]) -> set[TableName]:
-        """Tables that were dropped and made again under their name: other tables, with other rows.
+    def _is_made_anew(self, name: TableName, oid: int) -> bool:
+        """Whether a table was dropped and made again under its name: another one, with other rows.
 
         What was there before is remembered beside the log, so that it is noticed after a stop as well.
         """
-        return {name for name, oid in members.items() if self._members.get(name, oid) != oid}
-
-
-def _name(text: str) -> TableName:
-    rule = TableRule.parse(text)
-    assert rule.schema is not None and rule.name is not None  # noqa: PT018
-    return TableName(rule.schema, rule.name)
+        return bool(self._members.get(name, oid) != oid)

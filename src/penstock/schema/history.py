@@ -294,6 +294,18 @@ class SchemaHistory:
         life = self._now().lives.get(table_id)
         return life.at((int(lsn), -1)) if life is not None else None
 
+    def name_of(self, table_id: int, lsn: Lsn) -> TableName | None:
+        """What a table was called at a position; None when it was not there, or is not known."""
+        shape = self.by_id_at(table_id, lsn)
+        return None if shape is None else shape.table
+
+    def was_told_after(self, table_id: int, since_lsn: Lsn, lsn: Lsn) -> bool:
+        """Whether something of a table was told after one position and before another."""
+        life = self._now().lives.get(table_id)
+        return life is not None and any(
+            since_lsn <= commit_lsn < lsn for (commit_lsn, _), _ in life.shapes
+        )
+
     def first_of(self, table_id: int) -> tuple[Lsn, TableShape] | None:
         """Where a table is first told of, and how it looked there."""
         life = self._now().lives.get(table_id)

@@ -152,8 +152,9 @@ class Copying(Protocol):
     def release(self) -> None:
         """Let another one copy."""
 
-    def due(self) -> list[TableName]:
-        """Tables that wait for a copy, or for another attempt whose time has come."""
+    def due(self) -> Mapping[TableName, int]:
+        """Tables that wait for a copy, or for another attempt whose time has come; with their oids,
+        0 where one is not known."""
 
     def begin(
         self,
@@ -184,6 +185,10 @@ class Copying(Protocol):
 
         `copy`: the one that failed, if it has begun. A table that another one has is left alone.
         """
+
+    def postpone(self, table: TableName, lsn: Lsn) -> None:
+        """The table has another name at the source, or is gone: it waits until the stream has come to
+        a position, and so told what became of it. Before `begin`."""
 
     def begin_again(self, table: TableName, copy: Copy | None = None) -> None:
         """The copy cannot be finished under its snapshot; the table waits for another one."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from penstock.changes.copyrows import parse_rows
 from penstock.changes.documents import read_documents
 from penstock.changes.pgoutput import Column, Relation
-from penstock.errors import PenstockError, SinkError, SinkPrivilegeMissing
+from penstock.errors import PenstockError, SinkError, SinkPrivilegeMissing, TableMissing
 from penstock.failpoints import fault_point
 from penstock.sinks.copies import COPIED, LAST_RETRY_SECONDS, Copies, TableCopy, part_name
 from penstock.sinks.copying import Arrived
@@ -28,6 +28,7 @@ from penstock.sinks.tables import COPYING, FAILED, PENDING
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
+    from penstock.lsn import Lsn
     from penstock.schema.description import TableDescription
     from penstock.sinks.copies import CopyPart
     from penstock.sinks.copying import Copy, CopyOrder
@@ -177,16 +178,18 @@ class EventCopying:
                 os.close(self._claim)
                 self._claim = None
 
-    def due(self) -> list[TableName]:
+    def due(self) -> dict[TableName, int]:
         """Tables that are pending in the position file, but for those that wait to be published."""
         with self._guarded():
             waiting = self._waiting()
             if self._copies.path.exists() and self.claim():
                 self._tidy(waiting)
             known = self._copies.read()
-            return sorted(
-                table for table, kept in waiting.items() if _is_due(kept, known.get(table))
-            )
+            return {
+                table: kept.oid
+                for table, kept in sorted(waiting.items())
+                if _is_due(kept, known.get(table))
+            }
 
     def _tidy(self, waiting: dict[TableName, KeptTable]) -> None:
         """Remove copies that were delivered, are not wanted any more, or were left by the killed."""
@@ -306,6 +309,17 @@ class EventCopying:
                     retry_at=time.time() + wait,
                 )
             )
+
+    def postpone(self, table: TableName, lsn: Lsn) -> None:
+        """Try again later: only who delivers writes positions."""
+        self.fail(
+            table,
+            TableMissing(
+                "the source has no such table any more",
+                str(table),
+                f"nothing; the stream tells by {lsn} what became of it",
+            ),
+        )
 
     def under_way(self) -> dict[TableName, tuple[Arrived, int]]:
         """For who looks on: what has arrived of each copy, and of how many ranges it is."""

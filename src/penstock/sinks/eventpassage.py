@@ -41,7 +41,7 @@ class PassageDocuments:
         self.content: list[list[Receipt] | bytes] = []
         self.count = 0
         self.born: set[TableName] = set()
-        self.unknown: set[TableName] = set()
+        self.unknown: dict[TableName, int] = {}  # with their oids
         self._batch = batch
         self._is_group = is_group
         self._source = source
@@ -56,7 +56,7 @@ class PassageDocuments:
         """Go through it, part by part."""
         for part in passage:
             if isinstance(part, Rows):
-                aside = frozenset(self._aside | self._unlisted(part.tables))
+                aside = frozenset(self._aside | self._unlisted(part))
                 batch = replace(self._batch, tables=part.tables, aside=aside)
                 only = set(self.names.values()) if self._is_group else None
                 receipts = run_job(worker_of(batch, only), [part])
@@ -65,12 +65,12 @@ class PassageDocuments:
             else:
                 self._tell(part)
 
-    def _unlisted(self, tables: Collection[TableName]) -> set[TableName]:
+    def _unlisted(self, part: Rows) -> set[TableName]:
         """Those of the tables that nobody knows, and that are to be copied first."""
         if self._is_group or not self._batch.copies_first:
             return set()
-        found = set(tables) - self._aside - set(self.names.values()) - self.born
-        self.unknown |= found
+        found = set(part.tables) - self._aside - set(self.names.values()) - self.born
+        self.unknown |= {table: part.oids.get(table, 0) for table in found}
         return found
 
     def _tell(self, part: ShapeChange) -> None:
@@ -79,6 +79,11 @@ class PassageDocuments:
             self.born |= part.born - set(self.names.values()) - self._aside
         before = set(self.names.values())
         self._aside = {part.renamed.get(table, table) for table in self._aside}
+        self.unknown = {
+            part.renamed.get(table, table): oid
+            for table, oid in self.unknown.items()
+            if table not in part.dropped
+        }
         self.names = {
             began_as: part.renamed.get(now, now)
             for began_as, now in self.names.items()

@@ -108,10 +108,19 @@ class EventSink(ABC):
                 self._raise_if_called_off(lsn)
         self._see_tables()
 
-    def enrol(self, tables: Collection[TableName], lsn: Lsn, *, is_new: bool = True) -> None:
+    def enrol(self, tables: Mapping[TableName, int], lsn: Lsn, *, is_new: bool = True) -> None:
         """Note that tables wait for a copy. What is known of an earlier life is forgotten."""
         del is_new  # all that is known is the position
-        self._set_tables({table: KeptTable.enrolled(lsn) for table in tables})
+        self._set_tables({table: KeptTable.enrolled(lsn, oid) for table, oid in tables.items()})
+
+    def rename(self, table: TableName, name: TableName, lsn: Lsn) -> None:
+        """Let a table wait for a copy under another name."""
+        kept = self._require_open()
+        others = {each: known for each, known in kept.tables.items() if each != table}
+        others[name] = KeptTable.enrolled(lsn, kept.tables[table].oid)
+        with self._or_forget():
+            self._record(replace(kept, tables=others))
+        self._see_tables()
 
     def remove(self, tables: Collection[TableName]) -> None:
         """Note that tables are followed no more."""
@@ -151,7 +160,9 @@ class EventSink(ABC):
             elif table in done.names:
                 tables[done.names[table]] = _moved(known, batch, is_new=done.names[table] != table)
         tables |= {table: KeptTable(STREAMING) for table in done.born}
-        tables |= {table: KeptTable.enrolled(batch.end_lsn) for table in done.unknown}
+        tables |= {
+            table: KeptTable.enrolled(batch.end_lsn, oid) for table, oid in done.unknown.items()
+        }
         moved = replace(kept, change_count=kept.change_count + done.count, tables=tables)
         if only is None:
             moved = replace(moved, delivered_lsn=batch.end_lsn)
@@ -240,7 +251,10 @@ class EventSink(ABC):
         for path, tables in self._copies.asked().items():
             again = {table for table in tables if table in kept.tables}
             again -= kept.in_state(REMOVED)
-            kept = kept.with_tables({table: KeptTable.enrolled(lsn) for table in again})
+            oids = {table: kept.tables[table].oid for table in again}
+            kept = kept.with_tables(
+                {table: KeptTable.enrolled(lsn, oid) for table, oid in oids.items()}
+            )
             self._record(kept)
             path.unlink()  # what is found twice is begun twice, which only costs time
 
@@ -248,7 +262,7 @@ class EventSink(ABC):
         """Enrol tables anew whose copy failed, and whose time has come."""
         kept = self._require_open()
         due = {
-            table: KeptTable.enrolled(lsn)
+            table: KeptTable.enrolled(lsn, kept.tables[table].oid)
             for table in kept.in_state(PENDING)
             if (copy := self._known_copies.get(table)) is not None
             and copy.enrolment == kept.tables[table].enrolment
@@ -287,7 +301,7 @@ class EventSink(ABC):
             part = parts.get(at.number)
             if part is None:
                 _log.warning("%s is copied again: what was copied of it is gone", copy.table)
-                step.tables[copy.table] = KeptTable.enrolled(lsn)
+                step.tables[copy.table] = KeptTable.enrolled(lsn, kept.oid)
                 return
             end = line_end(part.path, at.offset, part.size, step.room)
             if end > at.offset:
@@ -300,7 +314,9 @@ class EventSink(ABC):
                 at = replace(at, offset=end)
         is_whole = at.number == copy.range_count
         step.tables[copy.table] = (
-            KeptTable(CATCHING_UP, copy.lsn) if is_whole else replace(kept, published=at)
+            KeptTable(CATCHING_UP, copy.lsn, oid=kept.oid)
+            if is_whole
+            else replace(kept, published=at)
         )
 
     def _documents(self, receipts: Sequence[Receipt]) -> Iterator[bytes]:
@@ -384,15 +400,16 @@ def _moved(table: KeptTable, batch: Batch, *, is_new: bool) -> KeptTable:
     if table.state == CATCHING_UP:
         return replace(table, delivered_lsn=batch.end_lsn)
     # What was copied of it so far bears the old name.
-    return KeptTable.enrolled(batch.end_lsn) if table.state == PENDING and is_new else table
+    is_begun_again = table.state == PENDING and is_new
+    return KeptTable.enrolled(batch.end_lsn, table.oid) if is_begun_again else table
 
 
 def _apart(table: KeptTable, copy: TableCopy | None) -> ApartTable:
     """What the delivering loop is to know of a table."""
     if table.state != PENDING:
-        return ApartTable(table.state, table.delivered_lsn)
+        return ApartTable(table.state, table.delivered_lsn, oid=table.oid)
     state, error = PENDING, ""
     if copy is not None and copy.enrolment == table.enrolment:
         state = FAILED if copy.state == FAILED else COPYING
         error = copy.error
-    return ApartTable(state, table.delivered_lsn, error, needs_copy=True)
+    return ApartTable(state, table.delivered_lsn, error, needs_copy=True, oid=table.oid)

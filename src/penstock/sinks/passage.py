@@ -5,7 +5,7 @@ Rows and changes of shape alternate, in the source's order; a sink delivers all 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,7 @@ class Rows:
 
     number: int  # which part of the passage they are
     tables: frozenset[TableName]
+    oids: Mapping[TableName, int] = field(default_factory=dict)  # of these tables at the source
 
 
 @dataclass(frozen=True)

@@ -46,11 +46,12 @@ class KeptTable:
     delivered_lsn: Lsn = ZERO
     enrolment: str = ""
     published: Published | None = None
+    oid: int = 0  # at the source, where it is known
 
     @classmethod
-    def enrolled(cls, lsn: Lsn) -> KeptTable:
+    def enrolled(cls, lsn: Lsn, oid: int = 0) -> KeptTable:
         """A table that is to be copied from now on."""
-        return cls(PENDING, lsn, uuid.uuid4().hex)
+        return cls(PENDING, lsn, uuid.uuid4().hex, oid=oid)
 
 
 @dataclass(frozen=True)
@@ -156,6 +157,7 @@ def _write_tables(kept: KeptPosition) -> dict[str, Any]:
                 "delivered_lsn": str(table.delivered_lsn),
                 "enrolment": table.enrolment,
                 "published": asdict(table.published) if table.published else None,
+                "oid": table.oid,
             }
             for name, table in kept.tables.items()
             if table.state != STREAMING
@@ -174,5 +176,6 @@ def _read_tables(content: dict[str, Any]) -> dict[TableName, KeptTable]:
             Lsn.parse(entry["delivered_lsn"]),
             entry["enrolment"],
             Published(**entry["published"]) if entry["published"] else None,
+            int(entry.get("oid", 0)),
         )
     return tables

@@ -115,10 +115,17 @@ class Sink(Protocol):
             SinkError: `open` and go on from the position.
         """
 
-    def enrol(self, tables: Collection[TableName], lsn: Lsn, *, is_new: bool = True) -> None:
+    def enrol(self, tables: Mapping[TableName, int], lsn: Lsn, *, is_new: bool = True) -> None:
         """Tables that are to be copied first; they are apart from now on. Never during a `commit`.
 
-        `is_new`: what is known of one that had the name before is not of this one.
+        With their oids, 0 where one is not known. `is_new`: what is known of one that had the name
+        before is not of this one, unless it has the same oid.
+        """
+
+    def rename(self, table: TableName, name: TableName, lsn: Lsn) -> None:
+        """A table that needs a copy is called differently at `lsn`, the sink's position.
+
+        Nobody else has the name. Never during a `commit`.
         """
 
     def remove(self, tables: Collection[TableName]) -> None:

@@ -8,6 +8,11 @@
 A table that streams has the sink's position. Any other one is apart: batches pass it over, and it
 has a position of its own, which the log keeps. Whoever delivers makes a table pending, again after a
 copy has failed: only then is the log known to be kept from before the moment of the copy.
+
+A table is known by its oid at the source; its name is the one that it has at its position in the stream.
+One that needs a copy goes by the sink's position: the stream renames or drops it there, and a copy that is
+under way begins again. So a copy is made only of a table that has the same name at the sink's position and
+under the snapshot. Until then it is pending at a position that the sink has yet to reach.
 """
 
 from __future__ import annotations
@@ -32,13 +37,14 @@ class ApartTable:
     """A table that does not flow with the others.
 
     Changes after `delivered_lsn` wait for it in the log. `needs_copy`: its rows are not there yet, so
-    that changes cannot be applied, whether or not a copy has failed.
+    that changes cannot be applied, whether or not a copy has failed. `oid` is 0 where it is not known.
     """
 
     state: str
     delivered_lsn: Lsn
     error: str = ""
     needs_copy: bool = False
+    oid: int = 0
 
     @property
     def can_catch_up(self) -> bool:

@@ -167,7 +167,7 @@ class Copier:
     def _look(self) -> None:
         self._rounds = [each for each in self._rounds if each[1].is_alive()]
         taken = {table for each, _ in self._rounds for table in each.tables}
-        due = [table for table in self._copying.due() if table not in taken]
+        due = {name: oid for name, oid in self._copying.due().items() if name not in taken}
         # Rounds go on after the connection was lost, and with it the claim.
         has_claim = self._claim() if due or self._rounds or self._keeps_claim else False
         if not due or len(self._rounds) >= _MOST_ROUNDS or not has_claim:

@@ -38,8 +38,9 @@ from penstock.spark.jobs import run_tasks
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
+    from penstock.lsn import Lsn
     from penstock.sinks.copying import Copying, RangeWriter
     from penstock.snapshot.ranges import PageRange
     from penstock.snapshot.task import TableFailure
@@ -108,11 +109,12 @@ class Round:
         spark: Spark,
         copying: Copying,
         source: SourceOptions,
-        tables: Sequence[TableName],
+        tables: Mapping[TableName, int],
         stop: threading.Event,
         on_change: Callable[[], None],
     ) -> None:
         self.tables = frozenset(tables)
+        self._oids = tables
         self.progress = RoundProgress(table_count=len(self.tables))
         self._spark = spark
         self._copying = copying
@@ -185,6 +187,9 @@ class Round:
         for name in names:
             own = by_table.get(name, [])
             shape = shapes.get(name)
+            if self._oids[name] and (shape is None or shape.id != self._oids[name]):
+                self._postpone(name, snapshot.lsn)
+                continue
             # One that is partitioned may have no partition yet, and so nothing to copy.
             if shape is None or (not own and shape.kind != "p"):
                 gone = TableMissing("the source has no such table", str(name), "mend `tables:`")
@@ -366,6 +371,13 @@ class Round:
         self._ended_early.add(name)
         _log.info("%s begins again: %s", name, why)
         self._copying.begin_again(name, self._begun)
+
+    def _postpone(self, name: TableName, lsn: Lsn) -> None:
+        """Have a table wait until the stream has told under which name it is found, if at all."""
+        self._ended_early.add(name)
+        _log.info("%s waits: it was renamed or dropped before the snapshot at %s", name, lsn)
+        self._copying.postpone(name, lsn)
+        self._on_change()
 
     def _leave(self, name: TableName) -> None:
         """A table was removed, or enrolled or begun anew: this round has nothing to say of it."""

@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
     from datetime import datetime
 
+    from penstock.lsn import Lsn
     from penstock.schema.description import TableStructure
     from penstock.sinks.copying import Copy, CopyOrder
     from penstock.sinks.postgres.landing import Landing, Landings
@@ -117,14 +118,15 @@ class PostgresCopying:
             with self._lock, target_errors(self._options.url):
                 release(self._connected(), claim)
 
-    def due(self) -> list[TableName]:
+    def due(self) -> dict[TableName, int]:
         """Tables that are pending, were left behind by a killed copier, or may be tried again."""
         if not self._has_objects:
             query = "SELECT to_regclass('penstock.ranges') IS NOT NULL"
             self._has_objects = bool(self._execute(query, ())[0][0])
         if not self._has_objects:
-            return []  # nobody has delivered anything yet
-        return [TableName(schema, name) for schema, name in self._execute(records.DUE, self._owner)]
+            return {}  # nobody has delivered anything yet
+        rows = self._execute(records.DUE, self._owner)
+        return {TableName(schema, name): oid for schema, name, oid in rows}
 
     def begin(
         self,
@@ -470,6 +472,10 @@ class PostgresCopying:
         if copy is not None or self.claim():  # else it may be another one's by now
             values = (str(error), *self._owner, *table, *self._of(copy))
             self._execute_only(records.FAIL, values)
+
+    def postpone(self, table: TableName, lsn: Lsn) -> None:
+        """Have it pending at a position that the sink has yet to reach."""
+        self._execute_only(records.POSTPONE, (str(lsn), *self._owner, *table))
 
     def begin_again(self, table: TableName, copy: Copy | None = None) -> None:
         """Have it pending."""

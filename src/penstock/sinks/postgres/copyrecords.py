@@ -1,10 +1,18 @@
 """The statements by which a copy is recorded, in penstock.tables and penstock.ranges."""
 
+# Not those that wait until the stream has come to a position.
 DUE = """
-SELECT schema_name, table_name FROM penstock.tables
+SELECT schema_name, table_name, coalesce(source_oid, 0) FROM penstock.tables t
 WHERE pipeline = %s AND source = %s AND needs_copy
-  AND state IN ('pending', 'copying')
+  AND (state = 'copying' OR state = 'pending' AND NOT EXISTS (
+      SELECT FROM penstock.progress p WHERE (p.pipeline, p.source) = (t.pipeline, t.source)
+        AND p.delivered_lsn < t.delivered_lsn))
 ORDER BY schema_name, table_name
+"""
+POSTPONE = """
+UPDATE penstock.tables SET state = 'pending', copy_id = NULL, delivered_lsn = %s::pg_lsn, changed_at = now()
+WHERE pipeline = %s AND source = %s AND schema_name = %s AND table_name = %s
+  AND needs_copy AND state IN ('pending', 'copying')
 """
 # Waits for ranges that are still under way, of a process that was killed, say.
 BEGIN = """

@@ -39,6 +39,7 @@ from penstock.sinks.tables import PENDING
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from penstock.lsn import Lsn
     from penstock.schema.description import TableDescription
     from penstock.schema.shape import TableShape
     from penstock.sinks.passage import Passage, RunJob, ShapeChange
@@ -90,7 +91,6 @@ class Evolution:
         self.staged: list[StagedStep] = []
         self.counts: dict[TableName, int] = {}
         self.conflicts: dict[TableName, Conflicts] = {}
-        self.unknown: set[TableName] = set()  # whose rows came, and that must be copied first
         # Whose first rows came, and what they are at the target if they were made here.
         self.created: dict[TableName, TableName | None] = {}
         self.notes: list[str] = []
@@ -106,6 +106,7 @@ class Evolution:
         """
         cursor.execute("SELECT set_config('lock_timeout', %s, true)", (_LOCK_TIMEOUT,))
         self.tables.take(self._store.read(cursor.connection))
+        self._name_by_position()
         try:
             waiting: list[Rows] = []
             for part in passage:
@@ -132,6 +133,13 @@ class Evolution:
         finally:
             self._stages.close()
 
+    def _name_by_position(self) -> None:
+        """Know what the tables that stand elsewhere in the stream are called where this begins."""
+        for known in self.tables.listed:
+            if self.only is None and not known.flows and not known.needs_copy and known.source_oid:
+                called = self._describe.name_of(known.source_oid, self.batch.after_lsn)
+                known.name = called or known.name
+
     def _concerns(self, part: ShapeChange, waiting: list[Rows]) -> bool:
         change = part.change
         ids = {shape.id for shape in change.tables} | {gone.id for gone in change.dropped_tables}
@@ -152,7 +160,7 @@ class Evolution:
             if known is not None:
                 self._follow(cursor, known, shape, part)
             elif shape.table in part.born and self.only is None:
-                self._create(cursor, shape)
+                self._create(cursor, shape, part)
         waiting = {known.source_oid for known in self.tables.listed if known.needs_copy}
         for before, shape, target in self._with_keys:
             if waiting & {key.referenced_id for key in shape.foreign_keys}:
@@ -182,7 +190,7 @@ class Evolution:
         for known, shape in tables:
             if known is None or not known.made_by_us or not self.tables.is_altered(known):
                 continue
-            before = self._store.shape(cursor, known.name, lock=True)
+            before = self._store.shape(cursor, known.recorded_as, lock=True)
             if before is None or not before.foreign_keys:
                 continue
             try:
@@ -198,7 +206,9 @@ class Evolution:
                 raise TableStops(known.began_as, error) from None
 
     def _target_of(self, known: KnownTable) -> TableName:
-        return mapped(known.mapping).target or self._landing_of(known).target
+        names = mapped(known.mapping)
+        named = known.shaped_as or known.name
+        return names.target or self._landings.of(named, names.ruled_as).target
 
     def _landing_of(self, known: KnownTable) -> Landing:
         return self._landings.of(known.name, mapped(known.mapping).ruled_as)
@@ -206,24 +216,27 @@ class Evolution:
     def _follow(
         self, cursor: Cursor, known: KnownTable, shape: TableShape, part: ShapeChange
     ) -> None:
+        if not self.tables.takes_part(known):
+            if self.only is None:
+                self._follow_apart(cursor, known, shape, part)
+            return
         if part.mark.commit_lsn < known.shape_lsn:
             return  # a copy of a later moment has brought it already
-        if not self.tables.takes_part(known):
-            self._follow_waiting(cursor, known, shape, part)
-            return
-        if not self._free_name(cursor, known, shape.table):
-            raise TableStops(known.began_as, _name_taken(shape.table))
+        if known.name != shape.table and not self._free_name(cursor, known, shape.table, part):
+            # Who catches up may meet a table that has the name later: it is copied as it is then.
+            is_late = self.only is not None
+            raise TableStops(known.began_as, _name_taken(shape.table), is_copied_again=is_late)
         before = self._store.shape(cursor, known.name) or self._describe.shape(
             known.name, self.batch.after_lsn
         )
         if before is None or before.id != shape.id:
             # Nobody has noted how it looked: from here on it is known.
-            self._keep(cursor, known, shape, known.mapping)
+            self._keep(cursor, known, shape, known.mapping, self.batch.end_lsn)
             return
         if part.change.is_unsure:
             raise TableStops(known.began_as, unsure(self._landings, before, shape))
         mapping, needs_copy = self._alter(cursor, known, before, shape, part)
-        self._keep(cursor, known, shape, mapping)
+        self._keep(cursor, known, shape, mapping, self.batch.end_lsn)
         if needs_copy:
             self.notes.append(
                 f"{shape.table}: what its rows hold cannot be told from the change; it is copied again"
@@ -273,65 +286,94 @@ class Evolution:
             self._with_keys.append((before, shape, followed.target))
         return mapping, followed.needs_copy
 
-    def _follow_waiting(
+    def _follow_apart(
         self, cursor: Cursor, known: KnownTable, shape: TableShape, part: ShapeChange
     ) -> None:
-        """A table that is not of this batch. One that waits for its copy follows all the same.
+        """A table that does not flow. One that needs a copy follows here, by the sink's position.
 
         Others come by this change in their turn; until then only its name here is known.
         """
-        if self.only is not None or not known.waits or known.began_as in self.tables.refused:
+        if not known.needs_copy or known.began_as in self.tables.refused:
             known.name = shape.table
-            return
-        if not self._store.still_waits(cursor, known.name):
-            return
-        if not self._free_name(cursor, known, shape.table):
-            return  # until the next change of its name, which must come
-        before = self._store.shape(cursor, known.name)
-        mapping = known.mapping
-        if before is not None and not part.change.is_unsure:
-            try:
-                mapping, _ = self._alter(cursor, known, before, shape, part, before_copy=True)
-            except TableStops:
-                # Whoever copies it is refused as well, and says so.
-                self._rename(cursor, known, shape.table)
-                return
-        self._rename(cursor, known, shape.table)
-        if before is not None:
-            self._keep(cursor, known, shape, mapping, before_copy=True)
+        elif known.name != shape.table:
+            if self._free_name(cursor, known, shape.table, part):
+                self._move(cursor, known, shape.table, part)
+        elif part.mark.commit_lsn >= known.shape_lsn and known.waits:
+            self._follow_waiting(cursor, known, shape, part)
 
-    def _free_name(self, cursor: Cursor, known: KnownTable, name: TableName) -> bool:
-        """Forget the copy of another table under a name that the stream gives to this one now.
+    def _follow_waiting(
+        self, cursor: Cursor, known: KnownTable, shape: TableShape, part: ShapeChange
+    ) -> None:
+        """What is there of a table that waits for its copy follows all the same."""
+        if not self._store.still_waits(cursor, known.recorded_as):
+            return
+        before = self._store.shape(cursor, known.recorded_as)
+        if before is None or part.change.is_unsure:
+            return
+        try:
+            mapping, _ = self._alter(cursor, known, before, shape, part, before_copy=True)
+        except TableStops:
+            return  # whoever copies it is refused as well, and says so
+        self._keep(cursor, known, shape, mapping, self.batch.end_lsn, before_copy=True)
 
-        A copy is scheduled under the name that the catalog has for a table, which others may have had
-        before it: the stream comes to them later. The next poll schedules it anew, as it is called then.
-        The answer tells whether nobody else has the name.
+    def _move(self, cursor: Cursor, known: KnownTable, name: TableName, part: ShapeChange) -> None:
+        """Let a table that needs a copy, or does so from now on, wait for it under another name.
+
+        A copy that is under way begins again: it bears the old name.
         """
-        other = next(
-            (
-                each
-                for each in self.tables.listed
-                if each is not known and name in (each.name, each.recorded_as)
-            ),
-            None,
-        )
-        if other is None or known.name == name:
+        if not known.is_filled:
+            self._drop_unfilled(cursor, known)
+            self._store.enrol(cursor, name, known.source_oid, self.batch.end_lsn)
+            self.tables.add(KnownTable.waiting(name, known.source_oid))
+            return
+        before = self._store.shape(cursor, known.recorded_as)
+        mapping = known.mapping
+        if before is not None:
+            after = before.model_copy(update={"schema_name": name.schema, "name": name.name})
+            try:
+                mapping, _ = self._alter(cursor, known, before, after, part, before_copy=True)
+            except TableStops:
+                before = None  # whoever copies it is refused as well, and says so
+        self._store.rename(cursor, known.recorded_as, name)
+        self._store.have_copied(cursor, name, self.batch.end_lsn)
+        known.name = known.recorded_as = name
+        known.state, known.needs_copy = PENDING, True
+        if before is not None:
+            self._keep(cursor, known, after, mapping, known.shape_lsn, before_copy=True)
+
+    def _free_name(
+        self, cursor: Cursor, known: KnownTable | None, name: TableName, part: ShapeChange
+    ) -> bool:
+        """Whether nobody is listed under a name that the stream gives to a table now.
+
+        Who stands elsewhere in the stream may still be: that table is copied again, under the name
+        that it has here.
+        """
+        other = self.tables.recorded(name)
+        if other is None or other is known:
+            return True
+        if self.only is not None:
+            return False
+        if other.name != name:
+            if not self._free_name(cursor, other, other.name, part):
+                return False
+            self.notes.append(f"{other.name}: copied again, since another table got its old name")
+            self._move(cursor, other, other.name, part)
             return True
         if not other.needs_copy or other.is_filled:
             return False
-        target = self._target_of(other)
-        found = find_table(cursor.connection, target)
-        if found is not None and other.made_by_us and other.target_oid in (None, found.oid):
-            alter.drop_table(cursor, other.recorded_as, target, None)  # made for that copy
-        self._store.forget(cursor, other.recorded_as)
-        self.tables.remove(other)
+        # Scheduled under a name of the catalog's, by a history that did not know it.
+        self._drop_unfilled(cursor, other)
         return True
 
-    def _rename(self, cursor: Cursor, known: KnownTable, name: TableName) -> None:
-        if known.name != name:
-            self._store.rename(cursor, known.name, name)
-            self._store.have_copied(cursor, name, self.batch.end_lsn)
-            known.name = known.recorded_as = name
+    def _drop_unfilled(self, cursor: Cursor, known: KnownTable) -> None:
+        """Forget a table that has got no rows yet, with what was made for its copy."""
+        target = self._target_of(known)
+        found = find_table(cursor.connection, target)
+        if found is not None and known.made_by_us and known.target_oid in (None, found.oid):
+            alter.drop_table(cursor, known.recorded_as, target, None)
+        self._store.forget(cursor, known.recorded_as)
+        self.tables.remove(known)
 
     def _keep(
         self,
@@ -339,24 +381,23 @@ class Evolution:
         known: KnownTable,
         shape: TableShape,
         mapping: dict[str, Any] | None,
+        lsn: Lsn,
         *,
         before_copy: bool = False,
     ) -> None:
-        if known.name != shape.table:
-            self._store.rename(cursor, known.name, shape.table)
-        self._store.keep(
-            cursor, shape.table, shape, self.batch.end_lsn, mapping, before_copy=before_copy
-        )
-        known.name = known.recorded_as = shape.table
+        if known.recorded_as != shape.table:
+            self._store.rename(cursor, known.recorded_as, shape.table)
+        self._store.keep(cursor, shape.table, shape, lsn, mapping, before_copy=before_copy)
+        known.name = known.recorded_as = known.shaped_as = shape.table
         known.source_oid, known.mapping = shape.id, mapping
 
     def _drop(self, cursor: Cursor, known: KnownTable) -> None:
         if known.began_as in self.tables.refused:
             return
-        if not self.tables.takes_part(known) and not (known.needs_copy and self.only is None):
+        if self.only is not None and not self.tables.takes_part(known):
             return
         policy = self._landing_of(known).policy.value
-        before = self._store.shape(cursor, known.name)
+        before = self._store.shape(cursor, known.recorded_as)
         target = self._target_of(known)
         if policy == "stop":
             raise TableStops(
@@ -371,7 +412,7 @@ class Evolution:
         # Another one of that name is somebody's own.
         is_ours = found is None or (known.made_by_us and known.target_oid in (None, found.oid))
         if policy == "apply" and known.is_filled and not is_ours:
-            self._store.detach(cursor, known.name, _KEPT.format(target=target))
+            self._store.detach(cursor, known.recorded_as, _KEPT.format(target=target))
             self.notes.append(f"{known.name}: {_KEPT.format(target=target)}")
         elif policy == "apply":
             try:
@@ -380,14 +421,14 @@ class Evolution:
                         alter.drop_table(cursor, known.name, target, before)
             except SinkError as error:
                 raise TableStops(known.began_as, error) from None
-            self._store.forget(cursor, known.name)
+            self._store.forget(cursor, known.recorded_as)
         else:
             take_ours(cursor, self._landings, self._landing_of(known), target, known)
-            self._store.leave(cursor, known.name)
+            self._store.leave(cursor, known.recorded_as)
         _log.info("%s was dropped at the source", known.name)
         self.tables.remove(known)
 
-    def _create(self, cursor: Cursor, shape: TableShape) -> None:
+    def _create(self, cursor: Cursor, shape: TableShape, part: ShapeChange) -> None:
         """A table that came with the stream."""
         if self._options.schema_changes.value in ("ignore", "stop") or self.tables.by_name(
             shape.table
@@ -395,6 +436,8 @@ class Evolution:
             return  # it is enrolled as any other table, when its rows come
         if not self._options.create_tables:
             return
+        if not self._free_name(cursor, None, shape.table, part):
+            return  # it is copied once the name is free
         born = create_born(cursor, self._landings, shape)
         if born is None:
             return
@@ -410,9 +453,10 @@ class Evolution:
 
     def _merge(self, cursor: Cursor, parts: list[Rows], run_job: RunJob) -> None:
         tables = {table for rows in parts for table in rows.tables}
+        oids = {table: oid for rows in parts for table, oid in rows.oids.items()}
         plans: dict[TableName, TablePlan] = {}
         for name in sorted(tables):
-            known = self.tables.by_name(name) or self._meet(name)
+            known = self.tables.by_name(name) or self._meet(cursor, name, oids.get(name, 0))
             if known is None or not self.tables.takes_part(known):
                 continue
             plans[name] = self._plan(cursor, known)
@@ -450,12 +494,14 @@ class Evolution:
         for table, count in change_counts(receipts).items():
             self.counts[table] = self.counts.get(table, 0) + count
 
-    def _meet(self, name: TableName) -> KnownTable | None:
+    def _meet(self, cursor: Cursor, name: TableName, oid: int) -> KnownTable | None:
         """A table that nobody has listed; None where it must be copied before it takes rows."""
         if self.only is not None:
             return None
         if self.batch.copies_first:
-            self.unknown.add(name)
+            if self.tables.recorded(name) is None:  # else it is enrolled once the name is free
+                self._store.enrol(cursor, name, oid, self.batch.end_lsn)
+                self.tables.add(KnownTable.waiting(name, oid))
             return None
         known = KnownTable.flowing(name)
         self.tables.add(known)

@@ -80,6 +80,7 @@ class ShapeCommits:
             SinkError: the target, or a table that stops although it was left out.
         """
         refused: dict[TableName, PenstockError] = {}
+        again: set[TableName] = set()  # those of them that are copied again
         while True:
             evolution = Evolution(
                 self._landings,
@@ -92,18 +93,23 @@ class ShapeCommits:
                 refused=refused,
             )
             try:
-                count = self._attempt(connection, evolution, passage, run_job, refused)
+                count = self._attempt(connection, evolution, passage, run_job, refused, again)
             except TableStops as stops:
                 if stops.table in refused:
                     raise stops.error from None  # or this would never end
                 refused[stops.table] = stops.error
+                if stops.is_copied_again:
+                    again.add(stops.table)
                 continue
             finally:
                 drop_tables(connection, [step.stage_table for step in evolution.staged])
             for note in evolution.notes:
                 _log.warning("%s", note)
             for table, error in refused.items():
-                _log.error("%s stops, the other tables go on: %s", table, error)
+                if table in again:
+                    _log.info("%s is copied again: %s", table, error.what)
+                else:
+                    _log.error("%s stops, the other tables go on: %s", table, error)
             return Done(evolution.tables.names, count)
 
     def _attempt(
@@ -113,14 +119,16 @@ class ShapeCommits:
         passage: Passage,
         run_job: RunJob,
         refused: Mapping[TableName, PenstockError],
+        again: Collection[TableName],
     ) -> int:
         batch, only = evolution.batch, evolution.only
         with connection.transaction(), connection.cursor() as cursor:
             evolution.run(cursor, passage, run_job)
             for table, error in refused.items():
-                self._tables.stop(cursor, table, batch.after_lsn, str(error))
-            if evolution.unknown:
-                self._tables.enrol(connection, evolution.unknown, batch.end_lsn, is_new=True)
+                if table in again:
+                    self._store.have_copied(cursor, table, batch.after_lsn)
+                else:
+                    self._tables.stop(cursor, table, batch.after_lsn, str(error))
             for table, made_as in evolution.created.items():
                 self._tables.note_flowing(cursor, table)
                 if made_as is not None:

@@ -15,7 +15,7 @@ from psycopg.types.json import Jsonb
 from penstock.lsn import ZERO, Lsn
 from penstock.schema.shape import TableShape, read_tables
 from penstock.sinks.postgres.tables import TargetTables
-from penstock.sinks.tables import COPYING, STREAMING
+from penstock.sinks.tables import COPYING, PENDING, STREAMING
 from penstock.table import TableName
 
 if TYPE_CHECKING:
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 _READ = """
 SELECT schema_name, table_name, state, needs_copy, coalesce(source_oid, 0) AS source_oid, filled,
-       made_by_us, shape_lsn::text, mapping, target_oid
+       made_by_us, shape_lsn::text, mapping, target_oid,
+       shape ->> 'schema_name' AS shape_schema, shape ->> 'name' AS shape_name
 FROM penstock.tables WHERE pipeline = %s AND source = %s AND state <> 'removed'
 """
 _THIS = " WHERE pipeline = %s AND source = %s AND schema_name = %s AND table_name = %s"
@@ -39,9 +40,11 @@ _THIS = " WHERE pipeline = %s AND source = %s AND schema_name = %s AND table_nam
 
 @dataclass
 class KnownTable:
-    """One row of penstock.tables while shapes change. `name` moves on, `began_as` does not.
+    """One row of penstock.tables while shapes change.
 
-    `recorded_as` is the name in that row: of a table that is being copied it stays until its turn.
+    `name` is what the table is called at this moment of the stream, `recorded_as` the name in the row: of
+    one that stands elsewhere in the stream that is an older one. `began_as` is the name in the row before
+    all of it, `shaped_as` the one that the target's table was given.
     """
 
     name: TableName
@@ -54,6 +57,7 @@ class KnownTable:
     shape_lsn: Lsn = ZERO
     mapping: dict[str, Any] | None = None
     target_oid: int | None = None  # of the table that was made, where that is known
+    shaped_as: TableName | None = None
     recorded_as: TableName = field(init=False)
 
     def __post_init__(self) -> None:
@@ -72,6 +76,11 @@ class KnownTable:
             made_by_us=made_here,
         )
 
+    @classmethod
+    def waiting(cls, name: TableName, oid: int) -> KnownTable:
+        """One that is to be copied, and of which nothing is there."""
+        return cls(name, name, oid, PENDING, needs_copy=True, is_filled=False, made_by_us=False)
+
     @property
     def flows(self) -> bool:
         """Whether it goes with the sink's position."""
@@ -84,12 +93,18 @@ class KnownTable:
 
 
 class TableStops(Exception):
-    """A table cannot follow; everything is to be done again without it."""
+    """A table cannot follow; everything is to be done again without it.
 
-    def __init__(self, table: TableName, error: PenstockError) -> None:
+    `is_copied_again`: it need not wait for a person, but is copied as it is later.
+    """
+
+    def __init__(
+        self, table: TableName, error: PenstockError, *, is_copied_again: bool = False
+    ) -> None:
         super().__init__(str(table))
         self.table = table
         self.error = error
+        self.is_copied_again = is_copied_again
 
 
 class KnownTables:
@@ -136,8 +151,19 @@ class KnownTables:
         return next((each for each in self.listed if each.source_oid == number), None)
 
     def by_name(self, name: TableName) -> KnownTable | None:
-        """The one that has the name now."""
-        return next((each for each in self.listed if each.name == name), None)
+        """The one that has the name at this moment; who is not of the group stands at another."""
+        return next(
+            (
+                each
+                for each in self.listed
+                if each.name == name and (self._only is None or self.takes_part(each))
+            ),
+            None,
+        )
+
+    def recorded(self, name: TableName) -> KnownTable | None:
+        """The one that is listed under a name."""
+        return next((each for each in self.listed if each.recorded_as == name), None)
 
     def find(self, shape: TableShape) -> KnownTable | None:
         """The one that a document is about."""
@@ -171,6 +197,7 @@ class ShapeStore:
                 Lsn.parse(row.shape_lsn) if row.shape_lsn else ZERO,
                 row.mapping,
                 row.target_oid,
+                TableName(row.shape_schema, row.shape_name) if row.shape_name else None,
             )
             for row in rows
         ]
@@ -248,15 +275,7 @@ class ShapeStore:
 
     def rename(self, cursor: Cursor, old: TableName, new: TableName) -> None:
         """The source calls a table differently."""
-        # Whoever had the name before is followed no more.
-        cursor.execute(
-            "DELETE FROM penstock.tables" + _THIS + " AND state = 'removed'", (*self._owner, *new)
-        )
-        for table in ("tables", "ranges"):
-            cursor.execute(
-                f"UPDATE penstock.{table} SET schema_name = %s, table_name = %s" + _THIS,
-                (*new, *self._owner, *old),
-            )
+        self._tables.rename(cursor.connection, old, new)
 
     def forget(self, cursor: Cursor, table: TableName) -> None:
         """The source has dropped a table, and so has the target."""
@@ -289,6 +308,10 @@ class ShapeStore:
             self._tables.made(cursor.connection, shape.table, made_as)
         self.keep(cursor, shape.table, shape, lsn)
 
+    def enrol(self, cursor: Cursor, table: TableName, oid: int, lsn: Lsn) -> None:
+        """List a table that is to be copied before it takes rows."""
+        self._tables.enrol(cursor.connection, {table: oid}, lsn, is_new=True)
+
     def have_copied(self, cursor: Cursor, table: TableName, lsn: Lsn) -> None:
         """What the rows hold cannot be told from the change: the table waits for a copy."""
-        self._tables.enrol(cursor.connection, [table], lsn, is_new=False)
+        self._tables.enrol(cursor.connection, {table: 0}, lsn, is_new=False)

@@ -131,17 +131,26 @@ class PostgresSink:
             rows = self._read_tables(connection)
             again, once_more = requested(rows), retried(rows)
             if again:
-                self._tables.enrol(connection, again, lsn, is_new=False)
+                self._tables.enrol(connection, dict.fromkeys(again, 0), lsn, is_new=False)
             if once_more:
                 self._tables.retry(connection, once_more, lsn)
             if again or once_more:
                 self._read_tables(connection)
 
-    def enrol(self, tables: Collection[TableName], lsn: Lsn, *, is_new: bool = True) -> None:
+    def enrol(self, tables: Mapping[TableName, int], lsn: Lsn, *, is_new: bool = True) -> None:
         """List tables as pending."""
         with target_errors(self._options.url):
             self._tables.enrol(self._connected(), tables, lsn, is_new=is_new)
             self._read_tables(self._connected())
+
+    def rename(self, table: TableName, name: TableName, lsn: Lsn) -> None:
+        """List a table under another name, as pending; its copy renames what the target has of it."""
+        connection = self._connected()
+        with target_errors(self._options.url):
+            with connection.transaction():
+                self._tables.rename(connection, table, name)
+                self._tables.enrol(connection, {name: 0}, lsn, is_new=False)
+            self._read_tables(connection)
 
     def remove(self, tables: Collection[TableName]) -> None:
         """Note that tables are followed no more."""

@@ -31,7 +31,8 @@ SELECT schema_name, table_name, state, delivered_lsn::text, error, filled, needs
        ranges_total, rows_copied, bytes_copied, notes, changed_at,
        extract(epoch FROM now() - snapshot_at)::float8 AS snapshot_seconds, copy_id,
        coalesce(retry_at, now()) <= now() AS may_retry, mapping,
-       insert_exists, update_missing, delete_missing, foreign_keys_due
+       insert_exists, update_missing, delete_missing, foreign_keys_due,
+       coalesce(source_oid, 0) AS source_oid
 FROM penstock.tables
 WHERE pipeline = %s AND source = %s ORDER BY schema_name, table_name
 """
@@ -45,6 +46,21 @@ _ARRIVED = """
 SELECT schema_name, table_name, copy_id, count(*)::int, sum(rows)::bigint, sum(bytes)::bigint
 FROM penstock.ranges WHERE pipeline = %s AND source = %s GROUP BY 1, 2, 3
 """
+
+_ENROL = """
+INSERT INTO penstock.tables AS t
+    (pipeline, source, schema_name, table_name, state, needs_copy, delivered_lsn, source_oid)
+SELECT %s, %s, schema_name, table_name, 'pending', true, %s::pg_lsn, nullif(oid, 0)
+FROM unnest(%s::text[], %s::text[], %s::int8[]) AS n(schema_name, table_name, oid)
+ON CONFLICT (pipeline, source, schema_name, table_name) DO UPDATE SET
+    state = 'pending', needs_copy = true, delivered_lsn = EXCLUDED.delivered_lsn, copy_id = NULL,
+    error = NULL, request = NULL, attempts = 0, retry_at = NULL, changed_at = now(),
+"""
+_SAME = " source_oid = coalesce(EXCLUDED.source_oid, t.source_oid)"
+_PERHAPS_ANOTHER = " source_oid = EXCLUDED.source_oid" + "".join(
+    f", {column} = CASE WHEN t.source_oid = EXCLUDED.source_oid THEN t.{column} END"
+    for column in ("shape", "shape_lsn", "mapping", "constraints_of")
+)
 
 _IN_LIST = (
     " pipeline = %s AND source = %s AND (schema_name, table_name) IN"
@@ -74,6 +90,7 @@ class TableRow:
     mapping: dict[str, Any] | None = None
     conflicts: Conflicts = NONE
     keys_due: bool = False  # foreign keys are still to be made
+    source_oid: int = 0
 
     @property
     def apart(self) -> ApartTable | None:
@@ -81,7 +98,11 @@ class TableRow:
         if self.state == STREAMING:
             return None
         return ApartTable(
-            self.state, self.delivered_lsn or Lsn(0), self.error or "", self.needs_copy
+            self.state,
+            self.delivered_lsn or Lsn(0),
+            self.error or "",
+            self.needs_copy,
+            self.source_oid,
         )
 
 
@@ -154,21 +175,29 @@ class TargetTables:
         )
 
     def enrol(
-        self, connection: Connection, tables: Collection[TableName], lsn: Lsn, *, is_new: bool
+        self, connection: Connection, tables: Mapping[TableName, int], lsn: Lsn, *, is_new: bool
     ) -> None:
-        """List tables that wait to be copied; with `is_new` what was known of one is forgotten."""
-        forget = ", source_oid = NULL, shape = NULL, shape_lsn = NULL, mapping = NULL, constraints_of = NULL"
+        """List tables that wait to be copied, with their oids; 0: as it is known, or unknown.
+
+        With `is_new` what was known of one that had the name is forgotten, unless it has that oid.
+        """
         connection.execute(
-            "INSERT INTO penstock.tables"
-            " (pipeline, source, schema_name, table_name, state, needs_copy, delivered_lsn)"
-            " SELECT %s, %s, schema_name, table_name, 'pending', true, %s::pg_lsn"
-            " FROM unnest(%s::text[], %s::text[]) AS t(schema_name, table_name)"
-            " ON CONFLICT (pipeline, source, schema_name, table_name) DO UPDATE SET"
-            " state = 'pending', needs_copy = true, delivered_lsn = EXCLUDED.delivered_lsn,"
-            " error = NULL, request = NULL, attempts = 0, retry_at = NULL, changed_at = now()"
-            + (forget if is_new else ""),
-            (*self._owner, str(lsn), *as_columns(tables)),
+            _ENROL + (_PERHAPS_ANOTHER if is_new else _SAME),
+            (*self._owner, str(lsn), *as_columns(tables), list(tables.values())),
         )
+
+    def rename(self, connection: Connection, old: TableName, new: TableName) -> None:
+        """The source calls a table differently."""
+        this = " WHERE pipeline = %s AND source = %s AND schema_name = %s AND table_name = %s"
+        # Whoever had the name before is followed no more.
+        connection.execute(
+            f"DELETE FROM penstock.tables{this} AND state = 'removed'", (*self._owner, *new)
+        )
+        for table in ("tables", "ranges"):
+            connection.execute(
+                f"UPDATE penstock.{table} SET schema_name = %s, table_name = %s{this}",
+                (*new, *self._owner, *old),
+            )
 
     def retry(self, connection: Connection, tables: Collection[TableName], lsn: Lsn) -> None:
         """Let tables wait for another copy; how often it was tried is remembered."""
@@ -281,4 +310,5 @@ def _row(row: Any, arrived: Mapping[tuple[str, str, str], tuple[int, int, int]])
         mapping=row.mapping,
         conflicts=Conflicts(row.insert_exists, row.update_missing, row.delete_missing),
         keys_due=row.foreign_keys_due and row.state in (CATCHING_UP, STREAMING),
+        source_oid=row.source_oid,
     )

@@ -104,6 +104,9 @@ class Describe(Protocol):
     def shape(self, table: TableName, lsn: Lsn) -> TableShape | None:
         """All of it, where that is known."""
 
+    def name_of(self, oid: int, lsn: Lsn) -> TableName | None:
+        """What the table of an oid was called at a position, where that is known."""
+
 
 def plan_table(
     connection: Connection,
