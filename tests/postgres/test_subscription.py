@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from dataclasses import replace
+from typing import Any
 
 import psycopg
 import pytest
@@ -182,6 +183,49 @@ def test_crash_while_undoing_is_finished_by_the_next_attempt(source: Database):
 
     assert slots(source) == [made.slot]
     assert members(source) == ["public.a"]
+
+
+def test_slot_made_while_tables_are_altered_can_be_decoded(source: Database):
+    """The server loses what a transaction altered that is open while the slot is being made."""
+    source.execute(
+        "CREATE TABLE a (id int PRIMARY KEY, v int); CREATE TABLE b (id int PRIMARY KEY)"
+    )
+    source.execute("INSERT INTO a SELECT g, g FROM generate_series(1, 10) g")
+    made: list[Subscription] = []
+    maker = threading.Thread(target=lambda: made.append(ensure(source, rules(*ALL))))
+    waiting_for = """SELECT count(*) FROM pg_locks WHERE locktype = 'transactionid' AND NOT granted
+                     AND transactionid::text = %s"""
+
+    def begin(statement: str) -> tuple[Any, str]:
+        connection = source.connect(autocommit=False)
+        connection.execute(statement)
+        row = connection.execute("SELECT pg_current_xact_id()::text").fetchone()
+        assert row is not None
+        return connection, row[0]
+
+    older, older_id = begin("SELECT 1")
+    maker.start()
+    wait_until(lambda: source.value(waiting_for, older_id), what="the slot to wait for it")
+    altering, altering_id = begin("ALTER TABLE a ALTER v TYPE bigint")
+    older.commit()
+    wait_until(lambda: source.value(waiting_for, altering_id), what="the slot to wait for it")
+    later, _ = begin("INSERT INTO b VALUES (1)")
+    altering.commit()
+    ready = "SELECT count(*) FROM pg_replication_slots WHERE confirmed_flush_lsn IS NOT NULL"
+    wait_until(lambda: source.value(ready), what="the slot to be ready")
+    later.execute("INSERT INTO a VALUES (11, 11)")
+    later.commit()
+    maker.join(30)
+    source.execute("INSERT INTO a VALUES (12, 12)")
+
+    for each in (older, altering, later):
+        each.close()
+    decoded = source.value(
+        "SELECT count(*) FROM pg_logical_slot_peek_binary_changes(%s, NULL, NULL, 'proto_version',"
+        " '1', 'publication_names', 'penstock_shop')",
+        made[0].slot,
+    )
+    assert decoded >= 3
 
 
 def test_crash_before_any_member_is_finished_by_the_next_attempt(

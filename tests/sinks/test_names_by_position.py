@@ -3,6 +3,8 @@ dropped or made while nothing was delivered, with its copy due or under way. No 
 
 from __future__ import annotations
 
+import random
+import struct
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
@@ -25,7 +27,7 @@ from penstock.schema.shape import (
     TableShape,
     as_content,
 )
-from penstock.sinks.copying import Copy, CopyOrder
+from penstock.sinks.copying import Copy, CopyOrder, CopySuperseded, RangeThere
 from penstock.sinks.postgres.copying import PostgresCopying
 from penstock.sinks.postgres.landing import Landings
 from penstock.sinks.postgres.options import PostgresOptions
@@ -120,13 +122,25 @@ class Scene:
     def deliver(self, count: int = 1) -> None:
         """The sink follows some of what it has not yet got."""
         for _ in range(count):
-            commit_lsn, end_lsn, change = next(
-                each for each in self.stream if each[1] > self.position
-            )
-            part = self.passages._shape_change(self._mark(commit_lsn, end_lsn, change), change, {})
-            batch = Batch(1, self.position, end_lsn, 0, frozenset(), copies_first=True)
-            self.sink.commit_shapes(batch, [part], cast("Any", None))
-            self.position = end_lsn
+            each = next(each for each in self.stream if each[1] > self.position)
+            self.commit(each, self.position)
+            self.position = each[1]
+
+    def deliver_some(self, most: int) -> None:
+        """The sink follows as much, if there is so much."""
+        self.deliver(min(most, sum(end_lsn > self.position for _, end_lsn, _ in self.stream)))
+
+    def commit(
+        self,
+        each: tuple[Lsn, Lsn, SchemaChange],
+        after_lsn: Lsn,
+        only: set[TableName] | None = None,
+    ) -> dict[TableName, TableName]:
+        """Tables that flow, or those that catch up, follow a transaction."""
+        commit_lsn, end_lsn, change = each
+        part = self.passages._shape_change(self._mark(commit_lsn, end_lsn, change), change, {})
+        batch = Batch(1, after_lsn, end_lsn, 0, frozenset(), copies_first=True)
+        return self.sink.commit_shapes(batch, [part], cast("Any", None), only)
 
     def deliver_all(self) -> None:
         self.deliver(sum(end_lsn > self.position for _, end_lsn, _ in self.stream))
@@ -142,8 +156,8 @@ class Scene:
         assert self.copying.finish([self._order(each) for each in shapes], copy) == {}
         self.check()
 
-    def _order(self, each: TableShape) -> CopyOrder:
-        return CopyOrder(each.table, description_of(each), structure_of(each), 0, each)
+    def _order(self, each: TableShape, range_count: int = 0) -> CopyOrder:
+        return CopyOrder(each.table, description_of(each), structure_of(each), range_count, each)
 
     def states(self) -> dict[str, tuple[str, int]]:
         """How the tables stand, by name, with their oids."""
@@ -304,10 +318,7 @@ def test_table_that_meets_another_of_its_name_while_it_catches_up_is_copied_agai
     scene.deliver_all()
     assert scene.states() == {"a": ("catching_up", A), "b": ("streaming", B)}
 
-    commit_lsn, end_lsn, change = scene.stream[3]
-    part = scene.passages._shape_change(scene._mark(commit_lsn, end_lsn, change), change, {})
-    batch = Batch(1, behind, end_lsn, 0, frozenset(), copies_first=True)
-    scene.sink.commit_shapes(batch, [part], cast("Any", None), [public("a")])
+    scene.commit(scene.stream[3], behind, {public("a")})
     scene.look(b=B, c=A)
 
     assert scene.states() == {"b": ("streaming", B), "c": ("pending", A)}
@@ -359,3 +370,156 @@ def test_stopped_table_that_was_renamed_since_is_copied_again_under_its_new_name
     scene.look(b=A)
 
     assert scene.states() == {"b": ("pending", A)}
+
+
+class RandomSource:
+    """Tables that are made, renamed and dropped at random. Each holds one row: its oid."""
+
+    def __init__(self, scene: Scene, seed: int) -> None:
+        self.scene = scene
+        self.choice = random.Random(seed)
+        self.names: dict[int, str] = {}
+        self.next_oid = A
+        self.rounds: list[tuple[Copy, list[CopyOrder]]] = []
+
+    def change(self) -> None:
+        """One transaction, of one statement or two."""
+        free = [name for name in "abcdef" if name not in self.names.values()]
+        kind = self.choice.choice(["make", "rename", "rename", "rename", "drop", "swap"])
+        if kind == "make" and free:
+            self.names[self.next_oid] = name = self.choice.choice(free)
+            is_born = self.choice.random() < 0.7
+            self.scene.tell(shape(self.next_oid, name, is_born=is_born))
+            self.next_oid += 1
+        elif kind == "rename" and self.names and free:
+            oid = self.choice.choice(list(self.names))
+            self._rename(oid, self.choice.choice(free))
+        elif kind == "drop" and len(self.names) > 2:
+            oid = self.choice.choice(list(self.names))
+            del self.names[oid]
+            self.scene.tell(dropped=(oid,))
+        elif kind == "swap" and len(self.names) > 1 and free:
+            one, other = self.choice.sample(list(self.names), 2)
+            first, second = self.names[one], self.names[other]
+            self._rename(one, free[0])
+            self._rename(other, first)
+            self._rename(one, second)
+
+    def _rename(self, oid: int, name: str) -> None:
+        self.names[oid] = name
+        self.scene.tell(shape(oid, name))
+
+    def look(self) -> None:
+        self.scene.look(**{name: oid for oid, name in self.names.items()})
+
+    def begin_round(self) -> None:
+        """As a round does: what is called otherwise under the snapshot waits, the rest is begun."""
+        scene, due = self.scene, self.scene.copying.due()
+        oids = {public(name): oid for oid, name in self.names.items()}
+        copy = Copy(f"copy {scene.end} {self.choice.random()}", Lsn(scene.end))
+        orders = []
+        for name, oid in due.items():
+            if oids.get(name) != oid:
+                scene.copying.postpone(name, copy.lsn)
+            else:
+                orders.append(scene._order(shape(oid, name.name), 1))
+        writers, failures = scene.copying.begin(copy, orders)
+        assert failures == {}
+        for name, writer in writers.items():
+            try:
+                into = writer.begin(0)
+                into.write([copy_row(oids[name], is_binary=writer.is_binary)])
+                into.finish()
+            except (RangeThere, CopySuperseded):
+                continue
+        self.rounds.append((copy, [each for each in orders if each.table in writers]))
+
+    def end_round(self) -> None:
+        """The round is finished, or was killed."""
+        if self.rounds:
+            copy, orders = self.rounds.pop(0)
+            if self.choice.random() < 0.8:
+                failures = self.scene.copying.finish(orders, copy)
+                assert not [e for e in failures.values() if not isinstance(e, CopySuperseded)]
+
+    def catch_up(self, most: int = 100) -> None:
+        """As a flow does, for some of the way."""
+        scene = self.scene
+        scene.check()
+        while group := scene.keeper.next_group(scene.position, time.monotonic()):
+            position = min(scene.sink.apart[name].delivered_lsn for name in group)
+            for each in [each for each in scene.stream if each[1] > position]:
+                if each[1] > scene.position or not most or not group:
+                    break
+                most -= 1
+                names = scene.commit(each, position, group)
+                position = each[1]
+                apart = scene.sink.apart
+                group = {
+                    names[name]
+                    for name in group
+                    if name in names
+                    and names[name] in apart
+                    and apart[names[name]].delivered_lsn == position
+                }
+            if not most:
+                return
+            if group:
+                scene.sink.join(group)
+            scene.check()
+
+    def settle(self) -> None:
+        """No more changes: everything comes to its end."""
+        for _ in range(40):
+            self.scene.deliver_all()
+            self.look()
+            self.catch_up()
+            if self.scene.keeper.is_settled and not self.scene.copying.due():
+                return
+            self.scene.copying.after_join()
+            self.begin_round()
+            while self.rounds:
+                self.end_round()
+            self.scene.tell()  # a mark
+        raise AssertionError(f"it never ends: {self.scene.states()}, wanted {self.names}")
+
+
+def copy_row(oid: int, *, is_binary: bool) -> bytes:
+    """A row of COPY with one integer."""
+    if is_binary:
+        header, end = b"PGCOPY\n\xff\r\n\0" + bytes(8), struct.pack("!h", -1)
+        return header + struct.pack("!hii", 1, 4, oid) + end
+    return b"%d\n" % oid
+
+
+@pytest.mark.parametrize(
+    "seed", [1, 2, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(3, 40))]
+)
+def test_tables_end_under_their_names_whatever_happens_to_them_in_which_order(
+    scene: Scene, seed: int
+):
+    source = RandomSource(scene, seed)
+    for _ in range(4):
+        source.change()
+    steps = [
+        source.change,
+        source.change,
+        source.change,
+        source.look,
+        source.begin_round,
+        source.end_round,
+        lambda: scene.deliver_some(source.choice.randrange(4)),
+        lambda: scene.deliver_some(source.choice.randrange(4)),
+        lambda: source.catch_up(source.choice.randrange(1, 4)),
+    ]
+    for _ in range(80):
+        source.choice.choice(steps)()
+
+    source.settle()
+
+    wanted = {name: ("streaming", oid) for oid, name in source.names.items()}
+    assert scene.states() == wanted
+    assert scene.made() == sorted(wanted)
+    for name, (_, oid) in wanted.items():
+        found = scene.target.query(f"SELECT id FROM {name}")
+        assert found in ([(oid,)], []), "born in the stream, it has no row here"

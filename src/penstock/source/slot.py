@@ -42,6 +42,12 @@ SELECT EXISTS (
     WHERE CASE get_byte(c.data, 0) WHEN ascii('M') THEN substr(c.data, 11, 15) = 'penstock.schema'
           ELSE get_byte(c.data, 0) NOT IN (ascii('B'), ascii('C')) END)
 """
+_DECODE = """
+SELECT count(*) FROM pg_logical_slot_peek_binary_changes(
+    %s, pg_current_wal_lsn(), NULL, 'proto_version', '1', 'publication_names', %s)
+"""
+# How long to wait for transactions that were open when the slot was ready.
+_OPEN_SECONDS = 10.0
 _PEEKED_BYTES = 64 * 1024 * 1024
 _PEEK_MILLISECONDS = 3000
 
@@ -194,6 +200,30 @@ def create_slot(connection: Connection, slot: str) -> Lsn:
             "nothing: it waits for open transactions; if it lasts, look for old ones in pg_stat_activity",
         )
     return state.confirmed_flush_lsn
+
+
+def can_decode(connection: Connection, slot: str, publications: Sequence[str]) -> bool:
+    """Whether the server can decode what a slot that was just created holds.
+
+    Servers of all versions so far may build a wrong picture of the catalog while a slot is created under
+    transactions that alter tables: of those that began before the slot's first snapshot and committed
+    after it, the changes are not seen. Transactions that were open when the slot was ready then cannot be
+    decoded, ever ("could not map filenumber … to relation OID"); later ones can. So those are waited for.
+    """
+    deadline = time.monotonic() + _OPEN_SECONDS
+    with source_errors(connection, slot):
+        # Later than that of any transaction that is open.
+        first = connection.execute("SELECT pg_current_xact_id()").fetchone()
+        while time.monotonic() < deadline:
+            now = connection.execute("SELECT pg_snapshot_xmin(pg_current_snapshot())").fetchone()
+            if first is None or now is None or int(now[0]) >= int(first[0]):
+                break
+            time.sleep(_POLL_SECONDS)
+        try:
+            connection.execute(_DECODE, (slot, publication_names(publications)))
+        except psycopg.errors.InternalError_:
+            return False
+    return True
 
 
 def slots_of(connection: Connection, name: str) -> list[str]:

@@ -8,6 +8,7 @@ goes on from. Connections must be in autocommit mode.
 
 from __future__ import annotations
 
+import logging
 import uuid
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -17,7 +18,7 @@ import psycopg
 from psycopg import sql
 
 from penstock.claims import alone
-from penstock.errors import PenstockError, PublicationChanged
+from penstock.errors import DecodingFailed, PenstockError, PublicationChanged
 from penstock.failpoints import fault_point
 from penstock.source import publication as pub
 from penstock.source.choice import (
@@ -40,6 +41,7 @@ from penstock.source.membership import (
 from penstock.source.options import Tracking
 from penstock.source.slot import (
     SlotState,
+    can_decode,
     check_slot,
     create_slot,
     drop_slot,
@@ -63,6 +65,11 @@ if TYPE_CHECKING:
     from penstock.table import TableName, TableRules
 
     Connection = psycopg.Connection[Any]
+
+_log = logging.getLogger(__name__)
+
+# How often a slot is made before it is given up.
+_SLOT_ATTEMPTS = 10
 
 # The face of the parts: choice, membership, slot and identity are files of their own.
 __all__ = [
@@ -331,13 +338,32 @@ def _finish(
         if mended:
             _tell_tables(connection, name)
         return _whole(name, stamp, stamp.created_lsn)
-    created_lsn = create_slot(connection, stamp.slot)
+    created_lsn = _create_sound_slot(connection, name, stamp.slot)
     fault_point("init.after_slot")
     if tracking is Tracking.TRIGGERS:
         _tell_tables(connection, name)
     stamp = stamp.with_created_lsn(created_lsn)
     _write_stamp(connection, name, stamp)
     return _whole(name, stamp, created_lsn)
+
+
+def _create_sound_slot(connection: Connection, name: str, slot: str) -> Lsn:
+    """Create the slot; anew where the server cannot decode what it holds: nobody knows it yet.
+
+    Raises:
+        DecodingFailed: it could not be made sound.
+    """
+    for _ in range(_SLOT_ATTEMPTS):
+        created_lsn = create_slot(connection, slot)
+        if can_decode(connection, slot, pub.publication_names(name)):
+            return created_lsn
+        _log.info("slot %s is made anew: the server cannot decode what was open at that time", slot)
+        drop_slot(connection, slot)
+    raise DecodingFailed(
+        f"the server cannot decode what the slot holds, {_SLOT_ATTEMPTS} times in a row",
+        f"{place_of(connection)} slot {slot}",
+        "try again while fewer transactions alter tables",
+    )
 
 
 def _tell_tables(connection: Connection, name: str) -> None:
