@@ -5,20 +5,24 @@ from __future__ import annotations
 import pickle
 import re
 
+import psycopg
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.dsn import Dsn
 from penstock.errors import (
     BadValue,
     PenstockError,
     PipelineFileError,
     Remedy,
     RowRefused,
+    SinkError,
     SourceError,
     error_classes,
     recognise,
 )
+from penstock.sinks.postgres.connect import classify_target_error
 
 CLASSES = sorted(error_classes().items())
 LINES = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_size=20)
@@ -113,3 +117,13 @@ def test_error_survives_a_trip_to_another_process(code, cls):
 
     assert type(copy) is cls
     assert str(copy) == str(error)
+
+
+def test_target_that_failed_inside_is_asked_again():
+    """It does so for a statement that looks at a table while another one alters or drops it."""
+    dsn = Dsn.parse("postgresql://ana@db1/shop")
+
+    found = classify_target_error(psycopg.errors.InternalError_("cache lookup failed"), dsn)
+
+    assert isinstance(found, SinkError)
+    assert found.remedy is Remedy.TIME

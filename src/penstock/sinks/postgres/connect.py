@@ -90,7 +90,8 @@ def classify_target_error(error: psycopg.Error, dsn: Dsn) -> PenstockError:
         )
     if state == "25006":
         return SinkError("the target is read-only, as a standby is", where, _WAIT)
-    if state is None or state[:2] in ("08", "57", "53", "40", "55", "58"):
+    # XX000: what the statement looks at is altered or dropped by somebody else at the same moment.
+    if state is None or state == "XX000" or state[:2] in ("08", "57", "53", "40", "55", "58"):
         said = _SYSTEMS_WORDS.search(text) if state is None else None
         why = said[0].lower() if said is not None else state or type(error).__name__
         return SinkError(f"no answer from the target ({why})", where, _WAIT)
