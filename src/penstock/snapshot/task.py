@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 # What is not one table's: the connection, the server's resources, a server that shuts down. All
 # else is told of the table, be it gone, altered, locked, damaged, or not readable by the role.
 _CLASSES_OF_ALL = ("08", "25", "28", "40", "53", "57P", "58")
+# No such table or column: another snapshot shows the table as it is by now, or that it is gone.
+_STATES_OF_ANOTHER_SHAPE = ("42P01", "42703")
 # Whose words name objects, never values.
 _CLASSES_WITHOUT_VALUES = ("42", "55", "57")
 
@@ -132,6 +134,12 @@ def _source_failure(error: psycopg.Error, work: CopyWork, each: PageRange) -> Pe
     state = error.sqlstate
     if state is None or state.startswith(_CLASSES_OF_ALL):
         return classify_source_error(error, work.dsn)
+    if state in _STATES_OF_ANOTHER_SHAPE:
+        return TableRewritten(
+            f"{each.relation} was dropped, renamed or altered after the snapshot (SQLSTATE {state})",
+            str(each.table),
+            "nothing; the copy begins again, under a new snapshot",
+        )
     said = error.diag.message_primary if state.startswith(_CLASSES_WITHOUT_VALUES) else ""
     return TableUnreadable(
         f"{each.relation} cannot be read: {said or type(error).__name__} (SQLSTATE {state})",
