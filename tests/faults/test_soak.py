@@ -335,9 +335,12 @@ def test_sides_are_equal_after_a_soak_of_changes_and_kills(
     found, wanted = everything(target), everything(source)
     assert list(found) == list(wanted)
     differing = {
-        table: (found[table], each) for table, each in wanted.items() if found[table] != each
+        (table, part): (found[table][part], each[part])
+        for table, each in wanted.items()
+        for part in each
+        if found[table][part] != each[part]
     }
-    assert differing == {}
+    assert differing == {}, f"found and wanted: {differing}"
     status = status_of(path)
     tables = status["sinks"]["target"]["tables"]
     assert {name: one for name, one in tables.items() if one["error"]} == {}
