@@ -124,7 +124,9 @@ def test_connection_lost_after_a_table_was_made_leaves_none_without_its_key(
             lost.append(point)
             raise psycopg.OperationalError("lost")
 
-    monkeypatch.setattr("penstock.sinks.postgres.copying.fault_point", lose_connection)
+    # Where tables are made in sets, and where one is made alone.
+    for module in ("newtables", "copying"):
+        monkeypatch.setattr(f"penstock.sinks.postgres.{module}.fault_point", lose_connection)
     pipeline = make_pipeline(source, target, source_options=ALWAYS_COPIED)
     wait_until(lambda: lost, what="the connection to be lost")
     wait_for_state(target, "t", "streaming")
@@ -201,7 +203,12 @@ def test_stop_does_not_wait_for_an_index_and_the_next_start_makes_it(
     # Several: the one that is cancelled is not taken for one that cannot be made.
     for number in range(3):
         source.execute(f"CREATE INDEX t_{number} ON t (public.slow(id + {number}))")
-    path = pipeline_file(source, target, source_options=ALWAYS_COPIED)
+    path = pipeline_file(
+        source,
+        target,
+        source_options=ALWAYS_COPIED,
+        sink={"allow_functions": ["public.slow"]},
+    )
     command = penstock_command("run", str(path))
     wait_until(lambda: target.value(BUILDING), 60, what="an index to be made")
 
