@@ -13,6 +13,7 @@ from penstock.errors import SinkError
 from penstock.lsn import Lsn
 from penstock.schema.describe import description_of
 from penstock.sinks.copying import Copy, CopyOrder
+from penstock.sinks.postgres import copyin
 from penstock.sinks.postgres.copying import TOGETHER, PostgresCopying
 from penstock.sinks.postgres.landing import Landings
 from penstock.sinks.postgres.objects import make_objects
@@ -67,6 +68,10 @@ def copying(target: Database) -> Iterator[PostgresCopying]:
     assert made.claim()
     yield made
     made.close()
+    # Ranges are written here in this process, which is no executor that ends.
+    for connection in copyin._connections.values():
+        connection.close()
+    copyin._connections.clear()
 
 
 def enrol(target: Database, orders: list[CopyOrder]) -> None:
