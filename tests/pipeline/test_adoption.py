@@ -148,3 +148,39 @@ def test_a_table_of_the_targets_own_is_not_altered_while_it_waits(
     )
 
     assert rows(target, "taken") == [("(1,)",)]
+
+
+def test_what_the_owner_of_a_table_has_it_run_later_is_not_run(
+    source: Database, target: Database, make_pipeline: Make
+) -> None:
+    for name in ("copied", "streamed", "other"):
+        source.execute(f"CREATE TABLE {name} (id int PRIMARY KEY, v int)")
+    source.execute("INSERT INTO copied VALUES (1, 1)")
+    target.execute(
+        f"CREATE ROLE mallory; GRANT CREATE ON DATABASE {target.name} TO mallory;"
+        "GRANT CREATE ON SCHEMA public TO mallory; CREATE TABLE called (who text);"
+        "GRANT ALL ON called TO mallory; SET ROLE mallory; CREATE FUNCTION spy() RETURNS trigger LANGUAGE plpgsql AS"
+        " $$ BEGIN INSERT INTO public.called VALUES (current_user); RETURN NEW; END $$;"
+        "CREATE TABLE copied (id int PRIMARY KEY, v int); CREATE TABLE streamed (id int PRIMARY KEY, v int)"
+    )
+    pipeline = make_pipeline(source, target, source_options=INITIAL)
+    wait_for_state(target, "copied", "streaming")
+    assert_equal(source, target, "copied")
+    source.execute("INSERT INTO streamed VALUES (1, 1)")
+    pipeline.catch_up()
+    assert_equal(source, target, "streamed")
+
+    for name in ("copied", "streamed"):
+        target.execute(
+            f"SET ROLE mallory; CREATE TRIGGER spy BEFORE INSERT ON {name} FOR EACH ROW"
+            f" EXECUTE FUNCTION spy(); ALTER TABLE {name} ENABLE ALWAYS TRIGGER spy"
+        )
+    source.execute("INSERT INTO copied VALUES (2, 2)")
+    source.execute("INSERT INTO streamed VALUES (2, 2); INSERT INTO other VALUES (2, 2)")
+    pipeline.catch_up()
+
+    assert rows(target, "called") == []
+    assert_equal(source, target, "other")
+    for name in ("copied", "streamed"):
+        wait_for_state(target, name, "failed")
+        assert "PEN-514" in table_error(target, name)

@@ -66,6 +66,9 @@ current_setting('x') | set_config('a', 'b', true) | od > 1 | (a)::ev.od > 1 | '{
 lo_export(1, '/tmp/x') | no_such_function(1) | pg_notify('a', 'b') IS NULL | 'pg_class'::regclass = 1::oid
 currval('ev.s') | EXISTS (SELECT FROM pg_class) | pg_advisory_lock(1) IS NULL | nextval('ev.others'::regclass)
 ts_rewrite('a'::tsquery, 'select 1') IS NULL | version() IS NULL | pg_terminate_backend(1) | $1 | ARRAY(SELECT 1)
+nextval((('ev.oth'::text || 'ers'::text))::regclass) | nextval((16400)::oid) | nextval((16400)::regclass)
+nextval(('{ev.others}'::regclass[])[1]) | to_tsvector(('ev.own'::text)::regconfig, b) | satisfies_hash_partition((1)::oid, 1, 1, a)
+ts_lexize(('ev.dict'::text)::regdictionary, b) IS NULL
 txid_current_snapshot() IS NULL | pg_ls_dir('.') | dblink('x') | to_tsvector('ev.own'::regconfig, b)
 """
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from fix_follow import shape_of
 from penstock.dsn import Dsn
 from penstock.errors import TargetObjectsForeign
 from penstock.sinks.postgres.connect import connect_target
@@ -13,6 +14,7 @@ from penstock.sinks.postgres.foreigncode import refuse_foreign_code
 from penstock.sinks.postgres.objects import has_objects, make_objects
 from penstock.sinks.postgres.preflight import check_target
 from penstock.sinks.postgres.target import find_table
+from penstock.sinks.postgres.usertypes import have_types
 from penstock.table import TableName
 
 if TYPE_CHECKING:
@@ -191,3 +193,96 @@ def test_triggers_of_partitions_count(strangers: Database) -> None:
     )
 
     assert _is_refused(strangers)
+
+
+_DOMAIN = (
+    "CREATE FUNCTION public.spy(int) RETURNS bool LANGUAGE plpgsql AS $$ BEGIN RETURN true; END $$;"
+    "CREATE DOMAIN public.d AS int CHECK (public.spy(VALUE));"
+)
+_CAST = (
+    "CREATE TYPE public.e AS ENUM ('a'); CREATE FUNCTION public.to_e(text) RETURNS public.e"
+    " LANGUAGE plpgsql AS $$ BEGIN RETURN 'a'; END $$;"
+    " CREATE CAST (text AS public.e) WITH FUNCTION public.to_e(text);"
+)
+_RANGE = (
+    "CREATE FUNCTION public.apart(int, int) RETURNS float8 IMMUTABLE LANGUAGE plpgsql AS"
+    " $$ BEGIN RETURN 1; END $$;"
+    "CREATE TYPE public.r AS RANGE (SUBTYPE = int4, SUBTYPE_DIFF = public.apart);"
+)
+_TYPES_OF_MALLORY = {
+    "domain": (_DOMAIN, "d"),
+    "array of a domain": (_DOMAIN, "d[]"),
+    "domain over a domain": (_DOMAIN + "CREATE DOMAIN public.dd AS public.d;", "dd"),
+    "composite with a domain": (_DOMAIN + "CREATE TYPE public.c AS (a public.d);", "c"),
+    "row with a domain": (_DOMAIN + "CREATE TABLE public.other (a public.d);", "other"),
+    "enum with a cast": (_CAST, "e"),
+    "range with a function": (_RANGE, "r"),
+    "multirange with a function": (_RANGE, "r_multirange"),
+}
+
+
+@pytest.mark.parametrize("owner", ["mallory", "postgres"])
+@pytest.mark.parametrize("kind", _TYPES_OF_MALLORY)
+def test_columns_of_a_type_of_another_role_are_not_written(
+    strangers: Database, kind: str, owner: str
+) -> None:
+    script, name = _TYPES_OF_MALLORY[kind]
+    _execute_as(strangers, "mallory", script)
+
+    _execute_as(strangers, owner, f"CREATE TABLE public.t (id int PRIMARY KEY, v public.{name})")
+
+    assert _is_refused(strangers)
+    assert _is_refused(strangers, "sink")
+
+
+def test_columns_of_types_of_a_superuser_or_of_the_sinks_role_are_written(
+    strangers: Database,
+) -> None:
+    for owner, ending in (("postgres", "a"), ("sink", "b")):
+        script = (
+            f"CREATE DOMAIN public.d_{ending} AS int; CREATE TYPE public.e_{ending} AS ENUM ('a')"
+        )
+        _execute_as(strangers, owner, script)
+    columns = "id int PRIMARY KEY, a public.d_a, b public.d_b[], c public.e_a, d public.e_b"
+    _execute_as(strangers, "sink", f"CREATE TABLE public.t ({columns})")
+
+    assert not _is_refused(strangers, "sink")
+
+
+def test_types_of_another_role_that_call_nothing_may_be_used(strangers: Database) -> None:
+    made = "CREATE TYPE public.e AS ENUM ('a'); CREATE TYPE public.r AS RANGE (SUBTYPE = int4);"
+    _execute_as(strangers, "mallory", made + "CREATE TYPE public.c AS (a int, b public.e)")
+    columns = "id int PRIMARY KEY, a public.e, b public.r, c public.c[]"
+    _execute_as(strangers, "mallory", f"CREATE TABLE public.t ({columns})")
+
+    assert not _is_refused(strangers)
+
+
+def test_constraints_of_partitions_count(strangers: Database) -> None:
+    _execute_as(
+        strangers, "postgres", "CREATE TABLE public.t (id int PRIMARY KEY) PARTITION BY RANGE (id)"
+    )
+    strangers.execute("CREATE TABLE public.part PARTITION OF public.t DEFAULT")
+    strangers.execute("ALTER TABLE public.part OWNER TO mallory")
+    assert not _is_refused(strangers)
+
+    _execute_as(strangers, "mallory", "ALTER TABLE public.part ADD CHECK (pg_sleep(id) IS NULL)")
+
+    assert _is_refused(strangers)
+
+
+@pytest.mark.parametrize(
+    "kind", ["domain", "composite with a domain", "enum with a cast", "range with a function"]
+)
+def test_a_type_of_another_role_is_not_used_for_a_table_that_is_made(
+    strangers: Database, source: Database, kind: str
+) -> None:
+    script, name = _TYPES_OF_MALLORY[kind]
+    _execute_as(strangers, "mallory", script)
+    source.execute(script.replace(" CHECK (public.spy(VALUE))", ""))
+    source.execute(f"CREATE TABLE public.t (id int PRIMARY KEY, v public.{name})")
+
+    with connect_target(_dsn(strangers), "test") as connection:
+        make_objects(connection)
+        with pytest.raises(TargetObjectsForeign, match="mallory"):
+            have_types(connection, ("test", "test"), T, shape_of(source).types)

@@ -119,22 +119,24 @@ WHERE i.indrelid = c.oid AND i.indislive AND pg_get_indexdef(x.oid) IS NOT NULL 
     SELECT FROM pg_constraint o WHERE o.conindid = x.oid AND o.conrelid = c.oid
     AND o.contype IN ('p', 'u', 'x'))"""
 
-# Every type that columns need, however deep: array elements, bases of domains, fields of
-# composites, subtypes of ranges. Tables that need none but Postgres's own are the rule.
-_TYPES = """
-WITH RECURSIVE needed(oid) AS (
-    SELECT a.atttypid FROM pg_attribute a
-    WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.atttypid >= 16384
-    UNION
-    SELECT part.oid FROM needed JOIN pg_type t ON t.oid = needed.oid
-    CROSS JOIN LATERAL (
+# What a type is made of: array elements, bases of domains, fields of composites, subtypes of ranges.
+TYPE_PARTS = """(
         SELECT t.typelem WHERE t.typcategory = 'A'
         UNION ALL SELECT t.typbasetype WHERE t.typtype = 'd'
         UNION ALL SELECT a.atttypid FROM pg_attribute a WHERE t.typtype = 'c'
             AND a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped
         UNION ALL SELECT rngsubtype FROM pg_range WHERE rngtypid = t.oid
         UNION ALL SELECT rngtypid FROM pg_range WHERE rngmultitypid = t.oid
-    ) AS part(oid)
+    )"""
+
+# Every type that columns need, however deep. Tables that need none but Postgres's own are the rule.
+_TYPES = """
+WITH RECURSIVE needed(oid) AS (
+    SELECT a.atttypid FROM pg_attribute a
+    WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.atttypid >= 16384
+    UNION
+    SELECT part.oid FROM needed JOIN pg_type t ON t.oid = needed.oid
+    CROSS JOIN LATERAL {type_parts} AS part(oid)
     WHERE part.oid <> 0
 )
 SELECT coalesce(jsonb_agg({type_document} ORDER BY tn.nspname, t.typname), '[]')
@@ -186,7 +188,7 @@ TYPE_DOCUMENT = """jsonb_build_object(
         UNION SELECT rngtypid FROM pg_range WHERE rngmultitypid = t.oid) AS p(oid)
         WHERE p.oid <> 0))"""
 
-TYPES = _TYPES.replace("{type_document}", TYPE_DOCUMENT)
+TYPES = _TYPES.replace("{type_parts}", TYPE_PARTS).replace("{type_document}", TYPE_DOCUMENT)
 
 # One JSON array of TableShape documents. {{oids}} is what has the oids: a parameter, or an argument.
 # Partitions are their root's; temporary tables are nobody's.

@@ -17,6 +17,7 @@ from penstock.sinks.copying import CopyLost
 from penstock.sinks.postgres.asidehistory import merge_copied_versions
 from penstock.sinks.postgres.options import Kind, OnConflict
 from penstock.sinks.postgres.statements import of_this_source, same_value
+from penstock.sinks.postgres.target import refuse_new_code
 from penstock.table import TableName
 
 if TYPE_CHECKING:
@@ -72,7 +73,9 @@ def merge_aside(
 
     Raises:
         TargetTableUnfit: rows that must not be touched are in the way.
+        TargetObjectsForeign: the table would run what another role has made.
     """
+    refuse_new_code(cursor.connection, plan)
     is_again = conflict is None
     if conflict is None and (plan.is_mixed or plan.kind is Kind.APPEND):
         # What the copy has not may be of another table, or is to stay: nothing is taken away.

@@ -7,12 +7,19 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg import sql
 
-from penstock.errors import PenstockError, RowRefused, TargetTableMissing, TargetTableUnfit
+from penstock.errors import (
+    PenstockError,
+    RowRefused,
+    TargetObjectsForeign,
+    TargetTableMissing,
+    TargetTableUnfit,
+)
 from penstock.sinks.postgres import merge
 from penstock.sinks.postgres.conflicts import NONE
 from penstock.sinks.postgres.connect import is_about_table
 from penstock.sinks.postgres.copytext import plain_text
 from penstock.sinks.postgres.statements import Statements
+from penstock.sinks.postgres.target import refuse_new_code
 from penstock.sinks.postgres.worker import refusal
 
 if TYPE_CHECKING:
@@ -67,12 +74,13 @@ def merge_table(
         odd = NONE
         try:
             with cursor.connection.transaction():
+                refuse_new_code(cursor.connection, plan)
                 stages.unsettle()
                 for at, step in enumerate(steps):  # noqa: B007
                     _load(cursor, plan, step, stages)
                     odd += way(cursor, plan, step, stages.place_of(step), conflict)
                 cursor.execute(_CHECK_NOW)
-        except RowRefused as refused:
+        except (RowRefused, TargetObjectsForeign) as refused:
             stages.unsettle()
             return refused
         except merge.IdentityInTheWay as in_the_way:

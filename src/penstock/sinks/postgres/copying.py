@@ -226,6 +226,8 @@ class PostgresCopying:
         self._landed[table] = self._landings.of(table, mapping.ruled_as)
         if is_filled:
             way = "aside"  # people read it
+        elif plan.is_watched and way != "direct":
+            way = "aside"  # the merge sees that nothing of another role's runs
         elif way == "direct":
             self._empty(plan)  # of an earlier attempt; nobody has been told that it is whole
         elif plan.is_mixed:

@@ -29,6 +29,9 @@ _OBJECT_TYPES = {
     24: "function", 2202: "function", 2203: "operator", 2204: "operator", 2205: "relation", 2206: "type",
     3734: "text search configuration", 3769: "text search dictionary",
 }  # fmt: skip
+# What is not a constant names an object that nobody can judge: by a text, a number, an element of an array.
+_NAMED = re.compile(r":(\w*(?:type|typeid|typid|typeId)) (\d+)")
+_OBJECT_ARRAY_TYPES = frozenset({1008, 2207, 2208, 2209, 2210, 2211, 3735, 3770})
 _ENTRY = "{TARGETENTRY :expr "
 
 
@@ -60,6 +63,10 @@ def used_by(tree: str) -> Used:
     )
     for each in _OPERATORS.findall(tree):
         used.operators.update(map(int, each.split()))
+    for place, kind in _NAMED.findall(tree):
+        is_computed = int(kind) in _OBJECT_TYPES and place not in ("consttype", "vartype")
+        if is_computed or (int(kind) in _OBJECT_ARRAY_TYPES and place != "vartype"):
+            used.strange.add("objects that are named by a computed value")
     for kind, content in _OBJECT.findall(tree):
         word = _OBJECT_TYPES.get(int(kind))
         if word is None:

@@ -77,6 +77,8 @@ class TablePlan:
     # Source columns to deliver, None for all: another's name may be what the target calls one of them.
     wanted: tuple[str, ...] | None = None
     is_new: bool = False  # made while it was planned
+    # Another role can have it run something, by a trigger say: each transaction checks that again.
+    is_watched: bool = False
     kind: Kind = Kind.CLONE
     fixed: tuple[FixedColumn, ...] = ()
     history: HistoryPlan | None = None

@@ -8,6 +8,7 @@ from penstock.failpoints import fault_point
 from penstock.sinks.postgres import merge
 from penstock.sinks.postgres.conflicts import NONE, Conflicts
 from penstock.sinks.postgres.order import parents_first
+from penstock.sinks.postgres.target import refuse_new_code
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +30,13 @@ def merge_steps(
     *,
     replica_role: bool,
 ) -> dict[TableName, Conflicts]:
-    """Merge them; what was odd, by table."""
+    """Merge them; what was odd, by table.
+
+    Raises:
+        TargetObjectsForeign: a table would run what another role has made.
+    """
+    for table in dict.fromkeys(step.table for step in steps):
+        refuse_new_code(cursor.connection, plan_of(table))
     found: dict[TableName, Conflicts] = {}
     parts = (
         ((step, "all") for step in steps)

@@ -18,6 +18,7 @@ from penstock.errors import (
     Remedy,
     RowRefused,
     SinkError,
+    TargetObjectsForeign,
 )
 from penstock.failpoints import fault_point
 from penstock.sinks.postgres import merge
@@ -217,7 +218,12 @@ class PostgresSink:
                     self._commit_by_table(batch, steps, counts, refused)
                 else:
                     self._commit_at_once(batch, steps, counts)
-            except (psycopg.Error, RowRefused, merge.IdentityInTheWay) as error:
+            except (
+                psycopg.Error,
+                RowRefused,
+                TargetObjectsForeign,
+                merge.IdentityInTheWay,
+            ) as error:
                 if refused or (isinstance(error, psycopg.Error) and not is_about_table(error)):
                     raise
                 self._commit_by_table(batch, steps, counts, {})

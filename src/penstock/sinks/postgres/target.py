@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import psycopg
@@ -73,7 +74,13 @@ SELECT c.oid, c.relkind::text AS kind, row_security_active(c.oid) AS is_filtered
        EXISTS (SELECT FROM pg_constraint f WHERE f.confrelid = c.oid AND f.contype = 'f')
            AS is_referenced,
        pg_get_userbyid(c.relowner)::text AS owner,
-       NOT r.rolsuper AND r.rolname <> current_user AS is_foreign
+       NOT r.rolsuper AND r.rolname <> current_user AS is_foreign,
+       c.relkind = 'p' AND EXISTS (
+           SELECT FROM pg_partition_tree(c.oid) t JOIN pg_class p ON p.oid = t.relid
+           JOIN pg_roles o ON o.oid = p.relowner WHERE NOT (o.rolsuper OR o.rolname = current_user)
+       ) AS has_foreign_parts,
+       EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0
+               AND NOT a.attisdropped AND a.atttypid >= 16384) AS has_made_types
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_roles r ON r.oid = c.relowner
 WHERE n.nspname = %s AND c.relname = %s AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
 """
@@ -153,10 +160,9 @@ def plan_table(
         )
     if found.is_filtered:
         raise filtered(source, target)
-    if not is_new:
-        refuse_foreign_code(connection, found, source, target)
+    is_watched = not is_new and refuse_foreign_code(connection, found, source, target)
     columns = columns_of(connection, [found.oid])[found.oid]
-    return plan_found(
+    plan = plan_found(
         connection,
         landings,
         source,
@@ -166,6 +172,24 @@ def plan_table(
         mapping,
         notes if is_new else None,
     )
+    return replace(plan, is_watched=is_watched)
+
+
+def refuse_new_code(connection: Connection, plan: TablePlan) -> None:
+    """See that a table which another role can change is still as it was planned, until the transaction ends.
+
+    Raises:
+        TargetObjectsForeign: writing to it would run what another role has made since.
+        psycopg.Error: the table is gone, or the server went away.
+    """
+    if not plan.is_watched:
+        return
+    # As writing does it; nobody makes a trigger or a constraint meanwhile.
+    connection.execute(
+        sql.SQL("LOCK TABLE {} IN ROW EXCLUSIVE MODE").format(sql.Identifier(*plan.target))
+    )
+    found = find_table(connection, plan.target)
+    refuse_foreign_code(connection, found, plan.source, plan.target)
 
 
 def plan_found(
@@ -296,7 +320,7 @@ def hold_creation(connection: Connection) -> None:
 
 
 def find_table(connection: Connection, target: TableName) -> Any:
-    """`oid`, `kind`, `is_referenced`, `owner` and `is_foreign` of what has the name, None when nothing has."""
+    """`oid`, `kind`, `is_referenced`, `owner`, `is_foreign` and so on of what has the name, None when nothing has."""
     with connection.cursor(row_factory=namedtuple_row) as cursor:
         return cursor.execute(_TABLE, target).fetchone()
 

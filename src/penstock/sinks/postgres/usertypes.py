@@ -26,6 +26,7 @@ from penstock.sinks.postgres.create import (
     type_statement,
     without_search_path,
 )
+from penstock.sinks.postgres.foreigncode import refuse_foreign_types
 from penstock.table import TableName, as_columns
 
 if TYPE_CHECKING:
@@ -130,6 +131,7 @@ def have_types(
 
     Raises:
         TargetTableUnfit: a name is something else's at the target.
+        TargetObjectsForeign: it is a type of another role's.
         SchemaChangeRefused: the target refuses.
         psycopg.Error: others are in the way, or the server went away.
     """
@@ -168,8 +170,16 @@ def plan_types(
 
     Raises:
         TargetTableUnfit: a name is something else's at the target.
+        TargetObjectsForeign: it is a type of another role's.
         psycopg.Error: the server went away.
     """
+    used = [
+        _name(each)
+        for each in types
+        if not each.extension and (needed is None or each.id in needed)
+    ]
+    if used:
+        refuse_foreign_types(connection, used, table)
     wanted = [
         each for each in types if not each.is_array and not each.extension and each.kind != "other"
     ]
