@@ -103,12 +103,13 @@ def test_check_names_what_is_taken_and_what_is_left_out(
         "CREATE TABLE taken (id int PRIMARY KEY); CREATE TABLE meant (id int PRIMARY KEY);"
         "CREATE TABLE empty (id int PRIMARY KEY, at timestamptz DEFAULT now(), CHECK (id > 0));"
         "CREATE TABLE odd (id int PRIMARY KEY, a int DEFAULT own(1), b int CHECK (pg_sleep(b) IS NULL));"
-        "CREATE INDEX by_own ON odd (own(a))"
+        "CREATE INDEX by_own ON odd (own(a)); CREATE TABLE seen (id int PRIMARY KEY)"
     )
     target.execute(
         "CREATE FUNCTION own(int) RETURNS int IMMUTABLE LANGUAGE sql AS 'SELECT $1';"
         "CREATE TABLE taken (id int); INSERT INTO taken VALUES (1);"
-        "CREATE TABLE meant (id int); INSERT INTO meant VALUES (1); CREATE TABLE empty (id int)"
+        "CREATE TABLE meant (id int); INSERT INTO meant VALUES (1); CREATE TABLE empty (id int);"
+        "CREATE SEQUENCE calls; CREATE VIEW seen AS SELECT nextval('calls')::int AS id"
     )
     path = tmp_path / "p.yml"
     path.write_text(
@@ -119,6 +120,8 @@ def test_check_names_what_is_taken_and_what_is_left_out(
     told = CliRunner().invoke(app, ["check", str(path)])
 
     findings = [line for line in told.output.splitlines() if "PEN-51" in line]
+    assert "PEN-507 public.seen: public.seen is no table at the target" in told.output
+    assert target.value("SELECT is_called FROM calls") is False, "a view is not read"
     assert told.exit_code == 0, told.output
     [taken] = [line for line in findings if "PEN-513" in line]
     [odd] = [line for line in findings if "PEN-512" in line]
@@ -153,7 +156,7 @@ def test_a_table_of_the_targets_own_is_not_altered_while_it_waits(
 def test_what_the_owner_of_a_table_has_it_run_later_is_not_run(
     source: Database, target: Database, make_pipeline: Make
 ) -> None:
-    for name in ("copied", "streamed", "other"):
+    for name in ("copied", "streamed", "other", "looked"):
         source.execute(f"CREATE TABLE {name} (id int PRIMARY KEY, v int)")
     source.execute("INSERT INTO copied VALUES (1, 1)")
     target.execute(
@@ -161,11 +164,16 @@ def test_what_the_owner_of_a_table_has_it_run_later_is_not_run(
         "GRANT CREATE ON SCHEMA public TO mallory; CREATE TABLE called (who text);"
         "GRANT ALL ON called TO mallory; SET ROLE mallory; CREATE FUNCTION spy() RETURNS trigger LANGUAGE plpgsql AS"
         " $$ BEGIN INSERT INTO public.called VALUES (current_user); RETURN NEW; END $$;"
-        "CREATE TABLE copied (id int PRIMARY KEY, v int); CREATE TABLE streamed (id int PRIMARY KEY, v int)"
+        "CREATE TABLE copied (id int PRIMARY KEY, v int); CREATE TABLE streamed (id int PRIMARY KEY, v int);"
+        "CREATE FUNCTION look() RETURNS int LANGUAGE sql AS"
+        " $$ INSERT INTO public.called VALUES (current_user) RETURNING 1 $$;"
+        "CREATE VIEW looked AS SELECT public.look() AS id, 1 AS v"
     )
     pipeline = make_pipeline(source, target, source_options=INITIAL)
     wait_for_state(target, "copied", "streaming")
     assert_equal(source, target, "copied")
+    wait_for_state(target, "looked", "failed")
+    assert "is no table" in table_error(target, "looked")
     source.execute("INSERT INTO streamed VALUES (1, 1)")
     pipeline.catch_up()
     assert_equal(source, target, "streamed")

@@ -225,6 +225,7 @@ def _name_occupied(pipeline: PipelineFile, connection: Connection) -> None:
 
     Raises:
         TargetTableOccupied: there are no others.
+        TargetTableUnfit: the same, by what is no table.
     """
     if not pipeline.source.snapshot.copies_first:
         return  # then they are meant

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from psycopg import sql
 
-from penstock.errors import TargetTableOccupied
+from penstock.errors import SinkError, TargetTableOccupied, TargetTableUnfit
 from penstock.sinks.postgres.connect import connect_target, target_errors
 from penstock.sinks.postgres.objects import has_objects
 from penstock.table import TableName, as_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
     import psycopg
 
@@ -26,13 +26,15 @@ if TYPE_CHECKING:
 # So many tables are asked in one statement whether they hold rows: each is locked meanwhile, for reading.
 _AT_ONCE = 200
 
+# A view is not read: it would run functions of whoever has made it, as the sink's role.
 _THERE = """
-SELECT wanted.place::int, EXISTS (SELECT FROM pg_attribute a
-    WHERE a.attrelid = c.oid AND a.attname = %s AND NOT a.attisdropped)
+SELECT wanted.place::int, c.relkind IN ('r', 'p') AS is_table, EXISTS (SELECT FROM pg_attribute a
+    WHERE a.attrelid = c.oid AND a.attname = %s AND NOT a.attisdropped),
+    has_table_privilege(c.oid, 'SELECT')
 FROM unnest(%s::text[], %s::text[]) WITH ORDINALITY AS wanted(schema, name, place)
 JOIN pg_namespace n ON n.nspname = wanted.schema
 JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = wanted.name
-WHERE c.relkind IN ('r', 'p') AND has_table_privilege(c.oid, 'SELECT')
+WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f')
 ORDER BY 1
 """
 
@@ -53,7 +55,7 @@ WHERE t.pipeline = %s AND (n.nspname, c.relname) IN
 
 def occupied_tables(
     connection: Connection, landings: Landings, tables: Collection[TableName]
-) -> list[TargetTableOccupied]:
+) -> list[SinkError]:
     """Those of a source's tables whose place at the target is taken, before anything is made.
 
     Raises:
@@ -64,28 +66,59 @@ def occupied_tables(
     if has_objects(connection):
         rows = connection.execute(_KNOWN, (landings.pipeline, landings.source)).fetchall()
         known = {TableName(schema, name) for schema, name in rows}
-    asked = [table for table in sorted(tables) if table not in known and not landings.adopts(table)]
+    asked = [table for table in sorted(tables) if table not in known]
     targets = [landings.target(table) for table in asked]
-    own = landings.options.source_id_column
-    there = connection.execute(_THERE, (own or "", *as_columns(targets))).fetchall()
-    taken: list[int] = []
-    for begin in range(0, len(there), _AT_ONCE):
-        part = there[begin : begin + _AT_ONCE]
-        queries = [
-            sql.SQL("SELECT {} WHERE EXISTS (SELECT FROM {} t WHERE {})").format(
-                sql.Literal(place),
-                sql.Identifier(*targets[place - 1]),
-                _ours(landings, own if has_column else None),
-            )
-            for place, has_column in part
-        ]
-        rows = connection.execute(sql.SQL(" UNION ALL ").join(queries)).fetchall()
-        taken += sorted(row[0] - 1 for row in rows)
-    made = _made_here(connection, landings, [targets[place] for place in taken])
-    return [occupied(asked[place], targets[place]) for place in taken if targets[place] not in made]
+    found: dict[int, SinkError] = {}
+    for begin in range(0, len(asked), _AT_ONCE):
+        part = range(begin, min(begin + _AT_ONCE, len(asked)))
+        with connection.transaction():
+            others, taken = _taken(connection, landings, [(asked[i], targets[i]) for i in part])
+        found |= {
+            begin + place: no_table(asked[begin + place], targets[begin + place])
+            for place in others
+        }
+        made = _made_here(connection, landings, [targets[begin + place] for place in taken])
+        for place in (begin + each for each in taken):
+            if targets[place] not in made:
+                found[place] = occupied(asked[place], targets[place])
+    return [found[place] for place in sorted(found)]
 
 
-def find_occupied(landings: Landings, tables: Collection[TableName]) -> list[TargetTableOccupied]:
+def _taken(
+    connection: Connection, landings: Landings, pairs: Sequence[tuple[TableName, TableName]]
+) -> tuple[list[int], list[int]]:
+    """Places where the target has something that is no table, and where it has a table with rows.
+
+    Inside of a transaction: what is read was seen to be a table while nobody could replace it.
+    """
+    own, targets = landings.options.source_id_column, [target for _, target in pairs]
+    question = (own or "", *as_columns(targets))
+    there = connection.execute(_THERE, question).fetchall()
+    held = [targets[place - 1] for place, is_table, _, may_read in there if is_table and may_read]
+    if held:
+        _hold(connection, held)
+        there = connection.execute(_THERE, question).fetchall()
+    queries = [
+        sql.SQL("SELECT {} WHERE EXISTS (SELECT FROM {} t WHERE {})").format(
+            sql.Literal(place),
+            sql.Identifier(*targets[place - 1]),
+            _ours(landings, own if has_column else None),
+        )
+        for place, is_table, has_column, _ in there
+        if is_table and targets[place - 1] in held and not landings.adopts(pairs[place - 1][0])
+    ]
+    rows = connection.execute(sql.SQL(" UNION ALL ").join(queries)).fetchall() if queries else []
+    others = [place - 1 for place, is_table, *_ in there if not is_table]
+    return others, sorted(row[0] - 1 for row in rows)
+
+
+def _hold(connection: Connection, targets: Collection[TableName]) -> None:
+    """Have nobody drop or replace them until the transaction ends. Readers and writers go on."""
+    named = sql.SQL(", ").join(sql.Identifier(*target) for target in targets)
+    connection.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(named))
+
+
+def find_occupied(landings: Landings, tables: Collection[TableName]) -> list[SinkError]:
     """The same over a connection of its own.
 
     Raises:
@@ -108,13 +141,19 @@ def refuse_occupied(
 
     Raises:
         TargetTableOccupied: it holds rows, and nobody has said that they are meant.
+        TargetTableUnfit: it is no table.
         psycopg.Error: it lacks the column that tells sources apart, say.
     """
     if landings.adopts(ruled_as or table) or _made_here(connection, landings, [target]):
         return
     ours = _ours(landings, landings.options.source_id_column)
     query = sql.SQL("SELECT EXISTS (SELECT FROM {} t WHERE {})")
-    row = connection.execute(query.format(sql.Identifier(*target), ours)).fetchone()
+    with connection.transaction():
+        _hold(connection, [target])
+        for _, is_table, *_ in connection.execute(_THERE, ("", *as_columns([target]))):
+            if not is_table:
+                raise no_table(table, target)
+        row = connection.execute(query.format(sql.Identifier(*target), ours)).fetchone()
     if row == (True,):
         raise occupied(table, target)
 
@@ -134,6 +173,13 @@ def _ours(landings: Landings, own: str | None) -> sql.Composable:
     if own is None:
         return sql.SQL("true")
     return sql.SQL("t.{}::text = {}").format(sql.Identifier(own), sql.Literal(landings.source))
+
+
+def no_table(table: TableName, target: TableName) -> TargetTableUnfit:
+    """The error of a table in whose place the target has something else."""
+    return TargetTableUnfit(
+        f"{target} is no table at the target", str(table), "rename it, or choose another schema"
+    )
 
 
 def occupied(table: TableName, target: TableName) -> TargetTableOccupied:

@@ -80,7 +80,7 @@ def merge_table(
                     _load(cursor, plan, step, stages)
                     odd += way(cursor, plan, step, stages.place_of(step), conflict)
                 cursor.execute(_CHECK_NOW)
-        except (RowRefused, TargetObjectsForeign) as refused:
+        except (RowRefused, TargetObjectsForeign, TargetTableUnfit) as refused:
             stages.unsettle()
             return refused
         except merge.IdentityInTheWay as in_the_way:

@@ -19,6 +19,7 @@ from penstock.errors import (
     RowRefused,
     SinkError,
     TargetObjectsForeign,
+    TargetTableUnfit,
 )
 from penstock.failpoints import fault_point
 from penstock.sinks.postgres import merge
@@ -222,6 +223,7 @@ class PostgresSink:
                 psycopg.Error,
                 RowRefused,
                 TargetObjectsForeign,
+                TargetTableUnfit,
                 merge.IdentityInTheWay,
             ) as error:
                 if refused or (isinstance(error, psycopg.Error) and not is_about_table(error)):

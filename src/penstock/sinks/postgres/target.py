@@ -152,12 +152,7 @@ def plan_table(
         )
         found = find_table(connection, target)
         assert found is not None
-    if found.kind not in ("r", "p"):
-        raise TargetTableUnfit(
-            f"{target} is no table at the target",
-            str(source),
-            "rename it, or choose another schema",
-        )
+    _require_table(found, source, target)
     if found.is_filtered:
         raise filtered(source, target)
     is_watched = not is_new and refuse_foreign_code(connection, found, source, target)
@@ -180,6 +175,7 @@ def refuse_new_code(connection: Connection, plan: TablePlan) -> None:
 
     Raises:
         TargetObjectsForeign: writing to it would run what another role has made since.
+        TargetTableUnfit: it is no table any more.
         psycopg.Error: the table is gone, or the server went away.
     """
     if not plan.is_watched:
@@ -189,7 +185,17 @@ def refuse_new_code(connection: Connection, plan: TablePlan) -> None:
         sql.SQL("LOCK TABLE {} IN ROW EXCLUSIVE MODE").format(sql.Identifier(*plan.target))
     )
     found = find_table(connection, plan.target)
+    _require_table(found, plan.source, plan.target)
     refuse_foreign_code(connection, found, plan.source, plan.target)
+
+
+def _require_table(found: Any, source: TableName, target: TableName) -> None:
+    if found.kind not in ("r", "p"):
+        raise TargetTableUnfit(
+            f"{target} is no table at the target",
+            str(source),
+            "rename it, or choose another schema",
+        )
 
 
 def plan_found(
