@@ -26,6 +26,7 @@ from penstock.sinks.postgres.preflight import check_target, missing_extensions
 from penstock.sinks.postgres.rivals import mixed
 from penstock.sinks.postgres.rowsecurity import filtered_tables
 from penstock.sinks.postgres.strayrules import stray_rules
+from penstock.sinks.postgres.structurecheck import Said, compare_structures, other_tables
 from penstock.source.choice import read_choice
 from penstock.source.connect import connect_source
 from penstock.source.extensions import read_extensions
@@ -37,6 +38,7 @@ from penstock.table import TableName
 from penstock.text import printable, size_text
 
 _NAMED_TABLES = 5
+_ORDER = ("info", "warning", "error")  # what matters most is read last
 
 
 def check(path: PipelinePath, as_json: AsJson = False) -> None:
@@ -61,7 +63,7 @@ def check(path: PipelinePath, as_json: AsJson = False) -> None:
             )
         )
     else:
-        for finding in sorted(findings, key=lambda each: each.severity, reverse=True):
+        for finding in sorted(findings, key=lambda each: _ORDER.index(each.severity)):
             print(f"{finding.severity}: {finding.error}", file=sys.stderr)  # noqa: T201
         for view in pipeline.each():
             tier = _tier(view)
@@ -71,7 +73,8 @@ def check(path: PipelinePath, as_json: AsJson = False) -> None:
                 typer.echo(f"{place}{line}")
             if tier is not None:
                 typer.echo(f"{place}changes of tables: tracking by {tier}")
-        typer.echo(_verdict(pipeline, len(errors), len(findings) - len(errors)))
+        warnings = [finding for finding in findings if finding.severity == "warning"]
+        typer.echo(_verdict(pipeline, len(errors), len(warnings)))
     if errors:
         raise typer.Exit(1)
 
@@ -94,7 +97,8 @@ def find(pipeline: PipelineFile, choices: dict[str, _Chosen] | None = None) -> l
             if not faults:
                 landed = _landed(pipeline, options, choices)
                 findings += [Finding(fault) for fault in filtered_tables(options.url, landed)]
-                findings += _taken_and_left_out(pipeline, options, choices)
+                findings += _tables_of(pipeline, options, choices)
+                findings += map(_said, other_tables(options, pipeline.name, landed))
                 extensions = _extensions(choices)
                 lacking = missing_extensions(options.url, extensions)
                 findings += [Finding(fault, "warning") for fault in lacking]
@@ -185,7 +189,7 @@ def _choices(pipeline: PipelineFile) -> dict[str, _Chosen]:
                 rules = publications.stamp.adjust(rules)
             choice, faults = read_choice(connection, rules)
             followed = [each.name for each in (*choice.updates, *choice.inserts)]
-            shapes = list(read_shapes(connection, followed).values())
+            shapes = list(read_shapes(connection, followed, with_partitions=True).values())
             found[view.source_id] = _Chosen(
                 followed,
                 [each.table for each in (*choice.left_out, *faults)],
@@ -236,10 +240,10 @@ def _landed(
     }
 
 
-def _taken_and_left_out(
+def _tables_of(
     pipeline: PipelineFile, options: PostgresOptions, choices: dict[str, _Chosen]
 ) -> list[Finding]:
-    """Tables whose place is taken, and expressions that are not taken over."""
+    """Tables whose place is taken, expressions that are not taken over, and what differs already."""
     findings: list[Finding] = []
     for source_id, chosen in choices.items():
         view = pipeline.of(source_id)
@@ -250,8 +254,17 @@ def _taken_and_left_out(
             is_all = len(taken) == len(chosen.followed)
             findings += [Finding(each, "error" if is_all else "warning") for each in taken]
         left_out = expressions_left_out(landings, chosen.shapes)
-        findings += [Finding(each, "warning") for each in left_out]
+        findings += [Finding(each.finding, "warning") for each in left_out]
+        differing = compare_structures(
+            landings, chosen.shapes, left_out, copies_first=view.source.snapshot.copies_first
+        )
+        found = [_said(each) for each in differing]
+        findings += found if view.is_alone else [_named(each, source_id) for each in found]
     return findings
+
+
+def _said(each: Said) -> Finding:
+    return Finding(each.error, "info" if each.is_meant else "warning")
 
 
 def _creates_tables(pipeline: PipelineFile) -> bool:

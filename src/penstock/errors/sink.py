@@ -108,3 +108,10 @@ class ExtensionMissing(SinkError):
 
     code = "PEN-515"
     remedy = Remedy.OPERATOR
+
+
+class StructureDiffers(SinkError):
+    """The target's table is not what penstock makes of the source's."""
+
+    code = "PEN-516"
+    remedy = Remedy.OPERATOR

@@ -65,6 +65,7 @@ def build_copier(pipeline: PipelineFile, flow: Flow, spark: Spark, stop: threadi
         stop,
         flow.tables.look_soon,
         has_work=flow.tables.are_on_their_way,
+        has_notes=flow.tables.have_notes,
         is_alone=pipeline.is_alone,
     )
     flow.on_enrolled = copier.wake

@@ -117,6 +117,10 @@ class TableKeeper:
             table.state != REMOVED for table in list(self._sink.apart.values())
         )
 
+    def have_notes(self) -> bool:
+        """Whether some lack an object that somebody may have made since; from another thread."""
+        return self._sink.has_notes
+
     def is_due(self, now: float) -> bool:
         """Whether it is time to look again: often while tables change, and when members may have."""
         if now < self._looked_at + self._pause_seconds:

@@ -11,6 +11,11 @@ if TYPE_CHECKING:
 # A literal, a quoted name, a bare name or number, or any other character. Space does not count.
 _TOKEN = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|[^\W\d][\w$]*|\d[\w.]*|[^\s]""")
 _MODIFIER = re.compile(r"\([^()]*\)")
+_LITERAL = re.compile(r"'(?:[^']|'')*'")
+_CAST = re.compile(
+    r"::(?:(?:character|bit) varying|double precision|(?:timestamp|time)(?:\(\d\))? with(?:out)? time zone"
+    r"""|(?:"(?:[^"]|"")*"|\w+)(?:\.(?:"(?:[^"]|"")*"|\w+))?)(?:\([\d, -]+\))?(?:\[\])*"""
+)
 
 
 def is_same_but_for_names(before: str, after: str, renamed: Mapping[str, str]) -> bool:
@@ -40,3 +45,23 @@ def _name(token: str) -> str | None:
 def _rename(token: str, renamed: Mapping[str, str]) -> tuple[str, str]:
     name = _name(token)
     return ("text", token) if name is None else ("name", renamed.get(name, name))
+
+
+def is_same_but_for_casts(one: str, other: str) -> bool:
+    """Whether two texts differ in parentheses and casts alone.
+
+    A server that parses what another one has spelled adds and moves some: BETWEEN, IN over varchar.
+    """
+    return one == other or _bare(one) == _bare(other)
+
+
+def _bare(text: str) -> str:
+    literals: list[str] = []
+
+    def hide(found: re.Match[str]) -> str:
+        literals.append(found.group())
+        return f"\x00{len(literals) - 1}\x00"
+
+    hidden = _CAST.sub("", _LITERAL.sub(hide, text))
+    bare = re.sub(r"[\s()]", "", hidden)
+    return re.sub("\x00(\\d+)\x00", lambda found: literals[int(found[1])], bare)

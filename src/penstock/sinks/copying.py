@@ -205,6 +205,10 @@ class Copying(Protocol):
         `on_made` is called with how many tables have what they lacked, and how many lacked it.
         """
 
+    @property
+    def is_review_due(self) -> bool:
+        """Whether `after_join` would see which notes on tables are still so; from any thread."""
+
     def interrupt(self) -> None:
         """Call off what is under way, from another thread; nothing more is done after that."""
 

@@ -83,6 +83,7 @@ class EventSink(ABC):
         self.change_count = 0
         self.flowing: set[TableName] = set()
         self.objects_due = False
+        self.has_notes = False
         self.apart: dict[TableName, ApartTable] = {}
         self._directory = directory
         self._position = position

@@ -92,6 +92,7 @@ class Sink(Protocol):
     objects_due: (
         bool  # whether who copies has yet to make something of tables, such as foreign keys
     )
+    has_notes: bool  # whether there are notes on objects that somebody may have made since
     batch_bytes: int  # how much a batch may hold before latency suffers
 
     def open(self) -> StoredPosition | None:

@@ -41,6 +41,7 @@ class Copier:
 
     `has_work`: whether tables are on their way; while there are none it holds nothing at the sink, and
     waits to be woken.
+    `has_notes`: whether tables lack something that may be there by now.
     `keeps_claim`: once it is the one who copies, it stays that, also when nothing is to be copied.
     `is_alone`: there is no other source, so that what only a person can mend ends the command.
     """
@@ -55,6 +56,7 @@ class Copier:
         on_change: Callable[[], None] = lambda: None,
         *,
         has_work: Callable[[], bool] = lambda: True,
+        has_notes: Callable[[], bool] = lambda: False,
         keeps_claim: bool = False,
         is_alone: bool = True,
     ) -> None:
@@ -66,6 +68,7 @@ class Copier:
         self._stop = stop
         self._on_change = on_change
         self._has_work = has_work
+        self._has_notes = has_notes
         self._keeps_claim = keeps_claim
         self._is_alone = is_alone
         self._awake_until = 0.0
@@ -158,11 +161,14 @@ class Copier:
     def _sleep(self) -> None:
         """Hold nothing until there is something to do."""
         self._copying.close()
-        while not self._stop.is_set() and not self._has_news.is_set() and not self._has_work():
+        while not self._stop.is_set() and not self._has_news.is_set() and not self._has_more():
             self._has_news.wait(_NAP_SECONDS)
         if not self._stop.is_set():
             self._awake_until = time.monotonic() + _AWAKE_SECONDS
             self._copying.open()
+
+    def _has_more(self) -> bool:
+        return self._has_work() or (self._has_notes() and self._copying.is_review_due)
 
     def _look(self) -> None:
         self._rounds = [each for each in self._rounds if each[1].is_alive()]

@@ -44,12 +44,12 @@ if TYPE_CHECKING:
 
     Connection = psycopg.Connection[Any]
 
-Severity = Literal["error", "warning"]
+Severity = Literal["error", "warning", "info"]
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One fault: the error that `run` would end with, or a warning of what may come."""
+    """One fault: the error that `run` would end with, a warning, or what is meant to be so."""
 
     error: PenstockError
     severity: Severity = "error"

@@ -12,11 +12,13 @@ from penstock.schema.match import is_same_text, is_same_type, renamed_within
 from penstock.sinks.postgres.alter_steps import Screened, Step, alter_table
 from penstock.sinks.postgres.alter_types import depends_on_session, is_shift, is_wider, kind_of
 from penstock.sinks.postgres.create import (
+    becomes_text,
     collation_exists,
     counting,
     free_sequence_name,
     generated_clause,
     identity_clause,
+    lacks_collation,
     next_value,
     owned_by,
     sequence_statement,
@@ -119,10 +121,13 @@ class ColumnChanges:
         """`is_told`: the cast gives what the source has made of the values."""
         found, name = each.found, each.name
         collate = sql.SQL("")
-        if each.after.collation is not None and collation_exists(
-            self.connection, each.after.collation
-        ):
-            collate = sql.SQL(f" COLLATE {each.after.collation}")
+        if kind != each.after.type:
+            self.notes.append(becomes_text(name, each.after.type))
+        if each.after.collation is not None:
+            if collation_exists(self.connection, each.after.collation):
+                collate = sql.SQL(f" COLLATE {each.after.collation}")
+            else:
+                self.notes.append(lacks_collation(name, each.after.collation))
         if found.generated:
             # The target computes it anew, and allows no cast beside that.
             action = "ALTER COLUMN {} TYPE {}{}"
@@ -210,11 +215,12 @@ class ColumnChanges:
         """The type, and how the column is declared with it."""
         kind = kind_of(self.connection, column, self.after.types)
         if kind != column.type:
-            self.notes.append(
-                f"type {column.type} is not at the target; column {column.name} becomes text"
-            )
-        if column.collation is not None and collation_exists(self.connection, column.collation):
+            self.notes.append(becomes_text(column.name, column.type))
+        if column.collation is None:
+            return kind, sql.SQL(kind)
+        if collation_exists(self.connection, column.collation):
             return kind, sql.SQL(f"{kind} COLLATE {column.collation}")
+        self.notes.append(lacks_collation(column.name, column.collation))
         return kind, sql.SQL(kind)
 
     def _add(self, column: ColumnShape) -> Iterator[Step]:
@@ -233,7 +239,7 @@ class ColumnChanges:
             )
         )
         description, default = column_of(column), sql.SQL("DEFAULT {}")
-        undone = f"values and NOT NULL of column {column.name}"
+        undone = f"column {column.name} goes without NOT NULL and without values in older rows"
         # Rows get values of the target's own where those of the source are not known: a key may
         # need some. The copy that brings the source's comes soon.
         is_filled = self._is_written_anew() and column.missing is None

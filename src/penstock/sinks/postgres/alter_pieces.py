@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from penstock.sinks.postgres.structure import Piece
     from penstock.table import TableName
 
-_NOT_VALID = " NOT VALID"
+NOT_VALID = " NOT VALID"
 
 
 class _Identified(NamedTuple):
@@ -179,7 +179,7 @@ class PieceChanges:
         )
         columns = self._columns_after()
         can_be_made = {each[:3] for each in _identify(self.after, columns, self.table)}
-        there = _pieces_there(self.found)
+        there = pieces_there(self.found)
         if self.found.primary_key is not None and row_key_of(self.before) is not None:
             del there[False, self.found.primary_key.name]  # it is the key, whatever its name
         pairs = [
@@ -223,7 +223,7 @@ class PieceChanges:
             is_made = name is not None or not is_known
             return _Change(name, is_index, made=piece) if is_made else None
         renamed = now.name if was is not None and name == was.name != now.name else None
-        if text == piece.definition + _NOT_VALID:
+        if text == piece.definition + NOT_VALID:
             return _Change(name, is_index, renamed=renamed, is_validated=True)
         if was is None or is_known or self.is_additive or text == piece.definition:
             return _Change(name, is_index, renamed=renamed) if renamed else None
@@ -251,7 +251,8 @@ def _identify(shape: TableShape, columns: set[str], table: TableName) -> list[_I
     return found
 
 
-def _pieces_there(found: TableShape) -> dict[tuple[bool, str], str]:
+def pieces_there(found: TableShape) -> dict[tuple[bool, str], str]:
+    """Definitions of what a table has, by whether it is an index, and its name."""
     there = {(False, each.name): each.definition for each in found.constraints}
     for each in found.indexes:
         head = "UNIQUE INDEX " if each.is_unique else "INDEX "

@@ -46,6 +46,7 @@ from penstock.sinks.postgres.mapped import mapped
 from penstock.sinks.postgres.newtables import make_new_tables
 from penstock.sinks.postgres.objects import has_objects, make_objects
 from penstock.sinks.postgres.options import SchemaChanges
+from penstock.sinks.postgres.review import Review
 from penstock.sinks.postgres.sequences import set_sequences
 from penstock.sinks.postgres.shapes import ShapeStore
 from penstock.sinks.postgres.statements import of_this_source
@@ -93,6 +94,7 @@ class PostgresCopying:
         self._idle: list[Connection] = []  # connections that finish tables
         self._finishing: set[Connection] = set()
         self._is_called_off = False
+        self._review = Review(landings)
 
     def open(self) -> None:
         """Connect."""
@@ -500,8 +502,17 @@ class PostgresCopying:
         if not self._has_objects:
             return False
         with self._lock, target_errors(self._options.url):
-            store = ShapeStore(*self._owner)
-            return make_due_keys(self._connected(), self._landings, store, self._owner, on_made)
+            connection, store = self._connected(), ShapeStore(*self._owner)
+            were_due = make_due_keys(connection, self._landings, store, self._owner, on_made)
+            if self._review.is_due and self._review.run(connection):
+                make_due_keys(connection, self._landings, store, self._owner, on_made)
+                return True
+            return were_due
+
+    @property
+    def is_review_due(self) -> bool:
+        """Whether notes are to be held against the target again."""
+        return self._review.is_due
 
     def interrupt(self) -> None:
         """Cancel indexes, keys and merges that are under way: their tables are begun again."""

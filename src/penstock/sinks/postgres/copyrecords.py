@@ -152,12 +152,17 @@ WHERE pipeline = %s AND source = %s
   AND foreign_keys_due AND state = 'streaming' AND shape IS NOT NULL
 ORDER BY schema_name, table_name FOR UPDATE SKIP LOCKED
 """
-KEYS_DONE_OF = """
-UPDATE penstock.tables SET foreign_keys_due = false, changed_at = now()
+# What was said of foreign keys before is said anew, or is not so any more.
+_OTHER_NOTES = """array_to_string(ARRAY(
+    SELECT line FROM unnest(string_to_array(notes, E'\\n')) WITH ORDINALITY AS l(line, place)
+    WHERE line NOT LIKE 'foreign key%%' ORDER BY place), E'\\n')"""
+KEYS_DONE_OF = f"""
+UPDATE penstock.tables SET foreign_keys_due = false, changed_at = now(), notes = nullif({_OTHER_NOTES}, '')
 WHERE pipeline = %s AND source = %s
   AND (schema_name, table_name) IN (SELECT * FROM unnest(%s::text[], %s::text[]))
 """
-KEYS_DONE = """
-UPDATE penstock.tables SET foreign_keys_due = false, changed_at = now(), notes = nullif(concat_ws(E'\\n', notes, %s::text), '')
+KEYS_DONE = f"""
+UPDATE penstock.tables SET foreign_keys_due = false, changed_at = now(),
+       notes = nullif(concat_ws(E'\\n', nullif({_OTHER_NOTES}, ''), %s::text), '')
 WHERE pipeline = %s AND source = %s AND schema_name = %s AND table_name = %s
 """

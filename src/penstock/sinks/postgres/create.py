@@ -8,7 +8,6 @@ rules let them (`expressions.py`).
 from __future__ import annotations
 
 import itertools
-import logging
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -44,8 +43,6 @@ if TYPE_CHECKING:
 
     Connection = psycopg.Connection[Any]
 
-_log = logging.getLogger(__name__)
-
 _VIRTUAL_SINCE = 180000
 LONGEST_NAME = 63  # bytes; Postgres cuts off the rest
 
@@ -62,6 +59,15 @@ _WITH_DEFAULT = """
 SELECT a.attname FROM pg_namespace n JOIN pg_class c ON c.relnamespace = n.oid
 JOIN pg_attribute a ON a.attrelid = c.oid AND a.atthasdef
 WHERE n.nspname = %s AND c.relname = %s
+"""
+
+_SPELLED = """
+SELECT a.attname::text, format_type(a.atttypid, a.atttypmod),
+       (SELECT l.collname::text FROM pg_collation l
+        WHERE l.oid = a.attcollation AND a.attcollation <> t.typcollation), a.atthasdef
+FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid JOIN pg_class c ON c.oid = a.attrelid
+JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = %s AND c.relname = %s AND a.attnum > 0 AND NOT a.attisdropped
 """
 
 
@@ -91,7 +97,9 @@ def create_table(
         columns, notes = _screen(connection, target, columns, rules)
         names = {column.name for column in columns}
         sequences = _create_sequences(connection, target, columns)
-        declared = [_declare(connection, column, sequences.get(column.name)) for column in columns]
+        declared = [
+            _declare(connection, column, sequences.get(column.name), notes) for column in columns
+        ]
         key = [name for name in description.key_columns if name in names]
         if with_key and key and len(key) == len(description.key_columns):
             declared.append(
@@ -138,16 +146,58 @@ def complete_columns(
 ) -> list[str]:
     """What a table that `create_table` made can be given once others are there; within a transaction.
 
-    A line for each expression that it goes without. Its default may count with the sequence of a table
+    A line for each thing that a column goes without. Its default may count with the sequence of a table
     that was made after it.
     """
     columns, notes = _screen(connection, target, list(description.columns), rules)
     counting = [column for column in columns if "nextval(" in (_default(column) or "")]
-    if not counting:
-        return notes
-    there = {name for (name,) in connection.execute(_WITH_DEFAULT, target)}
-    late = [column for column in counting if column.name not in there]
-    return notes + _set_defaults(connection, target, late)
+    if counting:
+        there = {name for (name,) in connection.execute(_WITH_DEFAULT, target)}
+        late = [column for column in counting if column.name not in there]
+        notes += _set_defaults(connection, target, late)
+    # Of a default that was refused here it is said twice.
+    return [*dict.fromkeys([*notes, *_substitutes(connection, description, target, rules)])]
+
+
+def _substitutes(
+    connection: Connection, description: TableDescription, target: TableName, rules: ExpressionRules
+) -> Iterator[str]:
+    """Columns of a table that is there which lack their type or collation, or a default that nobody screens."""
+    columns = [
+        column
+        for column in description.columns
+        if column.type_oid >= FIRST_USER_OID
+        or column.collation is not None
+        or (rules.policy == "all" and _default(column) is not None)
+    ]
+    if not columns:
+        return
+    rows = connection.execute(_SPELLED, target).fetchall()
+    there = {name: (kind, collation, has_default) for name, kind, collation, has_default in rows}
+    for column in columns:
+        known = (column.type, column.collation, True)
+        kind, collation, has_default = there.get(column.name, known)
+        if rules.policy == "all" and _default(column) is not None and not has_default:
+            yield lacks_default(column.name)
+        if kind != column.type and kind == "text":
+            yield becomes_text(column.name, column.type)
+        if column.collation is not None and collation is None:
+            yield lacks_collation(column.name, column.collation)
+
+
+def becomes_text(column: str, kind: str) -> str:
+    """What is noted of a column whose type the target does not have."""
+    return f"column {column} becomes text: type {kind} is not at the target"
+
+
+def lacks_default(column: str) -> str:
+    """What is noted of a column whose default the target refuses."""
+    return f"column {column} goes without its default, which the target refuses"
+
+
+def lacks_collation(column: str, collation: str) -> str:
+    """What is noted of a column whose collation the target does not have."""
+    return f"column {column} goes without its collation: {collation} is not at the target"
 
 
 def _screen(
@@ -240,7 +290,7 @@ def _set_defaults(
     if not defaults or _set_some(connection, target, defaults):
         return []
     return [
-        f"column {name} goes without its default, which the target refuses"
+        lacks_default(name)
         for name, default in defaults.items()
         if not _set_some(connection, target, {name: default})
     ]
@@ -263,23 +313,21 @@ def _set_some(connection: Connection, target: TableName, defaults: dict[str, str
 
 
 def _declare(
-    connection: Connection, column: ColumnDescription, sequence: TableName | None
+    connection: Connection,
+    column: ColumnDescription,
+    sequence: TableName | None,
+    notes: list[str],
 ) -> sql.Composed:
+    """The column's clause; `notes` gets a line for what it goes without."""
     kind = _kind(connection, column)
     if kind != column.type:
-        _log.warning(
-            "type %s is not at the target; column %s becomes text", column.type, column.name
-        )
+        notes.append(becomes_text(column.name, column.type))
     parts: list[sql.Composable] = [sql.Identifier(column.name), sql.SQL(kind)]
     if column.collation is not None:
         if collation_exists(connection, column.collation):
             parts.append(sql.SQL("COLLATE {}").format(sql.SQL(column.collation)))
         else:
-            _log.warning(
-                "collation %s is not at the target; column %s goes without",
-                column.collation,
-                column.name,
-            )
+            notes.append(lacks_collation(column.name, column.collation))
     if column.generated and column.expression:
         # The stream does not carry generated columns; the target computes them as the source does.
         parts.append(generated_clause(connection, column.generated, column.expression))

@@ -161,6 +161,17 @@ class Evolution:
                 self._follow(cursor, known, shape, part)
             elif shape.table in part.born and self.only is None:
                 self._create(cursor, shape, part)
+        self._make_foreign_keys(cursor)
+        if self.only is None:  # who catches up comes by what others have done already
+            policy, owner = self._options.schema_changes.value, self._landings.owner
+            self.notes += follow_sequences(cursor, owner, part.change, policy)
+        has_own_schemas = self._options.keeps_schemas and self._landings.is_alone
+        if self._options.schema_changes.value == "apply" and has_own_schemas:
+            for schema in part.change.dropped_schemas:
+                self.notes += alter.drop_schema(cursor, schema.name)
+
+    def _make_foreign_keys(self, cursor: Cursor) -> None:
+        """Of tables that were altered; those that are refused are tried once more when all rows are there."""
         waiting = {known.source_oid for known in self.tables.listed if known.needs_copy}
         for before, shape, target in self._with_keys:
             if waiting & {key.referenced_id for key in shape.foreign_keys}:
@@ -173,14 +184,9 @@ class Evolution:
                 known = self.tables.find(shape)
                 if known is not None:
                     self._note(known, shape.table, notes)
+                if notes:  # its rows may hold it once both tables have all of them
+                    self._store.await_foreign_keys(cursor, shape.table)
         self._with_keys.clear()
-        if self.only is None:  # who catches up comes by what others have done already
-            policy, owner = self._options.schema_changes.value, self._landings.owner
-            self.notes += follow_sequences(cursor, owner, part.change, policy)
-        has_own_schemas = self._options.keeps_schemas and self._landings.is_alone
-        if self._options.schema_changes.value == "apply" and has_own_schemas:
-            for schema in part.change.dropped_schemas:
-                self.notes += alter.drop_schema(cursor, schema.name)
 
     def _drop_foreign_keys(
         self, cursor: Cursor, tables: Sequence[tuple[KnownTable | None, TableShape | None]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -33,10 +34,25 @@ if TYPE_CHECKING:
 _MISSING_TYPES = "SELECT t FROM unnest(%s::text[]) AS t WHERE to_regtype(t) IS NULL"
 
 
-def expressions_left_out(
-    landings: Landings, shapes: Collection[TableShape]
-) -> list[ExpressionLeftOut]:
-    """One finding for each table that has such expressions. What the target cannot read yet is not told."""
+@dataclass(frozen=True)
+class LeftOut:
+    """Expressions of one table that are not taken over: what has them, and why."""
+
+    shape: TableShape
+    parts: dict[str, str]
+
+    @property
+    def finding(self) -> ExpressionLeftOut:
+        """What `check` says of it."""
+        return ExpressionLeftOut(
+            "not taken over: " + "; ".join(f"{what} ({why})" for what, why in self.parts.items()),
+            str(self.shape.table),
+            "nothing, if the target can do without; else name the functions in allow_functions of the sink",
+        )
+
+
+def expressions_left_out(landings: Landings, shapes: Collection[TableShape]) -> list[LeftOut]:
+    """Those of each table that has any. What the target cannot read yet is not among them."""
     try:
         with connect_target(landings.options.url, "penstock check") as connection:
             return _left_out(connection, landings, shapes)
@@ -46,7 +62,7 @@ def expressions_left_out(
 
 def _left_out(
     connection: Connection, landings: Landings, shapes: Collection[TableShape]
-) -> list[ExpressionLeftOut]:
+) -> list[LeftOut]:
     missing = _missing_types(connection, shapes)
     wanted: list[tuple[Scope, Expression]] = []
     owners: list[tuple[TableShape, str]] = []
@@ -54,20 +70,18 @@ def _left_out(
         for scope, what, expression in _expressions(shape, missing, landings):
             wanted.append((scope, expression))
             owners.append((shape, what))
-    found: dict[int, tuple[TableShape, dict[str, str]]] = {}
+    found: dict[int, LeftOut] = {}
     refused = refused_expressions(connection, landings.options.expression_rules, wanted)
     for place, why in sorted(refused.items()):
         shape, what = owners[place]
         if not why.startswith(UNREADABLE):
-            found.setdefault(shape.id, (shape, {}))[1].setdefault(what, why)
-    return [
-        ExpressionLeftOut(
-            "not taken over: " + "; ".join(f"{what} ({why})" for what, why in parts.items()),
-            str(shape.table),
-            "nothing, if the target can do without; else name the functions in allow_functions of the sink",
-        )
-        for shape, parts in found.values()
-    ]
+            found.setdefault(shape.id, LeftOut(shape, {})).parts.setdefault(what, why)
+    return list(found.values())
+
+
+def default_of(column: str) -> str:
+    """What the default of a column is called among the parts."""
+    return f"default of {column}"
 
 
 def _missing_types(connection: Connection, shapes: Collection[TableShape]) -> set[str]:
@@ -92,7 +106,7 @@ def _expressions(
         if column.generated and column.expression:
             yield scope, f"column {column.name}", Expression("generated", column.expression)
         elif column.default is not None and column.sequence is None and not column.generated:
-            yield NO_COLUMNS, f"default of {column.name}", Expression("default", column.default)
+            yield NO_COLUMNS, default_of(column.name), Expression("default", column.default)
     if not landings.options.create_indexes or not landings.of(shape.table).is_like_source:
         return
     names = {column.name for column in shape.columns}

@@ -31,6 +31,7 @@ from penstock.sinks.postgres.connect import (
     target_errors,
 )
 from penstock.sinks.postgres.mapped import mapped
+from penstock.sinks.postgres.noting import are_on_objects
 from penstock.sinks.postgres.objects import has_objects, make_objects
 from penstock.sinks.postgres.planner import Planner
 from penstock.sinks.postgres.progress import Progress
@@ -81,6 +82,7 @@ class PostgresSink:
         self.flowing: set[TableName] = set()
         self.apart: dict[TableName, ApartTable] = {}
         self.objects_due = False
+        self.has_notes = False
         self._landings = landings
         self._options = landings.options
         self._progress = Progress(pipeline, source)
@@ -176,6 +178,7 @@ class PostgresSink:
             self._changed_at = changed_at
         self.apart = apart
         self.flowing = {row.table for row in rows} - set(apart)
+        self.has_notes = any(are_on_objects(row.notes) for row in rows)
         self.objects_due = any(row.keys_due for row in rows)
         if self.objects_due and any(row.state == FAILED for row in rows):
             self.objects_due = bool(self._tables.keys_due(connection))
