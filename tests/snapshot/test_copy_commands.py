@@ -172,7 +172,9 @@ def test_worker_copies_for_a_pipeline_that_runs_elsewhere(
     worker = penstock_command("snapshot", "--worker", str(path))
     claims = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted"
     in_target = f"{claims} AND database = (SELECT oid FROM pg_database WHERE datname = %s)"
-    wait_until(lambda: target.value(in_target, target.name), what="the worker to claim the copies")
+    wait_until(
+        lambda: target.value(in_target, target.name), 90, what="the worker to claim the copies"
+    )
 
     pipeline = make_pipeline(source, target, **options)
     pipeline.catch_up()
