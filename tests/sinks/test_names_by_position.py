@@ -28,6 +28,7 @@ from penstock.schema.shape import (
     as_content,
 )
 from penstock.sinks.copying import Copy, CopyOrder, CopySuperseded, RangeThere
+from penstock.sinks.passage import Rows
 from penstock.sinks.postgres.copying import PostgresCopying
 from penstock.sinks.postgres.landing import Landings
 from penstock.sinks.postgres.options import PostgresOptions
@@ -322,6 +323,30 @@ def test_table_that_meets_another_of_its_name_while_it_catches_up_is_copied_agai
     scene.look(b=B, c=A)
 
     assert scene.states() == {"b": ("streaming", B), "c": ("pending", A)}
+
+
+def test_table_that_is_to_be_copied_again_is_not_enrolled_twice(scene: Scene):
+    # It stands under an older name, and its rows come before anybody has looked at names.
+    first = shape(A, "a")
+    scene.tell(first)
+    scene.deliver()
+    scene.look(a=A)
+    scene.finish_copy(scene.begin_copy(first), first)
+    scene.tell(shape(A, "b"))
+    scene.deliver()
+    scene.sink.enrol({public("a"): A}, scene.position, is_new=False)
+
+    assert scene.keeper.aside(scene.position) == {public("b")}
+    rows = Rows(0, frozenset({public("b")}), {public("b"): A})
+    lsn = Lsn(scene.end + STEP)
+    batch = Batch(1, scene.position, lsn, 0, rows.tables, copies_first=True)
+    scene.sink.commit_shapes(batch, [rows], cast("Any", None))
+    assert scene.states() == {"a": ("pending", A)}
+
+    scene.position, scene.end = lsn, int(lsn)
+    scene.tell(shape(A, "c"))
+    scene.deliver()
+    assert scene.states() == {"c": ("pending", A)}
 
 
 def test_table_that_is_dropped_while_it_catches_up_leaves_nothing(scene: Scene):

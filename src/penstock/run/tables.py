@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from penstock.run.passages import PassageReader
     from penstock.run.state import StateDirectory
     from penstock.sinks.sink import Sink
+    from penstock.sinks.tables import ApartTable
 
 _log = logging.getLogger(__name__)
 
@@ -161,16 +162,15 @@ class TableKeeper:
         return set(tables) - self._sink.flowing - set(self._sink.apart)
 
     def aside(self, lsn: Lsn) -> set[TableName]:
-        """What the tables that are apart are called at the sink's position.
+        """What the tables that are apart are called at the sink's position, whatever they are listed as."""
+        return {self._called(name, table, lsn) for name, table in self._sink.apart.items()}
 
-        Those that need a copy go by it; any other one may have been renamed since its own.
-        """
-        return {
-            name
-            if table.needs_copy or table.delivered_lsn >= lsn
-            else self._passages.name_at(name, table.delivered_lsn, lsn)
-            for name, table in self._sink.apart.items()
-        }
+    def _called(self, name: TableName, table: ApartTable, lsn: Lsn) -> TableName:
+        if table.oid and table.state != REMOVED:
+            return self._passages.name_of(table.oid, lsn) or name
+        if table.needs_copy or table.delivered_lsn >= lsn:
+            return name
+        return self._passages.name_at(name, table.delivered_lsn, lsn)
 
     def next_group(self, lsn: Lsn, now: float) -> set[TableName]:
         """Tables that stand at one position and can catch up with `lsn` now; empty when none can."""

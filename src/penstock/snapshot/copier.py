@@ -209,7 +209,8 @@ class Copier:
     def _run_round(self, each: Round) -> None:
         try:
             each.run()
-            self.wake()  # some of its tables may have to begin again
+            if each.progress.tables_done:
+                self.wake()  # some of its tables may have to begin again; where all do, a moment later
         except PenstockError as error:
             if self._stop.is_set():
                 return

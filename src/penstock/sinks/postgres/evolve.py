@@ -134,9 +134,9 @@ class Evolution:
             self._stages.close()
 
     def _name_by_position(self) -> None:
-        """Know what the tables that stand elsewhere in the stream are called where this begins."""
+        """Know what the tables that do not flow are called where this begins, whatever they are listed as."""
         for known in self.tables.listed:
-            if self.only is None and not known.flows and not known.needs_copy and known.source_oid:
+            if self.only is None and not known.flows and known.source_oid:
                 called = self._describe.name_of(known.source_oid, self.batch.after_lsn)
                 known.name = called or known.name
 
@@ -301,7 +301,7 @@ class Evolution:
         """
         if not known.needs_copy or known.began_as in self.tables.refused:
             known.name = shape.table
-        elif known.name != shape.table:
+        elif known.recorded_as != shape.table:
             if self._free_name(cursor, known, shape.table, part):
                 self._move(cursor, known, shape.table, part)
         elif part.mark.commit_lsn >= known.shape_lsn and known.waits:
@@ -505,7 +505,9 @@ class Evolution:
         if self.only is not None:
             return None
         if self.batch.copies_first:
-            if self.tables.recorded(name) is None:  # else it is enrolled once the name is free
+            # Else it is enrolled once the name is free.
+            is_known = bool(oid) and self.tables.by_id(oid) is not None
+            if self.tables.recorded(name) is None and not is_known:
                 self._store.enrol(cursor, name, oid, self.batch.end_lsn)
                 self.tables.add(KnownTable.waiting(name, oid))
             return None
