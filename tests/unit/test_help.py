@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
@@ -40,3 +43,22 @@ def test_short_forms_work() -> None:
     assert shown("-h") == shown("--help")
     assert shown("check", "-h") == shown("check", "--help")
     assert shown("--version").strip() == shown("version").strip() == __version__
+
+
+def test_interrupt_while_the_command_is_imported_is_no_traceback() -> None:
+    interrupted = (
+        "import os, signal, sys\n"
+        "class Interrupts:\n"
+        "    def find_spec(self, name, path, target=None):\n"
+        "        if name == 'penstock.cli.main':\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupts())\n"
+        "from penstock.__main__ import main\n"
+        "main()\n"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", interrupted], capture_output=True, text=True, check=False
+    )
+
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
