@@ -255,11 +255,11 @@ def test_a_table_created_in_stream_gets_what_is_fine(source: Database, target: D
     shape = shape_of(source)
 
     with target.connect() as connection, connection.cursor() as cursor:
-        notes = create_from_shape(
+        made = create_from_shape(
             cursor, description_of(shape), structure_of(shape), T, with_indexes=True
         )
 
-    assert set(notes) >= _LEFT_OUT
+    assert set(made.notes) >= _LEFT_OUT
     _has_what_is_fine(target)
 
 

@@ -494,7 +494,7 @@ def test_table_is_made_and_dropped_in_the_callers_transaction(source: Database, 
     shape = shape_of(source)
 
     with target.connect(autocommit=False) as connection:
-        notes = create_from_shape(
+        created = create_from_shape(
             connection.cursor(), description_of(shape), structure_of(shape), T, with_indexes=True
         )
         connection.commit()
@@ -503,7 +503,7 @@ def test_table_is_made_and_dropped_in_the_callers_transaction(source: Database, 
         statements = drop_table(connection.cursor(), T, T, shape)
         connection.commit()
 
-    assert notes == []
+    assert (created.notes, created.awaits_names) == ([], False)
     assert made == {**plain(shape), "foreign keys": {}}
     assert statements == ['DROP TABLE IF EXISTS "public"."t"']
     assert shapes(target) == {}

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from fix_postgres import only_new
+from penstock.errors import TargetTableUnfit
 from penstock.lsn import Lsn
 from penstock.run.passages import PassageReader
 from penstock.run.state import StateDirectory
 from penstock.run.tables import TableKeeper
+from penstock.schema.catalog import read_shapes
 from penstock.schema.describe import description_of, structure_of
 from penstock.schema.mark import CHANGE, Mark
 from penstock.schema.shape import (
@@ -23,6 +25,7 @@ from penstock.schema.shape import (
     ColumnShape,
     ConstraintShape,
     Gone,
+    IndexShape,
     SchemaChange,
     TableShape,
     as_content,
@@ -30,9 +33,11 @@ from penstock.schema.shape import (
 from penstock.sinks.copying import Copy, CopyOrder, CopySuperseded, RangeThere
 from penstock.sinks.passage import Rows
 from penstock.sinks.postgres.copying import PostgresCopying
+from penstock.sinks.postgres.displaced import stand_in
 from penstock.sinks.postgres.landing import Landings
 from penstock.sinks.postgres.options import PostgresOptions
 from penstock.sinks.postgres.sink import PostgresSink
+from penstock.sinks.postgres.structure import add_key
 from penstock.sinks.sink import Batch
 from penstock.table import TableName
 
@@ -53,10 +58,19 @@ def public(name: str) -> TableName:
     return TableName("public", name)
 
 
-def shape(oid: int, name: str, *, is_born: bool = False) -> TableShape:
+def shape(
+    oid: int,
+    name: str,
+    *,
+    is_born: bool = False,
+    schema: str = "public",
+    key: str | None = None,
+    indexes: tuple[str, ...] = (),
+) -> TableShape:
+    """A table with a column and a key. Its indexes are told apart by the order of their names."""
     return TableShape(
         id=oid,
-        schema_name="public",
+        schema_name=schema,
         name=name,
         born_in=(PUBLICATION,) if is_born else (),
         columns=(
@@ -64,8 +78,24 @@ def shape(oid: int, name: str, *, is_born: bool = False) -> TableShape:
         ),
         constraints=(
             ConstraintShape(
-                id=oid + 5000, name=f"k{oid}", kind="p", definition="PRIMARY KEY (id)", columns=(1,)
+                id=oid + 5000,
+                name=key or f"k{oid}",
+                kind="p",
+                definition="PRIMARY KEY (id)",
+                columns=(1,),
+                used=(1,),
             ),
+        ),
+        indexes=tuple(
+            IndexShape(
+                id=oid + 10_000 * (place + 1),
+                name=each,
+                is_unique=False,
+                definition=f"{kind} (id)",
+                columns=(1,),
+                used=(1,),
+            )
+            for place, (each, kind) in enumerate(zip(indexes, ("hash", "brin"), strict=False))
         ),
     )
 
@@ -101,8 +131,12 @@ class Scene:
 
     def look(self, **published: int) -> None:
         """The catalog is read where the stream ends by now, and the sink hears of it."""
+        self.look_at({public(name): oid for name, oid in published.items()})
+
+    def look_at(self, published: dict[TableName, int]) -> None:
+        """The same, of tables of any schema."""
         lsn = str(Lsn(self.end))
-        names = {f"public.{name}": oid for name, oid in published.items()}
+        names = {str(name): oid for name, oid in published.items()}
         entries = {str(oid): [oid + 9000] for oid in published.values()}
         self.state.write_report("capture", {"durable_lsn": lsn})
         self.state.write_report(
@@ -166,6 +200,21 @@ class Scene:
             "SELECT table_name, state, source_oid::int FROM penstock.tables ORDER BY 1"
         )
         return {name: (state, oid) for name, state, oid in rows}
+
+    def found(self, tables: list[TableName]) -> list[TableShape]:
+        """How tables look at the target."""
+        with self.target.connect() as connection:
+            return list(read_shapes(connection, tables).values())
+
+    def oid(self, table: str) -> int:
+        """That of a table of the target."""
+        [[oid]] = self.target.query(f"SELECT '{table}'::regclass::oid::int")
+        return int(oid)
+
+    def keys(self) -> dict[str, str]:
+        """What the primary keys of tables in schema other are called at the target."""
+        query = "SELECT conrelid::regclass::text, conname FROM pg_constraint WHERE contype = 'p' AND connamespace = 'other'::regnamespace"
+        return {table.removeprefix("other."): name for table, name in self.target.query(query)}
 
     def made(self) -> list[str]:
         """The tables that the target has."""
@@ -397,57 +446,242 @@ def test_stopped_table_that_was_renamed_since_is_copied_again_under_its_new_name
     assert scene.states() == {"b": ("pending", A)}
 
 
-class RandomSource:
-    """Tables that are made, renamed and dropped at random. Each holds one row: its oid."""
+def test_key_whose_name_another_table_has_yet_to_give_up_gets_it_then(scene: Scene):
+    # B stands where its key is called x; since then it is y, and A came to its schema with an x.
+    first = shape(B, "b", schema="other", key="x")
+    scene.tell(first)
+    scene.deliver()
+    scene.look_at({first.table: B})
+    scene.finish_copy(scene.begin_copy(first), first)
+    behind = scene.position
+    scene.tell(shape(A, "a", is_born=True, key="x"))
+    scene.tell(shape(B, "b", schema="other", key="y"))
+    scene.tell(shape(A, "a", schema="other", key="x"))
+    scene.deliver_all()
 
-    def __init__(self, scene: Scene, seed: int) -> None:
+    assert scene.states() == {"a": ("streaming", A), "b": ("catching_up", B)}
+    scene.copying.due()
+    assert scene.copying.after_join()
+    assert scene.keys() == {"a": stand_in(scene.oid("other.a"), "x"), "b": "x"}
+    scene.look_at({TableName("other", "a"): A, first.table: B})
+    assert not scene.keeper.is_settled
+
+    for each in scene.stream[1:]:
+        scene.commit(each, behind, {first.table})
+        behind = each[1]
+    scene.sink.join([first.table])
+    assert scene.copying.after_join()
+    scene.check()
+    assert scene.keys() == {"a": "x", "b": "y"}
+    assert scene.keeper.is_settled
+
+
+def test_name_that_somebody_keeps_is_not_waited_for(scene: Scene):
+    scene.target.execute(
+        "CREATE SCHEMA other; CREATE TABLE other.theirs (id int CONSTRAINT x PRIMARY KEY)"
+    )
+    scene.tell(shape(A, "a", is_born=True, key="x"))
+    scene.tell(shape(A, "a", schema="other", key="x"))
+    scene.deliver_all()
+    scene.copying.due()
+    scene.copying.after_join()
+    scene.look_at({TableName("other", "a"): A})
+
+    assert scene.keys() == {"a": "x_1", "theirs": "x"}
+    assert scene.keeper.is_settled
+
+
+def test_copy_of_a_renamed_table_leaves_the_one_alone_that_has_its_old_name(scene: Scene):
+    first = shape(A, "a")
+    scene.tell(first)
+    scene.deliver()
+    scene.look(a=A)
+    scene.finish_copy(scene.begin_copy(first), first)
+    scene.sink.enrol({public("a"): A}, scene.position, is_new=False)
+    now = shape(A, "b", indexes=("i",))
+    scene.tell(now)
+    scene.tell(shape(B, "a", is_born=True))
+    scene.deliver_all()
+
+    scene.finish_copy(scene.begin_copy(now), now)
+
+    found = {each.name: objects_in(each) for each in scene.found([public("a"), public("b")])}
+    assert found == {"a": objects_in(shape(B, "a")), "b": objects_in(now)}
+
+
+def test_nothing_is_made_of_a_table_that_got_a_name_while_its_copy_was_finished(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+):
+    first = shape(A, "a", indexes=("i",))
+    scene.tell(first)
+    scene.deliver()
+    scene.look(a=A)
+    copy = scene.begin_copy(first)
+
+    def rename_first(*args: Any, **options: Any) -> None:
+        scene.tell(shape(A, "b", indexes=("i",)))
+        scene.tell(shape(B, "a", is_born=True))
+        scene.deliver_all()
+        add_key(*args, **options)
+
+    monkeypatch.setattr("penstock.sinks.postgres.copying.add_key", rename_first)
+    superseded = scene.copying.finish([scene._order(first)], copy)
+
+    assert [*map(type, superseded.values())] == [CopySuperseded]
+    assert [objects_in(each) for each in scene.found([public("a")])] == [objects_in(shape(B, "a"))]
+
+
+def test_copy_that_failed_amid_others_is_tried_once_more_when_those_are_there(scene: Scene):
+    first, second = shape(A, "a"), shape(B, "b")
+    scene.tell(first)
+    scene.tell(second)
+    scene.deliver_all()
+    scene.look(a=A, b=B)
+    copy = scene.begin_copy(first, second)
+    in_the_way = TargetTableUnfit("another table is in the way", "public.a", "nothing")
+    scene.copying.fail(public("a"), in_the_way, copy)
+    scene.check()
+    assert scene.states() == {"a": ("failed", A), "b": ("copying", B)}
+    scene.finish_copy(copy, second)
+    scene.sink.join([public("b")])
+    assert not scene.keeper.is_settled
+
+    scene.check()
+    assert scene.states() == {"a": ("pending", A), "b": ("streaming", B)}
+    assert not scene.keeper.is_settled
+
+    copy = scene.begin_copy(first)
+    scene.check()
+    scene.copying.fail(public("a"), in_the_way, copy)
+    scene.copying.due()
+    scene.copying.after_join()
+    scene.check()
+    assert scene.states() == {"a": ("failed", A), "b": ("streaming", B)}
+    assert scene.keeper.is_settled
+
+
+class RandomSource:
+    """Tables that are made, renamed and dropped at random. Each holds one row: its oid.
+
+    `with_objects`: they move to another schema and back as well, and have keys and indexes whose names others
+    have had before.
+    """
+
+    def __init__(self, scene: Scene, seed: int, *, with_objects: bool = False) -> None:
         self.scene = scene
         self.choice = random.Random(seed)
-        self.names: dict[int, str] = {}
+        self.shapes: dict[int, TableShape] = {}
         self.next_oid = A
         self.rounds: list[tuple[Copy, list[CopyOrder]]] = []
+        self.kinds = ["make", "rename", "rename", "rename", "drop", "swap"]
+        if with_objects:
+            self.kinds = ["make", "rename", "swap", "drop", "move", "move", "key", "key", "key"]
+            self.kinds += ["index", "index", "unindex", "index swap"]
+        self.with_objects = with_objects
 
     def change(self) -> None:
         """One transaction, of one statement or two."""
-        free = [name for name in "abcdef" if name not in self.names.values()]
-        kind = self.choice.choice(["make", "rename", "rename", "rename", "drop", "swap"])
-        if kind == "make" and free:
-            self.names[self.next_oid] = name = self.choice.choice(free)
-            is_born = self.choice.random() < 0.7
-            self.scene.tell(shape(self.next_oid, name, is_born=is_born))
-            self.next_oid += 1
-        elif kind == "rename" and self.names and free:
-            oid = self.choice.choice(list(self.names))
-            self._rename(oid, self.choice.choice(free))
-        elif kind == "drop" and len(self.names) > 2:
-            oid = self.choice.choice(list(self.names))
-            del self.names[oid]
-            self.scene.tell(dropped=(oid,))
-        elif kind == "swap" and len(self.names) > 1 and free:
-            one, other = self.choice.sample(list(self.names), 2)
-            first, second = self.names[one], self.names[other]
-            self._rename(one, free[0])
-            self._rename(other, first)
-            self._rename(one, second)
+        kind = self.choice.choice(self.kinds)
+        if kind == "make":
+            self._make()
+        elif self.shapes:
+            oid = self.choice.choice(list(self.shapes))
+            if kind == "drop" and len(self.shapes) > 2:
+                del self.shapes[oid]
+                self.scene.tell(dropped=(oid,))
+            elif kind == "swap" and len(self.shapes) > 1:
+                self._swap(oid)
+            elif kind in ("rename", "move"):
+                self._rename(oid, kind)
+            elif kind != "drop":
+                self._change_objects(oid, kind)
 
-    def _rename(self, oid: int, name: str) -> None:
-        self.names[oid] = name
-        self.scene.tell(shape(oid, name))
+    def free(self, schema: str, names: str) -> list[str]:
+        """Those of some names that nothing has in a schema."""
+        taken = {
+            name
+            for each in self.shapes.values()
+            if each.schema_name == schema
+            for name in names_in(each)
+        }
+        return [name for name in names if name not in taken]
+
+    def tell(self, oid: int, **changed: Any) -> None:
+        """A table is so from now on."""
+        self.shapes[oid] = self.shapes[oid].model_copy(update={"born_in": (), **changed})
+        self.scene.tell(self.shapes[oid])
+
+    def _make(self) -> None:
+        names, keys = self.free("public", "abcdef"), self.free("public", "uvwxyz")
+        oid = self.next_oid
+        if names and (keys or not self.with_objects):
+            key = self.choice.choice(keys) if self.with_objects else None
+            is_born = self.choice.random() < 0.7
+            name = self.choice.choice(names)
+            self.shapes[oid] = shape(oid, name, is_born=is_born, key=key)
+            self.scene.tell(self.shapes[oid])
+            self.next_oid += 1
+
+    def _rename(self, oid: int, kind: str) -> None:
+        now = self.shapes[oid]
+        if kind == "move":
+            schema = "other" if now.schema_name == "public" else "public"
+            if set(self.free(schema, "abcdefuvwxyz")) >= names_in(now):
+                self.tell(oid, schema_name=schema)
+        elif free := self.free(now.schema_name, "abcdef"):
+            self.tell(oid, name=self.choice.choice(free))
+
+    def _swap(self, oid: int) -> None:
+        now = self.shapes[oid]
+        others = [
+            number
+            for number, each in self.shapes.items()
+            if number != oid and each.schema_name == now.schema_name
+        ]
+        free = self.free(now.schema_name, "abcdef")
+        if others and free:
+            other = self.choice.choice(others)
+            name = self.shapes[other].name
+            self.tell(oid, name=free[0])
+            self.tell(other, name=now.name)
+            self.tell(oid, name=name)
+
+    def _change_objects(self, oid: int, kind: str) -> None:
+        now = self.shapes[oid]
+        free = self.free(now.schema_name, "uvwxyz")
+        if kind == "key" and free:
+            [key] = now.constraints
+            renamed = key.model_copy(update={"name": self.choice.choice(free)})
+            self.tell(oid, constraints=(renamed,))
+        elif kind == "index" and free and len(now.indexes) < 2:
+            names = (*(each.name for each in now.indexes), self.choice.choice(free))
+            self.tell(oid, indexes=shape(oid, "t", indexes=names).indexes)
+        elif kind == "unindex" and now.indexes:
+            self.tell(oid, indexes=now.indexes[:-1])
+        elif kind == "index swap" and len(now.indexes) == 2:
+            first, second = now.indexes
+            self.tell(
+                oid,
+                indexes=(
+                    first.model_copy(update={"name": second.name}),
+                    second.model_copy(update={"name": first.name}),
+                ),
+            )
 
     def look(self) -> None:
-        self.scene.look(**{name: oid for oid, name in self.names.items()})
+        self.scene.look_at({each.table: oid for oid, each in self.shapes.items()})
 
     def begin_round(self) -> None:
         """As a round does: what is called otherwise under the snapshot waits, the rest is begun."""
         scene, due = self.scene, self.scene.copying.due()
-        oids = {public(name): oid for oid, name in self.names.items()}
+        oids = {each.table: oid for oid, each in self.shapes.items()}
         copy = Copy(f"copy {scene.end} {self.choice.random()}", Lsn(scene.end))
         orders = []
         for name, oid in due.items():
             if oids.get(name) != oid:
                 scene.copying.postpone(name, copy.lsn)
             else:
-                orders.append(scene._order(shape(oid, name.name), 1))
+                orders.append(scene._order(self.shapes[oid], 1))
         writers, failures = scene.copying.begin(copy, orders)
         assert failures == {}
         for name, writer in writers.items():
@@ -506,7 +740,17 @@ class RandomSource:
             while self.rounds:
                 self.end_round()
             self.scene.tell()  # a mark
-        raise AssertionError(f"it never ends: {self.scene.states()}, wanted {self.names}")
+        raise AssertionError(f"it never ends: {self.scene.states()}, wanted {self.shapes}")
+
+
+def objects_in(each: TableShape) -> dict[str, str]:
+    """What a table has, and what it is."""
+    return {part.name: part.definition for part in (*each.constraints, *each.indexes)}
+
+
+def names_in(each: TableShape) -> set[str]:
+    """The names that a table has taken in its schema."""
+    return {each.name, *objects_in(each)}
 
 
 def copy_row(oid: int, *, is_binary: bool) -> bytes:
@@ -517,13 +761,12 @@ def copy_row(oid: int, *, is_binary: bool) -> bytes:
     return b"%d\n" % oid
 
 
-@pytest.mark.parametrize(
-    "seed", [1, 2, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(3, 40))]
-)
-def test_tables_end_under_their_names_whatever_happens_to_them_in_which_order(
-    scene: Scene, seed: int
-):
-    source = RandomSource(scene, seed)
+SEEDS = [1, 2, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(3, 40))]
+
+
+def live(source: RandomSource, count: int = 80) -> None:
+    """Changes, copies and deliveries in any order, and then whatever is left to be done."""
+    scene = source.scene
     for _ in range(4):
         source.change()
     steps = [
@@ -537,14 +780,37 @@ def test_tables_end_under_their_names_whatever_happens_to_them_in_which_order(
         lambda: scene.deliver_some(source.choice.randrange(4)),
         lambda: source.catch_up(source.choice.randrange(1, 4)),
     ]
-    for _ in range(80):
+    for _ in range(count):
         source.choice.choice(steps)()
-
     source.settle()
 
-    wanted = {name: ("streaming", oid) for oid, name in source.names.items()}
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_tables_end_under_their_names_whatever_happens_to_them_in_which_order(
+    scene: Scene, seed: int
+):
+    source = RandomSource(scene, seed)
+
+    live(source)
+
+    wanted = {each.name: ("streaming", oid) for oid, each in source.shapes.items()}
     assert scene.states() == wanted
     assert scene.made() == sorted(wanted)
     for name, (_, oid) in wanted.items():
         found = scene.target.query(f"SELECT id FROM {name}")
         assert found in ([(oid,)], []), "born in the stream, it has no row here"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_keys_and_indexes_end_under_their_names_whatever_others_were_called_meanwhile(
+    scene: Scene, seed: int
+):
+    source = RandomSource(scene, seed, with_objects=True)
+
+    live(source, 160)
+
+    tables = [each.table for each in source.shapes.values()]
+    found = {each.table: objects_in(each) for each in scene.found(tables)}
+    assert found == {each.table: objects_in(each) for each in source.shapes.values()}
+    rows = scene.target.query("SELECT state, names_due, notes FROM penstock.tables")
+    assert set(rows) <= {("streaming", False, None)}

@@ -72,7 +72,8 @@ class Delivery:
                     busy = any(flow.is_busy(time.monotonic()) for flow in self.flows)
                     self._stop.wait(BUSY_WAIT_SECONDS if busy else IDLE_WAIT_SECONDS)
             self._commits.wait()
-            self._raise_if_failed()
+            for flow in self.flows:
+                flow.raise_if_failed()
         finally:
             self._commits.close()
             with ExitStack() as closing:
@@ -81,24 +82,6 @@ class Delivery:
                 for flow in self.flows:
                     if flow.is_open:  # else it has reported, before its tables were forgotten
                         flow.report()
-
-    def _raise_if_failed(self) -> None:
-        """Raise what ended the last commits, unless it would have been waited out.
-
-        A stop cancels a commit that takes too long: nothing has happened, and it is delivered by the
-        next run.
-        """
-        for flow in self.flows:
-            try:
-                flow.raise_if_failed()
-            except PenstockError as error:
-                if not mends_with_time(error):
-                    raise
-                _log.warning(
-                    "sink %s: the last batch is delivered by the next run: %s",
-                    self.name,
-                    str(error).splitlines()[0],
-                )
 
     def interrupt(self) -> None:
         """Call off what is under way at the sink; from another thread."""

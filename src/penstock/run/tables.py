@@ -6,13 +6,13 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from penstock.errors import LogError
+from penstock.errors import LogError, SchemaChangeRefused, TargetTableUnfit
 from penstock.log.writer import log_end
 from penstock.lsn import Lsn
 from penstock.run.drift import PartitionDrift
 from penstock.run.members import Members, table_name
 from penstock.run.retry import BackOff
-from penstock.sinks.tables import CATCHING_UP, COPYING, PENDING, REMOVED
+from penstock.sinks.tables import CATCHING_UP, COPYING, FAILED, PENDING, REMOVED
 from penstock.table import TableName, tell_tables
 from penstock.text import printable
 
@@ -34,6 +34,8 @@ _IDLE_SECONDS = 2.0
 # Among many tables a look takes its time: it gets this part of it.
 _MANY_TABLES = 100
 _LOOK_SHARE = 0.3
+# How the reason of a copy begins that the target refused: another table may be in its way.
+_REFUSALS = (TargetTableUnfit.code, SchemaChangeRefused.code)
 
 
 class TableKeeper:
@@ -78,6 +80,9 @@ class TableKeeper:
         self._matched: tuple[Any, ...] | None = None
         self._waits: dict[TableName, tuple[float, BackOff]] = {}
         self._tried: set[TableName] = set()
+        # Copies that failed while other tables were not at their places; and that were tried once more since.
+        self._failed_amid: set[TableName] = set()
+        self._tried_at_rest: set[TableName] = set()
 
     @property
     def safe_lsn(self) -> Lsn | None:
@@ -101,7 +106,7 @@ class TableKeeper:
         """Whether every table flows and has its keys, but for those that failed, and again."""
         if self._copies_first and not self._has_seen_members:
             return False
-        if self._sink.objects_due or self._are_names_taken:
+        if self._sink.objects_due or self._are_names_taken or self._failed_amid:
             return False
         for name, table in self._sink.apart.items():
             if table.state == REMOVED:
@@ -137,6 +142,7 @@ class TableKeeper:
         began = time.monotonic()
         self._sink.refresh_tables(lsn)
         self._match_members(lsn)
+        self._try_at_rest(lsn)
         is_busy = any(
             table.is_underway or table.state == CATCHING_UP for table in self._sink.apart.values()
         )
@@ -150,6 +156,30 @@ class TableKeeper:
             took = time.monotonic() - began
             self._pause_seconds = min(max(_NEWS_SECONDS, took / _LOOK_SHARE), _IDLE_SECONDS)
         return bool(self._pending - before)
+
+    def _try_at_rest(self, lsn: Lsn) -> None:
+        """Try copies again that the target refused while other tables stood elsewhere in the stream.
+
+        What was in their way may have gone. Once: what is refused then waits for a person, or for its time.
+        """
+        apart = self._sink.apart
+        self._tried_at_rest &= set(apart)
+        failed = {
+            name
+            for name, table in apart.items()
+            if table.state == FAILED and table.needs_copy and table.error.startswith(_REFUSALS)
+        }
+        self._failed_amid &= failed
+        if any(
+            (table.is_underway or table.state == CATCHING_UP) and name not in self._tried_at_rest
+            for name, table in apart.items()
+        ):
+            self._failed_amid |= failed
+        elif self._failed_amid:
+            again, self._failed_amid = self._failed_amid, set()
+            self._tried_at_rest |= again
+            self._sink.enrol({name: apart[name].oid for name in again}, lsn, is_new=False)
+            _log.info("%s to be copied, now that the other tables are there", tell_tables(again))
 
     def look_soon(self) -> None:
         """Look again at the next occasion; from another thread."""

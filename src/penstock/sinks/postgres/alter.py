@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from psycopg import sql
 
@@ -27,6 +27,8 @@ from penstock.sinks.postgres.alter_pieces import (
     make_foreign_keys,
 )
 from penstock.sinks.postgres.alter_steps import (
+    Displaced,
+    Outcome,
     Step,
     alter_table,
     refusal,
@@ -38,6 +40,13 @@ from penstock.sinks.postgres.create import (
     require_spelled,
     schema_statement,
     without_search_path,
+)
+from penstock.sinks.postgres.displaced import (
+    name_alike,
+    rename_object,
+    stand_in,
+    table_oid,
+    taken_names,
 )
 from penstock.sinks.postgres.expressions import BUILTIN, ExpressionRules
 from penstock.sinks.postgres.freesequences import plan_sequences
@@ -51,7 +60,7 @@ if TYPE_CHECKING:
     import psycopg
 
     from penstock.schema.description import TableDescription, TableStructure
-    from penstock.schema.shape import TableShape
+    from penstock.schema.shape import ConstraintShape, IndexShape, TableShape
     from penstock.sinks.postgres.landing import Landing
 
     Connection = psycopg.Connection[Any]
@@ -73,6 +82,7 @@ __all__ = [
 ]
 
 Policy = Literal["apply", "additive", "ignore", "stop"]
+_Part = TypeVar("_Part", "ConstraintShape", "IndexShape")
 
 
 @dataclass(frozen=True)
@@ -97,6 +107,7 @@ class Followed:
     needs_copy: bool = False
     column_names: dict[str, str] = field(default_factory=dict)
     left_out: tuple[str, ...] = ()
+    awaits_names: bool = False  # of indexes and constraints that others have
 
 
 def mapping_of(followed: Followed, place: TableName) -> dict[str, Any] | None:
@@ -207,6 +218,7 @@ def follow(
         needs_copy=table.needs_copy,
         column_names=claims.column_names,
         left_out=tuple(claims.left_out),
+        awaits_names=outcome.awaits_names or table.awaits_names,
     )
 
 
@@ -246,6 +258,7 @@ class _Table:
     before_copy: bool
     others: Others | None = None
     needs_copy: bool = False
+    awaits_names: bool = False
     notes: list[str] = field(default_factory=list)
 
     def steps(
@@ -256,6 +269,7 @@ class _Table:
         with_foreign_keys: bool,
     ) -> Iterator[Step]:
         """What is free comes before what takes its place, columns before what is made of them."""
+        make_way = [*self._make_way()] if made_by_us else []
         before, after, found, table, claims = (
             self.before, self.after, self.found, self.moved, self.claims,
         )  # fmt: skip
@@ -284,6 +298,7 @@ class _Table:
         with_foreign_keys = with_foreign_keys and made_by_us and not is_additive
         yield from types.steps
         yield from self._sequences()
+        yield from make_way
         yield from self._move()
         if with_foreign_keys:
             yield from drop_foreign_keys(before, after, found, table)
@@ -328,10 +343,48 @@ class _Table:
         if self.others is None:
             yield from plan_sequences(self.connection, self.owner, new, self.found.table)
 
+    def _make_way(self) -> Iterator[Step]:
+        """What goes to another schema with the table must not be called as something is there."""
+        found, schema = self.found, self.moved.schema
+        if found.schema_name == schema:
+            return
+        named = [each.name for each in found.indexes]
+        named += [each.name for each in found.constraints if each.kind != "c"]
+        known = {each.name for each in self.before.indexes}
+        known |= {each.name for each in self.before.constraints}
+        others: dict[str, str] = {}
+        for name in sorted(taken_names(self.connection, schema, named)):
+            if name in known:
+                others[name] = stand_in(found.id, name)
+                self.awaits_names = True
+            else:  # it is the target's own, or has got another name before
+                others[name] = name_alike(self.connection, {found.schema_name, schema}, name)
+            yield Step(rename_object(found.table, name, others[name], has_index=True))
+
+        def called(parts: tuple[_Part, ...]) -> tuple[_Part, ...]:
+            return tuple(
+                each.model_copy(update={"name": others.get(each.name, each.name)})
+                if getattr(each, "kind", "") != "c"
+                else each
+                for each in parts
+            )
+
+        self.found = found.model_copy(
+            update={"indexes": called(found.indexes), "constraints": called(found.constraints)}
+        )
+
     def _move(self) -> Iterator[Step]:
         found, moved = self.found.table, self.moved
         if found.schema != moved.schema:
             yield Step(schema_statement(moved.schema))
+            if (
+                taken_names(self.connection, moved.schema, [found.name])
+                and found.name != moved.name
+            ):
+                # By way of a name that nobody has in either of them.
+                between = stand_in(self.found.id, moved.name)
+                yield Step(alter_table(found, "RENAME TO {}", between))
+                found = TableName(found.schema, between)
             yield Step(alter_table(found, "SET SCHEMA {}", moved.schema))
         if found.name != moved.name:
             yield Step(alter_table(TableName(moved.schema, found.name), "RENAME TO {}", moved.name))
@@ -345,8 +398,8 @@ def create_from_shape(
     *,
     with_indexes: bool,
     rules: ExpressionRules = BUILTIN,
-) -> list[str]:
-    """Create an empty table with its key; a line for each thing left undone.
+) -> Outcome:
+    """Create an empty table with its key; a note for each thing left undone.
 
     Raises:
         SchemaChangeRefused: the target refuses the key.
@@ -359,17 +412,34 @@ def create_from_shape(
         _log.info("created %s like the source's %s", target, description.name)
         with without_search_path(connection):
             steps: list[Step] = []
+            oid = table_oid(connection, target)
             key = key_piece(target, structure, columns)
             if key is not None:
-                steps.append(Step(key.named, instead=(Step(key.unnamed),), when=TAKEN))
+                steps.append(
+                    Step(
+                        key.named,
+                        instead=(Step(key.unnamed),),
+                        when=TAKEN,
+                        displaced=Displaced.of(key, oid),
+                    )
+                )
             pieces, left_out = screen_pieces(
                 connection, rules, target, pieces_of(target, structure, columns)
             )
             for piece in pieces if with_indexes else ():
                 undone = f"{piece.word} {piece.name}"
-                steps.append(Step(piece.named, undone, (Step(piece.unnamed, undone),), when=TAKEN))
+                steps.append(
+                    Step(
+                        piece.named,
+                        undone,
+                        (Step(piece.unnamed, undone),),
+                        when=TAKEN,
+                        displaced=Displaced.of(piece, oid),
+                    )
+                )
             made = run_steps(connection, steps, description.name, f"{target} is new")
-            return [*notes, *(left_out if with_indexes else ()), *made.notes]
+            made.notes[:0] = [*notes, *(left_out if with_indexes else ())]
+            return made
 
 
 def drop_gone_foreign_keys(

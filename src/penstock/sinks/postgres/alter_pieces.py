@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import itertools
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from psycopg import sql
@@ -14,7 +15,8 @@ from penstock.schema.match import (
     match_by_id_or_name,
     renamed_within,
 )
-from penstock.sinks.postgres.alter_steps import Screened, Step, alter_table
+from penstock.sinks.postgres.alter_steps import Displaced, Screened, Step, alter_table
+from penstock.sinks.postgres.displaced import rename_object, stand_in
 from penstock.sinks.postgres.sqltext import UnreadableTextError
 from penstock.sinks.postgres.structure import (
     TAKEN,
@@ -57,6 +59,7 @@ class _Change:
     made: Piece | None = None
     renamed: str | None = None
     is_validated: bool = False
+    has_index: bool = True
 
 
 @dataclass
@@ -99,17 +102,30 @@ class PieceChanges:
         """What is called differently."""
         for each in self._changes:
             if each.renamed is not None and each.found is not None:
-                yield _rename(self.table, each.found, each.renamed, is_index=each.is_index)
+                has_index = each.is_index or each.has_index
+                yield self._rename(each.found, each.renamed, each.is_index, has_index)
         key, was, now = self.found.primary_key, row_key_of(self.before), row_key_of(self.after)
         if key is None or was is None or now is None or self._key is not None:
             return
-        if key.name == was.name != now.name:
-            yield _rename(self.table, key.name, now.name, is_index=False)
+        if key.name in (was.name, stand_in(self.found.id, was.name)) and key.name != now.name:
+            yield self._rename(key.name, now.name, is_index=False, has_index=True)
+
+    def _rename(self, old: str, new: str, is_index: bool, has_index: bool) -> Step:
+        step = _rename(self.table, old, new, is_index=is_index)
+        waiting = stand_in(self.found.id, new)
+        wait = rename_object(self.table, old, waiting, has_index=has_index)
+        displaced = Displaced(self.table, new, wait if old != waiting else None)
+        return replace(step, displaced=displaced)
 
     def additions(self) -> Iterator[Step]:
         """The key, which must be; the rest as far as the target allows it."""
         if self._key is not None:
-            yield Step(self._key.named, instead=(Step(self._key.unnamed),), when=TAKEN)
+            yield Step(
+                self._key.named,
+                instead=(Step(self._key.unnamed),),
+                when=TAKEN,
+                displaced=Displaced.of(self._key, self.found.id),
+            )
         for each in self._changes:
             if each.made is not None:
                 yield from self._make(each.made)
@@ -131,6 +147,7 @@ class PieceChanges:
             undone,
             (Step(piece.unnamed, undone),),
             when=TAKEN,
+            displaced=Displaced.of(piece, self.found.id),
             screened=screened,
             left_out=left_out,
         )
@@ -190,7 +207,7 @@ class PieceChanges:
                 [each for each in after if each.is_index == is_index],
             )
         ]
-        names = _names_there(pairs, there)
+        names = _names_there(pairs, there, self.found.id)
         for place, (was, now) in enumerate(pairs):
             name = names.get(place)
             if now is None:
@@ -222,12 +239,18 @@ class PieceChanges:
             # One that is not there was refused by the target before, or dropped by somebody.
             is_made = name is not None or not is_known
             return _Change(name, is_index, made=piece) if is_made else None
-        renamed = now.name if was is not None and name == was.name != now.name else None
+        known_as = {name for each in (was, now) if each for name in self._names_of(each)}
+        renamed = now.name if name in known_as and name != now.name else None
+        has_index = piece.has_index
         if text == piece.definition + NOT_VALID:
-            return _Change(name, is_index, renamed=renamed, is_validated=True)
+            return _Change(name, is_index, renamed=renamed, is_validated=True, has_index=has_index)
         if was is None or is_known or self.is_additive or text == piece.definition:
-            return _Change(name, is_index, renamed=renamed) if renamed else None
+            change = _Change(name, is_index, renamed=renamed, has_index=has_index)
+            return change if renamed else None
         return _Change(name, is_index, is_dropped=True, made=piece)
+
+    def _names_of(self, each: _Identified) -> tuple[str, str]:
+        return each.name, stand_in(self.found.id, each.name)
 
 
 def _rename(table: TableName, old: str, new: str, *, is_index: bool) -> Step:
@@ -261,20 +284,29 @@ def pieces_there(found: TableShape) -> dict[tuple[bool, str], str]:
 
 
 def _names_there(
-    pairs: list[Pair[_Identified]], there: dict[tuple[bool, str], str]
+    pairs: list[Pair[_Identified]], there: dict[tuple[bool, str], str], oid: int
 ) -> dict[int, str]:
-    """What the target calls each: as before, as after, or as Postgres has found a free name.
+    """What the target calls each: as before, as after, by what stands for that in the target's table
+    of that oid, or as Postgres has found a free name.
 
     What is kept has the first choice: it may be called already as something that is gone was.
     """
     free, names = set(there), {}
     order = sorted(range(len(pairs)), key=lambda place: pairs[place][1] is None)
-    for place in order:
-        for each in pairs[place]:
-            if each is not None and (each.is_index, each.name) in free:
-                free.remove((each.is_index, each.name))
-                names[place] = each.name
-                break
+    # Two may have swapped their names: what is defined as it was goes before what is only called so.
+    for is_defined_so, place in itertools.product((True, False), order):
+        texts = {each.piece.definition for each in pairs[place] if each is not None}
+        known = [each for each in pairs[place] if each is not None]
+        called = [each.name for each in known] + [stand_in(oid, each.name) for each in known]
+        like = [
+            (known[0].is_index, name)
+            for name in called
+            if (known[0].is_index, name) in free
+            and (not is_defined_so or there[known[0].is_index, name] in texts)
+        ]
+        if like and place not in names:
+            free.remove(like[0])
+            names[place] = like[0][1]
     for place in order:
         for each in pairs[place] if place not in names else ():
             like = [

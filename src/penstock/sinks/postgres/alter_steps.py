@@ -6,13 +6,14 @@ They are planned as a whole before the first one runs, so that they can be told 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg import sql
 
 from penstock.errors import SchemaChangeRefused
+from penstock.sinks.postgres.displaced import is_held_by_ours, stand_in
 from penstock.sinks.postgres.expressions import (
     BUILTIN,
     Expression,
@@ -22,12 +23,13 @@ from penstock.sinks.postgres.expressions import (
     refused_expressions,
     scope_of_table,
 )
-from penstock.sinks.postgres.structure import one_line, reason
+from penstock.sinks.postgres.structure import TAKEN, one_line, reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from penstock.schema.shape import ColumnShape, TableShape
+    from penstock.sinks.postgres.structure import Piece
     from penstock.table import TableName
 
     Connection = psycopg.Connection[Any]
@@ -51,11 +53,30 @@ class Step:
     undone: str = ""
     instead: tuple[Step, ...] = ()
     when: tuple[type[psycopg.Error], ...] = ()
+    # What is run where the name that the statement gives is that of another table of ours.
+    displaced: Displaced | None = None
     screened: Screened | None = None
     left_out: str = ""
     without: tuple[Step, ...] = ()
     # What penstock writes down for itself, which is nobody's to run by hand.
     is_record: bool = False
+
+
+@dataclass(frozen=True)
+class Displaced:
+    """An object of a target's table whose name others may have, and how it waits for it.
+
+    None: it waits already.
+    """
+
+    table: TableName
+    name: str
+    statement: sql.Composed | None
+
+    @classmethod
+    def of(cls, piece: Piece, table_oid: int) -> Displaced:
+        """One that is made of the target's table with that oid."""
+        return cls(piece.target, piece.name, piece.called(stand_in(table_oid, piece.name)))
 
 
 @dataclass(frozen=True)
@@ -72,6 +93,7 @@ class Outcome:
 
     statements: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    awaits_names: bool = False  # something is called otherwise, until others give its name up
 
 
 def run_steps(
@@ -128,6 +150,13 @@ class _Runner:
             with self.connection.transaction(), self._limit(step):
                 execute_one(self.connection, step.statement)
         except psycopg.Error as error:
+            if isinstance(error, TAKEN) and step.displaced is not None:
+                waiting = step.displaced
+                if is_held_by_ours(self.connection, waiting.table, waiting.name):
+                    outcome.awaits_names = True
+                    if waiting.statement is not None:
+                        self._run(replace(step, statement=waiting.statement, displaced=None))
+                    return
             is_for_it = step.instead and (not step.when or isinstance(error, step.when))
             if not is_for_it and not step.undone:
                 raise refusal(error, self.table, self.told, text) from None

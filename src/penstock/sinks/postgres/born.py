@@ -35,6 +35,7 @@ class Born:
 
     is_new: bool
     notes: list[str] = field(default_factory=list)
+    awaits_names: bool = False
 
 
 def create_born(cursor: Cursor, landings: Landings, shape: TableShape) -> Born | None:
@@ -55,7 +56,7 @@ def create_born(cursor: Cursor, landings: Landings, shape: TableShape) -> Born |
             description = landed_description(description_of(shape), landing)
             have_types(cursor.connection, landings.owner, shape.table, description.types)
             have_sequences(cursor.connection, landings.owner, shape.table, description.sequences)
-            notes = alter.create_from_shape(
+            made = alter.create_from_shape(
                 cursor,
                 description,
                 landed_structure(structure_of(shape), landing, landings.of),
@@ -68,7 +69,7 @@ def create_born(cursor: Cursor, landings: Landings, shape: TableShape) -> Born |
             raise
         _log.warning("%s cannot be created yet: %s", shape.table, type(error).__name__)
         return None
-    return Born(True, notes)
+    return Born(True, made.notes, made.awaits_names)
 
 
 def _mends_with_time(error: SinkError | psycopg.Error) -> bool:

@@ -40,6 +40,7 @@ from penstock.sinks.postgres.copycolumns import (
 from penstock.sinks.postgres.copyin import PostgresRangeWriter
 from penstock.sinks.postgres.create import complete_columns
 from penstock.sinks.postgres.duekeys import make_due_keys
+from penstock.sinks.postgres.duenames import give_due_names
 from penstock.sinks.postgres.following import follow_after_copy, follow_before_copy
 from penstock.sinks.postgres.landed import landed_description, landed_structure
 from penstock.sinks.postgres.mapped import mapped
@@ -399,11 +400,18 @@ class PostgresCopying:
             self._merge_again(connection, order, of_copy, moment)
             way = "merged"
         notes: list[str] = []
+
+        def hold() -> None:
+            """Or another table might have the name by now."""
+            if connection.execute(records.KEEP_NAME, of_copy).fetchone() is None:
+                raise CopySuperseded(str(table))
+
         if way != "aside":
             with connection.transaction(), connection.cursor() as cursor:
+                hold()
                 notes += self._follow(cursor, order, made_by_us)
         if made_by_us:
-            notes += self._complete(connection, order, plan)
+            notes += self._complete(connection, order, plan, hold)
         for note in notes:
             _log.warning("%s: %s", table, note)
         with connection.transaction(), connection.cursor() as cursor:
@@ -456,19 +464,23 @@ class PostgresCopying:
         store = ShapeStore(*self._owner)
         return follow_after_copy(cursor, self._landings, store, order, made_by_us)
 
-    def _complete(self, connection: Connection, order: CopyOrder, plan: TablePlan) -> list[str]:
+    def _complete(
+        self, connection: Connection, order: CopyOrder, plan: TablePlan, hold: Callable[[], None]
+    ) -> list[str]:
         """Make what belongs to a table of penstock's own beside its rows; a line for what was not."""
         landing, rules = self._landed[order.table], self._options.expression_rules
         made = landed_description(order.description, landing)
-        notes = complete_columns(connection, made, plan.target, rules)
+        with connection.transaction():
+            hold()
+            notes = complete_columns(connection, made, plan.target, rules)
         structure = landed_structure(order.structure, landing, self._landings.of)
         if landing.is_like_source and landing.policy is SchemaChanges.APPLY:
             required = [column.name for column in made.columns if column.not_null]
-            notes += add_not_null(connection, plan.target, required)
-        add_key(connection, plan.target, structure)
+            notes += add_not_null(connection, plan.target, required, hold)
+        add_key(connection, plan.target, structure, hold=hold)
         if self._options.create_indexes and _has_more_than_key(structure):
             columns = structured_columns(order, plan)
-            notes += add_indexes(connection, plan.target, structure, columns, rules)
+            notes += add_indexes(connection, plan.target, structure, columns, rules, hold=hold)
         return notes
 
     def fail(self, table: TableName, error: PenstockError, copy: Copy | None = None) -> None:
@@ -503,7 +515,8 @@ class PostgresCopying:
             return False
         with self._lock, target_errors(self._options.url):
             connection, store = self._connected(), ShapeStore(*self._owner)
-            were_due = make_due_keys(connection, self._landings, store, self._owner, on_made)
+            were_due = give_due_names(connection, self._landings)
+            were_due |= make_due_keys(connection, self._landings, store, self._owner, on_made)
             if self._review.is_due and self._review.run(connection):
                 make_due_keys(connection, self._landings, store, self._owner, on_made)
                 return True

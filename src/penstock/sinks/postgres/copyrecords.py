@@ -27,6 +27,9 @@ SELECT FROM penstock.tables
 WHERE pipeline = %s AND source = %s AND schema_name = %s AND table_name = %s
   AND state = 'copying' AND copy_id = %s FOR UPDATE
 """
+# The same while something is made of the table, which may take long: whoever renames or forgets it waits,
+# who only asks for something does not.
+KEEP_NAME = HOLD.replace("FOR UPDATE", "FOR KEY SHARE")
 ROOM = """
 UPDATE penstock.tables SET copy_way = %s
 WHERE pipeline = %s AND source = %s AND schema_name = %s AND table_name = %s
@@ -138,6 +141,24 @@ WHERE pipeline = %s AND source = %s AND state = 'streaming' AND foreign_keys_due
           SELECT source_oid FROM penstock.tables
           WHERE pipeline = %s AND source = %s AND state IN ('pending', 'copying', 'failed')
             AND source_oid IS NOT NULL))
+"""
+# All that are due, or none: what is left of names is decided for all of them at once.
+NAMES_DUE = """
+SELECT schema_name, table_name, shape, mapping FROM penstock.tables
+WHERE pipeline = %s AND source = %s AND names_due AND state = 'streaming' AND shape IS NOT NULL
+ORDER BY schema_name, table_name FOR UPDATE SKIP LOCKED
+"""
+# Tables that stand elsewhere in the stream, or that somebody changes at this moment.
+MAY_GIVE_NAMES = """
+WITH at_rest AS (
+    SELECT state FROM penstock.tables WHERE pipeline = %s AND source = %s AND state <> 'removed'
+    FOR KEY SHARE SKIP LOCKED)
+SELECT EXISTS (SELECT FROM at_rest WHERE state <> 'streaming')
+"""
+NAMES_DONE = """
+UPDATE penstock.tables SET names_due = false
+WHERE pipeline = %s AND source = %s
+  AND (schema_name, table_name) IN (SELECT * FROM unnest(%s::text[], %s::text[]))
 """
 # A table without any is done with as it is.
 NO_KEYS_DUE = """

@@ -284,6 +284,8 @@ class Evolution:
             raise TableStops(known.began_as, unexplained(error, before, shape)) from None
         for statement in followed.statements:
             _log.info("%s: %s", shape.table, statement)
+        if followed.awaits_names:
+            self._store.await_names(cursor, known.recorded_as)
         if before_copy:
             return mapping, followed.needs_copy  # the copy brings the rest, and notes
         self._note(known, shape.table, followed.notes)
@@ -449,6 +451,8 @@ class Evolution:
             return
         made_as = self._landings.target(shape.table) if born.is_new else None
         self._store.add(cursor, shape, self.batch.end_lsn, made_as)
+        if born.awaits_names:
+            self._store.await_names(cursor, shape.table)
         known = KnownTable.flowing(shape.table, shape.id, made_here=born.is_new)
         self.tables.add(known)
         self._note(known, shape.table, born.notes)

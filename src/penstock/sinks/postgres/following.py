@@ -221,6 +221,8 @@ def follow_before_copy(
             before_copy=True,
         )
         store.keep(cursor, table, shape, lsn, document, before_copy=True)
+        if followed.awaits_names:
+            store.await_names(cursor, table)
     return followed.target, mapped(document)
 
 
@@ -237,6 +239,9 @@ def follow_after_copy(
     before = store.constraints_of(cursor, order.table)
     if before is None or order.shape is None:
         return []
+    # It is where it belongs by now; another table may have the name that it had.
+    place = {"schema_name": order.shape.schema_name, "name": order.shape.name}
+    before = before.model_copy(update=place)
     followed, _ = follow_table(
         cursor,
         landings,
@@ -247,6 +252,8 @@ def follow_after_copy(
         with_foreign_keys=False,
         before_copy=made_by_us,
     )
+    if followed.awaits_names:
+        store.await_names(cursor, order.table)
     return followed.notes
 
 

@@ -102,6 +102,7 @@ _LATER_COLUMNS = {
     "delete_missing": "bigint NOT NULL DEFAULT 0",
     # The target's table that was made: another one of its name is somebody's own.
     "target_oid": "bigint",
+    "names_due": "boolean NOT NULL DEFAULT false",  # objects wait for names that others have
 }
 
 # Two pipelines may start against a new target at once. Nothing is there yet that others could not lock,

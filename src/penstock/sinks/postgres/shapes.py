@@ -265,6 +265,11 @@ class ShapeStore:
             "UPDATE penstock.tables SET foreign_keys_due = true" + _THIS, (*self._owner, *table)
         )
 
+    def await_names(self, executor: Executor, table: TableName) -> None:
+        """Have objects that wait for their names get them once the table streams."""
+        query = "UPDATE penstock.tables SET names_due = true" + _THIS
+        executor.execute(query, (*self._owner, *table))
+
     def still_waits(self, cursor: Cursor, table: TableName) -> bool:
         """Whether nobody copies the table, nor begins to before this transaction ends."""
         row = cursor.execute(

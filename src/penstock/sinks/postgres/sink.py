@@ -179,7 +179,7 @@ class PostgresSink:
         self.apart = apart
         self.flowing = {row.table for row in rows} - set(apart)
         self.has_notes = any(are_on_objects(row.notes) for row in rows)
-        self.objects_due = any(row.keys_due for row in rows)
+        self.objects_due = any(row.keys_due or row.names_due for row in rows)
         if self.objects_due and any(row.state == FAILED for row in rows):
             self.objects_due = bool(self._tables.keys_due(connection))
         if requested(rows) or retried(rows):

@@ -10,11 +10,13 @@ from __future__ import annotations
 import time
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg import sql
 
+from penstock.sinks.postgres.displaced import await_names, is_held_by_ours, stand_in
 from penstock.sinks.postgres.expressions import (
     BUILTIN,
     Expression,
@@ -111,10 +113,17 @@ class Found:
     constraints: dict[str, tuple[str, bool]] = field(default_factory=dict)
     indexes: dict[str, tuple[str, bool]] = field(default_factory=dict)
     byte_count: int = 0
+    oid: int = 0
 
     def like(self, piece: Piece) -> tuple[str, bool] | None:
-        """What has the name that the piece would get."""
-        return (self.indexes if piece.has_index else self.constraints).get(piece.name)
+        """What has the name that the piece would get, or waits for it."""
+        named = self.indexes if piece.has_index else self.constraints
+        return named.get(piece.name) or named.get(stand_in(self.oid, piece.name))
+
+    def called(self, piece: Piece) -> str:
+        """What that is called."""
+        named = self.indexes if piece.has_index else self.constraints
+        return piece.name if piece.name in named else stand_in(self.oid, piece.name)
 
     def has_definition(self, definition: str) -> bool:
         """Whether anything is defined so, whatever its name."""
@@ -127,14 +136,29 @@ class Found:
 class Piece:
     """One thing to make. `definition` is what it is told apart by when its name is taken.
 
-    `named` and `unnamed` are the statements: with that name, and with one that Postgres finds.
+    `statement` makes it, with a place for what it is called.
     """
 
     word: str
     name: str
     definition: str
-    named: sql.Composed
-    unnamed: sql.Composed
+    target: TableName
+    statement: Callable[[sql.Composable], sql.Composed]
+
+    @property
+    def named(self) -> sql.Composed:
+        """Makes it under its own name."""
+        return self.called(self.name)
+
+    @property
+    def unnamed(self) -> sql.Composed:
+        """Makes it under a name that Postgres finds."""
+        return self.statement(sql.SQL(""))
+
+    def called(self, name: str) -> sql.Composed:
+        """Makes it under a name."""
+        word = sql.SQL("" if self.word == "index" else "CONSTRAINT ")
+        return self.statement(sql.SQL("{}{} ").format(word, sql.Identifier(name)))
 
     @property
     def has_index(self) -> bool:
@@ -160,10 +184,12 @@ def add_key(
     target: TableName,
     structure: TableStructure,
     found: Found | None = None,
+    hold: Callable[[], object] = lambda: None,
 ) -> None:
     """Add the primary key that `create_table` would have made, unless the table has one.
 
-    `found`: what the table has, where that is known (`find_all`).
+    `found`: what the table has, where that is known (`find_all`). `hold` is called in the transaction that
+    makes it, and may refuse that by an error of its own.
     It bears the source's name where that is free. Nothing is made where the source has no key, or
     the target lacks a column of it.
 
@@ -173,10 +199,15 @@ def add_key(
     found = found or _find(connection, target)
     piece = key_piece(target, structure, found.columns)
     if piece is not None and not found.has_primary_key:
-        _make(connection, piece, found)
+        _make(connection, piece, found, hold)
 
 
-def add_not_null(connection: Connection, target: TableName, columns: Iterable[str]) -> list[str]:
+def add_not_null(
+    connection: Connection,
+    target: TableName,
+    columns: Iterable[str],
+    hold: Callable[[], object] = lambda: None,
+) -> list[str]:
     """Have columns NOT NULL that are not; a line for each that the rows do not allow.
 
     Raises:
@@ -186,12 +217,15 @@ def add_not_null(connection: Connection, target: TableName, columns: Iterable[st
     if not nullable:
         return []
     try:
-        _execute(connection, _set_not_null(target, nullable))  # one look at the rows for all
+        # One look at the rows for all.
+        _execute(connection, _set_not_null(target, nullable), hold)
     except psycopg.Error as error:
         if len(nullable) == 1:
             return [one_line(f"column {nullable[0]} is not NOT NULL: {reason(error)}")]
         reason(error)
-        return [line for name in nullable for line in add_not_null(connection, target, [name])]
+        return [
+            line for name in nullable for line in add_not_null(connection, target, [name], hold)
+        ]
     return []
 
 
@@ -223,31 +257,36 @@ def add_indexes(
     columns: set[str],
     rules: ExpressionRules = BUILTIN,
     found: Found | None = None,
+    hold: Callable[[], object] = lambda: None,
 ) -> list[str]:
     """Make indexes, and unique, exclusion and check constraints; a line for each that failed.
 
     `columns` are those that the target has: what needs another is left out without a word. Of those with an
-    expression, the `rules` tell which ones are made.
+    expression, the `rules` tell which ones are made. `hold` as with `add_key`.
 
     Raises:
         psycopg.Error: the server went away.
     """
     found = found or _find(connection, target)
     every = list(pieces_of(target, structure, columns & found.columns))
-    failures = _validate(connection, target, every, found)
+    failures = _validate(connection, target, every, found, hold)
     pieces = [piece for piece in every if found.like(piece) is None]
     pieces, left_out = screen_pieces(connection, rules, target, pieces)
     failures += left_out
     for piece in pieces:
         try:
-            _make(connection, piece, found)
+            _make(connection, piece, found, hold)
         except psycopg.Error as error:
             failures.append(one_line(f"{piece.word} {piece.name}: {reason(error)}"))
     return failures
 
 
 def _validate(
-    connection: Connection, target: TableName, pieces: Iterable[Piece], found: Found
+    connection: Connection,
+    target: TableName,
+    pieces: Iterable[Piece],
+    found: Found,
+    hold: Callable[[], object],
 ) -> list[str]:
     """Have constraints that are there hold for every row, as they do at the source."""
     failures: list[str] = []
@@ -255,11 +294,10 @@ def _validate(
         definition, is_valid = found.like(piece) or ("", True)
         if is_valid or definition == piece.definition:
             continue
-        table, name = sql.Identifier(*target), sql.Identifier(piece.name)
+        table, name = sql.Identifier(*target), sql.Identifier(found.called(piece))
         try:
-            _execute(
-                connection, sql.SQL("ALTER TABLE {} VALIDATE CONSTRAINT {}").format(table, name)
-            )
+            validate = sql.SQL("ALTER TABLE {} VALIDATE CONSTRAINT {}").format(table, name)
+            _execute(connection, validate, hold)
         except psycopg.Error as error:
             failures.append(one_line(f"{piece.word} {piece.name} is not valid: {reason(error)}"))
     return failures
@@ -448,44 +486,44 @@ def pieces_of(target: TableName, structure: TableStructure, columns: Set[str]) -
 
 def _constraint(target: TableName, word: str, name: str, definition: str) -> Piece:
     table, text = sql.Identifier(*target), sql.SQL(definition)
+    statement = sql.SQL("ALTER TABLE {} ADD {}{}")
     return Piece(
-        word,
-        name,
-        definition,
-        sql.SQL("ALTER TABLE {} ADD CONSTRAINT {} {}").format(table, sql.Identifier(name), text),
-        sql.SQL("ALTER TABLE {} ADD {}").format(table, text),
+        word, name, definition, target, lambda called: statement.format(table, called, text)
     )
 
 
 def _index(target: TableName, name: str, definition: str, *, is_unique: bool) -> Piece:
     table, text = sql.Identifier(*target), sql.SQL(definition)
     head = sql.SQL("CREATE UNIQUE INDEX" if is_unique else "CREATE INDEX")
-    ending = sql.SQL("ON {} USING {}").format(table, text)
+    statement = sql.SQL("{} {}ON {} USING {}")
     return Piece(
         "index",
         name,
         f"{'UNIQUE ' if is_unique else ''}INDEX {definition}",
-        sql.SQL("{} {} {}").format(head, sql.Identifier(name), ending),
-        sql.SQL("{} {}").format(head, ending),
+        target,
+        lambda called: statement.format(head, called, table, text),
     )
 
 
-def _make(connection: Connection, piece: Piece, found: Found) -> None:
+def _make(connection: Connection, piece: Piece, found: Found, hold: Callable[[], object]) -> None:
     is_limited = bool(piece.expressions)
     try:
-        _execute(connection, piece.named, is_limited=is_limited)
+        _execute(connection, piece.named, hold, is_limited=is_limited)
     except TAKEN:
-        # Another relation of the schema has the name. Postgres finds a free one, but must not do
-        # so each time that this is repeated.
-        if found.has_definition(piece.definition):
-            return
-        _execute(connection, piece.unnamed, is_limited=is_limited)
+        # Another relation of the schema has the name: for the time being, where it is ours.
+        await_name = partial(await_names, connection, found.oid)
+        if is_held_by_ours(connection, piece.target, piece.name) and await_name():
+            statement = piece.called(stand_in(found.oid, piece.name))
+            _execute(connection, statement, lambda: (hold(), await_name()), is_limited=is_limited)
+        # Else Postgres finds a free one, but must not do so each time that this is repeated.
+        elif not found.has_definition(piece.definition):
+            _execute(connection, piece.unnamed, hold, is_limited=is_limited)
 
 
 def _execute(
     connection: Connection,
     statement: sql.Composed,
-    hold: Callable[[], None] = lambda: None,
+    hold: Callable[[], object] = lambda: None,
     *,
     is_limited: bool = False,
 ) -> None:
@@ -514,7 +552,7 @@ def find_all(connection: Connection, targets: Collection[TableName]) -> dict[Tab
         connection.execute("SELECT set_config('search_path', '', true)")
         tables = connection.execute(_TABLES, as_columns(targets)).fetchall()
         by_oid = {
-            oid: Found(frozenset(columns), has_key, byte_count=byte_count)
+            oid: Found(frozenset(columns), has_key, byte_count=byte_count, oid=oid)
             for _, _, oid, has_key, columns, byte_count in tables
         }
         rows = connection.execute(_THERE, {"oids": list(by_oid)}).fetchall() if by_oid else []

@@ -31,7 +31,7 @@ SELECT schema_name, table_name, state, delivered_lsn::text, error, filled, needs
        ranges_total, rows_copied, bytes_copied, notes, changed_at,
        extract(epoch FROM now() - snapshot_at)::float8 AS snapshot_seconds, copy_id,
        coalesce(retry_at, now()) <= now() AS may_retry, mapping,
-       insert_exists, update_missing, delete_missing, foreign_keys_due,
+       insert_exists, update_missing, delete_missing, foreign_keys_due, names_due,
        coalesce(source_oid, 0) AS source_oid
 FROM penstock.tables
 WHERE pipeline = %s AND source = %s ORDER BY schema_name, table_name
@@ -90,6 +90,7 @@ class TableRow:
     mapping: dict[str, Any] | None = None
     conflicts: Conflicts = NONE
     keys_due: bool = False  # foreign keys are still to be made
+    names_due: bool = False  # objects wait for their names
     source_oid: int = 0
 
     @property
@@ -310,5 +311,6 @@ def _row(row: Any, arrived: Mapping[tuple[str, str, str], tuple[int, int, int]])
         mapping=row.mapping,
         conflicts=Conflicts(row.insert_exists, row.update_missing, row.delete_missing),
         keys_due=row.foreign_keys_due and row.state in (CATCHING_UP, STREAMING),
+        names_due=row.names_due and row.state in (CATCHING_UP, STREAMING),
         source_oid=row.source_oid,
     )
