@@ -194,12 +194,50 @@ def test_table_that_got_the_name_of_one_under_the_snapshot_is_not_read_for_it(
             found = reader.blocks(table, ("id",), (0, None), is_binary=False)
             try:
                 if is_swapped:
-                    with pytest.raises(TableRewritten, match="another one has its name"):
+                    with pytest.raises(
+                        TableRewritten, match="another table or column has its name"
+                    ):
                         list(found)
                 else:
                     assert sum(map(len, found)) == 100
             finally:
                 reader.close()
+    finally:
+        snapshot.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "is_same"),
+    [
+        (
+            "ALTER TABLE t RENAME v TO x; ALTER TABLE t RENAME w TO v; ALTER TABLE t RENAME x TO w",
+            False,
+        ),
+        ("ALTER TABLE t RENAME v TO x; ALTER TABLE t ADD v text DEFAULT 'new'", False),
+        ("ALTER TABLE t DROP v; ALTER TABLE t ADD v text", False),
+        ("ALTER TABLE t ADD x text; ALTER TABLE t ALTER v SET NOT NULL", True),
+        ('ALTER TABLE t RENAME other TO "o.t""her"', True),
+    ],
+)
+def test_column_that_got_the_name_of_one_under_the_snapshot_is_not_read_for_it(
+    source: Database, change: str, is_same: bool
+) -> None:
+    source.execute("CREATE TABLE t (id int PRIMARY KEY, v text, w text, other text)")
+    source.execute("INSERT INTO t VALUES (1, 'v', 'w', 'o')")
+    snapshot = ExportedSnapshot.take(source.dsn, threading.Event())
+    try:
+        source.execute(change)
+        reader = SnapshotReader(source.dsn, snapshot.name)
+        columns = ("id", "v", "w")
+        found = reader.blocks(TableName("public", "t"), columns, (0, None), is_binary=False)
+        try:
+            if is_same:
+                assert [bytes(row) for block in found for row in block] == [b"1\tv\tw\n"]
+            else:
+                with pytest.raises(TableRewritten, match="another table or column has its name"):
+                    list(found)
+        finally:
+            reader.close()
     finally:
         snapshot.close()
 

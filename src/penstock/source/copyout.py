@@ -30,11 +30,16 @@ BLOCK_BYTES = 256 * 1024
 _SNAPSHOT_GONE = ("22023", "42704")
 
 
-# The row of pg_class is read under the snapshot, the functions tell what is true now. COPY, too, finds
-# its table by the name that it has now.
-_SAME_FILE = """
+# Rows of catalogs are read under the snapshot, the functions tell what is true now. COPY, too, finds its
+# table and its columns by the names that they have now.
+_SAME_TABLE = """
 SELECT c.relfilenode = pg_relation_filenode(c.oid)
    AND c.oid = to_regclass(quote_ident(n.nspname) || '.' || quote_ident(c.relname))
+   AND NOT EXISTS (
+       SELECT FROM pg_attribute a,
+            pg_identify_object_as_address('pg_class'::regclass, c.oid, a.attnum) AS now
+       WHERE a.attrelid = c.oid AND a.attname = ANY (%s) AND NOT a.attisdropped
+         AND now.object_names[3] IS DISTINCT FROM a.attname::text)
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = %s AND c.relname = %s
 """
@@ -112,22 +117,23 @@ class SnapshotReader:
                 yield rows
                 rows, size = [], 0
         _finish(pgconn)
-        self._require_same_file(relation)
+        self._require_same_table(relation, columns)
         if rows:
             yield rows
 
-    def _require_same_file(self, relation: TableName) -> None:
-        """See that the pages are still those that the snapshot knew.
+    def _require_same_table(self, relation: TableName, columns: Sequence[str]) -> None:
+        """See that pages and columns are still those that the snapshot knew.
 
         A table that was written anew since shows nothing to older snapshots (ALTER TABLE), or has
-        its rows on other pages (VACUUM FULL); and another one may have got its name. The COPY holds
+        its rows on other pages (VACUUM FULL); and another one may have got its name, or another column that
+        of one. The COPY holds
         a lock by now on what it has read, so it stays as it is.
         """
-        row = self._connection.execute(_SAME_FILE, relation).fetchone()
+        row = self._connection.execute(_SAME_TABLE, (list(columns), *relation)).fetchone()
         if row is None or not row[0]:
             raise TableRewritten(
                 "the table was written anew while it was copied (ALTER TABLE, VACUUM FULL, TRUNCATE),"
-                " or another one has its name now",
+                " or another table or column has its name now",
                 str(relation),
                 "nothing; the copy begins again, under a new snapshot",
             )
