@@ -9,6 +9,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
+import psycopg
 import pytest
 
 from fix_postgres import only_new
@@ -34,6 +35,7 @@ from penstock.sinks.copying import Copy, CopyOrder, CopySuperseded, RangeThere
 from penstock.sinks.passage import Rows
 from penstock.sinks.postgres.copying import PostgresCopying
 from penstock.sinks.postgres.displaced import stand_in
+from penstock.sinks.postgres.following import follow_before_copy
 from penstock.sinks.postgres.landing import Landings
 from penstock.sinks.postgres.options import PostgresOptions
 from penstock.sinks.postgres.sink import PostgresSink
@@ -558,6 +560,36 @@ def test_copy_that_failed_amid_others_is_tried_once_more_when_those_are_there(sc
     scene.check()
     assert scene.states() == {"a": ("failed", A), "b": ("streaming", B)}
     assert scene.keeper.is_settled
+
+
+def test_table_keeps_its_name_while_room_is_made_for_its_copy(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+):
+    first = shape(A, "a")
+    scene.tell(first)
+    scene.deliver()
+    scene.look(a=A)
+    scene.finish_copy(scene.begin_copy(first), first)
+    scene.sink.enrol({public("a"): A}, scene.position, is_new=False)
+    seen: list[bool] = []
+
+    def look_first(*args: Any) -> Any:
+        with scene.target.connect() as connection:
+            connection.execute("SET lock_timeout = '100ms'")
+            with pytest.raises(psycopg.errors.LockNotAvailable):
+                connection.execute("UPDATE penstock.tables SET table_name = 'b'")
+            # Who asks for something need not wait for it.
+            connection.execute("UPDATE penstock.tables SET request = NULL")
+        seen.append(True)
+        return follow_before_copy(*args)
+
+    monkeypatch.setattr("penstock.sinks.postgres.copying.follow_before_copy", look_first)
+    scene.tell()
+    copy = scene.begin_copy(first)
+
+    assert seen == [True]
+    scene.finish_copy(copy, first)
+    assert scene.states() == {"a": ("catching_up", A)}
 
 
 class RandomSource:

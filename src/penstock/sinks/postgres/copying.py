@@ -196,6 +196,18 @@ class PostgresCopying:
         if row is None:
             return None  # removed meanwhile
         is_filled, way, made_by_us = row
+        # From here on it keeps its name: another table might be altered or emptied for it.
+        with connection.transaction():
+            held = (*self._owner, *table, copy.copy_id)
+            if connection.execute(records.KEEP_NAME, held).fetchone() is None:
+                return None  # removed, renamed, or begun anew
+            return self._make_room(copy, order, is_filled, way, made_by_us)
+
+    def _make_room(
+        self, copy: Copy, order: CopyOrder, is_filled: bool, way: str | None, made_by_us: bool
+    ) -> PostgresRangeWriter:
+        """Have a table that is this copy's in the copy's shape, and without what an earlier one left."""
+        connection, table = self._connected(), order.table
         store = ShapeStore(*self._owner)
         if not (is_filled or made_by_us or way == "direct"):
             # Before anything is done to it: it may be somebody's own.
@@ -208,23 +220,19 @@ class PostgresCopying:
             connection, self._landings, store, order, copy.lsn, made_by_us
         )
         # Whoever finds a table without its key must find, too, that we have made it so.
-        with connection.transaction():
-            held = (*self._owner, *table, copy.copy_id)
-            if connection.execute(records.HOLD, held).fetchone() is None:
-                return None  # removed, or begun anew
-            is_there = find_table(connection, target) is not None
-            plan = plan_table(
-                connection,
-                self._landings,
-                table,
-                lambda _: order.description,
-                is_filled=False,
-                with_key=False,
-                mapping=mapping,
-            )
-            if not is_there:
-                fault_point("copy.after_create")
-                TargetTables(*self._owner).made(connection, table, target)
+        is_there = find_table(connection, target) is not None
+        plan = plan_table(
+            connection,
+            self._landings,
+            table,
+            lambda _: order.description,
+            is_filled=False,
+            with_key=False,
+            mapping=mapping,
+        )
+        if not is_there:
+            fault_point("copy.after_create")
+            TargetTables(*self._owner).made(connection, table, target)
         self._plans[table] = plan
         self._landed[table] = self._landings.of(table, mapping.ruled_as)
         if is_filled:

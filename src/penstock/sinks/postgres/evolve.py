@@ -334,7 +334,7 @@ class Evolution:
             self._store.enrol(cursor, name, known.source_oid, self.batch.end_lsn)
             self.tables.add(KnownTable.waiting(name, known.source_oid))
             return
-        before = self._store.shape(cursor, known.recorded_as)
+        before = self._store.shape(cursor, known.recorded_as, lock=True)
         mapping = known.mapping
         if before is not None:
             after = before.model_copy(update={"schema_name": name.schema, "name": name.name})
@@ -376,6 +376,7 @@ class Evolution:
 
     def _drop_unfilled(self, cursor: Cursor, known: KnownTable) -> None:
         """Forget a table that has got no rows yet, with what was made for its copy."""
+        self._store.shape(cursor, known.recorded_as, lock=True)  # the row before the table
         target = self._target_of(known)
         found = find_table(cursor.connection, target)
         if found is not None and known.made_by_us and known.target_oid in (None, found.oid):
@@ -405,7 +406,7 @@ class Evolution:
         if self.only is not None and not self.tables.takes_part(known):
             return
         policy = self._landing_of(known).policy.value
-        before = self._store.shape(cursor, known.recorded_as)
+        before = self._store.shape(cursor, known.recorded_as, lock=True)
         target = self._target_of(known)
         if policy == "stop":
             raise TableStops(
