@@ -28,6 +28,7 @@ OLDEST_VERSION = 140000
 # an index that cannot hold a value, a publication that wants a replica identity.
 _CLASSES_OF_ONE_TABLE = ("21", "22", "23", "2F", "42", "44", "54", "0A", "P0")
 _STATES_OF_ONE_TABLE = ("55000",)
+_CLASSES_OF_THE_SERVER = ("08", "57", "53", "40", "55", "58")
 
 # A connection that was not made has no SQLSTATE; libpq's and the server's words must do.
 _LOGIN_REFUSED = re.compile(
@@ -90,8 +91,7 @@ def classify_target_error(error: psycopg.Error, dsn: Dsn) -> PenstockError:
         )
     if state == "25006":
         return SinkError("the target is read-only, as a standby is", where, _WAIT)
-    # XX000: what the statement looks at is altered or dropped by somebody else at the same moment.
-    if state is None or state == "XX000" or state[:2] in ("08", "57", "53", "40", "55", "58"):
+    if state is None or _is_of_the_moment(error) or state[:2] in _CLASSES_OF_THE_SERVER:
         said = _SYSTEMS_WORDS.search(text) if state is None else None
         why = said[0].lower() if said is not None else state or type(error).__name__
         return SinkError(f"no answer from the target ({why})", where, _WAIT)
@@ -103,6 +103,14 @@ def classify_target_error(error: psycopg.Error, dsn: Dsn) -> PenstockError:
         where,
         "report this: it is a defect of penstock",
     )
+
+
+def _is_of_the_moment(error: psycopg.Error) -> bool:
+    """Whether what the statement looks at was altered or dropped by somebody else as it ran.
+
+    The server has no code of its own for that. A function may raise the same one, and does so again.
+    """
+    return error.sqlstate == "XX000" and error.diag.source_function != "exec_stmt_raise"
 
 
 def is_about_table(error: psycopg.Error) -> bool:
