@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.schema.catalog import read_shapes
 from penstock.schema.describe import description_of, structure_of
-from penstock.sinks.postgres.alter import Followed, follow
-from penstock.sinks.postgres.create import create_table
-from penstock.sinks.postgres.structure import add_foreign_keys, add_indexes, add_key
+from penstock.sinks.postgres.ddl.alter import Followed, follow
+from penstock.sinks.postgres.ddl.create import create_table
+from penstock.sinks.postgres.ddl.structure import add_foreign_keys, add_indexes, add_key
 from penstock.table import TableName
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from fix_follow import clone, shapes
 from penstock.lsn import Lsn
-from penstock.sinks.postgres.objects import make_objects
-from penstock.sinks.postgres.shapes import ShapeStore
+from penstock.sinks.postgres.state.objects import make_objects
+from penstock.sinks.postgres.state.shapes import ShapeStore
 
 if TYPE_CHECKING:
     from fix_postgres import Database

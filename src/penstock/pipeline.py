@@ -15,7 +15,7 @@ from penstock.run.retry import mends_with_time
 from penstock.run.state import StateDirectory
 from penstock.schema.describe import description_of
 from penstock.sinks.file.options import FileOptions
-from penstock.sinks.postgres.landing import Landings
+from penstock.sinks.postgres.mapping.table_mapping import Landings
 from penstock.sinks.postgres.options import PostgresOptions
 from penstock.source.connect import connect_source
 from penstock.source.description import TableDescription, describe_table
@@ -140,7 +140,7 @@ def build_copying(pipeline: PipelineFile, name: str) -> Copying:
     """What copies tables into a sink, unopened."""
     options = pipeline.sinks[name]
     if isinstance(options, PostgresOptions):
-        from penstock.sinks.postgres.copying import PostgresCopying
+        from penstock.sinks.postgres.copy.copying import PostgresCopying
 
         return PostgresCopying(landings_of(pipeline, options), pipeline.name)
     return build_event_copying(pipeline, name)

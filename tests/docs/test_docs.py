@@ -25,7 +25,7 @@ from penstock.failpoints import POINTS
 from penstock.log.slice import _HEADER, HEADER_BYTES, SliceKind
 from penstock.options import Options
 from penstock.run.status import FlowStatus, PipelineStatus, SinkStatus, SourceStatus, TableStatus
-from penstock.sinks.postgres.objects import statements
+from penstock.sinks.postgres.state.objects import statements
 from penstock.testing import changes, insert, relation, table, transaction
 
 if TYPE_CHECKING:

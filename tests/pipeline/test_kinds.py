@@ -10,7 +10,7 @@ import pytest
 from fix_pipeline import INITIAL, rows, status_of, wait_for_state
 from fix_postgres import only_new
 from fix_wait import wait_until
-from penstock.sinks.postgres.tables import TargetTables
+from penstock.sinks.postgres.state.tables import TargetTables
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -329,7 +329,7 @@ def test_oddities_are_counted_once_and_told_by_key_at_debug_level_only(
     target.execute("INSERT INTO clone (id, v) VALUES (2, 'canary'), (3, 'canary')")
     target.execute("INSERT INTO history (id, v) VALUES (2, 'canary'), (3, 'canary')")
 
-    with caplog.at_level(logging.DEBUG, "penstock.sinks.postgres.conflicts"):
+    with caplog.at_level(logging.DEBUG, "penstock.sinks.postgres.merge.conflicts"):
         for name in ("clone", "history"):
             at_once(
                 source,
@@ -352,7 +352,8 @@ def test_oddities_are_counted_once_and_told_by_key_at_debug_level_only(
         told = [
             record.getMessage()
             for record in caplog.records
-            if record.name == "penstock.sinks.postgres.conflicts" and name in record.getMessage()
+            if record.name == "penstock.sinks.postgres.merge.conflicts"
+            and name in record.getMessage()
         ]
         assert any("insert_exists: key (id=2)" in line for line in told), told
         assert any("update_missing: key (id=101)" in line for line in told)

@@ -231,7 +231,7 @@ def test_work_that_is_sent_to_tasks_holds_no_password(spark: Spark) -> None:
     from pyspark import cloudpickle
 
     from penstock.dsn import Dsn
-    from penstock.sinks.postgres.copyin import PostgresRangeWriter
+    from penstock.sinks.postgres.copy.copy_in import PostgresRangeWriter
     from penstock.sinks.postgres.worker import PostgresWorker
     from penstock.snapshot.task import CopyWork
     from penstock.spark.jobs import run_tasks

@@ -11,7 +11,7 @@ from fix_postgres import only_new
 from fix_started import EVERYTHING
 from fix_wait import wait_until
 from penstock.cli.check import find
-from penstock.sinks.postgres import review
+from penstock.sinks.postgres.compare import review
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,8 +10,8 @@ from fix_postgres import only_new
 from fix_subscription import ensure, rules
 from fix_wait import wait_until
 from penstock.lsn import Lsn
-from penstock.sinks.postgres.objects import make_objects
-from penstock.sinks.postgres.tables import TargetTables
+from penstock.sinks.postgres.state.objects import make_objects
+from penstock.sinks.postgres.state.tables import TargetTables
 from penstock.source.catalogmark import read_catalog_mark
 from penstock.source.connect import connect_source
 from penstock.table import TableName

@@ -12,8 +12,8 @@ from fix_subscription import ensure, rules
 from penstock import claims
 from penstock.claims import alone, holder_of, release, try_claim
 from penstock.sinks.postgres.connect import connect_target
-from penstock.sinks.postgres.objects import has_objects, make_objects
-from penstock.sinks.postgres.progress import Progress
+from penstock.sinks.postgres.state.objects import has_objects, make_objects
+from penstock.sinks.postgres.state.progress import Progress
 
 if TYPE_CHECKING:
     from fix_postgres import Database

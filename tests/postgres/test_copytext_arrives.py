@@ -7,7 +7,7 @@ import itertools
 import pyarrow as pa
 
 from fix_postgres import only_new
-from penstock.sinks.postgres.copytext import copy_text
+from penstock.sinks.postgres.merge.copy_text import copy_text
 
 pytestmark = only_new
 

@@ -11,10 +11,11 @@ from psycopg import sql
 from fix_follow import T, follow_at, shape_of
 from penstock.errors import TargetTableUnfit
 from penstock.schema.describe import description_of, structure_of
-from penstock.sinks.postgres.alter import create_from_shape, follow
 from penstock.sinks.postgres.connect import connect_target
-from penstock.sinks.postgres.create import create_table
-from penstock.sinks.postgres.expressions import (
+from penstock.sinks.postgres.ddl.alter import create_from_shape, follow
+from penstock.sinks.postgres.ddl.create import create_table
+from penstock.sinks.postgres.ddl.structure import add_indexes
+from penstock.sinks.postgres.expressions.expressions import (
     BUILTIN,
     Expression,
     ExpressionRules,
@@ -22,7 +23,6 @@ from penstock.sinks.postgres.expressions import (
     refused_expressions,
     scope_of_columns,
 )
-from penstock.sinks.postgres.structure import add_indexes
 from penstock.table import TableName, TableRule
 
 if TYPE_CHECKING:

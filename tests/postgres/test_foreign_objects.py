@@ -10,11 +10,11 @@ from fix_follow import shape_of
 from penstock.dsn import Dsn
 from penstock.errors import TargetObjectsForeign
 from penstock.sinks.postgres.connect import connect_target
-from penstock.sinks.postgres.foreigncode import refuse_foreign_code
-from penstock.sinks.postgres.objects import has_objects, make_objects
+from penstock.sinks.postgres.ddl.user_types import have_types
+from penstock.sinks.postgres.expressions.foreign_code import refuse_foreign_code
+from penstock.sinks.postgres.mapping.target import find_table
 from penstock.sinks.postgres.preflight import check_target
-from penstock.sinks.postgres.target import find_table
-from penstock.sinks.postgres.usertypes import have_types
+from penstock.sinks.postgres.state.objects import has_objects, make_objects
 from penstock.table import TableName
 
 if TYPE_CHECKING:

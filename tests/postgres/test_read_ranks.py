@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fix_postgres import only_new
-from penstock.sinks.postgres.target import read_ranks
+from penstock.sinks.postgres.mapping.target import read_ranks
 
 if TYPE_CHECKING:
     from fix_postgres import Database

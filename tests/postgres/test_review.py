@@ -10,13 +10,13 @@ from fix_follow import shape_of
 from fix_postgres import only_new
 from fix_started import OWNER, start
 from penstock.lsn import Lsn
-from penstock.sinks.postgres.deviations import Deviation
-from penstock.sinks.postgres.duekeys import make_due_keys
-from penstock.sinks.postgres.landing import Landings
-from penstock.sinks.postgres.noting import are_on_objects, renewed
+from penstock.sinks.postgres.compare.deviations import Deviation
+from penstock.sinks.postgres.compare.notes import are_on_objects, renewed
+from penstock.sinks.postgres.compare.review import Review
+from penstock.sinks.postgres.copy.due_keys import make_due_keys
+from penstock.sinks.postgres.mapping.table_mapping import Landings
 from penstock.sinks.postgres.options import PostgresOptions
-from penstock.sinks.postgres.review import Review
-from penstock.sinks.postgres.shapes import ShapeStore
+from penstock.sinks.postgres.state.shapes import ShapeStore
 from penstock.table import TableName
 
 if TYPE_CHECKING:

@@ -12,11 +12,11 @@ import pytest
 from fix_postgres import Database, only_15, only_new
 from penstock.dsn import Dsn
 from penstock.errors import TargetTableUnfit
-from penstock.sinks.postgres.create import complete_columns, create_table
-from penstock.sinks.postgres.expressions import BUILTIN
-from penstock.sinks.postgres.freesequences import drop_gone_sequences, have_sequences
-from penstock.sinks.postgres.objects import make_objects
-from penstock.sinks.postgres.sequences import set_sequences
+from penstock.sinks.postgres.copy.sequences import set_sequences
+from penstock.sinks.postgres.ddl.create import complete_columns, create_table
+from penstock.sinks.postgres.ddl.free_sequences import drop_gone_sequences, have_sequences
+from penstock.sinks.postgres.expressions.expressions import BUILTIN
+from penstock.sinks.postgres.state.objects import make_objects
 from penstock.source.description import describe_table
 from penstock.source.structure import TableStructure, UsedSequence, read_structure
 from penstock.table import TableName

@@ -11,9 +11,9 @@ import psycopg
 import pytest
 
 from fix_postgres import Database, only_15, only_new
-from penstock.sinks.postgres.create import create_table
-from penstock.sinks.postgres.expressions import ExpressionRules
-from penstock.sinks.postgres.structure import add_foreign_keys, add_indexes, add_key
+from penstock.sinks.postgres.ddl.create import create_table
+from penstock.sinks.postgres.ddl.structure import add_foreign_keys, add_indexes, add_key
+from penstock.sinks.postgres.expressions.expressions import ExpressionRules
 from penstock.source.description import describe_table
 from penstock.source.structure import TableStructure, read_structure
 from penstock.table import TableName, TableRule
@@ -403,8 +403,8 @@ def test_definitions_mean_the_same_whatever_the_search_path_of_the_role(
 def test_foreign_key_waits_only_briefly_for_its_lock(
     source: Database, target: Database, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("penstock.sinks.postgres.structure._LOCK_TIMEOUT", "50ms")
-    monkeypatch.setattr("penstock.sinks.postgres.structure._LOCK_ATTEMPTS", 2)
+    monkeypatch.setattr("penstock.sinks.postgres.ddl.structure._LOCK_TIMEOUT", "50ms")
+    monkeypatch.setattr("penstock.sinks.postgres.ddl.structure._LOCK_ATTEMPTS", 2)
     source.execute("CREATE TABLE t (id int PRIMARY KEY, up int REFERENCES t)")
     target.execute("CREATE TABLE t (id int PRIMARY KEY, up int)")
 

@@ -10,10 +10,10 @@ import pytest
 from fix_follow import shapes
 from fix_postgres import only_new
 from fix_started import EVERYTHING, OWNER, start
-from penstock.sinks.postgres.landing import Landings
-from penstock.sinks.postgres.leftout import expressions_left_out
+from penstock.sinks.postgres.compare.check import Said, compare_structures, other_tables
+from penstock.sinks.postgres.compare.left_out import expressions_left_out
+from penstock.sinks.postgres.mapping.table_mapping import Landings
 from penstock.sinks.postgres.options import PostgresOptions
-from penstock.sinks.postgres.structurecheck import Said, compare_structures, other_tables
 from penstock.table import TableName
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from penstock.schema.shape import (
     TableShape,
     TypeShape,
 )
-from penstock.sinks.postgres.alter_types import is_wider
+from penstock.sinks.postgres.ddl.alter_types import is_wider
 
 
 def column(number: int, name: str, **given: Any) -> ColumnShape:

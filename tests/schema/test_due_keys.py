@@ -12,13 +12,13 @@ from fix_follow import clone, shape_of
 from fix_postgres import only_new
 from fix_wait import wait_until
 from penstock.lsn import Lsn
-from penstock.sinks.postgres import duekeys
-from penstock.sinks.postgres.duekeys import make_due_keys
-from penstock.sinks.postgres.landing import Landings
-from penstock.sinks.postgres.objects import make_objects
+from penstock.sinks.postgres.copy import due_keys as duekeys
+from penstock.sinks.postgres.copy.due_keys import make_due_keys
+from penstock.sinks.postgres.mapping.table_mapping import Landings
 from penstock.sinks.postgres.options import PostgresOptions
-from penstock.sinks.postgres.shapes import ShapeStore
-from penstock.sinks.postgres.tables import TargetTables
+from penstock.sinks.postgres.state.objects import make_objects
+from penstock.sinks.postgres.state.shapes import ShapeStore
+from penstock.sinks.postgres.state.tables import TargetTables
 from penstock.table import TableName
 
 if TYPE_CHECKING:

@@ -12,15 +12,15 @@ from fix_postgres import only_15, only_new
 from penstock.errors import SchemaChangeRefused, SchemaChangeStops, TargetTableMissing
 from penstock.schema.describe import description_of, structure_of
 from penstock.schema.shape import SequenceShape
-from penstock.sinks.postgres.alter import (
+from penstock.sinks.postgres.ddl.alter import (
     create_from_shape,
     drop_gone_foreign_keys,
     drop_schema,
     drop_table,
     follow,
 )
-from penstock.sinks.postgres.alter_objects import follow_sequence
-from penstock.sinks.postgres.structure import add_foreign_keys
+from penstock.sinks.postgres.ddl.alter_objects import follow_sequence
+from penstock.sinks.postgres.ddl.structure import add_foreign_keys
 from penstock.table import TableName
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from fix_follow import follow_at, rows_of, shape_of, shapes
 from fix_postgres import only_new
 from penstock.errors import TargetTableUnfit
 from penstock.schema.describe import description_of
-from penstock.sinks.postgres.create import create_table
-from penstock.sinks.postgres.objects import statements
-from penstock.sinks.postgres.usertypes import drop_unused_types, have_types
+from penstock.sinks.postgres.ddl.create import create_table
+from penstock.sinks.postgres.ddl.user_types import drop_unused_types, have_types
+from penstock.sinks.postgres.state.objects import statements
 
 if TYPE_CHECKING:
     from fix_postgres import Database

@@ -13,12 +13,12 @@ from penstock.errors import SinkError
 from penstock.lsn import Lsn
 from penstock.schema.describe import description_of
 from penstock.sinks.copying import Copy, CopyOrder
-from penstock.sinks.postgres import copyin
-from penstock.sinks.postgres.copying import TOGETHER, PostgresCopying
-from penstock.sinks.postgres.landing import Landings
-from penstock.sinks.postgres.objects import make_objects
+from penstock.sinks.postgres.copy import copy_in as copyin
+from penstock.sinks.postgres.copy.copying import TOGETHER, PostgresCopying
+from penstock.sinks.postgres.mapping.table_mapping import Landings
 from penstock.sinks.postgres.options import PostgresOptions
-from penstock.sinks.postgres.tables import TargetTables
+from penstock.sinks.postgres.state.objects import make_objects
+from penstock.sinks.postgres.state.tables import TargetTables
 from penstock.source.shapes import read_named_shapes
 from penstock.source.structure import structures_of
 from penstock.table import TableName

@@ -8,11 +8,11 @@ import pytest
 
 from fix_postgres import only_new
 from penstock.errors import SecondInstance
-from penstock.sinks.postgres.aside import aside_name
-from penstock.sinks.postgres.forget import forget_source, forget_strays
-from penstock.sinks.postgres.objects import make_objects
-from penstock.sinks.postgres.progress import Progress
-from penstock.sinks.postgres.stages import stage_prefix
+from penstock.sinks.postgres.copy.shadow import aside_name
+from penstock.sinks.postgres.merge.stages import stage_prefix
+from penstock.sinks.postgres.state.forget import forget_source, forget_strays
+from penstock.sinks.postgres.state.objects import make_objects
+from penstock.sinks.postgres.state.progress import Progress
 from penstock.table import TableName
 
 if TYPE_CHECKING:

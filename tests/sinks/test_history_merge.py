@@ -13,13 +13,13 @@ from fix_history import ALWAYS, STILL, Changes
 from fix_postgres import only_new
 from penstock import testing
 from penstock.sinks.postgres import worker as worker_module
-from penstock.sinks.postgres.careful import merge_table
-from penstock.sinks.postgres.conflicts import NONE, Conflicts
+from penstock.sinks.postgres.mapping.plan import FixedColumn, HistoryPlan, TablePlan, TargetColumn
+from penstock.sinks.postgres.merge.careful import merge_table
+from penstock.sinks.postgres.merge.conflicts import NONE, Conflicts
+from penstock.sinks.postgres.merge.quick import merge_steps
+from penstock.sinks.postgres.merge.receipts import staged_steps
+from penstock.sinks.postgres.merge.stages import Stages
 from penstock.sinks.postgres.options import Kind, OnConflict
-from penstock.sinks.postgres.plan import FixedColumn, HistoryPlan, TablePlan, TargetColumn
-from penstock.sinks.postgres.quick import merge_steps
-from penstock.sinks.postgres.receipts import staged_steps
-from penstock.sinks.postgres.stages import Stages
 from penstock.sinks.postgres.worker import PostgresWorker
 from penstock.table import TableName
 from penstock.testing import UNCHANGED, delete, insert, relation, table, transaction, update

@@ -8,9 +8,9 @@ import pytest
 from psycopg import sql
 
 from penstock.sinks.postgres.connect import connect_target
-from penstock.sinks.postgres.plan import StagedStep, TablePlan
-from penstock.sinks.postgres.statements import Statements
-from penstock.sinks.postgres.target import columns_of, find_table
+from penstock.sinks.postgres.mapping.plan import StagedStep, TablePlan
+from penstock.sinks.postgres.mapping.target import columns_of, find_table
+from penstock.sinks.postgres.merge.statements import Statements
 from penstock.table import TableName
 
 if TYPE_CHECKING:

@@ -33,13 +33,13 @@ from penstock.schema.shape import (
 )
 from penstock.sinks.copying import Copy, CopyOrder, CopySuperseded, RangeThere
 from penstock.sinks.passage import Rows
-from penstock.sinks.postgres.copying import PostgresCopying
-from penstock.sinks.postgres.displaced import stand_in
-from penstock.sinks.postgres.following import follow_before_copy
-from penstock.sinks.postgres.landing import Landings
+from penstock.sinks.postgres.copy.copying import PostgresCopying
+from penstock.sinks.postgres.ddl.displaced import stand_in
+from penstock.sinks.postgres.ddl.structure import add_key
+from penstock.sinks.postgres.evolve.following import follow_before_copy
+from penstock.sinks.postgres.mapping.table_mapping import Landings
 from penstock.sinks.postgres.options import PostgresOptions
 from penstock.sinks.postgres.sink import PostgresSink
-from penstock.sinks.postgres.structure import add_key
 from penstock.sinks.sink import Batch
 from penstock.table import TableName
 
@@ -526,7 +526,7 @@ def test_nothing_is_made_of_a_table_that_got_a_name_while_its_copy_was_finished(
         scene.deliver_all()
         add_key(*args, **options)
 
-    monkeypatch.setattr("penstock.sinks.postgres.copying.add_key", rename_first)
+    monkeypatch.setattr("penstock.sinks.postgres.copy.copying.add_key", rename_first)
     superseded = scene.copying.finish([scene._order(first)], copy)
 
     assert [*map(type, superseded.values())] == [CopySuperseded]
@@ -583,7 +583,7 @@ def test_table_keeps_its_name_while_room_is_made_for_its_copy(
         seen.append(True)
         return follow_before_copy(*args)
 
-    monkeypatch.setattr("penstock.sinks.postgres.copying.follow_before_copy", look_first)
+    monkeypatch.setattr("penstock.sinks.postgres.copy.copying.follow_before_copy", look_first)
     scene.tell()
     copy = scene.begin_copy(first)
 

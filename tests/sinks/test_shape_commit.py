@@ -8,13 +8,13 @@ import pytest
 
 from fix_postgres import only_new
 from penstock.errors import SchemaChangeStops
-from penstock.sinks.postgres.evolve import Evolution
-from penstock.sinks.postgres.landing import Landings
+from penstock.sinks.postgres.evolve.commit import ShapeCommits
+from penstock.sinks.postgres.evolve.transaction import Evolution
+from penstock.sinks.postgres.mapping.table_mapping import Landings
 from penstock.sinks.postgres.options import PostgresOptions
-from penstock.sinks.postgres.progress import Progress
-from penstock.sinks.postgres.shapecommit import ShapeCommits
-from penstock.sinks.postgres.shapes import TableStops
-from penstock.sinks.postgres.tables import TargetTables
+from penstock.sinks.postgres.state.progress import Progress
+from penstock.sinks.postgres.state.shapes import TableStops
+from penstock.sinks.postgres.state.tables import TargetTables
 from penstock.table import TableName
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from fix_postgres import only_new
 from penstock import testing
 from penstock.sinks.postgres import worker as worker_module
-from penstock.sinks.postgres.plan import TablePlan, TargetColumn
+from penstock.sinks.postgres.mapping.plan import TablePlan, TargetColumn
 from penstock.sinks.postgres.worker import PostgresWorker
 from penstock.table import TableName
 from penstock.testing import insert, relation, table, transaction

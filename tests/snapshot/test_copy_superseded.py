@@ -23,8 +23,8 @@ from penstock.lsn import Lsn
 from penstock.pipeline import build_copying
 from penstock.run.requests import remove_tables
 from penstock.sinks.copying import Copy, CopySuperseded, RangeThere
-from penstock.sinks.postgres.copyin import PostgresRangeWriter
-from penstock.sinks.postgres.objects import make_objects
+from penstock.sinks.postgres.copy.copy_in import PostgresRangeWriter
+from penstock.sinks.postgres.state.objects import make_objects
 from penstock.source.copyout import SnapshotReader
 from penstock.source.exported import ExportedSnapshot
 from penstock.table import TableName

@@ -125,7 +125,7 @@ def test_connection_lost_after_a_table_was_made_leaves_none_without_its_key(
             raise psycopg.OperationalError("lost")
 
     # Where tables are made in sets, and where one is made alone.
-    for module in ("newtables", "copying"):
+    for module in ("copy.new_tables", "copy.copying"):
         monkeypatch.setattr(f"penstock.sinks.postgres.{module}.fault_point", lose_connection)
     pipeline = make_pipeline(source, target, source_options=ALWAYS_COPIED)
     wait_until(lambda: lost, what="the connection to be lost")
@@ -166,7 +166,7 @@ def test_rows_aside_that_a_crash_of_the_target_took_away_are_copied_again_and_no
             counts.append(target.value("SELECT count(*) FROM t"))
 
     counts: list[int] = []
-    monkeypatch.setattr("penstock.sinks.postgres.copying.fault_point", crash)
+    monkeypatch.setattr("penstock.sinks.postgres.copy.copying.fault_point", crash)
     target.execute("UPDATE penstock.tables SET request = 'resync'")
     wait_until(lambda: crashed, what="the crash")
     query = "SELECT request IS NULL AND state = 'streaming' FROM penstock.tables"

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fix_changes import examples
-from penstock.sinks.postgres import copytext
-from penstock.sinks.postgres.copytext import copy_text
+from penstock.sinks.postgres.merge import copy_text as copytext
+from penstock.sinks.postgres.merge.copy_text import copy_text
 
 pieces = st.sampled_from(
     [b"", b"\\", b"\t", b"\n", b"\r", b"\\N", b"\\.", b"x", "żó".encode(), b"\b\f\v"]

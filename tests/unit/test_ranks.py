@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 
-from penstock.sinks.postgres.target import rank_tables
+from penstock.sinks.postgres.mapping.target import rank_tables
 from penstock.table import TableName
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.sinks.postgres.sqltext import (
+from penstock.sinks.postgres.expressions.sql_text import (
     UnreadableTextError,
     expressions_of_constraint,
     expressions_of_index,

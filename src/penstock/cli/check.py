@@ -19,14 +19,14 @@ from penstock.pipeline import landings_of
 from penstock.run.start import Databases
 from penstock.schema.catalog import read_shapes
 from penstock.schema.shape import TableShape
-from penstock.sinks.postgres.adoption import find_occupied
-from penstock.sinks.postgres.leftout import expressions_left_out
+from penstock.sinks.postgres.compare.check import Said, compare_structures, other_tables
+from penstock.sinks.postgres.compare.left_out import expressions_left_out
+from penstock.sinks.postgres.mapping.adoption import find_occupied
+from penstock.sinks.postgres.mapping.orphaned_rules import stray_rules
+from penstock.sinks.postgres.mapping.rivals import mixed
+from penstock.sinks.postgres.mapping.row_security import filtered_tables
 from penstock.sinks.postgres.options import PostgresOptions
 from penstock.sinks.postgres.preflight import check_target, missing_extensions
-from penstock.sinks.postgres.rivals import mixed
-from penstock.sinks.postgres.rowsecurity import filtered_tables
-from penstock.sinks.postgres.strayrules import stray_rules
-from penstock.sinks.postgres.structurecheck import Said, compare_structures, other_tables
 from penstock.source.choice import read_choice
 from penstock.source.connect import connect_source
 from penstock.source.extensions import read_extensions

@@ -42,8 +42,8 @@ _SAFE = "SET search_path = pg_catalog, pg_temp"
 
 
 def _print_sql(path: PipelinePath) -> None:
-    from penstock.sinks.postgres.objects import statements as own_objects
     from penstock.sinks.postgres.options import PostgresOptions
+    from penstock.sinks.postgres.state.objects import statements as own_objects
     from penstock.source.connect import connect_source
     from penstock.source.subscription import print_sql
 

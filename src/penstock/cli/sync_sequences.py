@@ -14,12 +14,12 @@ from penstock.cli.options import AsJson, PipelinePath
 from penstock.config import PipelineFile, read_pipeline
 from penstock.errors import SourcePrivilegeMissing
 from penstock.pipeline import landings_of
-from penstock.sinks.postgres import sequences
 from penstock.sinks.postgres.connect import classify_target_error, connect_target
-from penstock.sinks.postgres.landed import landed_structure
-from penstock.sinks.postgres.landing import Landings
+from penstock.sinks.postgres.copy import sequences
+from penstock.sinks.postgres.copy.sequences import SequencePosition
+from penstock.sinks.postgres.mapping.table_mapping import Landings
+from penstock.sinks.postgres.mapping.target_shape import landed_structure
 from penstock.sinks.postgres.options import PostgresOptions
-from penstock.sinks.postgres.sequences import SequencePosition
 from penstock.source.choice import read_choice
 from penstock.source.connect import connect_source
 from penstock.source.structure import TableStructure, read_structure

@@ -19,7 +19,7 @@ from penstock.log.writer import log_span
 from penstock.lsn import ZERO, Lsn
 from penstock.pipeline import build_sinks, landings_of, state_of, top_of
 from penstock.run.signals import Stop
-from penstock.sinks.postgres.adoption import find_occupied
+from penstock.sinks.postgres.mapping.adoption import find_occupied
 from penstock.sinks.postgres.options import PostgresOptions
 from penstock.sinks.postgres.preflight import check_target
 from penstock.source.choice import read_choice

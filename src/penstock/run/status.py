@@ -21,10 +21,10 @@ from penstock.pipeline import build_event_copying, state_of, top_of
 from penstock.run.failures import CAPTURE, DELIVER, last_failure
 from penstock.run.retry import mends_with_time
 from penstock.sinks.postgres.connect import classify_target_error, connect_target
-from penstock.sinks.postgres.objects import has_objects
 from penstock.sinks.postgres.options import PostgresOptions
-from penstock.sinks.postgres.progress import Progress
-from penstock.sinks.postgres.tables import TargetTables
+from penstock.sinks.postgres.state.objects import has_objects
+from penstock.sinks.postgres.state.progress import Progress
+from penstock.sinks.postgres.state.tables import TargetTables
 from penstock.source.connect import connect_source, source_errors
 from penstock.source.options import Tracking
 from penstock.source.slot import check_slot, has_changes, slot_state, slot_warning

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, mod
 
 from penstock.errors import BadTableRule
 from penstock.options import DsnOption, Options, RuleOption, fault, wanted
-from penstock.sinks.postgres.expressions import ExpressionRules
+from penstock.sinks.postgres.expressions.expressions import ExpressionRules
 from penstock.table import TableName, TableRule
 
 SAME_SCHEMA = "same"

@@ -16,7 +16,7 @@ from penstock.errors import (
     TargetObjectsForeign,
 )
 from penstock.sinks.postgres.connect import OLDEST_VERSION, classify_target_error, connect_target
-from penstock.sinks.postgres.objects import has_objects
+from penstock.sinks.postgres.state.objects import has_objects
 from penstock.table import tell_tables
 
 if TYPE_CHECKING:

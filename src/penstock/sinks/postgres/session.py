@@ -15,7 +15,7 @@ from penstock.sinks.postgres.connect import (
     set_replica_role,
     target_errors,
 )
-from penstock.sinks.postgres.stages import Stages
+from penstock.sinks.postgres.merge.stages import Stages
 
 if TYPE_CHECKING:
     import psycopg

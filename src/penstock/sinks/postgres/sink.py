@@ -22,25 +22,25 @@ from penstock.errors import (
     TargetTableUnfit,
 )
 from penstock.failpoints import fault_point
-from penstock.sinks.postgres import merge
-from penstock.sinks.postgres.careful import explain, merge_table
-from penstock.sinks.postgres.conflicts import add_conflicts
+from penstock.sinks.postgres.compare.notes import are_on_objects
 from penstock.sinks.postgres.connect import (
     classify_target_error,
     is_about_table,
     target_errors,
 )
-from penstock.sinks.postgres.mapped import mapped
-from penstock.sinks.postgres.noting import are_on_objects
-from penstock.sinks.postgres.objects import has_objects, make_objects
-from penstock.sinks.postgres.planner import Planner
-from penstock.sinks.postgres.progress import Progress
-from penstock.sinks.postgres.quick import merge_steps
-from penstock.sinks.postgres.receipts import change_counts, refused_tables, staged_steps
+from penstock.sinks.postgres.evolve.commit import ShapeCommits
+from penstock.sinks.postgres.mapping.kept_names import mapped
+from penstock.sinks.postgres.mapping.planner import Planner
+from penstock.sinks.postgres.merge import rows as merge
+from penstock.sinks.postgres.merge.careful import explain, merge_table
+from penstock.sinks.postgres.merge.conflicts import add_conflicts
+from penstock.sinks.postgres.merge.quick import merge_steps
+from penstock.sinks.postgres.merge.receipts import change_counts, refused_tables, staged_steps
+from penstock.sinks.postgres.merge.stages import Stages, drop_orphans, stage_prefix
 from penstock.sinks.postgres.session import TargetSession
-from penstock.sinks.postgres.shapecommit import ShapeCommits
-from penstock.sinks.postgres.stages import Stages, drop_orphans, stage_prefix
-from penstock.sinks.postgres.tables import TargetTables, requested, retried
+from penstock.sinks.postgres.state.objects import has_objects, make_objects
+from penstock.sinks.postgres.state.progress import Progress
+from penstock.sinks.postgres.state.tables import TargetTables, requested, retried
 from penstock.sinks.postgres.worker import PostgresWorker
 from penstock.sinks.tables import FAILED
 from penstock.table import tell_tables
@@ -51,11 +51,11 @@ if TYPE_CHECKING:
 
     from penstock.lsn import Lsn
     from penstock.sinks.passage import Passage, RunJob
-    from penstock.sinks.postgres.conflicts import Conflicts
-    from penstock.sinks.postgres.landing import Landings
-    from penstock.sinks.postgres.plan import StagedStep, TablePlan
-    from penstock.sinks.postgres.tables import TableRow
-    from penstock.sinks.postgres.target import Describe
+    from penstock.sinks.postgres.mapping.plan import StagedStep, TablePlan
+    from penstock.sinks.postgres.mapping.table_mapping import Landings
+    from penstock.sinks.postgres.mapping.target import Describe
+    from penstock.sinks.postgres.merge.conflicts import Conflicts
+    from penstock.sinks.postgres.state.tables import TableRow
     from penstock.sinks.sink import Batch, Receipt, StoredPosition
     from penstock.sinks.tables import ApartTable
     from penstock.table import TableName

@@ -31,9 +31,7 @@ from penstock.sinks.postgres.connect import (
     connect_target,
     is_about_table,
 )
-from penstock.sinks.postgres.copytext import copy_text
-from penstock.sinks.postgres.options import Kind
-from penstock.sinks.postgres.plan import (
+from penstock.sinks.postgres.mapping.plan import (
     HistoryTimes,
     RefusedTable,
     Staged,
@@ -41,6 +39,8 @@ from penstock.sinks.postgres.plan import (
     TablePlan,
     TargetColumn,
 )
+from penstock.sinks.postgres.merge.copy_text import copy_text
+from penstock.sinks.postgres.options import Kind
 from penstock.sinks.sink import Receipt
 
 if TYPE_CHECKING:

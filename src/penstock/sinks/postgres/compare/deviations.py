@@ -1,0 +1,456 @@
+"""Where a target's table is not what penstock makes of the source's. Pure: two pictures, and how one lands.
+
+What is meant to be so has a reason: the table is somebody's own, or the sink's options say so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from penstock.schema.describe import description_of, foreign_key_of, structure_of
+from penstock.schema.spelling import is_same_but_for_casts
+from penstock.sinks.postgres.ddl.alter_claims import own_names
+from penstock.sinks.postgres.ddl.alter_pieces import NOT_VALID, pieces_there
+from penstock.sinks.postgres.ddl.alter_types import is_wider
+from penstock.sinks.postgres.ddl.structure import key_piece, one_line, pieces_of
+from penstock.sinks.postgres.mapping.target_shape import landed_description, landed_structure
+from penstock.sinks.postgres.options import SchemaChanges
+from penstock.table import TableName
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping
+
+    from penstock.schema.description import (
+        ColumnDescription,
+        ForeignKey,
+        SequenceDescription,
+        TableDescription,
+        TableStructure,
+    )
+    from penstock.schema.shape import (
+        ColumnShape,
+        ConstraintShape,
+        IndexShape,
+        SequenceShape,
+        TableShape,
+        TypeShape,
+    )
+    from penstock.sinks.postgres.ddl.structure import Piece
+    from penstock.sinks.postgres.mapping.kept_names import Mapped
+    from penstock.sinks.postgres.mapping.table_mapping import Landing, Landings
+
+# What of a column may differ; each word is in the notes on it, and tells them apart.
+TYPE, NOT_NULL, DEFAULT, EXPRESSION = "type", "NOT NULL", "default", "expression"
+COLLATION, IDENTITY, SEQUENCE = "collation", "identity", "sequence"
+ASPECTS = (TYPE, NOT_NULL, DEFAULT, EXPRESSION, COLLATION, IDENTITY, SEQUENCE)
+
+_NOT_OURS = "the table is not penstock's own"
+_OWN = "the target's own, which refuses no row"
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """One thing that differs. `subject` is what notes on it begin with; `aspect` which part of a column.
+
+    `reason`: why it is meant to be so; empty, where it is not. `is_extra`: the target has more than the source.
+    """
+
+    subject: str
+    what: str
+    aspect: str = ""
+    reason: str = ""
+    is_extra: bool = False
+
+    @property
+    def told(self) -> str:
+        """In one line."""
+        return one_line(f"{self.subject} {self.what}")
+
+    @property
+    def is_foreign_key(self) -> bool:
+        """Whether a foreign key is missing, or does not hold for every row."""
+        return self.subject.startswith("foreign key ")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What penstock makes of a source's table. `place` tells where others land."""
+
+    target: TableName
+    landing: Landing
+    description: TableDescription
+    structure: TableStructure
+    place: Callable[[TableName], TableName]
+    is_ours: bool  # penstock has created the target's table
+    with_pieces: bool  # indexes and constraints are made
+    is_bare: bool = False  # it was made for its first rows, without a copy, and so without them
+
+    @property
+    def referenced(self) -> set[TableName]:
+        """Where tables land that its foreign keys lead to."""
+        return {self.place(key.referenced) for key in self.structure.foreign_keys}
+
+    @property
+    def subjects(self) -> set[str]:
+        """Everything that notes may be about."""
+        key = self.key()
+        return {
+            *(_column(column.name) for column in self.description.columns),
+            *(_piece(piece) for piece in (*self.pieces(), *([key] if key is not None else ()))),
+            *(_foreign_key(key) for key in self.structure.foreign_keys),
+            *(_sequence(each) for each in self.description.sequences),
+            *(_type(each) for each in self.description.types),
+        }
+
+    @property
+    def columns(self) -> set[str]:
+        """The names of its columns."""
+        return {column.name for column in self.description.columns}
+
+    def key(self) -> Piece | None:
+        """The primary key."""
+        return key_piece(self.target, self.structure, self.columns)
+
+    def pieces(self) -> Iterator[Piece]:
+        """Indexes and constraints; foreign keys are not among them."""
+        yield from pieces_of(self.target, self.structure, self.columns)
+
+    def reason_of_piece(self, *, is_claim: bool = True) -> str:
+        """The same of an index, a constraint or a foreign key."""
+        # A copy makes indexes of tables that are not like the source's; they do not follow later.
+        reason = self.reason(is_claim=is_claim or not self.landing.is_like_source)
+        if self.is_bare:
+            reason = reason or "the table was made when its first rows came, without a copy"
+        return reason or ("" if self.with_pieces else "create_indexes is false")
+
+    def reason(self, *, is_claim: bool) -> str:
+        """Why something is as it is; `is_claim`: it is claimed of rows, and so not in every policy."""
+        landing = self.landing
+        if not self.is_ours:
+            return _NOT_OURS
+        if landing.is_shared:
+            return "rows of other tables land there, too"
+        if landing.policy is SchemaChanges.IGNORE:
+            return "schema_changes is ignore"
+        if landing.policy is SchemaChanges.ADDITIVE and is_claim:
+            if landing.is_like_source:
+                return "schema_changes is additive"
+            return f"kind {landing.kind.value} keeps rows that the source has not"
+        return ""
+
+
+def wanted_of(
+    landings: Landings,
+    shape: TableShape,
+    known: Mapped,
+    *,
+    is_ours: bool,
+    called_now: Mapping[int, TableName],
+    is_bare: bool = False,
+) -> Wanted:
+    """What is made of a table; `called_now` are the names of tables by the source's oids.
+
+    Raises:
+        TargetTableUnfit: a column of penstock's own has the name of one of the source's.
+    """
+    landing = landings.of(shape.table, known.ruled_as)
+    names = known.names(landing)
+    landing = replace(
+        landing,
+        names={name: called for name, called in names.items() if called},
+        columns=known.wanted(landing),
+    )
+    # What has no place there is not looked for, nor is what cannot be computed there.
+    kept = [
+        column
+        for column in shape.columns
+        if names.get(column.name) != "" and not (landing.columns is not None and column.generated)
+    ]
+    there = shape.model_copy(update={"columns": tuple(kept)})
+    renamed = {
+        TableName(key.referenced_schema, key.referenced_name): called_now[key.referenced_id]
+        for key in shape.foreign_keys
+        if key.referenced_id in called_now
+    }
+    structure = landed_structure(
+        structure_of(shape), landing, lambda name: landings.of(renamed.get(name, name))
+    )
+    columns = {column.name for column in kept}
+    keys = [key for key in structure.foreign_keys if columns >= set(key.columns)]
+    return Wanted(
+        target=known.target or landing.target,
+        landing=landing,
+        description=landed_description(description_of(there), landing),
+        structure=replace(structure, foreign_keys=tuple(keys)),
+        place=lambda name: landings.target(renamed.get(name, name)),
+        is_ours=is_ours,
+        with_pieces=landings.options.create_indexes,
+        is_bare=is_bare,
+    )
+
+
+def deviations(wanted: Wanted, found: TableShape, tables: Collection[TableName]) -> list[Deviation]:
+    """What differs between what is wanted and what was found; `tables` are some that the target has."""
+    found_types = {(each.schema_name, each.name): each for each in found.types}
+    of_columns = [*_columns(wanted, found)]
+    return [
+        *of_columns,
+        *_pieces(wanted, found),
+        *_foreign_keys(wanted, found, tables),
+        *_types(wanted, found_types),
+        *([] if any(each.aspect == DEFAULT for each in of_columns) else _sequences(wanted, found)),
+    ]
+
+
+def _columns(wanted: Wanted, found: TableShape) -> Iterator[Deviation]:
+    there = {column.name: column for column in found.columns}
+    own = own_names(wanted.landing)
+    for column in wanted.description.columns:
+        other = there.pop(column.name, None)
+        if other is None:
+            is_ignored = wanted.landing.policy is SchemaChanges.IGNORE
+            reason = "schema_changes is ignore" if is_ignored else ""
+            yield Deviation(_column(column.name), "is missing", reason=reason)
+        elif column.name not in own:
+            yield from _attributes(wanted, column, other)
+    for name, other in there.items():
+        is_filled = other.default or other.identity or other.generated or not other.not_null
+        reason = "" if not is_filled else wanted.reason(is_claim=True) or _OWN
+        what = "is not the source's" + ("" if is_filled else ", and must have a value")
+        yield Deviation(_column(name), what, reason=reason, is_extra=True)
+
+
+def _attributes(
+    wanted: Wanted, column: ColumnDescription, other: ColumnShape
+) -> Iterator[Deviation]:
+    def differ(aspect: str, what: str, *, is_claim: bool = False, reason: str = "") -> Deviation:
+        why = reason or wanted.reason(is_claim=is_claim)
+        return Deviation(_column(column.name), what, aspect, why)
+
+    if column.type != other.type:
+        what = f"has type {other.type}, wanted {column.type}"
+        is_wide = is_wider(column.type, other.type)
+        # A table of the target's own may hold more, not less.
+        if wanted.is_ours or is_wide:
+            yield differ(TYPE, what, is_claim=True)
+        else:
+            yield Deviation(_column(column.name), what, TYPE)
+    if column.not_null and not other.not_null:
+        yield differ(NOT_NULL, "is not NOT NULL", is_claim=True)
+    elif other.not_null and not column.not_null and column.name not in wanted.structure.key_columns:
+        what = "is NOT NULL, and not so at the source"
+        yield Deviation(_column(column.name), what, NOT_NULL, is_extra=True)
+    if column.collation != other.collation:
+        what = (
+            f"has collation {other.collation or 'default'}, wanted {column.collation or 'default'}"
+        )
+        yield differ(COLLATION, what)
+    yield from _computed(column, other, differ)
+
+
+def _computed(
+    column: ColumnDescription, other: ColumnShape, differ: Callable[..., Deviation]
+) -> Iterator[Deviation]:
+    """What values come from: an expression, a sequence, a default."""
+    if not _is_alike(column.expression, other.expression):
+        yield differ(EXPRESSION, _against("expression", other.expression, column.expression))
+    if column.generated or other.generated:
+        return
+    if bool(column.identity) != bool(other.identity):
+        what = "is an identity column, and not so at the source"
+        yield differ(IDENTITY, "is no identity column" if column.identity else what)
+        return
+    if column.sequence is not None and other.sequence is None:
+        yield differ(SEQUENCE, "counts with no sequence of its own")
+    elif column.sequence is not None and other.sequence is not None:
+        # An identity of another type than its column's has Postgres's own limits here.
+        is_alike = column.sequence.type == other.sequence.type
+        if is_alike and _counts(column.sequence) != _counts(other.sequence):
+            yield differ(SEQUENCE, "has a sequence that counts differently")
+    elif not column.identity and not _is_alike(column.default, other.default):
+        yield differ(DEFAULT, _against("default", other.default, column.default))
+
+
+def _is_alike(one: str | None, other: str | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return is_same_but_for_casts(one, other)
+
+
+def _against(word: str, found: str | None, wanted: str | None) -> str:
+    if found is None:
+        return f"lacks its {word} {wanted}"
+    if wanted is None:
+        return f"has {word} {found}, and none at the source"
+    return f"has {word} {found}, wanted {wanted}"
+
+
+def _pieces(wanted: Wanted, found: TableShape) -> Iterator[Deviation]:
+    """The primary key, indexes, unique, exclusion and check constraints."""
+    there = pieces_there(found)
+    parts: dict[tuple[bool, str], ConstraintShape | IndexShape] = {}
+    parts |= {(False, each.name): each for each in found.constraints}
+    parts |= {(True, each.name): each for each in found.indexes}
+    primary, key = found.primary_key, wanted.key()
+    if primary is not None and (key is not None or not wanted.is_ours):
+        del there[False, primary.name]
+    if key is not None and wanted.is_ours:
+        yield from _key(wanted, key, found)
+    missing = wanted.columns - {column.name for column in found.columns}
+    for piece in wanted.pieces():
+        is_index = piece.word == "index"
+        name = _name_there(there, piece, is_index=is_index)
+        is_claim = not is_index or piece.definition.startswith("UNIQUE ")
+        reason = wanted.reason_of_piece(is_claim=is_claim)
+        if name is None:
+            if not wanted.with_pieces:
+                continue
+            used = _used(wanted, piece) & missing
+            because = f"column {min(used)} is missing" if used else ""
+            yield Deviation(_piece(piece), "is missing", reason=because or reason)
+            continue
+        text = there.pop((is_index, name))
+        part = parts[is_index, name]
+        is_unchecked = text.endswith(NOT_VALID) and not piece.definition.endswith(NOT_VALID)
+        if not _is_same(text, piece.definition):
+            what = f"is {text.strip()}, wanted {piece.definition}"
+            yield Deviation(_piece(piece), what, reason=reason)
+        elif is_unchecked or getattr(part, "is_valid", True) is False:
+            yield Deviation(_piece(piece), "is not valid", reason=reason)
+    for (is_index, name), text in there.items():
+        is_plain = is_index and not text.startswith("UNIQUE ")
+        word = "index" if is_index else "constraint"
+        reason = _OWN if is_plain else wanted.reason_of_piece()
+        what = f"is not the source's: {text}"
+        yield Deviation(f"{word} {name}", what, reason=reason, is_extra=True)
+
+
+def _key(wanted: Wanted, key: Piece, found: TableShape) -> Iterator[Deviation]:
+    primary, columns = found.primary_key, wanted.structure.key_columns
+    reason = wanted.reason(is_claim=True) if wanted.landing.is_like_source else ""
+    if primary is None:
+        yield Deviation(_piece(key), "is missing", reason=reason)
+    elif found.names_of(primary.columns) != columns:
+        there = ", ".join(found.names_of(primary.columns))
+        what = f"has the columns ({there}), wanted ({', '.join(columns)})"
+        yield Deviation(_piece(key), what, reason=reason)
+
+
+def _name_there(
+    there: Mapping[tuple[bool, str], str], piece: Piece, *, is_index: bool
+) -> str | None:
+    """What the target calls it: Postgres may have found a free name."""
+    if (is_index, piece.name) in there:
+        return piece.name
+    like = [
+        name
+        for (kind, name), text in there.items()
+        if kind == is_index and _is_same(text, piece.definition)
+    ]
+    return min(like, default=None)
+
+
+def _is_same(one: str, other: str) -> bool:
+    """Whether two definitions are the same, but for whether they hold for every row."""
+    return is_same_but_for_casts(one.removesuffix(NOT_VALID), other.removesuffix(NOT_VALID))
+
+
+def _used(wanted: Wanted, piece: Piece) -> frozenset[str]:
+    structure = wanted.structure
+    used = {each.name: each.used_columns for each in structure.constraints}
+    used |= {each.name: each.used_columns for each in structure.indexes}
+    return used.get(piece.name, frozenset())
+
+
+def _foreign_keys(
+    wanted: Wanted, found: TableShape, tables: Collection[TableName]
+) -> Iterator[Deviation]:
+    there = {key.name: (key, foreign_key_of(found, key)) for key in found.foreign_keys}
+    for key in wanted.structure.foreign_keys:
+        place = wanted.place(key.referenced)
+        like = [name for name, (_, each) in there.items() if _is_like(each, key, place)]
+        name = key.name if key.name in like else min(like, default=key.name)
+        other = there.pop(name, None)
+        reason = wanted.reason_of_piece()
+        if key.has_period:
+            reason = reason or "a key over a period is not carried over"
+        elif place not in tables:
+            reason = reason or f"the target has no table {place}"
+        if other is None:
+            if wanted.with_pieces:
+                yield Deviation(_foreign_key(key), "is missing", reason=reason)
+        elif not _is_like(other[1], key, place):
+            yield Deviation(_foreign_key(key), "is another one at the source", reason=reason)
+        elif key.is_valid and key.is_enforced and not other[0].is_valid:
+            yield Deviation(_foreign_key(key), "is not valid", reason=reason)
+    for name in there:
+        reason = wanted.reason_of_piece()
+        what = "is not the source's"
+        yield Deviation(f"foreign key {name}", what, reason=reason, is_extra=True)
+
+
+def _is_like(found: ForeignKey, wanted: ForeignKey, place: TableName) -> bool:
+    same = replace(found, name=wanted.name, referenced=place, is_valid=wanted.is_valid)
+    return same == replace(wanted, referenced=place) and found.referenced == place
+
+
+def _types(wanted: Wanted, found: Mapping[tuple[str, str], TypeShape]) -> Iterator[Deviation]:
+    """Types of columns that are what they are called, and are made otherwise."""
+    for each in wanted.description.types:
+        other = found.get((each.schema_name, each.name))
+        if other is None or each.is_array or each.extension or each.kind == "other":
+            continue  # that it is missing is told of the column
+        fields = [[(field.name, field.type) for field in one.fields] for one in (each, other)]
+        labels, more = ([label.name for label in one.labels] for one in (each, other))
+        is_held = each.base == other.base or is_wider(each.base, other.base)
+        if each.kind != other.kind or fields[0] != fields[1] or not is_held:
+            yield Deviation(_type(each), "is made otherwise at the source")
+        elif set(labels) - set(more):
+            lacking = ", ".join(label for label in labels if label not in more)
+            yield Deviation(_type(each), f"lacks the labels {lacking}")
+
+
+def _sequences(wanted: Wanted, found: TableShape) -> Iterator[Deviation]:
+    there = {(each.schema_name, each.name): each for each in found.sequences}
+    reason = wanted.reason(is_claim=False)
+    defaults = [column.default or "" for column in wanted.description.columns]
+    for each in wanted.description.sequences:
+        if not any(each.name in default for default in defaults):
+            continue  # the default of a column that is not delivered names it
+        other = there.get((each.schema_name, each.name))
+        if other is None:
+            yield Deviation(_sequence(each), "is named by no default here", reason=reason)
+        elif each.model_dump(exclude={"id"}) != other.model_dump(exclude={"id"}):
+            yield Deviation(_sequence(each), "counts differently", reason=reason)
+
+
+def _counts(sequence: SequenceDescription | SequenceShape) -> tuple[int | bool, ...]:
+    return (
+        sequence.start,
+        sequence.increment,
+        sequence.minimum,
+        sequence.maximum,
+        sequence.cache,
+        sequence.cycles,
+    )
+
+
+def _column(name: str) -> str:
+    return f"column {name}"
+
+
+def _piece(piece: Piece) -> str:
+    return f"{piece.word} {piece.name}"
+
+
+def _foreign_key(key: ForeignKey) -> str:
+    return f"foreign key {key.name}"
+
+
+def _sequence(each: SequenceShape) -> str:
+    return f"sequence {each.schema_name}.{each.name}"
+
+
+def _type(each: TypeShape) -> str:
+    return f"type {each.title}"

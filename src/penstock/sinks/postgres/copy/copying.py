@@ -1,0 +1,587 @@
+"""The driver half of a copy: make room, see what has arrived, let the table catch up.
+
+Into an empty table rows go directly, range by range. Where rows are already, they go aside, into a
+table of penstock's own, and are merged in one transaction: who reads the target sees the old rows or
+the new ones, never a mixture and never none.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from psycopg import sql
+
+from penstock.claims import release, try_claim
+from penstock.errors import PenstockError, Remedy, SinkError, TargetTableUnfit
+from penstock.failpoints import fault_point
+from penstock.sinks.copying import Arrived, CopyLost, CopySuperseded
+from penstock.sinks.postgres.compare.review import Review
+from penstock.sinks.postgres.connect import (
+    classify_target_error,
+    connect_target,
+    is_about_table,
+    set_replica_role,
+    target_errors,
+)
+from penstock.sinks.postgres.copy.cancelled import call_off, may_be_called_off
+from penstock.sinks.postgres.copy.columns import (
+    column_types,
+    copied_columns,
+    may_be_binary,
+    own_values,
+    structured_columns,
+)
+from penstock.sinks.postgres.copy.copy_in import PostgresRangeWriter
+from penstock.sinks.postgres.copy.due_keys import make_due_keys
+from penstock.sinks.postgres.copy.due_names import give_due_names
+from penstock.sinks.postgres.copy.new_tables import make_new_tables
+from penstock.sinks.postgres.copy.sequences import set_sequences
+from penstock.sinks.postgres.copy.shadow import aside_name, merge_aside, require_whole
+from penstock.sinks.postgres.copy.whole_tables import WholeTable, finish_together
+from penstock.sinks.postgres.ddl.create import complete_columns
+from penstock.sinks.postgres.ddl.structure import add_indexes, add_key, add_not_null
+from penstock.sinks.postgres.evolve.following import follow_after_copy, follow_before_copy
+from penstock.sinks.postgres.mapping.adoption import refuse_occupied
+from penstock.sinks.postgres.mapping.kept_names import mapped
+from penstock.sinks.postgres.mapping.target import find_table, plan_table
+from penstock.sinks.postgres.mapping.target_shape import landed_description, landed_structure
+from penstock.sinks.postgres.merge.statements import of_this_source
+from penstock.sinks.postgres.options import SchemaChanges
+from penstock.sinks.postgres.state import copy_records as records
+from penstock.sinks.postgres.state.objects import has_objects, make_objects
+from penstock.sinks.postgres.state.shapes import ShapeStore
+from penstock.sinks.postgres.state.tables import TargetTables
+from penstock.table import TableName, tell_tables
+from penstock.text import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Sequence
+    from datetime import datetime
+
+    from penstock.lsn import Lsn
+    from penstock.schema.description import TableStructure
+    from penstock.sinks.copying import Copy, CopyOrder
+    from penstock.sinks.postgres.mapping.plan import TablePlan
+    from penstock.sinks.postgres.mapping.table_mapping import Landing, Landings
+
+    Connection = psycopg.Connection[Any]
+
+_log = logging.getLogger(__name__)
+
+# So many tables are made in one transaction: each holds a few of the server's locks until it ends.
+TOGETHER = 50
+# Smaller ones are planned well enough without statistics, and autovacuum gets round to them.
+_ANALYZED_ROWS = 10_000
+
+
+class PostgresCopying:
+    """Copies tables into one Postgres."""
+
+    def __init__(self, landings: Landings, pipeline: str) -> None:
+        self._landings = landings
+        self._options = landings.options
+        self._owner = (pipeline, landings.source)
+        self._connection: Connection | None = None
+        self._plans: dict[TableName, TablePlan] = {}
+        self._landed: dict[TableName, Landing] = {}
+        # Rounds run side by side, and a transaction is the whole connection's.
+        self._lock = threading.RLock()
+        self._has_objects = False
+        self._claim: int | None = None
+        self._idle: list[Connection] = []  # connections that finish tables
+        self._finishing: set[Connection] = set()
+        self._is_called_off = False
+        self._review = Review(landings)
+
+    def open(self) -> None:
+        """Connect."""
+        self.close()
+        self._connection = may_be_called_off(connect_target(self._options.url, "penstock copies"))
+        # Nothing here must outlive a crash of the target: the tables are begun again then.
+        self._execute_only("SET synchronous_commit = off", ())
+        with target_errors(self._options.url):
+            has_objects(self._connection)  # or they are somebody else's
+
+    def claim(self) -> bool:
+        """It ends with the connection."""
+        if self._claim is None:
+            with self._lock, target_errors(self._options.url):
+                name = f"penstock copy {' '.join(self._owner)}"
+                self._claim = try_claim(self._connected(), name)
+        return self._claim is not None
+
+    def release(self) -> None:
+        """Let another copy."""
+        if self._claim is not None:
+            claim, self._claim = self._claim, None
+            with self._lock, target_errors(self._options.url):
+                release(self._connected(), claim)
+
+    def due(self) -> dict[TableName, int]:
+        """Tables that are pending, were left behind by a killed copier, or may be tried again."""
+        if not self._has_objects:
+            query = "SELECT to_regclass('penstock.ranges') IS NOT NULL"
+            self._has_objects = bool(self._execute(query, ())[0][0])
+        if not self._has_objects:
+            return {}  # nobody has delivered anything yet
+        rows = self._execute(records.DUE, self._owner)
+        return {TableName(schema, name): oid for schema, name, oid in rows}
+
+    def begin(
+        self,
+        copy: Copy,
+        orders: Sequence[CopyOrder],
+        on_begun: Callable[[int], None] = lambda _: None,
+    ) -> tuple[dict[TableName, PostgresRangeWriter], dict[TableName, PenstockError]]:
+        """Create what is missing, empty what an earlier attempt has left."""
+        writers: dict[TableName, PostgresRangeWriter] = {}
+        failures: dict[TableName, PenstockError] = {}
+        for first in range(0, len(orders), TOGETHER):
+            writers |= self._begin_new(copy, orders[first : first + TOGETHER])
+            on_begun(len(writers))
+        if writers:
+            _log.info("created %s like the source's", tell_tables(writers))
+        for order in orders:
+            if order.table in writers:
+                continue
+            try:
+                with self._lock:
+                    writer = self._begin_table(copy, order)
+            except SinkError as error:
+                if error.remedy is Remedy.TIME:
+                    raise
+                failures[order.table] = error
+            except psycopg.Error as error:
+                if not is_about_table(error):
+                    raise classify_target_error(error, self._options.url) from None
+                failures[order.table] = self._unfit(order.table, error)
+            else:
+                if writer is not None:
+                    writers[order.table] = writer
+                    on_begun(len(writers))
+        return writers, failures
+
+    def _begin_new(
+        self, copy: Copy, orders: Sequence[CopyOrder]
+    ) -> dict[TableName, PostgresRangeWriter]:
+        """Make those that the target has not, all at once; the others are begun one by one."""
+        with self._lock:
+            try:
+                new = make_new_tables(self._connected(), self._landings, copy, orders)
+            except SinkError:
+                self._connected()
+                return {}  # each is told why on its own
+            except psycopg.Error as error:
+                if not _is_about_some(error):
+                    raise classify_target_error(error, self._options.url) from None
+                return {}
+        for each in new:
+            self._plans[each.order.table] = each.plan
+            self._landed[each.order.table] = self._landings.of(each.order.table)
+        return {
+            each.order.table: self._writer(
+                copy, each.order, each.plan, each.plan.target, is_binary=each.is_binary
+            )
+            for each in new
+        }
+
+    def _begin_table(self, copy: Copy, order: CopyOrder) -> PostgresRangeWriter | None:
+        connection, table = self._connected(), order.table
+        values = (copy.copy_id, order.range_count, *self._owner, *table)
+        row = connection.execute(records.BEGIN, values).fetchone()
+        if row is None:
+            return None  # removed meanwhile
+        is_filled, way, made_by_us = row
+        # From here on it keeps its name: another table might be altered or emptied for it.
+        with connection.transaction():
+            held = (*self._owner, *table, copy.copy_id)
+            if connection.execute(records.KEEP_NAME, held).fetchone() is None:
+                return None  # removed, renamed, or begun anew
+            return self._make_room(copy, order, is_filled, way, made_by_us)
+
+    def _make_room(
+        self, copy: Copy, order: CopyOrder, is_filled: bool, way: str | None, made_by_us: bool
+    ) -> PostgresRangeWriter:
+        """Have a table that is this copy's in the copy's shape, and without what an earlier one left."""
+        connection, table = self._connected(), order.table
+        store = ShapeStore(*self._owner)
+        if not (is_filled or made_by_us or way == "direct"):
+            # Before anything is done to it: it may be somebody's own.
+            _, document = store.shape_and_mapping(connection, table)
+            known = mapped(document)
+            place = known.target or self._landings.target(table, known.ruled_as)
+            if find_table(connection, place) is not None:
+                refuse_occupied(connection, self._landings, table, place, ruled_as=known.ruled_as)
+        target, mapping = follow_before_copy(
+            connection, self._landings, store, order, copy.lsn, made_by_us
+        )
+        # Whoever finds a table without its key must find, too, that we have made it so.
+        is_there = find_table(connection, target) is not None
+        plan = plan_table(
+            connection,
+            self._landings,
+            table,
+            lambda _: order.description,
+            is_filled=False,
+            with_key=False,
+            mapping=mapping,
+        )
+        if not is_there:
+            fault_point("copy.after_create")
+            TargetTables(*self._owner).made(connection, table, target)
+        self._plans[table] = plan
+        self._landed[table] = self._landings.of(table, mapping.ruled_as)
+        if is_filled:
+            way = "aside"  # people read it
+        elif plan.is_watched and way != "direct":
+            way = "aside"  # the merge sees that nothing of another role's runs
+        elif way == "direct":
+            self._empty(plan)  # of an earlier attempt; nobody has been told that it is whole
+        elif plan.is_mixed:
+            way = "aside"  # an attempt that fails must not take away what others have brought
+        else:
+            is_empty = connection.execute(
+                sql.SQL("SELECT NOT EXISTS (SELECT FROM {} t WHERE {})").format(
+                    sql.Identifier(*target), of_this_source(plan)
+                )
+            ).fetchone()
+            way = "direct" if is_empty == (True,) else "aside"
+        connection.execute(records.FORGET_RANGES, (*self._owner, *table))
+        columns = copied_columns(order, plan)
+        own = own_values(plan)
+        if way == "aside":
+            self._make_aside(table, plan, (*columns.values(), *own))
+        connection.execute(records.ROOM, (way, *self._owner, *table))
+        oid = find_table(connection, target).oid
+        is_binary = may_be_binary(column_types(connection, [oid])[oid], order, plan)
+        into = target if way == "direct" else aside_name(self._owner, table)
+        return self._writer(copy, order, plan, into, is_binary=is_binary)
+
+    def _writer(
+        self, copy: Copy, order: CopyOrder, plan: TablePlan, into: TableName, *, is_binary: bool
+    ) -> PostgresRangeWriter:
+        columns, own = copied_columns(order, plan), own_values(plan)
+        return PostgresRangeWriter(
+            dsn=self._options.url,
+            owner=self._owner,
+            table=order.table,
+            copy_id=copy.copy_id,
+            target=into,
+            columns=tuple(columns),
+            literals=tuple(own.values()),
+            target_columns=(*columns.values(), *own),
+            is_binary=is_binary,
+        )
+
+    def _empty(self, plan: TablePlan) -> None:
+        target = sql.Identifier(*plan.target)
+        if plan.fixed or plan.is_referenced:
+            statement = sql.SQL("DELETE FROM {} t WHERE {}").format(target, of_this_source(plan))
+        else:
+            statement = sql.SQL("TRUNCATE {}").format(target)
+        self._connected().execute(statement)
+
+    def _make_aside(self, table: TableName, plan: TablePlan, columns: tuple[str, ...]) -> None:
+        aside = sql.Identifier(*aside_name(self._owner, table))
+        connection = self._connected()
+        connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(aside))
+        connection.execute(
+            sql.SQL("CREATE UNLOGGED TABLE {} AS SELECT {} FROM {} WITH NO DATA").format(
+                aside,
+                sql.SQL(", ").join(map(sql.Identifier, columns)),
+                sql.Identifier(*plan.target),
+            )
+        )
+
+    def arrived(self, copy: Copy) -> dict[TableName, Arrived]:
+        """What penstock.ranges says."""
+        rows = self._execute(records.ARRIVED, (*self._owner, copy.copy_id))
+        return {
+            TableName(schema, name): Arrived(frozenset(numbers), row_count, byte_count)
+            for schema, name, numbers, row_count, byte_count in rows
+        }
+
+    def finish(self, orders: Sequence[CopyOrder], copy: Copy) -> dict[TableName, Exception]:
+        """Key and indexes, or the merge of what lies aside; then a table may catch up."""
+        for _ in orders:
+            fault_point("copy.before_finish")
+        done = self._finish_together(orders, copy) if len(orders) > 1 else set()
+        failures: dict[TableName, Exception] = {}
+        away: SinkError | None = None
+        for order in orders:
+            if order.table in done:
+                continue
+            try:
+                if away is not None:
+                    raise away
+                with self._connection_to_finish() as connection:
+                    self._finish(connection, order, copy)
+            except psycopg.Error as error:
+                known: PenstockError = classify_target_error(error, self._options.url)
+                if is_about_table(error):
+                    known = self._unfit(order.table, error)
+                failures[order.table] = known
+            except (PenstockError, CopySuperseded, CopyLost) as error:
+                failures[order.table] = error
+            failed = failures.get(order.table)
+            if isinstance(failed, SinkError) and failed.remedy is Remedy.TIME:
+                away = failed  # the others need not find that out, too
+        for _ in orders:
+            fault_point("copy.after_finish")
+        return failures
+
+    def _finish_together(self, orders: Sequence[CopyOrder], copy: Copy) -> set[TableName]:
+        """Small ones, many in a transaction; those that are not done are finished one by one."""
+        tables = [self._whole(order) for order in orders]
+        try:
+            with self._connection_to_finish() as connection:
+                done = finish_together(connection, self._owner, copy, tables, self._options)
+                for each in tables:
+                    if each.order.table in done and self._counts(each.order):
+                        set_sequences(connection, each.plan.target, each.order.structure)
+        except psycopg.Error as error:
+            if not _is_about_some(error):
+                raise classify_target_error(error, self._options.url) from None
+            return set()
+        return done
+
+    def _whole(self, order: CopyOrder) -> WholeTable:
+        landing = self._landed[order.table]
+        return WholeTable(
+            order,
+            self._plans[order.table],
+            landed_description(order.description, landing),
+            landed_structure(order.structure, landing, self._landings.of),
+        )
+
+    def _counts(self, order: CopyOrder) -> bool:
+        """Whether sequences at the target are to go on where the source's stand."""
+        return bool(order.structure.sequences) and self._landed[order.table].is_like_source
+
+    @contextmanager
+    def _connection_to_finish(self) -> Iterator[Connection]:
+        """Several tables are finished at once, and an index takes its time."""
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            connection = self._connect_to_finish()
+        is_usable = False
+        self._finishing.add(connection)
+        try:
+            self._require_going_on()
+            yield connection
+            is_usable = True
+        finally:
+            self._finishing.discard(connection)
+            if is_usable:
+                self._idle.append(connection)
+            else:
+                connection.close()
+
+    def _require_going_on(self) -> None:
+        if self._is_called_off:
+            raise SinkError("told to stop", str(self._options.url), "nothing, it is begun again")
+
+    def _connect_to_finish(self) -> Connection:
+        self._require_going_on()
+        connection = may_be_called_off(connect_target(self._options.url, "penstock copies"))
+        with target_errors(self._options.url):
+            set_replica_role(connection)
+            # What is made before the table is recorded as whole is lost with that record, if at all.
+            connection.execute("SET synchronous_commit = off")
+        return connection
+
+    def _finish(self, connection: Connection, order: CopyOrder, copy: Copy) -> None:
+        table, plan = order.table, self._plans[order.table]
+        of_copy = (*self._owner, *table, copy.copy_id)
+        row = connection.execute(records.STANDS, of_copy).fetchone()
+        if row is None:
+            raise CopySuperseded(str(table))
+        way, made_by_us, is_filled, begun_at = row
+        moment = copy.taken_at or begun_at
+        if way == "aside" and is_filled:
+            # What is claimed of rows holds for those that the copy brings, not for the old ones.
+            self._merge_again(connection, order, of_copy, moment)
+            way = "merged"
+        notes: list[str] = []
+
+        def hold() -> None:
+            """Or another table might have the name by now."""
+            if connection.execute(records.KEEP_NAME, of_copy).fetchone() is None:
+                raise CopySuperseded(str(table))
+
+        if way != "aside":
+            with connection.transaction(), connection.cursor() as cursor:
+                hold()
+                notes += self._follow(cursor, order, made_by_us)
+        if made_by_us:
+            notes += self._complete(connection, order, plan, hold)
+        for note in notes:
+            _log.warning("%s: %s", table, note)
+        with connection.transaction(), connection.cursor() as cursor:
+            cursor.execute("SET LOCAL synchronous_commit = on")
+            aside = aside_name(self._owner, table) if way == "aside" else None
+            recorded = cursor.execute(records.RECORDED, of_copy).fetchone()
+            require_whole(cursor, order, aside, recorded)
+            if aside is not None:
+                # Rows from elsewhere: what they mean is decided once, together with the record of it.
+                names = (*copied_columns(order, plan).values(), *own_values(plan))
+                merge_aside(cursor, plan, aside, names, order, self._options.on_conflict, moment)
+                notes += self._follow(cursor, order, made_by_us)
+            values = (
+                str(copy.lsn),
+                "\n".join(map(printable, notes)) or None,
+                self._options.create_indexes,
+            )
+            count = cursor.execute(records.FINISH, (*values, *of_copy)).fetchone()
+            if count is None:
+                raise CopySuperseded(str(table))  # and what was merged is rolled back
+            cursor.execute(records.FORGET_RANGES, (*self._owner, *table))
+        self._finishing.discard(connection)  # what follows is quick, and is not repeated
+        if self._counts(order):
+            set_sequences(connection, plan.target, order.structure)
+        if count[0] >= _ANALYZED_ROWS:
+            connection.execute(sql.SQL("ANALYZE {}").format(sql.Identifier(*plan.target)))
+
+    def _merge_again(
+        self, connection: Connection, order: CopyOrder, of_copy: tuple[str, ...], moment: datetime
+    ) -> None:
+        """Make the table equal to what lies aside. Repeated with another copy, that does no harm.
+
+        Raises:
+            CopySuperseded: the table is not this copy's any more.
+            CopyLost: some of it is not there any more.
+        """
+        plan, aside = self._plans[order.table], aside_name(self._owner, order.table)
+        names = (*copied_columns(order, plan).values(), *own_values(plan))
+        with connection.transaction(), connection.cursor() as cursor:
+            if cursor.execute(records.HOLD, of_copy).fetchone() is None:
+                raise CopySuperseded(str(order.table))
+            require_whole(
+                cursor, order, aside, cursor.execute(records.RECORDED, of_copy).fetchone()
+            )
+            merge_aside(cursor, plan, aside, names, order, None, moment)
+            cursor.execute(records.MERGED, (*self._owner, *order.table))
+        fault_point("copy.after_merge")
+
+    def _follow(self, cursor: psycopg.Cursor[Any], order: CopyOrder, made_by_us: bool) -> list[str]:
+        store = ShapeStore(*self._owner)
+        return follow_after_copy(cursor, self._landings, store, order, made_by_us)
+
+    def _complete(
+        self, connection: Connection, order: CopyOrder, plan: TablePlan, hold: Callable[[], None]
+    ) -> list[str]:
+        """Make what belongs to a table of penstock's own beside its rows; a line for what was not."""
+        landing, rules = self._landed[order.table], self._options.expression_rules
+        made = landed_description(order.description, landing)
+        with connection.transaction():
+            hold()
+            notes = complete_columns(connection, made, plan.target, rules)
+        structure = landed_structure(order.structure, landing, self._landings.of)
+        if landing.is_like_source and landing.policy is SchemaChanges.APPLY:
+            required = [column.name for column in made.columns if column.not_null]
+            notes += add_not_null(connection, plan.target, required, hold)
+        add_key(connection, plan.target, structure, hold=hold)
+        if self._options.create_indexes and _has_more_than_key(structure):
+            columns = structured_columns(order, plan)
+            notes += add_indexes(connection, plan.target, structure, columns, rules, hold=hold)
+        return notes
+
+    def fail(self, table: TableName, error: PenstockError, copy: Copy | None = None) -> None:
+        """Record why; there is another attempt later."""
+        if copy is not None or self.claim():  # else it may be another one's by now
+            values = (str(error), *self._owner, *table, *self._of(copy))
+            self._execute_only(records.FAIL, values)
+
+    def postpone(self, table: TableName, lsn: Lsn) -> None:
+        """Have it pending at a position that the sink has yet to reach."""
+        self._execute_only(records.POSTPONE, (str(lsn), *self._owner, *table))
+
+    def begin_again(self, table: TableName, copy: Copy | None = None) -> None:
+        """Have it pending."""
+        self._execute_only(records.BEGIN_AGAIN, (*self._owner, *table, *self._of(copy)))
+
+    def _of(self, copy: Copy | None) -> tuple[str | None, str | None]:
+        copy_id = None if copy is None else copy.copy_id
+        return copy_id, copy_id
+
+    def ask(self, tables: Collection[TableName]) -> list[TableName]:
+        """Write the request into penstock.tables."""
+        with target_errors(self._options.url):
+            if not has_objects(self._connected()):
+                return []  # nobody has delivered anything yet
+            make_objects(self._connected())
+            return TargetTables(*self._owner).ask(self._connected(), tables)
+
+    def after_join(self, on_made: Callable[[int, int], None] = lambda _made, _due: None) -> bool:
+        """Foreign keys hold once both tables stand at the same position."""
+        if not self._has_objects:
+            return False
+        with self._lock, target_errors(self._options.url):
+            connection, store = self._connected(), ShapeStore(*self._owner)
+            were_due = give_due_names(connection, self._landings)
+            were_due |= make_due_keys(connection, self._landings, store, self._owner, on_made)
+            if self._review.is_due and self._review.run(connection):
+                make_due_keys(connection, self._landings, store, self._owner, on_made)
+                return True
+            return were_due
+
+    @property
+    def is_review_due(self) -> bool:
+        """Whether notes are to be held against the target again."""
+        return self._review.is_due
+
+    def interrupt(self) -> None:
+        """Cancel indexes, keys and merges that are under way: their tables are begun again."""
+        self._is_called_off = True
+        used = list(self._finishing)
+        if self._connection is not None:
+            used.append(self._connection)
+        call_off(used)
+
+    def close(self) -> None:
+        """Let go of the target."""
+        self._claim = None
+        while self._idle:
+            self._idle.pop().close()
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _unfit(self, table: TableName, error: psycopg.Error) -> TargetTableUnfit:
+        target = self._landings.target(table)
+        return TargetTableUnfit(
+            f"{target} cannot take the copy: SQLSTATE {error.sqlstate} {type(error).__name__}"
+            + (f" ({error.diag.constraint_name})" if error.diag.constraint_name else ""),
+            str(table),
+            f"mend {target}, or the rows at the source; the copy is tried again by itself",
+        )
+
+    def _connected(self) -> Connection:
+        if self._connection is None or self._connection.closed:
+            raise SinkError(
+                "not connected", str(self._options.url), "nothing, penstock tries again"
+            )
+        return self._connection
+
+    def _execute(self, query: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+        with self._lock, target_errors(self._options.url):
+            return self._connected().execute(query, values).fetchall()
+
+    def _execute_only(self, query: str, values: tuple[Any, ...]) -> None:
+        with self._lock, target_errors(self._options.url):
+            self._connected().execute(query, values)
+
+
+def _is_about_some(error: psycopg.Error) -> bool:
+    """Whether tables of a set, or that there were so many, may be to blame: each is tried alone."""
+    state = error.sqlstate or ""
+    return is_about_table(error) or state[:2] in ("40", "53", "55", "XX")
+
+
+def _has_more_than_key(structure: TableStructure) -> bool:
+    return bool(structure.indexes or structure.constraints or structure.identity_index)

@@ -1,0 +1,156 @@
+"""Make room for tables that the target has not: many in one transaction, as the first copy finds them.
+
+What is not as plain as that (a table that is there, was begun before, is locked by somebody, or is
+refused) is left to be begun on its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+from penstock.errors import SinkError
+from penstock.failpoints import fault_point
+from penstock.sinks.postgres.copy.columns import column_types, copied_columns, may_be_binary
+from penstock.sinks.postgres.ddl.create import create_table
+from penstock.sinks.postgres.ddl.free_sequences import have_sequences
+from penstock.sinks.postgres.ddl.user_types import have_types
+from penstock.sinks.postgres.mapping.kept_names import Mapped
+from penstock.sinks.postgres.mapping.rivals import refuse_rivals
+from penstock.sinks.postgres.mapping.target import (
+    columns_of,
+    find_relations,
+    hold_creation,
+    plan_found,
+)
+from penstock.sinks.postgres.mapping.target_shape import landed_description
+from penstock.sinks.postgres.state import copy_records as records
+from penstock.table import TableName, as_columns
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from penstock.sinks.copying import Copy, CopyOrder
+    from penstock.sinks.postgres.mapping.plan import TablePlan
+    from penstock.sinks.postgres.mapping.table_mapping import Landings
+
+    Connection = psycopg.Connection[Any]
+
+
+@dataclass(frozen=True)
+class NewTable:
+    """A table that was made, without its key, and how rows land in it."""
+
+    order: CopyOrder
+    plan: TablePlan
+    is_binary: bool
+    oid: int  # of the target's table
+
+
+def make_new_tables(
+    connection: Connection, landings: Landings, copy: Copy, orders: Sequence[CopyOrder]
+) -> list[NewTable]:
+    """Begin the copy of those of the tables that can be made, in one transaction.
+
+    Whoever finds a table without its key must find, too, that we have made it so.
+
+    Raises:
+        psycopg.Error: none was made.
+    """
+    if not landings.options.create_tables:
+        return []
+    owner = landings.owner
+    wanted = {order.table: order for order in orders if order.shape is not None}
+    with connection.transaction():
+        # Without waiting: who holds one of the rows may wait for another that is ours by now.
+        held = connection.execute(records.CLAIM_NEW, (*owner, *as_columns(wanted))).fetchall()
+        listed = [wanted[TableName(*row)] for row in held]
+        hold_creation(connection)
+        there = find_relations(connection, [landings.target(order.table) for order in listed])
+        made: dict[TableName, list[str]] = {}
+        for order in listed:
+            notes = None
+            if landings.target(order.table) not in there:
+                notes = _make(connection, landings, order)
+            if notes is not None:
+                fault_point("copy.after_create")
+                made[order.table] = notes
+        new = _plan(connection, landings, [wanted[table] for table in made], made)
+        if new:
+            _record(connection, owner, copy, new)
+    return new
+
+
+def _make(connection: Connection, landings: Landings, order: CopyOrder) -> list[str] | None:
+    """What was left out of it, None when it was not made."""
+    landing = landings.of(order.table)
+    try:
+        refuse_rivals(connection, landings, order.table, landing.target)
+        made = landed_description(order.description, landing)
+        with connection.transaction():
+            have_types(connection, landings.owner, made.name, made.types)
+            have_sequences(connection, landings.owner, made.name, made.sequences)
+            return create_table(
+                connection,
+                made,
+                landing.target,
+                None,
+                with_key=not landing.is_like_source,
+                rules=landings.options.expression_rules,
+            )
+    except psycopg.OperationalError:
+        raise
+    except (psycopg.Error, SinkError):
+        return None  # and on its own it is told why
+
+
+def _plan(
+    connection: Connection,
+    landings: Landings,
+    orders: Sequence[CopyOrder],
+    notes: Mapping[TableName, list[str]],
+) -> list[NewTable]:
+    found = find_relations(connection, [landings.target(order.table) for order in orders])
+    oids = [each.oid for each in found.values()]
+    columns, types = columns_of(connection, oids), column_types(connection, oids)
+    new: list[NewTable] = []
+    for order in orders:
+        there = found[landings.target(order.table)]
+        plan = plan_found(
+            connection,
+            landings,
+            order.table,
+            order.description,
+            there,
+            columns[there.oid],
+            Mapped(),
+            notes[order.table],
+        )
+        copied_columns(order, plan)
+        is_binary = may_be_binary(types[there.oid], order, plan)
+        new.append(NewTable(order, plan, is_binary, there.oid))
+    return new
+
+
+def _record(
+    connection: Connection, owner: tuple[str, str], copy: Copy, new: Sequence[NewTable]
+) -> None:
+    orders = [each.order for each in new]
+    shapes = [order.shape for order in orders if order.shape is not None]
+    tables = as_columns(order.table for order in orders)
+    connection.execute(
+        records.BEGIN_NEW,
+        (
+            copy.copy_id,
+            str(copy.lsn),
+            *tables,
+            [order.range_count for order in orders],
+            [shape.id for shape in shapes],
+            [shape.model_dump_json() for shape in shapes],
+            [each.oid for each in new],
+            *owner,
+        ),
+    )
+    connection.execute(records.FORGET_RANGES_OF, (*owner, *tables))

@@ -1,0 +1,506 @@
+"""Let a table of the target follow what has become of the source's.
+
+All of it runs inside the caller's transaction, on its cursor, and leaves nothing behind where it
+fails. Nothing is done that the target has already: a person may have been quicker. No text of the
+source is run but what its catalog spells; names are quoted.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from psycopg import sql
+
+from penstock.errors import SchemaChangeStops, TargetTableMissing
+from penstock.schema.catalog import read_shapes
+from penstock.schema.difference import compare_tables
+from penstock.schema.match import is_same_type
+from penstock.schema.telling import tell_all
+from penstock.sinks.postgres.ddl.alter_claims import Claims, claim_columns, own_names, refuse_own
+from penstock.sinks.postgres.ddl.alter_columns import ColumnChanges
+from penstock.sinks.postgres.ddl.alter_objects import drop_schema
+from penstock.sinks.postgres.ddl.alter_pieces import (
+    PieceChanges,
+    drop_foreign_keys,
+    make_foreign_keys,
+)
+from penstock.sinks.postgres.ddl.alter_steps import (
+    Displaced,
+    Outcome,
+    Step,
+    alter_table,
+    refusal,
+    run_steps,
+    tell_columns,
+)
+from penstock.sinks.postgres.ddl.create import (
+    create_table,
+    require_spelled,
+    schema_statement,
+    without_search_path,
+)
+from penstock.sinks.postgres.ddl.displaced import (
+    name_alike,
+    rename_object,
+    stand_in,
+    table_oid,
+    taken_names,
+)
+from penstock.sinks.postgres.ddl.free_sequences import plan_sequences
+from penstock.sinks.postgres.ddl.structure import TAKEN, key_piece, pieces_of, screen_pieces
+from penstock.sinks.postgres.ddl.user_types import TypePlan, needed_types, plan_types
+from penstock.sinks.postgres.expressions.expressions import BUILTIN, ExpressionRules
+from penstock.table import TableName
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    import psycopg
+
+    from penstock.schema.description import TableDescription, TableStructure
+    from penstock.schema.shape import ConstraintShape, IndexShape, TableShape
+    from penstock.sinks.postgres.mapping.table_mapping import Landing
+
+    Connection = psycopg.Connection[Any]
+    Cursor = psycopg.Cursor[Any]
+
+_log = logging.getLogger(__name__)
+
+__all__ = [
+    "Followed",
+    "Policy",
+    "create_from_shape",
+    "drop_gone_foreign_keys",
+    "drop_schema",
+    "drop_table",
+    "follow",
+    "make_new_foreign_keys",
+    "mapping_of",
+    "refusal",
+]
+
+Policy = Literal["apply", "additive", "ignore", "stop"]
+_Part = TypeVar("_Part", "ConstraintShape", "IndexShape")
+
+
+@dataclass(frozen=True)
+class Others:
+    """Other sources' rows are in the table. `ours` tells ours from them, as `t`; None: nothing does."""
+
+    ours: sql.Composable | None = None
+
+
+@dataclass(frozen=True)
+class Followed:
+    """What was done. `target` is where the table is now.
+
+    `column_names` is what the target calls columns of the source where that is not their name;
+    `left_out` are columns of the source whose name at the target is another column's. With
+    `needs_copy` rows hold what cannot be known here: the table is to be copied.
+    """
+
+    target: TableName
+    statements: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    needs_copy: bool = False
+    column_names: dict[str, str] = field(default_factory=dict)
+    left_out: tuple[str, ...] = ()
+    awaits_names: bool = False  # of indexes and constraints that others have
+
+
+def mapping_of(followed: Followed, place: TableName) -> dict[str, Any] | None:
+    """Names that were not followed, as penstock.tables keeps them; `place` is where it would be."""
+    mapping: dict[str, Any] = {}
+    if followed.target != place:
+        mapping["target"] = list(followed.target)
+    # A column whose name at the target is another one's has no place there.
+    columns = {**followed.column_names, **dict.fromkeys(followed.left_out, "")}
+    if columns:
+        mapping["columns"] = columns
+    return mapping or None
+
+
+def follow(
+    cursor: Cursor,
+    before: TableShape,
+    after: TableShape,
+    target: TableName,
+    *,
+    place: Callable[[TableName], TableName],
+    policy: Policy,
+    wanted: tuple[str, ...] | None,
+    made_by_us: bool,
+    with_indexes: bool,
+    with_foreign_keys: bool,
+    has_using: bool = False,
+    before_copy: bool = False,
+    names: Mapping[str, str] | None = None,
+    moved: TableName | None = None,
+    keeps_names: bool = False,
+    others: Others | None = None,
+    landing: Landing | None = None,
+    rules: ExpressionRules = BUILTIN,
+    owner: tuple[str, str] | None = None,
+) -> Followed:
+    """Do to the target's table what was done to the source's, as far as `policy` goes.
+
+    `place` tells where a source table lands, `wanted` which columns the sink takes (None: all),
+    `names` what the target calls columns where that is not their name. `has_using`:
+    the source has computed values of a changed column itself. `before_copy`: its rows are about to be
+    replaced, so what is claimed of rows is left for later. `moved` is where the table belongs
+    afterwards, if not where `place` says; with `keeps_names` columns keep their names here. With
+    `others`, other sources deliver to the table too; `landing` tells which columns are penstock's own,
+    `rules` which expressions are taken over, and `owner`, pipeline and source, whose records say which types
+    penstock has made.
+    Repeated, it does nothing more.
+
+    Raises:
+        TargetTableUnfit: a column would be called as one of penstock's own.
+        SchemaChangeRefused: the target refuses a statement that nothing can stand for.
+        SchemaChangeStops: the policy is to stop, and there is something to do.
+        TargetTableMissing: there is no such table at the target.
+        psycopg.Error: others are in the way, or the server went away.
+    """
+    connection = cursor.connection
+    require_spelled(after.table, after.columns)
+    with connection.transaction(), without_search_path(connection):
+        moved = target if policy == "ignore" else moved or place(after.table)
+        there = read_shapes(connection, [target, moved], str(target))
+        found = there.get(target) or there.get(moved)
+        if found is None:
+            raise TargetTableMissing(
+                f"the target has no table {target}, whose shape is to follow the source's",
+                str(after.table),
+                f"penstock tables PIPELINE.yml resync {after.table} makes it again and copies its rows",
+            )
+        claims = claim_columns(
+            before,
+            after,
+            found,
+            wanted,
+            names or {},
+            with_renames=policy != "ignore" and not keeps_names,
+            with_drops=policy in ("apply", "stop"),
+            own=own_names(landing),
+        )
+        if policy == "ignore":
+            return _ignored(target, claims, has_using=has_using)
+        refuse_own(claims, after.table)
+        table = _Table(
+            connection,
+            before,
+            after,
+            found,
+            moved,
+            claims,
+            policy,
+            has_using,
+            owner,
+            before_copy,
+            others,
+        )
+        steps = [*table.steps(place, made_by_us, with_indexes, with_foreign_keys)]
+        differences = compare_tables(before, after)
+        if policy == "stop" and any(not step.is_record for step in steps):
+            raise _stops(connection, after, found, tell_all(differences), steps)
+        parts = {each.part for each in differences} | {str(each.before) for each in differences}
+        told = (
+            f"source: {tell_all(differences)}; target:"
+            f" {found.table} ({tell_columns(found, parts) or 'none of these columns'})"
+        )
+        outcome = run_steps(connection, steps, after.table, told, rules)
+    return Followed(
+        target=moved,
+        statements=outcome.statements,
+        notes=[*table.notes, *outcome.notes],
+        needs_copy=table.needs_copy,
+        column_names=claims.column_names,
+        left_out=tuple(claims.left_out),
+        awaits_names=outcome.awaits_names or table.awaits_names,
+    )
+
+
+def _ignored(target: TableName, claims: Claims, *, has_using: bool) -> Followed:
+    notes = ["values that the source has computed anew are not copied"] if has_using else []
+    # A column is new at the source and its name is at the target, of one that is gone.
+    left_out = (*claims.left_out, *claims.of_source(sorted(claims.reused)))
+    return Followed(target, notes=notes, column_names=claims.column_names, left_out=left_out)
+
+
+def _stops(
+    connection: Connection, after: TableShape, found: TableShape, told: str, steps: list[Step]
+) -> SchemaChangeStops:
+    statements = "; ".join(
+        step.statement.as_string(connection) for step in steps if not step.is_record
+    )
+    return SchemaChangeStops(
+        f"the table's shape changed at the source, and schema_changes is stop: {told}",
+        str(after.table),
+        f"alter {found.table} at the target; this is what apply would run: {statements}",
+    )
+
+
+@dataclass
+class _Table:
+    """One table on its way from one shape to the other."""
+
+    connection: Connection
+    before: TableShape
+    after: TableShape
+    found: TableShape
+    moved: TableName
+    claims: Claims
+    policy: Policy
+    has_using: bool
+    owner: tuple[str, str] | None
+    before_copy: bool
+    others: Others | None = None
+    needs_copy: bool = False
+    awaits_names: bool = False
+    notes: list[str] = field(default_factory=list)
+
+    def steps(
+        self,
+        place: Callable[[TableName], TableName],
+        made_by_us: bool,
+        with_indexes: bool,
+        with_foreign_keys: bool,
+    ) -> Iterator[Step]:
+        """What is free comes before what takes its place, columns before what is made of them."""
+        make_way = [*self._make_way()] if made_by_us else []
+        before, after, found, table, claims = (
+            self.before, self.after, self.found, self.moved, self.claims,
+        )  # fmt: skip
+        is_additive = self.policy == "additive"
+        types = self._types()
+        at_target = {each.after.name for each in claims.kept} | {c.name for c in claims.added}
+        columns = ColumnChanges(
+            self.connection,
+            before,
+            after,
+            found,
+            table,
+            claims,
+            is_additive,
+            self.has_using,
+            is_partial=len(at_target) < len(after.columns),
+            replaced=types.replaced,
+            before_copy=self.before_copy,
+        )
+        lost = {each.found.name for each in columns.remade}
+        if not is_additive:
+            lost |= {column.name for column in claims.dropped}
+        pieces = PieceChanges(
+            before, after, found, table, claims, lost, is_additive, made_by_us and with_indexes
+        )
+        with_foreign_keys = with_foreign_keys and made_by_us and not is_additive
+        yield from types.steps
+        yield from self._sequences()
+        yield from make_way
+        yield from self._move()
+        if with_foreign_keys:
+            yield from drop_foreign_keys(before, after, found, table)
+        yield from pieces.drops()
+        yield from columns.drops()
+        yield from columns.renames()
+        yield from pieces.renames()
+        yield from columns.types()
+        if self.others is not None:
+            yield from columns.shared_additions(self.others.ours)
+        else:
+            yield from columns.additions()
+        yield from columns.attributes()
+        if not self.before_copy:
+            yield from pieces.additions()
+        if with_foreign_keys:
+            yield from make_foreign_keys(before, after, found, table, place)
+        # A column that was dropped was kept; the source's rows do not have what it holds any more.
+        is_reused = is_additive and self.others is None and bool(claims.met)
+        self.needs_copy = columns.needs_copy or is_reused
+        self.notes += [*columns.notes, *pieces.notes]
+
+    def _types(self) -> TypePlan:
+        """Types of columns that the target has, or is to have."""
+        added = {column.type_id for column in self.claims.added}
+        kept = {each.after.type_id for each in self.claims.kept}
+        changed = {
+            each.after.type_id
+            for each in self.claims.kept
+            if not is_same_type(each.before, each.after)
+        }
+        types = needed_types(self.after.types, added | kept)
+        needed = {each.id for each in needed_types(self.after.types, added | changed)}
+        return plan_types(
+            self.connection, self.owner, self.after.table, types, self.before.types, needed=needed
+        )
+
+    def _sequences(self) -> Iterator[Step]:
+        """Those that defaults name from now on."""
+        known = {each.id for each in self.before.sequences}
+        new = [each for each in self.after.sequences if each.id not in known]
+        if self.others is None:
+            yield from plan_sequences(self.connection, self.owner, new, self.found.table)
+
+    def _make_way(self) -> Iterator[Step]:
+        """What goes to another schema with the table must not be called as something is there."""
+        found, schema = self.found, self.moved.schema
+        if found.schema_name == schema:
+            return
+        named = [each.name for each in found.indexes]
+        named += [each.name for each in found.constraints if each.kind != "c"]
+        known = {each.name for each in self.before.indexes}
+        known |= {each.name for each in self.before.constraints}
+        others: dict[str, str] = {}
+        for name in sorted(taken_names(self.connection, schema, named)):
+            if name in known:
+                others[name] = stand_in(found.id, name)
+                self.awaits_names = True
+            else:  # it is the target's own, or has got another name before
+                others[name] = name_alike(self.connection, {found.schema_name, schema}, name)
+            yield Step(rename_object(found.table, name, others[name], has_index=True))
+
+        def called(parts: tuple[_Part, ...]) -> tuple[_Part, ...]:
+            return tuple(
+                each.model_copy(update={"name": others.get(each.name, each.name)})
+                if getattr(each, "kind", "") != "c"
+                else each
+                for each in parts
+            )
+
+        self.found = found.model_copy(
+            update={"indexes": called(found.indexes), "constraints": called(found.constraints)}
+        )
+
+    def _move(self) -> Iterator[Step]:
+        found, moved = self.found.table, self.moved
+        if found.schema != moved.schema:
+            yield Step(schema_statement(moved.schema))
+            if (
+                taken_names(self.connection, moved.schema, [found.name])
+                and found.name != moved.name
+            ):
+                # By way of a name that nobody has in either of them.
+                between = stand_in(self.found.id, moved.name)
+                yield Step(alter_table(found, "RENAME TO {}", between))
+                found = TableName(found.schema, between)
+            yield Step(alter_table(found, "SET SCHEMA {}", moved.schema))
+        if found.name != moved.name:
+            yield Step(alter_table(TableName(moved.schema, found.name), "RENAME TO {}", moved.name))
+
+
+def create_from_shape(
+    cursor: Cursor,
+    description: TableDescription,
+    structure: TableStructure,
+    target: TableName,
+    *,
+    with_indexes: bool,
+    rules: ExpressionRules = BUILTIN,
+) -> Outcome:
+    """Create an empty table with its key; a note for each thing left undone.
+
+    Raises:
+        SchemaChangeRefused: the target refuses the key.
+        psycopg.Error: it refuses the table.
+    """
+    connection = cursor.connection
+    columns = {each.name for each in description.columns}
+    with connection.transaction():
+        notes = create_table(connection, description, target, None, with_key=False, rules=rules)
+        _log.info("created %s like the source's %s", target, description.name)
+        with without_search_path(connection):
+            steps: list[Step] = []
+            oid = table_oid(connection, target)
+            key = key_piece(target, structure, columns)
+            if key is not None:
+                steps.append(
+                    Step(
+                        key.named,
+                        instead=(Step(key.unnamed),),
+                        when=TAKEN,
+                        displaced=Displaced.of(key, oid),
+                    )
+                )
+            pieces, left_out = screen_pieces(
+                connection, rules, target, pieces_of(target, structure, columns)
+            )
+            for piece in pieces if with_indexes else ():
+                undone = f"{piece.word} {piece.name}"
+                steps.append(
+                    Step(
+                        piece.named,
+                        undone,
+                        (Step(piece.unnamed, undone),),
+                        when=TAKEN,
+                        displaced=Displaced.of(piece, oid),
+                    )
+                )
+            made = run_steps(connection, steps, description.name, f"{target} is new")
+            made.notes[:0] = [*notes, *(left_out if with_indexes else ())]
+            return made
+
+
+def drop_gone_foreign_keys(
+    cursor: Cursor,
+    before: TableShape,
+    after: TableShape | None,
+    target: TableName,
+    *,
+    before_copy: bool = False,
+) -> list[str]:
+    """Drop the foreign keys that the source's table has no more; the statements that were run.
+
+    All of them, where the table itself is gone. `before_copy`: also those that have another name by now.
+
+    Raises:
+        SchemaChangeRefused: the target refuses.
+        psycopg.Error: others are in the way, or the server went away.
+    """
+    connection = cursor.connection
+    with connection.transaction(), without_search_path(connection):
+        found = read_shapes(connection, [target], str(target)).get(target)
+        if found is None:
+            return []
+        steps = drop_foreign_keys(before, after, found, target, before_copy=before_copy)
+        told = tell_all(compare_tables(before, after))
+        return run_steps(connection, steps, before.table, told).statements
+
+
+def make_new_foreign_keys(
+    cursor: Cursor,
+    before: TableShape,
+    after: TableShape,
+    target: TableName,
+    place: Callable[[TableName], TableName],
+) -> list[str]:
+    """Make the foreign keys that are new or changed; a line for each that could not be made.
+
+    Raises:
+        psycopg.Error: others are in the way, or the server went away.
+    """
+    connection = cursor.connection
+    with connection.transaction(), without_search_path(connection):
+        found = read_shapes(connection, [target], str(target)).get(target)
+        if found is None:
+            return []
+        steps = make_foreign_keys(before, after, found, target, place)
+        told = tell_all(compare_tables(before, after))
+        return run_steps(connection, steps, after.table, told).notes
+
+
+def drop_table(
+    cursor: Cursor, source: TableName, target: TableName, before: TableShape | None
+) -> list[str]:
+    """Drop the target's table, where there is one; the statements that were run.
+
+    What the table leads to is none of its concern; what leads to it refuses.
+
+    Raises:
+        SchemaChangeRefused: the target refuses, since a view depends on it, say.
+        psycopg.Error: others are in the way, or the server went away.
+    """
+    drop = sql.SQL("DROP TABLE IF EXISTS {}").format(sql.Identifier(*target))
+    told = f"source: table {before.table if before is not None else source} dropped"
+    return run_steps(cursor.connection, [Step(drop)], source, told).statements

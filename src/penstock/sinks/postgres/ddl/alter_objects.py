@@ -1,0 +1,131 @@
+"""Let sequences and schemas of the target follow those of the source."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from psycopg import sql
+
+from penstock.errors import SchemaChangeStops
+from penstock.schema.describe import sequence_of
+from penstock.schema.difference import compare_sequences
+from penstock.schema.telling import tell_all
+from penstock.sinks.postgres.ddl.alter_steps import Outcome, Step, run_steps
+from penstock.sinks.postgres.ddl.create import (
+    counting,
+    schema_statement,
+    sequence_statement,
+    without_search_path,
+)
+from penstock.table import TableName
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import psycopg
+
+    from penstock.schema.shape import SequenceShape
+
+    Connection = psycopg.Connection[Any]
+    Cursor = psycopg.Cursor[Any]
+
+_SEQUENCE = """
+SELECT format_type(s.seqtypid, NULL), s.seqstart, s.seqincrement, s.seqmin, s.seqmax, s.seqcache,
+       s.seqcycle
+FROM pg_sequence s JOIN pg_class c ON c.oid = s.seqrelid
+JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %s AND c.relname = %s
+"""
+
+
+def _run(
+    connection: Connection, steps: list[Step], where: TableName, told: str, policy: str
+) -> Outcome:
+    if policy == "stop" and steps:
+        statements = "; ".join(step.statement.as_string(connection) for step in steps)
+        raise SchemaChangeStops(
+            f"it changed at the source, and schema_changes is stop: {told}",
+            str(where),
+            f"this is what apply would run at the target: {statements}",
+        )
+    return run_steps(connection, steps, where, f"source: {told}")
+
+
+def follow_sequence(
+    cursor: Cursor,
+    before: SequenceShape | None,
+    after: SequenceShape | None,
+    *,
+    policy: str,
+) -> Outcome:
+    """Create, rename, change or drop a sequence that belongs to no column.
+
+    Raises:
+        SchemaChangeRefused: the target refuses.
+        SchemaChangeStops: the policy is to stop, and there is something to do.
+        psycopg.Error: others are in the way, or the server went away.
+    """
+    shape = after or before
+    if policy == "ignore" or shape is None:
+        return Outcome()
+    connection = cursor.connection
+    with connection.transaction(), without_search_path(connection):
+        steps = list(_sequence_steps(connection, before, after, is_kept=policy == "additive"))
+        told = tell_all(compare_sequences(before, after))
+        return _run(connection, steps, TableName(shape.schema_name, shape.name), told, policy)
+
+
+def _sequence_steps(
+    connection: Connection,
+    before: SequenceShape | None,
+    after: SequenceShape | None,
+    *,
+    is_kept: bool,
+) -> Iterator[Step]:
+    old, new = (
+        None if each is None else TableName(each.schema_name, each.name) for each in (before, after)
+    )
+    there = connection.execute(_SEQUENCE, old).fetchone() if old is not None else None
+    if new is None or after is None:
+        if there is not None and old is not None and not is_kept:
+            yield Step(sql.SQL("DROP SEQUENCE {}").format(sql.Identifier(*old)))
+        return
+    if there is None or old is None:
+        there = connection.execute(_SEQUENCE, new).fetchone()
+    elif old != new:
+        if old.schema != new.schema:
+            yield Step(schema_statement(new.schema))
+            move = sql.SQL("ALTER SEQUENCE {} SET SCHEMA {}")
+            yield Step(move.format(sql.Identifier(*old), sql.Identifier(new.schema)))
+        if old.name != new.name:
+            rename = sql.SQL("ALTER SEQUENCE {} RENAME TO {}")
+            current = sql.Identifier(new.schema, old.name)
+            yield Step(rename.format(current, sql.Identifier(new.name)))
+    counts = (
+        after.type, after.start, after.increment, after.minimum, after.maximum, after.cache,
+        after.cycles,
+    )  # fmt: skip
+    if there is None:
+        yield Step(schema_statement(new.schema))
+        yield Step(sequence_statement(new, sequence_of(after)))
+    elif tuple(there) != counts and before is not None:
+        yield Step(
+            sql.SQL("ALTER SEQUENCE {} AS {} {}").format(
+                sql.Identifier(*new), sql.SQL(after.type), counting(sequence_of(after))
+            )
+        )
+
+
+def drop_schema(cursor: Cursor, name: str) -> list[str]:
+    """Drop a schema in which there is nothing; else a line that says why it is kept.
+
+    Raises:
+        psycopg.Error: others are in the way, or the server went away.
+    """
+    owned = cursor.execute(
+        "SELECT FROM pg_namespace WHERE nspname = %s AND nspowner = current_user::regrole", (name,)
+    ).fetchone()
+    if owned is None:
+        return []  # not there, or somebody else's
+    drop = sql.SQL("DROP SCHEMA IF EXISTS {}").format(sql.Identifier(name))
+    step = Step(drop, f"schema {name} is kept")
+    return run_steps(cursor.connection, [step], TableName(name, ""), "").notes

@@ -1,0 +1,402 @@
+"""The statements by which keys, indexes and constraints of a target's table follow the source's."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from psycopg import sql
+
+from penstock.schema.describe import foreign_key_of, row_key_of, structure_of
+from penstock.schema.match import (
+    is_same_foreign_key,
+    is_same_text,
+    match_by_id_or_name,
+    renamed_within,
+)
+from penstock.sinks.postgres.ddl.alter_steps import Displaced, Screened, Step, alter_table
+from penstock.sinks.postgres.ddl.displaced import rename_object, stand_in
+from penstock.sinks.postgres.ddl.structure import (
+    TAKEN,
+    foreign_key_statement,
+    key_piece,
+    pieces_of,
+)
+from penstock.sinks.postgres.expressions.sql_text import UnreadableTextError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Set
+
+    from penstock.schema.match import Pair
+    from penstock.schema.shape import ForeignKeyShape, TableShape
+    from penstock.sinks.postgres.ddl.alter_claims import Claims
+    from penstock.sinks.postgres.ddl.structure import Piece
+    from penstock.table import TableName
+
+NOT_VALID = " NOT VALID"
+
+
+class _Identified(NamedTuple):
+    """A piece with the id that the source has for it."""
+
+    id: int
+    name: str
+    is_index: bool
+    piece: Piece
+
+
+KEY_STAYS = "the primary key stays as it was"
+
+
+@dataclass(frozen=True)
+class _Change:
+    """What becomes of one: `found` is what the target calls it now, `made` what is to be made."""
+
+    found: str | None
+    is_index: bool
+    is_dropped: bool = False
+    made: Piece | None = None
+    renamed: str | None = None
+    is_validated: bool = False
+    has_index: bool = True
+
+
+@dataclass
+class PieceChanges:
+    """What is to be done to what one table has beside its columns; foreign keys not among it.
+
+    `with_pieces` is False for tables that are not ours, of which only the key is followed.
+    """
+
+    before: TableShape
+    after: TableShape
+    found: TableShape
+    table: TableName
+    claims: Claims
+    lost: Set[str]  # columns of the target that are dropped, with what is made of them
+    is_additive: bool
+    with_pieces: bool
+
+    def __post_init__(self) -> None:
+        self._renamed = renamed_within(self.before, self.after)
+        self.notes: list[str] = []
+        self._key_goes, self._key = self._plan_key()
+        self._changes = list(self._plan()) if self.with_pieces else []
+
+    def drops(self) -> Iterator[Step]:
+        """What is gone, and what is to be made anew."""
+        key = self.found.primary_key
+        for each in self._changes:
+            if each.is_dropped and each.found is not None:
+                yield Step(self._drop(each.found, is_index=each.is_index))
+        if self._key_goes and key is not None:
+            yield Step(self._drop(key.name, is_index=False))
+
+    def _drop(self, name: str, *, is_index: bool) -> sql.Composed:
+        if is_index:
+            return sql.SQL("DROP INDEX {}").format(sql.Identifier(self.table.schema, name))
+        return alter_table(self.table, "DROP CONSTRAINT {}", name)
+
+    def renames(self) -> Iterator[Step]:
+        """What is called differently."""
+        for each in self._changes:
+            if each.renamed is not None and each.found is not None:
+                has_index = each.is_index or each.has_index
+                yield self._rename(each.found, each.renamed, each.is_index, has_index)
+        key, was, now = self.found.primary_key, row_key_of(self.before), row_key_of(self.after)
+        if key is None or was is None or now is None or self._key is not None:
+            return
+        if key.name in (was.name, stand_in(self.found.id, was.name)) and key.name != now.name:
+            yield self._rename(key.name, now.name, is_index=False, has_index=True)
+
+    def _rename(self, old: str, new: str, is_index: bool, has_index: bool) -> Step:
+        step = _rename(self.table, old, new, is_index=is_index)
+        waiting = stand_in(self.found.id, new)
+        wait = rename_object(self.table, old, waiting, has_index=has_index)
+        displaced = Displaced(self.table, new, wait if old != waiting else None)
+        return replace(step, displaced=displaced)
+
+    def additions(self) -> Iterator[Step]:
+        """The key, which must be; the rest as far as the target allows it."""
+        if self._key is not None:
+            yield Step(
+                self._key.named,
+                instead=(Step(self._key.unnamed),),
+                when=TAKEN,
+                displaced=Displaced.of(self._key, self.found.id),
+            )
+        for each in self._changes:
+            if each.made is not None:
+                yield from self._make(each.made)
+            elif each.is_validated and each.found is not None:
+                name = each.renamed or each.found
+                statement = alter_table(self.table, "VALIDATE CONSTRAINT {}", name)
+                yield Step(statement, f"constraint {name} is not valid")
+
+    def _make(self, piece: Piece) -> Iterator[Step]:
+        undone = f"{piece.word} {piece.name}"
+        left_out = f"{undone}: not taken over"
+        try:
+            screened = Screened(self.table, tuple(piece.expressions))
+        except UnreadableTextError:
+            self.notes.append(f"{left_out}, its definition is not one that a server gives")
+            return
+        yield Step(
+            piece.named,
+            undone,
+            (Step(piece.unnamed, undone),),
+            when=TAKEN,
+            displaced=Displaced.of(piece, self.found.id),
+            screened=screened,
+            left_out=left_out,
+        )
+
+    def _plan_key(self) -> tuple[bool, Piece | None]:
+        """Whether the target's key goes, and which one comes."""
+        was, now, found = row_key_of(self.before), row_key_of(self.after), self.found.primary_key
+        if (was and was.columns) == (now and now.columns):
+            return False, None
+        names = {each.before.id: each.found.name for each in self.claims.kept}
+        names |= {each.id: each.name for each in self.before.columns if each.id not in names}
+        old = tuple(names.get(number, "") for number in was.columns) if was else ()
+        there = self.found.names_of(found.columns) if found is not None else ()
+        piece = key_piece(self.table, structure_of(self.after), self._columns_after())
+        finals = {column.name: column.name for column in self.found.columns}
+        finals |= {each.found.name: each.name for each in self.claims.kept}
+        finals |= {column.name: "" for column in self.claims.dropped}
+        wanted = self.after.names_of(now.columns) if now is not None else ()
+        if found is not None and tuple(finals[name] for name in there) == wanted:
+            return False, None
+        if self.is_additive:
+            self.notes.append(KEY_STAYS)
+            return False, None
+        if there != old and there:
+            self.notes.append(f"the target's own primary key ({', '.join(there)}) stays")
+            return False, None
+        if now is not None and piece is None:
+            self.notes.append("the target lacks a column of the primary key, which stays as it was")
+            return False, None
+        return bool(there), piece
+
+    def _columns_after(self) -> set[str]:
+        """What the target will have under the source's own names."""
+        names = {each.name for each in self.claims.kept if each.name == each.after.name}
+        names |= {column.name for column in self.claims.added} - set(self.claims.called)
+        others = {column.name for column in self.found.columns}
+        others -= {each.found.name for each in self.claims.kept}
+        others -= {column.name for column in self.claims.dropped}
+        mine = {column.name for column in self.after.columns}
+        return names | (others & mine - set(self.claims.left_out))
+
+    def _plan(self) -> Iterator[_Change]:
+        before, after = (
+            _identify(shape, {column.name for column in shape.columns}, self.table)
+            for shape in (self.before, self.after)
+        )
+        columns = self._columns_after()
+        can_be_made = {each[:3] for each in _identify(self.after, columns, self.table)}
+        there = pieces_there(self.found)
+        if self.found.primary_key is not None and row_key_of(self.before) is not None:
+            del there[False, self.found.primary_key.name]  # it is the key, whatever its name
+        pairs = [
+            pair
+            for is_index in (False, True)
+            for pair in match_by_id_or_name(
+                [each for each in before if each.is_index == is_index],
+                [each for each in after if each.is_index == is_index],
+            )
+        ]
+        names = _names_there(pairs, there, self.found.id)
+        for place, (was, now) in enumerate(pairs):
+            name = names.get(place)
+            if now is None:
+                assert was is not None
+                if name is not None and not self.is_additive:
+                    is_lost = self._is_lost(was.is_index, name)
+                    yield _Change(name, was.is_index, is_dropped=not is_lost)
+            elif now[:3] in can_be_made:
+                change = self._compare(was, now, name, there.get((now.is_index, name or "")))
+                if change is not None:
+                    yield change
+
+    def _is_lost(self, is_index: bool, name: str) -> bool:
+        """Whether it goes with a column that is dropped before."""
+        parts = self.found.indexes if is_index else self.found.constraints
+        used = next((each.used for each in parts if each.name == name), ())
+        return not self.lost.isdisjoint(self.found.names_of(used))
+
+    def _compare(
+        self, was: _Identified | None, now: _Identified, name: str | None, text: str | None
+    ) -> _Change | None:
+        is_index, piece = now.is_index, now.piece
+        if self.is_additive and (not is_index or piece.definition.startswith("UNIQUE ")):
+            return None
+        is_known = was is not None and is_same_text(
+            was.piece.definition, piece.definition, self._renamed
+        )
+        if name is None or self._is_lost(is_index, name):
+            # One that is not there was refused by the target before, or dropped by somebody.
+            is_made = name is not None or not is_known
+            return _Change(name, is_index, made=piece) if is_made else None
+        known_as = {name for each in (was, now) if each for name in self._names_of(each)}
+        renamed = now.name if name in known_as and name != now.name else None
+        has_index = piece.has_index
+        if text == piece.definition + NOT_VALID:
+            return _Change(name, is_index, renamed=renamed, is_validated=True, has_index=has_index)
+        if was is None or is_known or self.is_additive or text == piece.definition:
+            change = _Change(name, is_index, renamed=renamed, has_index=has_index)
+            return change if renamed else None
+        return _Change(name, is_index, is_dropped=True, made=piece)
+
+    def _names_of(self, each: _Identified) -> tuple[str, str]:
+        return each.name, stand_in(self.found.id, each.name)
+
+
+def _rename(table: TableName, old: str, new: str, *, is_index: bool) -> Step:
+    if is_index:
+        statement = sql.SQL("ALTER INDEX {} RENAME TO {}").format(
+            sql.Identifier(table.schema, old), sql.Identifier(new)
+        )
+    else:
+        statement = alter_table(table, "RENAME CONSTRAINT {} TO {}", old, new)
+    return Step(statement, f"{'index' if is_index else 'constraint'} {old} keeps its name")
+
+
+def _identify(shape: TableShape, columns: set[str], table: TableName) -> list[_Identified]:
+    constraints = {each.name: each.id for each in shape.constraints}
+    indexes = {each.name: each.id for each in shape.indexes}
+    found = []
+    for piece in pieces_of(table, structure_of(shape), columns):
+        is_index = piece.word == "index"
+        number = (indexes if is_index else constraints)[piece.name]
+        found.append(_Identified(number, piece.name, is_index, piece))
+    return found
+
+
+def pieces_there(found: TableShape) -> dict[tuple[bool, str], str]:
+    """Definitions of what a table has, by whether it is an index, and its name."""
+    there = {(False, each.name): each.definition for each in found.constraints}
+    for each in found.indexes:
+        head = "UNIQUE INDEX " if each.is_unique else "INDEX "
+        there[True, each.name] = head + each.definition
+    return there
+
+
+def _names_there(
+    pairs: list[Pair[_Identified]], there: dict[tuple[bool, str], str], oid: int
+) -> dict[int, str]:
+    """What the target calls each: as before, as after, by what stands for that in the target's table
+    of that oid, or as Postgres has found a free name.
+
+    What is kept has the first choice: it may be called already as something that is gone was.
+    """
+    free, names = set(there), {}
+    order = sorted(range(len(pairs)), key=lambda place: pairs[place][1] is None)
+    # Two may have swapped their names: what is defined as it was goes before what is only called so.
+    for is_defined_so, place in itertools.product((True, False), order):
+        texts = {each.piece.definition for each in pairs[place] if each is not None}
+        known = [each for each in pairs[place] if each is not None]
+        called = [each.name for each in known] + [stand_in(oid, each.name) for each in known]
+        like = [
+            (known[0].is_index, name)
+            for name in called
+            if (known[0].is_index, name) in free
+            and (not is_defined_so or there[known[0].is_index, name] in texts)
+        ]
+        if like and place not in names:
+            free.remove(like[0])
+            names[place] = like[0][1]
+    for place in order:
+        for each in pairs[place] if place not in names else ():
+            like = [
+                (kind, name)
+                for kind, name in sorted(free)
+                if each is not None
+                and kind == each.is_index
+                and there[kind, name] == each.piece.definition
+            ]
+            if like:
+                free.remove(like[0])
+                names[place] = like[0][1]
+                break
+    return names
+
+
+def drop_foreign_keys(
+    before: TableShape,
+    after: TableShape | None,
+    found: TableShape,
+    table: TableName,
+    *,
+    before_copy: bool = False,
+) -> Iterator[Step]:
+    """Those that are gone or were changed.
+
+    `before_copy`: those that were renamed as well. All are made once the copy is there, and are then
+    found by the name that they have at the source.
+    """
+    there = {key.name for key in found.foreign_keys}
+    pairs = match_by_id_or_name(before.foreign_keys, after.foreign_keys if after else ())
+    kept = {now.name for was, now in pairs if was is not None and now is not None}
+    for was, now in pairs:
+        if was is None or was.name not in there:
+            continue
+        if now is None or after is None:
+            is_gone = was.name not in kept
+        elif before_copy and was.name != now.name:
+            is_gone = True
+        else:
+            is_gone = _is_other(was, now) and not _is_as_wanted(found, was.name, after, now)
+        if is_gone:
+            yield Step(alter_table(table, "DROP CONSTRAINT {}", was.name))
+
+
+def _is_other(was: ForeignKeyShape, now: ForeignKeyShape) -> bool:
+    """Whether it must be made anew; that it holds for every row is found out without."""
+    same = now.model_copy(update={"is_valid": was.is_valid})
+    return not is_same_foreign_key(was, same)
+
+
+def _is_as_wanted(found: TableShape, name: str, after: TableShape, now: ForeignKeyShape) -> bool:
+    key = next(each for each in found.foreign_keys if each.name == name)
+    ours, theirs = foreign_key_of(found, key), foreign_key_of(after, now)
+    return (
+        ours.columns == theirs.columns
+        and ours.referenced_columns == theirs.referenced_columns
+        and ours.referenced.name == theirs.referenced.name
+        and (ours.on_update, ours.on_delete, ours.on_delete_columns, ours.match)
+        == (theirs.on_update, theirs.on_delete, theirs.on_delete_columns, theirs.match)
+        and (ours.is_deferrable, ours.is_deferred) == (theirs.is_deferrable, theirs.is_deferred)
+    )
+
+
+def make_foreign_keys(
+    before: TableShape,
+    after: TableShape,
+    found: TableShape,
+    table: TableName,
+    place: Callable[[TableName], TableName],
+) -> Iterator[Step]:
+    """Those that are new, changed or renamed, as far as the target allows it."""
+    there = {key.name: key for key in found.foreign_keys}
+    for was, now in match_by_id_or_name(before.foreign_keys, after.foreign_keys):
+        if now is None:
+            continue
+        key, undone = foreign_key_of(after, now), f"foreign key {now.name}"
+        same = was is not None and not _is_other(was, now)
+        current = there.get(was.name) if was is not None else None
+        current = current or there.get(now.name)
+        if current is None and same:
+            continue  # the target has refused it before
+        is_made = current is not None and (same or _is_as_wanted(found, current.name, after, now))
+        if not is_made and not key.has_period:
+            yield Step(foreign_key_statement(table, key, place(key.referenced)), undone)
+        elif current is not None and was is not None and current.name == was.name != now.name:
+            yield _rename(table, was.name, now.name, is_index=False)
+        is_valid = is_made and current is not None and current.is_valid
+        if now.is_valid and now.is_enforced and not is_valid and not key.has_period:
+            if is_made and was is not None and was.is_valid:
+                continue  # the target's rows have not allowed it before
+            validate = alter_table(table, "VALIDATE CONSTRAINT {}", now.name)
+            yield Step(validate, f"{undone} does not hold for every row")

@@ -1,0 +1,516 @@
+"""Types of the source that the target's tables need: made, compared by definition, altered, replaced, dropped.
+
+A type is what its definition says, not what it is called: one that was dropped at the source and made anew
+under its name is another one. penstock.types keeps which types penstock has made here, for which of the
+source's, and how those looked when they were last followed: several tables may have a type, and each comes
+by a change of it in its own turn.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from psycopg import sql
+
+from penstock.errors import TargetTableUnfit
+from penstock.schema.catalog import TYPE_DOCUMENT
+from penstock.schema.describe import type_of, types_in_order
+from penstock.schema.match import match_by_id
+from penstock.schema.shape import TypeShape
+from penstock.sinks.postgres.ddl.alter_steps import Step, run_steps
+from penstock.sinks.postgres.ddl.alter_types import is_wider
+from penstock.sinks.postgres.ddl.create import (
+    LONGEST_NAME,
+    schema_statement,
+    type_statement,
+    without_search_path,
+)
+from penstock.sinks.postgres.expressions.foreign_code import refuse_foreign_types
+from penstock.table import TableName, as_columns
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Sequence
+
+    import psycopg
+
+    Connection = psycopg.Connection[Any]
+    Cursor = psycopg.Cursor[Any]
+    Owner = tuple[str, str]  # pipeline and source
+
+# An array's type gives way to whoever wants its name; nobody can be in its way.
+_THERE = f"""
+SELECT {TYPE_DOCUMENT.replace("%", "%%")}
+FROM unnest(%s::text[], %s::text[]) AS w(schema_name, type_name)
+JOIN pg_namespace tn ON tn.nspname = w.schema_name
+JOIN pg_type t ON t.typnamespace = tn.oid AND t.typname = w.type_name
+WHERE NOT EXISTS (SELECT FROM pg_type e WHERE e.typarray = t.oid)
+"""
+
+_RECORDS = """
+SELECT m.source_oid, t.oid::int8, n.nspname, t.typname, m.made_by_us, m.shape
+FROM penstock.types m
+JOIN pg_type t ON t.oid = m.oid AND t.typname = m.type_name
+JOIN pg_namespace n ON n.oid = t.typnamespace AND n.nspname = m.schema_name
+WHERE m.pipeline = %s AND m.source = %s
+"""
+
+# What belongs to the type itself depends on it internally: its array, its multirange, its functions.
+_UNUSED = (
+    "SELECT r.oid, r.nspname, r.typname FROM ("
+    + _RECORDS
+    + """) AS r(source_oid, oid, nspname, typname, made_by_us, shape)
+CROSS JOIN LATERAL (
+    SELECT array_agg(p.oid) || array_agg(p.typarray) AS own FROM pg_type p
+    LEFT JOIN pg_range g ON g.rngtypid = r.oid
+    WHERE p.oid IN (r.oid, g.rngmultitypid)) AS x
+WHERE r.made_by_us AND NOT EXISTS (
+    SELECT FROM pg_depend d WHERE d.refclassid = 'pg_type'::regclass AND d.refobjid = ANY (x.own)
+    AND d.deptype = 'n' AND NOT EXISTS (
+        SELECT FROM pg_depend i WHERE (i.classid, i.objid) = (d.classid, d.objid)
+        AND i.refclassid = 'pg_type'::regclass AND i.refobjid = ANY (x.own) AND i.deptype = 'i'))
+ORDER BY r.oid DESC
+"""
+)
+
+# A range has a multirange and functions that make values of both, each named like its type.
+_OF_RANGE = """
+SELECT 'TYPE ' || format_type(rngmultitypid, NULL), n.nspname, t.typname
+FROM pg_range JOIN pg_type t ON t.oid = rngmultitypid JOIN pg_namespace n ON n.oid = t.typnamespace
+WHERE rngtypid = %(oid)s
+UNION ALL
+SELECT DISTINCT 'FUNCTION ' || p.oid::regprocedure, n.nspname, p.proname
+FROM pg_range JOIN pg_depend d ON d.refclassid = 'pg_type'::regclass AND d.deptype = 'i'
+    AND d.refobjid IN (rngtypid, rngmultitypid) AND d.classid = 'pg_proc'::regclass
+JOIN pg_proc p ON p.oid = d.objid JOIN pg_namespace n ON n.oid = p.pronamespace
+WHERE rngtypid = %(oid)s
+ORDER BY 1  -- functions first: their arguments are named by types
+"""
+
+_FORGET_GONE = """
+DELETE FROM penstock.types m WHERE m.pipeline = %s AND m.source = %s AND NOT EXISTS (
+    SELECT FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace
+    WHERE t.oid = m.oid AND t.typname = m.type_name AND n.nspname = m.schema_name)
+"""
+
+_WORDS = {
+    "enum": "an enum",
+    "domain": "a domain",
+    "composite": "a composite type",
+    "range": "a range",
+}
+
+
+@dataclass(frozen=True)
+class _Record:
+    """What penstock.types says of a type of the target."""
+
+    source_id: int
+    id: int
+    name: TableName
+    made_by_us: bool
+    shape: TypeShape
+
+
+@dataclass
+class TypePlan:
+    """What is to be done so that the target has the types that a table needs.
+
+    `replaced` are ids of the source's types, arrays among them, of which the target had another one of that
+    name: columns that have it are still of the other one.
+    """
+
+    steps: list[Step] = field(default_factory=list)
+    replaced: set[int] = field(default_factory=set)
+
+
+def have_types(
+    connection: Connection, owner: Owner | None, table: TableName, types: Sequence[TypeShape]
+) -> None:
+    """Have the target's types be what a table needs that is to be made.
+
+    Raises:
+        TargetTableUnfit: a name is something else's at the target.
+        TargetObjectsForeign: it is a type of another role's.
+        SchemaChangeRefused: the target refuses.
+        psycopg.Error: others are in the way, or the server went away.
+    """
+    if any(not each.is_array for each in types):
+        with connection.transaction(), without_search_path(connection):
+            plan = plan_types(connection, owner, table, types, ())
+            run_steps(connection, plan.steps, table, "types that it needs")
+
+
+def needed_types(types: Sequence[TypeShape], columns: Iterable[int]) -> tuple[TypeShape, ...]:
+    """Those that columns of such types need, however deep."""
+    by_id = {each.id: each for each in types}
+    wanted: set[int] = set()
+    waiting = [number for number in columns if number in by_id]
+    while waiting:
+        number = waiting.pop()
+        if number not in wanted:
+            wanted.add(number)
+            waiting += [part for part in by_id[number].parts if part in by_id]
+    return tuple(each for each in types if each.id in wanted)
+
+
+def plan_types(
+    connection: Connection,
+    owner: Owner | None,
+    table: TableName,
+    types: Sequence[TypeShape],
+    before: Sequence[TypeShape],
+    *,
+    needed: Collection[int] | None = None,
+) -> TypePlan:
+    """What is to be done for `types`, of which the table had `before`.
+
+    Of one that is not among the `needed` (None: all are) columns are there: where the type is not, they are
+    text, and it is not made. Without an owner nothing is known of who has made what.
+
+    Raises:
+        TargetTableUnfit: a name is something else's at the target.
+        TargetObjectsForeign: it is a type of another role's.
+        psycopg.Error: the server went away.
+    """
+    used = [
+        _name(each)
+        for each in types
+        if not each.extension and (needed is None or each.id in needed)
+    ]
+    if used:
+        refuse_foreign_types(connection, used, table)
+    wanted = [
+        each for each in types if not each.is_array and not each.extension and each.kind != "other"
+    ]
+    if not wanted:
+        return TypePlan()
+    planner = _Planner(connection, owner, table, wanted, before, needed)
+    by_name = {(each.schema_name, each.name): each for each in wanted}
+    for each in types_in_order(tuple(types)):
+        if each.name in by_name:
+            planner.have(by_name[each.name])
+    plan = planner.plan
+    arrays = [each for each in types if each.is_array]
+    for _ in arrays:  # arrays of multiranges
+        plan.replaced |= {each.id for each in arrays if plan.replaced & set(each.parts)}
+    return plan
+
+
+def drop_unused_types(cursor: Cursor, owner: Owner) -> list[str]:
+    """Drop types that penstock has made and nothing needs any more; their names.
+
+    Raises:
+        psycopg.Error: others are in the way, or the server went away.
+    """
+    connection = cursor.connection
+    cursor.execute(_FORGET_GONE, owner)
+    dropped: list[str] = []
+    while unused := cursor.execute(_UNUSED, owner).fetchall():
+        for oid, schema, name in dict.fromkeys(unused):
+            drop = sql.SQL("DROP TYPE {}").format(sql.Identifier(schema, name))
+            kept = run_steps(connection, [Step(drop, "kept")], TableName(schema, name), "").notes
+            cursor.execute("DELETE FROM penstock.types WHERE oid = %s", (oid,))
+            if not kept:
+                dropped.append(f"{schema}.{name}")
+    return dropped
+
+
+class _Planner:
+    """Takes types one after the other, each after those it is made of."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        owner: Owner | None,
+        table: TableName,
+        wanted: Sequence[TypeShape],
+        before: Sequence[TypeShape],
+        needed: Collection[int] | None,
+    ) -> None:
+        self.plan = TypePlan()
+        self._connection = connection
+        self._owner = owner
+        self._table = table
+        self._needed = needed
+        self._before = {each.id: each for each in before if not each.is_array}
+        names = dict.fromkeys(_name(each) for each in (*self._before.values(), *wanted))
+        rows = connection.execute(_THERE, as_columns(list(names))).fetchall()
+        found = [TypeShape.model_validate(row[0], strict=False) for row in rows]
+        self._there = {_name(each): each for each in found}
+        self._records = _records(connection, owner) if owner is not None else []
+
+    def have(self, wanted: TypeShape) -> None:
+        """Plan what one needs."""
+        was, name = self._before.get(wanted.id), _name(wanted)
+        is_needed = self._needed is None or wanted.id in self._needed
+        if was is not None and _name(was) != name:
+            self._rename(was, wanted)
+        found = self._there.get(name)
+        if found is None:
+            if is_needed:
+                self._create(wanted)
+            return
+        mine = self._made_for(found)
+        # Also where its definition reads the same: a part of it may be another one by now.
+        is_old = mine is not None and mine.made_by_us and mine.source_id < wanted.id
+        has_other_parts = not self.plan.replaced.isdisjoint(wanted.parts)
+        if was is not None and (found.kind == wanted.kind or not is_needed):
+            if found.kind == wanted.kind:
+                self._follow(was, wanted, found)
+        elif is_same_definition(found, wanted) and not has_other_parts:
+            if mine is not None and is_old:
+                self._record(wanted, made_by_us=True)
+        elif is_old:
+            self._replace(wanted, found)
+        elif holds(found, wanted) and not has_other_parts:
+            return
+        elif found.kind == wanted.kind == "enum" and _can_be_completed(found, wanted):
+            nothing = wanted.model_copy(update={"labels": ()})
+            self.plan.steps += _label_steps(name, nothing, wanted, found)
+            self._record(wanted, made_by_us=False)
+        else:
+            raise self._unfit(wanted, found, mine)
+
+    def _made_for(self, found: TypeShape) -> _Record | None:
+        """The last of the source's types that this one of the target is for."""
+        mine = [each for each in self._records if each.id == found.id]
+        return max(mine, key=lambda each: each.source_id, default=None)
+
+    def _create(self, wanted: TypeShape) -> None:
+        self.plan.steps += [
+            Step(schema_statement(wanted.schema_name)),
+            Step(type_statement(sql.Identifier(*_name(wanted)), type_of(wanted))),
+        ]
+        self._record(wanted, made_by_us=True)
+
+    def _replace(self, wanted: TypeShape, found: TypeShape) -> None:
+        """The other one keeps the columns that it has; unused, it is dropped in the end."""
+        name = _name(found)
+        aside = _old_name(name, found.id)
+        for what, *called in self._connection.execute(_OF_RANGE, {"oid": found.id}).fetchall():
+            other = sql.Identifier(_old_name(TableName(*called), found.id).name)
+            renamed = sql.SQL("ALTER {} RENAME TO {}").format(sql.SQL(what), other)
+            self.plan.steps.append(Step(renamed))
+        self.plan.steps += _move_type(name, aside)
+        if self._owner is not None:
+            rename = sql.SQL("UPDATE penstock.types SET type_name = {} WHERE oid = {}")
+            statement = rename.format(sql.Literal(aside.name), sql.Literal(found.id))
+            self.plan.steps.append(Step(statement, is_record=True))
+        self.plan.replaced.add(wanted.id)
+        self._create(wanted)
+
+    def _rename(self, was: TypeShape, wanted: TypeShape) -> None:
+        old, new = _name(was), _name(wanted)
+        found = self._there.get(old)
+        if found is None or found.kind != was.kind or new in self._there:
+            return
+        self.plan.steps += _move_type(old, new)
+        self._there[new] = self._there.pop(old)
+        self._record(was, made_by_us=False, name=new)
+
+    def _follow(self, was: TypeShape, wanted: TypeShape, found: TypeShape) -> None:
+        """The same type of the source, which was altered."""
+        stored = [_picture(each.shape) for each in self._records if each.source_id == wanted.id]
+        known = stored[0] if stored else _picture(was)
+        if known != _picture(was) or known == _picture(wanted):
+            return  # nothing is new; or another table has come by this change already
+        name, steps = _name(wanted), []
+        if wanted.kind == "enum":
+            steps = list(_label_steps(name, was, wanted, found))
+        elif wanted.kind == "composite":
+            steps = list(_field_steps(name, was, wanted, found))
+        self.plan.steps += steps
+        self._record(wanted, made_by_us=False)
+
+    def _record(
+        self, wanted: TypeShape, *, made_by_us: bool, name: TableName | None = None
+    ) -> None:
+        """Note it; what penstock has made it has made, whatever is noted later."""
+        if self._owner is None:
+            return
+        values = (*self._owner, wanted.id, made_by_us, wanted.model_dump_json())
+        statement = sql.SQL(
+            "INSERT INTO penstock.types"
+            " (pipeline, source, source_oid, made_by_us, shape, oid, schema_name, type_name)"
+            " SELECT {}, t.oid, n.nspname, t.typname"
+            " FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace"
+            " WHERE n.nspname = {} AND t.typname = {}"
+            " ON CONFLICT (pipeline, source, source_oid) DO UPDATE SET shape = excluded.shape,"
+            " oid = excluded.oid, schema_name = excluded.schema_name,"
+            " type_name = excluded.type_name, made_by_us = excluded.made_by_us"
+            " OR (types.made_by_us AND types.oid = excluded.oid)"
+        ).format(
+            sql.SQL(", ").join(
+                sql.SQL("{}::jsonb" if place == 4 else "{}").format(sql.Literal(value))
+                for place, value in enumerate(values)
+            ),
+            *map(sql.Literal, name or _name(wanted)),
+        )
+        self.plan.steps.append(Step(statement, is_record=True))
+
+    def _unfit(self, wanted: TypeShape, found: TypeShape, mine: _Record | None) -> TargetTableUnfit:
+        title = wanted.title
+        if mine is not None and mine.source_id == wanted.id:
+            return TargetTableUnfit(
+                f"type {title} has changed at the source, and the target has not come to that yet",
+                str(self._table),
+                "nothing; it is tried again once the tables that have the type have followed",
+            )
+        make = type_statement(sql.Identifier(*_name(wanted)), type_of(wanted)).as_string(None)
+        is_other = f"and at the target {title} is {_told(found)}"
+        return TargetTableUnfit(
+            f"the table needs type {title}, {_told(wanted)}, {is_other}",
+            str(self._table),
+            f"rename or drop what has that name at the target, or make it so: {make}",
+        )
+
+
+def is_same_definition(one: TypeShape, other: TypeShape) -> bool:
+    """Whether two types hold the same values, written in the same way."""
+    return (
+        one.kind == other.kind
+        and one.base == other.base
+        and [each.name for each in one.labels] == [each.name for each in other.labels]
+        and [(each.name, each.type) for each in one.fields]
+        == [(each.name, each.type) for each in other.fields]
+    )
+
+
+def holds(found: TypeShape, wanted: TypeShape) -> bool:
+    """Whether every value of one type has a place in the other."""
+    if found.kind != wanted.kind:
+        return False
+    if found.kind == "enum":
+        return _is_within(_labels(wanted), _labels(found))
+    return found.kind == "domain" and is_wider(wanted.base, found.base)
+
+
+def _can_be_completed(found: TypeShape, wanted: TypeShape) -> bool:
+    """Whether labels that both have are in the same order: those that are missing can be added."""
+    both = set(_labels(found)) & set(_labels(wanted))
+    return [each for each in _labels(found) if each in both] == [
+        each for each in _labels(wanted) if each in both
+    ]
+
+
+def _is_within(few: list[str], many: list[str]) -> bool:
+    rest = iter(many)
+    return all(each in rest for each in few)
+
+
+def _labels(shape: TypeShape) -> list[str]:
+    return [each.name for each in shape.labels]
+
+
+def _told(shape: TypeShape) -> str:
+    told = _WORDS.get(shape.kind, "the row type of a table, or a type that cannot be made")
+    if shape.base:
+        return f"{told} over {shape.base}"
+    if shape.labels:
+        return f"{told} of {len(shape.labels)} labels"
+    fields = ", ".join(f"{each.name} {each.type}" for each in shape.fields)
+    return f"{told} ({fields})" if shape.kind == "composite" else told
+
+
+def _picture(shape: TypeShape) -> dict[str, Any]:
+    """What it is; in which order its parts are listed says nothing."""
+    return shape.model_dump(exclude={"parts"})
+
+
+def _name(shape: TypeShape) -> TableName:
+    return TableName(shape.schema_name, shape.name)
+
+
+def _old_name(name: TableName, number: int) -> TableName:
+    """What a type is called that has lost its name to another one."""
+    ending = f"_old_{number}"
+    start = name.name.encode()[: LONGEST_NAME - len(ending)].decode(errors="ignore")
+    return TableName(name.schema, start + ending)
+
+
+def _records(connection: Connection, owner: Owner) -> list[_Record]:
+    return [
+        _Record(
+            source_id,
+            oid,
+            TableName(schema, name),
+            made_by_us,
+            TypeShape.model_validate(shape, strict=False),
+        )
+        for source_id, oid, schema, name, made_by_us, shape in connection.execute(_RECORDS, owner)
+    ]
+
+
+def _move_type(old: TableName, new: TableName) -> Iterator[Step]:
+    if old.schema != new.schema:
+        yield Step(schema_statement(new.schema))
+        yield Step(
+            sql.SQL("ALTER TYPE {} SET SCHEMA {}").format(
+                sql.Identifier(*old), sql.Identifier(new.schema)
+            )
+        )
+    if old.name != new.name:
+        yield Step(
+            sql.SQL("ALTER TYPE {} RENAME TO {}").format(
+                sql.Identifier(new.schema, old.name), sql.Identifier(new.name)
+            )
+        )
+
+
+def _label_steps(
+    name: TableName, before: TypeShape, after: TypeShape, found: TypeShape
+) -> Iterator[Step]:
+    """Add and rename labels. One that was added can be used once the transaction has ended."""
+    enum, labels = sql.Identifier(*name), _labels(found)
+    known = {label.id: label.name for label in before.labels}
+    for label in after.labels:
+        was = known.get(label.id)
+        if was is not None and was != label.name and was in labels and label.name not in labels:
+            labels[labels.index(was)] = label.name
+            yield Step(
+                sql.SQL("ALTER TYPE {} RENAME VALUE {} TO {}").format(
+                    enum, sql.Literal(was), sql.Literal(label.name)
+                )
+            )
+    names = _labels(after)
+    for place, label in enumerate(after.labels):
+        if label.id in known or label.name in labels:
+            continue
+        add = sql.SQL("ALTER TYPE {} ADD VALUE {}").format(enum, sql.Literal(label.name))
+        follower = next((each for each in names[place + 1 :] if each in labels), None)
+        if follower is not None:
+            labels.insert(labels.index(follower), label.name)
+            add = sql.SQL("{} BEFORE {}").format(add, sql.Literal(follower))
+        else:
+            labels.append(label.name)
+        yield Step(add)
+
+
+def _field_steps(
+    name: TableName, before: TypeShape, after: TypeShape, found: TypeShape
+) -> Iterator[Step]:
+    """Drop, rename, alter and add attributes; what the target has already is not done again."""
+    if is_same_definition(found, after) and not is_same_definition(found, before):
+        return
+
+    def alter(action: str, *names: str, kind: str = "") -> Step:
+        named = sql.SQL(action).format(*map(sql.Identifier, names), kind=sql.SQL(kind))
+        return Step(sql.SQL("ALTER TYPE {} {} CASCADE").format(sql.Identifier(*name), named))
+
+    there = {each.name: each.type for each in found.fields}
+    pairs = match_by_id(before.fields, after.fields)
+    for was, now in pairs:
+        if was is not None and now is None and was.name in there:
+            del there[was.name]
+            yield alter("DROP ATTRIBUTE {}", was.name)
+    for was, now in pairs:
+        if now is None:
+            continue
+        if was is not None and was.name != now.name and was.name in there:
+            there[now.name] = there.pop(was.name)
+            yield alter("RENAME ATTRIBUTE {} TO {}", was.name, now.name)
+        if now.name not in there:
+            yield alter("ADD ATTRIBUTE {} {kind}", now.name, kind=now.type)
+        elif was is not None and was.type != now.type != there[now.name]:
+            yield alter("ALTER ATTRIBUTE {} TYPE {kind}", now.name, kind=now.type)

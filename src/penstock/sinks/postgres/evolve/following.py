@@ -1,0 +1,273 @@
+"""Follow a change of a source table as the sink's options say, and know what it is called here."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from psycopg import sql
+
+from penstock.errors import SchemaChangeStops, TargetTableUnfit
+from penstock.schema.catalog import read_shapes
+from penstock.schema.difference import compare_tables
+from penstock.schema.telling import tell_all
+from penstock.sinks.postgres.ddl.alter import (
+    Followed,
+    Others,
+    drop_gone_foreign_keys,
+    follow,
+    mapping_of,
+    refusal,
+)
+from penstock.sinks.postgres.ddl.alter_pieces import KEY_STAYS
+from penstock.sinks.postgres.ddl.create import without_search_path
+from penstock.sinks.postgres.evolve.key import follow_key
+from penstock.sinks.postgres.mapping.kept_names import Mapped, mapped
+from penstock.sinks.postgres.mapping.rivals import refuse_rivals
+from penstock.sinks.postgres.mapping.target import find_table
+from penstock.sinks.postgres.options import Kind, SchemaChanges
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import psycopg
+
+    from penstock.errors import PenstockError
+    from penstock.lsn import Lsn
+    from penstock.schema.shape import TableShape
+    from penstock.sinks.copying import CopyOrder
+    from penstock.sinks.postgres.mapping.table_mapping import Landing, Landings
+    from penstock.sinks.postgres.state.shapes import KnownTable, ShapeStore
+    from penstock.table import TableName
+
+    Connection = psycopg.Connection[Any]
+    Cursor = psycopg.Cursor[Any]
+
+
+_MADE_BEFORE = """
+SELECT 1 FROM penstock.tables
+WHERE pipeline = %s AND schema_name = %s AND table_name = %s AND made_by_us
+"""
+
+
+def follow_table(
+    cursor: Cursor,
+    landings: Landings,
+    before: TableShape,
+    after: TableShape,
+    mapping: Mapping[str, Any] | None,
+    *,
+    made_by_us: bool,
+    with_foreign_keys: bool,
+    has_using: bool = False,
+    before_copy: bool = False,
+) -> tuple[Followed, dict[str, Any] | None]:
+    """Let the target's table follow; the names that it did not follow, as penstock.tables keeps them.
+
+    `before_copy`: without what is claimed of rows, which `follow_after_copy` brings.
+
+    Raises:
+        SinkError: SchemaChangeRefused, SchemaChangeStops, TargetTableMissing.
+        psycopg.Error: others are in the way, or the server went away.
+    """
+    known = mapped(mapping)
+    was = landings.of(before.table, known.ruled_as)
+    ruled_as = landings.ruled_as(known.ruled_as or before.table, after.table)
+    now = landings.of(after.table, ruled_as)
+    target = known.target or was.target
+    followed = follow(
+        cursor,
+        before,
+        after,
+        target,
+        moved=target if now.keeps_place else now.target,
+        place=landings.target,
+        policy=now.policy.value,
+        wanted=known.wanted(now),
+        made_by_us=made_by_us and now.is_like_source,
+        with_indexes=landings.options.create_indexes,
+        with_foreign_keys=with_foreign_keys,
+        has_using=has_using,
+        before_copy=before_copy,
+        names=known.names_of(now, {column.name for column in before.columns}),
+        keeps_names=now.keeps_names,
+        others=_others(landings, now) if now.is_shared else None,
+        landing=now,
+        rules=landings.options.expression_rules,
+        owner=landings.owner,
+    )
+    if made_by_us and not now.is_like_source and now.policy is not SchemaChanges.IGNORE:
+        kept = [note for note in followed.notes if note != KEY_STAYS]
+        left = follow_key(cursor, before, after, followed.target, now, followed.column_names)
+        followed = replace(followed, notes=[*kept, *([left] if left else [])])
+    document = mapping_of(followed, now.target)
+    if ruled_as is not None:
+        document = {**(document or {}), "ruled_as": list(ruled_as)}
+    return followed, document
+
+
+def _others(landings: Landings, landing: Landing) -> Others:
+    """How rows of this source are told from others'; a history's past is not to be rewritten."""
+    if landing.source_id_column is None or landing.is_mixed or landing.history is not None:
+        return Others()
+    return Others(
+        sql.SQL("t.{}::text = {}").format(
+            sql.Identifier(landing.source_id_column), sql.Literal(landings.source)
+        )
+    )
+
+
+def take_ours(
+    cursor: Cursor, landings: Landings, landing: Landing, target: TableName, known: KnownTable
+) -> None:
+    """Take away the rows of a table that the source has dropped, from among other sources'.
+
+    What appends or keeps a history stays.
+    """
+    ours = _others(landings, landing).ours
+    is_wanted = landings.options.schema_changes is SchemaChanges.APPLY and known.is_filled
+    if landing.kind is Kind.CLONE and ours is not None and is_wanted:
+        delete = sql.SQL("DELETE FROM {} t WHERE {}")
+        cursor.execute(delete.format(sql.Identifier(*target), ours))
+
+
+def join_table(
+    cursor: Cursor, landings: Landings, shape: TableShape, document: Mapping[str, Any] | None
+) -> None:
+    """Make room in a table that was made for another source's, or an earlier one: columns, wider types.
+
+    A table that a person has made is taken as it is.
+
+    Raises:
+        SinkError: SchemaChangeRefused, or TargetTableUnfit where another table has the place.
+    """
+    known = mapped(document)
+    landing = landings.of(shape.table, known.ruled_as)
+    target = known.target or landing.target
+    if landing.is_like_source or landing.policy is not SchemaChanges.ADDITIVE:
+        return
+    connection = cursor.connection
+    refuse_rivals(connection, landings, shape.table, target)  # nothing of theirs is altered
+    made = cursor.execute(_MADE_BEFORE, (landings.pipeline, *shape.table)).fetchone()
+    with connection.transaction(), without_search_path(connection):
+        there = read_shapes(connection, [target], str(target)).get(target)
+    if made is None or there is None:
+        return
+    names = known.names(landing)
+    types = {column.name: column.type for column in there.columns}
+    # As if the source's table had had what is there, and had now got the rest.
+    before = shape.model_copy(
+        update={
+            "columns": tuple(
+                column.model_copy(update={"type": types[called]})
+                for column in shape.columns
+                if (called := names.get(column.name, column.name)) in types
+            )
+        }
+    )
+    follow_table(
+        cursor, landings, before, shape, document, made_by_us=False, with_foreign_keys=False
+    )
+
+
+def follow_before_copy(
+    connection: Connection,
+    landings: Landings,
+    store: ShapeStore,
+    order: CopyOrder,
+    lsn: Lsn,
+    made_by_us: bool,
+) -> tuple[TableName, Mapped]:
+    """Bring a table that is there into the shape that the copy's rows have; where it is.
+
+    Raises:
+        SinkError: it cannot follow, or the name is another table's by now.
+    """
+    table, shape = order.table, order.shape
+    stored, document = store.shape_and_mapping(connection, table)
+    known = mapped(document)
+    # Made again it has the source's names, but it is still what it was: a history, say.
+    anew = Mapped(ruled_as=known.ruled_as)
+    place = landings.target(table, anew.ruled_as)
+    if shape is None:
+        return place, anew
+    if stored is not None and stored.id != shape.id:
+        raise TargetTableUnfit(
+            "the source has another table of this name by now",
+            str(table),
+            "nothing; the copy is tried again once the stream has told what became of the first",
+        )
+    target = known.target or landings.target(stored.table if stored else table, known.ruled_as)
+    is_there = find_table(connection, target) is not None
+    if stored is None and is_there:
+        with connection.transaction(), connection.cursor() as cursor:
+            join_table(cursor, landings, shape, document)
+    if stored is None or not is_there:
+        kept = {"ruled_as": list(anew.ruled_as)} if anew.ruled_as else None
+        store.keep(connection, table, shape, lsn, kept)
+        return place, anew
+    landing = landings.of(stored.table, known.ruled_as)
+    with connection.transaction(), connection.cursor() as cursor:
+        if made_by_us and landing.is_like_source and landing.policy is SchemaChanges.APPLY:
+            drop_gone_foreign_keys(cursor, stored, shape, target, before_copy=True)
+        followed, document = follow_table(
+            cursor,
+            landings,
+            stored,
+            shape,
+            document,
+            made_by_us=made_by_us,
+            with_foreign_keys=False,
+            before_copy=True,
+        )
+        store.keep(cursor, table, shape, lsn, document, before_copy=True)
+        if followed.awaits_names:
+            store.await_names(cursor, table)
+    return followed.target, mapped(document)
+
+
+def follow_after_copy(
+    cursor: Cursor, landings: Landings, store: ShapeStore, order: CopyOrder, made_by_us: bool
+) -> list[str]:
+    """Let a table follow what was left for the rows of its copy; a line for each thing left undone.
+
+    Keys, indexes and constraints of tables that are penstock's own are made by whoever calls this.
+
+    Raises:
+        SinkError: it cannot follow.
+    """
+    before = store.constraints_of(cursor, order.table)
+    if before is None or order.shape is None:
+        return []
+    # It is where it belongs by now; another table may have the name that it had.
+    place = {"schema_name": order.shape.schema_name, "name": order.shape.name}
+    before = before.model_copy(update=place)
+    followed, _ = follow_table(
+        cursor,
+        landings,
+        before,
+        order.shape,
+        store.shape_and_mapping(cursor, order.table)[1],
+        made_by_us=made_by_us,
+        with_foreign_keys=False,
+        before_copy=made_by_us,
+    )
+    if followed.awaits_names:
+        store.await_names(cursor, order.table)
+    return followed.notes
+
+
+def unsure(landings: Landings, before: TableShape, after: TableShape) -> SchemaChangeStops:
+    """Columns went and others came: only a person can tell whether one is the other."""
+    return SchemaChangeStops(
+        "columns went and others came, which may have been a rename: "
+        + tell_all(compare_tables(before, after)),
+        str(before.table),
+        f"alter {landings.target(before.table)} at the target as it was altered at the source,"
+        f" then penstock tables PIPELINE.yml resync {after.table}",
+    )
+
+
+def unexplained(error: psycopg.Error, before: TableShape, after: TableShape) -> PenstockError:
+    """What the target said outside of any statement that a person could run."""
+    return refusal(error, before.table, tell_all(compare_tables(before, after)))

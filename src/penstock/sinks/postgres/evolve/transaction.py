@@ -1,0 +1,551 @@
+"""One transaction of the source that changes shapes -> one transaction of the target.
+
+Rows and changes alternate, and each table is what it was at the source when its rows came. A table
+that cannot follow stops: then everything is rolled back and done again without it.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+from penstock.errors import (
+    PenstockError,
+    Remedy,
+    SchemaChangeRefused,
+    SchemaChangeStops,
+    SinkError,
+)
+from penstock.schema.describe import description_of
+from penstock.sinks.passage import Rows
+from penstock.sinks.postgres.connect import is_about_table
+from penstock.sinks.postgres.ddl import alter
+from penstock.sinks.postgres.ddl.free_sequences import drop_gone_sequences, follow_sequences
+from penstock.sinks.postgres.ddl.user_types import drop_unused_types
+from penstock.sinks.postgres.evolve.created_in_stream import create_born
+from penstock.sinks.postgres.evolve.following import follow_table, take_ours, unexplained, unsure
+from penstock.sinks.postgres.mapping.kept_names import mapped
+from penstock.sinks.postgres.mapping.target import find_table, plan_table
+from penstock.sinks.postgres.merge.careful import merge_table
+from penstock.sinks.postgres.merge.conflicts import NONE, Conflicts
+from penstock.sinks.postgres.merge.late_stages import LateStages
+from penstock.sinks.postgres.merge.receipts import change_counts, refused_tables, staged_steps
+from penstock.sinks.postgres.state.shapes import KnownTable, KnownTables, ShapeStore, TableStops
+from penstock.sinks.postgres.worker import PostgresWorker
+from penstock.sinks.tables import PENDING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from penstock.lsn import Lsn
+    from penstock.schema.description import TableDescription
+    from penstock.schema.shape import TableShape
+    from penstock.sinks.passage import Passage, RunJob, ShapeChange
+    from penstock.sinks.postgres.mapping.plan import StagedStep, TablePlan
+    from penstock.sinks.postgres.mapping.table_mapping import Landing, Landings
+    from penstock.sinks.postgres.mapping.target import Describe
+    from penstock.sinks.sink import Batch
+    from penstock.table import TableName
+
+    Cursor = psycopg.Cursor[Any]
+
+_log = logging.getLogger(__name__)
+
+# Whoever reads a table keeps us from altering it, and everybody else queues behind us.
+_LOCK_TIMEOUT = "10s"
+
+_KEPT = "the source has dropped it; {target} is kept, which penstock has not made"
+
+
+class Evolution:
+    """One attempt. `refused` are tables that stopped in an earlier one, by the names they had.
+
+    `only`: the tables of a group that catches up; None: those that flow with the sink's position.
+    """
+
+    def __init__(
+        self,
+        landings: Landings,
+        store: ShapeStore,
+        describe: Describe,
+        stage_prefix: str,
+        batch: Batch,
+        *,
+        replica_role: bool,
+        only: Collection[TableName] | None,
+        refused: Collection[TableName],
+    ) -> None:
+        self._landings = landings
+        self._options = landings.options
+        self._store = store
+        self._describe = describe
+        self._stage_prefix = stage_prefix
+        self.batch = batch
+        self._replica_role = replica_role
+        self.only = only
+        self._stages = LateStages(landings.options.url)
+        self._with_keys: list[tuple[TableShape, TableShape, TableName]] = []
+        self.tables = KnownTables(only, refused)
+        self.staged: list[StagedStep] = []
+        self.counts: dict[TableName, int] = {}
+        self.conflicts: dict[TableName, Conflicts] = {}
+        # Whose first rows came, and what they are at the target if they were made here.
+        self.created: dict[TableName, TableName | None] = {}
+        self.notes: list[str] = []
+        # What of a table could not follow: kept with it, under the name that it has in the end.
+        self.kept_notes: list[tuple[KnownTable, str]] = []
+
+    def run(self, cursor: Cursor, passage: Passage, run_job: RunJob) -> None:
+        """Do all of it inside the caller's transaction.
+
+        Raises:
+            TableStops: do it again, without that table.
+            SinkError: the target.
+        """
+        cursor.execute("SELECT set_config('lock_timeout', %s, true)", (_LOCK_TIMEOUT,))
+        self.tables.take(self._store.read(cursor.connection))
+        self._name_by_position()
+        try:
+            waiting: list[Rows] = []
+            for part in passage:
+                if isinstance(part, Rows):
+                    waiting.append(part)
+                    continue
+                # Rows may wait until their own table changes: a job costs the same for few as for many.
+                if self._concerns(part, waiting):
+                    self._merge(cursor, waiting, run_job)
+                    waiting = []
+                self._follow_all(cursor, part)
+            self._merge(cursor, waiting, run_job)
+            if self._options.schema_changes.value == "apply":
+                unused = drop_gone_sequences(cursor, self._landings.owner)
+                unused += drop_unused_types(cursor, self._landings.owner)
+                for name in unused:
+                    _log.info("%s was dropped: nothing needs it any more", name)
+        except psycopg.errors.LockNotAvailable:
+            raise SinkError(
+                "a table that is to be altered is in use at the target",
+                str(self._options.url),
+                "nothing, penstock tries again; end what reads the table for long",
+            ) from None
+        finally:
+            self._stages.close()
+
+    def _name_by_position(self) -> None:
+        """Know what the tables that do not flow are called where this begins, whatever they are listed as."""
+        for known in self.tables.listed:
+            if self.only is None and not known.flows and known.source_oid:
+                called = self._describe.name_of(known.source_oid, self.batch.after_lsn)
+                known.name = called or known.name
+
+    def _concerns(self, part: ShapeChange, waiting: list[Rows]) -> bool:
+        change = part.change
+        ids = {shape.id for shape in change.tables} | {gone.id for gone in change.dropped_tables}
+        touched = {shape.table for shape in change.tables}
+        touched |= {known.name for known in self.tables.listed if known.source_oid in ids}
+        return bool(change.dropped_schemas) or any(rows.tables & touched for rows in waiting)
+
+    def _follow_all(self, cursor: Cursor, part: ShapeChange) -> None:
+        tables = [(self.tables.find(shape), shape) for shape in part.change.tables]
+        # What leads to a table goes before the table does.
+        dropped = [(self.tables.by_id(gone.id), None) for gone in part.change.dropped_tables]
+        self._drop_foreign_keys(cursor, [*tables, *dropped])
+        for gone in part.change.dropped_tables:
+            known = self.tables.by_id(gone.id)
+            if known is not None:
+                self._drop(cursor, known)
+        for known, shape in tables:
+            if known is not None:
+                self._follow(cursor, known, shape, part)
+            elif shape.table in part.born and self.only is None:
+                self._create(cursor, shape, part)
+        self._make_foreign_keys(cursor)
+        if self.only is None:  # who catches up comes by what others have done already
+            policy, owner = self._options.schema_changes.value, self._landings.owner
+            self.notes += follow_sequences(cursor, owner, part.change, policy)
+        has_own_schemas = self._options.keeps_schemas and self._landings.is_alone
+        if self._options.schema_changes.value == "apply" and has_own_schemas:
+            for schema in part.change.dropped_schemas:
+                self.notes += alter.drop_schema(cursor, schema.name)
+
+    def _make_foreign_keys(self, cursor: Cursor) -> None:
+        """Of tables that were altered; those that are refused are tried once more when all rows are there."""
+        waiting = {known.source_oid for known in self.tables.listed if known.needs_copy}
+        for before, shape, target in self._with_keys:
+            if waiting & {key.referenced_id for key in shape.foreign_keys}:
+                # What it leads to gets its own keys with its copy.
+                self._store.await_foreign_keys(cursor, shape.table)
+            elif self._options.schema_changes.value == "apply":
+                notes = alter.make_new_foreign_keys(
+                    cursor, before, shape, target, self._landings.target
+                )
+                known = self.tables.find(shape)
+                if known is not None:
+                    self._note(known, shape.table, notes)
+                if notes:  # its rows may hold it once both tables have all of them
+                    self._store.await_foreign_keys(cursor, shape.table)
+        self._with_keys.clear()
+
+    def _drop_foreign_keys(
+        self, cursor: Cursor, tables: Sequence[tuple[KnownTable | None, TableShape | None]]
+    ) -> None:
+        if self._options.schema_changes.value != "apply":
+            return
+        for known, shape in tables:
+            if known is None or not known.made_by_us or not self.tables.is_altered(known):
+                continue
+            before = self._store.shape(cursor, known.recorded_as, lock=True)
+            if before is None or not before.foreign_keys:
+                continue
+            try:
+                with cursor.connection.transaction():
+                    alter.drop_gone_foreign_keys(
+                        cursor,
+                        before,
+                        shape,
+                        self._target_of(known),
+                        before_copy=not self.tables.takes_part(known),
+                    )
+            except SinkError as error:
+                raise TableStops(known.began_as, error) from None
+
+    def _target_of(self, known: KnownTable) -> TableName:
+        names = mapped(known.mapping)
+        named = known.shaped_as or known.name
+        return names.target or self._landings.of(named, names.ruled_as).target
+
+    def _landing_of(self, known: KnownTable) -> Landing:
+        return self._landings.of(known.name, mapped(known.mapping).ruled_as)
+
+    def _follow(
+        self, cursor: Cursor, known: KnownTable, shape: TableShape, part: ShapeChange
+    ) -> None:
+        if not self.tables.takes_part(known):
+            if self.only is None:
+                self._follow_apart(cursor, known, shape, part)
+            return
+        if part.mark.commit_lsn < known.shape_lsn:
+            return  # a copy of a later moment has brought it already
+        if known.name != shape.table and not self._free_name(cursor, known, shape.table, part):
+            # Who catches up may meet a table that has the name later: it is copied as it is then.
+            is_late = self.only is not None
+            raise TableStops(known.began_as, _name_taken(shape.table), is_copied_again=is_late)
+        before = self._store.shape(cursor, known.name) or self._describe.shape(
+            known.name, self.batch.after_lsn
+        )
+        if before is None or before.id != shape.id:
+            # Nobody has noted how it looked: from here on it is known.
+            self._keep(cursor, known, shape, known.mapping, self.batch.end_lsn)
+            return
+        if part.change.is_unsure:
+            raise TableStops(known.began_as, unsure(self._landings, before, shape))
+        mapping, needs_copy = self._alter(cursor, known, before, shape, part)
+        self._keep(cursor, known, shape, mapping, self.batch.end_lsn)
+        if needs_copy:
+            self.notes.append(
+                f"{shape.table}: what its rows hold cannot be told from the change; it is copied again"
+            )
+            self._store.have_copied(cursor, shape.table, self.batch.end_lsn)
+            known.state, known.needs_copy = PENDING, True
+
+    def _alter(
+        self,
+        cursor: Cursor,
+        known: KnownTable,
+        before: TableShape,
+        shape: TableShape,
+        part: ShapeChange,
+        *,
+        before_copy: bool = False,
+    ) -> tuple[dict[str, Any] | None, bool]:
+        """Let the target's table follow; names that it did not follow, and whether it is to be copied."""
+        try:
+            with cursor.connection.transaction():
+                followed, mapping = follow_table(
+                    cursor,
+                    self._landings,
+                    before,
+                    shape,
+                    known.mapping,
+                    made_by_us=known.made_by_us,
+                    with_foreign_keys=False,  # what they lead to may follow later
+                    has_using=part.change.has_using,
+                    before_copy=before_copy,
+                )
+        except SinkError as error:
+            if error.remedy is Remedy.TIME:
+                raise
+            raise TableStops(known.began_as, error) from None
+        except psycopg.Error as error:
+            if not is_about_table(error) or isinstance(error, psycopg.errors.LockNotAvailable):
+                raise
+            raise TableStops(known.began_as, unexplained(error, before, shape)) from None
+        for statement in followed.statements:
+            _log.info("%s: %s", shape.table, statement)
+        if followed.awaits_names:
+            self._store.await_names(cursor, known.recorded_as)
+        if before_copy:
+            return mapping, followed.needs_copy  # the copy brings the rest, and notes
+        self._note(known, shape.table, followed.notes)
+        with_keys = self._options.create_indexes and self._landing_of(known).is_like_source
+        if self._replica_role and known.made_by_us and with_keys:
+            self._with_keys.append((before, shape, followed.target))
+        return mapping, followed.needs_copy
+
+    def _follow_apart(
+        self, cursor: Cursor, known: KnownTable, shape: TableShape, part: ShapeChange
+    ) -> None:
+        """A table that does not flow. One that needs a copy follows here, by the sink's position.
+
+        Others come by this change in their turn; until then only its name here is known.
+        """
+        if not known.needs_copy or known.began_as in self.tables.refused:
+            known.name = shape.table
+        elif known.recorded_as != shape.table:
+            if self._free_name(cursor, known, shape.table, part):
+                self._move(cursor, known, shape.table, part)
+        elif part.mark.commit_lsn >= known.shape_lsn and known.waits:
+            self._follow_waiting(cursor, known, shape, part)
+
+    def _follow_waiting(
+        self, cursor: Cursor, known: KnownTable, shape: TableShape, part: ShapeChange
+    ) -> None:
+        """What is there of a table that waits for its copy follows all the same."""
+        if not self._store.still_waits(cursor, known.recorded_as):
+            return
+        before = self._store.shape(cursor, known.recorded_as)
+        if before is None or part.change.is_unsure:
+            return
+        try:
+            mapping, _ = self._alter(cursor, known, before, shape, part, before_copy=True)
+        except TableStops:
+            return  # whoever copies it is refused as well, and says so
+        self._keep(cursor, known, shape, mapping, self.batch.end_lsn, before_copy=True)
+
+    def _move(self, cursor: Cursor, known: KnownTable, name: TableName, part: ShapeChange) -> None:
+        """Let a table that needs a copy, or does so from now on, wait for it under another name.
+
+        A copy that is under way begins again: it bears the old name.
+        """
+        if not known.is_filled:
+            self._drop_unfilled(cursor, known)
+            self._store.enrol(cursor, name, known.source_oid, self.batch.end_lsn)
+            self.tables.add(KnownTable.waiting(name, known.source_oid))
+            return
+        before = self._store.shape(cursor, known.recorded_as, lock=True)
+        mapping = known.mapping
+        if before is not None:
+            after = before.model_copy(update={"schema_name": name.schema, "name": name.name})
+            try:
+                mapping, _ = self._alter(cursor, known, before, after, part, before_copy=True)
+            except TableStops:
+                before = None  # whoever copies it is refused as well, and says so
+        self._store.rename(cursor, known.recorded_as, name)
+        self._store.have_copied(cursor, name, self.batch.end_lsn)
+        known.name = known.recorded_as = name
+        known.state, known.needs_copy = PENDING, True
+        if before is not None:
+            self._keep(cursor, known, after, mapping, known.shape_lsn, before_copy=True)
+
+    def _free_name(
+        self, cursor: Cursor, known: KnownTable | None, name: TableName, part: ShapeChange
+    ) -> bool:
+        """Whether nobody is listed under a name that the stream gives to a table now.
+
+        Who stands elsewhere in the stream may still be: that table is copied again, under the name
+        that it has here.
+        """
+        other = self.tables.recorded(name)
+        if other is None or other is known:
+            return True
+        if self.only is not None:
+            return False
+        if other.name != name:
+            if not self._free_name(cursor, other, other.name, part):
+                return False
+            self.notes.append(f"{other.name}: copied again, since another table got its old name")
+            self._move(cursor, other, other.name, part)
+            return True
+        if not other.needs_copy or other.is_filled:
+            return False
+        # Scheduled under a name of the catalog's, by a history that did not know it.
+        self._drop_unfilled(cursor, other)
+        return True
+
+    def _drop_unfilled(self, cursor: Cursor, known: KnownTable) -> None:
+        """Forget a table that has got no rows yet, with what was made for its copy."""
+        self._store.shape(cursor, known.recorded_as, lock=True)  # the row before the table
+        target = self._target_of(known)
+        found = find_table(cursor.connection, target)
+        if found is not None and known.made_by_us and known.target_oid in (None, found.oid):
+            alter.drop_table(cursor, known.recorded_as, target, None)
+        self._store.forget(cursor, known.recorded_as)
+        self.tables.remove(known)
+
+    def _keep(
+        self,
+        cursor: Cursor,
+        known: KnownTable,
+        shape: TableShape,
+        mapping: dict[str, Any] | None,
+        lsn: Lsn,
+        *,
+        before_copy: bool = False,
+    ) -> None:
+        if known.recorded_as != shape.table:
+            self._store.rename(cursor, known.recorded_as, shape.table)
+        self._store.keep(cursor, shape.table, shape, lsn, mapping, before_copy=before_copy)
+        known.name = known.recorded_as = known.shaped_as = shape.table
+        known.source_oid, known.mapping = shape.id, mapping
+
+    def _drop(self, cursor: Cursor, known: KnownTable) -> None:
+        if known.began_as in self.tables.refused:
+            return
+        if self.only is not None and not self.tables.takes_part(known):
+            return
+        policy = self._landing_of(known).policy.value
+        before = self._store.shape(cursor, known.recorded_as, lock=True)
+        target = self._target_of(known)
+        if policy == "stop":
+            raise TableStops(
+                known.began_as,
+                SchemaChangeStops(
+                    "the source has dropped the table, and schema_changes is stop",
+                    str(known.name),
+                    f"penstock tables PIPELINE.yml remove {known.name}, and do with {target} what you want",
+                ),
+            )
+        found = find_table(cursor.connection, target)
+        # Another one of that name is somebody's own.
+        is_ours = found is None or (known.made_by_us and known.target_oid in (None, found.oid))
+        if policy == "apply" and known.is_filled and not is_ours:
+            self._store.detach(cursor, known.recorded_as, _KEPT.format(target=target))
+            self.notes.append(f"{known.name}: {_KEPT.format(target=target)}")
+        elif policy == "apply":
+            try:
+                with cursor.connection.transaction():
+                    if is_ours:  # else it was refused a place
+                        alter.drop_table(cursor, known.name, target, before)
+            except SinkError as error:
+                raise TableStops(known.began_as, error) from None
+            self._store.forget(cursor, known.recorded_as)
+        else:
+            take_ours(cursor, self._landings, self._landing_of(known), target, known)
+            self._store.leave(cursor, known.recorded_as)
+        _log.info("%s was dropped at the source", known.name)
+        self.tables.remove(known)
+
+    def _create(self, cursor: Cursor, shape: TableShape, part: ShapeChange) -> None:
+        """A table that came with the stream."""
+        if self._options.schema_changes.value in ("ignore", "stop") or self.tables.by_name(
+            shape.table
+        ):
+            return  # it is enrolled as any other table, when its rows come
+        if not self._options.create_tables:
+            return
+        if not self._free_name(cursor, None, shape.table, part):
+            return  # it is copied once the name is free
+        born = create_born(cursor, self._landings, shape)
+        if born is None:
+            return
+        made_as = self._landings.target(shape.table) if born.is_new else None
+        self._store.add(cursor, shape, self.batch.end_lsn, made_as)
+        if born.awaits_names:
+            self._store.await_names(cursor, shape.table)
+        known = KnownTable.flowing(shape.table, shape.id, made_here=born.is_new)
+        self.tables.add(known)
+        self._note(known, shape.table, born.notes)
+
+    def _note(self, known: KnownTable, called: TableName, notes: Sequence[str]) -> None:
+        self.notes += [f"{called}: {note}" for note in notes]
+        self.kept_notes += [(known, note) for note in notes]
+
+    def _merge(self, cursor: Cursor, parts: list[Rows], run_job: RunJob) -> None:
+        tables = {table for rows in parts for table in rows.tables}
+        oids = {table: oid for rows in parts for table, oid in rows.oids.items()}
+        plans: dict[TableName, TablePlan] = {}
+        for name in sorted(tables):
+            known = self.tables.by_name(name) or self._meet(cursor, name, oids.get(name, 0))
+            if known is None or not self.tables.takes_part(known):
+                continue
+            plans[name] = self._plan(cursor, known)
+            self._note(known, name, plans[name].notes)
+            if not known.is_filled:
+                made_as = plans[name].target if plans[name].is_new else None
+                self.created[name] = made_as or self.created.get(name)
+        if not plans:
+            return
+        worker = PostgresWorker(
+            self._options.url,
+            self._stage_prefix,
+            plans,
+            frozenset(tables - set(plans)),
+            stages_text=True,
+        )
+        receipts = run_job(worker, parts)
+        steps = staged_steps(receipts, is_part_of_transaction=True)
+        self.staged += steps
+        began_as = {table.name: table.began_as for table in self.tables.listed}
+        for table, error in refused_tables(receipts).items():
+            raise TableStops(began_as[table], error)
+        for table in dict.fromkeys(step.table for step in steps):
+            merged = merge_table(
+                cursor,
+                plans[table],
+                [step for step in steps if step.table == table],
+                self._stages,
+                self._options.on_conflict,
+                replica_role=self._replica_role,
+            )
+            if isinstance(merged, PenstockError):
+                raise TableStops(began_as[table], merged)
+            self.conflicts[table] = self.conflicts.get(table, NONE) + merged
+        for table, count in change_counts(receipts).items():
+            self.counts[table] = self.counts.get(table, 0) + count
+
+    def _meet(self, cursor: Cursor, name: TableName, oid: int) -> KnownTable | None:
+        """A table that nobody has listed; None where it must be copied before it takes rows."""
+        if self.only is not None:
+            return None
+        if self.batch.copies_first:
+            # Else it is enrolled once the name is free.
+            is_known = bool(oid) and self.tables.by_id(oid) is not None
+            if self.tables.recorded(name) is None and not is_known:
+                self._store.enrol(cursor, name, oid, self.batch.end_lsn)
+                self.tables.add(KnownTable.waiting(name, oid))
+            return None
+        known = KnownTable.flowing(name)
+        self.tables.add(known)
+        return known
+
+    def _plan(self, cursor: Cursor, known: KnownTable) -> TablePlan:
+        try:
+            return plan_table(
+                cursor.connection,
+                self._landings,
+                known.name,
+                lambda name: self._description(cursor, name),
+                is_filled=known.is_filled,
+                mapping=mapped(known.mapping),
+            )
+        except SinkError as error:
+            if error.remedy is Remedy.TIME:
+                raise
+            raise TableStops(known.began_as, error) from None
+
+    def _description(self, cursor: Cursor, table: TableName) -> TableDescription | None:
+        """How the table looks at this moment of the transaction."""
+        shape = self._store.shape(cursor, table)
+        if shape is not None:
+            return description_of(shape)
+        return self._describe(table, self.batch.end_lsn)
+
+
+def _name_taken(name: TableName) -> SchemaChangeRefused:
+    return SchemaChangeRefused(
+        f"the source has renamed another table to {name}, which is still followed under that name",
+        str(name),
+        "nothing; the table goes on once the other one has been copied",
+    )

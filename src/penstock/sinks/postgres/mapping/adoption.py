@@ -1,0 +1,193 @@
+"""Tables of the target that are somebody's own: of a source table's name, with rows that penstock has not brought.
+
+They are not taken over in passing. A person says that they are meant: `adopt: true`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from psycopg import sql
+
+from penstock.errors import SinkError, TargetTableOccupied, TargetTableUnfit
+from penstock.sinks.postgres.connect import connect_target, target_errors
+from penstock.sinks.postgres.state.objects import has_objects
+from penstock.table import TableName, as_columns
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    import psycopg
+
+    from penstock.sinks.postgres.mapping.table_mapping import Landings
+
+    Connection = psycopg.Connection[Any]
+
+# So many tables are asked in one statement whether they hold rows: each is locked meanwhile, for reading.
+_AT_ONCE = 200
+
+# A view is not read: it would run functions of whoever has made it, as the sink's role.
+_THERE = """
+SELECT wanted.place::int, c.relkind IN ('r', 'p') AS is_table, EXISTS (SELECT FROM pg_attribute a
+    WHERE a.attrelid = c.oid AND a.attname = %s AND NOT a.attisdropped),
+    has_table_privilege(c.oid, 'SELECT')
+FROM unnest(%s::text[], %s::text[]) WITH ORDINALITY AS wanted(schema, name, place)
+JOIN pg_namespace n ON n.nspname = wanted.schema
+JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = wanted.name
+WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f')
+ORDER BY 1
+"""
+
+_KNOWN = """
+SELECT schema_name, table_name FROM penstock.tables
+WHERE pipeline = %s AND source = %s AND (filled OR made_by_us)
+"""
+
+# As a document: the tables of an older penstock lack the column.
+_MADE_HERE = """
+SELECT n.nspname, c.relname FROM penstock.tables t
+JOIN pg_class c ON c.oid::bigint = (to_jsonb(t) ->> 'target_oid')::bigint
+JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE t.pipeline = %s AND (n.nspname, c.relname) IN
+    (SELECT * FROM unnest(%s::text[], %s::text[]))
+"""
+
+
+def occupied_tables(
+    connection: Connection, landings: Landings, tables: Collection[TableName]
+) -> list[SinkError]:
+    """Those of a source's tables whose place at the target is taken, before anything is made.
+
+    Raises:
+        TargetObjectsForeign: penstock's own tables are somebody else's.
+        psycopg.Error: the server went away.
+    """
+    known: set[TableName] = set()
+    if has_objects(connection):
+        rows = connection.execute(_KNOWN, (landings.pipeline, landings.source)).fetchall()
+        known = {TableName(schema, name) for schema, name in rows}
+    asked = [table for table in sorted(tables) if table not in known]
+    targets = [landings.target(table) for table in asked]
+    found: dict[int, SinkError] = {}
+    for begin in range(0, len(asked), _AT_ONCE):
+        part = range(begin, min(begin + _AT_ONCE, len(asked)))
+        with connection.transaction():
+            others, taken = _taken(connection, landings, [(asked[i], targets[i]) for i in part])
+        found |= {
+            begin + place: no_table(asked[begin + place], targets[begin + place])
+            for place in others
+        }
+        made = _made_here(connection, landings, [targets[begin + place] for place in taken])
+        for place in (begin + each for each in taken):
+            if targets[place] not in made:
+                found[place] = occupied(asked[place], targets[place])
+    return [found[place] for place in sorted(found)]
+
+
+def _taken(
+    connection: Connection, landings: Landings, pairs: Sequence[tuple[TableName, TableName]]
+) -> tuple[list[int], list[int]]:
+    """Places where the target has something that is no table, and where it has a table with rows.
+
+    Inside of a transaction: what is read was seen to be a table while nobody could replace it.
+    """
+    own, targets = landings.options.source_id_column, [target for _, target in pairs]
+    question = (own or "", *as_columns(targets))
+    there = connection.execute(_THERE, question).fetchall()
+    held = [targets[place - 1] for place, is_table, _, may_read in there if is_table and may_read]
+    if held:
+        _hold(connection, held)
+        there = connection.execute(_THERE, question).fetchall()
+    queries = [
+        sql.SQL("SELECT {} WHERE EXISTS (SELECT FROM {} t WHERE {})").format(
+            sql.Literal(place),
+            sql.Identifier(*targets[place - 1]),
+            _ours(landings, own if has_column else None),
+        )
+        for place, is_table, has_column, _ in there
+        if is_table and targets[place - 1] in held and not landings.adopts(pairs[place - 1][0])
+    ]
+    rows = connection.execute(sql.SQL(" UNION ALL ").join(queries)).fetchall() if queries else []
+    others = [place - 1 for place, is_table, *_ in there if not is_table]
+    return others, sorted(row[0] - 1 for row in rows)
+
+
+def _hold(connection: Connection, targets: Collection[TableName]) -> None:
+    """Have nobody drop or replace them until the transaction ends. Readers and writers go on."""
+    named = sql.SQL(", ").join(sql.Identifier(*target) for target in targets)
+    connection.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(named))
+
+
+def find_occupied(landings: Landings, tables: Collection[TableName]) -> list[SinkError]:
+    """The same over a connection of its own.
+
+    Raises:
+        SinkError: the target cannot be asked.
+    """
+    dsn = landings.options.url
+    with connect_target(dsn, "penstock check") as connection, target_errors(dsn):
+        return occupied_tables(connection, landings, tables)
+
+
+def refuse_occupied(
+    connection: Connection,
+    landings: Landings,
+    table: TableName,
+    target: TableName,
+    *,
+    ruled_as: TableName | None = None,
+) -> None:
+    """See that a table that is there may be used for one that is new to this pipeline.
+
+    Raises:
+        TargetTableOccupied: it holds rows, and nobody has said that they are meant.
+        TargetTableUnfit: it is no table.
+        psycopg.Error: it lacks the column that tells sources apart, say.
+    """
+    if landings.adopts(ruled_as or table) or _made_here(connection, landings, [target]):
+        return
+    ours = _ours(landings, landings.options.source_id_column)
+    query = sql.SQL("SELECT EXISTS (SELECT FROM {} t WHERE {})")
+    with connection.transaction():
+        _hold(connection, [target])
+        for _, is_table, *_ in connection.execute(_THERE, ("", *as_columns([target]))):
+            if not is_table:
+                raise no_table(table, target)
+        row = connection.execute(query.format(sql.Identifier(*target), ours)).fetchone()
+    if row == (True,):
+        raise occupied(table, target)
+
+
+def _made_here(
+    connection: Connection, landings: Landings, targets: Collection[TableName]
+) -> set[TableName]:
+    """Those of the target's tables that this pipeline has made, for whichever one of a source's."""
+    if not targets or not has_objects(connection):
+        return set()
+    rows = connection.execute(_MADE_HERE, (landings.pipeline, *as_columns(targets)))
+    return {TableName(schema, name) for schema, name in rows}
+
+
+def _ours(landings: Landings, own: str | None) -> sql.Composable:
+    """Rows that would be this source's. Others' are nobody's concern here: they are not touched."""
+    if own is None:
+        return sql.SQL("true")
+    return sql.SQL("t.{}::text = {}").format(sql.Identifier(own), sql.Literal(landings.source))
+
+
+def no_table(table: TableName, target: TableName) -> TargetTableUnfit:
+    """The error of a table in whose place the target has something else."""
+    return TargetTableUnfit(
+        f"{target} is no table at the target", str(table), "rename it, or choose another schema"
+    )
+
+
+def occupied(table: TableName, target: TableName) -> TargetTableOccupied:
+    """The error of a table whose place at the target is taken."""
+    return TargetTableOccupied(
+        f"{target} at the target holds rows, and this pipeline has not made it",
+        str(table),
+        f"if it is meant for the source's rows (filled by hand, or by penstock before a teardown), set adopt: true"
+        f" in tables: of the sink for {table}, or on the sink for all, and start again; else rename {target},"
+        " empty it, or name another target",
+    )

@@ -1,0 +1,85 @@
+"""Tables that would land in one at the target, of which nobody has said so: who was first has it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import TargetTableUnfit
+from penstock.sinks.postgres.mapping.kept_names import mapped
+from penstock.table import TableName, as_columns
+
+if TYPE_CHECKING:
+    import psycopg
+
+    from penstock.sinks.postgres.mapping.table_mapping import Landings
+
+_OWN = """
+SELECT mapping, filled FROM penstock.tables
+WHERE pipeline = %s AND source = %s AND schema_name = %s AND table_name = %s AND state <> 'removed'
+"""
+# Where a table lands that was renamed or ruled as another, its name does not tell.
+_LISTED = """
+SELECT source, schema_name, table_name, mapping,
+       filled OR state IN ('catching_up', 'streaming') AS has_rows, state = 'copying' AS is_copying
+FROM penstock.tables
+WHERE pipeline = %s AND state <> 'removed' AND (source, schema_name, table_name) <> (%s, %s, %s)
+  AND (table_name = %s OR mapping ?| '{target,ruled_as}' OR (schema_name, table_name) IN
+       (SELECT * FROM unnest(%s::text[], %s::text[])))
+ORDER BY source, schema_name, table_name
+"""
+
+
+def refuse_rivals(
+    connection: psycopg.Connection[Any], landings: Landings, table: TableName, target: TableName
+) -> None:
+    """See that no other table has the place; of two that have not begun, the first in order has it.
+
+    Who has rows there keeps the place, against all that have none.
+
+    Raises:
+        TargetTableUnfit: one has, and the rules do not say of both that they go there.
+    """
+    if not landings.may_collide:
+        return
+    own = connection.execute(_OWN, (landings.pipeline, landings.source, *table)).fetchone()
+    own_mapping, is_filled = own or (None, False)
+    landing = landings.of(table, mapped(own_mapping).ruled_as)
+    named = landings.names_for(target)
+    values = (landings.pipeline, landings.source, *table, target.name, *as_columns(named))
+    here = (landings.sources.index(landings.source), table)
+    listed = connection.execute(_LISTED, values).fetchall()
+    for source, schema, name, mapping, has_rows, is_copying in listed:
+        other, known = TableName(schema, name), mapped(mapping)
+        theirs = landings.of(other, known.ruled_as)
+        if (known.target or theirs.target) != target:
+            continue
+        if source != landings.source:
+            is_allowed = landing.is_shared and theirs.is_shared
+            order = landings.sources.index(source) if source in landings.sources else -1
+        else:
+            is_allowed = landing.is_mixed and theirs.is_mixed
+            order = here[0]
+        is_before = is_copying or (order, other) < here
+        if not is_allowed and (has_rows or (is_before and not is_filled)):
+            if source != landings.source:
+                raise mixed(target, source, landings.source, table)
+            raise taken(target, other, table)
+
+
+def taken(target: TableName, other: TableName, table: TableName) -> TargetTableUnfit:
+    """The error of a table that would land where another one of its source does."""
+    return TargetTableUnfit(
+        f"{target} at the target already takes the rows of {other}",
+        str(table),
+        "set schema: same, exclude one of the two tables, or name a target for each",
+    )
+
+
+def mixed(target: TableName, other: str, source_id: str, source: TableName) -> TargetTableUnfit:
+    """The error of a table that would land where another source's does."""
+    return TargetTableUnfit(
+        f"{target} at the target takes the rows of source {other}",
+        f"{source_id}/{source}",
+        "set source_id_column, or in tables: a target for each;"
+        " a rule that names the target allows that they are mixed",
+    )

@@ -1,0 +1,58 @@
+"""Merge the steps of all tables of a batch the quick way: no savepoints, and the first error ends it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from penstock.failpoints import fault_point
+from penstock.sinks.postgres.mapping.target import refuse_new_code
+from penstock.sinks.postgres.merge import rows as merge
+from penstock.sinks.postgres.merge.conflicts import NONE, Conflicts
+from penstock.sinks.postgres.merge.order import parents_first
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import psycopg
+
+    from penstock.sinks.postgres.mapping.plan import StagedStep, TablePlan
+    from penstock.sinks.postgres.merge.stages import Stages
+    from penstock.sinks.postgres.options import OnConflict
+    from penstock.table import TableName
+
+
+def merge_steps(
+    cursor: psycopg.Cursor[Any],
+    steps: list[StagedStep],
+    plan_of: Callable[[TableName], TablePlan],
+    stages: Stages,
+    conflict: OnConflict,
+    *,
+    replica_role: bool,
+) -> dict[TableName, Conflicts]:
+    """Merge them; what was odd, by table.
+
+    Raises:
+        TargetObjectsForeign: a table would run what another role has made.
+    """
+    for table in dict.fromkeys(step.table for step in steps):
+        refuse_new_code(cursor.connection, plan_of(table))
+    found: dict[TableName, Conflicts] = {}
+    parts = (
+        ((step, "all") for step in steps)
+        if replica_role
+        else parents_first(steps, lambda table: plan_of(table).rank)
+    )
+    for step, part in parts:
+        plan, stage = plan_of(step.table), stages.place_of(step)
+        stages.load(cursor, step)
+        if part == "take":
+            odd = merge.take(cursor, plan, step, stage, after_put=True)
+        elif part == "put":
+            odd = merge.put(cursor, plan, step, stage, conflict)
+        else:
+            odd = merge.apply(cursor, plan, step, stage, conflict)
+        if odd:
+            found[step.table] = found.get(step.table, NONE) + odd
+        fault_point("deliver.between_steps")
+    return found
