@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 from psycopg import sql
 
 from penstock.errors import SchemaChangeStops, TargetTableUnfit
 from penstock.schema.catalog import read_shapes
+from penstock.schema.describe import row_key_of
 from penstock.schema.difference import compare_tables
 from penstock.schema.telling import tell_all
 from penstock.sinks.postgres.ddl.alter import (
@@ -21,16 +23,14 @@ from penstock.sinks.postgres.ddl.alter import (
 )
 from penstock.sinks.postgres.ddl.alter_pieces import KEY_STAYS
 from penstock.sinks.postgres.ddl.create import without_search_path
-from penstock.sinks.postgres.evolve.key import follow_key
 from penstock.sinks.postgres.mapping.kept_names import Mapped, mapped
 from penstock.sinks.postgres.mapping.rivals import refuse_rivals
 from penstock.sinks.postgres.mapping.target import find_table
+from penstock.sinks.postgres.mapping.target_shape import landed_key
 from penstock.sinks.postgres.options import Kind, SchemaChanges
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    import psycopg
 
     from penstock.errors import PenstockError
     from penstock.lsn import Lsn
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
     Connection = psycopg.Connection[Any]
     Cursor = psycopg.Cursor[Any]
-
 
 _MADE_BEFORE = """
 SELECT 1 FROM penstock.tables
@@ -271,3 +270,48 @@ def unsure(landings: Landings, before: TableShape, after: TableShape) -> SchemaC
 def unexplained(error: psycopg.Error, before: TableShape, after: TableShape) -> PenstockError:
     """What the target said outside of any statement that a person could run."""
     return refusal(error, before.table, tell_all(compare_tables(before, after)))
+
+
+_PRIMARY_KEY = """
+SELECT o.conname FROM pg_constraint o JOIN pg_class c ON c.oid = o.conrelid
+JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE o.contype = 'p' AND n.nspname = %s AND c.relname = %s
+"""
+
+
+def follow_key(
+    cursor: psycopg.Cursor[Any],
+    before: TableShape,
+    after: TableShape,
+    target: TableName,
+    landing: Landing,
+    names: Mapping[str, str],
+) -> str | None:
+    """Give the target's table the key that it would be made with; a line if that is left to a person.
+
+    `names` is what the target calls columns, where that is not their name.
+    """
+    was, now = row_key_of(before), row_key_of(after)
+    if now is None or (was is not None and was.columns == now.columns):
+        return None
+    called = tuple(names.get(name, name) for name in after.names_of(now.columns))
+    row = cursor.execute(_PRIMARY_KEY, target).fetchone()
+    drop = sql.SQL("DROP CONSTRAINT {}, ").format(sql.Identifier(row[0])) if row else sql.SQL("")
+    statement = sql.SQL("ALTER TABLE {} {}ADD PRIMARY KEY ({})").format(
+        sql.Identifier(*target),
+        drop,
+        sql.SQL(", ").join(map(sql.Identifier, landed_key(called, landing))),
+    )
+    by_hand = (
+        f"the primary key stays as it was; to follow the source's: {statement.as_string(None)}"
+    )
+    if landing.keeps_names:
+        return by_hand  # others deliver by the key that it has
+    try:
+        with cursor.connection.transaction():
+            cursor.execute(statement)
+    except (psycopg.errors.LockNotAvailable, psycopg.OperationalError):
+        raise
+    except psycopg.Error:
+        return by_hand
+    return None

@@ -30,8 +30,8 @@ from penstock.sinks.postgres.mapping.kept_names import mapped
 from penstock.sinks.postgres.mapping.target import find_table, plan_table
 from penstock.sinks.postgres.merge.careful import merge_table
 from penstock.sinks.postgres.merge.conflicts import NONE, Conflicts
-from penstock.sinks.postgres.merge.late_stages import LateStages
 from penstock.sinks.postgres.merge.receipts import change_counts, refused_tables, staged_steps
+from penstock.sinks.postgres.merge.stages import LateStages
 from penstock.sinks.postgres.state.shapes import KnownTable, KnownTables, ShapeStore, TableStops
 from penstock.sinks.postgres.worker import PostgresWorker
 from penstock.sinks.tables import PENDING

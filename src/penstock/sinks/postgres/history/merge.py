@@ -12,10 +12,19 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from penstock.sinks.postgres.history.carried import Carried
-from penstock.sinks.postgres.merge.ask import affected, counted, first_key
-from penstock.sinks.postgres.merge.conflict_statements import is_missing, is_there, is_untold
-from penstock.sinks.postgres.merge.conflicts import NONE, TOLD_KEYS, Conflicts, tell_keys
+from penstock.sinks.postgres.history.statements import Carried
+from penstock.sinks.postgres.merge.conflicts import (
+    NONE,
+    TOLD_KEYS,
+    Conflicts,
+    affected,
+    counted,
+    first_key,
+    is_missing,
+    is_there,
+    is_untold,
+    tell_keys,
+)
 from penstock.sinks.postgres.options import OnConflict
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from penstock.sinks.postgres.mapping.plan import StagedStep, TablePlan
     from penstock.sinks.postgres.merge.conflicts import Conflicts
-    from penstock.sinks.postgres.merge.late_stages import LateStages
+    from penstock.sinks.postgres.merge.stages import LateStages
     from penstock.sinks.postgres.merge.stages import Stages as OwnStages
     from penstock.sinks.postgres.options import OnConflict
 

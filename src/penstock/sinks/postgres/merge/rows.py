@@ -20,14 +20,18 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.errors import TargetTableUnfit
 from penstock.sinks.postgres.history import merge as history
-from penstock.sinks.postgres.merge.ask import affected, counted, first_key
-from penstock.sinks.postgres.merge.conflict_statements import (
+from penstock.sinks.postgres.merge.conflicts import (
+    NONE,
+    Conflicts,
     Oddities,
+    affected,
+    counted,
+    first_key,
     is_missing,
     is_there,
     is_untold,
+    tell_keys,
 )
-from penstock.sinks.postgres.merge.conflicts import NONE, Conflicts, tell_keys
 from penstock.sinks.postgres.options import OnConflict
 
 if TYPE_CHECKING:
