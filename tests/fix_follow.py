@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from penstock.schema.catalog import read_shapes
 from penstock.schema.describe import description_of, structure_of
-from penstock.sinks.postgres.ddl.alter import Followed, follow
+from penstock.sinks.postgres.ddl.alter import AlterContext, Followed, follow
 from penstock.sinks.postgres.ddl.create import create_table
 from penstock.sinks.postgres.ddl.structure import add_foreign_keys, add_indexes, add_key
 from penstock.table import TableName
@@ -68,20 +69,22 @@ def same(table: TableName) -> TableName:
     return table
 
 
+CONTEXT = AlterContext(
+    place=same,
+    policy="apply",
+    wanted=None,
+    made_by_us=True,
+    with_indexes=True,
+    with_foreign_keys=True,
+)
+
+
 def follow_at(
     target: Database, before: TableShape, after: TableShape, table: TableName = T, **options: Any
 ) -> Followed:
-    given = {
-        "place": same,
-        "policy": "apply",
-        "wanted": None,
-        "made_by_us": True,
-        "with_indexes": True,
-        "with_foreign_keys": True,
-        **options,
-    }
+    context = replace(CONTEXT, **options)
     with target.connect(autocommit=False) as connection:
-        followed = follow(connection.cursor(), before, after, table, **given)
+        followed = follow(connection.cursor(), before, after, table, context)
         connection.commit()
     return followed
 

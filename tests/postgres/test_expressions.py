@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
 from psycopg import sql
 
-from fix_follow import T, follow_at, shape_of
+from fix_follow import CONTEXT, T, follow_at, shape_of
 from penstock.errors import TargetTableUnfit
 from penstock.schema.describe import description_of, structure_of
 from penstock.sinks.postgres.connect import connect_target
@@ -408,11 +409,8 @@ def test_what_takes_longer_than_the_role_may_is_left_out(
     with connect_target(target.dsn, "test") as connection:
         notes = add_indexes(connection, T, structure_of(after), {"id", "v"})
         with connection.transaction():
-            policy: dict[str, Any] = {"policy": "apply", "wanted": None, "with_foreign_keys": False}
-            followed = follow(
-                connection.cursor(), before, after, T, place=lambda table: table, made_by_us=True,
-                with_indexes=True, **policy,
-            )  # fmt: skip
+            without_keys = replace(CONTEXT, with_foreign_keys=False)
+            followed = follow(connection.cursor(), before, after, T, without_keys)
             [(limit,)] = connection.execute("SHOW statement_timeout").fetchall()
 
     wanted = "check constraint slow: TimeLimitReachedError (54000)"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from fix_follow import T, assert_follows, clone, follow_at, plain, same, shape_of, shapes
+from fix_follow import CONTEXT, T, assert_follows, clone, follow_at, plain, same, shape_of, shapes
 from fix_postgres import only_15, only_new
 from penstock.errors import SchemaChangeRefused, SchemaChangeStops, TargetTableMissing
 from penstock.schema.describe import description_of, structure_of
@@ -392,12 +392,7 @@ def test_column_that_a_view_needs_is_refused_with_the_statement(source: Database
                 before,
                 after,
                 T,
-                place=same,
-                policy="apply",
-                wanted=None,
-                made_by_us=True,
-                with_indexes=True,
-                with_foreign_keys=True,
+                CONTEXT,
             )
         found = connection.execute("SHOW search_path").fetchone()
 
@@ -433,12 +428,7 @@ def test_lock_that_is_not_had_is_no_refusal(source: Database, target: Database):
                 before,
                 after,
                 T,
-                place=same,
-                policy="apply",
-                wanted=None,
-                made_by_us=True,
-                with_indexes=True,
-                with_foreign_keys=True,
+                CONTEXT,
             )
 
 

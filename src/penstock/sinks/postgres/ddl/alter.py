@@ -18,7 +18,13 @@ from penstock.schema.catalog import read_shapes
 from penstock.schema.difference import compare_tables
 from penstock.schema.match import is_same_type
 from penstock.schema.telling import tell_all
-from penstock.sinks.postgres.ddl.alter_claims import Claims, claim_columns, own_names, refuse_own
+from penstock.sinks.postgres.ddl.alter_claims import (
+    Claims,
+    ColumnRules,
+    claim_columns,
+    own_names,
+    refuse_own,
+)
 from penstock.sinks.postgres.ddl.alter_columns import ColumnChanges
 from penstock.sinks.postgres.ddl.alter_objects import drop_schema
 from penstock.sinks.postgres.ddl.alter_pieces import (
@@ -69,6 +75,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 __all__ = [
+    "AlterContext",
     "Followed",
     "Policy",
     "create_from_shape",
@@ -122,31 +129,11 @@ def mapping_of(followed: Followed, place: TableName) -> dict[str, Any] | None:
     return mapping or None
 
 
-def follow(
-    cursor: Cursor,
-    before: TableShape,
-    after: TableShape,
-    target: TableName,
-    *,
-    place: Callable[[TableName], TableName],
-    policy: Policy,
-    wanted: tuple[str, ...] | None,
-    made_by_us: bool,
-    with_indexes: bool,
-    with_foreign_keys: bool,
-    has_using: bool = False,
-    before_copy: bool = False,
-    names: Mapping[str, str] | None = None,
-    moved: TableName | None = None,
-    keeps_names: bool = False,
-    others: Others | None = None,
-    landing: Landing | None = None,
-    rules: ExpressionRules = BUILTIN,
-    owner: tuple[str, str] | None = None,
-) -> Followed:
-    """Do to the target's table what was done to the source's, as far as `policy` goes.
+@dataclass(frozen=True)
+class AlterContext:
+    """What the sink's options, its records and the occasion say of one table that follows.
 
-    `place` tells where a source table lands, `wanted` which columns the sink takes (None: all),
+    `place` tells where a source table goes, `wanted` which columns the sink takes (None: all),
     `names` what the target calls columns where that is not their name. `has_using`:
     the source has computed values of a changed column itself. `before_copy`: its rows are about to be
     replaced, so what is claimed of rows is left for later. `moved` is where the table belongs
@@ -154,6 +141,56 @@ def follow(
     `others`, other sources deliver to the table too; `landing` tells which columns are penstock's own,
     `rules` which expressions are taken over, and `owner`, pipeline and source, whose records say which types
     penstock has made.
+    """
+
+    place: Callable[[TableName], TableName]
+    policy: Policy
+    wanted: tuple[str, ...] | None
+    made_by_us: bool
+    with_indexes: bool
+    with_foreign_keys: bool
+    has_using: bool = False
+    before_copy: bool = False
+    names: Mapping[str, str] = field(default_factory=dict)
+    moved: TableName | None = None
+    keeps_names: bool = False
+    others: Others | None = None
+    landing: Landing | None = None
+    rules: ExpressionRules = BUILTIN
+    owner: tuple[str, str] | None = None
+
+    @property
+    def is_additive(self) -> bool:
+        """Nothing is taken away at the target."""
+        return self.policy == "additive"
+
+    @property
+    def column_rules(self) -> ColumnRules:
+        """What of this concerns columns."""
+        return ColumnRules(
+            self.wanted,
+            self.names,
+            own_names(self.landing),
+            with_renames=self.policy != "ignore" and not self.keeps_names,
+            with_drops=self.policy in ("apply", "stop"),
+        )
+
+    def target_of(self, after: TableShape, target: TableName) -> TableName:
+        """Where the table that is at `target` belongs once it has followed."""
+        if self.policy == "ignore":
+            return target
+        return self.moved or self.place(after.table)
+
+
+def follow(
+    cursor: Cursor,
+    before: TableShape,
+    after: TableShape,
+    target: TableName,
+    context: AlterContext,
+) -> Followed:
+    """Do to the target's table what was done to the source's, as far as the policy goes.
+
     Repeated, it does nothing more.
 
     Raises:
@@ -166,51 +203,23 @@ def follow(
     connection = cursor.connection
     require_spelled(after.table, after.columns)
     with connection.transaction(), without_search_path(connection):
-        moved = target if policy == "ignore" else moved or place(after.table)
-        there = read_shapes(connection, [target, moved], str(target))
-        found = there.get(target) or there.get(moved)
-        if found is None:
-            raise TargetTableMissing(
-                f"the target has no table {target}, whose shape is to follow the source's",
-                str(after.table),
-                f"penstock tables PIPELINE.yml resync {after.table} makes it again and copies its rows",
-            )
-        claims = claim_columns(
-            before,
-            after,
-            found,
-            wanted,
-            names or {},
-            with_renames=policy != "ignore" and not keeps_names,
-            with_drops=policy in ("apply", "stop"),
-            own=own_names(landing),
-        )
-        if policy == "ignore":
-            return _ignored(target, claims, has_using=has_using)
+        moved = context.target_of(after, target)
+        found = _find(connection, after, target, moved)
+        claims = claim_columns(before, after, found, context.column_rules)
+        if context.policy == "ignore":
+            return _ignored(target, claims, has_using=context.has_using)
         refuse_own(claims, after.table)
-        table = _Table(
-            connection,
-            before,
-            after,
-            found,
-            moved,
-            claims,
-            policy,
-            has_using,
-            owner,
-            before_copy,
-            others,
-        )
-        steps = [*table.steps(place, made_by_us, with_indexes, with_foreign_keys)]
+        table = _Table(connection, before, after, found, moved, claims, context)
+        steps = [*table.steps()]
         differences = compare_tables(before, after)
-        if policy == "stop" and any(not step.is_record for step in steps):
+        if context.policy == "stop" and any(not step.is_record for step in steps):
             raise _stops(connection, after, found, tell_all(differences), steps)
         parts = {each.part for each in differences} | {str(each.before) for each in differences}
         told = (
             f"source: {tell_all(differences)}; target:"
             f" {found.table} ({tell_columns(found, parts) or 'none of these columns'})"
         )
-        outcome = run_steps(connection, steps, after.table, told, rules)
+        outcome = run_steps(connection, steps, after.table, told, context.rules)
     return Followed(
         target=moved,
         statements=outcome.statements,
@@ -220,6 +229,21 @@ def follow(
         left_out=tuple(claims.left_out),
         awaits_names=outcome.awaits_names or table.awaits_names,
     )
+
+
+def _find(
+    connection: Connection, after: TableShape, target: TableName, moved: TableName
+) -> TableShape:
+    """The target's table: where it was, or where it is to be, if a person was quicker."""
+    there = read_shapes(connection, [target, moved], str(target))
+    found = there.get(target) or there.get(moved)
+    if found is None:
+        raise TargetTableMissing(
+            f"the target has no table {target}, whose shape is to follow the source's",
+            str(after.table),
+            f"penstock tables PIPELINE.yml resync {after.table} makes it again and copies its rows",
+        )
+    return found
 
 
 def _ignored(target: TableName, claims: Claims, *, has_using: bool) -> Followed:
@@ -252,74 +276,79 @@ class _Table:
     found: TableShape
     moved: TableName
     claims: Claims
-    policy: Policy
-    has_using: bool
-    owner: tuple[str, str] | None
-    before_copy: bool
-    others: Others | None = None
+    context: AlterContext
     needs_copy: bool = False
     awaits_names: bool = False
     notes: list[str] = field(default_factory=list)
 
-    def steps(
-        self,
-        place: Callable[[TableName], TableName],
-        made_by_us: bool,
-        with_indexes: bool,
-        with_foreign_keys: bool,
-    ) -> Iterator[Step]:
+    def steps(self) -> Iterator[Step]:
         """What is free comes before what takes its place, columns before what is made of them."""
-        make_way = [*self._make_way()] if made_by_us else []
-        before, after, found, table, claims = (
-            self.before, self.after, self.found, self.moved, self.claims,
-        )  # fmt: skip
-        is_additive = self.policy == "additive"
+        context = self.context
+        make_way = [*self._make_way()] if context.made_by_us else []
         types = self._types()
-        at_target = {each.after.name for each in claims.kept} | {c.name for c in claims.added}
-        columns = ColumnChanges(
-            self.connection,
-            before,
-            after,
-            found,
-            table,
-            claims,
-            is_additive,
-            self.has_using,
-            is_partial=len(at_target) < len(after.columns),
-            replaced=types.replaced,
-            before_copy=self.before_copy,
+        columns = self._column_changes(types)
+        pieces = self._piece_changes(columns)
+        with_foreign_keys = (
+            context.with_foreign_keys and context.made_by_us and not context.is_additive
         )
-        lost = {each.found.name for each in columns.remade}
-        if not is_additive:
-            lost |= {column.name for column in claims.dropped}
-        pieces = PieceChanges(
-            before, after, found, table, claims, lost, is_additive, made_by_us and with_indexes
-        )
-        with_foreign_keys = with_foreign_keys and made_by_us and not is_additive
+        pictures = (self.before, self.after, self.found, self.moved)
         yield from types.steps
         yield from self._sequences()
         yield from make_way
         yield from self._move()
         if with_foreign_keys:
-            yield from drop_foreign_keys(before, after, found, table)
+            yield from drop_foreign_keys(*pictures)
         yield from pieces.drops()
         yield from columns.drops()
         yield from columns.renames()
         yield from pieces.renames()
         yield from columns.types()
-        if self.others is not None:
-            yield from columns.shared_additions(self.others.ours)
+        if context.others is not None:
+            yield from columns.shared_additions(context.others.ours)
         else:
             yield from columns.additions()
         yield from columns.attributes()
-        if not self.before_copy:
+        if not context.before_copy:
             yield from pieces.additions()
         if with_foreign_keys:
-            yield from make_foreign_keys(before, after, found, table, place)
+            yield from make_foreign_keys(*pictures, context.place)
         # A column that was dropped was kept; the source's rows do not have what it holds any more.
-        is_reused = is_additive and self.others is None and bool(claims.met)
+        is_reused = context.is_additive and context.others is None and bool(self.claims.met)
         self.needs_copy = columns.needs_copy or is_reused
         self.notes += [*columns.notes, *pieces.notes]
+
+    def _column_changes(self, types: TypePlan) -> ColumnChanges:
+        claims, context = self.claims, self.context
+        at_target = {each.after.name for each in claims.kept} | {c.name for c in claims.added}
+        return ColumnChanges(
+            self.connection,
+            self.before,
+            self.after,
+            self.found,
+            self.moved,
+            claims,
+            context.is_additive,
+            context.has_using,
+            is_partial=len(at_target) < len(self.after.columns),
+            replaced=types.replaced,
+            before_copy=context.before_copy,
+        )
+
+    def _piece_changes(self, columns: ColumnChanges) -> PieceChanges:
+        context = self.context
+        lost = {each.found.name for each in columns.remade}
+        if not context.is_additive:
+            lost |= {column.name for column in self.claims.dropped}
+        return PieceChanges(
+            self.before,
+            self.after,
+            self.found,
+            self.moved,
+            self.claims,
+            lost,
+            context.is_additive,
+            context.made_by_us and context.with_indexes,
+        )
 
     def _types(self) -> TypePlan:
         """Types of columns that the target has, or is to have."""
@@ -333,15 +362,20 @@ class _Table:
         types = needed_types(self.after.types, added | kept)
         needed = {each.id for each in needed_types(self.after.types, added | changed)}
         return plan_types(
-            self.connection, self.owner, self.after.table, types, self.before.types, needed=needed
+            self.connection,
+            self.context.owner,
+            self.after.table,
+            types,
+            self.before.types,
+            needed=needed,
         )
 
     def _sequences(self) -> Iterator[Step]:
         """Those that defaults name from now on."""
         known = {each.id for each in self.before.sequences}
         new = [each for each in self.after.sequences if each.id not in known]
-        if self.others is None:
-            yield from plan_sequences(self.connection, self.owner, new, self.found.table)
+        if self.context.others is None:
+            yield from plan_sequences(self.connection, self.context.owner, new, self.found.table)
 
     def _make_way(self) -> Iterator[Step]:
         """What goes to another schema with the table must not be called as something is there."""

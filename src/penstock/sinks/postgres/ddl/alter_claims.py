@@ -74,52 +74,108 @@ class Claims:
         return [self.called.get(name, name) for name in names]
 
 
-def claim_columns(
-    before: TableShape,
-    after: TableShape,
-    found: TableShape,
-    wanted: tuple[str, ...] | None,
-    names: Mapping[str, str],
-    *,
-    with_renames: bool,
-    with_drops: bool,
-    own: Collection[str] = (),
-) -> Claims:
-    """`names` is what the target calls columns, where that is not their name; new ones, too.
+@dataclass(frozen=True)
+class ColumnRules:
+    """What is to become of a table's columns at the target.
 
-    `own` are columns of the target that penstock fills itself: none of the source's is one of them.
+    `wanted` are those that the sink takes (None: all). `names` is what the target calls columns, where that
+    is not their name; new ones, too. `own` are columns of the target that penstock fills itself: none of
+    the source's is one of them.
     """
+
+    wanted: tuple[str, ...] | None
+    names: Mapping[str, str]
+    own: Collection[str]
+    with_renames: bool
+    with_drops: bool
+
+    def takes(self, column: ColumnShape) -> bool:
+        """Whether the sink takes the column."""
+        return self.wanted is None or column.name in self.wanted
+
+    def was_delivered(self, column: ColumnShape) -> bool:
+        """Whether the sink took it and no column of penstock's own has its place."""
+        return self.takes(column) and self.start(column.name) not in self.own
+
+    def start(self, name: str) -> str | None:
+        """What the target calls a column; None where its name is there, but another's."""
+        return self.names.get(name, None if name in self.names.values() else name)
+
+
+def claim_columns(
+    before: TableShape, after: TableShape, found: TableShape, rules: ColumnRules
+) -> Claims:
+    """Which columns of `found` are those of `before`, and what becomes of them so that they are `after`."""
     claims = Claims()
-    kept: list[Kept] = []
-    dropped: list[ColumnShape] = []
-    added: list[ColumnShape] = []
-    nowhere: list[str] = []
+    columns = _sort(before, after, rules, claims)
+    claims.own += [each.final for each in columns.kept if each.final in rules.own]
+    there = {column.name: column for column in found.columns if column.name not in rules.own}
+    known = {rules.names.get(column.name, column.name) for column in before.columns}
+    taken = _Taking(there).take_all(columns, known)
+    _claim_kept(claims, columns, taken, there)
+    _claim_others(claims, columns, there, set(taken.values()), rules)
+    claims.left_out = claims.of_source(claims.left_out)
+    return claims
+
+
+@dataclass
+class _Sorted:
+    """The source's columns by what becomes of them."""
+
+    kept: list[Kept] = field(default_factory=list)
+    dropped: list[ColumnShape] = field(default_factory=list)
+    added: list[ColumnShape] = field(default_factory=list)
+    nowhere: list[str] = field(default_factory=list)  # the target has no place for them
+
+
+def _sort(before: TableShape, after: TableShape, rules: ColumnRules, claims: Claims) -> _Sorted:
+    columns = _Sorted()
     for was, now in match_by_id(before.columns, after.columns):
-        was_in = was is not None and (wanted is None or was.name in wanted)
-        was_in = was_in and was is not None and _start(was.name, names) not in own
-        is_in = now is not None and (wanted is None or now.name in wanted)
-        if was is not None and was_in:
-            start = _start(was.name, names)
-            if start is None:
-                if now is not None:
-                    nowhere.append(now.name)
-            elif now is None:
-                dropped.append(was)
-            else:
-                kept.append(Kept(was, now, start, now.name if is_in and with_renames else start))
-        elif now is not None and is_in:
-            called = names.get(now.name) or now.name
-            if called not in own:
-                added.append(_new(claims, was, now, called))
-            elif was is None or was.name != now.name:
-                # Else it had this name before, was never delivered, and goes on so.
-                claims.own.append(called)
-    claims.own += [each.final for each in kept if each.final in own]
-    there = {column.name: column for column in found.columns if column.name not in own}
-    known = {names.get(column.name, column.name) for column in before.columns}
-    fresh = {column.name for column in added}
-    taken = _claim(kept, there, {column.name for column in dropped}, known, fresh)
-    for each in kept:
+        if was is not None and rules.was_delivered(was):
+            _sort_delivered(columns, was, now, rules)
+        elif now is not None and rules.takes(now):
+            _sort_new(columns, was, now, rules, claims)
+    return columns
+
+
+def _sort_delivered(
+    columns: _Sorted, was: ColumnShape, now: ColumnShape | None, rules: ColumnRules
+) -> None:
+    start = rules.start(was.name)
+    if start is None:
+        if now is not None:
+            columns.nowhere.append(now.name)
+    elif now is None:
+        columns.dropped.append(was)
+    else:
+        final = now.name if rules.takes(now) and rules.with_renames else start
+        columns.kept.append(Kept(was, now, start, final))
+
+
+def _sort_new(
+    columns: _Sorted, was: ColumnShape | None, now: ColumnShape, rules: ColumnRules, claims: Claims
+) -> None:
+    """A column that the target has not had, as it is to be there."""
+    called = rules.names.get(now.name) or now.name
+    if called in rules.own:
+        # Where it had this name before, it was never delivered, and goes on so.
+        if was is None or was.name != now.name:
+            claims.own.append(called)
+        return
+    if called != now.name:
+        claims.called[called] = now.name
+    if was is not None:
+        claims.late.add(called)
+    columns.added.append(now.model_copy(update={"name": called}))
+
+
+def _claim_kept(
+    claims: Claims,
+    columns: _Sorted,
+    taken: Mapping[Kept, str],
+    there: Mapping[str, ColumnShape],
+) -> None:
+    for each in columns.kept:
         current = taken.get(each)
         if current is not None:
             claims.kept.append(Claimed(each.before, each.after, there[current], each.final))
@@ -127,19 +183,7 @@ def claim_columns(
                 claims.renames.append((current, each.final))
     claims.renames = in_order(claims.renames, set(there))
     finals = {each.name for each in claims.kept}
-    claims.left_out += [name for name in nowhere if name in finals]
-    _claim_others(claims, dropped, added, there, set(taken.values()), names, with_drops=with_drops)
-    claims.left_out = claims.of_source(claims.left_out)
-    return claims
-
-
-def _new(claims: Claims, was: ColumnShape | None, now: ColumnShape, called: str) -> ColumnShape:
-    """A column that the target has not had, as it is to be there."""
-    if called != now.name:
-        claims.called[called] = now.name
-    if was is not None:
-        claims.late.add(called)
-    return now.model_copy(update={"name": called})
+    claims.left_out += [name for name in columns.nowhere if name in finals]
 
 
 def own_names(landing: Landing | None) -> set[str]:
@@ -166,38 +210,25 @@ def refuse_own(claims: Claims, table: TableName) -> None:
         )
 
 
-def _start(name: str, names: Mapping[str, str]) -> str | None:
-    """What the target calls a column; None where its name is there, but another's."""
-    return names.get(name, None if name in names.values() else name)
-
-
 def _claim_others(
     claims: Claims,
-    dropped: list[ColumnShape],
-    added: list[ColumnShape],
+    columns: _Sorted,
     there: Mapping[str, ColumnShape],
     taken: set[str],
-    names: Mapping[str, str],
-    *,
-    with_drops: bool,
+    rules: ColumnRules,
 ) -> None:
+    """Columns that go, and those that come: under a name that is free, kept, or just left."""
     final = {each.name for each in claims.kept}
     going: dict[str, ColumnShape] = {}
-    for was in dropped:
-        name = names.get(was.name, was.name)
+    for was in columns.dropped:
+        name = rules.names.get(was.name, was.name)
         if name not in taken and name in there:
             going[name] = was
-    for now in added:
+    for now in columns.added:
         if now.name in final:
             claims.left_out.append(now.name)
         elif now.name in going:
-            if not with_drops:
-                claims.reused.add(now.name)
-                claims.late.add(now.name)
-            elif _was_made_anew(claims, going[now.name], now, there[now.name]):
-                del going[now.name]
-            else:
-                claims.added.append(now)
+            _claim_left_name(claims, now, going, there, with_drops=rules.with_drops)
         elif now.name not in there or now.name in taken:
             claims.added.append(now)
         else:
@@ -207,50 +238,83 @@ def _claim_others(
     claims.dropped = sorted(gone, key=lambda column: not column.generated)
 
 
-def _claim(
-    kept: list[Kept],
+def _claim_left_name(
+    claims: Claims,
+    now: ColumnShape,
+    going: dict[str, ColumnShape],
     there: Mapping[str, ColumnShape],
-    dropped: set[str],
-    known: set[str],
-    fresh: set[str],
-) -> dict[Kept, str]:
-    """Which name of the target each column has now.
+    *,
+    with_drops: bool,
+) -> None:
+    """A new column has the name of one that goes: which of the two the target has may be seen from it."""
+    if not with_drops:
+        claims.reused.add(now.name)
+        claims.late.add(now.name)
+    elif _was_made_anew(claims, going[now.name], now, there[now.name]):
+        del going[now.name]
+    else:
+        claims.added.append(now)
 
-    `known` are the names before the change, `fresh` those of columns that are new.
-    """
-    taken: dict[Kept, str] = {}
-    free = set(there)
 
-    def take(each: Kept, name: str) -> None:
-        taken[each] = name
-        free.discard(name)
+class _Taking:
+    """Finds out which name of the target each kept column has now, from the sure to the unsure."""
 
-    waiting: list[Kept] = []
-    for each in kept:
-        if each.start != each.final:
-            waiting.append(each)
-        elif each.start in free:
-            take(each, each.start)
-    for each in list(waiting):
-        # It has its new name already, and a new column has its old one.
-        if each.start in fresh and each.final in free - known:
-            take(each, each.final)
-            waiting.remove(each)
-    while waiting:
-        sure = [each for each in waiting if not (each.start in free and each.final in free)]
-        if not sure:
-            break
-        each = sure[0]
-        waiting.remove(each)
-        if each.start in free:
-            take(each, each.start)
-        elif each.final in free:
-            take(each, each.final)
-    # Both names are there, of all that are left: they were swapped, or a dropped column's was taken.
-    is_done = _is_in_order_of(waiting, there) and not any(e.final in dropped for e in waiting)
-    for each in waiting:
-        take(each, each.final if is_done else each.start)
-    return taken
+    def __init__(self, there: Mapping[str, ColumnShape]) -> None:
+        self._there = there
+        self._free = set(there)
+        self._taken: dict[Kept, str] = {}
+
+    def take_all(self, columns: _Sorted, known: set[str]) -> dict[Kept, str]:
+        """`known` are the names before the change."""
+        waiting = self._take_unchanged(columns.kept)
+        waiting = self._take_replaced(waiting, known, {column.name for column in columns.added})
+        waiting = self._take_sure(waiting)
+        self._take_swapped(waiting, {column.name for column in columns.dropped})
+        return self._taken
+
+    def _take(self, each: Kept, name: str) -> None:
+        self._taken[each] = name
+        self._free.discard(name)
+
+    def _take_unchanged(self, kept: list[Kept]) -> list[Kept]:
+        """Those that are to keep their names; the rest."""
+        waiting: list[Kept] = []
+        for each in kept:
+            if each.start != each.final:
+                waiting.append(each)
+            elif each.start in self._free:
+                self._take(each, each.start)
+        return waiting
+
+    def _take_replaced(self, waiting: list[Kept], known: set[str], fresh: set[str]) -> list[Kept]:
+        """Those that have their new name already, while a new column has their old one; the rest."""
+        rest: list[Kept] = []
+        for each in waiting:
+            if each.start in fresh and each.final in self._free - known:
+                self._take(each, each.final)
+            else:
+                rest.append(each)
+        return rest
+
+    def _take_sure(self, waiting: list[Kept]) -> list[Kept]:
+        """Those of which one name alone is there, or none; the rest. Each may make the next one sure."""
+        rest = list(waiting)
+        while True:
+            sure = next((e for e in rest if not {e.start, e.final} <= self._free), None)
+            if sure is None:
+                return rest
+            rest.remove(sure)
+            if sure.start in self._free:
+                self._take(sure, sure.start)
+            elif sure.final in self._free:
+                self._take(sure, sure.final)
+
+    def _take_swapped(self, waiting: list[Kept], dropped: set[str]) -> None:
+        """Both names are there, of all that are left: they were swapped, or a dropped column's was taken."""
+        is_done = _is_in_order_of(waiting, self._there)
+        is_done = is_done and not any(each.final in dropped for each in waiting)
+        for each in waiting:
+            self._take(each, each.final if is_done else each.start)
 
 
 def _is_in_order_of(swapped: list[Kept], there: Mapping[str, ColumnShape]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from psycopg import sql
@@ -26,7 +26,7 @@ from penstock.sinks.postgres.ddl.structure import (
 from penstock.sinks.postgres.expressions.sql_text import UnreadableTextError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Set
+    from collections.abc import Callable, Iterator, Sequence, Set
 
     from penstock.schema.match import Pair
     from penstock.schema.shape import ForeignKeyShape, TableShape
@@ -157,27 +157,32 @@ class PieceChanges:
         was, now, found = row_key_of(self.before), row_key_of(self.after), self.found.primary_key
         if (was and was.columns) == (now and now.columns):
             return False, None
-        names = {each.before.id: each.found.name for each in self.claims.kept}
-        names |= {each.id: each.name for each in self.before.columns if each.id not in names}
-        old = tuple(names.get(number, "") for number in was.columns) if was else ()
         there = self.found.names_of(found.columns) if found is not None else ()
-        piece = key_piece(self.table, structure_of(self.after), self._columns_after())
-        finals = {column.name: column.name for column in self.found.columns}
-        finals |= {each.found.name: each.name for each in self.claims.kept}
-        finals |= {column.name: "" for column in self.claims.dropped}
         wanted = self.after.names_of(now.columns) if now is not None else ()
-        if found is not None and tuple(finals[name] for name in there) == wanted:
+        if found is not None and self._final_names(there) == wanted:
             return False, None
+        piece = key_piece(self.table, structure_of(self.after), self._columns_after())
         if self.is_additive:
             self.notes.append(KEY_STAYS)
-            return False, None
-        if there != old and there:
+        elif there and there != self._names_before(was.columns if was else ()):
             self.notes.append(f"the target's own primary key ({', '.join(there)}) stays")
-            return False, None
-        if now is not None and piece is None:
+        elif now is not None and piece is None:
             self.notes.append("the target lacks a column of the primary key, which stays as it was")
-            return False, None
-        return bool(there), piece
+        else:
+            return bool(there), piece
+        return False, None
+
+    def _names_before(self, columns: Sequence[int]) -> tuple[str, ...]:
+        """What the target called columns of the source before the change."""
+        names = {each.id: each.name for each in self.before.columns}
+        names |= {each.before.id: each.found.name for each in self.claims.kept}
+        return tuple(names.get(number, "") for number in columns)
+
+    def _final_names(self, names: Sequence[str]) -> tuple[str, ...]:
+        """What columns of the target are called once all is done; those that go by nothing."""
+        finals = {each.found.name: each.name for each in self.claims.kept}
+        finals |= {column.name: "" for column in self.claims.dropped}
+        return tuple(finals.get(name, name) for name in names)
 
     def _columns_after(self) -> set[str]:
         """What the target will have under the source's own names."""
@@ -190,23 +195,12 @@ class PieceChanges:
         return names | (others & mine - set(self.claims.left_out))
 
     def _plan(self) -> Iterator[_Change]:
-        before, after = (
-            _identify(shape, {column.name for column in shape.columns}, self.table)
-            for shape in (self.before, self.after)
-        )
         columns = self._columns_after()
         can_be_made = {each[:3] for each in _identify(self.after, columns, self.table)}
         there = pieces_there(self.found)
         if self.found.primary_key is not None and row_key_of(self.before) is not None:
             del there[False, self.found.primary_key.name]  # it is the key, whatever its name
-        pairs = [
-            pair
-            for is_index in (False, True)
-            for pair in match_by_id_or_name(
-                [each for each in before if each.is_index == is_index],
-                [each for each in after if each.is_index == is_index],
-            )
-        ]
+        pairs = self._pairs()
         names = _names_there(pairs, there, self.found.id)
         for place, (was, now) in enumerate(pairs):
             name = names.get(place)
@@ -220,6 +214,21 @@ class PieceChanges:
                 if change is not None:
                     yield change
 
+    def _pairs(self) -> list[Pair[_Identified]]:
+        """What the source had beside what it has, constraints before indexes."""
+        before, after = (
+            _identify(shape, {column.name for column in shape.columns}, self.table)
+            for shape in (self.before, self.after)
+        )
+        return [
+            pair
+            for is_index in (False, True)
+            for pair in match_by_id_or_name(
+                [each for each in before if each.is_index == is_index],
+                [each for each in after if each.is_index == is_index],
+            )
+        ]
+
     def _is_lost(self, is_index: bool, name: str) -> bool:
         """Whether it goes with a column that is dropped before."""
         parts = self.found.indexes if is_index else self.found.constraints
@@ -229,6 +238,7 @@ class PieceChanges:
     def _compare(
         self, was: _Identified | None, now: _Identified, name: str | None, text: str | None
     ) -> _Change | None:
+        """What becomes of one that the source has; the target calls it `name` and defines it as `text`."""
         is_index, piece = now.is_index, now.piece
         if self.is_additive and (not is_index or piece.definition.startswith("UNIQUE ")):
             return None
@@ -239,15 +249,18 @@ class PieceChanges:
             # One that is not there was refused by the target before, or dropped by somebody.
             is_made = name is not None or not is_known
             return _Change(name, is_index, made=piece) if is_made else None
-        known_as = {name for each in (was, now) if each for name in self._names_of(each)}
-        renamed = now.name if name in known_as and name != now.name else None
-        has_index = piece.has_index
+        renamed = now.name if self._is_to_rename(was, now, name) else None
+        kept = _Change(name, is_index, renamed=renamed, has_index=piece.has_index)
         if text == piece.definition + NOT_VALID:
-            return _Change(name, is_index, renamed=renamed, is_validated=True, has_index=has_index)
+            return replace(kept, is_validated=True)
         if was is None or is_known or self.is_additive or text == piece.definition:
-            change = _Change(name, is_index, renamed=renamed, has_index=has_index)
-            return change if renamed else None
+            return kept if renamed else None
         return _Change(name, is_index, is_dropped=True, made=piece)
+
+    def _is_to_rename(self, was: _Identified | None, now: _Identified, name: str) -> bool:
+        """Whether the target's name is one that we have given, and another than the source's."""
+        known_as = {known for each in (was, now) if each for known in self._names_of(each)}
+        return name in known_as and name != now.name
 
     def _names_of(self, each: _Identified) -> tuple[str, str]:
         return each.name, stand_in(self.found.id, each.name)
@@ -291,36 +304,52 @@ def _names_there(
 
     What is kept has the first choice: it may be called already as something that is gone was.
     """
-    free, names = set(there), {}
+    naming = _Naming(pairs, there, oid)
     order = sorted(range(len(pairs)), key=lambda place: pairs[place][1] is None)
     # Two may have swapped their names: what is defined as it was goes before what is only called so.
     for is_defined_so, place in itertools.product((True, False), order):
-        texts = {each.piece.definition for each in pairs[place] if each is not None}
-        known = [each for each in pairs[place] if each is not None]
-        called = [each.name for each in known] + [stand_in(oid, each.name) for each in known]
-        like = [
-            (known[0].is_index, name)
-            for name in called
-            if (known[0].is_index, name) in free
-            and (not is_defined_so or there[known[0].is_index, name] in texts)
-        ]
-        if like and place not in names:
-            free.remove(like[0])
-            names[place] = like[0][1]
+        naming.take_called(place, is_defined_so=is_defined_so)
     for place in order:
-        for each in pairs[place] if place not in names else ():
-            like = [
-                (kind, name)
-                for kind, name in sorted(free)
-                if each is not None
-                and kind == each.is_index
-                and there[kind, name] == each.piece.definition
-            ]
-            if like:
-                free.remove(like[0])
-                names[place] = like[0][1]
-                break
-    return names
+        naming.take_defined(place)
+    return naming.names
+
+
+@dataclass
+class _Naming:
+    """Which names of the target are free, and which piece has which, by its place among the pairs."""
+
+    pairs: list[Pair[_Identified]]
+    there: dict[tuple[bool, str], str]
+    oid: int
+    names: dict[int, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._free = set(self.there)
+
+    def take_called(self, place: int, *, is_defined_so: bool) -> None:
+        """By a name that we know of; `is_defined_so`: only where the definition is one we know of, too."""
+        known = [each for each in self.pairs[place] if each is not None]
+        texts = {each.piece.definition for each in known}
+        called = [each.name for each in known] + [stand_in(self.oid, each.name) for each in known]
+        for name in called:
+            spot = (known[0].is_index, name)
+            if spot in self._free and (not is_defined_so or self.there[spot] in texts):
+                self._take(place, spot)
+                return
+
+    def take_defined(self, place: int) -> None:
+        """By its definition alone, whatever it is called."""
+        for each in self.pairs[place]:
+            for spot in sorted(self._free):
+                if each and spot[0] == each.is_index and self.there[spot] == each.piece.definition:
+                    self._take(place, spot)
+                    return
+
+    def _take(self, place: int, spot: tuple[bool, str]) -> None:
+        """A piece that has a name keeps it."""
+        if place not in self.names:
+            self._free.remove(spot)
+            self.names[place] = spot[1]
 
 
 def drop_foreign_keys(
@@ -383,20 +412,41 @@ def make_foreign_keys(
     for was, now in match_by_id_or_name(before.foreign_keys, after.foreign_keys):
         if now is None:
             continue
-        key, undone = foreign_key_of(after, now), f"foreign key {now.name}"
         same = was is not None and not _is_other(was, now)
         current = there.get(was.name) if was is not None else None
         current = current or there.get(now.name)
-        if current is None and same:
-            continue  # the target has refused it before
-        is_made = current is not None and (same or _is_as_wanted(found, current.name, after, now))
-        if not is_made and not key.has_period:
-            yield Step(foreign_key_statement(table, key, place(key.referenced)), undone)
-        elif current is not None and was is not None and current.name == was.name != now.name:
-            yield _rename(table, was.name, now.name, is_index=False)
-        is_valid = is_made and current is not None and current.is_valid
-        if now.is_valid and now.is_enforced and not is_valid and not key.has_period:
-            if is_made and was is not None and was.is_valid:
-                continue  # the target's rows have not allowed it before
-            validate = alter_table(table, "VALIDATE CONSTRAINT {}", now.name)
-            yield Step(validate, f"{undone} does not hold for every row")
+        if current is not None and (same or _is_as_wanted(found, current.name, after, now)):
+            yield from _keep_foreign_key(table, was, now, current)
+        elif current is not None or not same:  # else the target has refused it before
+            yield from _make_foreign_key(table, after, now, place)
+
+
+def _make_foreign_key(
+    table: TableName,
+    after: TableShape,
+    now: ForeignKeyShape,
+    place: Callable[[TableName], TableName],
+) -> Iterator[Step]:
+    key = foreign_key_of(after, now)
+    if key.has_period:
+        return
+    yield Step(foreign_key_statement(table, key, place(key.referenced)), f"foreign key {now.name}")
+    if now.is_valid and now.is_enforced:
+        yield _validate(table, now.name)
+
+
+def _keep_foreign_key(
+    table: TableName, was: ForeignKeyShape | None, now: ForeignKeyShape, current: ForeignKeyShape
+) -> Iterator[Step]:
+    """What the target calls `current` is as the source's, but for its name and whether it was checked."""
+    if was is not None and current.name == was.name != now.name:
+        yield _rename(table, was.name, now.name, is_index=False)
+    is_to_validate = now.is_valid and now.is_enforced and not (current.is_valid or now.has_period)
+    # If it was valid before, the target's rows have not allowed it then.
+    if is_to_validate and not (was is not None and was.is_valid):
+        yield _validate(table, now.name)
+
+
+def _validate(table: TableName, name: str) -> Step:
+    validate = alter_table(table, "VALIDATE CONSTRAINT {}", name)
+    return Step(validate, f"foreign key {name} does not hold for every row")

@@ -14,6 +14,7 @@ from penstock.schema.describe import row_key_of
 from penstock.schema.difference import compare_tables
 from penstock.schema.telling import tell_all
 from penstock.sinks.postgres.ddl.alter import (
+    AlterContext,
     Followed,
     Others,
     drop_gone_foreign_keys,
@@ -74,11 +75,7 @@ def follow_table(
     ruled_as = landings.ruled_as(known.ruled_as or before.table, after.table)
     now = landings.of(after.table, ruled_as)
     target = known.target or was.target
-    followed = follow(
-        cursor,
-        before,
-        after,
-        target,
+    context = AlterContext(
         moved=target if now.keeps_place else now.target,
         place=landings.target,
         policy=now.policy.value,
@@ -95,6 +92,7 @@ def follow_table(
         rules=landings.options.expression_rules,
         owner=landings.owner,
     )
+    followed = follow(cursor, before, after, target, context)
     if made_by_us and not now.is_like_source and now.policy is not SchemaChanges.IGNORE:
         kept = [note for note in followed.notes if note != KEY_STAYS]
         left = follow_key(cursor, before, after, followed.target, now, followed.column_names)
