@@ -171,22 +171,31 @@ class PostgresSink:
         """Know how tables stand."""
         self._sign = self._tables.sign(connection)  # before: what changes meanwhile is read again
         rows = self._tables.read(connection)
-        apart = {row.table: row.apart for row in rows if row.apart is not None}
+        self.apart = {row.table: row.apart for row in rows if row.apart is not None}
+        self.flowing = {row.table for row in rows} - set(self.apart)
+        self.has_notes = any(are_on_objects(row.notes) for row in rows)
+        self.objects_due = self._are_objects_due(connection, rows)
+        if requested(rows) or retried(rows):
+            self._sign = None  # asked for while nobody ran, say: the next refresh takes it up
+        self._tell_planner(rows)
+        return rows
+
+    def _are_objects_due(
+        self, connection: psycopg.Connection[Any], rows: Sequence[TableRow]
+    ) -> bool:
+        if not any(row.keys_due or row.names_due for row in rows):
+            return False
+        if any(row.state == FAILED for row in rows):
+            return bool(self._tables.keys_due(connection))
+        return True
+
+    def _tell_planner(self, rows: Sequence[TableRow]) -> None:
         changed_at = max((row.changed_at for row in rows), default=None)
         if changed_at != self._changed_at:
             self._planner.forget_all()  # who copies makes tables, indexes and foreign keys
             self._changed_at = changed_at
-        self.apart = apart
-        self.flowing = {row.table for row in rows} - set(apart)
-        self.has_notes = any(are_on_objects(row.notes) for row in rows)
-        self.objects_due = any(row.keys_due or row.names_due for row in rows)
-        if self.objects_due and any(row.state == FAILED for row in rows):
-            self.objects_due = bool(self._tables.keys_due(connection))
-        if requested(rows) or retried(rows):
-            self._sign = None  # asked for while nobody ran, say: the next refresh takes it up
         self._planner.filled = {row.table for row in rows if row.is_filled}
         self._planner.mappings = {row.table: mapped(row.mapping) for row in rows if row.mapping}
-        return rows
 
     def worker(self, batch: Batch, only: Collection[TableName] | None = None) -> PostgresWorker:
         """The executor half, told how each table of the batch lands."""

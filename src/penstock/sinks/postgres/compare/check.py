@@ -173,16 +173,47 @@ def _compare(
     left_out: Mapping[int, set[str]],
     copies_first: bool,
 ) -> list[Said]:
+    target = _read_target(connection, landings, copies_first)
+    if target is None:
+        return []
+    wanted, waiting = _sort(target, shapes)
+    places = {each.target for each in wanted.values()}
+    places |= {place for each in wanted.values() for place in each.referenced}
+    target.tables = read_shapes(connection, sorted(places), str(landings.options.url))
+    found = {
+        shape.table: _differing(target, shape, wanted[shape.table], left_out.get(shape.id, set()))
+        for shape in shapes
+        if shape.table in wanted
+    }
+    differing = [shape for shape in shapes if found.get(shape.table)]
+    behind = _behind(connection, target, differing)
+    said = [
+        one
+        for shape in differing
+        for one in _say(shape.table, wanted[shape.table], found[shape.table], shape.id in behind)
+    ]
+    return said + [_waiting(tables, why) for why, tables in waiting.items()]
+
+
+def _read_target(connection: Connection, landings: Landings, copies_first: bool) -> _Target | None:
+    """What penstock.tables lists of the source; None where that is nothing."""
     with connection.cursor(row_factory=namedtuple_row) as cursor:
         rows: list[Any] = cursor.execute(_LISTED, landings.owner).fetchall()
     if not rows:
-        return []
-    target = _Target(
+        return None
+    kept = [row for row in rows if row.state != REMOVED]
+    return _Target(
         landings,
         copies_first,
-        {row.source_oid: row for row in rows if row.source_oid and row.state != REMOVED},
-        {TableName(row.schema_name, row.table_name): row for row in rows if row.state != REMOVED},
+        {row.source_oid: row for row in kept if row.source_oid},
+        {TableName(row.schema_name, row.table_name): row for row in kept},
     )
+
+
+def _sort(
+    target: _Target, shapes: Sequence[TableShape]
+) -> tuple[dict[TableName, Wanted], dict[str, list[TableName]]]:
+    """What is made of tables that are to be compared; and those that are not yet, by the reason."""
     wanted: dict[TableName, Wanted] = {}
     waiting: dict[str, list[TableName]] = defaultdict(list)
     for shape in shapes:
@@ -193,23 +224,7 @@ def _compare(
         each = _wanted(target, shape)
         if each is not None:
             wanted[shape.table] = each
-    places = {each.target for each in wanted.values()}
-    places |= {place for each in wanted.values() for place in each.referenced}
-    target.tables = read_shapes(connection, sorted(places), str(landings.options.url))
-    found = {
-        shape.table: _differing(target, shape, wanted[shape.table], left_out.get(shape.id, set()))
-        for shape in shapes
-        if shape.table in wanted
-    }
-    behind = _behind(connection, target, [shape for shape in shapes if found.get(shape.table)])
-    said = [
-        one
-        for shape in shapes
-        if found.get(shape.table)
-        for one in _say(shape.table, wanted[shape.table], found[shape.table], shape.id in behind)
-    ]
-    said += [_waiting(tables, why) for why, tables in waiting.items()]
-    return said
+    return wanted, waiting
 
 
 def _waits(target: _Target, shape: TableShape) -> str:

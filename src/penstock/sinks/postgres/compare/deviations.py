@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from penstock.schema.describe import description_of, foreign_key_of, structure_of
 from penstock.schema.spelling import is_same_but_for_casts
 from penstock.sinks.postgres.ddl.alter_claims import own_names
-from penstock.sinks.postgres.ddl.alter_pieces import NOT_VALID, pieces_there
+from penstock.sinks.postgres.ddl.alter_pieces import NOT_VALID, is_claim, pieces_there
 from penstock.sinks.postgres.ddl.alter_types import is_wider
 from penstock.sinks.postgres.ddl.structure import key_piece, one_line, pieces_of
 from penstock.sinks.postgres.mapping.target_shape import landed_description, landed_structure
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     )
     from penstock.schema.shape import (
         ColumnShape,
-        ConstraintShape,
-        IndexShape,
         SequenceShape,
         TableShape,
         TypeShape,
@@ -289,41 +287,52 @@ def _against(word: str, found: str | None, wanted: str | None) -> str:
 def _pieces(wanted: Wanted, found: TableShape) -> Iterator[Deviation]:
     """The primary key, indexes, unique, exclusion and check constraints."""
     there = pieces_there(found)
-    parts: dict[tuple[bool, str], ConstraintShape | IndexShape] = {}
-    parts |= {(False, each.name): each for each in found.constraints}
-    parts |= {(True, each.name): each for each in found.indexes}
     primary, key = found.primary_key, wanted.key()
     if primary is not None and (key is not None or not wanted.is_ours):
         del there[False, primary.name]
     if key is not None and wanted.is_ours:
         yield from _key(wanted, key, found)
-    missing = wanted.columns - {column.name for column in found.columns}
     for piece in wanted.pieces():
-        is_index = piece.word == "index"
-        name = _name_there(there, piece, is_index=is_index)
-        is_claim = not is_index or piece.definition.startswith("UNIQUE ")
-        reason = wanted.reason_of_piece(is_claim=is_claim)
+        name = _name_there(there, piece)
         if name is None:
-            if not wanted.with_pieces:
-                continue
-            used = _used(wanted, piece) & missing
-            because = f"column {min(used)} is missing" if used else ""
-            yield Deviation(_piece(piece), "is missing", reason=because or reason)
-            continue
-        text = there.pop((is_index, name))
-        part = parts[is_index, name]
-        is_unchecked = text.endswith(NOT_VALID) and not piece.definition.endswith(NOT_VALID)
-        if not _is_same(text, piece.definition):
-            what = f"is {text.strip()}, wanted {piece.definition}"
-            yield Deviation(_piece(piece), what, reason=reason)
-        elif is_unchecked or getattr(part, "is_valid", True) is False:
-            yield Deviation(_piece(piece), "is not valid", reason=reason)
+            yield from _missing_piece(wanted, piece, found)
+        else:
+            text = there.pop((piece.word == "index", name))
+            yield from _piece_there(wanted, piece, found, name, text)
     for (is_index, name), text in there.items():
         is_plain = is_index and not text.startswith("UNIQUE ")
         word = "index" if is_index else "constraint"
         reason = _OWN if is_plain else wanted.reason_of_piece()
         what = f"is not the source's: {text}"
         yield Deviation(f"{word} {name}", what, reason=reason, is_extra=True)
+
+
+def _reason_of(wanted: Wanted, piece: Piece) -> str:
+    return wanted.reason_of_piece(is_claim=is_claim(piece))
+
+
+def _missing_piece(wanted: Wanted, piece: Piece, found: TableShape) -> Iterator[Deviation]:
+    if not wanted.with_pieces:
+        return
+    missing = wanted.columns - {column.name for column in found.columns}
+    used = _used(wanted, piece) & missing
+    because = f"column {min(used)} is missing" if used else ""
+    reason = because or _reason_of(wanted, piece)
+    yield Deviation(_piece(piece), "is missing", reason=reason)
+
+
+def _piece_there(
+    wanted: Wanted, piece: Piece, found: TableShape, name: str, text: str
+) -> Iterator[Deviation]:
+    """What the target calls `name` and defines as `text`."""
+    parts = found.indexes if piece.word == "index" else found.constraints
+    part = next(each for each in parts if each.name == name)
+    is_unchecked = text.endswith(NOT_VALID) and not piece.definition.endswith(NOT_VALID)
+    if not _is_same(text, piece.definition):
+        what = f"is {text.strip()}, wanted {piece.definition}"
+        yield Deviation(_piece(piece), what, reason=_reason_of(wanted, piece))
+    elif is_unchecked or getattr(part, "is_valid", True) is False:
+        yield Deviation(_piece(piece), "is not valid", reason=_reason_of(wanted, piece))
 
 
 def _key(wanted: Wanted, key: Piece, found: TableShape) -> Iterator[Deviation]:
@@ -337,10 +346,9 @@ def _key(wanted: Wanted, key: Piece, found: TableShape) -> Iterator[Deviation]:
         yield Deviation(_piece(key), what, reason=reason)
 
 
-def _name_there(
-    there: Mapping[tuple[bool, str], str], piece: Piece, *, is_index: bool
-) -> str | None:
+def _name_there(there: Mapping[tuple[bool, str], str], piece: Piece) -> str | None:
     """What the target calls it: Postgres may have found a free name."""
+    is_index = piece.word == "index"
     if (is_index, piece.name) in there:
         return piece.name
     like = [
@@ -372,22 +380,29 @@ def _foreign_keys(
         like = [name for name, (_, each) in there.items() if _is_like(each, key, place)]
         name = key.name if key.name in like else min(like, default=key.name)
         other = there.pop(name, None)
-        reason = wanted.reason_of_piece()
-        if key.has_period:
-            reason = reason or "a key over a period is not carried over"
-        elif place not in tables:
-            reason = reason or f"the target has no table {place}"
+        what = ""
         if other is None:
-            if wanted.with_pieces:
-                yield Deviation(_foreign_key(key), "is missing", reason=reason)
+            what = "is missing" if wanted.with_pieces else ""
         elif not _is_like(other[1], key, place):
-            yield Deviation(_foreign_key(key), "is another one at the source", reason=reason)
+            what = "is another one at the source"
         elif key.is_valid and key.is_enforced and not other[0].is_valid:
-            yield Deviation(_foreign_key(key), "is not valid", reason=reason)
+            what = "is not valid"
+        if what:
+            reason = _reason_of_foreign_key(wanted, key, tables)
+            yield Deviation(_foreign_key(key), what, reason=reason)
     for name in there:
         reason = wanted.reason_of_piece()
         what = "is not the source's"
         yield Deviation(f"foreign key {name}", what, reason=reason, is_extra=True)
+
+
+def _reason_of_foreign_key(wanted: Wanted, key: ForeignKey, tables: Collection[TableName]) -> str:
+    reason, place = wanted.reason_of_piece(), wanted.place(key.referenced)
+    if key.has_period:
+        return reason or "a key over a period is not carried over"
+    if place not in tables:
+        return reason or f"the target has no table {place}"
+    return reason
 
 
 def _is_like(found: ForeignKey, wanted: ForeignKey, place: TableName) -> bool:
@@ -401,14 +416,19 @@ def _types(wanted: Wanted, found: Mapping[tuple[str, str], TypeShape]) -> Iterat
         other = found.get((each.schema_name, each.name))
         if other is None or each.is_array or each.extension or each.kind == "other":
             continue  # that it is missing is told of the column
-        fields = [[(field.name, field.type) for field in one.fields] for one in (each, other)]
-        labels, more = ([label.name for label in one.labels] for one in (each, other))
-        is_held = each.base == other.base or is_wider(each.base, other.base)
-        if each.kind != other.kind or fields[0] != fields[1] or not is_held:
+        labels = [label.name for label in other.labels]
+        lacking = [label.name for label in each.labels if label.name not in labels]
+        if not _is_made_alike(each, other):
             yield Deviation(_type(each), "is made otherwise at the source")
-        elif set(labels) - set(more):
-            lacking = ", ".join(label for label in labels if label not in more)
-            yield Deviation(_type(each), f"lacks the labels {lacking}")
+        elif lacking:
+            yield Deviation(_type(each), f"lacks the labels {', '.join(lacking)}")
+
+
+def _is_made_alike(wanted: TypeShape, found: TypeShape) -> bool:
+    """Whether the one holds all that the other does, but for labels."""
+    fields, others = ([(each.name, each.type) for each in one.fields] for one in (wanted, found))
+    is_held = wanted.base == found.base or is_wider(wanted.base, found.base)
+    return wanted.kind == found.kind and fields == others and is_held
 
 
 def _sequences(wanted: Wanted, found: TableShape) -> Iterator[Deviation]:

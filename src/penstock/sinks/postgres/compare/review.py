@@ -17,7 +17,7 @@ from psycopg.rows import namedtuple_row
 from penstock.errors import TargetTableUnfit
 from penstock.schema.catalog import read_shapes
 from penstock.schema.shape import read_tables
-from penstock.sinks.postgres.compare.deviations import Wanted, deviations, wanted_of
+from penstock.sinks.postgres.compare.deviations import Deviation, Wanted, deviations, wanted_of
 from penstock.sinks.postgres.compare.notes import are_on_objects, renewed
 from penstock.sinks.postgres.mapping.kept_names import mapped
 from penstock.table import TableName, as_columns
@@ -162,19 +162,8 @@ class Review:
             if each is None or there is None or row.target_oid not in (None, there.id):
                 continue  # it has stopped, or soon will
             lacking = [one for one in deviations(each, there, found) if not one.is_extra]
-            keys = {
-                f"foreign key {key.name}": (
-                    known.copies.get(shape.id),
-                    known.copies.get(key.referenced_id),
-                )
-                for key in shape.foreign_keys
-            }
-            lacking_keys = {
-                one.subject: keys.get(one.subject, ())
-                for one in lacking
-                if one.is_foreign_key and not one.reason
-            }
-            yield row, lacking_keys, renewed(row.notes, each.subjects, lacking)
+            keys = _lacking_keys(shape, lacking, known)
+            yield row, keys, renewed(row.notes, each.subjects, lacking)
 
     def _wanted(self, row: Any, shape: TableShape, known: _Known) -> Wanted | None:
         try:
@@ -207,3 +196,21 @@ class Review:
                 self._tries[table, subject] = _Try(now + pause, pause, copies)
             is_time |= is_now
         return is_time
+
+
+def _lacking_keys(
+    shape: TableShape, lacking: list[Deviation], known: _Known
+) -> dict[str, tuple[Any, ...]]:
+    """Foreign keys that are missing for no reason, with the times at which both sides were copied."""
+    copies = {
+        f"foreign key {key.name}": (
+            known.copies.get(shape.id),
+            known.copies.get(key.referenced_id),
+        )
+        for key in shape.foreign_keys
+    }
+    return {
+        each.subject: copies.get(each.subject, ())
+        for each in lacking
+        if each.is_foreign_key and not each.reason
+    }

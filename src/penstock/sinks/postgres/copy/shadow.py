@@ -93,17 +93,24 @@ def merge_aside(
         cursor.execute(build.analyze())
     if conflict is None:
         _make_equal(cursor, build)
-    elif build.has_key:
-        if conflict is OnConflict.STOP:
-            _refuse_any(cursor, build, plan)
-        if conflict is OnConflict.REPLACE:
-            cursor.execute(build.update())
-        if not is_again:
+    else:
+        _settle_rows_there(cursor, build, plan, conflict)
+        if build.has_key and not is_again:
             _tell_others(cursor, build, plan)
-    elif conflict is OnConflict.STOP:
-        raise _in_the_way(plan)
     cursor.execute(build.insert_more() if is_again and not build.has_key else build.insert())
     cursor.execute(build.drop())
+
+
+def _settle_rows_there(
+    cursor: Cursor, build: _Merge, plan: TablePlan, conflict: OnConflict
+) -> None:
+    """Rows that came from elsewhere mean what `on_conflict` says."""
+    if conflict is OnConflict.STOP:
+        if not build.has_key:
+            raise _in_the_way(plan)
+        _refuse_any(cursor, build, plan)
+    elif conflict is OnConflict.REPLACE and build.has_key:
+        cursor.execute(build.update())
 
 
 def _make_equal(cursor: Cursor, build: _Merge) -> None:

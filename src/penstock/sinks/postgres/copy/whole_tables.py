@@ -71,18 +71,10 @@ def finish_together(
         ]
         found = find_all(connection, [each.plan.target for each in whole])
         for each in whole:
-            made: list[str] = []
-            if made_by_us[each.order.table]:
-                there = found[each.plan.target]
-                try:
-                    # Nothing of it stays when its key is refused.
-                    with connection.transaction():
-                        made = _make(connection, each, there, options)
-                except psycopg.OperationalError:
-                    raise
-                except psycopg.Error:
-                    continue  # and on its own it is told why
-            notes[each.order.table] = made
+            is_ours = made_by_us[each.order.table]
+            made = _try(connection, each, found[each.plan.target], options) if is_ours else []
+            if made is not None:
+                notes[each.order.table] = made
         done = as_columns(notes)
         lines = ["\n".join(made) or None for made in notes.values()]
         values = (str(copy.lsn), options.create_indexes, *done, lines, *owner, copy.copy_id, *owner)
@@ -92,6 +84,20 @@ def finish_together(
         for note in made:
             _log.warning("%s: %s", table, note)
     return set(notes)
+
+
+def _try(
+    connection: Connection, each: WholeTable, there: Found, options: PostgresOptions
+) -> list[str] | None:
+    """What `_make` says; None where it is refused, of which the table is told why on its own."""
+    try:
+        # Nothing of it stays when its key is refused.
+        with connection.transaction():
+            return _make(connection, each, there, options)
+    except psycopg.OperationalError:
+        raise
+    except psycopg.Error:
+        return None
 
 
 def _make(

@@ -40,6 +40,42 @@ if TYPE_CHECKING:
     Connection = psycopg.Connection[Any]
 
 _SET_EXPRESSION_SINCE = 170000
+_DEFAULT = sql.SQL("DEFAULT {}")
+
+
+@dataclass(frozen=True)
+class _Addition:
+    """A column that is to be added; `shape` is how its type, `kind`, is declared."""
+
+    table: TableName
+    column: ColumnShape
+    kind: str
+    shape: sql.SQL
+    not_null: bool
+
+    def statement(self, clause: sql.Composable) -> sql.Composed:
+        """Adds it with what a clause says of its values."""
+        return sql.SQL("ALTER TABLE {} ADD COLUMN {} {} {}{}").format(
+            sql.Identifier(*self.table),
+            sql.Identifier(self.column.name),
+            self.shape,
+            clause,
+            sql.SQL(" NOT NULL" if self.not_null else ""),
+        )
+
+    @property
+    def plain(self) -> Step:
+        """Adds it with nothing but its type."""
+        return Step(
+            sql.SQL("ALTER TABLE {} ADD COLUMN {} {}").format(
+                sql.Identifier(*self.table), sql.Identifier(self.column.name), self.shape
+            )
+        )
+
+    @property
+    def undone(self) -> str:
+        """What is noted where only that much is possible."""
+        return f"column {self.column.name} goes without NOT NULL and without values in older rows"
 
 
 @dataclass
@@ -225,66 +261,70 @@ class ColumnChanges:
 
     def _add(self, column: ColumnShape) -> Iterator[Step]:
         kind, shape = self._kind_to_add(column)
-        name = sql.Identifier(column.name)
-        not_null = sql.SQL(" NOT NULL" if column.not_null and not self.is_additive else "")
-
-        def add(clause: sql.Composable) -> sql.Composed:
-            return sql.SQL("ALTER TABLE {} ADD COLUMN {} {} {}{}").format(
-                sql.Identifier(*self.table), name, shape, clause, not_null
-            )
-
-        plain = Step(
-            sql.SQL("ALTER TABLE {} ADD COLUMN {} {}").format(
-                sql.Identifier(*self.table), name, shape
-            )
-        )
-        description, default = column_of(column), sql.SQL("DEFAULT {}")
-        undone = f"column {column.name} goes without NOT NULL and without values in older rows"
+        not_null = column.not_null and not self.is_additive
+        new = _Addition(self.table, column, kind, shape, not_null)
         # Rows get values of the target's own where those of the source are not known: a key may
         # need some. The copy that brings the source's comes soon.
         is_filled = self._is_written_anew() and column.missing is None
         if column.generated and column.expression:
-            clause = generated_clause(self.connection, column.generated, column.expression)
-            yield Step(
-                add(clause),
-                f"column {column.name}" if self.is_partial or self.before_copy else "",
-                screened=self._screened("generated", column.expression),
-                left_out=f"column {column.name}: its expression is not taken over",
-            )
+            yield self._add_computed(new, column.expression)
         elif column.identity:
             self.needs_copy |= is_filled
-            yield Step(add(identity_clause(description, kind)))
+            yield Step(new.statement(identity_clause(column_of(column), kind)))
         elif column.sequence is not None:
             self.needs_copy |= is_filled
-            sequence = yield from self._make_sequence(column.sequence)
-            if is_filled:
-                yield Step(add(default.format(next_value(sequence))), undone, (plain,))
-            else:
-                yield plain
-                yield from self._count_with(sequence, column.name)
-            yield Step(owned_by(sequence, self.table, column.name))
+            yield from self._add_counted(new, column.sequence, is_filled=is_filled)
         elif column.missing is not None:
             literal = sql.SQL("{}::{}").format(sql.Literal(column.missing), sql.SQL(kind))
-            yield Step(add(default.format(literal)))
+            yield Step(new.statement(_DEFAULT.format(literal)))
             yield self._set_default(column.name, column.default)
         elif is_filled and (column.default is not None or column.type_kind == "d"):
             self.needs_copy = True
-            clause = sql.SQL("DEFAULT {}").format(sql.SQL(enclosed(column.default or "NULL")))
-            yield Step(
-                add(clause),
-                undone,
-                (plain,),
-                screened=self._screened("default", column.default or "NULL"),
-                left_out=f"column {column.name} goes without its default: not taken over",
-                without=(Step(add(sql.SQL("")), undone, (plain,)),),
-            )
+            yield self._add_filled(new, column.default or "NULL")
         else:
-            yield plain
-            if column.default is not None:
-                yield self._set_default(column.name, column.default)
-            if column.not_null and not self.is_additive and not self.before_copy:
-                undone = f"column {column.name} is not NOT NULL"
-                yield self._alter("ALTER COLUMN {} SET NOT NULL", column.name, undone=undone)
+            yield from self._add_empty(new)
+
+    def _add_computed(self, new: _Addition, expression: str) -> Step:
+        name = new.column.name
+        clause = generated_clause(self.connection, new.column.generated, expression)
+        return Step(
+            new.statement(clause),
+            f"column {name}" if self.is_partial or self.before_copy else "",
+            screened=self._screened("generated", expression),
+            left_out=f"column {name}: its expression is not taken over",
+        )
+
+    def _add_counted(
+        self, new: _Addition, wanted: SequenceShape, *, is_filled: bool
+    ) -> Iterator[Step]:
+        name = new.column.name
+        sequence = yield from self._make_sequence(wanted)
+        if is_filled:
+            statement = new.statement(_DEFAULT.format(next_value(sequence)))
+            yield Step(statement, new.undone, (new.plain,))
+        else:
+            yield new.plain
+            yield from self._count_with(sequence, name)
+        yield Step(owned_by(sequence, self.table, name))
+
+    def _add_filled(self, new: _Addition, default: str) -> Step:
+        return Step(
+            new.statement(_DEFAULT.format(sql.SQL(enclosed(default)))),
+            new.undone,
+            (new.plain,),
+            screened=self._screened("default", default),
+            left_out=f"column {new.column.name} goes without its default: not taken over",
+            without=(Step(new.statement(sql.SQL("")), new.undone, (new.plain,)),),
+        )
+
+    def _add_empty(self, new: _Addition) -> Iterator[Step]:
+        name, default = new.column.name, new.column.default
+        yield new.plain
+        if default is not None:
+            yield self._set_default(name, default)
+        if new.not_null and not self.before_copy:
+            undone = f"column {name} is not NOT NULL"
+            yield self._alter("ALTER COLUMN {} SET NOT NULL", name, undone=undone)
 
     def _make_sequence(self, wanted: SequenceShape) -> Generator[Step, None, TableName]:
         """Generates what makes it; returns its name."""

@@ -92,14 +92,7 @@ def _sequence_steps(
     if there is None or old is None:
         there = connection.execute(_SEQUENCE, new).fetchone()
     elif old != new:
-        if old.schema != new.schema:
-            yield Step(schema_statement(new.schema))
-            move = sql.SQL("ALTER SEQUENCE {} SET SCHEMA {}")
-            yield Step(move.format(sql.Identifier(*old), sql.Identifier(new.schema)))
-        if old.name != new.name:
-            rename = sql.SQL("ALTER SEQUENCE {} RENAME TO {}")
-            current = sql.Identifier(new.schema, old.name)
-            yield Step(rename.format(current, sql.Identifier(new.name)))
+        yield from _move_sequence(old, new)
     counts = (
         after.type, after.start, after.increment, after.minimum, after.maximum, after.cache,
         after.cycles,
@@ -113,6 +106,17 @@ def _sequence_steps(
                 sql.Identifier(*new), sql.SQL(after.type), counting(sequence_of(after))
             )
         )
+
+
+def _move_sequence(old: TableName, new: TableName) -> Iterator[Step]:
+    if old.schema != new.schema:
+        yield Step(schema_statement(new.schema))
+        move = sql.SQL("ALTER SEQUENCE {} SET SCHEMA {}")
+        yield Step(move.format(sql.Identifier(*old), sql.Identifier(new.schema)))
+    if old.name != new.name:
+        rename = sql.SQL("ALTER SEQUENCE {} RENAME TO {}")
+        current = sql.Identifier(new.schema, old.name)
+        yield Step(rename.format(current, sql.Identifier(new.name)))
 
 
 def drop_schema(cursor: Cursor, name: str) -> list[str]:

@@ -240,7 +240,7 @@ class PieceChanges:
     ) -> _Change | None:
         """What becomes of one that the source has; the target calls it `name` and defines it as `text`."""
         is_index, piece = now.is_index, now.piece
-        if self.is_additive and (not is_index or piece.definition.startswith("UNIQUE ")):
+        if self.is_additive and is_claim(piece):
             return None
         is_known = was is not None and is_same_text(
             was.piece.definition, piece.definition, self._renamed
@@ -264,6 +264,11 @@ class PieceChanges:
 
     def _names_of(self, each: _Identified) -> tuple[str, str]:
         return each.name, stand_in(self.found.id, each.name)
+
+
+def is_claim(piece: Piece) -> bool:
+    """Whether it claims something of rows, and does not only help to find them."""
+    return piece.word != "index" or piece.definition.startswith("UNIQUE ")
 
 
 def _rename(table: TableName, old: str, new: str, *, is_index: bool) -> Step:

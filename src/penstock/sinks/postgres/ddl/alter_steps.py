@@ -144,30 +144,39 @@ class _Runner:
         return own_time_limit(self.connection) if is_limited else nullcontext()
 
     def _run(self, step: Step) -> None:
-        outcome = self.outcome
         text = step.statement.as_string(self.connection)
         try:
             with self.connection.transaction(), self._limit(step):
                 execute_one(self.connection, step.statement)
         except psycopg.Error as error:
-            if isinstance(error, TAKEN) and step.displaced is not None:
-                waiting = step.displaced
-                if is_held_by_ours(self.connection, waiting.table, waiting.name):
-                    outcome.awaits_names = True
-                    if waiting.statement is not None:
-                        self._run(replace(step, statement=waiting.statement, displaced=None))
-                    return
-            is_for_it = step.instead and (not step.when or isinstance(error, step.when))
-            if not is_for_it and not step.undone:
-                raise refusal(error, self.table, self.told, text) from None
-            why = reason_of(error)
-            if step.undone and not (is_for_it and step.when):
-                outcome.notes.append(one_line(f"{step.undone}: {why}"))
-            for other in step.instead if is_for_it else ():
-                self.run(other)
+            if not self._waits_for_name(step, error):
+                self._give_way(step, error, text)
         else:
             if not step.is_record:
-                outcome.statements.append(text)
+                self.outcome.statements.append(text)
+
+    def _waits_for_name(self, step: Step, error: psycopg.Error) -> bool:
+        """Whether another table of ours has the name; then the object gets one that stands for it."""
+        waiting = step.displaced
+        if waiting is None or not isinstance(error, TAKEN):
+            return False
+        if not is_held_by_ours(self.connection, waiting.table, waiting.name):
+            return False
+        self.outcome.awaits_names = True
+        if waiting.statement is not None:
+            self._run(replace(step, statement=waiting.statement, displaced=None))
+        return True
+
+    def _give_way(self, step: Step, error: psycopg.Error, text: str) -> None:
+        """Note what was refused, and run what stands for it."""
+        is_for_it = step.instead and (not step.when or isinstance(error, step.when))
+        if not is_for_it and not step.undone:
+            raise refusal(error, self.table, self.told, text) from None
+        why = reason_of(error)
+        if step.undone and not (is_for_it and step.when):
+            self.outcome.notes.append(one_line(f"{step.undone}: {why}"))
+        for other in step.instead if is_for_it else ():
+            self.run(other)
 
 
 def reason_of(error: psycopg.Error) -> str:

@@ -465,14 +465,7 @@ def foreign_key_statement(
 def pieces_of(target: TableName, structure: TableStructure, columns: Set[str]) -> Iterator[Piece]:
     """What can be made of these columns and is not the key that `add_key` makes."""
     has_key = bool(structure.key_columns) and columns >= set(structure.key_columns)
-    primary = structure.primary_key
-    if primary is not None and columns >= primary.used_columns:
-        if not structure.key_columns:
-            yield _constraint(target, "primary key", primary.name, primary.definition)
-        elif structure.key_columns != primary.columns and not primary.has_period:
-            # The replica identity's columns have become the target's primary key.
-            unique = "UNIQUE" + primary.definition.removeprefix("PRIMARY KEY")
-            yield _constraint(target, "unique constraint", primary.name, unique)
+    yield from _primary_key_piece(target, structure, columns)
     for constraint in structure.constraints:
         is_key = has_key and constraint.name == structure.identity_index
         if columns >= constraint.used_columns and not (is_key and constraint.kind == "unique"):
@@ -482,6 +475,21 @@ def pieces_of(target: TableName, structure: TableStructure, columns: Set[str]) -
         is_key = has_key and index.name == structure.identity_index
         if columns >= index.used_columns and not is_key:
             yield _index(target, index.name, index.definition, is_unique=index.is_unique)
+
+
+def _primary_key_piece(
+    target: TableName, structure: TableStructure, columns: Set[str]
+) -> Iterator[Piece]:
+    """The source's, where the target has not got it as its key."""
+    primary = structure.primary_key
+    if primary is None or not columns >= primary.used_columns:
+        return
+    if not structure.key_columns:
+        yield _constraint(target, "primary key", primary.name, primary.definition)
+    elif structure.key_columns != primary.columns and not primary.has_period:
+        # The replica identity's columns have become the target's primary key.
+        unique = "UNIQUE" + primary.definition.removeprefix("PRIMARY KEY")
+        yield _constraint(target, "unique constraint", primary.name, unique)
 
 
 def _constraint(target: TableName, word: str, name: str, definition: str) -> Piece:

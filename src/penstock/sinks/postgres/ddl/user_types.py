@@ -173,28 +173,32 @@ def plan_types(
         TargetObjectsForeign: it is a type of another role's.
         psycopg.Error: the server went away.
     """
-    used = [
-        _name(each)
-        for each in types
-        if not each.extension and (needed is None or each.id in needed)
-    ]
-    if used:
-        refuse_foreign_types(connection, used, table)
-    wanted = [
-        each for each in types if not each.is_array and not each.extension and each.kind != "other"
-    ]
+    used = [each for each in types if needed is None or each.id in needed]
+    named = [_name(each) for each in used if not each.extension]
+    if named:
+        refuse_foreign_types(connection, named, table)
+    wanted = [each for each in types if _can_be_made(each)]
     if not wanted:
         return TypePlan()
     planner = _Planner(connection, owner, table, wanted, before, needed)
     by_name = {(each.schema_name, each.name): each for each in wanted}
-    for each in types_in_order(tuple(types)):
-        if each.name in by_name:
-            planner.have(by_name[each.name])
+    in_order = [each.name for each in types_in_order(tuple(types)) if each.name in by_name]
+    for name in in_order:
+        planner.have(by_name[name])
     plan = planner.plan
-    arrays = [each for each in types if each.is_array]
-    for _ in arrays:  # arrays of multiranges
-        plan.replaced |= {each.id for each in arrays if plan.replaced & set(each.parts)}
+    _replace_arrays(plan, [each for each in types if each.is_array])
     return plan
+
+
+def _replace_arrays(plan: TypePlan, arrays: Sequence[TypeShape]) -> None:
+    """An array is another one where its elements are; those may be arrays of multiranges in turn."""
+    for _ in arrays:
+        plan.replaced |= {each.id for each in arrays if plan.replaced & set(each.parts)}
+
+
+def _can_be_made(shape: TypeShape) -> bool:
+    """Arrays come with their elements, an extension's types with it; and others nobody can make."""
+    return not shape.is_array and not shape.extension and shape.kind != "other"
 
 
 def drop_unused_types(cursor: Cursor, owner: Owner) -> list[str]:
@@ -250,16 +254,19 @@ class _Planner:
         if found is None:
             if is_needed:
                 self._create(wanted)
-            return
+        elif was is not None and found.kind == wanted.kind:
+            self._follow(was, wanted, found)
+        elif was is None or is_needed:
+            self._use(wanted, found)
+
+    def _use(self, wanted: TypeShape, found: TypeShape) -> None:
+        """A type of that name is there, of which the table has had none: it is used, replaced or refused."""
         mine = self._made_for(found)
         # Also where its definition reads the same: a part of it may be another one by now.
         is_old = mine is not None and mine.made_by_us and mine.source_id < wanted.id
         has_other_parts = not self.plan.replaced.isdisjoint(wanted.parts)
-        if was is not None and (found.kind == wanted.kind or not is_needed):
-            if found.kind == wanted.kind:
-                self._follow(was, wanted, found)
-        elif is_same_definition(found, wanted) and not has_other_parts:
-            if mine is not None and is_old:
+        if is_same_definition(found, wanted) and not has_other_parts:
+            if is_old:
                 self._record(wanted, made_by_us=True)
         elif is_old:
             self._replace(wanted, found)
@@ -267,7 +274,7 @@ class _Planner:
             return
         elif found.kind == wanted.kind == "enum" and _can_be_completed(found, wanted):
             nothing = wanted.model_copy(update={"labels": ()})
-            self.plan.steps += _label_steps(name, nothing, wanted, found)
+            self.plan.steps += _label_steps(_name(wanted), nothing, wanted, found)
             self._record(wanted, made_by_us=False)
         else:
             raise self._unfit(wanted, found, mine)

@@ -58,13 +58,13 @@ def follow_table(
     mapping: Mapping[str, Any] | None,
     *,
     made_by_us: bool,
-    with_foreign_keys: bool,
     has_using: bool = False,
     before_copy: bool = False,
 ) -> tuple[Followed, dict[str, Any] | None]:
     """Let the target's table follow; the names that it did not follow, as penstock.tables keeps them.
 
-    `before_copy`: without what is claimed of rows, which `follow_after_copy` brings.
+    `before_copy`: without what is claimed of rows, which `follow_after_copy` brings. Foreign keys are left
+    to the caller.
 
     Raises:
         SinkError: SchemaChangeRefused, SchemaChangeStops, TargetTableMissing.
@@ -82,7 +82,7 @@ def follow_table(
         wanted=known.wanted(now),
         made_by_us=made_by_us and now.is_like_source,
         with_indexes=landings.options.create_indexes,
-        with_foreign_keys=with_foreign_keys,
+        with_foreign_keys=False,  # what they lead to may follow later
         has_using=has_using,
         before_copy=before_copy,
         names=known.names_of(now, {column.name for column in before.columns}),
@@ -162,9 +162,7 @@ def join_table(
             )
         }
     )
-    follow_table(
-        cursor, landings, before, shape, document, made_by_us=False, with_foreign_keys=False
-    )
+    follow_table(cursor, landings, before, shape, document, made_by_us=False)
 
 
 def follow_before_copy(
@@ -214,7 +212,6 @@ def follow_before_copy(
             shape,
             document,
             made_by_us=made_by_us,
-            with_foreign_keys=False,
             before_copy=True,
         )
         store.keep(cursor, table, shape, lsn, document, before_copy=True)
@@ -246,7 +243,6 @@ def follow_after_copy(
         order.shape,
         store.shape_and_mapping(cursor, order.table)[1],
         made_by_us=made_by_us,
-        with_foreign_keys=False,
         before_copy=made_by_us,
     )
     if followed.awaits_names:

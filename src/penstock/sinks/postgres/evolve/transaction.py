@@ -270,7 +270,6 @@ class Evolution:
                     shape,
                     known.mapping,
                     made_by_us=known.made_by_us,
-                    with_foreign_keys=False,  # what they lead to may follow later
                     has_using=part.change.has_using,
                     before_copy=before_copy,
                 )
@@ -463,18 +462,9 @@ class Evolution:
         self.kept_notes += [(known, note) for note in notes]
 
     def _merge(self, cursor: Cursor, parts: list[Rows], run_job: RunJob) -> None:
+        """Stage and merge rows, with the shapes that their tables have by now."""
         tables = {table for rows in parts for table in rows.tables}
-        oids = {table: oid for rows in parts for table, oid in rows.oids.items()}
-        plans: dict[TableName, TablePlan] = {}
-        for name in sorted(tables):
-            known = self.tables.by_name(name) or self._meet(cursor, name, oids.get(name, 0))
-            if known is None or not self.tables.takes_part(known):
-                continue
-            plans[name] = self._plan(cursor, known)
-            self._note(known, name, plans[name].notes)
-            if not known.is_filled:
-                made_as = plans[name].target if plans[name].is_new else None
-                self.created[name] = made_as or self.created.get(name)
+        plans = self._plan_all(cursor, parts, tables)
         if not plans:
             return
         worker = PostgresWorker(
@@ -487,9 +477,32 @@ class Evolution:
         receipts = run_job(worker, parts)
         steps = staged_steps(receipts, is_part_of_transaction=True)
         self.staged += steps
-        began_as = {table.name: table.began_as for table in self.tables.listed}
         for table, error in refused_tables(receipts).items():
-            raise TableStops(began_as[table], error)
+            raise self._stop(table, error)
+        self._merge_staged(cursor, plans, steps)
+        for table, count in change_counts(receipts).items():
+            self.counts[table] = self.counts.get(table, 0) + count
+
+    def _plan_all(
+        self, cursor: Cursor, parts: list[Rows], tables: set[TableName]
+    ) -> dict[TableName, TablePlan]:
+        """The plans of tables that take part; those that nobody has listed yet are met here."""
+        oids = {table: oid for rows in parts for table, oid in rows.oids.items()}
+        plans: dict[TableName, TablePlan] = {}
+        for name in sorted(tables):
+            known = self.tables.by_name(name) or self._meet(cursor, name, oids.get(name, 0))
+            if known is None or not self.tables.takes_part(known):
+                continue
+            plans[name] = self._plan(cursor, known)
+            self._note(known, name, plans[name].notes)
+            if not known.is_filled:
+                made_as = plans[name].target if plans[name].is_new else None
+                self.created[name] = made_as or self.created.get(name)
+        return plans
+
+    def _merge_staged(
+        self, cursor: Cursor, plans: dict[TableName, TablePlan], steps: list[StagedStep]
+    ) -> None:
         for table in dict.fromkeys(step.table for step in steps):
             merged = merge_table(
                 cursor,
@@ -500,10 +513,13 @@ class Evolution:
                 replica_role=self._replica_role,
             )
             if isinstance(merged, PenstockError):
-                raise TableStops(began_as[table], merged)
+                raise self._stop(table, merged)
             self.conflicts[table] = self.conflicts.get(table, NONE) + merged
-        for table, count in change_counts(receipts).items():
-            self.counts[table] = self.counts.get(table, 0) + count
+
+    def _stop(self, table: TableName, error: PenstockError) -> TableStops:
+        """What to raise where a table cannot go on that has this name by now."""
+        began_as = {known.name: known.began_as for known in self.tables.listed}
+        return TableStops(began_as[table], error)
 
     def _meet(self, cursor: Cursor, name: TableName, oid: int) -> KnownTable | None:
         """A table that nobody has listed; None where it must be copied before it takes rows."""

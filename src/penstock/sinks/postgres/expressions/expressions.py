@@ -410,28 +410,33 @@ class _Known:
         called = TableName(function.schema, function.name)
         if self._rules.allows(*called):
             return ""
-        if function.is_definer or function.gives_sets or function.kind != "f":
-            return f"it calls {called}"
+        is_plain = function.kind == "f" and not function.is_definer and not function.gives_sets
+        if is_plain and self._is_harmless(function, use):
+            return ""
+        return f"it calls {called}"
+
+    def _is_harmless(self, function: Any, use: Use) -> bool:
+        """Whether whoever calls it can do nothing by it but compute a value."""
         if function.schema == "pg_catalog" and function.number < FIRST_USER_OID:
-            is_harmless = function.name not in _NOT_HARMLESS and (
-                function.volatility == "i"
-                or function.name in _HARMLESS
-                or _COMPARISON.fullmatch(function.name) is not None
-                or (function.name == "nextval" and use == "default")
-            )
-        elif function.is_internal:
+            return _is_harmless_builtin(function, use)
+        if function.is_internal:
             # What makes values of a range: it came with the type, or a superuser has declared it.
-            is_harmless = function.volatility == "i"
-        else:
-            is_harmless = (
-                function.extension in self._trusted
-                and function.is_of_superuser
-                and (
-                    function.volatility == "i"
-                    or function.name in _HARMLESS_OF_EXTENSIONS.get(function.extension, ())
-                )
-            )
-        return "" if is_harmless else f"it calls {called}"
+            return bool(function.volatility == "i")
+        if function.extension not in self._trusted or not function.is_of_superuser:
+            return False
+        harmless = _HARMLESS_OF_EXTENSIONS.get(function.extension, ())
+        return function.volatility == "i" or function.name in harmless
+
+
+def _is_harmless_builtin(function: Any, use: Use) -> bool:
+    if function.name in _NOT_HARMLESS:
+        return False
+    return (
+        function.volatility == "i"
+        or function.name in _HARMLESS
+        or _COMPARISON.fullmatch(function.name) is not None
+        or (function.name == "nextval" and use == "default")
+    )
 
 
 class TimeLimitReachedError(psycopg.errors.ProgramLimitExceeded):

@@ -69,20 +69,18 @@ def used_by(tree: str) -> Used:
             used.strange.add("objects that are named by a computed value")
     for kind, content in _OBJECT.findall(tree):
         word = _OBJECT_TYPES.get(int(kind))
-        if word is None:
-            continue
-        number = int.from_bytes(bytes(int(each) % 256 for each in content.split())[:4], "little")
-        if word == "relation":
-            used.relations.add(number)
-        elif word.startswith("text"):
-            used.configurations.add(number)
-        elif word == "type":
-            used.types.add(number)
-        elif word == "function":
-            used.functions.add(number)
-        else:
-            used.operators.add(number)
+        if word is not None:
+            number = bytes(int(each) % 256 for each in content.split())[:4]
+            _numbers_of(used, word).add(int.from_bytes(number, "little"))
     return used
+
+
+def _numbers_of(used: Used, word: str) -> set[int]:
+    """Where the objects of one kind are."""
+    if word.startswith("text"):
+        return used.configurations
+    kinds = {"relation": used.relations, "type": used.types, "function": used.functions}
+    return kinds.get(word, used.operators)
 
 
 def entries(tree: str, prefix: str) -> dict[int, str]:

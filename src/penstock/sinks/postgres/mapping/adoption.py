@@ -98,14 +98,18 @@ def _taken(
     if held:
         _hold(connection, held)
         there = connection.execute(_THERE, question).fetchall()
+    asked = [
+        (place, has_column)
+        for place, is_table, has_column, _ in there
+        if is_table and targets[place - 1] in held and not landings.adopts(pairs[place - 1][0])
+    ]
     queries = [
         sql.SQL("SELECT {} WHERE EXISTS (SELECT FROM {} t WHERE {})").format(
             sql.Literal(place),
             sql.Identifier(*targets[place - 1]),
             _ours(landings, own if has_column else None),
         )
-        for place, is_table, has_column, _ in there
-        if is_table and targets[place - 1] in held and not landings.adopts(pairs[place - 1][0])
+        for place, has_column in asked
     ]
     rows = connection.execute(sql.SQL(" UNION ALL ").join(queries)).fetchall() if queries else []
     others = [place - 1 for place, is_table, *_ in there if not is_table]

@@ -11,7 +11,7 @@ from penstock.table import TableName, as_columns
 if TYPE_CHECKING:
     import psycopg
 
-    from penstock.sinks.postgres.mapping.table_mapping import Landings
+    from penstock.sinks.postgres.mapping.table_mapping import Landing, Landings
 
 _OWN = """
 SELECT mapping, filled FROM penstock.tables
@@ -53,17 +53,25 @@ def refuse_rivals(
         theirs = landings.of(other, known.ruled_as)
         if (known.target or theirs.target) != target:
             continue
-        if source != landings.source:
-            is_allowed = landing.is_shared and theirs.is_shared
-            order = landings.sources.index(source) if source in landings.sources else -1
-        else:
-            is_allowed = landing.is_mixed and theirs.is_mixed
-            order = here[0]
-        is_before = is_copying or (order, other) < here
-        if not is_allowed and (has_rows or (is_before and not is_filled)):
-            if source != landings.source:
+        is_of_other_source = source != landings.source
+        is_before = is_copying or (_order(landings, source), other) < here
+        has_the_place = has_rows or (is_before and not is_filled)
+        if has_the_place and not _may_share(landing, theirs, is_of_other_source):
+            if is_of_other_source:
                 raise mixed(target, source, landings.source, table)
             raise taken(target, other, table)
+
+
+def _order(landings: Landings, source: str) -> int:
+    """Which of the pipeline's sources it is; one that is not among them any more is before all."""
+    return landings.sources.index(source) if source in landings.sources else -1
+
+
+def _may_share(ours: Landing, theirs: Landing, is_of_other_source: bool) -> bool:
+    """Whether the rules say of both tables that they go to one."""
+    if is_of_other_source:
+        return ours.is_shared and theirs.is_shared
+    return ours.is_mixed and theirs.is_mixed
 
 
 def taken(target: TableName, other: TableName, table: TableName) -> TargetTableUnfit:

@@ -12,7 +12,7 @@ from penstock.table import TableName, TableRule
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from penstock.sinks.postgres.options import HistoryColumns, PostgresOptions
+    from penstock.sinks.postgres.options import HistoryColumns, PostgresOptions, TableOptions
 
 
 @dataclass(frozen=True)
@@ -101,31 +101,41 @@ class Landings:
         """How a table lands; `ruled_as` is what it was called when its rule was taken."""
         options = self.options
         rule = options.rule_of(ruled_as or table)
-        sid = options.source_id_column
-        # What is said of a table is said of every source's; without a word one source has it alone.
-        is_told = sid is not None or rule.target is not None
-        # A column that tells sources apart says that there are others, or were, or will be.
-        is_shared = rule.target in self._shared or sid is not None
-        is_shared = is_shared or (not self.is_alone and is_told)
-        columns = rule.columns
-        names = {name: called for name, called in (columns or {}).items() if name != called}
-        keeps = rule.kind is not Kind.CLONE or is_shared
-        policy = options.schema_changes
+        is_shared = self._is_shared(rule)
+        names = {name: called for name, called in (rule.columns or {}).items() if name != called}
+        is_like_source = rule.kind is Kind.CLONE and not is_shared
         return Landing(
             target=self.target(table, ruled_as),
             kind=rule.kind,
-            columns=tuple(columns) if columns is not None else None,
+            columns=tuple(rule.columns) if rule.columns is not None else None,
             names=names,
-            source_id_column=sid,
+            source_id_column=options.source_id_column,
             history=options.history_columns if rule.kind is Kind.HISTORY else None,
             is_shared=is_shared,
-            is_mixed=rule.target in self._shared or (is_shared and sid is None),
-            refuses_others=not self.is_alone and not is_told,
+            is_mixed=rule.target in self._shared
+            or (is_shared and options.source_id_column is None),
+            refuses_others=not self.is_alone and not self._is_told(rule),
             keeps_place=rule.target is not None or is_shared,
             keeps_names=is_shared or bool(names),
-            policy=SchemaChanges.ADDITIVE if keeps and policy is SchemaChanges.APPLY else policy,
-            is_like_source=not keeps,
+            policy=self._policy(is_like_source=is_like_source),
+            is_like_source=is_like_source,
         )
+
+    def _is_told(self, rule: TableOptions) -> bool:
+        """What is said of a table is said of every source's; without a word one source has it alone."""
+        return self.options.source_id_column is not None or rule.target is not None
+
+    def _is_shared(self, rule: TableOptions) -> bool:
+        # A column that tells sources apart says that there are others, or were, or will be.
+        if rule.target in self._shared or self.options.source_id_column is not None:
+            return True
+        return not self.is_alone and self._is_told(rule)
+
+    def _policy(self, *, is_like_source: bool) -> SchemaChanges:
+        policy = self.options.schema_changes
+        if policy is SchemaChanges.APPLY and not is_like_source:
+            return SchemaChanges.ADDITIVE
+        return policy
 
     def adopts(self, table: TableName) -> bool:
         """Whether a table of the target's own is meant, with the rows that it has."""

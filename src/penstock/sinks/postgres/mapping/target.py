@@ -228,19 +228,14 @@ def plan_found(
     own = {each.name for each in fixed}
     if history is not None:
         own |= {history.start, history.end, history.deleted}
-    columns = tuple(column for column in columns if column.name not in own)
     wanted = mapping.wanted(landing)
-    taken = {names.get(name, name) for name in wanted} if wanted is not None else None
-    others = tuple(
-        column.name for column in columns if taken is not None and column.name not in taken
-    )
-    columns = tuple(column for column in columns if column.name not in others)
+    filled, others = _sort_columns(columns, own, wanted, names)
     if description is not None:
-        _tell_ignored(description, columns, wanted, target, names)
+        _tell_ignored(description, filled, wanted, target, names)
     plan = TablePlan(
         source=source,
         target=target,
-        columns=columns,
+        columns=filled,
         others=others,
         key=description.primary_key if description is not None else (),
         is_referenced=found.is_referenced,
@@ -259,6 +254,21 @@ def plan_found(
         if description.replica_identity in ("d", "i"):
             plan.require(description.key_columns)
     return plan
+
+
+def _sort_columns(
+    columns: Sequence[TargetColumn],
+    own: Collection[str],
+    wanted: Sequence[str] | None,
+    names: Mapping[str, str],
+) -> tuple[tuple[TargetColumn, ...], tuple[str, ...]]:
+    """The target's columns that the source's rows fill; the names of those that nobody delivers."""
+    filled = tuple(column for column in columns if column.name not in own)
+    if wanted is None:
+        return filled, ()
+    taken = {names.get(name, name) for name in wanted}
+    others = tuple(column.name for column in filled if column.name not in taken)
+    return tuple(column for column in filled if column.name in taken), others
 
 
 def _require_creation(

@@ -37,21 +37,7 @@ def landed_description(description: TableDescription, landing: Landing) -> Table
     Raises:
         TargetTableUnfit: a column of penstock's own has the name of one of the source's.
     """
-    wanted = landing.columns
-    columns = [column for column in description.columns if wanted is None or column.name in wanted]
-    if wanted is not None:
-        # Their expressions speak of columns that may have another name here, or none.
-        for column in columns:
-            if column.generated:
-                _log.warning(
-                    "%s: column %s is computed at the source, and not delivered",
-                    description.name,
-                    column.name,
-                )
-        columns = [column for column in columns if not column.generated]
-    if not landing.is_like_source:
-        columns = [_uncounted(column) for column in columns]
-    columns = [replace(column, name=_called(column.name, landing)) for column in columns]
+    columns = _delivered(description, landing)
     before, after = _own_columns(landing)
     taken = {column.name for column in columns}
     for own in (*before, *after):
@@ -71,6 +57,25 @@ def landed_description(description: TableDescription, landing: Landing) -> Table
         key_columns=_key(description.key_columns, landing),
         primary_key=_key(description.primary_key, landing),
     )
+
+
+def _delivered(description: TableDescription, landing: Landing) -> list[ColumnDescription]:
+    """The source's columns that the target gets, as they are called and made there."""
+    wanted, columns = landing.columns, list(description.columns)
+    if wanted is not None:
+        columns = [column for column in columns if column.name in wanted]
+        # Their expressions speak of columns that may have another name here, or none.
+        for column in columns:
+            if column.generated:
+                _log.warning(
+                    "%s: column %s is computed at the source, and not delivered",
+                    description.name,
+                    column.name,
+                )
+        columns = [column for column in columns if not column.generated]
+    if not landing.is_like_source:
+        columns = [_uncounted(column) for column in columns]
+    return [replace(column, name=_called(column.name, landing)) for column in columns]
 
 
 def landed_structure(
