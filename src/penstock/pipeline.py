@@ -15,7 +15,7 @@ from penstock.run.retry import mends_with_time
 from penstock.run.state import StateDirectory
 from penstock.schema.describe import description_of
 from penstock.sinks.file.options import FileOptions
-from penstock.sinks.postgres.mapping.table_mapping import Landings
+from penstock.sinks.postgres.mapping.table_mapping import TableMappings as Landings
 from penstock.sinks.postgres.options import PostgresOptions
 from penstock.source.connect import connect_source
 from penstock.source.description import TableDescription, describe_table

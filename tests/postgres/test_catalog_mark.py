@@ -96,7 +96,7 @@ def test_sign_of_tables_differs_after_every_change_and_with_the_time_of_a_retry(
     with target.connect() as connection:
         make_objects(connection)
         signs = [tables.sign(connection)]
-        tables.enrol(connection, dict.fromkeys(names, 0), Lsn(8), is_new=True)
+        tables.schedule(connection, dict.fromkeys(names, 0), Lsn(8), is_new=True)
         signs.append(tables.sign(connection))
         assert tables.sign(connection) == signs[-1]
         for statement in (

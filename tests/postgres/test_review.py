@@ -14,7 +14,7 @@ from penstock.sinks.postgres.compare.deviations import Deviation
 from penstock.sinks.postgres.compare.notes import are_on_objects, renewed
 from penstock.sinks.postgres.compare.review import Review
 from penstock.sinks.postgres.copy.due_keys import make_due_keys
-from penstock.sinks.postgres.mapping.table_mapping import Landings
+from penstock.sinks.postgres.mapping.table_mapping import TableMappings
 from penstock.sinks.postgres.options import PostgresOptions
 from penstock.sinks.postgres.state.shapes import ShapeStore
 from penstock.table import TableName
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 CHILD = TableName("public", "child")
 
 
-def landings_of(target: Database, **options: Any) -> Landings:
-    return Landings(PostgresOptions(url=target.url, **options), *OWNER, [OWNER[1]])
+def table_mappings_of(target: Database, **options: Any) -> TableMappings:
+    return TableMappings(PostgresOptions(url=target.url, **options), *OWNER, [OWNER[1]])
 
 
 def look(target: Database, review: Review | None = None) -> bool:
     """What a pipeline does when it starts, or with the same review later."""
     with target.connect() as connection:
-        return (review or Review(landings_of(target))).run(connection)
+        return (review or Review(table_mappings_of(target))).run(connection)
 
 
 def make_keys(target: Database) -> None:
     with target.connect() as connection:
-        make_due_keys(connection, landings_of(target), ShapeStore(*OWNER), OWNER)
+        make_due_keys(connection, table_mappings_of(target), ShapeStore(*OWNER), OWNER)
 
 
 def notes(target: Database, table: str = "child") -> list[str]:
@@ -64,7 +64,7 @@ def test_what_is_missing_is_noted_until_it_is_there(source: Database, target: Da
     ]
     assert notes(target, "parent") == ["a partition came with rows"]
 
-    review = Review(landings_of(target))
+    review = Review(table_mappings_of(target))
     target.execute("CREATE INDEX other_name ON child (at DESC) WHERE note IS NOT NULL")
     look(target, review)
     assert "index child_at is missing" not in notes(target)
@@ -109,7 +109,7 @@ def test_a_key_that_rows_did_not_hold_is_validated_once_they_do(
     assert "foreign key child_p_fkey" in notes(target)[0]
     query = "SELECT convalidated FROM pg_constraint WHERE conname = 'child_p_fkey'"
     assert target.query(query) == [(False,)]
-    review = Review(landings_of(target))
+    review = Review(table_mappings_of(target))
     assert look(target, review), "at the start it is tried again"
     make_keys(target)
     assert target.query(query) == [(False,)]

@@ -12,7 +12,7 @@ from fix_postgres import only_new
 from fix_started import EVERYTHING, OWNER, start
 from penstock.sinks.postgres.compare.check import Said, compare_structures, other_tables
 from penstock.sinks.postgres.compare.left_out import expressions_left_out
-from penstock.sinks.postgres.mapping.table_mapping import Landings
+from penstock.sinks.postgres.mapping.table_mapping import TableMappings
 from penstock.sinks.postgres.options import PostgresOptions
 from penstock.table import TableName
 
@@ -23,9 +23,9 @@ pytestmark = only_new
 
 
 def said(source: Database, target: Database, **options: Any) -> list[Said]:
-    landings = Landings(PostgresOptions(url=target.url, **options), *OWNER, [OWNER[1]])
+    table_mappings = TableMappings(PostgresOptions(url=target.url, **options), *OWNER, [OWNER[1]])
     now = list(shapes(source).values())
-    return compare_structures(landings, now, expressions_left_out(landings, now))
+    return compare_structures(table_mappings, now, expressions_left_out(table_mappings, now))
 
 
 def texts(found: list[Said], *, is_meant: bool = False) -> list[str]:
@@ -248,7 +248,7 @@ def test_as_many_statements_for_many_tables_as_for_few(
     start(source, target, "".join(tables.format(number) for number in range(20)))
     target.execute("DROP INDEX t0_v, t5_v, t9_v")
     now = sorted(shapes(source).values(), key=lambda shape: shape.id)
-    landings = Landings(PostgresOptions(url=target.url), *OWNER, [OWNER[1]])
+    table_mappings = TableMappings(PostgresOptions(url=target.url), *OWNER, [OWNER[1]])
     statements: list[object] = []
     execute = psycopg.Cursor.execute
 
@@ -257,10 +257,10 @@ def test_as_many_statements_for_many_tables_as_for_few(
         return execute(self, query, *args, **kwargs)
 
     monkeypatch.setattr(psycopg.Cursor, "execute", counted)
-    assert len(compare_structures(landings, now[:1], [])) == 1
+    assert len(compare_structures(table_mappings, now[:1], [])) == 1
     few = len(statements)
     statements.clear()
-    assert len(compare_structures(landings, now, [])) == 3
+    assert len(compare_structures(table_mappings, now, [])) == 3
 
     assert len(statements) == few
 
@@ -271,10 +271,10 @@ def test_a_table_that_was_made_for_its_first_rows_goes_without_indexes(
     start(source, target)
     target.execute("DROP INDEX child_at; ALTER TABLE child ALTER price DROP NOT NULL")
     target.execute("UPDATE penstock.tables SET copied_at = NULL")
-    landings = Landings(PostgresOptions(url=target.url), *OWNER, [OWNER[1]])
+    table_mappings = TableMappings(PostgresOptions(url=target.url), *OWNER, [OWNER[1]])
     now = list(shapes(source).values())
 
-    found = compare_structures(landings, now, [], copies_first=False)
+    found = compare_structures(table_mappings, now, [], copies_first=False)
 
     assert texts(found) == ["differs from the source: column price is not NOT NULL"]
     assert "made when its first rows came" in texts(found, is_meant=True)[0]

@@ -14,7 +14,7 @@ from fix_wait import wait_until
 from penstock.lsn import Lsn
 from penstock.sinks.postgres.copy import due_keys as duekeys
 from penstock.sinks.postgres.copy.due_keys import make_due_keys
-from penstock.sinks.postgres.mapping.table_mapping import Landings
+from penstock.sinks.postgres.mapping.table_mapping import TableMappings
 from penstock.sinks.postgres.options import PostgresOptions
 from penstock.sinks.postgres.state.objects import make_objects
 from penstock.sinks.postgres.state.shapes import ShapeStore
@@ -50,9 +50,9 @@ def store(source: Database, target: Database) -> ShapeStore:
 
 
 def make_keys(target: Database, store: ShapeStore) -> None:
-    landings = Landings(PostgresOptions(url=target.url), *OWNER, [OWNER[1]])
+    table_mappings = TableMappings(PostgresOptions(url=target.url), *OWNER, [OWNER[1]])
     with target.connect() as connection:
-        make_due_keys(connection, landings, store, OWNER)
+        make_due_keys(connection, table_mappings, store, OWNER)
 
 
 def keys(target: Database) -> list[tuple[str, str, bool]]:

@@ -15,7 +15,7 @@ from penstock.schema.describe import description_of
 from penstock.sinks.copying import Copy, CopyOrder
 from penstock.sinks.postgres.copy import copy_in as copyin
 from penstock.sinks.postgres.copy.copying import TOGETHER, PostgresCopying
-from penstock.sinks.postgres.mapping.table_mapping import Landings
+from penstock.sinks.postgres.mapping.table_mapping import TableMappings
 from penstock.sinks.postgres.options import PostgresOptions
 from penstock.sinks.postgres.state.objects import make_objects
 from penstock.sinks.postgres.state.tables import TargetTables
@@ -63,7 +63,7 @@ def copying(target: Database) -> Iterator[PostgresCopying]:
     options = PostgresOptions(url=target.url)
     with target.connect() as connection:
         make_objects(connection)
-    made = PostgresCopying(Landings(options, "p", "s", ["s"]), "p")
+    made = PostgresCopying(TableMappings(options, "p", "s", ["s"]), "p")
     made.open()
     assert made.claim()
     yield made
@@ -77,7 +77,7 @@ def copying(target: Database) -> Iterator[PostgresCopying]:
 def enrol(target: Database, orders: list[CopyOrder]) -> None:
     with target.connect() as connection:
         tables = {order.table: 0 for order in orders}
-        TargetTables("p", "s").enrol(connection, tables, Lsn(8), is_new=True)
+        TargetTables("p", "s").schedule(connection, tables, Lsn(8), is_new=True)
 
 
 def send(copying: PostgresCopying, orders: list[CopyOrder], rows: dict[str, bytes]) -> None:

@@ -8,9 +8,9 @@ import pytest
 
 from fix_postgres import only_new
 from penstock.errors import SecondInstance
-from penstock.sinks.postgres.copy.shadow import aside_name
+from penstock.sinks.postgres.copy.shadow import shadow_name
 from penstock.sinks.postgres.merge.stages import stage_prefix
-from penstock.sinks.postgres.state.forget import forget_source, forget_strays
+from penstock.sinks.postgres.state.forget import forget_orphans, forget_source
 from penstock.sinks.postgres.state.objects import make_objects
 from penstock.sinks.postgres.state.progress import Progress
 from penstock.table import TableName
@@ -46,7 +46,7 @@ def deliver(target: Database, *owners: tuple[str, str]) -> None:
 
 
 def aside_of(owner: tuple[str, str]) -> str:
-    return aside_name(owner, TableName("public", "t")).name
+    return shadow_name(owner, TableName("public", "t")).name
 
 
 def others(target: Database) -> set[str]:
@@ -72,7 +72,7 @@ def test_one_source_is_forgotten_and_the_others_keep_their_positions(target: Dat
     assert forget_source(target.dsn, *other) == ["position"]
     assert forget_source(target.dsn, *acme) == ["schema penstock"]
     assert forget_source(target.dsn, *acme) == []
-    assert forget_strays(target.dsn, "tenants") == {}
+    assert forget_orphans(target.dsn, "tenants") == {}
 
 
 def test_what_is_left_of_a_pipeline_is_forgotten_and_the_schema_goes_with_the_last(
@@ -81,9 +81,9 @@ def test_what_is_left_of_a_pipeline_is_forgotten_and_the_schema_goes_with_the_la
     a, b, other = ("tenants", "a"), ("tenants", "b"), ("other", "a")
     deliver(target, a, b, other)
 
-    assert forget_strays(target.dsn, "tenants") == {"a": ["position"], "b": ["position"]}
+    assert forget_orphans(target.dsn, "tenants") == {"a": ["position"], "b": ["position"]}
     assert_held(target, other)
-    assert forget_strays(target.dsn, "other") == {"a": ["schema penstock"]}
+    assert forget_orphans(target.dsn, "other") == {"a": ["schema penstock"]}
 
 
 @pytest.mark.long
@@ -92,5 +92,5 @@ def test_what_another_process_delivers_is_no_stray(target: Database) -> None:
     with target.connect() as connection:
         Progress("tenants", "a").claim(connection, "test")
         with pytest.raises(SecondInstance, match="another process delivers pipeline tenants"):
-            forget_strays(target.dsn, "tenants")
+            forget_orphans(target.dsn, "tenants")
     assert_held(target, ("tenants", "a"))

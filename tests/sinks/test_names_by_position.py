@@ -37,7 +37,7 @@ from penstock.sinks.postgres.copy.copying import PostgresCopying
 from penstock.sinks.postgres.ddl.displaced import stand_in
 from penstock.sinks.postgres.ddl.structure import add_key
 from penstock.sinks.postgres.evolve.following import follow_before_copy
-from penstock.sinks.postgres.mapping.table_mapping import Landings
+from penstock.sinks.postgres.mapping.table_mapping import TableMappings
 from penstock.sinks.postgres.options import PostgresOptions
 from penstock.sinks.postgres.sink import PostgresSink
 from penstock.sinks.sink import Batch
@@ -230,7 +230,7 @@ def scene(target: Database, tmp_path: Path) -> Iterator[Scene]:
     state.claim()
     state.history.open_for_writing()
     options = PostgresOptions.model_validate({"kind": "postgres", "url": target.url})
-    landings = Landings(options, "p", "s", ["s"])
+    table_mappings = TableMappings(options, "p", "s", ["s"])
 
     class Describe:
         """As the history says."""
@@ -245,8 +245,8 @@ def scene(target: Database, tmp_path: Path) -> Iterator[Scene]:
         def name_of(self, oid: int, lsn: Lsn) -> TableName | None:
             return state.history.name_of(oid, lsn)
 
-    sink = PostgresSink("target", landings, "p", Describe())
-    copying = PostgresCopying(landings, "p")
+    sink = PostgresSink("target", table_mappings, "p", Describe())
+    copying = PostgresCopying(table_mappings, "p")
     sink.open()
     sink.begin({}, Lsn(STEP))
     sink.open()

@@ -10,7 +10,7 @@ from fix_postgres import only_new
 from penstock.errors import SchemaChangeStops
 from penstock.sinks.postgres.evolve.commit import ShapeCommits
 from penstock.sinks.postgres.evolve.transaction import Evolution
-from penstock.sinks.postgres.mapping.table_mapping import Landings
+from penstock.sinks.postgres.mapping.table_mapping import TableMappings
 from penstock.sinks.postgres.options import PostgresOptions
 from penstock.sinks.postgres.state.progress import Progress
 from penstock.sinks.postgres.state.shapes import TableStops
@@ -35,7 +35,7 @@ def test_table_that_stops_although_it_was_left_out_ends_the_attempts(
     monkeypatch.setattr(Evolution, "run", stop_again)
     options = PostgresOptions.model_validate({"kind": "postgres", "url": target.url})
     commits = ShapeCommits(
-        Landings(options, "p", "s", ["s"]),
+        TableMappings(options, "p", "s", ["s"]),
         Progress("p", "s"),
         TargetTables("p", "s"),
         cast("Any", None),

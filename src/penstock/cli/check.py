@@ -22,7 +22,7 @@ from penstock.schema.shape import TableShape
 from penstock.sinks.postgres.compare.check import Said, compare_structures, other_tables
 from penstock.sinks.postgres.compare.left_out import expressions_left_out
 from penstock.sinks.postgres.mapping.adoption import find_occupied
-from penstock.sinks.postgres.mapping.orphaned_rules import stray_rules
+from penstock.sinks.postgres.mapping.orphaned_rules import orphaned_rules as stray_rules
 from penstock.sinks.postgres.mapping.rivals import mixed
 from penstock.sinks.postgres.mapping.row_security import filtered_tables
 from penstock.sinks.postgres.options import PostgresOptions

@@ -17,8 +17,8 @@ from penstock.pipeline import landings_of
 from penstock.sinks.postgres.connect import classify_target_error, connect_target
 from penstock.sinks.postgres.copy import sequences
 from penstock.sinks.postgres.copy.sequences import SequencePosition
-from penstock.sinks.postgres.mapping.table_mapping import Landings
-from penstock.sinks.postgres.mapping.target_shape import landed_structure
+from penstock.sinks.postgres.mapping.table_mapping import TableMappings as Landings
+from penstock.sinks.postgres.mapping.target_shape import target_structure as landed_structure
 from penstock.sinks.postgres.options import PostgresOptions
 from penstock.source.choice import read_choice
 from penstock.source.connect import connect_source

@@ -11,7 +11,8 @@ from penstock.pipeline import state_of, top_of
 from penstock.sinks.file.options import FileOptions
 from penstock.sinks.file.sink import FileSink
 from penstock.sinks.postgres.options import PostgresOptions
-from penstock.sinks.postgres.state.forget import forget_source, forget_strays
+from penstock.sinks.postgres.state.forget import forget_orphans as forget_strays
+from penstock.sinks.postgres.state.forget import forget_source
 from penstock.source.connect import connect_source
 from penstock.source.subscription import drop_subscription
 from penstock.source.tracking import drop_tracking

@@ -69,7 +69,7 @@ def target_errors(dsn: Dsn) -> Iterator[None]:
 
 
 def classify_target_error(error: psycopg.Error, dsn: Dsn) -> PenstockError:
-    """The penstock error that a failure at the target means; tells no value of any row."""
+    """The penstock error that a failure at the target means; contains no value of any row."""
     where = str(dsn)
     state = error.sqlstate
     text = str(error)
@@ -106,7 +106,7 @@ def classify_target_error(error: psycopg.Error, dsn: Dsn) -> PenstockError:
 
 
 def _is_of_the_moment(error: psycopg.Error) -> bool:
-    """Whether what the statement looks at was altered or dropped by somebody else as it ran.
+    """Whether what the statement reads was altered or dropped by somebody else as it ran.
 
     The server has no code of its own for that. A function may raise the same one, and does so again.
     """

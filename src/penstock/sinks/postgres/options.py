@@ -101,7 +101,7 @@ def _each_table_once(given: Any) -> Any:
         try:
             rule = TableRule.parse(str(key))
         except BadTableRule:
-            continue  # the key's own check tells it
+            continue  # the key's own check reports it
         if rule in seen:
             raise fault(
                 BadTableRule("the table is there twice", do="join the two entries"), str(key)
@@ -130,7 +130,7 @@ class TableOptions(Options):
 
 
 class HistoryColumns(Options):
-    """What the columns of a history are called that tell when a row was so."""
+    """What the columns of a history are called that say when a row was valid."""
 
     start: Identifier = "kvsz_start"
     end: Identifier = "kvsz_end"

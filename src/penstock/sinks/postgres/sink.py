@@ -29,7 +29,7 @@ from penstock.sinks.postgres.connect import (
     target_errors,
 )
 from penstock.sinks.postgres.evolve.commit import ShapeCommits
-from penstock.sinks.postgres.mapping.kept_names import mapped
+from penstock.sinks.postgres.mapping.kept_names import read_kept_names
 from penstock.sinks.postgres.mapping.planner import Planner
 from penstock.sinks.postgres.merge import rows as merge
 from penstock.sinks.postgres.merge.careful import explain, merge_table
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from penstock.lsn import Lsn
     from penstock.sinks.passage import Passage, RunJob
     from penstock.sinks.postgres.mapping.plan import StagedStep, TablePlan
-    from penstock.sinks.postgres.mapping.table_mapping import Landings
+    from penstock.sinks.postgres.mapping.table_mapping import TableMappings
     from penstock.sinks.postgres.mapping.target import Describe
     from penstock.sinks.postgres.merge.conflicts import Conflicts
     from penstock.sinks.postgres.state.tables import TableRow
@@ -71,32 +71,32 @@ class PostgresSink:
     def __init__(
         self,
         name: str,
-        landings: Landings,
+        table_mappings: TableMappings,
         pipeline: str,
         describe: Describe,
         session: TargetSession | None = None,
     ) -> None:
-        source = landings.source
+        source = table_mappings.source
         self.name = name
         self.change_count = 0
         self.flowing: set[TableName] = set()
         self.apart: dict[TableName, ApartTable] = {}
         self.objects_due = False
         self.has_notes = False
-        self._landings = landings
-        self._options = landings.options
+        self._table_mappings = table_mappings
+        self._options = table_mappings.options
         self._progress = Progress(pipeline, source)
         self._tables = TargetTables(pipeline, source)
-        self._planner = Planner(landings, describe)
+        self._planner = Planner(table_mappings, describe)
         self._describe = describe
         self._changed_at: Any = None
         self._sign: object = None
         self._unplanned: dict[int, dict[TableName, PenstockError]] = {}
-        self._session = session or TargetSession(landings.options.url)
+        self._session = session or TargetSession(table_mappings.options.url)
         self._session_number = 0
         self._stage_prefix = stage_prefix(pipeline, source)
         self._shapes = ShapeCommits(
-            landings, self._progress, self._tables, describe, self._stage_prefix
+            table_mappings, self._progress, self._tables, describe, self._stage_prefix
         )
 
     def open(self) -> StoredPosition | None:
@@ -114,7 +114,7 @@ class PostgresSink:
             drop_orphans(connection, self._stage_prefix)
             found = self._progress.read(connection)
             self._read_tables(connection)
-            self._progress.tell_strays(connection, self.name, self._landings.sources)
+            self._progress.report_orphans(connection, self.name, self._table_mappings.sources)
         if found is None:
             return None
         self.change_count = found[1]
@@ -127,7 +127,7 @@ class PostgresSink:
             self._progress.begin(self._connected(), identity, lsn)
 
     def refresh_tables(self, lsn: Lsn) -> None:
-        """Read penstock.tables again, and set apart what a person wants copied again."""
+        """Read penstock.tables again, and detach what a person wants copied again."""
         connection = self._connected()
         with target_errors(self._options.url):
             if self._sign is not None and self._tables.sign(connection) == self._sign:
@@ -135,7 +135,7 @@ class PostgresSink:
             rows = self._read_tables(connection)
             again, once_more = requested(rows), retried(rows)
             if again:
-                self._tables.enrol(connection, dict.fromkeys(again, 0), lsn, is_new=False)
+                self._tables.schedule(connection, dict.fromkeys(again, 0), lsn, is_new=False)
             if once_more:
                 self._tables.retry(connection, once_more, lsn)
             if again or once_more:
@@ -144,7 +144,7 @@ class PostgresSink:
     def enrol(self, tables: Mapping[TableName, int], lsn: Lsn, *, is_new: bool = True) -> None:
         """List tables as pending."""
         with target_errors(self._options.url):
-            self._tables.enrol(self._connected(), tables, lsn, is_new=is_new)
+            self._tables.schedule(self._connected(), tables, lsn, is_new=is_new)
             self._read_tables(self._connected())
 
     def rename(self, table: TableName, name: TableName, lsn: Lsn) -> None:
@@ -153,7 +153,7 @@ class PostgresSink:
         with target_errors(self._options.url):
             with connection.transaction():
                 self._tables.rename(connection, table, name)
-                self._tables.enrol(connection, {name: 0}, lsn, is_new=False)
+                self._tables.schedule(connection, {name: 0}, lsn, is_new=False)
             self._read_tables(connection)
 
     def remove(self, tables: Collection[TableName]) -> None:
@@ -171,13 +171,13 @@ class PostgresSink:
         """Know how tables stand."""
         self._sign = self._tables.sign(connection)  # before: what changes meanwhile is read again
         rows = self._tables.read(connection)
-        self.apart = {row.table: row.apart for row in rows if row.apart is not None}
+        self.apart = {row.table: row.detached for row in rows if row.detached is not None}
         self.flowing = {row.table for row in rows} - set(self.apart)
         self.has_notes = any(are_on_objects(row.notes) for row in rows)
         self.objects_due = self._are_objects_due(connection, rows)
         if requested(rows) or retried(rows):
             self._sign = None  # asked for while nobody ran, say: the next refresh takes it up
-        self._tell_planner(rows)
+        self._update_planner(rows)
         return rows
 
     def _are_objects_due(
@@ -189,18 +189,20 @@ class PostgresSink:
             return bool(self._tables.keys_due(connection))
         return True
 
-    def _tell_planner(self, rows: Sequence[TableRow]) -> None:
+    def _update_planner(self, rows: Sequence[TableRow]) -> None:
         changed_at = max((row.changed_at for row in rows), default=None)
         if changed_at != self._changed_at:
-            self._planner.forget_all()  # who copies makes tables, indexes and foreign keys
+            self._planner.forget_all()  # the copier makes tables, indexes and foreign keys
             self._changed_at = changed_at
         self._planner.filled = {row.table for row in rows if row.is_filled}
-        self._planner.mappings = {row.table: mapped(row.mapping) for row in rows if row.mapping}
+        self._planner.kept_names = {
+            row.table: read_kept_names(row.mapping) for row in rows if row.mapping
+        }
 
     def worker(self, batch: Batch, only: Collection[TableName] | None = None) -> PostgresWorker:
-        """The executor half, told how each table of the batch lands."""
+        """The executor half, with the plan of each table of the batch."""
         wanted = set(only) if only is not None else batch.tables - batch.aside - set(self.apart)
-        passed_over = set(batch.tables) - wanted
+        skipped = set(batch.tables) - wanted
         plans: dict[TableName, TablePlan] = {}
         for table in sorted(wanted & set(batch.tables)):
             try:
@@ -210,10 +212,10 @@ class PostgresSink:
                     raise
                 # Earlier batches may still be on their way: the table stops in its turn, at `commit`.
                 self._unplanned.setdefault(batch.number, {})[table] = error
-                passed_over.add(table)
+                skipped.add(table)
             except psycopg.Error as error:
                 raise classify_target_error(error, self._options.url) from None
-        return PostgresWorker(self._options.url, self._stage_prefix, plans, frozenset(passed_over))
+        return PostgresWorker(self._options.url, self._stage_prefix, plans, frozenset(skipped))
 
     def commit(self, batch: Batch, receipts: Sequence[Receipt]) -> None:
         """Merge, move the position, commit; table by table if all at once does not work."""
@@ -260,7 +262,7 @@ class PostgresSink:
                 count = sum(counts.get(table, 0) for table in moved)
                 self._progress.count(cursor, count)
                 add_conflicts(cursor, self._tables.owner, conflicts)
-                apart = {
+                detached = {
                     table: self._tables.stop(cursor, table, batch.after_lsn, str(error))
                     for table, error in failures.items()
                 }
@@ -270,7 +272,7 @@ class PostgresSink:
         self._planner.filled.update(moved)
         for table in moved:
             self.apart[table] = replace(self.apart[table], delivered_lsn=batch.end_lsn)
-        self._set_apart(apart, failures)
+        self._detach(detached, failures)
 
     def commit_shapes(
         self,
@@ -361,7 +363,7 @@ class PostgresSink:
     ) -> None:
         """One table that fails stops, the others are delivered."""
         with self._by_table(steps, refused) as (cursor, failures, conflicts):
-            apart = {
+            detached = {
                 table: self._tables.stop(cursor, table, batch.after_lsn, str(error))
                 for table, error in failures.items()
             }
@@ -371,7 +373,7 @@ class PostgresSink:
             add_conflicts(cursor, self._tables.owner, conflicts)
             fault_point("deliver.before_commit")
         self._take_note(new)
-        self._set_apart(apart, failures)
+        self._detach(detached, failures)
 
     @contextmanager
     def _by_table(
@@ -379,7 +381,7 @@ class PostgresSink:
     ) -> Iterator[
         tuple[psycopg.Cursor[Any], dict[TableName, PenstockError], dict[TableName, Conflicts]]
     ]:
-        """A transaction in which each table was merged under a savepoint; what failed, or was odd."""
+        """A transaction in which each table was merged under a savepoint; what failed, and the conflicts."""
         connection = self._connected()
         failures = dict(refused)
         conflicts: dict[TableName, Conflicts] = {}
@@ -422,12 +424,12 @@ class PostgresSink:
         self._planner.filled.update(new)
         self.flowing.update(new)
 
-    def _set_apart(
-        self, apart: Mapping[TableName, ApartTable], failures: Mapping[TableName, PenstockError]
+    def _detach(
+        self, detached: Mapping[TableName, ApartTable], failures: Mapping[TableName, PenstockError]
     ) -> None:
-        if apart:
+        if detached:
             self._stages.drop_temporary(self._connected())
-        for table, stopped in apart.items():
+        for table, stopped in detached.items():
             known = self.apart.get(table)
             if known is None or known.error != stopped.error:
                 _log.error("%s stops, the other tables go on: %s", table, failures[table])

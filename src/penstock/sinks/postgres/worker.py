@@ -68,8 +68,8 @@ class PostgresWorker:
     dsn: Dsn = field(repr=False)
     stage_prefix: str
     plans: dict[TableName, TablePlan]
-    # Tables that are stopped, or not this batch's concern; their changes are passed over.
-    passed_over: frozenset[TableName]
+    # Tables that are stopped, or not this batch's concern; their changes are skipped.
+    skipped: frozenset[TableName]
     # The types of columns may be known to the driver's session alone, so far.
     stages_text: bool = False
 
@@ -93,7 +93,7 @@ class PostgresTask:
         """Stage the changes of a few slices."""
         for piece in pieces:
             table = piece.relation.table
-            if table in self._worker.passed_over or table in self._refused:
+            if table in self._worker.skipped or table in self._refused:
                 continue
             plan = self._worker.plans[table]
             count = 1 if isinstance(piece, TableTruncated) else len(piece)
@@ -102,7 +102,7 @@ class PostgresTask:
             if isinstance(piece, TableTruncated) and plan.kind is Kind.APPEND:
                 continue
             if isinstance(piece, TableTruncated) and plan.is_mixed:
-                self._refused[table] = _untold_truncate(plan)
+                self._refused[table] = _ambiguous_truncate(plan)
                 continue
             try:
                 if isinstance(piece, TableTruncated):
@@ -122,7 +122,7 @@ class PostgresTask:
         return self._receipt
 
     def _stage(self, plan: TablePlan, changes: TableChanges) -> None:
-        places, columns, key = _landing(plan, changes.relation)
+        places, columns, key = _table_mapping(plan, changes.relation)
         if len(places) < len(changes.relation.columns):
             changes = _only(changes, places)
         if plan.kind is Kind.APPEND:
@@ -189,7 +189,7 @@ class PostgresTask:
                 raise TargetTableUnfit(
                     f"rows for {plan.target} cannot be staged: {error.diag.message_primary}",
                     str(plan.source),
-                    f"mend {plan.target}; its changes wait in the log",
+                    f"fix {plan.target}; its changes wait in the log",
                 ) from None
             _connections.pop(self._worker.dsn.conninfo, None)
             raise classify_target_error(error, self._worker.dsn) from None
@@ -205,7 +205,7 @@ class PostgresTask:
         return connection
 
 
-def _untold_truncate(plan: TablePlan) -> RefusedTable:
+def _ambiguous_truncate(plan: TablePlan) -> RefusedTable:
     error = TargetTableUnfit(
         f"the source has emptied the table, but nothing tells its rows in {plan.target} from others",
         str(plan.source),
@@ -225,12 +225,12 @@ def _truncation(plan: TablePlan, piece: TableTruncated) -> StagedStep:
     step = StagedStep(plan.source, "truncate", restart_identity=piece.restart_identity)
     if plan.history is None:
         return step
-    _, columns, key = _landing(plan, piece.relation)
+    _, columns, key = _table_mapping(plan, piece.relation)
     times = _times(plan, piece.committed_at, piece.committed_at)
     return replace(step, columns=columns, key=key, times=times)
 
 
-def _landing(
+def _table_mapping(
     plan: TablePlan, relation: Relation
 ) -> tuple[list[int], tuple[TargetColumn, ...], tuple[int, ...]]:
     """Which columns of the relation are delivered, where to, and which of those identify a row."""
@@ -243,7 +243,7 @@ def _landing(
         raise TargetTableUnfit(
             f"{plan.target} has none of the columns that are delivered",
             str(plan.source),
-            f"add columns to {plan.target}, or mend `columns:` of the sink",
+            f"add columns to {plan.target}, or fix `columns:` of the sink",
         )
     places = [place for place, _ in taken]
     key = key_of(relation, plan)
@@ -261,7 +261,7 @@ def key_of(relation: Relation, plan: TablePlan) -> list[int]:
 
 
 def _only(changes: TableChanges, places: list[int]) -> TableChanges:
-    """The changes of some columns: what is not delivered need not be known, nor tell rows apart."""
+    """The changes of some columns: what is not delivered need not be known, nor identify rows."""
     relation = replace(
         changes.relation, columns=tuple(changes.relation.columns[place] for place in places)
     )
@@ -351,7 +351,7 @@ _LINE = re.compile(r"^COPY [^\n]*?, line (\d+)(?:, column c(\d+))?", re.MULTILIN
 def refusal(
     error: psycopg.Error, plan: TablePlan, staged: StagedStep, cell: Callable[[int, int], str]
 ) -> PenstockError:
-    """A row that the target's types refuse, told by its key and column, never by its values.
+    """A row that the target's types refuse, named by its key and column, never by its values.
 
     Args:
         cell: the text at a column and a line of the COPY.
@@ -362,13 +362,15 @@ def refusal(
     key = "a row"
     first = len(staged.stage_columns) - len(staged.columns)
     if line is not None and staged.key:
-        told = [f"{staged.columns[place].name}={cell(first + place, line)}" for place in staged.key]
-        key = f"key ({', '.join(told)})"
+        described = [
+            f"{staged.columns[place].name}={cell(first + place, line)}" for place in staged.key
+        ]
+        key = f"key ({', '.join(described)})"
     what = f"the target refuses column {column}" if column else "the target refuses the row"
     return RowRefused(
         f"{what}: SQLSTATE {error.sqlstate} {type(error).__name__}",
         f"{plan.source} {key}",
-        f"widen the column of {plan.target}, or mend the row at the source; its changes wait in the log",
+        f"widen the column of {plan.target}, or fix the row at the source; its changes wait in the log",
     )
 
 

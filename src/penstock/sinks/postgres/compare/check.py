@@ -26,7 +26,7 @@ from penstock.sinks.postgres.compare.deviations import (
 )
 from penstock.sinks.postgres.compare.left_out import default_of
 from penstock.sinks.postgres.connect import connect_target, target_errors
-from penstock.sinks.postgres.mapping.kept_names import mapped
+from penstock.sinks.postgres.mapping.kept_names import read_kept_names
 from penstock.sinks.postgres.state.objects import has_objects
 from penstock.sinks.tables import CATCHING_UP, FAILED, REMOVED, STREAMING
 from penstock.table import TableName, as_columns
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from penstock.schema.shape import TableShape
     from penstock.sinks.postgres.compare.left_out import LeftOut
-    from penstock.sinks.postgres.mapping.table_mapping import Landings
+    from penstock.sinks.postgres.mapping.table_mapping import TableMappings
     from penstock.sinks.postgres.options import PostgresOptions
 
     Connection = psycopg.Connection[Any]
@@ -54,7 +54,7 @@ SELECT schema_name, table_name, shape FROM penstock.tables
 WHERE pipeline = %s AND source = %s AND shape IS NOT NULL
   AND (schema_name, table_name) IN (SELECT * FROM unnest(%s::text[], %s::text[]))
 """
-# Tables of schemas that rows land in, into which no table that is followed delivers.
+# Tables of schemas that rows go to, into which no table that is followed delivers.
 _OTHERS = """
 SELECT n.nspname::text, c.relname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = ANY (%s) AND c.relkind IN ('r', 'p') AND NOT c.relispartition
@@ -82,7 +82,7 @@ class Said(NamedTuple):
 class _Target:
     """What one source has at one target. `listed` are rows of penstock.tables, by the source's oids."""
 
-    landings: Landings
+    table_mappings: TableMappings
     copies_first: bool
     listed: dict[int, Any]
     by_name: dict[TableName, Any]
@@ -99,9 +99,9 @@ class _Target:
         """What is made of a table that is listed."""
         row = self.row(shape)
         return wanted_of(
-            self.landings,
+            self.table_mappings,
             shape,
-            mapped(row.mapping),
+            read_kept_names(row.mapping),
             is_ours=is_ours,
             called_now={},
             is_bare=not self.copies_first and row.copied_at is None,
@@ -109,7 +109,7 @@ class _Target:
 
 
 def compare_structures(
-    landings: Landings,
+    table_mappings: TableMappings,
     shapes: Sequence[TableShape],
     left_out: Collection[LeftOut],
     *,
@@ -121,12 +121,12 @@ def compare_structures(
     they are followed.
     """
     known = {each.shape.id: set(each.parts) for each in left_out}
-    dsn = landings.options.url
+    dsn = table_mappings.options.url
     try:
         with connect_target(dsn, "penstock check") as connection, target_errors(dsn):
             if not has_objects(connection):
                 return []
-            return _compare(connection, landings, shapes, known, copies_first)
+            return _compare(connection, table_mappings, shapes, known, copies_first)
     except PenstockError as error:
         return [_not_compared(error, str(dsn))]
 
@@ -134,9 +134,9 @@ def compare_structures(
 def other_tables(
     options: PostgresOptions, pipeline: str, places: Collection[TableName]
 ) -> list[Said]:
-    """Tables of the target, in schemas that rows land in, that no table which is followed lands in.
+    """Tables of the target, in schemas that rows go to, that no table which is followed goes to.
 
-    `places` is where tables land; none are told before the first start.
+    `places` is where tables go; none are reported before the first start.
     """
     schemas = sorted({place.schema for place in places})
     try:
@@ -153,10 +153,10 @@ def other_tables(
     if not others:
         return []
     what = "at the target are tables that no table which is followed lands in; penstock leaves them alone"
-    return [Said(StructureDiffers(what, _tell(others), "nothing"), is_meant=True)]
+    return [Said(StructureDiffers(what, _list(others), "nothing"), is_meant=True)]
 
 
-def _tell(tables: Sequence[TableName]) -> str:
+def _list(tables: Sequence[TableName]) -> str:
     few = ", ".join(printable(str(table)) for table in tables[:_NAMED])
     return f"{few} and {len(tables) - _NAMED} more" if len(tables) > _NAMED else few
 
@@ -168,18 +168,18 @@ def _not_compared(error: PenstockError, place: str) -> Said:
 
 def _compare(
     connection: Connection,
-    landings: Landings,
+    table_mappings: TableMappings,
     shapes: Sequence[TableShape],
     left_out: Mapping[int, set[str]],
     copies_first: bool,
 ) -> list[Said]:
-    target = _read_target(connection, landings, copies_first)
+    target = _read_target(connection, table_mappings, copies_first)
     if target is None:
         return []
     wanted, waiting = _sort(target, shapes)
     places = {each.target for each in wanted.values()}
     places |= {place for each in wanted.values() for place in each.referenced}
-    target.tables = read_shapes(connection, sorted(places), str(landings.options.url))
+    target.tables = read_shapes(connection, sorted(places), str(table_mappings.options.url))
     found = {
         shape.table: _differing(target, shape, wanted[shape.table], left_out.get(shape.id, set()))
         for shape in shapes
@@ -195,15 +195,17 @@ def _compare(
     return said + [_waiting(tables, why) for why, tables in waiting.items()]
 
 
-def _read_target(connection: Connection, landings: Landings, copies_first: bool) -> _Target | None:
+def _read_target(
+    connection: Connection, table_mappings: TableMappings, copies_first: bool
+) -> _Target | None:
     """What penstock.tables lists of the source; None where that is nothing."""
     with connection.cursor(row_factory=namedtuple_row) as cursor:
-        rows: list[Any] = cursor.execute(_LISTED, landings.owner).fetchall()
+        rows: list[Any] = cursor.execute(_LISTED, table_mappings.owner).fetchall()
     if not rows:
         return None
     kept = [row for row in rows if row.state != REMOVED]
     return _Target(
-        landings,
+        table_mappings,
         copies_first,
         {row.source_oid: row for row in kept if row.source_oid},
         {TableName(row.schema_name, row.table_name): row for row in kept},
@@ -260,11 +262,11 @@ def _differing(
     return [
         each
         for each in deviations(wanted, found, target.tables)
-        if not _is_told(each, left_out) and not (row.foreign_keys_due and each.is_foreign_key)
+        if not _is_reported(each, left_out) and not (row.foreign_keys_due and each.is_foreign_key)
     ]
 
 
-def _is_told(each: Deviation, left_out: set[str]) -> bool:
+def _is_reported(each: Deviation, left_out: set[str]) -> bool:
     if each.aspect == DEFAULT:
         return default_of(each.subject.removeprefix("column ")) in left_out
     return each.subject in left_out
@@ -277,7 +279,9 @@ def _behind(connection: Connection, target: _Target, shapes: Sequence[TableShape
     names = as_columns(shape.table for shape in shapes)
     stored = {
         TableName(schema, name): read_tables([document], "penstock.tables")[0]
-        for schema, name, document in connection.execute(_STORED, (*target.landings.owner, *names))
+        for schema, name, document in connection.execute(
+            _STORED, (*target.table_mappings.owner, *names)
+        )
     }
     return {
         shape.id
@@ -298,7 +302,7 @@ def _say(
     said: list[Said] = []
     wrong = [each for each in found if not each.reason]
     if wrong:
-        text = "; ".join(each.told for each in wrong)
+        text = "; ".join(each.line for each in wrong)
         error = StructureDiffers(
             f"differs from the source{called}: {text}{_UNDER_WAY if is_behind else ''}",
             str(table),
@@ -310,11 +314,11 @@ def _say(
         if each.reason:
             reasons[each.reason].append(each)
     for reason, some in reasons.items():
-        text = "; ".join(each.told for each in some)
+        text = "; ".join(each.line for each in some)
         what = f"differs from the source{called}, since {reason}: {text}"
         said.append(Said(StructureDiffers(what, str(table), "nothing"), is_meant=True))
     return said
 
 
 def _waiting(tables: list[TableName], why: str) -> Said:
-    return Said(StructureDiffers(why, _tell(tables), "nothing; check again later"), is_meant=True)
+    return Said(StructureDiffers(why, _list(tables), "nothing; check again later"), is_meant=True)

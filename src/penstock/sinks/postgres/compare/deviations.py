@@ -1,4 +1,4 @@
-"""Where a target's table is not what penstock makes of the source's. Pure: two pictures, and how one lands.
+"""Where a target's table is not what penstock makes of the source's. Pure: two pictures, and how one is mapped.
 
 What is meant to be so has a reason: the table is somebody's own, or the sink's options say so.
 """
@@ -14,7 +14,7 @@ from penstock.sinks.postgres.ddl.alter_claims import own_names
 from penstock.sinks.postgres.ddl.alter_pieces import NOT_VALID, is_claim, pieces_there
 from penstock.sinks.postgres.ddl.alter_types import is_wider
 from penstock.sinks.postgres.ddl.structure import key_piece, one_line, pieces_of
-from penstock.sinks.postgres.mapping.target_shape import landed_description, landed_structure
+from penstock.sinks.postgres.mapping.target_shape import target_description, target_structure
 from penstock.sinks.postgres.options import SchemaChanges
 from penstock.table import TableName
 
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
         TypeShape,
     )
     from penstock.sinks.postgres.ddl.structure import Piece
-    from penstock.sinks.postgres.mapping.kept_names import Mapped
-    from penstock.sinks.postgres.mapping.table_mapping import Landing, Landings
+    from penstock.sinks.postgres.mapping.kept_names import KeptNames
+    from penstock.sinks.postgres.mapping.table_mapping import TableMapping, TableMappings
 
-# What of a column may differ; each word is in the notes on it, and tells them apart.
+# What of a column may differ; each word is in the notes on it, and distinguishes them.
 TYPE, NOT_NULL, DEFAULT, EXPRESSION = "type", "NOT NULL", "default", "expression"
 COLLATION, IDENTITY, SEQUENCE = "collation", "identity", "sequence"
 ASPECTS = (TYPE, NOT_NULL, DEFAULT, EXPRESSION, COLLATION, IDENTITY, SEQUENCE)
@@ -61,7 +61,7 @@ class Deviation:
     is_extra: bool = False
 
     @property
-    def told(self) -> str:
+    def line(self) -> str:
         """In one line."""
         return one_line(f"{self.subject} {self.what}")
 
@@ -73,10 +73,10 @@ class Deviation:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What penstock makes of a source's table. `place` tells where others land."""
+    """What penstock makes of a source's table. `place` says where others go."""
 
     target: TableName
-    landing: Landing
+    table_mapping: TableMapping
     description: TableDescription
     structure: TableStructure
     place: Callable[[TableName], TableName]
@@ -86,7 +86,7 @@ class Wanted:
 
     @property
     def referenced(self) -> set[TableName]:
-        """Where tables land that its foreign keys lead to."""
+        """Where tables go that its foreign keys lead to."""
         return {self.place(key.referenced) for key in self.structure.foreign_keys}
 
     @property
@@ -117,31 +117,31 @@ class Wanted:
     def reason_of_piece(self, *, is_claim: bool = True) -> str:
         """The same of an index, a constraint or a foreign key."""
         # A copy makes indexes of tables that are not like the source's; they do not follow later.
-        reason = self.reason(is_claim=is_claim or not self.landing.is_like_source)
+        reason = self.reason(is_claim=is_claim or not self.table_mapping.is_like_source)
         if self.is_bare:
             reason = reason or "the table was made when its first rows came, without a copy"
         return reason or ("" if self.with_pieces else "create_indexes is false")
 
     def reason(self, *, is_claim: bool) -> str:
         """Why something is as it is; `is_claim`: it is claimed of rows, and so not in every policy."""
-        landing = self.landing
+        table_mapping = self.table_mapping
         if not self.is_ours:
             return _NOT_OURS
-        if landing.is_shared:
+        if table_mapping.is_shared:
             return "rows of other tables land there, too"
-        if landing.policy is SchemaChanges.IGNORE:
+        if table_mapping.policy is SchemaChanges.IGNORE:
             return "schema_changes is ignore"
-        if landing.policy is SchemaChanges.ADDITIVE and is_claim:
-            if landing.is_like_source:
+        if table_mapping.policy is SchemaChanges.ADDITIVE and is_claim:
+            if table_mapping.is_like_source:
                 return "schema_changes is additive"
-            return f"kind {landing.kind.value} keeps rows that the source has not"
+            return f"kind {table_mapping.kind.value} keeps rows that the source has not"
         return ""
 
 
 def wanted_of(
-    landings: Landings,
+    table_mappings: TableMappings,
     shape: TableShape,
-    known: Mapped,
+    known: KeptNames,
     *,
     is_ours: bool,
     called_now: Mapping[int, TableName],
@@ -152,18 +152,19 @@ def wanted_of(
     Raises:
         TargetTableUnfit: a column of penstock's own has the name of one of the source's.
     """
-    landing = landings.of(shape.table, known.ruled_as)
-    names = known.names(landing)
-    landing = replace(
-        landing,
+    table_mapping = table_mappings.of(shape.table, known.ruled_as)
+    names = known.names(table_mapping)
+    table_mapping = replace(
+        table_mapping,
         names={name: called for name, called in names.items() if called},
-        columns=known.wanted(landing),
+        columns=known.wanted(table_mapping),
     )
-    # What has no place there is not looked for, nor is what cannot be computed there.
+    # What has no place there is not expected, nor is what cannot be computed there.
     kept = [
         column
         for column in shape.columns
-        if names.get(column.name) != "" and not (landing.columns is not None and column.generated)
+        if names.get(column.name) != ""
+        and not (table_mapping.columns is not None and column.generated)
     ]
     there = shape.model_copy(update={"columns": tuple(kept)})
     renamed = {
@@ -171,19 +172,19 @@ def wanted_of(
         for key in shape.foreign_keys
         if key.referenced_id in called_now
     }
-    structure = landed_structure(
-        structure_of(shape), landing, lambda name: landings.of(renamed.get(name, name))
+    structure = target_structure(
+        structure_of(shape), table_mapping, lambda name: table_mappings.of(renamed.get(name, name))
     )
     columns = {column.name for column in kept}
     keys = [key for key in structure.foreign_keys if columns >= set(key.columns)]
     return Wanted(
-        target=known.target or landing.target,
-        landing=landing,
-        description=landed_description(description_of(there), landing),
+        target=known.target or table_mapping.target,
+        table_mapping=table_mapping,
+        description=target_description(description_of(there), table_mapping),
         structure=replace(structure, foreign_keys=tuple(keys)),
-        place=lambda name: landings.target(renamed.get(name, name)),
+        place=lambda name: table_mappings.target(renamed.get(name, name)),
         is_ours=is_ours,
-        with_pieces=landings.options.create_indexes,
+        with_pieces=table_mappings.options.create_indexes,
         is_bare=is_bare,
     )
 
@@ -203,11 +204,11 @@ def deviations(wanted: Wanted, found: TableShape, tables: Collection[TableName])
 
 def _columns(wanted: Wanted, found: TableShape) -> Iterator[Deviation]:
     there = {column.name: column for column in found.columns}
-    own = own_names(wanted.landing)
+    own = own_names(wanted.table_mapping)
     for column in wanted.description.columns:
         other = there.pop(column.name, None)
         if other is None:
-            is_ignored = wanted.landing.policy is SchemaChanges.IGNORE
+            is_ignored = wanted.table_mapping.policy is SchemaChanges.IGNORE
             reason = "schema_changes is ignore" if is_ignored else ""
             yield Deviation(_column(column.name), "is missing", reason=reason)
         elif column.name not in own:
@@ -337,7 +338,7 @@ def _piece_there(
 
 def _key(wanted: Wanted, key: Piece, found: TableShape) -> Iterator[Deviation]:
     primary, columns = found.primary_key, wanted.structure.key_columns
-    reason = wanted.reason(is_claim=True) if wanted.landing.is_like_source else ""
+    reason = wanted.reason(is_claim=True) if wanted.table_mapping.is_like_source else ""
     if primary is None:
         yield Deviation(_piece(key), "is missing", reason=reason)
     elif found.names_of(primary.columns) != columns:
@@ -415,7 +416,7 @@ def _types(wanted: Wanted, found: Mapping[tuple[str, str], TypeShape]) -> Iterat
     for each in wanted.description.types:
         other = found.get((each.schema_name, each.name))
         if other is None or each.is_array or each.extension or each.kind == "other":
-            continue  # that it is missing is told of the column
+            continue  # that it is missing is said of the column
         labels = [label.name for label in other.labels]
         lacking = [label.name for label in each.labels if label.name not in labels]
         if not _is_made_alike(each, other):

@@ -1,4 +1,4 @@
-"""Expressions of the source's tables that a sink would leave out, told before anything is made."""
+"""Expressions of the source's tables that a sink would leave out, reported before anything is made."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
     from penstock.schema.shape import TableShape
-    from penstock.sinks.postgres.mapping.table_mapping import Landings
+    from penstock.sinks.postgres.mapping.table_mapping import TableMappings
 
     Connection = psycopg.Connection[Any]
 
@@ -51,27 +51,29 @@ class LeftOut:
         )
 
 
-def expressions_left_out(landings: Landings, shapes: Collection[TableShape]) -> list[LeftOut]:
+def expressions_left_out(
+    table_mappings: TableMappings, shapes: Collection[TableShape]
+) -> list[LeftOut]:
     """Those of each table that has any. What the target cannot read yet is not among them."""
     try:
-        with connect_target(landings.options.url, "penstock check") as connection:
-            return _left_out(connection, landings, shapes)
+        with connect_target(table_mappings.options.url, "penstock check") as connection:
+            return _left_out(connection, table_mappings, shapes)
     except (psycopg.Error, PenstockError):
         return []  # whether it can be asked is another finding's concern
 
 
 def _left_out(
-    connection: Connection, landings: Landings, shapes: Collection[TableShape]
+    connection: Connection, table_mappings: TableMappings, shapes: Collection[TableShape]
 ) -> list[LeftOut]:
     missing = _missing_types(connection, shapes)
     wanted: list[tuple[Scope, Expression]] = []
     owners: list[tuple[TableShape, str]] = []
     for shape in shapes:
-        for scope, what, expression in _expressions(shape, missing, landings):
+        for scope, what, expression in _expressions(shape, missing, table_mappings):
             wanted.append((scope, expression))
             owners.append((shape, what))
     found: dict[int, LeftOut] = {}
-    refused = refused_expressions(connection, landings.options.expression_rules, wanted)
+    refused = refused_expressions(connection, table_mappings.options.expression_rules, wanted)
     for place, why in sorted(refused.items()):
         shape, what = owners[place]
         if not why.startswith(UNREADABLE):
@@ -95,7 +97,7 @@ def _missing_types(connection: Connection, shapes: Collection[TableShape]) -> se
 
 
 def _expressions(
-    shape: TableShape, missing: set[str], landings: Landings
+    shape: TableShape, missing: set[str], table_mappings: TableMappings
 ) -> Iterator[tuple[Scope, str, Expression]]:
     columns = [
         (column.name, sql.SQL("text" if column.type in missing else column.type))
@@ -107,7 +109,10 @@ def _expressions(
             yield scope, f"column {column.name}", Expression("generated", column.expression)
         elif column.default is not None and column.sequence is None and not column.generated:
             yield NO_COLUMNS, default_of(column.name), Expression("default", column.default)
-    if not landings.options.create_indexes or not landings.of(shape.table).is_like_source:
+    if (
+        not table_mappings.options.create_indexes
+        or not table_mappings.of(shape.table).is_like_source
+    ):
         return
     names = {column.name for column in shape.columns}
     for piece in pieces_of(shape.table, structure_of(shape), names):

@@ -52,7 +52,7 @@ def renewed(
         if about:
             kept.append(line)
             said.update(about)
-    kept += [each.told for each in left if each not in said and not each.reason]
+    kept += [each.line for each in left if each not in said and not each.reason]
     return "\n".join(kept) or None
 
 

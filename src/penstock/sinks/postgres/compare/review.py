@@ -1,6 +1,6 @@
 """Hold the notes on tables against what the target has: what is missing is noted, what is there no more.
 
-At the start all tables are looked at, later those that have notes. Foreign keys that are missing, or do not
+At the start all tables are checked, later those that have notes. Foreign keys that are missing, or do not
 hold for every row, are made due again now and then: rows may be equal by now.
 """
 
@@ -19,14 +19,14 @@ from penstock.schema.catalog import read_shapes
 from penstock.schema.shape import read_tables
 from penstock.sinks.postgres.compare.deviations import Deviation, Wanted, deviations, wanted_of
 from penstock.sinks.postgres.compare.notes import are_on_objects, renewed
-from penstock.sinks.postgres.mapping.kept_names import mapped
+from penstock.sinks.postgres.mapping.kept_names import read_kept_names
 from penstock.table import TableName, as_columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from penstock.schema.shape import TableShape
-    from penstock.sinks.postgres.mapping.table_mapping import Landings
+    from penstock.sinks.postgres.mapping.table_mapping import TableMappings
 
     Connection = psycopg.Connection[Any]
 
@@ -53,7 +53,7 @@ _READ = (
     " (SELECT * FROM unnest(%s::text[], %s::text[])) AND state = 'streaming' AND shape IS NOT NULL"
     " AND constraints_of IS NULL AND NOT foreign_keys_due"
 )
-# Who delivers may hold the row: its table changes, and is looked at another time.
+# Who delivers may hold the row: its table changes, and is checked another time.
 _UNCHANGED = """ WHERE ctid = ANY (ARRAY(
     SELECT ctid FROM penstock.tables WHERE pipeline = %s AND source = %s AND schema_name = %s
     AND table_name = %s AND notes IS NOT DISTINCT FROM %s
@@ -82,8 +82,8 @@ class _Known:
 class Review:
     """That of one source's tables at one target."""
 
-    def __init__(self, landings: Landings) -> None:
-        self._landings = landings
+    def __init__(self, table_mappings: TableMappings) -> None:
+        self._table_mappings = table_mappings
         self._at = 0.0
         self._is_first = True
         self._tries: dict[tuple[TableName, str], _Try] = {}
@@ -119,7 +119,7 @@ class Review:
             some = tables[first : first + _TOGETHER]
             for row, lacking_keys, notes in self._read(connection, known, some):
                 table = TableName(row.schema_name, row.table_name)
-                this = (*self._landings.owner, *table, row.notes, row.shape_lsn)
+                this = (*self._table_mappings.owner, *table, row.notes, row.shape_lsn)
                 if lacking_keys and self._is_time(table, lacking_keys):
                     is_due |= connection.execute(_DUE, this).rowcount > 0
                 if notes != row.notes:
@@ -130,7 +130,7 @@ class Review:
     def _known(self, connection: Connection) -> tuple[_Known, list[TableName]]:
         known, tables = _Known(), []
         with connection.cursor(row_factory=namedtuple_row) as cursor:
-            rows: list[Any] = cursor.execute(_KNOWN, self._landings.owner).fetchall()
+            rows: list[Any] = cursor.execute(_KNOWN, self._table_mappings.owner).fetchall()
         for row in rows:
             name = TableName(row.schema_name, row.table_name)
             if row.source_oid:
@@ -149,14 +149,16 @@ class Review:
             cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
             cursor.execute("SET LOCAL search_path = ''")
             names = as_columns(tables)
-            rows: list[Any] = cursor.execute(_READ, (*self._landings.owner, *names)).fetchall()
+            rows: list[Any] = cursor.execute(
+                _READ, (*self._table_mappings.owner, *names)
+            ).fetchall()
             shapes = read_tables([row.shape for row in rows], "penstock.tables")
             wanted = [
                 self._wanted(row, shape, known) for row, shape in zip(rows, shapes, strict=True)
             ]
             places = {each.target for each in wanted if each is not None}
             places |= {place for each in wanted if each is not None for place in each.referenced}
-            found = read_shapes(connection, sorted(places), str(self._landings.options.url))
+            found = read_shapes(connection, sorted(places), str(self._table_mappings.options.url))
         for row, shape, each in zip(rows, shapes, wanted, strict=True):
             there = found.get(each.target) if each is not None else None
             if each is None or there is None or row.target_oid not in (None, there.id):
@@ -168,9 +170,9 @@ class Review:
     def _wanted(self, row: Any, shape: TableShape, known: _Known) -> Wanted | None:
         try:
             return wanted_of(
-                self._landings,
+                self._table_mappings,
                 shape,
-                mapped(row.mapping),
+                read_kept_names(row.mapping),
                 is_ours=row.made_by_us,
                 called_now=known.names,
                 # One that was created in the stream has them, or a note on what it lacks.

@@ -1,4 +1,4 @@
-"""Call off whatever runs over some connections, so that no further statement of theirs runs either.
+"""Cancel whatever runs over some connections, so that no further statement of theirs runs either.
 
 Cancelling alone is not enough: who makes ten indexes notes that one could not be made, and goes on
 with the next. So every later statement over such a connection is refused as if the server were going
@@ -23,33 +23,33 @@ _log = logging.getLogger(__name__)
 
 _CANCEL_SECONDS = 2.0
 
-_called_off: WeakSet[Connection] = WeakSet()
+_cancelled: WeakSet[Connection] = WeakSet()
 
 
 class _Cursor(psycopg.Cursor[Any]):
-    """Runs nothing over a connection that was called off."""
+    """Runs nothing over a connection that was cancelled."""
 
     def execute(self, *args: Any, **kwargs: Any) -> Self:
-        """Execute, unless it was called off."""
-        if self.connection in _called_off:
-            raise psycopg.errors.AdminShutdown("called off")
+        """Execute, unless it was cancelled."""
+        if self.connection in _cancelled:
+            raise psycopg.errors.AdminShutdown("cancelled")
         super().execute(*args, **kwargs)
         return self
 
 
-def may_be_called_off(connection: Connection) -> Connection:
-    """Have a connection obey `call_off`."""
+def cancellable(connection: Connection) -> Connection:
+    """Have a connection obey `cancel_all`."""
     connection.cursor_factory = _Cursor
     return connection
 
 
-def call_off(connections: Iterable[Connection]) -> None:
+def cancel_all(connections: Iterable[Connection]) -> None:
     """Cancel what runs over connections, from another thread, and let nothing more run."""
     all_of_them = list(connections)
-    _called_off.update(all_of_them)
+    _cancelled.update(all_of_them)
     # All at once: a server that does not answer is waited for, and there may be many.
     threads = [
-        threading.Thread(target=_cancel, args=(connection,), name="call off", daemon=True)
+        threading.Thread(target=_cancel, args=(connection,), name="cancel", daemon=True)
         for connection in all_of_them
     ]
     for thread in threads:

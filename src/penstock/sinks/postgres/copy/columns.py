@@ -37,7 +37,7 @@ def copied_columns(order: CopyOrder, plan: TablePlan) -> dict[str, str]:
         raise TargetTableUnfit(
             f"{plan.target} has none of the columns that are copied",
             str(order.table),
-            f"add columns to {plan.target}, or mend `columns:` of the sink",
+            f"add columns to {plan.target}, or fix `columns:` of the sink",
         )
     return columns
 

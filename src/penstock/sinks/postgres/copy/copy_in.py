@@ -134,10 +134,10 @@ class PostgresRange:
         """What a failure means; the connection is given up, and with it the range."""
         self.abort()
         known = classify_target_error(error, self._writer.dsn)
-        # Binary rows that do not fit their columns are told as a fault of the protocol.
+        # Binary rows that do not fit their columns are reported as a fault of the protocol.
         is_about_rows = is_about_table(error) or error.sqlstate == "08P01"
         if isinstance(known, SinkError) and not is_about_rows:
-            return known  # of the server or the connection; all else is told of the table
+            return known  # of the server or the connection; all else is the table's
         match = _LINE.search(error.diag.context or "")
         where = f"column {match[2]}" if match and match[2] else "a row"
         if error.diag.constraint_name:
@@ -145,7 +145,7 @@ class PostgresRange:
         return RangeRefused(
             f"{self._writer.target} refuses {where}: SQLSTATE {error.sqlstate}"
             f" {type(error).__name__}",
-            f"mend {self._writer.target} or the row at the source; the copy is tried again by itself",
+            f"fix {self._writer.target} or the row at the source; the copy is tried again by itself",
             int(match[1]) - 1 if match else None,
         )
 

@@ -1,6 +1,6 @@
 """The driver half of a copy: make room, see what has arrived, let the table catch up.
 
-Into an empty table rows go directly, range by range. Where rows are already, they go aside, into a
+Into an empty table rows go directly, range by range. Where rows are already, they go into a shadow table, a
 table of penstock's own, and are merged in one transaction: who reads the target sees the old rows or
 the new ones, never a mixture and never none.
 """
@@ -27,7 +27,7 @@ from penstock.sinks.postgres.connect import (
     set_replica_role,
     target_errors,
 )
-from penstock.sinks.postgres.copy.cancelled import call_off, may_be_called_off
+from penstock.sinks.postgres.copy.cancelled import cancel_all, cancellable
 from penstock.sinks.postgres.copy.columns import (
     column_types,
     copied_columns,
@@ -40,15 +40,15 @@ from penstock.sinks.postgres.copy.due_keys import make_due_keys
 from penstock.sinks.postgres.copy.due_names import give_due_names
 from penstock.sinks.postgres.copy.new_tables import make_new_tables
 from penstock.sinks.postgres.copy.sequences import set_sequences
-from penstock.sinks.postgres.copy.shadow import aside_name, merge_aside, require_whole
+from penstock.sinks.postgres.copy.shadow import merge_shadow, require_whole, shadow_name
 from penstock.sinks.postgres.copy.whole_tables import WholeTable, finish_together
 from penstock.sinks.postgres.ddl.create import complete_columns
 from penstock.sinks.postgres.ddl.structure import add_indexes, add_key, add_not_null
 from penstock.sinks.postgres.evolve.following import follow_after_copy, follow_before_copy
 from penstock.sinks.postgres.mapping.adoption import refuse_occupied
-from penstock.sinks.postgres.mapping.kept_names import mapped
+from penstock.sinks.postgres.mapping.kept_names import read_kept_names
 from penstock.sinks.postgres.mapping.target import find_table, plan_table
-from penstock.sinks.postgres.mapping.target_shape import landed_description, landed_structure
+from penstock.sinks.postgres.mapping.target_shape import target_description, target_structure
 from penstock.sinks.postgres.merge.statements import of_this_source
 from penstock.sinks.postgres.options import SchemaChanges
 from penstock.sinks.postgres.state import copy_records as records
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from penstock.schema.description import TableStructure
     from penstock.sinks.copying import Copy, CopyOrder
     from penstock.sinks.postgres.mapping.plan import TablePlan
-    from penstock.sinks.postgres.mapping.table_mapping import Landing, Landings
+    from penstock.sinks.postgres.mapping.table_mapping import TableMapping, TableMappings
 
     Connection = psycopg.Connection[Any]
 
@@ -81,26 +81,26 @@ _ANALYZED_ROWS = 10_000
 class PostgresCopying:
     """Copies tables into one Postgres."""
 
-    def __init__(self, landings: Landings, pipeline: str) -> None:
-        self._landings = landings
-        self._options = landings.options
-        self._owner = (pipeline, landings.source)
+    def __init__(self, table_mappings: TableMappings, pipeline: str) -> None:
+        self._table_mappings = table_mappings
+        self._options = table_mappings.options
+        self._owner = (pipeline, table_mappings.source)
         self._connection: Connection | None = None
         self._plans: dict[TableName, TablePlan] = {}
-        self._landed: dict[TableName, Landing] = {}
+        self._mapped: dict[TableName, TableMapping] = {}
         # Rounds run side by side, and a transaction is the whole connection's.
         self._lock = threading.RLock()
         self._has_objects = False
         self._claim: int | None = None
         self._idle: list[Connection] = []  # connections that finish tables
         self._finishing: set[Connection] = set()
-        self._is_called_off = False
-        self._review = Review(landings)
+        self._is_cancelled = False
+        self._review = Review(table_mappings)
 
     def open(self) -> None:
         """Connect."""
         self.close()
-        self._connection = may_be_called_off(connect_target(self._options.url, "penstock copies"))
+        self._connection = cancellable(connect_target(self._options.url, "penstock copies"))
         # Nothing here must outlive a crash of the target: the tables are begun again then.
         self._execute_only("SET synchronous_commit = off", ())
         with target_errors(self._options.url):
@@ -171,17 +171,17 @@ class PostgresCopying:
         """Make those that the target has not, all at once; the others are begun one by one."""
         with self._lock:
             try:
-                new = make_new_tables(self._connected(), self._landings, copy, orders)
+                new = make_new_tables(self._connected(), self._table_mappings, copy, orders)
             except SinkError:
                 self._connected()
-                return {}  # each is told why on its own
+                return {}  # each is refused on its own
             except psycopg.Error as error:
                 if not _is_about_some(error):
                     raise classify_target_error(error, self._options.url) from None
                 return {}
         for each in new:
             self._plans[each.order.table] = each.plan
-            self._landed[each.order.table] = self._landings.of(each.order.table)
+            self._mapped[each.order.table] = self._table_mappings.of(each.order.table)
         return {
             each.order.table: self._writer(
                 copy, each.order, each.plan, each.plan.target, is_binary=each.is_binary
@@ -212,35 +212,37 @@ class PostgresCopying:
         if not (is_filled or made_by_us or way == "direct"):
             # Before anything is done to it: it may be somebody's own.
             _, document = store.shape_and_mapping(connection, table)
-            known = mapped(document)
-            place = known.target or self._landings.target(table, known.ruled_as)
+            known = read_kept_names(document)
+            place = known.target or self._table_mappings.target(table, known.ruled_as)
             if find_table(connection, place) is not None:
-                refuse_occupied(connection, self._landings, table, place, ruled_as=known.ruled_as)
-        target, mapping = follow_before_copy(
-            connection, self._landings, store, order, copy.lsn, made_by_us
+                refuse_occupied(
+                    connection, self._table_mappings, table, place, ruled_as=known.ruled_as
+                )
+        target, kept = follow_before_copy(
+            connection, self._table_mappings, store, order, copy.lsn, made_by_us
         )
         # Whoever finds a table without its key must find, too, that we have made it so.
         is_there = find_table(connection, target) is not None
         plan = plan_table(
             connection,
-            self._landings,
+            self._table_mappings,
             table,
             lambda _: order.description,
             is_filled=False,
             with_key=False,
-            mapping=mapping,
+            kept=kept,
         )
         if not is_there:
             fault_point("copy.after_create")
             TargetTables(*self._owner).made(connection, table, target)
         self._plans[table] = plan
-        self._landed[table] = self._landings.of(table, mapping.ruled_as)
+        self._mapped[table] = self._table_mappings.of(table, kept.ruled_as)
         if is_filled:
             way = "aside"  # people read it
         elif plan.is_watched and way != "direct":
             way = "aside"  # the merge sees that nothing of another role's runs
         elif way == "direct":
-            self._empty(plan)  # of an earlier attempt; nobody has been told that it is whole
+            self._empty(plan)  # of an earlier attempt; nobody knows it to be whole
         elif plan.is_mixed:
             way = "aside"  # an attempt that fails must not take away what others have brought
         else:
@@ -254,11 +256,11 @@ class PostgresCopying:
         columns = copied_columns(order, plan)
         own = own_values(plan)
         if way == "aside":
-            self._make_aside(table, plan, (*columns.values(), *own))
+            self._make_shadow(table, plan, (*columns.values(), *own))
         connection.execute(records.ROOM, (way, *self._owner, *table))
         oid = find_table(connection, target).oid
         is_binary = may_be_binary(column_types(connection, [oid])[oid], order, plan)
-        into = target if way == "direct" else aside_name(self._owner, table)
+        into = target if way == "direct" else shadow_name(self._owner, table)
         return self._writer(copy, order, plan, into, is_binary=is_binary)
 
     def _writer(
@@ -285,13 +287,13 @@ class PostgresCopying:
             statement = sql.SQL("TRUNCATE {}").format(target)
         self._connected().execute(statement)
 
-    def _make_aside(self, table: TableName, plan: TablePlan, columns: tuple[str, ...]) -> None:
-        aside = sql.Identifier(*aside_name(self._owner, table))
+    def _make_shadow(self, table: TableName, plan: TablePlan, columns: tuple[str, ...]) -> None:
+        shadow = sql.Identifier(*shadow_name(self._owner, table))
         connection = self._connected()
-        connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(aside))
+        connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(shadow))
         connection.execute(
             sql.SQL("CREATE UNLOGGED TABLE {} AS SELECT {} FROM {} WITH NO DATA").format(
-                aside,
+                shadow,
                 sql.SQL(", ").join(map(sql.Identifier, columns)),
                 sql.Identifier(*plan.target),
             )
@@ -306,7 +308,7 @@ class PostgresCopying:
         }
 
     def finish(self, orders: Sequence[CopyOrder], copy: Copy) -> dict[TableName, Exception]:
-        """Key and indexes, or the merge of what lies aside; then a table may catch up."""
+        """Key and indexes, or the merge of the shadow table; then a table may catch up."""
         for _ in orders:
             fault_point("copy.before_finish")
         done = self._finish_together(orders, copy) if len(orders) > 1 else set()
@@ -350,17 +352,17 @@ class PostgresCopying:
         return done
 
     def _whole(self, order: CopyOrder) -> WholeTable:
-        landing = self._landed[order.table]
+        table_mapping = self._mapped[order.table]
         return WholeTable(
             order,
             self._plans[order.table],
-            landed_description(order.description, landing),
-            landed_structure(order.structure, landing, self._landings.of),
+            target_description(order.description, table_mapping),
+            target_structure(order.structure, table_mapping, self._table_mappings.of),
         )
 
     def _counts(self, order: CopyOrder) -> bool:
         """Whether sequences at the target are to go on where the source's stand."""
-        return bool(order.structure.sequences) and self._landed[order.table].is_like_source
+        return bool(order.structure.sequences) and self._mapped[order.table].is_like_source
 
     @contextmanager
     def _connection_to_finish(self) -> Iterator[Connection]:
@@ -383,12 +385,12 @@ class PostgresCopying:
                 connection.close()
 
     def _require_going_on(self) -> None:
-        if self._is_called_off:
+        if self._is_cancelled:
             raise SinkError("told to stop", str(self._options.url), "nothing, it is begun again")
 
     def _connect_to_finish(self) -> Connection:
         self._require_going_on()
-        connection = may_be_called_off(connect_target(self._options.url, "penstock copies"))
+        connection = cancellable(connect_target(self._options.url, "penstock copies"))
         with target_errors(self._options.url):
             set_replica_role(connection)
             # What is made before the table is recorded as whole is lost with that record, if at all.
@@ -424,13 +426,13 @@ class PostgresCopying:
             _log.warning("%s: %s", table, note)
         with connection.transaction(), connection.cursor() as cursor:
             cursor.execute("SET LOCAL synchronous_commit = on")
-            aside = aside_name(self._owner, table) if way == "aside" else None
+            shadow = shadow_name(self._owner, table) if way == "aside" else None
             recorded = cursor.execute(records.RECORDED, of_copy).fetchone()
-            require_whole(cursor, order, aside, recorded)
-            if aside is not None:
+            require_whole(cursor, order, shadow, recorded)
+            if shadow is not None:
                 # Rows from elsewhere: what they mean is decided once, together with the record of it.
                 names = (*copied_columns(order, plan).values(), *own_values(plan))
-                merge_aside(cursor, plan, aside, names, order, self._options.on_conflict, moment)
+                merge_shadow(cursor, plan, shadow, names, order, self._options.on_conflict, moment)
                 notes += self._follow(cursor, order, made_by_us)
             values = (
                 str(copy.lsn),
@@ -450,39 +452,39 @@ class PostgresCopying:
     def _merge_again(
         self, connection: Connection, order: CopyOrder, of_copy: tuple[str, ...], moment: datetime
     ) -> None:
-        """Make the table equal to what lies aside. Repeated with another copy, that does no harm.
+        """Make the table equal to the shadow table. Repeated with another copy, that does no harm.
 
         Raises:
             CopySuperseded: the table is not this copy's any more.
             CopyLost: some of it is not there any more.
         """
-        plan, aside = self._plans[order.table], aside_name(self._owner, order.table)
+        plan, shadow = self._plans[order.table], shadow_name(self._owner, order.table)
         names = (*copied_columns(order, plan).values(), *own_values(plan))
         with connection.transaction(), connection.cursor() as cursor:
             if cursor.execute(records.HOLD, of_copy).fetchone() is None:
                 raise CopySuperseded(str(order.table))
             require_whole(
-                cursor, order, aside, cursor.execute(records.RECORDED, of_copy).fetchone()
+                cursor, order, shadow, cursor.execute(records.RECORDED, of_copy).fetchone()
             )
-            merge_aside(cursor, plan, aside, names, order, None, moment)
+            merge_shadow(cursor, plan, shadow, names, order, None, moment)
             cursor.execute(records.MERGED, (*self._owner, *order.table))
         fault_point("copy.after_merge")
 
     def _follow(self, cursor: psycopg.Cursor[Any], order: CopyOrder, made_by_us: bool) -> list[str]:
         store = ShapeStore(*self._owner)
-        return follow_after_copy(cursor, self._landings, store, order, made_by_us)
+        return follow_after_copy(cursor, self._table_mappings, store, order, made_by_us)
 
     def _complete(
         self, connection: Connection, order: CopyOrder, plan: TablePlan, hold: Callable[[], None]
     ) -> list[str]:
         """Make what belongs to a table of penstock's own beside its rows; a line for what was not."""
-        landing, rules = self._landed[order.table], self._options.expression_rules
-        made = landed_description(order.description, landing)
+        table_mapping, rules = self._mapped[order.table], self._options.expression_rules
+        made = target_description(order.description, table_mapping)
         with connection.transaction():
             hold()
             notes = complete_columns(connection, made, plan.target, rules)
-        structure = landed_structure(order.structure, landing, self._landings.of)
-        if landing.is_like_source and landing.policy is SchemaChanges.APPLY:
+        structure = target_structure(order.structure, table_mapping, self._table_mappings.of)
+        if table_mapping.is_like_source and table_mapping.policy is SchemaChanges.APPLY:
             required = [column.name for column in made.columns if column.not_null]
             notes += add_not_null(connection, plan.target, required, hold)
         add_key(connection, plan.target, structure, hold=hold)
@@ -523,10 +525,10 @@ class PostgresCopying:
             return False
         with self._lock, target_errors(self._options.url):
             connection, store = self._connected(), ShapeStore(*self._owner)
-            were_due = give_due_names(connection, self._landings)
-            were_due |= make_due_keys(connection, self._landings, store, self._owner, on_made)
+            were_due = give_due_names(connection, self._table_mappings)
+            were_due |= make_due_keys(connection, self._table_mappings, store, self._owner, on_made)
             if self._review.is_due and self._review.run(connection):
-                make_due_keys(connection, self._landings, store, self._owner, on_made)
+                make_due_keys(connection, self._table_mappings, store, self._owner, on_made)
                 return True
             return were_due
 
@@ -537,11 +539,11 @@ class PostgresCopying:
 
     def interrupt(self) -> None:
         """Cancel indexes, keys and merges that are under way: their tables are begun again."""
-        self._is_called_off = True
+        self._is_cancelled = True
         used = list(self._finishing)
         if self._connection is not None:
             used.append(self._connection)
-        call_off(used)
+        cancel_all(used)
 
     def close(self) -> None:
         """Let go of the target."""
@@ -553,12 +555,12 @@ class PostgresCopying:
             self._connection = None
 
     def _unfit(self, table: TableName, error: psycopg.Error) -> TargetTableUnfit:
-        target = self._landings.target(table)
+        target = self._table_mappings.target(table)
         return TargetTableUnfit(
             f"{target} cannot take the copy: SQLSTATE {error.sqlstate} {type(error).__name__}"
             + (f" ({error.diag.constraint_name})" if error.diag.constraint_name else ""),
             str(table),
-            f"mend {target}, or the rows at the source; the copy is tried again by itself",
+            f"fix {target}, or the rows at the source; the copy is tried again by itself",
         )
 
     def _connected(self) -> Connection:

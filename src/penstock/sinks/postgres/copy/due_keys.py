@@ -25,8 +25,8 @@ from penstock.sinks.postgres.ddl.structure import (
     one_line,
     reason,
 )
-from penstock.sinks.postgres.mapping.kept_names import mapped
-from penstock.sinks.postgres.mapping.target_shape import landed_structure
+from penstock.sinks.postgres.mapping.kept_names import read_kept_names
+from penstock.sinks.postgres.mapping.target_shape import target_structure
 from penstock.sinks.postgres.state import copy_records as records
 from penstock.sinks.postgres.state.tables import TargetTables
 from penstock.table import TableName, as_columns
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from penstock.schema.description import TableStructure
     from penstock.schema.shape import TableShape
-    from penstock.sinks.postgres.mapping.table_mapping import Landings
+    from penstock.sinks.postgres.mapping.table_mapping import TableMappings
     from penstock.sinks.postgres.state.shapes import ShapeStore
 
     Connection = psycopg.Connection[Any]
@@ -60,7 +60,7 @@ class _MovedOnError(Exception):
 
 def make_due_keys(
     connection: Connection,
-    landings: Landings,
+    table_mappings: TableMappings,
     store: ShapeStore,
     owner: tuple[str, str],
     on_made: Callable[[int, int], None] = lambda _made, _due: None,
@@ -80,7 +80,7 @@ def make_due_keys(
     may_switch_off = set_replica_role(connection)
     # Shapes follow their own table's changes; what a key leads to may have been renamed since.
     names = {each.source_oid: each.name for each in store.read(connection)}
-    maker = _Maker(connection, landings, store, owner, names)
+    maker = _Maker(connection, table_mappings, store, owner, names)
     done: set[TableName] = set()
     for first in range(0, len(due) if may_switch_off else 0, _TOGETHER):
         done |= maker.make_together(due[first : first + _TOGETHER])
@@ -105,7 +105,7 @@ class _Maker:
     """Makes keys. `names`: what tables are called by now, by the source's oids."""
 
     connection: Connection
-    landings: Landings
+    table_mappings: TableMappings
     store: ShapeStore
     owner: tuple[str, str]
     names: Mapping[int, TableName]
@@ -160,7 +160,7 @@ class _Maker:
         shape = self.store.shape(self.connection, table)
         if shape is None or not shape.foreign_keys:
             return []
-        return [_MAY_NOT.format(role=self.landings.options.url.user)]
+        return [_MAY_NOT.format(role=self.table_mappings.options.url.user)]
 
     def make_patiently(self, table: TableName) -> list[str]:
         """An internal error is said of a table that is altered or dropped at the same moment.
@@ -195,22 +195,22 @@ class _Maker:
             for key in shape.foreign_keys
             if key.referenced_id in self.names
         }
-        known = mapped(document)
-        landing = self.landings.of(table, known.ruled_as)
-        structure = landed_structure(
+        known = read_kept_names(document)
+        table_mapping = self.table_mappings.of(table, known.ruled_as)
+        structure = target_structure(
             structure_of(shape),
-            landing,
-            lambda name: self.landings.of(called_now.get(name, name)),
+            table_mapping,
+            lambda name: self.table_mappings.of(called_now.get(name, name)),
         )
         return _Keys(
-            known.target or landing.target,
+            known.target or table_mapping.target,
             structure,
-            lambda name: self.landings.target(called_now.get(name, name)),
+            lambda name: self.table_mappings.target(called_now.get(name, name)),
         )
 
 
 class _Keys(NamedTuple):
-    """The keys of one table, and where the tables land that they lead to."""
+    """The keys of one table, and where the tables go that they lead to."""
 
     target: TableName
     structure: TableStructure

@@ -19,8 +19,8 @@ from penstock.sinks.postgres.ddl.structure import (
     pieces_of,
     reason,
 )
-from penstock.sinks.postgres.mapping.kept_names import mapped
-from penstock.sinks.postgres.mapping.target_shape import landed_structure
+from penstock.sinks.postgres.mapping.kept_names import read_kept_names
+from penstock.sinks.postgres.mapping.target_shape import target_structure
 from penstock.sinks.postgres.state import copy_records as records
 from penstock.table import TableName, as_columns
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from penstock.schema.description import TableStructure
     from penstock.sinks.postgres.ddl.structure import Found, Piece
-    from penstock.sinks.postgres.mapping.table_mapping import Landings
+    from penstock.sinks.postgres.mapping.table_mapping import TableMappings
 
     Connection = psycopg.Connection[Any]
 
@@ -63,7 +63,7 @@ class _Waiting:
         )
 
 
-def give_due_names(connection: Connection, landings: Landings) -> bool:
+def give_due_names(connection: Connection, table_mappings: TableMappings) -> bool:
     """Rename what has its name free by now; whether anything was due.
 
     Once no other table can give a name up any more, whoever has it keeps it, and the object gets one like it.
@@ -73,14 +73,14 @@ def give_due_names(connection: Connection, landings: Landings) -> bool:
     """
     try:
         with connection.transaction():
-            return _give(connection, landings)
+            return _give(connection, table_mappings)
     except psycopg.Error as error:
         reason(error)  # raises what is not about these tables
         return True  # somebody uses or alters one of them: next time
 
 
-def _give(connection: Connection, landings: Landings) -> bool:
-    owner = landings.owner
+def _give(connection: Connection, table_mappings: TableMappings) -> bool:
+    owner = table_mappings.owner
     # Without waiting, and first: who delivers takes rows before tables, too.
     rows = connection.execute(records.NAMES_DUE, owner).fetchall()
     if not rows:
@@ -88,11 +88,11 @@ def _give(connection: Connection, landings: Landings) -> bool:
     limit_locks(connection)
     places: dict[TableName, tuple[TableName, TableStructure]] = {}
     for schema, name, document, mapping in rows:
-        table, known = TableName(schema, name), mapped(mapping)
+        table, known = TableName(schema, name), read_kept_names(mapping)
         shape = read_tables([document], f"penstock.tables, {table}")[0]
-        landing = landings.of(table, known.ruled_as)
-        structure = landed_structure(structure_of(shape), landing, landings.of)
-        places[table] = known.target or landing.target, structure
+        table_mapping = table_mappings.of(table, known.ruled_as)
+        structure = target_structure(structure_of(shape), table_mapping, table_mappings.of)
+        places[table] = known.target or table_mapping.target, structure
     found = find_all(connection, {target for target, _ in places.values()})
     left: list[_Waiting] = []
     for table, (target, structure) in places.items():

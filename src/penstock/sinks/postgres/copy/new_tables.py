@@ -17,7 +17,7 @@ from penstock.sinks.postgres.copy.columns import column_types, copied_columns, m
 from penstock.sinks.postgres.ddl.create import create_table
 from penstock.sinks.postgres.ddl.free_sequences import have_sequences
 from penstock.sinks.postgres.ddl.user_types import have_types
-from penstock.sinks.postgres.mapping.kept_names import Mapped
+from penstock.sinks.postgres.mapping.kept_names import KeptNames
 from penstock.sinks.postgres.mapping.rivals import refuse_rivals
 from penstock.sinks.postgres.mapping.target import (
     columns_of,
@@ -25,7 +25,7 @@ from penstock.sinks.postgres.mapping.target import (
     hold_creation,
     plan_found,
 )
-from penstock.sinks.postgres.mapping.target_shape import landed_description
+from penstock.sinks.postgres.mapping.target_shape import target_description
 from penstock.sinks.postgres.state import copy_records as records
 from penstock.table import TableName, as_columns
 
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 
     from penstock.sinks.copying import Copy, CopyOrder
     from penstock.sinks.postgres.mapping.plan import TablePlan
-    from penstock.sinks.postgres.mapping.table_mapping import Landings
+    from penstock.sinks.postgres.mapping.table_mapping import TableMappings
 
     Connection = psycopg.Connection[Any]
 
 
 @dataclass(frozen=True)
 class NewTable:
-    """A table that was made, without its key, and how rows land in it."""
+    """A table that was made, without its key, and how rows go into it."""
 
     order: CopyOrder
     plan: TablePlan
@@ -50,7 +50,7 @@ class NewTable:
 
 
 def make_new_tables(
-    connection: Connection, landings: Landings, copy: Copy, orders: Sequence[CopyOrder]
+    connection: Connection, table_mappings: TableMappings, copy: Copy, orders: Sequence[CopyOrder]
 ) -> list[NewTable]:
     """Begin the copy of those of the tables that can be made, in one transaction.
 
@@ -59,73 +59,75 @@ def make_new_tables(
     Raises:
         psycopg.Error: none was made.
     """
-    if not landings.options.create_tables:
+    if not table_mappings.options.create_tables:
         return []
-    owner = landings.owner
+    owner = table_mappings.owner
     wanted = {order.table: order for order in orders if order.shape is not None}
     with connection.transaction():
         # Without waiting: who holds one of the rows may wait for another that is ours by now.
         held = connection.execute(records.CLAIM_NEW, (*owner, *as_columns(wanted))).fetchall()
         listed = [wanted[TableName(*row)] for row in held]
         hold_creation(connection)
-        there = find_relations(connection, [landings.target(order.table) for order in listed])
+        there = find_relations(connection, [table_mappings.target(order.table) for order in listed])
         made: dict[TableName, list[str]] = {}
         for order in listed:
             notes = None
-            if landings.target(order.table) not in there:
-                notes = _make(connection, landings, order)
+            if table_mappings.target(order.table) not in there:
+                notes = _make(connection, table_mappings, order)
             if notes is not None:
                 fault_point("copy.after_create")
                 made[order.table] = notes
-        new = _plan(connection, landings, [wanted[table] for table in made], made)
+        new = _plan(connection, table_mappings, [wanted[table] for table in made], made)
         if new:
             _record(connection, owner, copy, new)
     return new
 
 
-def _make(connection: Connection, landings: Landings, order: CopyOrder) -> list[str] | None:
+def _make(
+    connection: Connection, table_mappings: TableMappings, order: CopyOrder
+) -> list[str] | None:
     """What was left out of it, None when it was not made."""
-    landing = landings.of(order.table)
+    table_mapping = table_mappings.of(order.table)
     try:
-        refuse_rivals(connection, landings, order.table, landing.target)
-        made = landed_description(order.description, landing)
+        refuse_rivals(connection, table_mappings, order.table, table_mapping.target)
+        made = target_description(order.description, table_mapping)
         with connection.transaction():
-            have_types(connection, landings.owner, made.name, made.types)
-            have_sequences(connection, landings.owner, made.name, made.sequences)
+            have_types(connection, table_mappings.owner, made.name, made.types)
+            have_sequences(connection, table_mappings.owner, made.name, made.sequences)
             return create_table(
                 connection,
                 made,
-                landing.target,
+                table_mapping.target,
                 None,
-                with_key=not landing.is_like_source,
-                rules=landings.options.expression_rules,
+                with_key=not table_mapping.is_like_source,
+                rules=table_mappings.options.expression_rules,
             )
     except psycopg.OperationalError:
         raise
     except (psycopg.Error, SinkError):
-        return None  # and on its own it is told why
+        return None  # and on its own it is refused with the reason
 
 
 def _plan(
     connection: Connection,
-    landings: Landings,
+    table_mappings: TableMappings,
     orders: Sequence[CopyOrder],
     notes: Mapping[TableName, list[str]],
 ) -> list[NewTable]:
-    found = find_relations(connection, [landings.target(order.table) for order in orders])
+    found = find_relations(connection, [table_mappings.target(order.table) for order in orders])
     oids = [each.oid for each in found.values()]
     columns, types = columns_of(connection, oids), column_types(connection, oids)
     new: list[NewTable] = []
     for order in orders:
-        there = found[landings.target(order.table)]
+        there = found[table_mappings.target(order.table)]
         plan = plan_found(
             connection,
-            landings,
+            table_mappings,
             order.table,
             order.description,
             there,
             columns[there.oid],
-            Mapped(),
+            KeptNames(),
             notes[order.table],
         )
         copied_columns(order, plan)

@@ -89,9 +89,9 @@ def sync_sequences(
 ) -> list[SequencePosition]:
     """Let sequences of the target go on where the source's stood. May be repeated.
 
-    `place` tells where a source table lands. A sequence is never moved back: the target may have
-    handed out numbers itself. What the target does not have, and what the source did not tell, is
-    passed over.
+    `place` says where a source table goes. A sequence is never moved back: the target may have
+    handed out numbers itself. What the target does not have, and what the source did not report, is
+    skipped.
 
     Raises:
         psycopg.Error: the role may not set one, or the server went away.

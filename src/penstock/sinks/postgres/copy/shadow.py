@@ -1,4 +1,4 @@
-"""Merge a copy that lies aside into its table, in the caller's transaction.
+"""Merge the copy in a shadow table into its table, in the caller's transaction.
 
 `conflict` None: the table becomes equal to the copy. Otherwise its rows came from elsewhere, and what
 they mean is what `on_conflict` says; none of them is removed.
@@ -34,13 +34,15 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-def aside_name(owner: tuple[str, str], table: TableName) -> TableName:
+def shadow_name(owner: tuple[str, str], table: TableName) -> TableName:
     """Where the rows of a table lie that cannot go into it directly."""
-    told = "/".join((*owner, *table))
-    return TableName("penstock", f"copy_{hashlib.sha256(told.encode()).hexdigest()[:24]}")
+    named = "/".join((*owner, *table))
+    return TableName("penstock", f"copy_{hashlib.sha256(named.encode()).hexdigest()[:24]}")
 
 
-def require_whole(cursor: Cursor, order: CopyOrder, aside: TableName | None, recorded: Any) -> None:
+def require_whole(
+    cursor: Cursor, order: CopyOrder, shadow: TableName | None, recorded: Any
+) -> None:
     """See that all that was recorded of a copy is there still.
 
     A target that crashes may lose ranges that were not flushed yet, with their records; and of an
@@ -52,18 +54,18 @@ def require_whole(cursor: Cursor, order: CopyOrder, aside: TableName | None, rec
     range_count, row_count = recorded
     if range_count != order.range_count:
         raise CopyLost(f"{range_count} ranges are there, wanted {order.range_count}")
-    if aside is None:
+    if shadow is None:
         return
-    query = sql.SQL("SELECT count(*) FROM {}").format(sql.Identifier(*aside))
+    query = sql.SQL("SELECT count(*) FROM {}").format(sql.Identifier(*shadow))
     (found,) = cursor.execute(query).fetchone() or (0,)
     if found != row_count:
-        raise CopyLost(f"{found} rows lie aside, {row_count} had arrived")
+        raise CopyLost(f"{found} rows are in the shadow table, {row_count} had arrived")
 
 
-def merge_aside(
+def merge_shadow(
     cursor: Cursor,
     plan: TablePlan,
-    aside: TableName,
+    shadow: TableName,
     columns: Sequence[str],
     order: CopyOrder,
     conflict: OnConflict | None,
@@ -80,11 +82,11 @@ def merge_aside(
     if conflict is None and (plan.is_mixed or plan.kind is Kind.APPEND):
         # What the copy has not may be of another table, or is to stay: nothing is taken away.
         conflict = OnConflict.REPLACE
-    keeps_apart = conflict is None or _is_unique(cursor, plan.target)
-    build = _Merge(plan, aside, columns, order.description.key_columns if keeps_apart else ())
+    has_unique_key = conflict is None or _is_unique(cursor, plan.target)
+    build = _Merge(plan, shadow, columns, order.description.key_columns if has_unique_key else ())
     if plan.history is not None:
         called = [dict(plan.names).get(name, name) for name in order.description.key_columns]
-        if not merge_copied_versions(cursor, plan, aside, columns, called, conflict, moment):
+        if not merge_copied_versions(cursor, plan, shadow, columns, called, conflict, moment):
             raise _in_the_way(plan)
         cursor.execute(build.drop())
         return
@@ -96,7 +98,7 @@ def merge_aside(
     else:
         _settle_rows_there(cursor, build, plan, conflict)
         if build.has_key and not is_again:
-            _tell_others(cursor, build, plan)
+            _log_others(cursor, build, plan)
     cursor.execute(build.insert_more() if is_again and not build.has_key else build.insert())
     cursor.execute(build.drop())
 
@@ -131,7 +133,7 @@ def _make_equal(cursor: Cursor, build: _Merge) -> None:
 
 
 def _is_unique(cursor: Cursor, target: TableName, key: Sequence[str] | None = None) -> bool:
-    """Whether the target keeps rows apart; where it does not, a key may be there twice.
+    """Whether the target keeps rows unique; where it does not, a key may be there twice.
 
     With `key`: whether it does so by these columns.
     """
@@ -161,7 +163,7 @@ def _in_the_way(plan: TablePlan) -> TargetTableUnfit:
     )
 
 
-def _tell_others(cursor: Cursor, build: _Merge, plan: TablePlan) -> None:
+def _log_others(cursor: Cursor, build: _Merge, plan: TablePlan) -> None:
     if plan.is_mixed:
         return  # they are another table's
     row = cursor.execute(build.count_others()).fetchone()
@@ -174,14 +176,14 @@ def _tell_others(cursor: Cursor, build: _Merge, plan: TablePlan) -> None:
 
 
 class _Merge:
-    """The statements for one table: t is the target, s what lies aside."""
+    """The statements for one table: t is the target, s the shadow table."""
 
     def __init__(
-        self, plan: TablePlan, aside: TableName, columns: Sequence[str], key: Sequence[str]
+        self, plan: TablePlan, shadow: TableName, columns: Sequence[str], key: Sequence[str]
     ) -> None:
         self.target = plan.target
         self._target = sql.Identifier(*plan.target)
-        self._aside = sql.Identifier(*aside)
+        self._shadow = sql.Identifier(*shadow)
         self._columns = list(columns)
         self._ours = of_this_source(plan)
         self._plan = plan
@@ -211,16 +213,16 @@ class _Merge:
         )
 
     def index(self) -> sql.Composed:
-        return sql.SQL("CREATE INDEX ON {} ({})").format(self._aside, self._listed(self._key))
+        return sql.SQL("CREATE INDEX ON {} ({})").format(self._shadow, self._listed(self._key))
 
     def analyze(self) -> sql.Composed:
-        return sql.SQL("ANALYZE {}").format(self._aside)
+        return sql.SQL("ANALYZE {}").format(self._shadow)
 
     def delete_all(self) -> sql.Composed:
         return sql.SQL("DELETE FROM {} t WHERE {}").format(self._target, self._ours)
 
     def delete_surplus(self) -> sql.Composed:
-        """Leave one row of each key: nothing at the target has kept them apart by it."""
+        """Leave one row of each key: nothing at the target has kept them unique by it."""
         return sql.SQL(
             "DELETE FROM {target} t USING (SELECT t.tableoid AS part, t.ctid AS place,"
             " row_number() OVER (PARTITION BY {key}) AS number FROM {target} t WHERE {ours}) d"
@@ -230,7 +232,7 @@ class _Merge:
     def delete_vanished(self) -> sql.Composed:
         return sql.SQL(
             "DELETE FROM {} t WHERE {} AND NOT EXISTS (SELECT FROM {} s WHERE {})"
-        ).format(self._target, self._ours, self._aside, self._same_key())
+        ).format(self._target, self._ours, self._shadow, self._same_key())
 
     def delete_different(self) -> sql.Composed:
         return sql.SQL(
@@ -239,7 +241,7 @@ class _Merge:
         ).format(
             self._target,
             self._ours,
-            self._aside,
+            self._shadow,
             self._same_key(),
             self._listed(self._columns, "t."),
             self._listed(self._columns, "s."),
@@ -256,7 +258,7 @@ class _Merge:
             sql.SQL(", ").join(
                 sql.SQL("{0} = s.{0}").format(sql.Identifier(name)) for name in self._updatable
             ),
-            self._aside,
+            self._shadow,
             self._same_key(),
             self._listed(self._updatable, "t."),
             self._listed(self._updatable, "s."),
@@ -272,7 +274,7 @@ class _Merge:
             self._target,
             self._listed(self._columns),
             self._listed(self._columns, "s."),
-            self._aside,
+            self._shadow,
             missing,
         )
 
@@ -291,19 +293,19 @@ class _Merge:
             self._target,
             self._listed(self._columns),
             self._listed(self._columns, "s."),
-            rows("s", sql.SQL("{} s").format(self._aside)),
+            rows("s", sql.SQL("{} s").format(self._shadow)),
             rows("t", sql.SQL("{} t WHERE {}").format(self._target, self._ours)),
         )
 
     def any_there(self) -> sql.Composed:
         return sql.SQL("SELECT EXISTS (SELECT FROM {} t, {} s WHERE {})").format(
-            self._target, self._aside, self._same_key()
+            self._target, self._shadow, self._same_key()
         )
 
     def count_others(self) -> sql.Composed:
         return sql.SQL(
             "SELECT count(*) FROM {} t WHERE {} AND NOT EXISTS (SELECT FROM {} s WHERE {})"
-        ).format(self._target, self._ours, self._aside, self._same_key())
+        ).format(self._target, self._ours, self._shadow, self._same_key())
 
     def drop(self) -> sql.Composed:
-        return sql.SQL("DROP TABLE {}").format(self._aside)
+        return sql.SQL("DROP TABLE {}").format(self._shadow)

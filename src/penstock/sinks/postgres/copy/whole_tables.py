@@ -1,6 +1,6 @@
 """Finish many small tables whose rows are all there, in one transaction: keys, indexes, the record.
 
-What cannot be finished so (rows that lie aside, a table that was begun anew, is locked, or lacks a
+What cannot be finished so (rows in a shadow table, a table that was begun anew, is locked, or lacks a
 range) is left to be finished on its own.
 """
 
@@ -89,7 +89,7 @@ def finish_together(
 def _try(
     connection: Connection, each: WholeTable, there: Found, options: PostgresOptions
 ) -> list[str] | None:
-    """What `_make` says; None where it is refused, of which the table is told why on its own."""
+    """What `_make` says; None where it is refused, and refused on its own, with the reason."""
     try:
         # Nothing of it stays when its key is refused.
         with connection.transaction():

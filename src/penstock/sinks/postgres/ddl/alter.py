@@ -37,9 +37,9 @@ from penstock.sinks.postgres.ddl.alter_steps import (
     Outcome,
     Step,
     alter_table,
+    describe_columns,
     refusal,
     run_steps,
-    tell_columns,
 )
 from penstock.sinks.postgres.ddl.create import (
     create_table,
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 
     from penstock.schema.description import TableDescription, TableStructure
     from penstock.schema.shape import ConstraintShape, IndexShape, TableShape
-    from penstock.sinks.postgres.mapping.table_mapping import Landing
+    from penstock.sinks.postgres.mapping.table_mapping import TableMapping
 
     Connection = psycopg.Connection[Any]
     Cursor = psycopg.Cursor[Any]
@@ -94,7 +94,7 @@ _Part = TypeVar("_Part", "ConstraintShape", "IndexShape")
 
 @dataclass(frozen=True)
 class Others:
-    """Other sources' rows are in the table. `ours` tells ours from them, as `t`; None: nothing does."""
+    """Other sources' rows are in the table. `ours` is the condition for ours, as `t`; None: there is none."""
 
     ours: sql.Composable | None = None
 
@@ -133,12 +133,12 @@ def mapping_of(followed: Followed, place: TableName) -> dict[str, Any] | None:
 class AlterContext:
     """What the sink's options, its records and the occasion say of one table that follows.
 
-    `place` tells where a source table goes, `wanted` which columns the sink takes (None: all),
+    `place` says where a source table goes, `wanted` which columns the sink takes (None: all),
     `names` what the target calls columns where that is not their name. `has_using`:
     the source has computed values of a changed column itself. `before_copy`: its rows are about to be
     replaced, so what is claimed of rows is left for later. `moved` is where the table belongs
     afterwards, if not where `place` says; with `keeps_names` columns keep their names here. With
-    `others`, other sources deliver to the table too; `landing` tells which columns are penstock's own,
+    `others`, other sources deliver to the table too; `table_mapping` says which columns are penstock's own,
     `rules` which expressions are taken over, and `owner`, pipeline and source, whose records say which types
     penstock has made.
     """
@@ -155,7 +155,7 @@ class AlterContext:
     moved: TableName | None = None
     keeps_names: bool = False
     others: Others | None = None
-    landing: Landing | None = None
+    table_mapping: TableMapping | None = None
     rules: ExpressionRules = BUILTIN
     owner: tuple[str, str] | None = None
 
@@ -170,7 +170,7 @@ class AlterContext:
         return ColumnRules(
             self.wanted,
             self.names,
-            own_names(self.landing),
+            own_names(self.table_mapping),
             with_renames=self.policy != "ignore" and not self.keeps_names,
             with_drops=self.policy in ("apply", "stop"),
         )
@@ -215,11 +215,11 @@ def follow(
         if context.policy == "stop" and any(not step.is_record for step in steps):
             raise _stops(connection, after, found, tell_all(differences), steps)
         parts = {each.part for each in differences} | {str(each.before) for each in differences}
-        told = (
+        described = (
             f"source: {tell_all(differences)}; target:"
-            f" {found.table} ({tell_columns(found, parts) or 'none of these columns'})"
+            f" {found.table} ({describe_columns(found, parts) or 'none of these columns'})"
         )
-        outcome = run_steps(connection, steps, after.table, told, context.rules)
+        outcome = run_steps(connection, steps, after.table, described, context.rules)
     return Followed(
         target=moved,
         statements=outcome.statements,
@@ -254,13 +254,13 @@ def _ignored(target: TableName, claims: Claims, *, has_using: bool) -> Followed:
 
 
 def _stops(
-    connection: Connection, after: TableShape, found: TableShape, told: str, steps: list[Step]
+    connection: Connection, after: TableShape, found: TableShape, described: str, steps: list[Step]
 ) -> SchemaChangeStops:
     statements = "; ".join(
         step.statement.as_string(connection) for step in steps if not step.is_record
     )
     return SchemaChangeStops(
-        f"the table's shape changed at the source, and schema_changes is stop: {told}",
+        f"the table's shape changed at the source, and schema_changes is stop: {described}",
         str(after.table),
         f"alter {found.table} at the target; this is what apply would run: {statements}",
     )
@@ -498,8 +498,8 @@ def drop_gone_foreign_keys(
         if found is None:
             return []
         steps = drop_foreign_keys(before, after, found, target, before_copy=before_copy)
-        told = tell_all(compare_tables(before, after))
-        return run_steps(connection, steps, before.table, told).statements
+        described = tell_all(compare_tables(before, after))
+        return run_steps(connection, steps, before.table, described).statements
 
 
 def make_new_foreign_keys(
@@ -520,8 +520,8 @@ def make_new_foreign_keys(
         if found is None:
             return []
         steps = make_foreign_keys(before, after, found, target, place)
-        told = tell_all(compare_tables(before, after))
-        return run_steps(connection, steps, after.table, told).notes
+        described = tell_all(compare_tables(before, after))
+        return run_steps(connection, steps, after.table, described).notes
 
 
 def drop_table(
@@ -536,5 +536,5 @@ def drop_table(
         psycopg.Error: others are in the way, or the server went away.
     """
     drop = sql.SQL("DROP TABLE IF EXISTS {}").format(sql.Identifier(*target))
-    told = f"source: table {before.table if before is not None else source} dropped"
-    return run_steps(cursor.connection, [Step(drop)], source, told).statements
+    described = f"source: table {before.table if before is not None else source} dropped"
+    return run_steps(cursor.connection, [Step(drop)], source, described).statements

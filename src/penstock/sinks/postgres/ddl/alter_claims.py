@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from penstock.schema.shape import ColumnShape, TableShape
-    from penstock.sinks.postgres.mapping.table_mapping import Landing
+    from penstock.sinks.postgres.mapping.table_mapping import TableMapping
     from penstock.table import TableName
 
 
@@ -186,13 +186,15 @@ def _claim_kept(
     claims.left_out += [name for name in columns.nowhere if name in finals]
 
 
-def own_names(landing: Landing | None) -> set[str]:
+def own_names(table_mapping: TableMapping | None) -> set[str]:
     """The columns of the target that penstock fills itself."""
-    if landing is None:
+    if table_mapping is None:
         return set()
-    names = landing.history
+    names = table_mapping.history
     own = {names.start, names.end, names.deleted} if names is not None else set()
-    return own | ({landing.source_id_column} if landing.source_id_column is not None else set())
+    return own | (
+        {table_mapping.source_id_column} if table_mapping.source_id_column is not None else set()
+    )
 
 
 def refuse_own(claims: Claims, table: TableName) -> None:

@@ -104,7 +104,7 @@ class ColumnChanges:
         self.needs_copy = bool(self.claims.late) or (self.has_using and self._is_written_anew())
 
     def _is_written_anew(self) -> bool:
-        """Whether the source has written every row; that is not told of a partitioned table."""
+        """Whether the source has written every row; of a partitioned table that is not known."""
         return self.after.kind == "p" or self.before.filenode != self.after.filenode
 
     def _alter(self, action: str, *names: str, undone: str = "") -> Step:
@@ -151,10 +151,12 @@ class ColumnChanges:
                 continue
             # Of the same name, and another one: no cast leads from the one to the other.
             self.needs_copy |= is_replaced
-            yield from self._change_type(each, kind, is_told=not self.has_using and not is_replaced)
+            yield from self._change_type(
+                each, kind, is_known=not self.has_using and not is_replaced
+            )
 
-    def _change_type(self, each: Claimed, kind: str, *, is_told: bool) -> Iterator[Step]:
-        """`is_told`: the cast gives what the source has made of the values."""
+    def _change_type(self, each: Claimed, kind: str, *, is_known: bool) -> Iterator[Step]:
+        """`is_known`: the cast gives what the source has made of the values."""
         found, name = each.found, each.name
         collate = sql.SQL("")
         if kind != each.after.type:
@@ -188,7 +190,7 @@ class ColumnChanges:
 
         if is_shift(found.type, kind):
             yield Step(change("({column} AT TIME ZONE 'UTC')::{kind}"))
-        elif not is_told or self.before_copy:
+        elif not is_known or self.before_copy:
             # What the source has computed is not known. A copy brings it; until then, what can be.
             nothing = Step(change("NULL::{kind}", "ALTER COLUMN {} DROP NOT NULL, "))
             by_text = Step(change("{column}::text::{kind}"), instead=(nothing,))
@@ -214,7 +216,7 @@ class ColumnChanges:
     def shared_additions(self, of_source: sql.Composable | None) -> Iterator[Step]:
         """New columns of a table that other sources deliver to: their rows must not get our values.
 
-        `of_source` tells our rows, as `t`, from others'; None where nothing does.
+        `of_source` is the condition for our rows, as `t`; None where there is none.
         """
         new = [column for column in self.claims.added if not column.generated]
         for column in new:

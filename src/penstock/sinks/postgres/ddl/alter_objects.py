@@ -38,16 +38,16 @@ JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %s AND c.relname
 
 
 def _run(
-    connection: Connection, steps: list[Step], where: TableName, told: str, policy: str
+    connection: Connection, steps: list[Step], where: TableName, described: str, policy: str
 ) -> Outcome:
     if policy == "stop" and steps:
         statements = "; ".join(step.statement.as_string(connection) for step in steps)
         raise SchemaChangeStops(
-            f"it changed at the source, and schema_changes is stop: {told}",
+            f"it changed at the source, and schema_changes is stop: {described}",
             str(where),
             f"this is what apply would run at the target: {statements}",
         )
-    return run_steps(connection, steps, where, f"source: {told}")
+    return run_steps(connection, steps, where, f"source: {described}")
 
 
 def follow_sequence(
@@ -70,8 +70,8 @@ def follow_sequence(
     connection = cursor.connection
     with connection.transaction(), without_search_path(connection):
         steps = list(_sequence_steps(connection, before, after, is_kept=policy == "additive"))
-        told = tell_all(compare_sequences(before, after))
-        return _run(connection, steps, TableName(shape.schema_name, shape.name), told, policy)
+        described = tell_all(compare_sequences(before, after))
+        return _run(connection, steps, TableName(shape.schema_name, shape.name), described, policy)
 
 
 def _sequence_steps(

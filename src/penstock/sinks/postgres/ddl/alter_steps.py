@@ -1,6 +1,6 @@
 """Statements that change a target's shape, and what to do where the target refuses one.
 
-They are planned as a whole before the first one runs, so that they can be told without being run.
+They are planned as a whole before the first one runs, so that they can be shown without being run.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Step:
     """One statement. Where the target refuses it, that is noted as `undone`, and `instead` is run.
 
     With neither the change as a whole is refused. `when` are the errors that `instead` is for; it
-    mends them where it is not for all, and then there is nothing to note.
+    fixes them where it is not for all, and then there is nothing to note.
 
     `screened` are expressions of the source's in the statement. Where one of them is not taken over, the
     statement is not run; that is noted as `left_out`, and `without` is run.
@@ -100,16 +100,16 @@ def run_steps(
     connection: Connection,
     steps: Iterable[Step],
     table: TableName,
-    told: str,
+    described: str,
     rules: ExpressionRules = BUILTIN,
 ) -> Outcome:
-    """Run them in order. `told` is what an error says about both sides.
+    """Run them in order. `described` is what an error says about both sides.
 
     Raises:
         SchemaChangeRefused: the target refuses one that nothing can stand for.
         psycopg.Error: others are in the way, or the server went away.
     """
-    runner = _Runner(connection, table, told, rules, Outcome())
+    runner = _Runner(connection, table, described, rules, Outcome())
     for step in steps:
         runner.run(step)
     return runner.outcome
@@ -119,7 +119,7 @@ def run_steps(
 class _Runner:
     connection: Connection
     table: TableName
-    told: str
+    described: str
     rules: ExpressionRules
     outcome: Outcome
 
@@ -171,7 +171,7 @@ class _Runner:
         """Note what was refused, and run what stands for it."""
         is_for_it = step.instead and (not step.when or isinstance(error, step.when))
         if not is_for_it and not step.undone:
-            raise refusal(error, self.table, self.told, text) from None
+            raise refusal(error, self.table, self.described, text) from None
         why = reason_of(error)
         if step.undone and not (is_for_it and step.when):
             self.outcome.notes.append(one_line(f"{step.undone}: {why}"))
@@ -191,9 +191,9 @@ def reason_of(error: psycopg.Error) -> str:
 
 
 def refusal(
-    error: psycopg.Error, table: TableName, told: str, statement: str = ""
+    error: psycopg.Error, table: TableName, described: str, statement: str = ""
 ) -> SchemaChangeRefused:
-    """What to raise when the target does not follow. `told` is what was to be followed.
+    """What to raise when the target does not follow. `described` is what was to be followed.
 
     Raises:
         psycopg.Error: the same one, when it is not the statement's fault.
@@ -202,19 +202,21 @@ def refusal(
     if statement:
         do = f"run at the target, once nothing is in its way: {statement}"
     return SchemaChangeRefused(
-        one_line(f"the target refuses to follow a change of the table: {reason_of(error)}; {told}"),
+        one_line(
+            f"the target refuses to follow a change of the table: {reason_of(error)}; {described}"
+        ),
         str(table),
         do,
     )
 
 
-def tell_columns(shape: TableShape, names: Iterable[str]) -> str:
+def describe_columns(shape: TableShape, names: Iterable[str]) -> str:
     """Those columns of a table in short."""
     wanted = set(names)
-    return ", ".join(_tell_column(each) for each in shape.columns if each.name in wanted)
+    return ", ".join(_describe_column(each) for each in shape.columns if each.name in wanted)
 
 
-def _tell_column(column: ColumnShape) -> str:
+def _describe_column(column: ColumnShape) -> str:
     return f"{column.name} {column.type}{' NOT NULL' if column.not_null else ''}"
 
 

@@ -62,7 +62,7 @@ def is_held_by_ours(connection: Connection, table: TableName, name: str) -> bool
 
 
 def await_names(connection: Connection, table_oid: int) -> bool:
-    """Have a target's table looked at once it streams; False where nobody would."""
+    """Have a target's table checked once it streams; False where nobody would."""
     return connection.execute(_MARK, (table_oid,)).rowcount > 0
 
 

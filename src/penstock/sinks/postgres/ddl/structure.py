@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     Connection = psycopg.Connection[Any]
 
 # Classes of SQLSTATE whose primary message names objects, never values of rows. An expression that
-# fails over a row (22, P0) does tell the value.
+# fails over a row (22, P0) does contain the value.
 _CLASSES_WITHOUT_VALUES = ("0A", "23", "2B", "40", "42", "53", "54", "55", "57", "58")
 
 # The connection or the server, not what was to be made: no use to go on.
@@ -84,7 +84,7 @@ WHERE n.nspname = %s AND c.relname = %s AND c.relkind IN ('r', 'p') AND a.attnum
 _PLAIN_INDEX = "i"
 _WITH_INDEX = frozenset({_PLAIN_INDEX, "p", "u", "x"})
 
-# Constraints that Postgres 18 makes of NOT NULL are left aside: their names are nobody's.
+# Constraints that Postgres 18 makes of NOT NULL are left out: their names are nobody's.
 _THERE = """
 SELECT o.conrelid::int8, o.contype::text, o.conname::text, pg_get_constraintdef(o.oid), o.convalidated
 FROM pg_constraint o
@@ -134,7 +134,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Piece:
-    """One thing to make. `definition` is what it is told apart by when its name is taken.
+    """One thing to make. `definition` is what identifies it when its name is taken.
 
     `statement` makes it, with a place for what it is called.
     """
@@ -217,7 +217,7 @@ def add_not_null(
     if not nullable:
         return []
     try:
-        # One look at the rows for all.
+        # One scan of the rows for all.
         _execute(connection, _set_not_null(target, nullable), hold)
     except psycopg.Error as error:
         if len(nullable) == 1:
@@ -243,7 +243,7 @@ def key_piece(target: TableName, structure: TableStructure, columns: Set[str]) -
     name, definition = structure.identity_index, _primary_key(structure.key_columns)
     if name is None and primary is not None:
         name = primary.name
-        # A key WITHOUT OVERLAPS is none that ON CONFLICT could be told of.
+        # A key WITHOUT OVERLAPS is none that ON CONFLICT could name.
         is_usable = primary.used_columns <= columns and not primary.has_period
         if is_usable and is_constraint(primary.definition):
             definition = primary.definition
@@ -262,7 +262,7 @@ def add_indexes(
     """Make indexes, and unique, exclusion and check constraints; a line for each that failed.
 
     `columns` are those that the target has: what needs another is left out without a word. Of those with an
-    expression, the `rules` tell which ones are made. `hold` as with `add_key`.
+    expression, the `rules` say which ones are made. `hold` as with `add_key`.
 
     Raises:
         psycopg.Error: the server went away.
@@ -343,8 +343,8 @@ def add_foreign_keys(
 ) -> list[str]:
     """Make foreign keys; a line for each that was not made, or does not hold for every row.
 
-    `place` tells where a source table lands. The key is made without a look at the rows, which are
-    looked at under a lock that lets others write. `hold` is called in the transaction that makes a key,
+    `place` says where a source table goes. The key is made without a check of the rows, which are
+    checked under a lock that lets others write. `hold` is called in the transaction that makes a key,
     and may refuse it by an error of its own.
 
     Raises:
@@ -437,7 +437,7 @@ def limit_locks(connection: Connection) -> None:
 def foreign_key_statement(
     target: TableName, key: ForeignKey, referenced: TableName, *, checks_rows: bool = False
 ) -> sql.Composed:
-    """Adds the key, without a look at the rows unless told."""
+    """Adds the key, without a check of the rows unless asked."""
     of_delete: sql.Composable = sql.SQL("")
     if key.on_delete_columns:
         of_delete = sql.SQL(" ({})").format(_listed(key.on_delete_columns))

@@ -294,15 +294,15 @@ class _Planner:
     def _replace(self, wanted: TypeShape, found: TypeShape) -> None:
         """The other one keeps the columns that it has; unused, it is dropped in the end."""
         name = _name(found)
-        aside = _old_name(name, found.id)
+        moved = _old_name(name, found.id)
         for what, *called in self._connection.execute(_OF_RANGE, {"oid": found.id}).fetchall():
             other = sql.Identifier(_old_name(TableName(*called), found.id).name)
             renamed = sql.SQL("ALTER {} RENAME TO {}").format(sql.SQL(what), other)
             self.plan.steps.append(Step(renamed))
-        self.plan.steps += _move_type(name, aside)
+        self.plan.steps += _move_type(name, moved)
         if self._owner is not None:
             rename = sql.SQL("UPDATE penstock.types SET type_name = {} WHERE oid = {}")
-            statement = rename.format(sql.Literal(aside.name), sql.Literal(found.id))
+            statement = rename.format(sql.Literal(moved.name), sql.Literal(found.id))
             self.plan.steps.append(Step(statement, is_record=True))
         self.plan.replaced.add(wanted.id)
         self._create(wanted)
@@ -365,9 +365,9 @@ class _Planner:
                 "nothing; it is tried again once the tables that have the type have followed",
             )
         make = type_statement(sql.Identifier(*_name(wanted)), type_of(wanted)).as_string(None)
-        is_other = f"and at the target {title} is {_told(found)}"
+        is_other = f"and at the target {title} is {_describe(found)}"
         return TargetTableUnfit(
-            f"the table needs type {title}, {_told(wanted)}, {is_other}",
+            f"the table needs type {title}, {_describe(wanted)}, {is_other}",
             str(self._table),
             f"rename or drop what has that name at the target, or make it so: {make}",
         )
@@ -410,14 +410,14 @@ def _labels(shape: TypeShape) -> list[str]:
     return [each.name for each in shape.labels]
 
 
-def _told(shape: TypeShape) -> str:
-    told = _WORDS.get(shape.kind, "the row type of a table, or a type that cannot be made")
+def _describe(shape: TypeShape) -> str:
+    described = _WORDS.get(shape.kind, "the row type of a table, or a type that cannot be made")
     if shape.base:
-        return f"{told} over {shape.base}"
+        return f"{described} over {shape.base}"
     if shape.labels:
-        return f"{told} of {len(shape.labels)} labels"
+        return f"{described} of {len(shape.labels)} labels"
     fields = ", ".join(f"{each.name} {each.type}" for each in shape.fields)
-    return f"{told} ({fields})" if shape.kind == "composite" else told
+    return f"{described} ({fields})" if shape.kind == "composite" else described
 
 
 def _picture(shape: TypeShape) -> dict[str, Any]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from penstock.errors import PenstockError
     from penstock.lsn import Lsn
     from penstock.sinks.passage import Passage, RunJob
-    from penstock.sinks.postgres.mapping.table_mapping import Landings
+    from penstock.sinks.postgres.mapping.table_mapping import TableMappings
     from penstock.sinks.postgres.mapping.target import Describe
     from penstock.sinks.postgres.state.progress import Progress
     from penstock.sinks.postgres.state.tables import TargetTables
@@ -45,13 +45,13 @@ class ShapeCommits:
 
     def __init__(
         self,
-        landings: Landings,
+        table_mappings: TableMappings,
         progress: Progress,
         tables: TargetTables,
         describe: Describe,
         stage_prefix: str,
     ) -> None:
-        self._landings = landings
+        self._table_mappings = table_mappings
         self._progress = progress
         self._tables = tables
         self._describe = describe
@@ -83,7 +83,7 @@ class ShapeCommits:
         again: set[TableName] = set()  # those of them that are copied again
         while True:
             evolution = Evolution(
-                self._landings,
+                self._table_mappings,
                 self._store,
                 self._describe,
                 self._stage_prefix,

@@ -18,11 +18,11 @@ from penstock.sinks.postgres.evolve.following import join_table
 from penstock.sinks.postgres.mapping.adoption import refuse_occupied
 from penstock.sinks.postgres.mapping.rivals import refuse_rivals
 from penstock.sinks.postgres.mapping.target import find_table
-from penstock.sinks.postgres.mapping.target_shape import landed_description, landed_structure
+from penstock.sinks.postgres.mapping.target_shape import target_description, target_structure
 
 if TYPE_CHECKING:
     from penstock.schema.shape import TableShape
-    from penstock.sinks.postgres.mapping.table_mapping import Landings
+    from penstock.sinks.postgres.mapping.table_mapping import TableMappings
 
     Cursor = psycopg.Cursor[Any]
 
@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Born:
+class Created:
     """A table that is there now; `notes` has a line for each thing of it that could not be made."""
 
     is_new: bool
@@ -38,42 +38,51 @@ class Born:
     awaits_names: bool = False
 
 
-def create_born(cursor: Cursor, landings: Landings, shape: TableShape) -> Born | None:
+def create_in_stream(
+    cursor: Cursor, table_mappings: TableMappings, shape: TableShape
+) -> Created | None:
     """Make the table inside the caller's transaction; None where that is not possible yet.
 
     Nor is it where another table has the place: the one that came is refused by name once it is
-    enrolled, and the first goes on.
+    scheduled to be copied, and the first goes on.
     """
-    landing = landings.of(shape.table)
+    table_mapping = table_mappings.of(shape.table)
     try:
         with cursor.connection.transaction():
-            refuse_rivals(cursor.connection, landings, shape.table, landing.target)
+            refuse_rivals(cursor.connection, table_mappings, shape.table, table_mapping.target)
             # Where others deliver as well, they may have been quicker.
-            if landing.keeps_place and find_table(cursor.connection, landing.target) is not None:
-                refuse_occupied(cursor.connection, landings, shape.table, landing.target)
-                join_table(cursor, landings, shape, None)
-                return Born(is_new=False)
-            description = landed_description(description_of(shape), landing)
-            have_types(cursor.connection, landings.owner, shape.table, description.types)
-            have_sequences(cursor.connection, landings.owner, shape.table, description.sequences)
+            if (
+                table_mapping.keeps_place
+                and find_table(cursor.connection, table_mapping.target) is not None
+            ):
+                refuse_occupied(
+                    cursor.connection, table_mappings, shape.table, table_mapping.target
+                )
+                join_table(cursor, table_mappings, shape, None)
+                return Created(is_new=False)
+            description = target_description(description_of(shape), table_mapping)
+            have_types(cursor.connection, table_mappings.owner, shape.table, description.types)
+            have_sequences(
+                cursor.connection, table_mappings.owner, shape.table, description.sequences
+            )
             made = alter.create_from_shape(
                 cursor,
                 description,
-                landed_structure(structure_of(shape), landing, landings.of),
-                landing.target,
-                with_indexes=landings.options.create_indexes,
-                rules=landings.options.expression_rules,
+                target_structure(structure_of(shape), table_mapping, table_mappings.of),
+                table_mapping.target,
+                with_indexes=table_mappings.options.create_indexes,
+                rules=table_mappings.options.expression_rules,
             )
     except (SinkError, psycopg.Error) as error:
-        if _mends_with_time(error):
+        if _passes_with_time(error):
             raise
         _log.warning("%s cannot be created yet: %s", shape.table, type(error).__name__)
         return None
-    return Born(True, made.notes, made.awaits_names)
+    return Created(True, made.notes, made.awaits_names)
 
 
-def _mends_with_time(error: SinkError | psycopg.Error) -> bool:
-    """Whether the whole transaction is to be tried again, not one table to be set apart."""
+def _passes_with_time(error: SinkError | psycopg.Error) -> bool:
+    """Whether the whole transaction is to be tried again, not one table to be detached."""
     if isinstance(error, SinkError):
         return error.remedy is Remedy.TIME
     return not is_about_table(error)

@@ -24,10 +24,10 @@ from penstock.sinks.postgres.ddl.alter import (
 )
 from penstock.sinks.postgres.ddl.alter_pieces import KEY_STAYS
 from penstock.sinks.postgres.ddl.create import without_search_path
-from penstock.sinks.postgres.mapping.kept_names import Mapped, mapped
+from penstock.sinks.postgres.mapping.kept_names import KeptNames, read_kept_names
 from penstock.sinks.postgres.mapping.rivals import refuse_rivals
 from penstock.sinks.postgres.mapping.target import find_table
-from penstock.sinks.postgres.mapping.target_shape import landed_key
+from penstock.sinks.postgres.mapping.target_shape import target_key
 from penstock.sinks.postgres.options import Kind, SchemaChanges
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from penstock.lsn import Lsn
     from penstock.schema.shape import TableShape
     from penstock.sinks.copying import CopyOrder
-    from penstock.sinks.postgres.mapping.table_mapping import Landing, Landings
+    from penstock.sinks.postgres.mapping.table_mapping import TableMapping, TableMappings
     from penstock.sinks.postgres.state.shapes import KnownTable, ShapeStore
     from penstock.table import TableName
 
@@ -52,7 +52,7 @@ WHERE pipeline = %s AND schema_name = %s AND table_name = %s AND made_by_us
 
 def follow_table(
     cursor: Cursor,
-    landings: Landings,
+    table_mappings: TableMappings,
     before: TableShape,
     after: TableShape,
     mapping: Mapping[str, Any] | None,
@@ -70,27 +70,27 @@ def follow_table(
         SinkError: SchemaChangeRefused, SchemaChangeStops, TargetTableMissing.
         psycopg.Error: others are in the way, or the server went away.
     """
-    known = mapped(mapping)
-    was = landings.of(before.table, known.ruled_as)
-    ruled_as = landings.ruled_as(known.ruled_as or before.table, after.table)
-    now = landings.of(after.table, ruled_as)
+    known = read_kept_names(mapping)
+    was = table_mappings.of(before.table, known.ruled_as)
+    ruled_as = table_mappings.ruled_as(known.ruled_as or before.table, after.table)
+    now = table_mappings.of(after.table, ruled_as)
     target = known.target or was.target
     context = AlterContext(
         moved=target if now.keeps_place else now.target,
-        place=landings.target,
+        place=table_mappings.target,
         policy=now.policy.value,
         wanted=known.wanted(now),
         made_by_us=made_by_us and now.is_like_source,
-        with_indexes=landings.options.create_indexes,
+        with_indexes=table_mappings.options.create_indexes,
         with_foreign_keys=False,  # what they lead to may follow later
         has_using=has_using,
         before_copy=before_copy,
         names=known.names_of(now, {column.name for column in before.columns}),
         keeps_names=now.keeps_names,
-        others=_others(landings, now) if now.is_shared else None,
-        landing=now,
-        rules=landings.options.expression_rules,
-        owner=landings.owner,
+        others=_others(table_mappings, now) if now.is_shared else None,
+        table_mapping=now,
+        rules=table_mappings.options.expression_rules,
+        owner=table_mappings.owner,
     )
     followed = follow(cursor, before, after, target, context)
     if made_by_us and not now.is_like_source and now.policy is not SchemaChanges.IGNORE:
@@ -103,33 +103,44 @@ def follow_table(
     return followed, document
 
 
-def _others(landings: Landings, landing: Landing) -> Others:
-    """How rows of this source are told from others'; a history's past is not to be rewritten."""
-    if landing.source_id_column is None or landing.is_mixed or landing.history is not None:
+def _others(table_mappings: TableMappings, table_mapping: TableMapping) -> Others:
+    """How rows of this source are distinguished from others'; a history's past is not to be rewritten."""
+    if (
+        table_mapping.source_id_column is None
+        or table_mapping.is_mixed
+        or table_mapping.history is not None
+    ):
         return Others()
     return Others(
         sql.SQL("t.{}::text = {}").format(
-            sql.Identifier(landing.source_id_column), sql.Literal(landings.source)
+            sql.Identifier(table_mapping.source_id_column), sql.Literal(table_mappings.source)
         )
     )
 
 
 def take_ours(
-    cursor: Cursor, landings: Landings, landing: Landing, target: TableName, known: KnownTable
+    cursor: Cursor,
+    table_mappings: TableMappings,
+    table_mapping: TableMapping,
+    target: TableName,
+    known: KnownTable,
 ) -> None:
     """Take away the rows of a table that the source has dropped, from among other sources'.
 
     What appends or keeps a history stays.
     """
-    ours = _others(landings, landing).ours
-    is_wanted = landings.options.schema_changes is SchemaChanges.APPLY and known.is_filled
-    if landing.kind is Kind.CLONE and ours is not None and is_wanted:
+    ours = _others(table_mappings, table_mapping).ours
+    is_wanted = table_mappings.options.schema_changes is SchemaChanges.APPLY and known.is_filled
+    if table_mapping.kind is Kind.CLONE and ours is not None and is_wanted:
         delete = sql.SQL("DELETE FROM {} t WHERE {}")
         cursor.execute(delete.format(sql.Identifier(*target), ours))
 
 
 def join_table(
-    cursor: Cursor, landings: Landings, shape: TableShape, document: Mapping[str, Any] | None
+    cursor: Cursor,
+    table_mappings: TableMappings,
+    shape: TableShape,
+    document: Mapping[str, Any] | None,
 ) -> None:
     """Make room in a table that was made for another source's, or an earlier one: columns, wider types.
 
@@ -138,19 +149,19 @@ def join_table(
     Raises:
         SinkError: SchemaChangeRefused, or TargetTableUnfit where another table has the place.
     """
-    known = mapped(document)
-    landing = landings.of(shape.table, known.ruled_as)
-    target = known.target or landing.target
-    if landing.is_like_source or landing.policy is not SchemaChanges.ADDITIVE:
+    known = read_kept_names(document)
+    table_mapping = table_mappings.of(shape.table, known.ruled_as)
+    target = known.target or table_mapping.target
+    if table_mapping.is_like_source or table_mapping.policy is not SchemaChanges.ADDITIVE:
         return
     connection = cursor.connection
-    refuse_rivals(connection, landings, shape.table, target)  # nothing of theirs is altered
-    made = cursor.execute(_MADE_BEFORE, (landings.pipeline, *shape.table)).fetchone()
+    refuse_rivals(connection, table_mappings, shape.table, target)  # nothing of theirs is altered
+    made = cursor.execute(_MADE_BEFORE, (table_mappings.pipeline, *shape.table)).fetchone()
     with connection.transaction(), without_search_path(connection):
         there = read_shapes(connection, [target], str(target)).get(target)
     if made is None or there is None:
         return
-    names = known.names(landing)
+    names = known.names(table_mapping)
     types = {column.name: column.type for column in there.columns}
     # As if the source's table had had what is there, and had now got the rest.
     before = shape.model_copy(
@@ -162,17 +173,17 @@ def join_table(
             )
         }
     )
-    follow_table(cursor, landings, before, shape, document, made_by_us=False)
+    follow_table(cursor, table_mappings, before, shape, document, made_by_us=False)
 
 
 def follow_before_copy(
     connection: Connection,
-    landings: Landings,
+    table_mappings: TableMappings,
     store: ShapeStore,
     order: CopyOrder,
     lsn: Lsn,
     made_by_us: bool,
-) -> tuple[TableName, Mapped]:
+) -> tuple[TableName, KeptNames]:
     """Bring a table that is there into the shape that the copy's rows have; where it is.
 
     Raises:
@@ -180,34 +191,40 @@ def follow_before_copy(
     """
     table, shape = order.table, order.shape
     stored, document = store.shape_and_mapping(connection, table)
-    known = mapped(document)
+    known = read_kept_names(document)
     # Made again it has the source's names, but it is still what it was: a history, say.
-    anew = Mapped(ruled_as=known.ruled_as)
-    place = landings.target(table, anew.ruled_as)
+    anew = KeptNames(ruled_as=known.ruled_as)
+    place = table_mappings.target(table, anew.ruled_as)
     if shape is None:
         return place, anew
     if stored is not None and stored.id != shape.id:
         raise TargetTableUnfit(
             "the source has another table of this name by now",
             str(table),
-            "nothing; the copy is tried again once the stream has told what became of the first",
+            "nothing; the copy is tried again once the stream has said what became of the first",
         )
-    target = known.target or landings.target(stored.table if stored else table, known.ruled_as)
+    target = known.target or table_mappings.target(
+        stored.table if stored else table, known.ruled_as
+    )
     is_there = find_table(connection, target) is not None
     if stored is None and is_there:
         with connection.transaction(), connection.cursor() as cursor:
-            join_table(cursor, landings, shape, document)
+            join_table(cursor, table_mappings, shape, document)
     if stored is None or not is_there:
         kept = {"ruled_as": list(anew.ruled_as)} if anew.ruled_as else None
         store.keep(connection, table, shape, lsn, kept)
         return place, anew
-    landing = landings.of(stored.table, known.ruled_as)
+    table_mapping = table_mappings.of(stored.table, known.ruled_as)
     with connection.transaction(), connection.cursor() as cursor:
-        if made_by_us and landing.is_like_source and landing.policy is SchemaChanges.APPLY:
+        if (
+            made_by_us
+            and table_mapping.is_like_source
+            and table_mapping.policy is SchemaChanges.APPLY
+        ):
             drop_gone_foreign_keys(cursor, stored, shape, target, before_copy=True)
         followed, document = follow_table(
             cursor,
-            landings,
+            table_mappings,
             stored,
             shape,
             document,
@@ -217,11 +234,15 @@ def follow_before_copy(
         store.keep(cursor, table, shape, lsn, document, before_copy=True)
         if followed.awaits_names:
             store.await_names(cursor, table)
-    return followed.target, mapped(document)
+    return followed.target, read_kept_names(document)
 
 
 def follow_after_copy(
-    cursor: Cursor, landings: Landings, store: ShapeStore, order: CopyOrder, made_by_us: bool
+    cursor: Cursor,
+    table_mappings: TableMappings,
+    store: ShapeStore,
+    order: CopyOrder,
+    made_by_us: bool,
 ) -> list[str]:
     """Let a table follow what was left for the rows of its copy; a line for each thing left undone.
 
@@ -238,7 +259,7 @@ def follow_after_copy(
     before = before.model_copy(update=place)
     followed, _ = follow_table(
         cursor,
-        landings,
+        table_mappings,
         before,
         order.shape,
         store.shape_and_mapping(cursor, order.table)[1],
@@ -250,13 +271,15 @@ def follow_after_copy(
     return followed.notes
 
 
-def unsure(landings: Landings, before: TableShape, after: TableShape) -> SchemaChangeStops:
-    """Columns went and others came: only a person can tell whether one is the other."""
+def unsure(
+    table_mappings: TableMappings, before: TableShape, after: TableShape
+) -> SchemaChangeStops:
+    """Columns went and others came: only a person knows whether one is the other."""
     return SchemaChangeStops(
         "columns went and others came, which may have been a rename: "
         + tell_all(compare_tables(before, after)),
         str(before.table),
-        f"alter {landings.target(before.table)} at the target as it was altered at the source,"
+        f"alter {table_mappings.target(before.table)} at the target as it was altered at the source,"
         f" then penstock tables PIPELINE.yml resync {after.table}",
     )
 
@@ -278,7 +301,7 @@ def follow_key(
     before: TableShape,
     after: TableShape,
     target: TableName,
-    landing: Landing,
+    table_mapping: TableMapping,
     names: Mapping[str, str],
 ) -> str | None:
     """Give the target's table the key that it would be made with; a line if that is left to a person.
@@ -294,12 +317,12 @@ def follow_key(
     statement = sql.SQL("ALTER TABLE {} {}ADD PRIMARY KEY ({})").format(
         sql.Identifier(*target),
         drop,
-        sql.SQL(", ").join(map(sql.Identifier, landed_key(called, landing))),
+        sql.SQL(", ").join(map(sql.Identifier, target_key(called, table_mapping))),
     )
     by_hand = (
         f"the primary key stays as it was; to follow the source's: {statement.as_string(None)}"
     )
-    if landing.keeps_names:
+    if table_mapping.keeps_names:
         return by_hand  # others deliver by the key that it has
     try:
         with cursor.connection.transaction():

@@ -24,9 +24,9 @@ from penstock.sinks.postgres.connect import is_about_table
 from penstock.sinks.postgres.ddl import alter
 from penstock.sinks.postgres.ddl.free_sequences import drop_gone_sequences, follow_sequences
 from penstock.sinks.postgres.ddl.user_types import drop_unused_types
-from penstock.sinks.postgres.evolve.created_in_stream import create_born
+from penstock.sinks.postgres.evolve.created_in_stream import create_in_stream
 from penstock.sinks.postgres.evolve.following import follow_table, take_ours, unexplained, unsure
-from penstock.sinks.postgres.mapping.kept_names import mapped
+from penstock.sinks.postgres.mapping.kept_names import read_kept_names
 from penstock.sinks.postgres.mapping.target import find_table, plan_table
 from penstock.sinks.postgres.merge.careful import merge_table
 from penstock.sinks.postgres.merge.conflicts import NONE, Conflicts
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from penstock.schema.shape import TableShape
     from penstock.sinks.passage import Passage, RunJob, ShapeChange
     from penstock.sinks.postgres.mapping.plan import StagedStep, TablePlan
-    from penstock.sinks.postgres.mapping.table_mapping import Landing, Landings
+    from penstock.sinks.postgres.mapping.table_mapping import TableMapping, TableMappings
     from penstock.sinks.postgres.mapping.target import Describe
     from penstock.sinks.sink import Batch
     from penstock.table import TableName
@@ -67,7 +67,7 @@ class Evolution:
 
     def __init__(
         self,
-        landings: Landings,
+        table_mappings: TableMappings,
         store: ShapeStore,
         describe: Describe,
         stage_prefix: str,
@@ -77,15 +77,15 @@ class Evolution:
         only: Collection[TableName] | None,
         refused: Collection[TableName],
     ) -> None:
-        self._landings = landings
-        self._options = landings.options
+        self._table_mappings = table_mappings
+        self._options = table_mappings.options
         self._store = store
         self._describe = describe
         self._stage_prefix = stage_prefix
         self.batch = batch
         self._replica_role = replica_role
         self.only = only
-        self._stages = LateStages(landings.options.url)
+        self._stages = LateStages(table_mappings.options.url)
         self._with_keys: list[tuple[TableShape, TableShape, TableName]] = []
         self.tables = KnownTables(only, refused)
         self.staged: list[StagedStep] = []
@@ -120,8 +120,8 @@ class Evolution:
                 self._follow_all(cursor, part)
             self._merge(cursor, waiting, run_job)
             if self._options.schema_changes.value == "apply":
-                unused = drop_gone_sequences(cursor, self._landings.owner)
-                unused += drop_unused_types(cursor, self._landings.owner)
+                unused = drop_gone_sequences(cursor, self._table_mappings.owner)
+                unused += drop_unused_types(cursor, self._table_mappings.owner)
                 for name in unused:
                     _log.info("%s was dropped: nothing needs it any more", name)
         except psycopg.errors.LockNotAvailable:
@@ -163,9 +163,9 @@ class Evolution:
                 self._create(cursor, shape, part)
         self._make_foreign_keys(cursor)
         if self.only is None:  # who catches up comes by what others have done already
-            policy, owner = self._options.schema_changes.value, self._landings.owner
+            policy, owner = self._options.schema_changes.value, self._table_mappings.owner
             self.notes += follow_sequences(cursor, owner, part.change, policy)
-        has_own_schemas = self._options.keeps_schemas and self._landings.is_alone
+        has_own_schemas = self._options.keeps_schemas and self._table_mappings.is_alone
         if self._options.schema_changes.value == "apply" and has_own_schemas:
             for schema in part.change.dropped_schemas:
                 self.notes += alter.drop_schema(cursor, schema.name)
@@ -179,7 +179,7 @@ class Evolution:
                 self._store.await_foreign_keys(cursor, shape.table)
             elif self._options.schema_changes.value == "apply":
                 notes = alter.make_new_foreign_keys(
-                    cursor, before, shape, target, self._landings.target
+                    cursor, before, shape, target, self._table_mappings.target
                 )
                 known = self.tables.find(shape)
                 if known is not None:
@@ -212,19 +212,19 @@ class Evolution:
                 raise TableStops(known.began_as, error) from None
 
     def _target_of(self, known: KnownTable) -> TableName:
-        names = mapped(known.mapping)
+        names = read_kept_names(known.mapping)
         named = known.shaped_as or known.name
-        return names.target or self._landings.of(named, names.ruled_as).target
+        return names.target or self._table_mappings.of(named, names.ruled_as).target
 
-    def _landing_of(self, known: KnownTable) -> Landing:
-        return self._landings.of(known.name, mapped(known.mapping).ruled_as)
+    def _table_mapping_of(self, known: KnownTable) -> TableMapping:
+        return self._table_mappings.of(known.name, read_kept_names(known.mapping).ruled_as)
 
     def _follow(
         self, cursor: Cursor, known: KnownTable, shape: TableShape, part: ShapeChange
     ) -> None:
         if not self.tables.takes_part(known):
             if self.only is None:
-                self._follow_apart(cursor, known, shape, part)
+                self._follow_detached(cursor, known, shape, part)
             return
         if part.mark.commit_lsn < known.shape_lsn:
             return  # a copy of a later moment has brought it already
@@ -240,12 +240,12 @@ class Evolution:
             self._keep(cursor, known, shape, known.mapping, self.batch.end_lsn)
             return
         if part.change.is_unsure:
-            raise TableStops(known.began_as, unsure(self._landings, before, shape))
+            raise TableStops(known.began_as, unsure(self._table_mappings, before, shape))
         mapping, needs_copy = self._alter(cursor, known, before, shape, part)
         self._keep(cursor, known, shape, mapping, self.batch.end_lsn)
         if needs_copy:
             self.notes.append(
-                f"{shape.table}: what its rows hold cannot be told from the change; it is copied again"
+                f"{shape.table}: what its rows hold does not follow from the change; it is copied again"
             )
             self._store.have_copied(cursor, shape.table, self.batch.end_lsn)
             known.state, known.needs_copy = PENDING, True
@@ -265,7 +265,7 @@ class Evolution:
             with cursor.connection.transaction():
                 followed, mapping = follow_table(
                     cursor,
-                    self._landings,
+                    self._table_mappings,
                     before,
                     shape,
                     known.mapping,
@@ -288,12 +288,12 @@ class Evolution:
         if before_copy:
             return mapping, followed.needs_copy  # the copy brings the rest, and notes
         self._note(known, shape.table, followed.notes)
-        with_keys = self._options.create_indexes and self._landing_of(known).is_like_source
+        with_keys = self._options.create_indexes and self._table_mapping_of(known).is_like_source
         if self._replica_role and known.made_by_us and with_keys:
             self._with_keys.append((before, shape, followed.target))
         return mapping, followed.needs_copy
 
-    def _follow_apart(
+    def _follow_detached(
         self, cursor: Cursor, known: KnownTable, shape: TableShape, part: ShapeChange
     ) -> None:
         """A table that does not flow. One that needs a copy follows here, by the sink's position.
@@ -330,7 +330,7 @@ class Evolution:
         """
         if not known.is_filled:
             self._drop_unfilled(cursor, known)
-            self._store.enrol(cursor, name, known.source_oid, self.batch.end_lsn)
+            self._store.schedule(cursor, name, known.source_oid, self.batch.end_lsn)
             self.tables.add(KnownTable.waiting(name, known.source_oid))
             return
         before = self._store.shape(cursor, known.recorded_as, lock=True)
@@ -369,7 +369,7 @@ class Evolution:
             return True
         if not other.needs_copy or other.is_filled:
             return False
-        # Scheduled under a name of the catalog's, by a history that did not know it.
+        # Scheduled under a name of the catalog's, by a schema history that did not know it.
         self._drop_unfilled(cursor, other)
         return True
 
@@ -404,7 +404,7 @@ class Evolution:
             return
         if self.only is not None and not self.tables.takes_part(known):
             return
-        policy = self._landing_of(known).policy.value
+        policy = self._table_mapping_of(known).policy.value
         before = self._store.shape(cursor, known.recorded_as, lock=True)
         target = self._target_of(known)
         if policy == "stop":
@@ -431,7 +431,7 @@ class Evolution:
                 raise TableStops(known.began_as, error) from None
             self._store.forget(cursor, known.recorded_as)
         else:
-            take_ours(cursor, self._landings, self._landing_of(known), target, known)
+            take_ours(cursor, self._table_mappings, self._table_mapping_of(known), target, known)
             self._store.leave(cursor, known.recorded_as)
         _log.info("%s was dropped at the source", known.name)
         self.tables.remove(known)
@@ -441,21 +441,21 @@ class Evolution:
         if self._options.schema_changes.value in ("ignore", "stop") or self.tables.by_name(
             shape.table
         ):
-            return  # it is enrolled as any other table, when its rows come
+            return  # it is scheduled as any other table, when its rows come
         if not self._options.create_tables:
             return
         if not self._free_name(cursor, None, shape.table, part):
             return  # it is copied once the name is free
-        born = create_born(cursor, self._landings, shape)
-        if born is None:
+        created = create_in_stream(cursor, self._table_mappings, shape)
+        if created is None:
             return
-        made_as = self._landings.target(shape.table) if born.is_new else None
+        made_as = self._table_mappings.target(shape.table) if created.is_new else None
         self._store.add(cursor, shape, self.batch.end_lsn, made_as)
-        if born.awaits_names:
+        if created.awaits_names:
             self._store.await_names(cursor, shape.table)
-        known = KnownTable.flowing(shape.table, shape.id, made_here=born.is_new)
+        known = KnownTable.flowing(shape.table, shape.id, made_here=created.is_new)
         self.tables.add(known)
-        self._note(known, shape.table, born.notes)
+        self._note(known, shape.table, created.notes)
 
     def _note(self, known: KnownTable, called: TableName, notes: Sequence[str]) -> None:
         self.notes += [f"{called}: {note}" for note in notes]
@@ -526,10 +526,10 @@ class Evolution:
         if self.only is not None:
             return None
         if self.batch.copies_first:
-            # Else it is enrolled once the name is free.
+            # Else it is scheduled once the name is free.
             is_known = bool(oid) and self.tables.by_id(oid) is not None
             if self.tables.recorded(name) is None and not is_known:
-                self._store.enrol(cursor, name, oid, self.batch.end_lsn)
+                self._store.schedule(cursor, name, oid, self.batch.end_lsn)
                 self.tables.add(KnownTable.waiting(name, oid))
             return None
         known = KnownTable.flowing(name)
@@ -540,11 +540,11 @@ class Evolution:
         try:
             return plan_table(
                 cursor.connection,
-                self._landings,
+                self._table_mappings,
                 known.name,
                 lambda name: self._description(cursor, name),
                 is_filled=known.is_filled,
-                mapping=mapped(known.mapping),
+                kept=read_kept_names(known.mapping),
             )
         except SinkError as error:
             if error.remedy is Remedy.TIME:

@@ -248,7 +248,7 @@ def refused_trees(
 
 
 def _refused_by_text(rules: ExpressionRules, expression: Expression) -> str | None:
-    """Why it is refused, "" where it is not, None where only the target can tell."""
+    """Why it is refused, "" where it is not, None where only the target knows."""
     text = expression.text
     if is_constant(text):
         return ""

@@ -1,4 +1,4 @@
-"""SQL text that the source's catalog has spelled, taken apart as far as penstock must. Knows no server.
+"""SQL text that the source's catalog has spelled, parsed as far as penstock must. Knows no server.
 
 A text is only ever put between parentheses, or where nothing can follow it. It must therefore be in balance
 by itself: then it means there what it means alone, whoever has written it.

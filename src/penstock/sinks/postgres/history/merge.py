@@ -1,7 +1,7 @@
 """Staged versions -> a history, as sets. Decides which statements run; knows no batch.
 
 What is there ends where the first change of its key begins, and every version is added: two statements,
-and one more that looks whether new keys are new to the target. All else is for what is odd: values that
+and one more that checks whether new keys are new to the target. All else is for special cases: values that
 only the target knows, a clock that was set back, a transaction that goes on in another step.
 """
 
@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.sinks.postgres.history.statements import Carried
 from penstock.sinks.postgres.merge.conflicts import (
+    LOGGED_KEYS,
     NONE,
-    TOLD_KEYS,
     Conflicts,
     affected,
     counted,
     first_key,
+    is_incomplete,
     is_missing,
     is_there,
-    is_untold,
-    tell_keys,
+    log_keys,
 )
 from penstock.sinks.postgres.options import OnConflict
 
@@ -90,25 +90,25 @@ def _merge_net(
     is_changed: bool,
 ) -> Conflicts:
     """`is_changed`: the stage holds other operations than the step says."""
-    passed_over = _settle(cursor, plan, step, build, conflict)
-    told = _told(cursor, step, build, is_changed=is_changed or bool(passed_over))
-    seen = counted(cursor, build.count_seen()) if told["I"] else 0
-    _tell(cursor, plan, build)
+    skipped = _settle(cursor, plan, step, build, conflict)
+    announced = _announced(cursor, step, build, is_changed=is_changed or bool(skipped))
+    seen = counted(cursor, build.count_seen()) if announced["I"] else 0
+    _log_conflicts(cursor, plan, build)
     closed: Counter[str] = Counter()
-    changed = told.total() - told["I"]
+    changed = announced.total() - announced["I"]
     if seen or changed:
         closed = _counts(cursor, build.close(with_new=seen > 0))
-    if seen or closed.total() < changed - told["G"]:
+    if seen or closed.total() < changed - announced["G"]:
         late = _counts(cursor, build.take_late(with_new=seen > 0))
         if late:
             cursor.execute(build.delete_before_late())
             closed += late
     found = Conflicts(
         closed["I"] + closed["N"],
-        max(0, told["U"] - closed["U"] - closed["C"]),
-        max(0, told["D"] - closed["D"]),
+        max(0, announced["U"] - closed["U"] - closed["C"]),
+        max(0, announced["D"] - closed["D"]),
     )
-    if seen or found.update_missing or closed["R"] < told["R"]:
+    if seen or found.update_missing or closed["R"] < announced["R"]:
         cursor.execute(build.lift_over_past())
     if seen:
         cursor.execute(build.undo_deletions())
@@ -116,7 +116,7 @@ def _merge_net(
         cursor.execute(build.make_carried())
         cursor.execute(build.carry(step.times.last_at))
     cursor.execute(build.insert_versions(may_be_seen=seen > 0))
-    return found + passed_over
+    return found + skipped
 
 
 def _merge_whole(cursor: Cursor, step: StagedStep, build: Carried) -> Conflicts:
@@ -138,10 +138,10 @@ def _leave(
     found = NONE
     missing = first_key(cursor, build.keys("N", are_open=False, most=1))
     if missing is not None and conflict is OnConflict.KEEP:
-        passed = sum(affected(cursor, each) for each in build.pass_over_missing())
+        passed = sum(affected(cursor, each) for each in build.skip_missing())
         found = Conflicts(update_missing=passed)
     elif missing is not None:
-        refuse = is_untold if conflict is OnConflict.REPLACE else is_missing
+        refuse = is_incomplete if conflict is OnConflict.REPLACE else is_missing
         raise refuse(plan, missing)
     if step.times is not None and _has_carried(cursor, build, step.times):
         for statement in build.take_carried():
@@ -154,12 +154,16 @@ def _leave(
 def _settle(
     cursor: Cursor, plan: TablePlan, step: StagedStep, build: Carried, conflict: OnConflict
 ) -> Conflicts:
-    """What `on_conflict` says of rows that are there or are not; those that were passed over."""
+    """What `on_conflict` says of rows that are there or are not; those that were skipped."""
     if len(step.unchanged) > 1 and step.kind == "net" and conflict is not OnConflict.KEEP:
-        untold = build.keys("U", are_open=False, most=1, only="s.g <> 0")
-        key = first_key(cursor, untold)
+        incomplete = build.keys("U", are_open=False, most=1, only="s.g <> 0")
+        key = first_key(cursor, incomplete)
         if key is not None:
-            raise is_untold(plan, key) if conflict is OnConflict.REPLACE else is_missing(plan, key)
+            raise (
+                is_incomplete(plan, key)
+                if conflict is OnConflict.REPLACE
+                else is_missing(plan, key)
+            )
     if conflict is OnConflict.REPLACE:
         return NONE
     there = build.keys("I", "N", are_open=True, most=1)
@@ -174,13 +178,15 @@ def _settle(
         return NONE
     existing = passed = 0
     if cursor.execute(there).fetchone() is not None:
-        existing, *_ = [affected(cursor, each) for each in build.pass_over_existing()]
+        existing, *_ = [affected(cursor, each) for each in build.skip_existing()]
     if cursor.execute(missing).fetchone() is not None:
-        passed, *_ = [affected(cursor, each) for each in build.pass_over_missing()]
+        passed, *_ = [affected(cursor, each) for each in build.skip_missing()]
     return Conflicts(existing, passed)
 
 
-def _told(cursor: Cursor, step: StagedStep, build: Carried, *, is_changed: bool) -> Counter[str]:
+def _announced(
+    cursor: Cursor, step: StagedStep, build: Carried, *, is_changed: bool
+) -> Counter[str]:
     """How many keys begin with which operation; those of new keys, and of changed ones, as one."""
     if not is_changed:
         return Counter(
@@ -196,15 +202,15 @@ def _told(cursor: Cursor, step: StagedStep, build: Carried, *, is_changed: bool)
     return found
 
 
-def _tell(cursor: Cursor, plan: TablePlan, build: Carried) -> None:
-    """The first keys of each oddity, to who asked for every detail."""
+def _log_conflicts(cursor: Cursor, plan: TablePlan, build: Carried) -> None:
+    """The first keys of each conflict, at debug level."""
     for kind, letters, are_open in (
         ("insert_exists", ("I", "N"), True),
         ("update_missing", ("U", "C"), False),
         ("delete_missing", ("D",), False),
     ):
-        keys = partial(build.keys, *letters, are_open=are_open, most=TOLD_KEYS)
-        tell_keys(cursor, plan.source, kind, keys)
+        keys = partial(build.keys, *letters, are_open=are_open, most=LOGGED_KEYS)
+        log_keys(cursor, plan.source, kind, keys)
 
 
 def _counts(cursor: Cursor, statement: sql.Composed) -> Counter[str]:

@@ -1,4 +1,4 @@
-"""Merge a copy that lies aside into a history, in the caller's transaction.
+"""Merge the copy in a shadow table into a history, in the caller's transaction.
 
 A copy says how rows are, not since when. What differs is taken as a change at the moment of the copy, and
 so is staged and merged like one.
@@ -34,11 +34,11 @@ _2000 = datetime(2000, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class CopiedVersions:
-    """The rows that lie aside, and the history they are to be merged into."""
+    """The rows of the shadow table, and the history they are to be merged into."""
 
     plan: TablePlan
     history: HistoryPlan
-    aside: TableName
+    shadow: TableName
     columns: tuple[TargetColumn, ...]
     key: tuple[str, ...]
     moment: datetime
@@ -46,7 +46,7 @@ class CopiedVersions:
     def any_there(self) -> sql.Composed:
         """Whether a row that was copied is there."""
         return sql.SQL("SELECT EXISTS (SELECT FROM {} t, {} s WHERE {} AND {})").format(
-            self._target, self._aside, self._open(), self._same_key()
+            self._target, self._shadow, self._open(), self._same_key()
         )
 
     @property
@@ -54,8 +54,8 @@ class CopiedVersions:
         return sql.Identifier(*self.plan.target)
 
     @property
-    def _aside(self) -> sql.Identifier:
-        return sql.Identifier(*self.aside)
+    def _shadow(self) -> sql.Identifier:
+        return sql.Identifier(*self.shadow)
 
     def _open(self) -> sql.Composed:
         """Rows of this source that are still so."""
@@ -108,7 +108,7 @@ class CopiedVersions:
         return [
             sql.SQL("SELECT {} FROM {} s LEFT JOIN {} t ON {} AND {} WHERE {}").format(
                 self._staged(sql.SQL("CASE WHEN {} THEN 'I' ELSE 'U' END").format(is_new), "s"),
-                self._aside,
+                self._shadow,
                 self._target,
                 self._open(),
                 self._same_key(),
@@ -120,7 +120,7 @@ class CopiedVersions:
                 self._staged(sql.Literal("D"), "t"),
                 self._target,
                 self._open(),
-                self._aside,
+                self._shadow,
                 self._same_key(),
             ),
         ]
@@ -137,7 +137,7 @@ class CopiedVersions:
                 place=place,
             )
 
-        ours = numbered("s", sql.SQL("{} s").format(self._aside))
+        ours = numbered("s", sql.SQL("{} s").format(self._shadow))
         theirs = numbered("t", sql.SQL("{} t WHERE {}").format(self._target, self._open()))
         missing = "SELECT {} FROM {} {} WHERE NOT EXISTS (SELECT FROM {} o WHERE o.r = {}.r AND o.number = {}.number)"
         return [
@@ -175,7 +175,7 @@ class CopiedVersions:
 def merge_copied_versions(
     cursor: Cursor,
     plan: TablePlan,
-    aside: TableName,
+    shadow: TableName,
     columns: Sequence[str],
     key: Sequence[str],
     conflict: OnConflict | None,
@@ -188,7 +188,7 @@ def merge_copied_versions(
     assert plan.history is not None
     taken = tuple(column for column in plan.columns if column.name in columns)
     key = key if set(key) <= {column.name for column in taken} else ()
-    copied = CopiedVersions(plan, plan.history, aside, taken, tuple(key), moment)
+    copied = CopiedVersions(plan, plan.history, shadow, taken, tuple(key), moment)
     if conflict is OnConflict.STOP and (
         not key or cursor.execute(copied.any_there()).fetchone() == (True,)
     ):

@@ -137,7 +137,7 @@ class Versions(Statements):
         )
 
     def close_whole(self) -> sql.Composed:
-        """The same for rows without a key: as many of equal ones as are told, the last that came first."""
+        """The same for rows without a key: as many of equal ones as the changes say, the last that came first."""
         theirs = [sql.SQL("t.{}").format(name) for name in self._names]
         return self._format(
             "WITH ended AS MATERIALIZED (SELECT {ours} AS r, s.op, s.a,"
@@ -288,7 +288,7 @@ class Versions(Statements):
             beginning=self._is(*BEGINNING),
         )
 
-    def pass_over_existing(self) -> list[sql.Composed]:
+    def skip_existing(self) -> list[sql.Composed]:
         """INSERTs of keys that are open are left out; what came after them is not."""
         following = self._format(
             "SELECT FROM {stage} n WHERE NOT n.f AND n.a = s.a AND {same}",
@@ -311,7 +311,7 @@ class Versions(Statements):
             self.have_firsts(),
         ]
 
-    def pass_over_missing(self) -> list[sql.Composed]:
+    def skip_missing(self) -> list[sql.Composed]:
         """UPDATEs of keys that are not open are left out, up to where the key comes anew."""
         if self._step.kind == "move":
             return [
@@ -365,8 +365,8 @@ class Carried(Versions):
     @property
     def carried_name(self) -> str:
         """Of the temporary table that holds the keys which began with the instant that goes on."""
-        told = [*self._plan.target, *(f"{c.name} {c.stage_type}" for c in self._key_columns())]
-        return f"carried_{hashlib.sha256('/'.join(told).encode()).hexdigest()[:16]}"
+        named = [*self._plan.target, *(f"{c.name} {c.stage_type}" for c in self._key_columns())]
+        return f"carried_{hashlib.sha256('/'.join(named).encode()).hexdigest()[:16]}"
 
     def _key_columns(self) -> list[TargetColumn]:
         return [self._step.columns[place] for place in self._step.key]

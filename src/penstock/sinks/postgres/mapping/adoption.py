@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     import psycopg
 
-    from penstock.sinks.postgres.mapping.table_mapping import Landings
+    from penstock.sinks.postgres.mapping.table_mapping import TableMappings
 
     Connection = psycopg.Connection[Any]
 
@@ -54,7 +54,7 @@ WHERE t.pipeline = %s AND (n.nspname, c.relname) IN
 
 
 def occupied_tables(
-    connection: Connection, landings: Landings, tables: Collection[TableName]
+    connection: Connection, table_mappings: TableMappings, tables: Collection[TableName]
 ) -> list[SinkError]:
     """Those of a source's tables whose place at the target is taken, before anything is made.
 
@@ -64,20 +64,24 @@ def occupied_tables(
     """
     known: set[TableName] = set()
     if has_objects(connection):
-        rows = connection.execute(_KNOWN, (landings.pipeline, landings.source)).fetchall()
+        rows = connection.execute(
+            _KNOWN, (table_mappings.pipeline, table_mappings.source)
+        ).fetchall()
         known = {TableName(schema, name) for schema, name in rows}
     asked = [table for table in sorted(tables) if table not in known]
-    targets = [landings.target(table) for table in asked]
+    targets = [table_mappings.target(table) for table in asked]
     found: dict[int, SinkError] = {}
     for begin in range(0, len(asked), _AT_ONCE):
         part = range(begin, min(begin + _AT_ONCE, len(asked)))
         with connection.transaction():
-            others, taken = _taken(connection, landings, [(asked[i], targets[i]) for i in part])
+            others, taken = _taken(
+                connection, table_mappings, [(asked[i], targets[i]) for i in part]
+            )
         found |= {
             begin + place: no_table(asked[begin + place], targets[begin + place])
             for place in others
         }
-        made = _made_here(connection, landings, [targets[begin + place] for place in taken])
+        made = _made_here(connection, table_mappings, [targets[begin + place] for place in taken])
         for place in (begin + each for each in taken):
             if targets[place] not in made:
                 found[place] = occupied(asked[place], targets[place])
@@ -85,13 +89,15 @@ def occupied_tables(
 
 
 def _taken(
-    connection: Connection, landings: Landings, pairs: Sequence[tuple[TableName, TableName]]
+    connection: Connection,
+    table_mappings: TableMappings,
+    pairs: Sequence[tuple[TableName, TableName]],
 ) -> tuple[list[int], list[int]]:
     """Places where the target has something that is no table, and where it has a table with rows.
 
     Inside of a transaction: what is read was seen to be a table while nobody could replace it.
     """
-    own, targets = landings.options.source_id_column, [target for _, target in pairs]
+    own, targets = table_mappings.options.source_id_column, [target for _, target in pairs]
     question = (own or "", *as_columns(targets))
     there = connection.execute(_THERE, question).fetchall()
     held = [targets[place - 1] for place, is_table, _, may_read in there if is_table and may_read]
@@ -101,13 +107,15 @@ def _taken(
     asked = [
         (place, has_column)
         for place, is_table, has_column, _ in there
-        if is_table and targets[place - 1] in held and not landings.adopts(pairs[place - 1][0])
+        if is_table
+        and targets[place - 1] in held
+        and not table_mappings.adopts(pairs[place - 1][0])
     ]
     queries = [
         sql.SQL("SELECT {} WHERE EXISTS (SELECT FROM {} t WHERE {})").format(
             sql.Literal(place),
             sql.Identifier(*targets[place - 1]),
-            _ours(landings, own if has_column else None),
+            _ours(table_mappings, own if has_column else None),
         )
         for place, has_column in asked
     ]
@@ -122,20 +130,20 @@ def _hold(connection: Connection, targets: Collection[TableName]) -> None:
     connection.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(named))
 
 
-def find_occupied(landings: Landings, tables: Collection[TableName]) -> list[SinkError]:
+def find_occupied(table_mappings: TableMappings, tables: Collection[TableName]) -> list[SinkError]:
     """The same over a connection of its own.
 
     Raises:
         SinkError: the target cannot be asked.
     """
-    dsn = landings.options.url
+    dsn = table_mappings.options.url
     with connect_target(dsn, "penstock check") as connection, target_errors(dsn):
-        return occupied_tables(connection, landings, tables)
+        return occupied_tables(connection, table_mappings, tables)
 
 
 def refuse_occupied(
     connection: Connection,
-    landings: Landings,
+    table_mappings: TableMappings,
     table: TableName,
     target: TableName,
     *,
@@ -146,11 +154,11 @@ def refuse_occupied(
     Raises:
         TargetTableOccupied: it holds rows, and nobody has said that they are meant.
         TargetTableUnfit: it is no table.
-        psycopg.Error: it lacks the column that tells sources apart, say.
+        psycopg.Error: it lacks the column that identifies sources, say.
     """
-    if landings.adopts(ruled_as or table) or _made_here(connection, landings, [target]):
+    if table_mappings.adopts(ruled_as or table) or _made_here(connection, table_mappings, [target]):
         return
-    ours = _ours(landings, landings.options.source_id_column)
+    ours = _ours(table_mappings, table_mappings.options.source_id_column)
     query = sql.SQL("SELECT EXISTS (SELECT FROM {} t WHERE {})")
     with connection.transaction():
         _hold(connection, [target])
@@ -163,20 +171,22 @@ def refuse_occupied(
 
 
 def _made_here(
-    connection: Connection, landings: Landings, targets: Collection[TableName]
+    connection: Connection, table_mappings: TableMappings, targets: Collection[TableName]
 ) -> set[TableName]:
     """Those of the target's tables that this pipeline has made, for whichever one of a source's."""
     if not targets or not has_objects(connection):
         return set()
-    rows = connection.execute(_MADE_HERE, (landings.pipeline, *as_columns(targets)))
+    rows = connection.execute(_MADE_HERE, (table_mappings.pipeline, *as_columns(targets)))
     return {TableName(schema, name) for schema, name in rows}
 
 
-def _ours(landings: Landings, own: str | None) -> sql.Composable:
+def _ours(table_mappings: TableMappings, own: str | None) -> sql.Composable:
     """Rows that would be this source's. Others' are nobody's concern here: they are not touched."""
     if own is None:
         return sql.SQL("true")
-    return sql.SQL("t.{}::text = {}").format(sql.Identifier(own), sql.Literal(landings.source))
+    return sql.SQL("t.{}::text = {}").format(
+        sql.Identifier(own), sql.Literal(table_mappings.source)
+    )
 
 
 def no_table(table: TableName, target: TableName) -> TargetTableUnfit:

@@ -10,11 +10,11 @@ from penstock.table import TableName
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from penstock.sinks.postgres.mapping.table_mapping import Landing
+    from penstock.sinks.postgres.mapping.table_mapping import TableMapping
 
 
 @dataclass(frozen=True)
-class Mapped:
+class KeptNames:
     """Names of a source table that the target did not follow: where it is, what columns are called.
 
     `ruled_as` is what the table was called when its rule was taken, where that is not its name.
@@ -24,37 +24,37 @@ class Mapped:
     columns: tuple[tuple[str, str], ...] = ()
     ruled_as: TableName | None = None
 
-    def names(self, landing: Landing) -> dict[str, str]:
+    def names(self, table_mapping: TableMapping) -> dict[str, str]:
         """What the target calls columns of the source, where that is not their name."""
-        return dict(self.columns or landing.names.items())
+        return dict(self.columns or table_mapping.names.items())
 
-    def names_of(self, landing: Landing, columns: Collection[str]) -> dict[str, str]:
+    def names_of(self, table_mapping: TableMapping, columns: Collection[str]) -> dict[str, str]:
         """The same of `columns`, and of those that the rule names and the source may get yet.
 
         Not where another column has that name by now: one that was renamed at the source, say.
         """
-        names = self.names(landing)
+        names = self.names(table_mapping)
         taken = {*columns, *dict(self.columns).values()}
         missing = {
             name: called
-            for name, called in landing.names.items()
+            for name, called in table_mapping.names.items()
             if name not in columns and called not in taken
         }
         return {name: called for name, called in names.items() if name in columns} | missing
 
-    def wanted(self, landing: Landing) -> tuple[str, ...] | None:
+    def wanted(self, table_mapping: TableMapping) -> tuple[str, ...] | None:
         """The columns to deliver, also those that the source calls differently by now."""
-        if landing.columns is None:
+        if table_mapping.columns is None:
             return None
-        return (*landing.columns, *(name for name, called in self.columns if called))
+        return (*table_mapping.columns, *(name for name, called in self.columns if called))
 
 
-def mapped(document: Mapping[str, Any] | None) -> Mapped:
+def read_kept_names(document: Mapping[str, Any] | None) -> KeptNames:
     """What penstock.tables says of it."""
     if not document:
-        return Mapped()
+        return KeptNames()
     target, ruled_as = document.get("target"), document.get("ruled_as")
-    return Mapped(
+    return KeptNames(
         TableName(*target) if target else None,
         tuple(sorted(document.get("columns", {}).items())),
         TableName(*ruled_as) if ruled_as else None,

@@ -1,4 +1,4 @@
-"""Rules of a sink that no table is meant by: a name that is mistyped would be passed over silently."""
+"""Rules of a sink that no table is meant by: a name that is mistyped would be skipped silently."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ WHERE pipeline = %s AND state <> 'removed' AND mapping ? 'ruled_as'
 """
 
 
-def stray_rules(
+def orphaned_rules(
     pipeline: str, sink: str, options: PostgresOptions, tables: Iterable[TableName]
 ) -> list[PenstockError]:
     """The entries of `tables:` that match none of `tables`, nor one that was renamed since."""
     known = set(tables)
-    strays = [rule for rule in options.tables if not any(map(rule.matches, known))]
-    if strays:
+    orphans = [rule for rule in options.tables if not any(map(rule.matches, known))]
+    if orphans:
         known = _renamed(pipeline, options)
     return [
         BadTableRule(
@@ -36,7 +36,7 @@ def stray_rules(
             f"sinks.{sink}.tables",
             "correct its name, or take it out; a table that is yet to come needs nothing",
         )
-        for rule in strays
+        for rule in orphans
         if not any(map(rule.matches, known))
     ]
 

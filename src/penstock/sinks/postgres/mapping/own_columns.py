@@ -13,7 +13,7 @@ from penstock.sinks.postgres.mapping.plan import FixedColumn, HistoryPlan
 if TYPE_CHECKING:
     from penstock.schema.description import TableDescription
     from penstock.sinks.postgres.mapping.plan import TablePlan, TargetColumn
-    from penstock.sinks.postgres.mapping.table_mapping import Landing
+    from penstock.sinks.postgres.mapping.table_mapping import TableMapping
     from penstock.sinks.postgres.options import PostgresOptions
     from penstock.table import TableName
 
@@ -42,7 +42,7 @@ WHERE n.nspname = %s AND t.relname = %s AND i.indisprimary
 
 def fixed_columns(
     connection: psycopg.Connection[Any],
-    landing: Landing,
+    table_mapping: TableMapping,
     source_id: str,
     target: TableName,
     columns: tuple[TargetColumn, ...],
@@ -52,7 +52,7 @@ def fixed_columns(
     Raises:
         TargetTableUnfit: there is no such column, or it cannot hold the source's id as it is.
     """
-    name = landing.source_id_column
+    name = table_mapping.source_id_column
     if name is None:
         return ()
     found = next((column for column in columns if column.name == name), None)
@@ -84,15 +84,15 @@ def _holds(connection: psycopg.Connection[Any], kind: str, text: str) -> bool:
 
 def history_columns(
     connection: psycopg.Connection[Any],
-    landing: Landing,
+    table_mapping: TableMapping,
     source: TableName,
     target: TableName,
     columns: tuple[TargetColumn, ...],
 ) -> HistoryPlan | None:
-    """The columns that tell when a row was so."""
-    if landing.history is None:
+    """The columns that say when a row was valid."""
+    if table_mapping.history is None:
         return None
-    names = landing.history
+    names = table_mapping.history
     kinds = {column.name: column.stage_type for column in columns}
     missing = [name for name in (names.start, names.end, names.deleted) if name not in kinds]
     if missing:
@@ -132,7 +132,7 @@ def refuse_unfilled(
     """See that a table which was made to hold more than one row of a key is not taken for a clone.
 
     Raises:
-        TargetTableUnfit: it is a history, or tells sources apart, and the options do not say so.
+        TargetTableUnfit: it is a history, or identifies sources, and the options do not say so.
     """
     delivered = {each.name for column in description.columns if (each := plan.column(column.name))}
     names = options.history_columns

@@ -1,4 +1,4 @@
-"""How one source table lands in the target: the picture that driver and executors share. Pure data."""
+"""How one source table goes to the target: the picture that driver and executors share. Pure data."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class FixedColumn:
 
 @dataclass(frozen=True)
 class HistoryPlan:
-    """The columns of a history that tell when a row was so, and their types."""
+    """The columns of a history that say when a row was valid, and their types."""
 
     start: str
     start_type: str
@@ -66,7 +66,7 @@ class TablePlan:
     columns: tuple[TargetColumn, ...]
     # Columns of the target that are not delivered to; they keep what people have put there.
     others: tuple[str, ...]
-    # The source's primary key, for REPLICA IDENTITY FULL, where the changes do not tell it.
+    # The source's primary key, for REPLICA IDENTITY FULL, where the changes do not have it.
     key: tuple[str, ...]
     # TRUNCATE is refused where another table's foreign key points here, whoever asks.
     is_referenced: bool = False
@@ -82,7 +82,7 @@ class TablePlan:
     kind: Kind = Kind.CLONE
     fixed: tuple[FixedColumn, ...] = ()
     history: HistoryPlan | None = None
-    # Rows of other tables are in the target, and nothing tells them from this one's.
+    # Rows of other tables are in the target, and nothing distinguishes them from this one's.
     is_mixed: bool = False
     notes: tuple[str, ...] = ()  # what of it was left out when it was made
 
@@ -99,7 +99,7 @@ class TablePlan:
         return next((each.equals for each in own if each.name == name), "=")
 
     def require(self, key: Iterable[str]) -> None:
-        """See that the target has a place for what tells rows of the source apart.
+        """See that the target has a place for what identifies rows of the source.
 
         Raises:
             TargetTableUnfit: it has not.

@@ -1,4 +1,4 @@
-"""The plans of all tables of one sink: made when first needed, looked up again now and then."""
+"""The plans of all tables of one sink: made when first needed, read again now and then."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import SinkError
-from penstock.sinks.postgres.mapping.kept_names import Mapped
+from penstock.sinks.postgres.mapping.kept_names import KeptNames
 from penstock.sinks.postgres.mapping.rivals import taken
 from penstock.sinks.postgres.mapping.target import plan_table, read_ranks
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
     from penstock.lsn import Lsn
     from penstock.sinks.postgres.mapping.plan import TablePlan
-    from penstock.sinks.postgres.mapping.table_mapping import Landings
+    from penstock.sinks.postgres.mapping.table_mapping import TableMappings
     from penstock.sinks.postgres.mapping.target import Describe
     from penstock.sinks.postgres.session import TargetSession
     from penstock.table import TableName
 
-# A person may alter a target table; what penstock knows of it is looked up again this often.
+# A person may alter a target table; what penstock knows of it is read again this often.
 _PLAN_SECONDS = 30.0
 # All tables of a batch are ranked at once.
 _RANK_SECONDS = 1.0
@@ -32,15 +32,15 @@ class Planner:
 
     `filled` are the tables that have rows from this pipeline; they are never created again, and
     `created` those that were made here, with what was left out of them.
-    `mappings` tells where names differ from the source's.
+    `kept_names` says where names differ from the source's.
     """
 
-    def __init__(self, landings: Landings, describe: Describe) -> None:
+    def __init__(self, table_mappings: TableMappings, describe: Describe) -> None:
         self.filled: set[TableName] = set()
         self.created: dict[TableName, tuple[str, ...]] = {}
-        self.mappings: dict[TableName, Mapped] = {}
-        self._landings = landings
-        self._options = landings.options
+        self.kept_names: dict[TableName, KeptNames] = {}
+        self._table_mappings = table_mappings
+        self._options = table_mappings.options
         self._describe = describe
         self._plans: dict[TableName, TablePlan] = {}
         self._planned_at: dict[TableName, float] = {}
@@ -60,10 +60,10 @@ class Planner:
         self._connection = session.planning()
 
     def plan(self, table: TableName, lsn: Lsn) -> TablePlan:
-        """How a table lands as it looked at a position, looked up at the target if need be.
+        """How a table is delivered as it was at a position, read at the target if need be.
 
         Raises:
-            SinkError: TargetTableMissing, TargetTableUnfit: it cannot land.
+            SinkError: TargetTableMissing, TargetTableUnfit: it cannot be delivered.
             psycopg.Error: the target does not answer.
         """
         now = time.monotonic()
@@ -75,11 +75,11 @@ class Planner:
             self._refuse_rival(table)
             plan = plan_table(
                 self._connection,
-                self._landings,
+                self._table_mappings,
                 table,
                 lambda name: self._describe(name, lsn),
                 is_filled=table in self.filled,
-                mapping=self.mappings.get(table),
+                kept=self.kept_names.get(table),
             )
             self._plans[table] = plan
             self._planned_at[table] = now
@@ -96,11 +96,11 @@ class Planner:
         return self._plans[table]
 
     def forget(self, table: TableName) -> None:
-        """Look the table up again before it is next used."""
+        """Read the table again before it is next used."""
         self._plans.pop(table, None)
 
     def forget_all(self) -> None:
-        """Look all tables up again."""
+        """Read all tables again."""
         self._plans.clear()
         self._ranked_at = -_RANK_SECONDS
 
@@ -111,10 +111,10 @@ class Planner:
 
     def _refuse_rival(self, table: TableName) -> None:
         """Two source tables must not be mixed in one target table, unless a person has said so."""
-        mapping = self.mappings.get(table, Mapped())
-        if not self._landings.may_collide or table in self.filled:
+        kept = self.kept_names.get(table, KeptNames())
+        if not self._table_mappings.may_collide or table in self.filled:
             return
-        if self._landings.of(table, mapping.ruled_as).is_mixed:
+        if self._table_mappings.of(table, kept.ruled_as).is_mixed:
             return
         target = self._target_of(table)
         for other in sorted({*self._plans, *self.filled} - {table}):
@@ -122,5 +122,5 @@ class Planner:
                 raise taken(target, other, table)
 
     def _target_of(self, table: TableName) -> TableName:
-        mapping = self.mappings.get(table, Mapped())
-        return mapping.target or self._landings.target(table, mapping.ruled_as)
+        kept = self.kept_names.get(table, KeptNames())
+        return kept.target or self._table_mappings.target(table, kept.ruled_as)

@@ -1,23 +1,23 @@
-"""Tables that would land in one at the target, of which nobody has said so: who was first has it."""
+"""Tables that would go to one at the target, of which nobody has said so: who was first has it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import TargetTableUnfit
-from penstock.sinks.postgres.mapping.kept_names import mapped
+from penstock.sinks.postgres.mapping.kept_names import read_kept_names
 from penstock.table import TableName, as_columns
 
 if TYPE_CHECKING:
     import psycopg
 
-    from penstock.sinks.postgres.mapping.table_mapping import Landing, Landings
+    from penstock.sinks.postgres.mapping.table_mapping import TableMapping, TableMappings
 
 _OWN = """
 SELECT mapping, filled FROM penstock.tables
 WHERE pipeline = %s AND source = %s AND schema_name = %s AND table_name = %s AND state <> 'removed'
 """
-# Where a table lands that was renamed or ruled as another, its name does not tell.
+# Where a table goes that was renamed or ruled as another does not follow from its name.
 _LISTED = """
 SELECT source, schema_name, table_name, mapping,
        filled OR state IN ('catching_up', 'streaming') AS has_rows, state = 'copying' AS is_copying
@@ -30,7 +30,10 @@ ORDER BY source, schema_name, table_name
 
 
 def refuse_rivals(
-    connection: psycopg.Connection[Any], landings: Landings, table: TableName, target: TableName
+    connection: psycopg.Connection[Any],
+    table_mappings: TableMappings,
+    table: TableName,
+    target: TableName,
 ) -> None:
     """See that no other table has the place; of two that have not begun, the first in order has it.
 
@@ -39,35 +42,43 @@ def refuse_rivals(
     Raises:
         TargetTableUnfit: one has, and the rules do not say of both that they go there.
     """
-    if not landings.may_collide:
+    if not table_mappings.may_collide:
         return
-    own = connection.execute(_OWN, (landings.pipeline, landings.source, *table)).fetchone()
+    own = connection.execute(
+        _OWN, (table_mappings.pipeline, table_mappings.source, *table)
+    ).fetchone()
     own_mapping, is_filled = own or (None, False)
-    landing = landings.of(table, mapped(own_mapping).ruled_as)
-    named = landings.names_for(target)
-    values = (landings.pipeline, landings.source, *table, target.name, *as_columns(named))
-    here = (landings.sources.index(landings.source), table)
+    table_mapping = table_mappings.of(table, read_kept_names(own_mapping).ruled_as)
+    named = table_mappings.names_for(target)
+    values = (
+        table_mappings.pipeline,
+        table_mappings.source,
+        *table,
+        target.name,
+        *as_columns(named),
+    )
+    here = (table_mappings.sources.index(table_mappings.source), table)
     listed = connection.execute(_LISTED, values).fetchall()
     for source, schema, name, mapping, has_rows, is_copying in listed:
-        other, known = TableName(schema, name), mapped(mapping)
-        theirs = landings.of(other, known.ruled_as)
+        other, known = TableName(schema, name), read_kept_names(mapping)
+        theirs = table_mappings.of(other, known.ruled_as)
         if (known.target or theirs.target) != target:
             continue
-        is_of_other_source = source != landings.source
-        is_before = is_copying or (_order(landings, source), other) < here
+        is_of_other_source = source != table_mappings.source
+        is_before = is_copying or (_order(table_mappings, source), other) < here
         has_the_place = has_rows or (is_before and not is_filled)
-        if has_the_place and not _may_share(landing, theirs, is_of_other_source):
+        if has_the_place and not _may_share(table_mapping, theirs, is_of_other_source):
             if is_of_other_source:
-                raise mixed(target, source, landings.source, table)
+                raise mixed(target, source, table_mappings.source, table)
             raise taken(target, other, table)
 
 
-def _order(landings: Landings, source: str) -> int:
+def _order(table_mappings: TableMappings, source: str) -> int:
     """Which of the pipeline's sources it is; one that is not among them any more is before all."""
-    return landings.sources.index(source) if source in landings.sources else -1
+    return table_mappings.sources.index(source) if source in table_mappings.sources else -1
 
 
-def _may_share(ours: Landing, theirs: Landing, is_of_other_source: bool) -> bool:
+def _may_share(ours: TableMapping, theirs: TableMapping, is_of_other_source: bool) -> bool:
     """Whether the rules say of both tables that they go to one."""
     if is_of_other_source:
         return ours.is_shared and theirs.is_shared
@@ -75,7 +86,7 @@ def _may_share(ours: Landing, theirs: Landing, is_of_other_source: bool) -> bool
 
 
 def taken(target: TableName, other: TableName, table: TableName) -> TargetTableUnfit:
-    """The error of a table that would land where another one of its source does."""
+    """The error of a table that would go where another one of its source does."""
     return TargetTableUnfit(
         f"{target} at the target already takes the rows of {other}",
         str(table),
@@ -84,7 +95,7 @@ def taken(target: TableName, other: TableName, table: TableName) -> TargetTableU
 
 
 def mixed(target: TableName, other: str, source_id: str, source: TableName) -> TargetTableUnfit:
-    """The error of a table that would land where another source's does."""
+    """The error of a table that would go where another source's does."""
     return TargetTableUnfit(
         f"{target} at the target takes the rows of source {other}",
         f"{source_id}/{source}",

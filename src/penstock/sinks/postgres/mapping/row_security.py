@@ -41,7 +41,7 @@ def filtered(source: TableName, target: TableName) -> TargetTableUnfit:
 
 
 def filtered_tables(dsn: Dsn, targets: Mapping[TableName, TableName]) -> list[PenstockError]:
-    """One error for each of the target tables that is such a one. `targets` say what lands there."""
+    """One error for each of the target tables that is such a one. `targets` say what goes there."""
     try:
         with connect_target(dsn, "penstock check") as connection:
             rows: list[Any] = connection.execute(_FILTERED, as_columns(targets)).fetchall()

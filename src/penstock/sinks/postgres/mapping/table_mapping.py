@@ -1,4 +1,4 @@
-"""Where rows of a source's tables land, and how: what the options say of each. Knows no server."""
+"""Where rows of a source's tables go, and how: what the options say of each. Knows no server."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Landing:
-    """How one source table lands.
+class TableMapping:
+    """Where one source table goes, and how.
 
     `columns` are those to deliver, by the source's names, None for all; `names` are what the target
     calls them where that is another name.
@@ -32,11 +32,11 @@ class Landing:
     history: HistoryColumns | None
     # Rows of other sources or tables may be in the target.
     is_shared: bool
-    # Rows of other tables may be in the target, and nothing tells them from this one's.
+    # Rows of other tables may be in the target, and nothing distinguishes them from this one's.
     is_mixed: bool
     # Whether another source's table of the same place is none of a person's intention.
     refuses_others: bool
-    # Where it lands was said outright: it stays there, whatever the source calls it later.
+    # Where it goes was said outright: it stays there, whatever the source calls it later.
     keeps_place: bool
     # Names are said outright, or others deliver to the same columns: a rename is not followed.
     keeps_names: bool
@@ -46,8 +46,8 @@ class Landing:
     is_like_source: bool
 
 
-class Landings:
-    """How the tables of one source land in one sink; `sources` are all that the pipeline has."""
+class TableMappings:
+    """How the tables of one source are mapped in one sink; `sources` are all that the pipeline has."""
 
     def __init__(
         self, options: PostgresOptions, pipeline: str, source: str, sources: Sequence[str]
@@ -72,7 +72,7 @@ class Landings:
 
     @property
     def may_collide(self) -> bool:
-        """Whether two tables could land in one at all.
+        """Whether two tables could go to one at all.
 
         One that was renamed may have stayed where it was, and another one has its name by now.
         """
@@ -97,14 +97,14 @@ class Landings:
             if rule.target == wanted and key.schema is not None and key.name is not None
         ]
 
-    def of(self, table: TableName, ruled_as: TableName | None = None) -> Landing:
-        """How a table lands; `ruled_as` is what it was called when its rule was taken."""
+    def of(self, table: TableName, ruled_as: TableName | None = None) -> TableMapping:
+        """How a table is mapped; `ruled_as` is what it was called when its rule was taken."""
         options = self.options
         rule = options.rule_of(ruled_as or table)
         is_shared = self._is_shared(rule)
         names = {name: called for name, called in (rule.columns or {}).items() if name != called}
         is_like_source = rule.kind is Kind.CLONE and not is_shared
-        return Landing(
+        return TableMapping(
             target=self.target(table, ruled_as),
             kind=rule.kind,
             columns=tuple(rule.columns) if rule.columns is not None else None,
@@ -114,22 +114,22 @@ class Landings:
             is_shared=is_shared,
             is_mixed=rule.target in self._shared
             or (is_shared and options.source_id_column is None),
-            refuses_others=not self.is_alone and not self._is_told(rule),
+            refuses_others=not self.is_alone and not self._is_ruled(rule),
             keeps_place=rule.target is not None or is_shared,
             keeps_names=is_shared or bool(names),
             policy=self._policy(is_like_source=is_like_source),
             is_like_source=is_like_source,
         )
 
-    def _is_told(self, rule: TableOptions) -> bool:
+    def _is_ruled(self, rule: TableOptions) -> bool:
         """What is said of a table is said of every source's; without a word one source has it alone."""
         return self.options.source_id_column is not None or rule.target is not None
 
     def _is_shared(self, rule: TableOptions) -> bool:
-        # A column that tells sources apart says that there are others, or were, or will be.
+        # A column that identifies sources says that there are others, or were, or will be.
         if rule.target in self._shared or self.options.source_id_column is not None:
             return True
-        return not self.is_alone and self._is_told(rule)
+        return not self.is_alone and self._is_ruled(rule)
 
     def _policy(self, *, is_like_source: bool) -> SchemaChanges:
         policy = self.options.schema_changes
@@ -148,13 +148,13 @@ class Landings:
         A history stays one, unless something is said of the new name itself.
         """
         options = self.options
-        is_told = any(rule.is_outright and rule.matches(after) for rule in options.tables)
-        if is_told or options.rule_of(before) == options.rule_of(after):
+        is_named = any(rule.is_outright and rule.matches(after) for rule in options.tables)
+        if is_named or options.rule_of(before) == options.rule_of(after):
             return None
         return before
 
     def target(self, table: TableName, ruled_as: TableName | None = None) -> TableName:
-        """Where a table lands."""
+        """Where a table goes."""
         rule = self.options.rule_of(ruled_as or table).target
         if rule is not None:
             assert rule.schema is not None

@@ -15,7 +15,7 @@ from penstock.sinks.postgres.ddl.create import create_table
 from penstock.sinks.postgres.ddl.free_sequences import have_sequences
 from penstock.sinks.postgres.ddl.user_types import have_types
 from penstock.sinks.postgres.expressions.foreign_code import refuse_foreign_code
-from penstock.sinks.postgres.mapping.kept_names import Mapped
+from penstock.sinks.postgres.mapping.kept_names import KeptNames
 from penstock.sinks.postgres.mapping.own_columns import (
     fixed_columns,
     history_columns,
@@ -24,7 +24,7 @@ from penstock.sinks.postgres.mapping.own_columns import (
 from penstock.sinks.postgres.mapping.plan import TablePlan, TargetColumn
 from penstock.sinks.postgres.mapping.rivals import refuse_rivals
 from penstock.sinks.postgres.mapping.row_security import filtered
-from penstock.sinks.postgres.mapping.target_shape import landed_description
+from penstock.sinks.postgres.mapping.target_shape import target_description
 from penstock.table import TableName, as_columns
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from penstock.schema.description import TableDescription
     from penstock.sinks.postgres.expressions.expressions import ExpressionRules
-    from penstock.sinks.postgres.mapping.table_mapping import Landing, Landings
+    from penstock.sinks.postgres.mapping.table_mapping import TableMapping, TableMappings
     from penstock.sinks.postgres.options import PostgresOptions
 
     Connection = psycopg.Connection[Any]
@@ -107,7 +107,7 @@ WHERE f.contype = 'f' AND c.oid <> p.oid
 
 
 class Describe(Protocol):
-    """Tells how a source table looked at a position."""
+    """Says how a source table looked at a position."""
 
     def __call__(self, table: TableName, lsn: Lsn) -> TableDescription | None:
         """As far as is needed to make one like it; None when there is no such table."""
@@ -121,15 +121,15 @@ class Describe(Protocol):
 
 def plan_table(
     connection: Connection,
-    landings: Landings,
+    table_mappings: TableMappings,
     source: TableName,
     describe: DescribeNow,
     *,
     is_filled: bool,
     with_key: bool = True,
-    mapping: Mapped | None = None,
+    kept: KeptNames | None = None,
 ) -> TablePlan:
-    """How a source table lands in the target; a missing table is created where that is allowed.
+    """How a source table goes to the target; a missing table is created where that is allowed.
 
     One that `is_filled` had rows, which creating it again would not bring back. `with_key` False
     leaves the key of a table that is created to be added later.
@@ -138,21 +138,27 @@ def plan_table(
         TargetTableMissing: it is not there and may not or cannot be created.
         TargetTableUnfit: it is there, but is no table, lacks columns that it must have, or hides rows.
     """
-    mapping = mapping or Mapped()
-    landing = landings.of(source, mapping.ruled_as)
-    target = mapping.target or landing.target
+    kept = kept or KeptNames()
+    table_mapping = table_mappings.of(source, kept.ruled_as)
+    target = kept.target or table_mapping.target
     if not is_filled:
-        refuse_rivals(connection, landings, source, target)
+        refuse_rivals(connection, table_mappings, source, target)
     description = describe(source)
     found = find_table(connection, target)
     is_new = found is None
     notes: list[str] = []
     if found is None:
-        _require_creation(landings.options, source, target, description, is_filled=is_filled)
+        _require_creation(table_mappings.options, source, target, description, is_filled=is_filled)
         assert description is not None
-        rules = landings.options.expression_rules
+        rules = table_mappings.options.expression_rules
         notes = _create(
-            connection, landings.owner, description, target, landing, rules, with_key=with_key
+            connection,
+            table_mappings.owner,
+            description,
+            target,
+            table_mapping,
+            rules,
+            with_key=with_key,
         )
         found = find_table(connection, target)
         assert found is not None
@@ -163,12 +169,12 @@ def plan_table(
     columns = columns_of(connection, [found.oid])[found.oid]
     plan = plan_found(
         connection,
-        landings,
+        table_mappings,
         source,
         description,
         found,
         columns,
-        mapping,
+        kept,
         notes if is_new else None,
     )
     return replace(plan, is_watched=is_watched)
@@ -204,34 +210,34 @@ def _require_table(found: Any, source: TableName, target: TableName) -> None:
 
 def plan_found(
     connection: Connection,
-    landings: Landings,
+    table_mappings: TableMappings,
     source: TableName,
     description: TableDescription | None,
     found: Any,
     columns: tuple[TargetColumn, ...],
-    mapping: Mapped,
+    kept: KeptNames,
     made: Sequence[str] | None,
 ) -> TablePlan:
-    """How a source table lands in a table that is there.
+    """How a source table goes to a table that is there.
 
     `made`: what of it was left out when it was made just now; None for one that was there before.
 
     Raises:
         TargetTableUnfit: it lacks columns that it must have.
     """
-    landing = landings.of(source, mapping.ruled_as)
-    target = mapping.target or landing.target
-    names = mapping.names(landing)
+    table_mapping = table_mappings.of(source, kept.ruled_as)
+    target = kept.target or table_mapping.target
+    names = kept.names(table_mapping)
     is_new = made is not None
-    fixed = fixed_columns(connection, landing, landings.source, target, columns)
-    history = history_columns(connection, landing, source, target, columns)
+    fixed = fixed_columns(connection, table_mapping, table_mappings.source, target, columns)
+    history = history_columns(connection, table_mapping, source, target, columns)
     own = {each.name for each in fixed}
     if history is not None:
         own |= {history.start, history.end, history.deleted}
-    wanted = mapping.wanted(landing)
+    wanted = kept.wanted(table_mapping)
     filled, others = _sort_columns(columns, own, wanted, names)
     if description is not None:
-        _tell_ignored(description, filled, wanted, target, names)
+        _log_ignored(description, filled, wanted, target, names)
     plan = TablePlan(
         source=source,
         target=target,
@@ -242,15 +248,15 @@ def plan_found(
         names=tuple(sorted(names.items())),
         wanted=wanted,
         is_new=is_new,
-        kind=landing.kind,
+        kind=table_mapping.kind,
         fixed=fixed,
         history=history,
-        is_mixed=landing.is_mixed,
+        is_mixed=table_mapping.is_mixed,
         notes=tuple(made or ()),
     )
     if description is not None:
         if not is_new:  # else it has what it was made with just now
-            refuse_unfilled(connection, plan, landings.options, description)
+            refuse_unfilled(connection, plan, table_mappings.options, description)
         if description.replica_identity in ("d", "i"):
             plan.require(description.key_columns)
     return plan
@@ -300,12 +306,12 @@ def _create(
     owner: tuple[str, str],
     description: TableDescription,
     target: TableName,
-    landing: Landing,
+    table_mapping: TableMapping,
     rules: ExpressionRules,
     *,
     with_key: bool,
 ) -> list[str]:
-    made = landed_description(description, landing)
+    made = target_description(description, table_mapping)
     try:
         with connection.transaction():
             hold_creation(connection)
@@ -317,7 +323,7 @@ def _create(
                     made,
                     target,
                     None,
-                    with_key=with_key or not landing.is_like_source,
+                    with_key=with_key or not table_mapping.is_like_source,
                     rules=rules,
                 )
                 _log.info("created %s like the source's %s", target, description.name)
@@ -376,7 +382,7 @@ def columns_of(
     return {oid: tuple(listed) for oid, listed in columns.items()}
 
 
-def _tell_ignored(
+def _log_ignored(
     description: TableDescription,
     columns: tuple[TargetColumn, ...],
     wanted: tuple[str, ...] | None,

@@ -1,4 +1,4 @@
-"""What is made at the target of a source's table: with its own columns and key, as its landing says.
+"""What is made at the target of a source's table: with its own columns and key, as its table mapping says.
 
 Where the target has rows that the source has not (of other sources, of other times), what the source
 claims of its rows need not hold: unique values, foreign keys, checks, what counts up.
@@ -19,26 +19,28 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.schema.description import TableDescription, TableStructure
-    from penstock.sinks.postgres.mapping.table_mapping import Landing
+    from penstock.sinks.postgres.mapping.table_mapping import TableMapping
     from penstock.table import TableName
 
 _log = logging.getLogger(__name__)
 
-# The bounds of time: a row that was so from the beginning, and is so still.
+# The bounds of time: a row that was valid from the beginning, and is the current version.
 FIRST_INSTANT = "1900-01-01 00:00:00+00"
 LAST_INSTANT = "9999-01-01 00:00:00+00"
 
 _TEXT_OID, _BOOLEAN_OID, _TIMESTAMPTZ_OID = 25, 16, 1184
 
 
-def landed_description(description: TableDescription, landing: Landing) -> TableDescription:
+def target_description(
+    description: TableDescription, table_mapping: TableMapping
+) -> TableDescription:
     """The table to make.
 
     Raises:
         TargetTableUnfit: a column of penstock's own has the name of one of the source's.
     """
-    columns = _delivered(description, landing)
-    before, after = _own_columns(landing)
+    columns = _delivered(description, table_mapping)
+    before, after = _own_columns(table_mapping)
     taken = {column.name for column in columns}
     for own in (*before, *after):
         if own.name in taken:
@@ -51,17 +53,19 @@ def landed_description(description: TableDescription, landing: Landing) -> Table
     return replace(
         description,
         types=types,
-        sequences=description.sequences if landing.is_like_source else (),
+        sequences=description.sequences if table_mapping.is_like_source else (),
         user_types=types_in_order(types),
         columns=(*before, *columns, *after),
-        key_columns=_key(description.key_columns, landing),
-        primary_key=_key(description.primary_key, landing),
+        key_columns=_key(description.key_columns, table_mapping),
+        primary_key=_key(description.primary_key, table_mapping),
     )
 
 
-def _delivered(description: TableDescription, landing: Landing) -> list[ColumnDescription]:
+def _delivered(
+    description: TableDescription, table_mapping: TableMapping
+) -> list[ColumnDescription]:
     """The source's columns that the target gets, as they are called and made there."""
-    wanted, columns = landing.columns, list(description.columns)
+    wanted, columns = table_mapping.columns, list(description.columns)
     if wanted is not None:
         columns = [column for column in columns if column.name in wanted]
         # Their expressions speak of columns that may have another name here, or none.
@@ -73,27 +77,31 @@ def _delivered(description: TableDescription, landing: Landing) -> list[ColumnDe
                     column.name,
                 )
         columns = [column for column in columns if not column.generated]
-    if not landing.is_like_source:
+    if not table_mapping.is_like_source:
         columns = [_uncounted(column) for column in columns]
-    return [replace(column, name=_called(column.name, landing)) for column in columns]
+    return [replace(column, name=_called(column.name, table_mapping)) for column in columns]
 
 
-def landed_structure(
-    structure: TableStructure, landing: Landing, landing_of: Callable[[TableName], Landing]
+def target_structure(
+    structure: TableStructure,
+    table_mapping: TableMapping,
+    table_mapping_of: Callable[[TableName], TableMapping],
 ) -> TableStructure:
     """What is made of the table once its rows are there."""
-    if landing.is_like_source and not landing.names:
-        return _with_keys_to_alike(structure, landing_of)
+    if table_mapping.is_like_source and not table_mapping.names:
+        return _with_keys_to_alike(structure, table_mapping_of)
     # Columns of these names are not the source's own of that name.
-    renamed = set(landing.names) | (set(landing.names.values()) - set(landing.columns or ()))
+    renamed = set(table_mapping.names) | (
+        set(table_mapping.names.values()) - set(table_mapping.columns or ())
+    )
     indexes = [each for each in structure.indexes if not each.used_columns & renamed]
     constraints = [each for each in structure.constraints if not each.used_columns & renamed]
-    if landing.is_like_source:
+    if table_mapping.is_like_source:
         kept = [each for each in structure.foreign_keys if not renamed & set(each.columns)]
         return _with_keys_to_alike(
             replace(
                 structure,
-                key_columns=_key(structure.key_columns, landing),
+                key_columns=_key(structure.key_columns, table_mapping),
                 primary_key=None,
                 identity_index=None,
                 indexes=tuple(indexes),
@@ -101,11 +109,11 @@ def landed_structure(
                 foreign_keys=tuple(kept),
                 sequences=tuple(s for s in structure.sequences if s.column not in renamed),
             ),
-            landing_of,
+            table_mapping_of,
         )
     return replace(
         structure,
-        key_columns=_key(structure.key_columns, landing),
+        key_columns=_key(structure.key_columns, table_mapping),
         primary_key=None,
         identity_index=None,
         indexes=tuple(each for each in indexes if not each.is_unique),
@@ -116,33 +124,33 @@ def landed_structure(
 
 
 def _with_keys_to_alike(
-    structure: TableStructure, landing_of: Callable[[TableName], Landing]
+    structure: TableStructure, table_mapping_of: Callable[[TableName], TableMapping]
 ) -> TableStructure:
     """Foreign keys lead to tables that have exactly the source's rows."""
     kept = [
         each
         for each in structure.foreign_keys
-        if (other := landing_of(each.referenced)).is_like_source
+        if (other := table_mapping_of(each.referenced)).is_like_source
         and not set(other.names) & set(each.referenced_columns)
     ]
     return replace(structure, foreign_keys=tuple(kept))
 
 
-def _called(name: str, landing: Landing) -> str:
-    return landing.names.get(name, name)
+def _called(name: str, table_mapping: TableMapping) -> str:
+    return table_mapping.names.get(name, name)
 
 
-def _key(columns: tuple[str, ...], landing: Landing) -> tuple[str, ...]:
-    return landed_key(tuple(_called(name, landing) for name in columns), landing)
+def _key(columns: tuple[str, ...], table_mapping: TableMapping) -> tuple[str, ...]:
+    return target_key(tuple(_called(name, table_mapping) for name in columns), table_mapping)
 
 
-def landed_key(key: tuple[str, ...], landing: Landing) -> tuple[str, ...]:
-    """The source's key, within the source, and until when: one probe finds the row that is still so."""
+def target_key(key: tuple[str, ...], table_mapping: TableMapping) -> tuple[str, ...]:
+    """The source's key, within the source, and until when: one probe finds the current version."""
     if not key:
         return ()
-    if landing.source_id_column is not None:
-        key = (landing.source_id_column, *key)
-    return (*key, landing.history.end) if landing.history is not None else key
+    if table_mapping.source_id_column is not None:
+        key = (table_mapping.source_id_column, *key)
+    return (*key, table_mapping.history.end) if table_mapping.history is not None else key
 
 
 def _uncounted(column: ColumnDescription) -> ColumnDescription:
@@ -154,15 +162,15 @@ def _uncounted(column: ColumnDescription) -> ColumnDescription:
 
 
 def _own_columns(
-    landing: Landing,
+    table_mapping: TableMapping,
 ) -> tuple[tuple[ColumnDescription, ...], tuple[ColumnDescription, ...]]:
     """Columns that no column of the source fills, in front of the others and behind."""
     before: tuple[ColumnDescription, ...] = ()
-    if landing.source_id_column is not None:
-        before = (_own(landing.source_id_column, "text", _TEXT_OID, None),)
-    if landing.history is None:
+    if table_mapping.source_id_column is not None:
+        before = (_own(table_mapping.source_id_column, "text", _TEXT_OID, None),)
+    if table_mapping.history is None:
         return before, ()
-    names = landing.history
+    names = table_mapping.history
     first, last = (f"'{each}'::timestamptz" for each in (FIRST_INSTANT, LAST_INSTANT))
     return before, (
         _own(names.start, "timestamp with time zone", _TIMESTAMPTZ_OID, first),

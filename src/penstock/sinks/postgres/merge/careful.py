@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 _IN_THE_WAY = (psycopg.errors.UniqueViolation, psycopg.errors.ExclusionViolation)
 
 
-# A deferred constraint would speak at COMMIT, when nobody can tell whose row it is.
+# A deferred constraint would speak at COMMIT, when nobody knows whose row it is.
 _CHECK_NOW = "SET CONSTRAINTS ALL IMMEDIATE"
 
 
@@ -58,7 +58,7 @@ def merge_table(
     *,
     replica_role: bool,
 ) -> PenstockError | Conflicts:
-    """Merge all steps of one table, or none: what was odd, or the error when it cannot be.
+    """Merge all steps of one table, or none: the conflicts, or the error when it cannot be.
 
     Runs inside the caller's transaction, which stays usable whatever happens here.
 
@@ -71,14 +71,14 @@ def merge_table(
     at = 0
     for way in (merge.apply, second):
         at = 0
-        odd = NONE
+        conflicts = NONE
         try:
             with cursor.connection.transaction():
                 refuse_new_code(cursor.connection, plan)
                 stages.unsettle()
                 for at, step in enumerate(steps):  # noqa: B007
                     _load(cursor, plan, step, stages)
-                    odd += way(cursor, plan, step, stages.place_of(step), conflict)
+                    conflicts += way(cursor, plan, step, stages.place_of(step), conflict)
                 cursor.execute(_CHECK_NOW)
         except (RowRefused, TargetObjectsForeign, TargetTableUnfit) as refused:
             stages.unsettle()
@@ -92,7 +92,7 @@ def merge_table(
             if not isinstance(error, _IN_THE_WAY):
                 break
         else:
-            return odd
+            return conflicts
     if error is None:
         return unfit
     place = _blame(cursor, plan, steps, at, stages, conflict, way) if _has_culprit(error) else None
@@ -196,7 +196,7 @@ def _advice(plan: TablePlan, state: str) -> str:
             f"GRANT the sink's role what it lacks on {plan.target}, or BYPASSRLS where row-level security"
             " is on for it; its changes wait in the log"
         )
-    return f"mend {plan.target}; its changes wait in the log"
+    return f"fix {plan.target}; its changes wait in the log"
 
 
 def explain(error: psycopg.Error, plan: TablePlan, place: str | None = None) -> PenstockError:
@@ -224,9 +224,9 @@ def explain(error: psycopg.Error, plan: TablePlan, place: str | None = None) -> 
         )
         if name
     ]
-    told = f" ({', '.join(about)})" if about else ""
+    described = f" ({', '.join(about)})" if about else ""
     return RowRefused(
-        f"the target refuses the row{told}: SQLSTATE {state} {type(error).__name__}",
+        f"the target refuses the row{described}: SQLSTATE {state} {type(error).__name__}",
         where,
-        f"mend the row or the constraint at {plan.target}; its changes wait in the log and go on by themselves",
+        f"fix the row or the constraint at {plan.target}; its changes wait in the log and go on by themselves",
     )

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# How many keys of each kind are told, to who asked for every detail.
-TOLD_KEYS = 3
+# How many keys of each kind are logged, at debug level.
+LOGGED_KEYS = 3
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,7 @@ class Conflicts:
 NONE = Conflicts()
 
 
-def tell_keys(
-    cursor: Cursor, table: TableName, kind: str, keys: Callable[[], sql.Composed]
-) -> None:
+def log_keys(cursor: Cursor, table: TableName, kind: str, keys: Callable[[], sql.Composed]) -> None:
     """Log the first keys, at debug level: keys are data too. The query is made only then."""
     if not _log.isEnabledFor(logging.DEBUG):
         return
@@ -85,8 +83,8 @@ def add_conflicts(
 _TRUE = sql.SQL("true")
 
 
-class Oddities(Statements):
-    """The SQL of one step, and of what in it is odd. `t` is the target, `s` the stage."""
+class ConflictStatements(Statements):
+    """The SQL of one step, and of the conflicts in it. `t` is the target, `s` the stage."""
 
     def _is_there(self) -> sql.Composed:
         """INSERTs whose row is at the target.
@@ -135,15 +133,15 @@ class Oddities(Statements):
             self._key_texts(), self._stage, condition, sql.Literal(most)
         )
 
-    def existing_inserts(self, most: int = TOLD_KEYS) -> sql.Composed:
+    def existing_inserts(self, most: int = LOGGED_KEYS) -> sql.Composed:
         """Keys of INSERTs that are there already, as texts `column=value`."""
         return self._keys(self._is_there(), most)
 
-    def missing(self, most: int = TOLD_KEYS) -> sql.Composed:
+    def missing(self, most: int = LOGGED_KEYS) -> sql.Composed:
         """Keys of UPDATEs and moves whose row is not there."""
         return self._keys(self._is_missing(), most)
 
-    def missing_deletes(self, most: int = TOLD_KEYS) -> sql.Composed:
+    def missing_deletes(self, most: int = LOGGED_KEYS) -> sql.Composed:
         """Keys of DELETEs whose row is not there."""
         if not self._step.key:
             return sql.SQL("SELECT 1 WHERE false").format()  # a whole row is no key
@@ -182,12 +180,12 @@ def is_missing(plan: TablePlan, key: str) -> RowRefused:
     return RowRefused(
         "the row is changed but not at the target, and on_conflict is stop",
         f"{plan.source} {key}",
-        f"copy the row to {plan.target} by hand, or set on_conflict: keep to pass over it",
+        f"copy the row to {plan.target} by hand, or set on_conflict: keep to skip it",
     )
 
 
-def is_untold(plan: TablePlan, key: str) -> RowRefused:
-    """A row cannot be made of a change that does not tell all of it."""
+def is_incomplete(plan: TablePlan, key: str) -> RowRefused:
+    """A row cannot be made of a change that does not have all of it."""
     return RowRefused(
         "the row is not at the target, and its UPDATE left TOASTed values untold",
         f"{plan.source} {key}",
@@ -208,6 +206,6 @@ def counted(cursor: Cursor, statement: sql.Composed) -> int:
 
 
 def first_key(cursor: Cursor, statement: sql.Composed) -> str | None:
-    """The key in its first row, as an error tells it; None where there is none."""
+    """The key in its first row, as an error names it; None where there is none."""
     row = cursor.execute(statement).fetchone()
     return f"key ({', '.join(row)})" if row is not None else None

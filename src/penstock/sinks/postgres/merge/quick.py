@@ -34,7 +34,7 @@ def merge_steps(
     *,
     replica_role: bool,
 ) -> dict[TableName, Conflicts]:
-    """Merge them; what was odd, by table.
+    """Merge them; the conflicts, by table.
 
     Raises:
         TargetObjectsForeign: a table would run what another role has made.
@@ -51,13 +51,13 @@ def merge_steps(
         plan, stage = plan_of(step.table), stages.place_of(step)
         stages.load(cursor, step)
         if part == "take":
-            odd = merge.take(cursor, plan, step, stage, after_put=True)
+            conflicts = merge.take(cursor, plan, step, stage, after_put=True)
         elif part == "put":
-            odd = merge.put(cursor, plan, step, stage, conflict)
+            conflicts = merge.put(cursor, plan, step, stage, conflict)
         else:
-            odd = merge.apply(cursor, plan, step, stage, conflict)
-        if odd:
-            found[step.table] = found.get(step.table, NONE) + odd
+            conflicts = merge.apply(cursor, plan, step, stage, conflict)
+        if conflicts:
+            found[step.table] = found.get(step.table, NONE) + conflicts
         fault_point("deliver.between_steps")
     return found
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def staged_steps(
     receipts: Sequence[Receipt], *, is_part_of_transaction: bool = False
 ) -> list[StagedStep]:
-    """The steps, in order. Those of a history are told where an instant goes on from one to the next.
+    """The steps, in order. Those of a history know where an instant goes on from one to the next.
 
     With `is_part_of_transaction` that may also be before the first and after the last.
     """

@@ -23,14 +23,14 @@ from penstock.sinks.postgres.history import merge as history
 from penstock.sinks.postgres.merge.conflicts import (
     NONE,
     Conflicts,
-    Oddities,
+    ConflictStatements,
     affected,
     counted,
     first_key,
+    is_incomplete,
     is_missing,
     is_there,
-    is_untold,
-    tell_keys,
+    log_keys,
 )
 from penstock.sinks.postgres.options import OnConflict
 
@@ -70,7 +70,7 @@ def apply(
     """
     if plan.history is not None:
         return history.merge(cursor, plan, plan.history, step, stage, conflict)
-    build = Oddities(plan, step, stage)
+    build = ConflictStatements(plan, step, stage)
     if step.kind == "truncate":
         cursor.execute(build.truncate())
         return NONE
@@ -91,7 +91,7 @@ def take(
     """The part of `apply` that takes rows away; `after_put`, what it adds is there already."""
     if plan.history is not None:
         return NONE  # none are; all of a history is put
-    return _delete(cursor, plan, step, Oddities(plan, step, stage), after_put=after_put)
+    return _delete(cursor, plan, step, ConflictStatements(plan, step, stage), after_put=after_put)
 
 
 def put(
@@ -100,7 +100,7 @@ def put(
     """The part of `apply` that changes and adds rows."""
     if plan.history is not None:
         return history.merge(cursor, plan, plan.history, step, stage, conflict)
-    build = Oddities(plan, step, stage)
+    build = ConflictStatements(plan, step, stage)
     found = NONE
     if step.update_count or step.replace_count:
         found = _update(cursor, plan, step, build, conflict)
@@ -118,10 +118,10 @@ def rewrite(
         RowRefused: `on_conflict: stop` does not allow a row to be replaced, or a row that is not
             wholly known is not at the target.
     """
-    build = Oddities(plan, step, stage)
+    build = ConflictStatements(plan, step, stage)
     if step.kind == "truncate" or not step.key or plan.history is not None:
         return apply(cursor, plan, step, stage, conflict)
-    found = _look(cursor, plan, step, build)
+    found = _find_conflicts(cursor, plan, step, build)
     if step.insert_count:
         _settle_conflicts(cursor, plan, build, conflict)
     if step.kind == "move" or step.update_count:
@@ -137,11 +137,11 @@ def upsert(
     cursor: Cursor, plan: TablePlan, step: StagedStep, stage: sql.Identifier, conflict: OnConflict
 ) -> Conflicts:
     """The way that fires no DELETE: for roles that cannot switch triggers off."""
-    build = Oddities(plan, step, stage)
+    build = ConflictStatements(plan, step, stage)
     if plan.history is not None:
         return apply(cursor, plan, step, stage, conflict)
     if step.kind == "move" and not build.fixed_columns(with_key=True):
-        found = _look(cursor, plan, step, build)
+        found = _find_conflicts(cursor, plan, step, build)
         # One by one, as the source did: no key is taken before it is left.
         for (place,) in cursor.execute(build.places()).fetchall():
             cursor.execute(build.move(place))
@@ -152,7 +152,7 @@ def upsert(
     if step.insert_count:
         found += Conflicts(insert_exists=counted(cursor, build.count_existing_inserts()))
         if found:
-            tell_keys(cursor, plan.source, "insert_exists", build.existing_inserts)
+            log_keys(cursor, plan.source, "insert_exists", build.existing_inserts)
         _settle_conflicts(cursor, plan, build, conflict)
     found += _delete(cursor, plan, step, build)
     if step.update_count or step.replace_count:
@@ -162,8 +162,10 @@ def upsert(
     return found
 
 
-def _look(cursor: Cursor, plan: TablePlan, step: StagedStep, build: Oddities) -> Conflicts:
-    """What is odd, before anything is done about it."""
+def _find_conflicts(
+    cursor: Cursor, plan: TablePlan, step: StagedStep, build: ConflictStatements
+) -> Conflicts:
+    """The conflicts, before anything is done about it."""
     changes = step.update_count or step.kind == "move"
     found = Conflicts(
         counted(cursor, build.count_existing_inserts()) if step.insert_count else 0,
@@ -171,28 +173,35 @@ def _look(cursor: Cursor, plan: TablePlan, step: StagedStep, build: Oddities) ->
         counted(cursor, build.count_missing_deletes()) if step.delete_count else 0,
     )
     if found.insert_exists:
-        tell_keys(cursor, plan.source, "insert_exists", build.existing_inserts)
+        log_keys(cursor, plan.source, "insert_exists", build.existing_inserts)
     if found.update_missing:
-        tell_keys(cursor, plan.source, "update_missing", build.missing)
+        log_keys(cursor, plan.source, "update_missing", build.missing)
     if found.delete_missing:
-        tell_keys(cursor, plan.source, "delete_missing", build.missing_deletes)
+        log_keys(cursor, plan.source, "delete_missing", build.missing_deletes)
     return found
 
 
 def _delete(
-    cursor: Cursor, plan: TablePlan, step: StagedStep, build: Oddities, *, after_put: bool = False
+    cursor: Cursor,
+    plan: TablePlan,
+    step: StagedStep,
+    build: ConflictStatements,
+    *,
+    after_put: bool = False,
 ) -> Conflicts:
     if step.gone_count:
         cursor.execute(build.delete("G", spares_put=after_put))
     if not step.delete_count:
         return NONE
     # Afterwards none of them is there.
-    tell_keys(cursor, plan.source, "delete_missing", build.missing_deletes)
+    log_keys(cursor, plan.source, "delete_missing", build.missing_deletes)
     missing = step.delete_count - affected(cursor, build.delete(spares_put=after_put))
     return Conflicts(delete_missing=missing) if missing > 0 else NONE
 
 
-def _move(cursor: Cursor, plan: TablePlan, build: Oddities, conflict: OnConflict) -> Conflicts:
+def _move(
+    cursor: Cursor, plan: TablePlan, build: ConflictStatements, conflict: OnConflict
+) -> Conflicts:
     fixed = build.fixed_columns(with_key=True)
     if fixed:
         raise IdentityInTheWay(plan, fixed)
@@ -206,7 +215,11 @@ def _move(cursor: Cursor, plan: TablePlan, build: Oddities, conflict: OnConflict
 
 
 def _update(
-    cursor: Cursor, plan: TablePlan, step: StagedStep, build: Oddities, conflict: OnConflict
+    cursor: Cursor,
+    plan: TablePlan,
+    step: StagedStep,
+    build: ConflictStatements,
+    conflict: OnConflict,
 ) -> Conflicts:
     updated = sum(affected(cursor, statement) for statement in build.updates())
     fixed = build.fixed_columns(with_key=False)
@@ -215,7 +228,7 @@ def _update(
     # Rows that keep all their values are not counted; the statements below see that they are there.
     if updated >= step.update_count + step.replace_count:
         return NONE
-    tell_keys(cursor, plan.source, "update_missing", build.missing)
+    log_keys(cursor, plan.source, "update_missing", build.missing)
     if conflict is not OnConflict.KEEP:
         _settle_missing(cursor, plan, step, build, conflict)
         others = counted(cursor, build.count_missing()) if step.replace_count else None
@@ -228,7 +241,7 @@ def _update(
 
 
 def _settle_conflicts(
-    cursor: Cursor, plan: TablePlan, build: Oddities, conflict: OnConflict
+    cursor: Cursor, plan: TablePlan, build: ConflictStatements, conflict: OnConflict
 ) -> None:
     """Inserted rows whose key is already there: drop them, refuse them, or let them replace."""
     if conflict is OnConflict.KEEP:
@@ -240,7 +253,11 @@ def _settle_conflicts(
 
 
 def _settle_missing(
-    cursor: Cursor, plan: TablePlan, step: StagedStep, build: Oddities, conflict: OnConflict
+    cursor: Cursor,
+    plan: TablePlan,
+    step: StagedStep,
+    build: ConflictStatements,
+    conflict: OnConflict,
 ) -> None:
     """Changed rows that are not at the target: drop them, refuse them, or see that they can be made."""
     if conflict is OnConflict.KEEP:
@@ -250,11 +267,13 @@ def _settle_missing(
     elif len(step.unchanged) > 1:
         key = first_key(cursor, build.first_missing(only_incomplete=True))
         if key is not None:
-            raise is_untold(plan, key)
+            raise is_incomplete(plan, key)
 
 
-def _refuse_missing(cursor: Cursor, plan: TablePlan, build: Oddities, conflict: OnConflict) -> None:
+def _refuse_missing(
+    cursor: Cursor, plan: TablePlan, build: ConflictStatements, conflict: OnConflict
+) -> None:
     key = first_key(cursor, build.first_missing())
     if key is not None:
-        refuse = is_untold if conflict is OnConflict.REPLACE else is_missing
+        refuse = is_incomplete if conflict is OnConflict.REPLACE else is_missing
         raise refuse(plan, key)

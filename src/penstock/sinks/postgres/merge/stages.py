@@ -45,7 +45,7 @@ class Stages:
     ) -> dict[TableName, psycopg.Error]:
         """Have a temporary table for every step that brings its rows along. Outside a transaction.
 
-        Steps of one shape share theirs, one after the other. The answer tells the tables for which
+        Steps of one shape share theirs, one after the other. The answer names the tables for which
         there can be none, such as one whose type is gone.
         """
         failed: dict[TableName, psycopg.Error] = {}

@@ -151,7 +151,7 @@ class Statements:
     def _delete_keyless_by_equality(self) -> sql.Composed:
         """The same where the target may spell a text differently and still call it equal.
 
-        As many rows go as are told of all that are equal, those that are spelled alike first.
+        As many rows go as the changes say, of all that are equal, those that are spelled alike first.
         """
         loose = [place for place, column in enumerate(self._step.columns) if column.is_loose]
         parts = [sql.Identifier(f"l{place}") for place in loose]
@@ -322,7 +322,7 @@ class Statements:
         return [sql.Identifier("k", f"o{number}") for number in range(len(self._others))]
 
     def keep_others(self) -> list[sql.Composed]:
-        """Put aside what the touched rows hold in columns that are not delivered to.
+        """Keep what the touched rows hold in columns that are not delivered to.
 
         The stage must not change until `insert_all`: it is its rows' places that are noted.
         """
@@ -341,7 +341,7 @@ class Statements:
         ]
 
     def insert_missing(self, *, only_replaces: bool = False) -> sql.Composed:
-        """Add rows that an UPDATE or REPLACE tells wholly and that are not there."""
+        """Add rows that an UPDATE or REPLACE has wholly and that are not there."""
         condition = sql.SQL("{} AND {} AND NOT EXISTS (SELECT FROM {} t WHERE {})").format(
             self._is("R") if only_replaces else self._is_written_over(),
             self._group(0),

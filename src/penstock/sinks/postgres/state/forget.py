@@ -8,7 +8,7 @@ import psycopg
 from psycopg import sql
 
 from penstock.sinks.postgres.connect import connect_target, target_errors
-from penstock.sinks.postgres.copy.shadow import aside_name
+from penstock.sinks.postgres.copy.shadow import shadow_name
 from penstock.sinks.postgres.merge.stages import drop_orphans, stage_prefix
 from penstock.sinks.postgres.state.objects import has_objects, make_objects
 from penstock.sinks.postgres.state.progress import Progress
@@ -36,7 +36,7 @@ def forget_source(dsn: Dsn, pipeline: str, source: str) -> list[str]:
         return _forget(connection, pipeline, source)
 
 
-def forget_strays(dsn: Dsn, pipeline: str) -> dict[str, list[str]]:
+def forget_orphans(dsn: Dsn, pipeline: str) -> dict[str, list[str]]:
     """Remove what is left of a pipeline whose sources are gone; by source, what was removed.
 
     These are sources that were taken out of the file: nobody would ever come for them.
@@ -61,8 +61,8 @@ def _forget(connection: psycopg.Connection[Any], pipeline: str, source: str) -> 
     make_objects(connection)  # what an older penstock has made is known in full then
     drop_orphans(connection, stage_prefix(pipeline, source))
     for table in TargetTables(pipeline, source).read(connection):
-        aside = sql.Identifier(*aside_name((pipeline, source), table.table))
-        connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(aside))
+        shadow = sql.Identifier(*shadow_name((pipeline, source), table.table))
+        connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(shadow))
     with connection.transaction():
         this = " WHERE pipeline = %s AND source = %s"
         owner = (pipeline, source)

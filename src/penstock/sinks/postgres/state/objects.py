@@ -80,7 +80,7 @@ _LATER_COLUMNS = {
     "needs_copy": "boolean NOT NULL DEFAULT false",
     "request": "text",  # what a person has asked for and nobody has begun: resync
     "copy_id": "text",  # which snapshot the rows come from
-    "copy_way": "text",  # direct: into the table; aside: into a table of penstock's, merged at the end
+    "copy_way": "text",  # direct: into the table; aside: into a shadow table of penstock's, merged at the end
     "made_by_us": "boolean NOT NULL DEFAULT false",
     "ranges_total": "integer NOT NULL DEFAULT 0",
     "rows_copied": "bigint NOT NULL DEFAULT 0",
@@ -158,7 +158,7 @@ def has_objects(connection: Connection) -> bool:
     Raises:
         TargetObjectsForeign: somebody else's are.
     """
-    return _look(connection)[0]
+    return _find_objects(connection)[0]
 
 
 def make_objects(connection: Connection) -> None:
@@ -169,12 +169,12 @@ def make_objects(connection: Connection) -> None:
     """
     failure: psycopg.Error | None = None
     for _ in range(_TRIES):
-        if all(_look(connection)):
+        if all(_find_objects(connection)):
             return
         try:
             with connection.transaction():
                 connection.execute(statements())
-                _look(connection)
+                _find_objects(connection)
         except _MADE_MEANWHILE as error:
             failure = error
             wait_a_little()
@@ -191,7 +191,7 @@ def statements() -> str:
     return f"{_TABLES}ALTER TABLE penstock.tables\n{added};\n"
 
 
-def _look(connection: Connection) -> tuple[bool, bool]:
+def _find_objects(connection: Connection) -> tuple[bool, bool]:
     row = connection.execute(_HAS_ALL, (len(_LATER_COLUMNS), list(_LATER_COLUMNS))).fetchone()
     assert row is not None
     if row[2] is not None:

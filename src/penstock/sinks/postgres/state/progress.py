@@ -44,14 +44,14 @@ class Progress:
     def __init__(self, pipeline: str, source: str) -> None:
         self.pipeline = pipeline
         self.source = source
-        self._has_told = False
+        self._has_reported = False
 
     def claim(self, connection: Connection, place: str, predecessor: int | None = None) -> None:
         """Hold this pipeline at this target as long as the connection lives.
 
         Args:
             predecessor: the backend of a connection that this process has given up. Where the
-                network is gone the server may not know that yet, so it is told.
+                network is gone the server may not know that yet, so it is named.
 
         Raises:
             SecondInstance: another session holds it.
@@ -65,9 +65,11 @@ class Progress:
                 wait_a_little()
                 continue
             holder = holder_of(connection, name)
-            told = f"backend {holder.backend}, since {holder.since} UTC" if holder else "a backend"
+            described = (
+                f"backend {holder.backend}, since {holder.since} UTC" if holder else "a backend"
+            )
             raise SecondInstance(
-                f"another process delivers pipeline {self.pipeline} there ({told})",
+                f"another process delivers pipeline {self.pipeline} there ({described})",
                 place,
                 "stop the other penstock first",
             )
@@ -83,11 +85,11 @@ class Progress:
             return None
         return StoredPosition(Lsn.parse(row[0]), {k: str(v) for k, v in row[1].items()}), row[2]
 
-    def tell_strays(self, connection: Connection, sink: str, known: Sequence[str]) -> None:
+    def report_orphans(self, connection: Connection, sink: str, known: Sequence[str]) -> None:
         """A source that was taken out of the file still has its slot, which keeps WAL for ever."""
-        if self._has_told or self.source != known[0]:
+        if self._has_reported or self.source != known[0]:
             return
-        self._has_told = True
+        self._has_reported = True
         for (source,) in connection.execute(
             "SELECT source FROM penstock.progress WHERE pipeline = %s AND source <> ALL (%s)"
             " ORDER BY source",

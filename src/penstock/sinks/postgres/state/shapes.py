@@ -313,10 +313,10 @@ class ShapeStore:
             self._tables.made(cursor.connection, shape.table, made_as)
         self.keep(cursor, shape.table, shape, lsn)
 
-    def enrol(self, cursor: Cursor, table: TableName, oid: int, lsn: Lsn) -> None:
+    def schedule(self, cursor: Cursor, table: TableName, oid: int, lsn: Lsn) -> None:
         """List a table that is to be copied before it takes rows."""
-        self._tables.enrol(cursor.connection, {table: oid}, lsn, is_new=True)
+        self._tables.schedule(cursor.connection, {table: oid}, lsn, is_new=True)
 
     def have_copied(self, cursor: Cursor, table: TableName, lsn: Lsn) -> None:
-        """What the rows hold cannot be told from the change: the table waits for a copy."""
-        self._tables.enrol(cursor.connection, {table: 0}, lsn, is_new=False)
+        """What the rows hold does not follow from the change: the table waits for a copy."""
+        self._tables.schedule(cursor.connection, {table: 0}, lsn, is_new=False)

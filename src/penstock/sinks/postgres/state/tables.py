@@ -1,6 +1,6 @@
-"""penstock.tables at the target: how every table stands. The truth about tables that are apart.
+"""penstock.tables at the target: how every table stands. The truth about tables that are detached.
 
-The delivering loop sets tables apart and lets them flow again; a copier moves those that wait for
+The delivering loop detaches tables and lets them flow again; a copier moves those that wait for
 one from pending over copying to catching_up (`copy/copying.py`). Neither touches the other's.
 """
 
@@ -47,7 +47,7 @@ SELECT schema_name, table_name, copy_id, count(*)::int, sum(rows)::bigint, sum(b
 FROM penstock.ranges WHERE pipeline = %s AND source = %s GROUP BY 1, 2, 3
 """
 
-_ENROL = """
+_SCHEDULE = """
 INSERT INTO penstock.tables AS t
     (pipeline, source, schema_name, table_name, state, needs_copy, delivered_lsn, source_oid)
 SELECT %s, %s, schema_name, table_name, 'pending', true, %s::pg_lsn, nullif(oid, 0)
@@ -94,7 +94,7 @@ class TableRow:
     source_oid: int = 0
 
     @property
-    def apart(self) -> ApartTable | None:
+    def detached(self) -> ApartTable | None:
         """What the delivering loop is to know, None for a table that flows."""
         if self.state == STREAMING:
             return None
@@ -119,7 +119,7 @@ class TargetTables:
         return self._owner
 
     def sign(self, connection: Connection) -> object:
-        """Something that is the same as long as `read` would tell the same; cheaper than that."""
+        """Something that is the same as long as `read` would return the same; cheaper than that."""
         return connection.execute(_SIGN, self._owner).fetchone()
 
     def read(self, connection: Connection) -> list[TableRow]:
@@ -175,7 +175,7 @@ class TargetTables:
             (text, *self._owner, *as_columns([table])),
         )
 
-    def enrol(
+    def schedule(
         self, connection: Connection, tables: Mapping[TableName, int], lsn: Lsn, *, is_new: bool
     ) -> None:
         """List tables that wait to be copied, with their oids; 0: as it is known, or unknown.
@@ -183,7 +183,7 @@ class TargetTables:
         With `is_new` what was known of one that had the name is forgotten, unless it has that oid.
         """
         connection.execute(
-            _ENROL + (_PERHAPS_ANOTHER if is_new else _SAME),
+            _SCHEDULE + (_PERHAPS_ANOTHER if is_new else _SAME),
             (*self._owner, str(lsn), *as_columns(tables), list(tables.values())),
         )
 
