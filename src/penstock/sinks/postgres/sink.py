@@ -29,7 +29,6 @@ from penstock.sinks.postgres.connect import (
     target_errors,
 )
 from penstock.sinks.postgres.evolve.commit import ShapeCommits
-from penstock.sinks.postgres.mapping.kept_names import read_kept_names
 from penstock.sinks.postgres.mapping.planner import Planner
 from penstock.sinks.postgres.merge import rows as merge
 from penstock.sinks.postgres.merge.careful import explain, merge_table
@@ -195,9 +194,7 @@ class PostgresSink:
             self._planner.forget_all()  # the copier makes tables, indexes and foreign keys
             self._changed_at = changed_at
         self._planner.filled = {row.table for row in rows if row.is_filled}
-        self._planner.kept_names = {
-            row.table: read_kept_names(row.mapping) for row in rows if row.mapping
-        }
+        self._planner.kept_names = {row.table: row.kept_names for row in rows}
 
     def worker(self, batch: Batch, only: Collection[TableName] | None = None) -> PostgresWorker:
         """The executor half, with the plan of each table of the batch."""

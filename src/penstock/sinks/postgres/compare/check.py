@@ -26,7 +26,7 @@ from penstock.sinks.postgres.compare.deviations import (
 )
 from penstock.sinks.postgres.compare.left_out import default_of
 from penstock.sinks.postgres.connect import connect_target, target_errors
-from penstock.sinks.postgres.mapping.kept_names import read_kept_names
+from penstock.sinks.postgres.mapping.kept_names import KeptNames
 from penstock.sinks.postgres.state.objects import has_objects
 from penstock.sinks.tables import CATCHING_UP, FAILED, REMOVED, STREAMING
 from penstock.table import TableName, as_columns
@@ -101,7 +101,7 @@ class _Target:
         return wanted_of(
             self.table_mappings,
             shape,
-            read_kept_names(row.mapping),
+            KeptNames.read(row.mapping),
             is_ours=is_ours,
             called_now={},
             is_bare=not self.copies_first and row.copied_at is None,

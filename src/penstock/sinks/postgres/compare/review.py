@@ -19,7 +19,7 @@ from penstock.schema.catalog import read_shapes
 from penstock.schema.shape import read_tables
 from penstock.sinks.postgres.compare.deviations import Deviation, Wanted, deviations, wanted_of
 from penstock.sinks.postgres.compare.notes import are_on_objects, renewed
-from penstock.sinks.postgres.mapping.kept_names import read_kept_names
+from penstock.sinks.postgres.mapping.kept_names import KeptNames
 from penstock.table import TableName, as_columns
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ class Review:
             return wanted_of(
                 self._table_mappings,
                 shape,
-                read_kept_names(row.mapping),
+                KeptNames.read(row.mapping),
                 is_ours=row.made_by_us,
                 called_now=known.names,
                 # One that was created in the stream has them, or a note on what it lacks.

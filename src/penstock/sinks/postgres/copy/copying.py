@@ -46,7 +46,6 @@ from penstock.sinks.postgres.ddl.create import complete_columns
 from penstock.sinks.postgres.ddl.structure import add_indexes, add_key, add_not_null
 from penstock.sinks.postgres.evolve.following import follow_after_copy, follow_before_copy
 from penstock.sinks.postgres.mapping.adoption import refuse_occupied
-from penstock.sinks.postgres.mapping.kept_names import read_kept_names
 from penstock.sinks.postgres.mapping.target import find_table, plan_table
 from penstock.sinks.postgres.mapping.target_shape import target_description, target_structure
 from penstock.sinks.postgres.merge.statements import of_this_source
@@ -211,8 +210,7 @@ class PostgresCopying:
         store = ShapeStore(*self._owner)
         if not (is_filled or made_by_us or way == "direct"):
             # Before anything is done to it: it may be somebody's own.
-            _, document = store.shape_and_mapping(connection, table)
-            known = read_kept_names(document)
+            _, known = store.shape_and_names(connection, table)
             place = known.target or self._table_mappings.target(table, known.ruled_as)
             if find_table(connection, place) is not None:
                 refuse_occupied(

@@ -25,7 +25,6 @@ from penstock.sinks.postgres.ddl.structure import (
     one_line,
     reason,
 )
-from penstock.sinks.postgres.mapping.kept_names import read_kept_names
 from penstock.sinks.postgres.mapping.target_shape import target_structure
 from penstock.sinks.postgres.state import copy_records as records
 from penstock.sinks.postgres.state.tables import TargetTables
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
 
     from penstock.schema.description import TableStructure
     from penstock.schema.shape import TableShape
+    from penstock.sinks.postgres.mapping.kept_names import KeptNames
     from penstock.sinks.postgres.mapping.table_mapping import TableMappings
     from penstock.sinks.postgres.state.shapes import ShapeStore
 
@@ -178,24 +178,23 @@ class _Maker:
             return [one_line(f"foreign keys: {reason(error)}")]
 
     def _make(self, table: TableName) -> list[str]:
-        shape, document = self.store.shape_and_mapping(self.connection, table)
+        shape, known = self.store.shape_and_names(self.connection, table)
         if shape is None or not shape.foreign_keys:
             return []
-        keys = self._keys(table, shape, document)
+        keys = self._keys(table, shape, known)
 
         def hold() -> None:
-            if self.store.shape_and_mapping(self.connection, table, lock=True) != (shape, document):
+            if self.store.shape_and_names(self.connection, table, lock=True) != (shape, known):
                 raise _MovedOnError
 
         return add_foreign_keys(self.connection, keys.target, keys.structure, keys.place, hold)
 
-    def _keys(self, table: TableName, shape: TableShape, document: dict[str, Any] | None) -> _Keys:
+    def _keys(self, table: TableName, shape: TableShape, known: KeptNames) -> _Keys:
         called_now = {
             TableName(key.referenced_schema, key.referenced_name): self.names[key.referenced_id]
             for key in shape.foreign_keys
             if key.referenced_id in self.names
         }
-        known = read_kept_names(document)
         table_mapping = self.table_mappings.of(table, known.ruled_as)
         structure = target_structure(
             structure_of(shape),

@@ -19,7 +19,7 @@ from penstock.sinks.postgres.ddl.structure import (
     pieces_of,
     reason,
 )
-from penstock.sinks.postgres.mapping.kept_names import read_kept_names
+from penstock.sinks.postgres.mapping.kept_names import KeptNames
 from penstock.sinks.postgres.mapping.target_shape import target_structure
 from penstock.sinks.postgres.state import copy_records as records
 from penstock.table import TableName, as_columns
@@ -88,7 +88,7 @@ def _give(connection: Connection, table_mappings: TableMappings) -> bool:
     limit_locks(connection)
     places: dict[TableName, tuple[TableName, TableStructure]] = {}
     for schema, name, document, mapping in rows:
-        table, known = TableName(schema, name), read_kept_names(mapping)
+        table, known = TableName(schema, name), KeptNames.read(mapping)
         shape = read_tables([document], f"penstock.tables, {table}")[0]
         table_mapping = table_mappings.of(table, known.ruled_as)
         structure = target_structure(structure_of(shape), table_mapping, table_mappings.of)

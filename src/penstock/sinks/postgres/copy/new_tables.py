@@ -17,7 +17,7 @@ from penstock.sinks.postgres.copy.columns import column_types, copied_columns, m
 from penstock.sinks.postgres.ddl.create import create_table
 from penstock.sinks.postgres.ddl.free_sequences import have_sequences
 from penstock.sinks.postgres.ddl.user_types import have_types
-from penstock.sinks.postgres.mapping.kept_names import KeptNames
+from penstock.sinks.postgres.mapping.kept_names import NO_NAMES
 from penstock.sinks.postgres.mapping.rivals import refuse_rivals
 from penstock.sinks.postgres.mapping.target import (
     columns_of,
@@ -127,7 +127,7 @@ def _plan(
             order.description,
             there,
             columns[there.oid],
-            KeptNames(),
+            NO_NAMES,
             notes[order.table],
         )
         copied_columns(order, plan)

@@ -58,6 +58,7 @@ from penstock.sinks.postgres.ddl.free_sequences import plan_sequences
 from penstock.sinks.postgres.ddl.structure import TAKEN, key_piece, pieces_of, screen_pieces
 from penstock.sinks.postgres.ddl.user_types import TypePlan, needed_types, plan_types
 from penstock.sinks.postgres.expressions.expressions import BUILTIN, ExpressionRules
+from penstock.sinks.postgres.mapping.kept_names import KeptNames
 from penstock.table import TableName
 
 if TYPE_CHECKING:
@@ -84,7 +85,6 @@ __all__ = [
     "drop_table",
     "follow",
     "make_new_foreign_keys",
-    "mapping_of",
     "refusal",
 ]
 
@@ -116,17 +116,12 @@ class Followed:
     left_out: tuple[str, ...] = ()
     awaits_names: bool = False  # of indexes and constraints that others have
 
-
-def mapping_of(followed: Followed, place: TableName) -> dict[str, Any] | None:
-    """Names that were not followed, as penstock.tables keeps them; `place` is where it would be."""
-    mapping: dict[str, Any] = {}
-    if followed.target != place:
-        mapping["target"] = list(followed.target)
-    # A column whose name at the target is another one's has no place there.
-    columns = {**followed.column_names, **dict.fromkeys(followed.left_out, "")}
-    if columns:
-        mapping["columns"] = columns
-    return mapping or None
+    def kept_names(self, place: TableName, ruled_as: TableName | None) -> KeptNames:
+        """Names that were not followed; `place` is where the table would be."""
+        # A column whose name at the target is another one's has no place there.
+        columns = {**self.column_names, **dict.fromkeys(self.left_out, "")}
+        moved = self.target if self.target != place else None
+        return KeptNames(moved, tuple(sorted(columns.items())), ruled_as)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from penstock.sinks.postgres.ddl.free_sequences import have_sequences
 from penstock.sinks.postgres.ddl.user_types import have_types
 from penstock.sinks.postgres.evolve.following import join_table
 from penstock.sinks.postgres.mapping.adoption import refuse_occupied
+from penstock.sinks.postgres.mapping.kept_names import NO_NAMES
 from penstock.sinks.postgres.mapping.rivals import refuse_rivals
 from penstock.sinks.postgres.mapping.target import find_table
 from penstock.sinks.postgres.mapping.target_shape import target_description, target_structure
@@ -58,7 +59,7 @@ def create_in_stream(
                 refuse_occupied(
                     cursor.connection, table_mappings, shape.table, table_mapping.target
                 )
-                join_table(cursor, table_mappings, shape, None)
+                join_table(cursor, table_mappings, shape, NO_NAMES)
                 return Created(is_new=False)
             description = target_description(description_of(shape), table_mapping)
             have_types(cursor.connection, table_mappings.owner, shape.table, description.types)

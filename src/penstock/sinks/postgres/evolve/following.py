@@ -19,12 +19,11 @@ from penstock.sinks.postgres.ddl.alter import (
     Others,
     drop_gone_foreign_keys,
     follow,
-    mapping_of,
     refusal,
 )
 from penstock.sinks.postgres.ddl.alter_pieces import KEY_STAYS
 from penstock.sinks.postgres.ddl.create import without_search_path
-from penstock.sinks.postgres.mapping.kept_names import KeptNames, read_kept_names
+from penstock.sinks.postgres.mapping.kept_names import KeptNames
 from penstock.sinks.postgres.mapping.rivals import refuse_rivals
 from penstock.sinks.postgres.mapping.target import find_table
 from penstock.sinks.postgres.mapping.target_shape import target_key
@@ -55,13 +54,13 @@ def follow_table(
     table_mappings: TableMappings,
     before: TableShape,
     after: TableShape,
-    mapping: Mapping[str, Any] | None,
+    known: KeptNames,
     *,
     made_by_us: bool,
     has_using: bool = False,
     before_copy: bool = False,
-) -> tuple[Followed, dict[str, Any] | None]:
-    """Let the target's table follow; the names that it did not follow, as penstock.tables keeps them.
+) -> tuple[Followed, KeptNames]:
+    """Let the target's table follow; the names that it did not follow. `known` are those so far.
 
     `before_copy`: without what is claimed of rows, which `follow_after_copy` brings. Foreign keys are left
     to the caller.
@@ -70,7 +69,6 @@ def follow_table(
         SinkError: SchemaChangeRefused, SchemaChangeStops, TargetTableMissing.
         psycopg.Error: others are in the way, or the server went away.
     """
-    known = read_kept_names(mapping)
     was = table_mappings.of(before.table, known.ruled_as)
     ruled_as = table_mappings.ruled_as(known.ruled_as or before.table, after.table)
     now = table_mappings.of(after.table, ruled_as)
@@ -97,10 +95,7 @@ def follow_table(
         kept = [note for note in followed.notes if note != KEY_STAYS]
         left = follow_key(cursor, before, after, followed.target, now, followed.column_names)
         followed = replace(followed, notes=[*kept, *([left] if left else [])])
-    document = mapping_of(followed, now.target)
-    if ruled_as is not None:
-        document = {**(document or {}), "ruled_as": list(ruled_as)}
-    return followed, document
+    return followed, followed.kept_names(now.target, ruled_as)
 
 
 def _others(table_mappings: TableMappings, table_mapping: TableMapping) -> Others:
@@ -140,7 +135,7 @@ def join_table(
     cursor: Cursor,
     table_mappings: TableMappings,
     shape: TableShape,
-    document: Mapping[str, Any] | None,
+    known: KeptNames,
 ) -> None:
     """Make room in a table that was made for another source's, or an earlier one: columns, wider types.
 
@@ -149,7 +144,6 @@ def join_table(
     Raises:
         SinkError: SchemaChangeRefused, or TargetTableUnfit where another table has the place.
     """
-    known = read_kept_names(document)
     table_mapping = table_mappings.of(shape.table, known.ruled_as)
     target = known.target or table_mapping.target
     if table_mapping.is_like_source or table_mapping.policy is not SchemaChanges.ADDITIVE:
@@ -173,7 +167,7 @@ def join_table(
             )
         }
     )
-    follow_table(cursor, table_mappings, before, shape, document, made_by_us=False)
+    follow_table(cursor, table_mappings, before, shape, known, made_by_us=False)
 
 
 def follow_before_copy(
@@ -190,8 +184,7 @@ def follow_before_copy(
         SinkError: it cannot follow, or the name is another table's by now.
     """
     table, shape = order.table, order.shape
-    stored, document = store.shape_and_mapping(connection, table)
-    known = read_kept_names(document)
+    stored, known = store.shape_and_names(connection, table)
     # Made again it has the source's names, but it is still what it was: a history, say.
     anew = KeptNames(ruled_as=known.ruled_as)
     place = table_mappings.target(table, anew.ruled_as)
@@ -209,10 +202,9 @@ def follow_before_copy(
     is_there = find_table(connection, target) is not None
     if stored is None and is_there:
         with connection.transaction(), connection.cursor() as cursor:
-            join_table(cursor, table_mappings, shape, document)
+            join_table(cursor, table_mappings, shape, known)
     if stored is None or not is_there:
-        kept = {"ruled_as": list(anew.ruled_as)} if anew.ruled_as else None
-        store.keep(connection, table, shape, lsn, kept)
+        store.keep(connection, table, shape, lsn, anew)
         return place, anew
     table_mapping = table_mappings.of(stored.table, known.ruled_as)
     with connection.transaction(), connection.cursor() as cursor:
@@ -222,19 +214,19 @@ def follow_before_copy(
             and table_mapping.policy is SchemaChanges.APPLY
         ):
             drop_gone_foreign_keys(cursor, stored, shape, target, before_copy=True)
-        followed, document = follow_table(
+        followed, kept = follow_table(
             cursor,
             table_mappings,
             stored,
             shape,
-            document,
+            known,
             made_by_us=made_by_us,
             before_copy=True,
         )
-        store.keep(cursor, table, shape, lsn, document, before_copy=True)
+        store.keep(cursor, table, shape, lsn, kept, before_copy=True)
         if followed.awaits_names:
             store.await_names(cursor, table)
-    return followed.target, read_kept_names(document)
+    return followed.target, kept
 
 
 def follow_after_copy(
@@ -262,7 +254,7 @@ def follow_after_copy(
         table_mappings,
         before,
         order.shape,
-        store.shape_and_mapping(cursor, order.table)[1],
+        store.shape_and_names(cursor, order.table)[1],
         made_by_us=made_by_us,
         before_copy=made_by_us,
     )

@@ -26,7 +26,6 @@ from penstock.sinks.postgres.ddl.free_sequences import drop_gone_sequences, foll
 from penstock.sinks.postgres.ddl.user_types import drop_unused_types
 from penstock.sinks.postgres.evolve.created_in_stream import create_in_stream
 from penstock.sinks.postgres.evolve.following import follow_table, take_ours, unexplained, unsure
-from penstock.sinks.postgres.mapping.kept_names import read_kept_names
 from penstock.sinks.postgres.mapping.target import find_table, plan_table
 from penstock.sinks.postgres.merge.careful import merge_table
 from penstock.sinks.postgres.merge.conflicts import NONE, Conflicts
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
     from penstock.schema.description import TableDescription
     from penstock.schema.shape import TableShape
     from penstock.sinks.passage import Passage, RunJob, ShapeChange
+    from penstock.sinks.postgres.mapping.kept_names import KeptNames
     from penstock.sinks.postgres.mapping.plan import StagedStep, TablePlan
     from penstock.sinks.postgres.mapping.table_mapping import TableMapping, TableMappings
     from penstock.sinks.postgres.mapping.target import Describe
@@ -212,12 +212,12 @@ class Evolution:
                 raise TableStops(known.began_as, error) from None
 
     def _target_of(self, known: KnownTable) -> TableName:
-        names = read_kept_names(known.mapping)
+        names = known.kept_names
         named = known.shaped_as or known.name
         return names.target or self._table_mappings.of(named, names.ruled_as).target
 
     def _table_mapping_of(self, known: KnownTable) -> TableMapping:
-        return self._table_mappings.of(known.name, read_kept_names(known.mapping).ruled_as)
+        return self._table_mappings.of(known.name, known.kept_names.ruled_as)
 
     def _follow(
         self, cursor: Cursor, known: KnownTable, shape: TableShape, part: ShapeChange
@@ -237,12 +237,12 @@ class Evolution:
         )
         if before is None or before.id != shape.id:
             # Nobody has noted how it looked: from here on it is known.
-            self._keep(cursor, known, shape, known.mapping, self.batch.end_lsn)
+            self._keep(cursor, known, shape, known.kept_names, self.batch.end_lsn)
             return
         if part.change.is_unsure:
             raise TableStops(known.began_as, unsure(self._table_mappings, before, shape))
-        mapping, needs_copy = self._alter(cursor, known, before, shape, part)
-        self._keep(cursor, known, shape, mapping, self.batch.end_lsn)
+        kept, needs_copy = self._alter(cursor, known, before, shape, part)
+        self._keep(cursor, known, shape, kept, self.batch.end_lsn)
         if needs_copy:
             self.notes.append(
                 f"{shape.table}: what its rows hold does not follow from the change; it is copied again"
@@ -259,16 +259,16 @@ class Evolution:
         part: ShapeChange,
         *,
         before_copy: bool = False,
-    ) -> tuple[dict[str, Any] | None, bool]:
+    ) -> tuple[KeptNames, bool]:
         """Let the target's table follow; names that it did not follow, and whether it is to be copied."""
         try:
             with cursor.connection.transaction():
-                followed, mapping = follow_table(
+                followed, kept = follow_table(
                     cursor,
                     self._table_mappings,
                     before,
                     shape,
-                    known.mapping,
+                    known.kept_names,
                     made_by_us=known.made_by_us,
                     has_using=part.change.has_using,
                     before_copy=before_copy,
@@ -286,12 +286,12 @@ class Evolution:
         if followed.awaits_names:
             self._store.await_names(cursor, known.recorded_as)
         if before_copy:
-            return mapping, followed.needs_copy  # the copy brings the rest, and notes
+            return kept, followed.needs_copy  # the copy brings the rest, and notes
         self._note(known, shape.table, followed.notes)
         with_keys = self._options.create_indexes and self._table_mapping_of(known).is_like_source
         if self._replica_role and known.made_by_us and with_keys:
             self._with_keys.append((before, shape, followed.target))
-        return mapping, followed.needs_copy
+        return kept, followed.needs_copy
 
     def _follow_detached(
         self, cursor: Cursor, known: KnownTable, shape: TableShape, part: ShapeChange
@@ -318,10 +318,10 @@ class Evolution:
         if before is None or part.change.is_unsure:
             return
         try:
-            mapping, _ = self._alter(cursor, known, before, shape, part, before_copy=True)
+            kept, _ = self._alter(cursor, known, before, shape, part, before_copy=True)
         except TableStops:
             return  # whoever copies it is refused as well, and says so
-        self._keep(cursor, known, shape, mapping, self.batch.end_lsn, before_copy=True)
+        self._keep(cursor, known, shape, kept, self.batch.end_lsn, before_copy=True)
 
     def _move(self, cursor: Cursor, known: KnownTable, name: TableName, part: ShapeChange) -> None:
         """Let a table that needs a copy, or does so from now on, wait for it under another name.
@@ -334,11 +334,11 @@ class Evolution:
             self.tables.add(KnownTable.waiting(name, known.source_oid))
             return
         before = self._store.shape(cursor, known.recorded_as, lock=True)
-        mapping = known.mapping
+        kept = known.kept_names
         if before is not None:
             after = before.model_copy(update={"schema_name": name.schema, "name": name.name})
             try:
-                mapping, _ = self._alter(cursor, known, before, after, part, before_copy=True)
+                kept, _ = self._alter(cursor, known, before, after, part, before_copy=True)
             except TableStops:
                 before = None  # whoever copies it is refused as well, and says so
         self._store.rename(cursor, known.recorded_as, name)
@@ -346,7 +346,7 @@ class Evolution:
         known.name = known.recorded_as = name
         known.state, known.needs_copy = PENDING, True
         if before is not None:
-            self._keep(cursor, known, after, mapping, known.shape_lsn, before_copy=True)
+            self._keep(cursor, known, after, kept, known.shape_lsn, before_copy=True)
 
     def _free_name(
         self, cursor: Cursor, known: KnownTable | None, name: TableName, part: ShapeChange
@@ -388,16 +388,16 @@ class Evolution:
         cursor: Cursor,
         known: KnownTable,
         shape: TableShape,
-        mapping: dict[str, Any] | None,
+        kept: KeptNames,
         lsn: Lsn,
         *,
         before_copy: bool = False,
     ) -> None:
         if known.recorded_as != shape.table:
             self._store.rename(cursor, known.recorded_as, shape.table)
-        self._store.keep(cursor, shape.table, shape, lsn, mapping, before_copy=before_copy)
+        self._store.keep(cursor, shape.table, shape, lsn, kept, before_copy=before_copy)
         known.name = known.recorded_as = known.shaped_as = shape.table
-        known.source_oid, known.mapping = shape.id, mapping
+        known.source_oid, known.kept_names = shape.id, kept
 
     def _drop(self, cursor: Cursor, known: KnownTable) -> None:
         if known.began_as in self.tables.refused:
@@ -544,7 +544,7 @@ class Evolution:
                 known.name,
                 lambda name: self._description(cursor, name),
                 is_filled=known.is_filled,
-                kept=read_kept_names(known.mapping),
+                kept=known.kept_names,
             )
         except SinkError as error:
             if error.remedy is Remedy.TIME:

@@ -24,6 +24,30 @@ class KeptNames:
     columns: tuple[tuple[str, str], ...] = ()
     ruled_as: TableName | None = None
 
+    @classmethod
+    def read(cls, document: Mapping[str, Any] | None) -> KeptNames:
+        """What the column `mapping` of penstock.tables says; NULL where every name was followed."""
+        if not document:
+            return cls()
+        target, ruled_as = document.get("target"), document.get("ruled_as")
+        return cls(
+            TableName(*target) if target else None,
+            tuple(sorted(document.get("columns", {}).items())),
+            TableName(*ruled_as) if ruled_as else None,
+        )
+
+    @property
+    def document(self) -> dict[str, Any] | None:
+        """What that column is to say."""
+        document: dict[str, Any] = {}
+        if self.target is not None:
+            document["target"] = list(self.target)
+        if self.columns:
+            document["columns"] = dict(self.columns)
+        if self.ruled_as is not None:
+            document["ruled_as"] = list(self.ruled_as)
+        return document or None
+
     def names(self, table_mapping: TableMapping) -> dict[str, str]:
         """What the target calls columns of the source, where that is not their name."""
         return dict(self.columns or table_mapping.names.items())
@@ -49,13 +73,5 @@ class KeptNames:
         return (*table_mapping.columns, *(name for name, called in self.columns if called))
 
 
-def read_kept_names(document: Mapping[str, Any] | None) -> KeptNames:
-    """What penstock.tables says of it."""
-    if not document:
-        return KeptNames()
-    target, ruled_as = document.get("target"), document.get("ruled_as")
-    return KeptNames(
-        TableName(*target) if target else None,
-        tuple(sorted(document.get("columns", {}).items())),
-        TableName(*ruled_as) if ruled_as else None,
-    )
+# Every name was followed.
+NO_NAMES = KeptNames()

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import SinkError
-from penstock.sinks.postgres.mapping.kept_names import KeptNames
+from penstock.sinks.postgres.mapping.kept_names import NO_NAMES, KeptNames
 from penstock.sinks.postgres.mapping.rivals import taken
 from penstock.sinks.postgres.mapping.target import plan_table, read_ranks
 
@@ -111,7 +111,7 @@ class Planner:
 
     def _refuse_rival(self, table: TableName) -> None:
         """Two source tables must not be mixed in one target table, unless a person has said so."""
-        kept = self.kept_names.get(table, KeptNames())
+        kept = self.kept_names.get(table, NO_NAMES)
         if not self._table_mappings.may_collide or table in self.filled:
             return
         if self._table_mappings.of(table, kept.ruled_as).is_mixed:
@@ -122,5 +122,5 @@ class Planner:
                 raise taken(target, other, table)
 
     def _target_of(self, table: TableName) -> TableName:
-        kept = self.kept_names.get(table, KeptNames())
+        kept = self.kept_names.get(table, NO_NAMES)
         return kept.target or self._table_mappings.target(table, kept.ruled_as)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import TargetTableUnfit
-from penstock.sinks.postgres.mapping.kept_names import read_kept_names
+from penstock.sinks.postgres.mapping.kept_names import KeptNames
 from penstock.table import TableName, as_columns
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def refuse_rivals(
         _OWN, (table_mappings.pipeline, table_mappings.source, *table)
     ).fetchone()
     own_mapping, is_filled = own or (None, False)
-    table_mapping = table_mappings.of(table, read_kept_names(own_mapping).ruled_as)
+    table_mapping = table_mappings.of(table, KeptNames.read(own_mapping).ruled_as)
     named = table_mappings.names_for(target)
     values = (
         table_mappings.pipeline,
@@ -60,7 +60,7 @@ def refuse_rivals(
     here = (table_mappings.sources.index(table_mappings.source), table)
     listed = connection.execute(_LISTED, values).fetchall()
     for source, schema, name, mapping, has_rows, is_copying in listed:
-        other, known = TableName(schema, name), read_kept_names(mapping)
+        other, known = TableName(schema, name), KeptNames.read(mapping)
         theirs = table_mappings.of(other, known.ruled_as)
         if (known.target or theirs.target) != target:
             continue

@@ -15,7 +15,7 @@ from penstock.sinks.postgres.ddl.create import create_table
 from penstock.sinks.postgres.ddl.free_sequences import have_sequences
 from penstock.sinks.postgres.ddl.user_types import have_types
 from penstock.sinks.postgres.expressions.foreign_code import refuse_foreign_code
-from penstock.sinks.postgres.mapping.kept_names import KeptNames
+from penstock.sinks.postgres.mapping.kept_names import NO_NAMES, KeptNames
 from penstock.sinks.postgres.mapping.own_columns import (
     fixed_columns,
     history_columns,
@@ -138,7 +138,7 @@ def plan_table(
         TargetTableMissing: it is not there and may not or cannot be created.
         TargetTableUnfit: it is there, but is no table, lacks columns that it must have, or hides rows.
     """
-    kept = kept or KeptNames()
+    kept = kept or NO_NAMES
     table_mapping = table_mappings.of(source, kept.ruled_as)
     target = kept.target or table_mapping.target
     if not is_filled:

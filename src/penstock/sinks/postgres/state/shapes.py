@@ -14,6 +14,7 @@ from psycopg.types.json import Jsonb
 
 from penstock.lsn import ZERO, Lsn
 from penstock.schema.shape import TableShape, read_tables
+from penstock.sinks.postgres.mapping.kept_names import NO_NAMES, KeptNames
 from penstock.sinks.postgres.state.tables import TargetTables
 from penstock.sinks.tables import COPYING, PENDING, STREAMING
 from penstock.table import TableName
@@ -55,7 +56,7 @@ class KnownTable:
     is_filled: bool
     made_by_us: bool
     shape_lsn: Lsn = ZERO
-    mapping: dict[str, Any] | None = None
+    kept_names: KeptNames = NO_NAMES
     target_oid: int | None = None  # of the table that was made, where that is known
     shaped_as: TableName | None = None
     recorded_as: TableName = field(init=False)
@@ -195,7 +196,7 @@ class ShapeStore:
                 row.filled,
                 row.made_by_us,
                 Lsn.parse(row.shape_lsn) if row.shape_lsn else ZERO,
-                row.mapping,
+                KeptNames.read(row.mapping),
                 row.target_oid,
                 TableName(row.shape_schema, row.shape_name) if row.shape_name else None,
             )
@@ -209,19 +210,20 @@ class ShapeStore:
 
         `lock`: it stays so until the transaction ends.
         """
-        return self.shape_and_mapping(executor, table, lock=lock)[0]
+        return self.shape_and_names(executor, table, lock=lock)[0]
 
-    def shape_and_mapping(
+    def shape_and_names(
         self, executor: Executor, table: TableName, *, lock: bool = False
-    ) -> tuple[TableShape | None, dict[str, Any] | None]:
+    ) -> tuple[TableShape | None, KeptNames]:
         """The same, and the names that the target did not follow."""
         row = executor.execute(
             "SELECT shape, mapping FROM penstock.tables" + _THIS + " FOR UPDATE" * lock,
             (*self._owner, *table),
         ).fetchone()
-        if row is None or row[0] is None:
-            return None, row[1] if row is not None else None
-        return read_tables([row[0]], f"penstock.tables, {table}")[0], row[1]
+        document, mapping = row or (None, None)
+        if document is None:
+            return None, KeptNames.read(mapping)
+        return read_tables([document], f"penstock.tables, {table}")[0], KeptNames.read(mapping)
 
     def keep(
         self,
@@ -229,7 +231,7 @@ class ShapeStore:
         table: TableName,
         shape: TableShape,
         lsn: Lsn,
-        mapping: dict[str, Any] | None = None,
+        kept: KeptNames = NO_NAMES,
         *,
         before_copy: bool = False,
     ) -> None:
@@ -245,7 +247,7 @@ class ShapeStore:
                 shape.id,
                 Jsonb(shape.model_dump()),
                 str(lsn),
-                Jsonb(mapping) if mapping else None,
+                Jsonb(kept.document) if kept.document else None,
                 *self._owner,
                 *table,
             ),

@@ -13,6 +13,7 @@ from psycopg.rows import namedtuple_row
 
 from penstock.errors import PositionTaken
 from penstock.lsn import Lsn
+from penstock.sinks.postgres.mapping.kept_names import NO_NAMES, KeptNames
 from penstock.sinks.postgres.merge.conflicts import NONE, Conflicts
 from penstock.sinks.postgres.state.copy_records import KEYS_DUE
 from penstock.sinks.tables import CATCHING_UP, COPYING, FAILED, PENDING, STREAMING, ApartTable
@@ -87,7 +88,7 @@ class TableRow:
     changed_at: Any
     snapshot_seconds: float | None
     may_retry: bool
-    mapping: dict[str, Any] | None = None
+    kept_names: KeptNames = NO_NAMES
     conflicts: Conflicts = NONE
     keys_due: bool = False  # foreign keys are still to be made
     names_due: bool = False  # objects wait for their names
@@ -308,7 +309,7 @@ def _row(row: Any, arrived: Mapping[tuple[str, str, str], tuple[int, int, int]])
         changed_at=row.changed_at,
         snapshot_seconds=row.snapshot_seconds if row.state == COPYING else None,
         may_retry=row.may_retry,
-        mapping=row.mapping,
+        kept_names=KeptNames.read(row.mapping),
         conflicts=Conflicts(row.insert_exists, row.update_missing, row.delete_missing),
         keys_due=row.foreign_keys_due and row.state in (CATCHING_UP, STREAMING),
         names_due=row.names_due and row.state in (CATCHING_UP, STREAMING),
