@@ -70,19 +70,10 @@ def target_errors(dsn: Dsn) -> Iterator[None]:
 
 def classify_target_error(error: psycopg.Error, dsn: Dsn) -> PenstockError:
     """The penstock error that a failure at the target means; contains no value of any row."""
-    where = str(dsn)
-    state = error.sqlstate
-    text = str(error)
-    if state in ("28P01", "28000") or (state is None and _LOGIN_REFUSED.search(text)):
-        return SinkLoginRefused(
-            f"the target refuses the login of role {dsn.user or '(default)'}",
-            where,
-            "check user and password in the sink's url, and pg_hba.conf of the target",
-        )
-    if state == "3D000" or (state is None and _NO_DATABASE.search(text)):
-        return SinkLoginRefused(
-            f"the target has no database {dsn.database}", where, f"CREATE DATABASE {dsn.database}"
-        )
+    where, state = str(dsn), error.sqlstate
+    refused = _login_refused(error, dsn)
+    if refused is not None:
+        return refused
     if state == "42501":
         return SinkPrivilegeMissing(
             f"permission denied: {error.diag.message_primary}",
@@ -92,7 +83,7 @@ def classify_target_error(error: psycopg.Error, dsn: Dsn) -> PenstockError:
     if state == "25006":
         return SinkError("the target is read-only, as a standby is", where, _WAIT)
     if state is None or _is_of_the_moment(error) or state[:2] in _CLASSES_OF_THE_SERVER:
-        said = _SYSTEMS_WORDS.search(text) if state is None else None
+        said = _SYSTEMS_WORDS.search(str(error)) if state is None else None
         why = said[0].lower() if said is not None else state or type(error).__name__
         return SinkError(f"no answer from the target ({why})", where, _WAIT)
     diag = error.diag
@@ -103,6 +94,24 @@ def classify_target_error(error: psycopg.Error, dsn: Dsn) -> PenstockError:
         where,
         "report this: it is a defect of penstock",
     )
+
+
+def _login_refused(error: psycopg.Error, dsn: Dsn) -> SinkLoginRefused | None:
+    """Where the server lets nobody in; libpq has no state for that while it connects, only words."""
+    state, text = error.sqlstate, str(error)
+    if state in ("28P01", "28000") or (state is None and _LOGIN_REFUSED.search(text)):
+        return SinkLoginRefused(
+            f"the target refuses the login of role {dsn.user or '(default)'}",
+            str(dsn),
+            "check user and password in the sink's url, and pg_hba.conf of the target",
+        )
+    if state == "3D000" or (state is None and _NO_DATABASE.search(text)):
+        return SinkLoginRefused(
+            f"the target has no database {dsn.database}",
+            str(dsn),
+            f"CREATE DATABASE {dsn.database}",
+        )
+    return None
 
 
 def _is_of_the_moment(error: psycopg.Error) -> bool:

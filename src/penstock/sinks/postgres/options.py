@@ -132,6 +132,7 @@ class TableOptions(Options):
 class HistoryColumns(Options):
     """What the columns of a history are called that say when a row was valid."""
 
+    # The names that Kuvasz-streamer gives them: its histories have the same three columns.
     start: Identifier = "kvsz_start"
     end: Identifier = "kvsz_end"
     deleted: Identifier = "kvsz_deleted"

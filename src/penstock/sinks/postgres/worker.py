@@ -122,7 +122,7 @@ class PostgresTask:
         return self._receipt
 
     def _stage(self, plan: TablePlan, changes: TableChanges) -> None:
-        places, columns, key = _table_mapping(plan, changes.relation)
+        places, columns, key = _target_columns(plan, changes.relation)
         if len(places) < len(changes.relation.columns):
             changes = _only(changes, places)
         if plan.kind is Kind.APPEND:
@@ -225,12 +225,12 @@ def _truncation(plan: TablePlan, piece: TableTruncated) -> StagedStep:
     step = StagedStep(plan.source, "truncate", restart_identity=piece.restart_identity)
     if plan.history is None:
         return step
-    _, columns, key = _table_mapping(plan, piece.relation)
+    _, columns, key = _target_columns(plan, piece.relation)
     times = _times(plan, piece.committed_at, piece.committed_at)
     return replace(step, columns=columns, key=key, times=times)
 
 
-def _table_mapping(
+def _target_columns(
     plan: TablePlan, relation: Relation
 ) -> tuple[list[int], tuple[TargetColumn, ...], tuple[int, ...]]:
     """Which columns of the relation are delivered, where to, and which of those identify a row."""

@@ -65,11 +65,16 @@ def _about(line: str, named: dict[str, str], lacking: list[Deviation]) -> list[D
         return []
     longest = max(begins, key=len)
     of_it = [each for each in lacking if each.subject == named[longest]]
-    rest = line.partition(longest)[2] if longest in line else line
-    aspects = [aspect for aspect in ASPECTS if aspect in rest]
-    if not line.startswith("column ") or not aspects:
-        return of_it
-    return [each for each in of_it if not each.aspect or each.aspect in aspects]
+    aspects = _aspects(line, longest)
+    return [each for each in of_it if not aspects or not each.aspect or each.aspect in aspects]
+
+
+def _aspects(line: str, spelled: str) -> list[str]:
+    """The parts of a column that a line is about; none where it is about all, or about something else."""
+    if not line.startswith("column "):
+        return []
+    rest = line.partition(spelled)[2] if spelled in line else line
+    return [aspect for aspect in ASPECTS if aspect in rest]
 
 
 def _begins(line: str, subject: str) -> bool:

@@ -71,6 +71,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+# How rows of a copy go into their table, as penstock.tables keeps it (copy_way).
+_DIRECT, _SHADOW = "direct", "aside"
+
 # So many tables are made in one transaction: each holds a few of the server's locks until it ends.
 TOGETHER = 50
 # Smaller ones are planned well enough without statistics, and autovacuum gets round to them.
@@ -208,7 +211,7 @@ class PostgresCopying:
         """Have a table that is this copy's in the copy's shape, and without what an earlier one left."""
         connection, table = self._connected(), order.table
         store = ShapeStore(*self._owner)
-        if not (is_filled or made_by_us or way == "direct"):
+        if not (is_filled or made_by_us or way == _DIRECT):
             # Before anything is done to it: it may be somebody's own.
             _, known = store.shape_and_names(connection, table)
             place = known.target or self._table_mappings.target(table, known.ruled_as)
@@ -235,31 +238,35 @@ class PostgresCopying:
             TargetTables(*self._owner).made(connection, table, target)
         self._plans[table] = plan
         self._mapped[table] = self._table_mappings.of(table, kept.ruled_as)
-        if is_filled:
-            way = "aside"  # people read it
-        elif plan.is_watched and way != "direct":
-            way = "aside"  # the merge sees that nothing of another role's runs
-        elif way == "direct":
-            self._empty(plan)  # of an earlier attempt; nobody knows it to be whole
-        elif plan.is_mixed:
-            way = "aside"  # an attempt that fails must not take away what others have brought
-        else:
-            is_empty = connection.execute(
-                sql.SQL("SELECT NOT EXISTS (SELECT FROM {} t WHERE {})").format(
-                    sql.Identifier(*target), of_this_source(plan)
-                )
-            ).fetchone()
-            way = "direct" if is_empty == (True,) else "aside"
+        way = self._way(plan, way, is_filled=is_filled)
         connection.execute(records.FORGET_RANGES, (*self._owner, *table))
         columns = copied_columns(order, plan)
         own = own_values(plan)
-        if way == "aside":
+        if way == _SHADOW:
             self._make_shadow(table, plan, (*columns.values(), *own))
         connection.execute(records.ROOM, (way, *self._owner, *table))
         oid = find_table(connection, target).oid
         is_binary = may_be_binary(column_types(connection, [oid])[oid], order, plan)
-        into = target if way == "direct" else shadow_name(self._owner, table)
+        into = target if way == _DIRECT else shadow_name(self._owner, table)
         return self._writer(copy, order, plan, into, is_binary=is_binary)
+
+    def _way(self, plan: TablePlan, begun: str | None, *, is_filled: bool) -> str:
+        """How rows go: directly, or into a shadow table first. `begun` is how an earlier attempt went."""
+        if is_filled:
+            return _SHADOW  # people read it
+        if begun == _DIRECT:
+            self._empty(plan)  # of an earlier attempt; nobody knows it to be whole
+            return _DIRECT
+        if plan.is_watched:
+            return _SHADOW  # the merge sees that nothing of another role's runs
+        if plan.is_mixed:
+            return _SHADOW  # an attempt that fails must not take away what others have brought
+        is_empty = self._connected().execute(
+            sql.SQL("SELECT NOT EXISTS (SELECT FROM {} t WHERE {})").format(
+                sql.Identifier(*plan.target), of_this_source(plan)
+            )
+        )
+        return _DIRECT if is_empty.fetchone() == (True,) else _SHADOW
 
     def _writer(
         self, copy: Copy, order: CopyOrder, plan: TablePlan, into: TableName, *, is_binary: bool
@@ -403,7 +410,7 @@ class PostgresCopying:
             raise CopySuperseded(str(table))
         way, made_by_us, is_filled, begun_at = row
         moment = copy.taken_at or begun_at
-        if way == "aside" and is_filled:
+        if way == _SHADOW and is_filled:
             # What is claimed of rows holds for those that the copy brings, not for the old ones.
             self._merge_again(connection, order, of_copy, moment)
             way = "merged"
@@ -414,7 +421,7 @@ class PostgresCopying:
             if connection.execute(records.KEEP_NAME, of_copy).fetchone() is None:
                 raise CopySuperseded(str(table))
 
-        if way != "aside":
+        if way != _SHADOW:
             with connection.transaction(), connection.cursor() as cursor:
                 hold()
                 notes += self._follow(cursor, order, made_by_us)
@@ -424,7 +431,7 @@ class PostgresCopying:
             _log.warning("%s: %s", table, note)
         with connection.transaction(), connection.cursor() as cursor:
             cursor.execute("SET LOCAL synchronous_commit = on")
-            shadow = shadow_name(self._owner, table) if way == "aside" else None
+            shadow = shadow_name(self._owner, table) if way == _SHADOW else None
             recorded = cursor.execute(records.RECORDED, of_copy).fetchone()
             require_whole(cursor, order, shadow, recorded)
             if shadow is not None:

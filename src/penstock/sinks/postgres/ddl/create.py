@@ -163,13 +163,7 @@ def _substitutes(
     connection: Connection, description: TableDescription, target: TableName, rules: ExpressionRules
 ) -> Iterator[str]:
     """Columns of a table that is there which lack their type or collation, or a default that nobody screens."""
-    columns = [
-        column
-        for column in description.columns
-        if column.type_oid >= FIRST_USER_OID
-        or column.collation is not None
-        or (rules.policy == "all" and _default(column) is not None)
-    ]
+    columns = [column for column in description.columns if _may_lack(column, rules)]
     if not columns:
         return
     rows = connection.execute(_SPELLED, target).fetchall()
@@ -177,12 +171,22 @@ def _substitutes(
     for column in columns:
         known = (column.type, column.collation, True)
         kind, collation, has_default = there.get(column.name, known)
-        if rules.policy == "all" and _default(column) is not None and not has_default:
+        if _has_unscreened_default(column, rules) and not has_default:
             yield lacks_default(column.name)
         if kind != column.type and kind == "text":
             yield becomes_text(column.name, column.type)
         if column.collation is not None and collation is None:
             yield lacks_collation(column.name, column.collation)
+
+
+def _may_lack(column: ColumnDescription, rules: ExpressionRules) -> bool:
+    """Whether something of it may not be at the target."""
+    is_special = column.type_oid >= FIRST_USER_OID or column.collation is not None
+    return is_special or _has_unscreened_default(column, rules)
+
+
+def _has_unscreened_default(column: ColumnDescription, rules: ExpressionRules) -> bool:
+    return rules.policy == "all" and _default(column) is not None
 
 
 def becomes_text(column: str, kind: str) -> str:

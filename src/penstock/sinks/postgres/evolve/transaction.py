@@ -369,7 +369,7 @@ class Evolution:
             return True
         if not other.needs_copy or other.is_filled:
             return False
-        # Scheduled under a name of the catalog's, by a schema history that did not know it.
+        # Scheduled under a name of the catalog's, where nobody knew yet what the stream calls it.
         self._drop_unfilled(cursor, other)
         return True
 

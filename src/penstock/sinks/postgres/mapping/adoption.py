@@ -5,7 +5,7 @@ They are not taken over in passing. A person says that they are meant: `adopt: t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from psycopg import sql
 
@@ -98,30 +98,58 @@ def _taken(
     Inside of a transaction: what is read was seen to be a table while nobody could replace it.
     """
     own, targets = table_mappings.options.source_id_column, [target for _, target in pairs]
-    question = (own or "", *as_columns(targets))
-    there = connection.execute(_THERE, question).fetchall()
-    held = [targets[place - 1] for place, is_table, _, may_read in there if is_table and may_read]
+    there = _read_there(connection, own, targets)
+    held = [targets[each.place] for each in there if each.is_table and each.may_read]
     if held:
         _hold(connection, held)
-        there = connection.execute(_THERE, question).fetchall()
+        there = _read_there(connection, own, targets)
     asked = [
-        (place, has_column)
-        for place, is_table, has_column, _ in there
-        if is_table
-        and targets[place - 1] in held
-        and not table_mappings.adopts(pairs[place - 1][0])
+        each
+        for each in there
+        if each.is_table
+        and targets[each.place] in held
+        and not table_mappings.adopts(pairs[each.place][0])
     ]
+    others = [each.place for each in there if not each.is_table]
+    return others, _with_rows(connection, table_mappings, targets, asked)
+
+
+def _with_rows(
+    connection: Connection,
+    table_mappings: TableMappings,
+    targets: Sequence[TableName],
+    asked: Sequence[_There],
+) -> list[int]:
+    """Places of those that hold rows which would be this source's. One statement for all."""
+    own = table_mappings.options.source_id_column
     queries = [
         sql.SQL("SELECT {} WHERE EXISTS (SELECT FROM {} t WHERE {})").format(
-            sql.Literal(place),
-            sql.Identifier(*targets[place - 1]),
-            _ours(table_mappings, own if has_column else None),
+            sql.Literal(each.place),
+            sql.Identifier(*targets[each.place]),
+            _ours(table_mappings, own if each.has_column else None),
         )
-        for place, has_column in asked
+        for each in asked
     ]
-    rows = connection.execute(sql.SQL(" UNION ALL ").join(queries)).fetchall() if queries else []
-    others = [place - 1 for place, is_table, *_ in there if not is_table]
-    return others, sorted(row[0] - 1 for row in rows)
+    if not queries:
+        return []
+    rows = connection.execute(sql.SQL(" UNION ALL ").join(queries)).fetchall()
+    return sorted(place for (place,) in rows)
+
+
+class _There(NamedTuple):
+    """What has the name of a target, by its place among those that were asked for."""
+
+    place: int
+    is_table: bool
+    has_column: bool  # the one that identifies sources
+    may_read: bool
+
+
+def _read_there(
+    connection: Connection, own: str | None, targets: Sequence[TableName]
+) -> list[_There]:
+    rows = connection.execute(_THERE, (own or "", *as_columns(targets)))
+    return [_There(place - 1, *others) for place, *others in rows]
 
 
 def _hold(connection: Connection, targets: Collection[TableName]) -> None:
@@ -162,9 +190,8 @@ def refuse_occupied(
     query = sql.SQL("SELECT EXISTS (SELECT FROM {} t WHERE {})")
     with connection.transaction():
         _hold(connection, [target])
-        for _, is_table, *_ in connection.execute(_THERE, ("", *as_columns([target]))):
-            if not is_table:
-                raise no_table(table, target)
+        if any(not each.is_table for each in _read_there(connection, None, [target])):
+            raise no_table(table, target)
         row = connection.execute(query.format(sql.Identifier(*target), ours)).fetchone()
     if row == (True,):
         raise occupied(table, target)

@@ -40,7 +40,7 @@ class TableMapping:
     keeps_place: bool
     # Names are said outright, or others deliver to the same columns: a rename is not followed.
     keeps_names: bool
-    # The target's table is not the source's alone: dropped columns are others', or history.
+    # The target's table is not the source's alone: dropped columns are others', or of the past.
     policy: SchemaChanges
     # Whether the target's table is one like the source's: same rows, so that its claims hold.
     is_like_source: bool
