@@ -50,7 +50,7 @@ class _Addition:
     table: TableName
     column: ColumnShape
     kind: str
-    shape: sql.SQL
+    shape: sql.Composed
     not_null: bool
 
     def statement(self, clause: sql.Composable) -> sql.Composed:
@@ -137,35 +137,31 @@ class ColumnChanges:
             is_other = not is_same_type(each.before, each.after)
             if not is_other and each.before.collation == each.after.collation:
                 continue
-            kind = kind_of(self.connection, each.after, self.after.types)
-            found = each.found
-            if is_other and found.type != each.before.type and is_wider(kind, found.type):
-                continue  # somebody's own choice, which holds all that may come
-            is_replaced = each.after.type_id in self.replaced and found.type == kind
-            if not is_replaced and (found.type, found.collation) == (kind, each.after.collation):
-                continue
-            if self.is_additive and not is_wider(found.type, kind) and not is_replaced:
-                self.notes.append(
-                    f"column {each.name} keeps its type {found.type}; at the source it is {kind}"
-                )
-                continue
-            # Of the same name, and another one: no cast leads from the one to the other.
-            self.needs_copy |= is_replaced
-            yield from self._change_type(
-                each, kind, is_known=not self.has_using and not is_replaced
+            yield from self._follow_type(each, is_other=is_other)
+
+    def _follow_type(self, each: Claimed, *, is_other: bool) -> Iterator[Step]:
+        """`is_other`: its type was changed at the source, and not its collation alone."""
+        found, kind = each.found, kind_of(self.connection, each.after, self.after.types)
+        if is_other and found.type != each.before.type and is_wider(kind, found.type):
+            return  # somebody's own choice, which holds all that may come
+        is_replaced = each.after.type_id in self.replaced and found.type == kind
+        if not is_replaced and (found.type, found.collation) == (kind, each.after.collation):
+            return
+        if self.is_additive and not is_wider(found.type, kind) and not is_replaced:
+            self.notes.append(
+                f"column {each.name} keeps its type {found.type}; at the source it is {kind}"
             )
+            return
+        # Of the same name, and another one: no cast leads from the one to the other.
+        self.needs_copy |= is_replaced
+        yield from self._change_type(each, kind, is_known=not self.has_using and not is_replaced)
 
     def _change_type(self, each: Claimed, kind: str, *, is_known: bool) -> Iterator[Step]:
         """`is_known`: the cast gives what the source has made of the values."""
         found, name = each.found, each.name
-        collate = sql.SQL("")
         if kind != each.after.type:
             self.notes.append(becomes_text(name, each.after.type))
-        if each.after.collation is not None:
-            if collation_exists(self.connection, each.after.collation):
-                collate = sql.SQL(f" COLLATE {each.after.collation}")
-            else:
-                self.notes.append(lacks_collation(name, each.after.collation))
+        collate = self._collate(name, each.after.collation)
         if found.generated:
             # The target computes it anew, and allows no cast beside that.
             action = "ALTER COLUMN {} TYPE {}{}"
@@ -249,17 +245,22 @@ class ColumnChanges:
         )
         return self._is_written_anew() and (has_values or column.type_kind == "d")
 
-    def _kind_to_add(self, column: ColumnShape) -> tuple[str, sql.SQL]:
+    def _kind_to_add(self, column: ColumnShape) -> tuple[str, sql.Composed]:
         """The type, and how the column is declared with it."""
         kind = kind_of(self.connection, column, self.after.types)
         if kind != column.type:
             self.notes.append(becomes_text(column.name, column.type))
-        if column.collation is None:
-            return kind, sql.SQL(kind)
-        if collation_exists(self.connection, column.collation):
-            return kind, sql.SQL(f"{kind} COLLATE {column.collation}")
-        self.notes.append(lacks_collation(column.name, column.collation))
-        return kind, sql.SQL(kind)
+        collate = self._collate(column.name, column.collation)
+        return kind, sql.SQL(kind) + collate
+
+    def _collate(self, column: str, collation: str | None) -> sql.SQL:
+        """The clause for a column's collation; noted, where the target does not have it."""
+        if collation is None:
+            return sql.SQL("")
+        if collation_exists(self.connection, collation):
+            return sql.SQL(f" COLLATE {collation}")
+        self.notes.append(lacks_collation(column, collation))
+        return sql.SQL("")
 
     def _add(self, column: ColumnShape) -> Iterator[Step]:
         kind, shape = self._kind_to_add(column)

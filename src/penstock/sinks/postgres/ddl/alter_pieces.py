@@ -378,12 +378,18 @@ def drop_foreign_keys(
             continue
         if now is None or after is None:
             is_gone = was.name not in kept
-        elif before_copy and was.name != now.name:
-            is_gone = True
         else:
-            is_gone = _is_other(was, now) and not _is_as_wanted(found, was.name, after, now)
+            is_renamed = before_copy and was.name != now.name
+            is_gone = is_renamed or _is_to_remake(found, after, was, now)
         if is_gone:
             yield Step(alter_table(table, "DROP CONSTRAINT {}", was.name))
+
+
+def _is_to_remake(
+    found: TableShape, after: TableShape, was: ForeignKeyShape, now: ForeignKeyShape
+) -> bool:
+    """Whether it was changed, and the target has not what it was changed to."""
+    return _is_other(was, now) and not _is_as_wanted(found, was.name, after, now)
 
 
 def _is_other(was: ForeignKeyShape, now: ForeignKeyShape) -> bool:

@@ -215,16 +215,7 @@ def _screen(
     A computed column goes with its expression: the stream does not bring what it holds.
     """
     places = [column for column in columns if _expression(column) is not None]
-    all_columns: Scope | None = None
-    wanted: list[tuple[Scope, Expression]] = []
-    for column in places:
-        expression = _expression(column)
-        assert expression is not None
-        if column.generated and all_columns is None:
-            plain = [each for each in columns if not each.generated]
-            kinds = ((each.name, sql.SQL(_kind(connection, each))) for each in plain)
-            all_columns = scope_of_columns(target, kinds)
-        wanted.append((all_columns if column.generated and all_columns else NO_COLUMNS, expression))
+    wanted = _scoped(connection, target, columns, places)
     refused = refused_expressions(connection, rules, wanted)
     left_out = {places[place].name: why for place, why in refused.items()}
     notes, kept = [], []
@@ -238,6 +229,25 @@ def _screen(
             notes.append(f"column {column.name} goes without its default: not taken over, {why}")
             kept.append(replace(column, default=None))
     return kept, notes
+
+
+def _scoped(
+    connection: Connection,
+    target: TableName,
+    columns: list[ColumnDescription],
+    places: list[ColumnDescription],
+) -> list[tuple[Scope, Expression]]:
+    """The expressions of some columns, with what they may name: only computed ones name columns."""
+    all_columns = NO_COLUMNS
+    if any(column.generated for column in places):
+        plain = [each for each in columns if not each.generated]
+        kinds = ((each.name, sql.SQL(_kind(connection, each))) for each in plain)
+        all_columns = scope_of_columns(target, kinds)
+    return [
+        (all_columns if column.generated else NO_COLUMNS, expression)
+        for column in places
+        if (expression := _expression(column)) is not None
+    ]
 
 
 def _expression(column: ColumnDescription) -> Expression | None:

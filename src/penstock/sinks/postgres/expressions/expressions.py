@@ -357,25 +357,20 @@ class _Known:
         self, connection: Connection, rules: ExpressionRules, used: Collection[Used]
     ) -> None:
         self._rules = rules
-        functions = set[int]().union(*(each.functions for each in used))
-        operators = set[int]().union(*(each.operators for each in used))
+        every = Used.together(used)
         with connection.cursor(row_factory=namedtuple_row) as cursor:
-            values = {"functions": list(functions), "operators": list(operators)}
+            values = {"functions": list(every.functions), "operators": list(every.operators)}
             rows: list[Any] = cursor.execute(_FUNCTIONS, values).fetchall()
         self._functions = {row.number: row for row in rows}
         self._operators = {row.operator: row for row in rows if row.operator is not None}
         extensions = {row.extension for row in rows if row.extension is not None}
         self._trusted = self._ask(connection, _TRUSTED, extensions)
-        types = set[int]().union(*(each.types for each in used))
-        self._types = self._ask(
-            connection, _TYPES, {number for number in types if number >= FIRST_USER_OID}
-        )
-        relations = set[int]().union(*(each.relations for each in used))
-        self._sequences = self._ask(connection, _OWN_SEQUENCES, relations)
-        configurations = set[int]().union(*(each.configurations for each in used))
+        types = {number for number in every.types if number >= FIRST_USER_OID}
+        self._types = self._ask(connection, _TYPES, types)
+        self._sequences = self._ask(connection, _OWN_SEQUENCES, every.relations)
         self._configurations: set[Any] = set()
-        if configurations:
-            values = {"all": list(configurations)}
+        if every.configurations:
+            values = {"all": list(every.configurations)}
             self._configurations = {row[0] for row in connection.execute(_CONFIGURATIONS, values)}
 
     @staticmethod

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 # Everything that an expression over the columns of one row is made of, in the words of Postgres 14 to 18.
 # What is not here is not judged but refused: subqueries, aggregates, parameters, and what is to come.
@@ -45,6 +49,19 @@ class Used:
     relations: set[int] = field(default_factory=set)
     configurations: set[int] = field(default_factory=set)
     strange: set[str] = field(default_factory=set)  # parts that no expression over one row has
+
+    @classmethod
+    def together(cls, parts: Iterable[Used]) -> Used:
+        """What several expressions use."""
+        every = cls()
+        for each in parts:
+            every.functions |= each.functions
+            every.operators |= each.operators
+            every.types |= each.types
+            every.relations |= each.relations
+            every.configurations |= each.configurations
+            every.strange |= each.strange
+        return every
 
     @property
     def is_builtin(self) -> bool:
