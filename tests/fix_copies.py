@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fix_documents import parse
-from fix_event_sinks import ORDERS, START, batch_of, open_sink, visible
+from fix_event_sinks import ORDERS, START, batch_of, file_place, open_sink, visible
 from penstock.log.reader import LogReader
 from penstock.lsn import Lsn
 from penstock.schema.description import ColumnDescription, TableDescription
 from penstock.sinks.copying import Copy, CopyOrder
-from penstock.sinks.eventcopying import EventCopying
-from penstock.sinks.file.options import FileOptions
-from penstock.sinks.file.sink import copies_of, position_of
+from penstock.sinks.documents.workspace import copying_of
+from penstock.sinks.file.kind import FileKind
 from penstock.spark.jobs import Span, run_task
 
 if TYPE_CHECKING:
@@ -25,17 +24,16 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fix_postgres import Database
+    from penstock.sinks.documents.copying import DocumentCopying
     from penstock.sinks.sink import Sink
 
 # After the second transaction of `write_transactions`: what the copy shows goes up to there.
 SNAPSHOT_LSN = Lsn(START + 0x208)
 
 
-def file_copying(directory: Path) -> EventCopying:
+def file_copying(directory: Path) -> DocumentCopying:
     """The copying half of `file_sink`."""
-    return EventCopying(
-        position_of(directory, "shop", "shop"), copies_of(FileOptions(path=directory)), "shop"
-    )
+    return copying_of(FileKind(), file_place(directory))
 
 
 def order_of(range_count: int, *, identity: str = "d") -> CopyOrder:
@@ -63,7 +61,7 @@ def wanted_reads(range_count: int) -> list[tuple[int, str]]:
     ]
 
 
-def copy(copying: EventCopying, copy_id: str, range_count: int, lsn: Lsn = SNAPSHOT_LSN) -> None:
+def copy(copying: DocumentCopying, copy_id: str, range_count: int, lsn: Lsn = SNAPSHOT_LSN) -> None:
     """Copy the table, the last range first; finish it."""
     order, snapshot = order_of(range_count), Copy(copy_id, lsn)
     assert copying.claim()
@@ -115,7 +113,7 @@ def _run(sink: Sink, batch: Any, slices: Sequence[Any], only: Any) -> Any:
     return run_task(worker, Span(batch.after_lsn, batch.end_lsn), 0, [[ref] for ref in slices])
 
 
-def drive(sink: Sink, copying: EventCopying, log: Path, range_count: int) -> None:
+def drive(sink: Sink, copying: DocumentCopying, log: Path, range_count: int) -> None:
     """Do all that is left to do, from whatever state both are found in: what the loops do, in turn."""
     table = ORDERS.table
     position = open_sink(sink)

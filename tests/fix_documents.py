@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from penstock.changes.documents import documents
+from penstock.changes.documents import documents, json_lines
 from penstock.testing import changes, relation, transaction
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def parse(line: str | bytes) -> Any:
 
 def lines_of(messages: list[bytes]) -> list[str]:
     """The documents of whole transactions, as text. Only a line feed ends a line."""
-    return bytes(documents(changes(messages), "shop")).decode().split("\n")[:-1]
+    return bytes(json_lines(documents(changes(messages), "shop"))).decode().split("\n")[:-1]
 
 
 def parsed_lines(described: Relation, *rows: bytes) -> list[Any]:

@@ -17,9 +17,12 @@ from typing import IO, TYPE_CHECKING
 
 from penstock.log.reader import LogReader
 from penstock.lsn import Lsn
+from penstock.sinks.documents.driver import DocumentDriver
+from penstock.sinks.file.kind import FileKind
 from penstock.sinks.file.options import FileOptions
-from penstock.sinks.file.sink import FileSink
+from penstock.sinks.kind import SinkPlace
 from penstock.sinks.sink import Batch
+from penstock.sinks.stdout.kind import StdoutKind
 from penstock.sinks.stdout.options import StdoutOptions
 from penstock.sinks.stdout.sink import StdoutSink
 from penstock.spark.jobs import Span, run_task
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from penstock.log.segment import SliceRef
+    from penstock.options import Options
     from penstock.sinks.sink import Receipt, Sink
 
 ORDERS = table(16400, "orders", {"id": "int8", "note": "text"}, key=["id"])
@@ -102,12 +106,27 @@ def deliver_at_once(sink: Sink, log: Path, position: Lsn, task_count: int) -> Ls
     return batch.end_lsn
 
 
+def place_of(name: str, options: Options, state: Path) -> SinkPlace[Options]:
+    """A sink of pipeline and source `shop`."""
+    return SinkPlace(name, options, "shop", "shop", ("shop",), state)
+
+
 def file_sink(
-    directory: Path, rotate_bytes: int = 1 << 40, rotate_seconds: float = 3600.0
-) -> FileSink:
+    directory: Path,
+    rotate_bytes: int = 1 << 40,
+    rotate_seconds: float = 3600.0,
+    mode: int = 0o640,
+) -> DocumentDriver:
     """A file sink of pipeline and source `shop`."""
-    options = FileOptions(path=directory, rotate_bytes=rotate_bytes, rotate_seconds=rotate_seconds)
-    return FileSink("lines", options, "shop", "shop")
+    options = FileOptions(
+        path=directory, rotate_bytes=rotate_bytes, rotate_seconds=rotate_seconds, mode=mode
+    )
+    return DocumentDriver(FileKind(), place_of("lines", options, directory.parent / "state"))
+
+
+def file_place(directory: Path) -> SinkPlace[Options]:
+    """Where `file_sink` is."""
+    return place_of("lines", FileOptions(path=directory), directory.parent / "state")
 
 
 def visible(directory: Path) -> list[Path]:
@@ -133,17 +152,32 @@ def rows_in(*paths: Path) -> list[tuple[int, str]]:
 
 def killed_at(fault: str, *arguments: str, stdout: IO[bytes] | None = None) -> None:
     """Run this module as a program that must die at a fault point."""
-    environment = os.environ | {"PENSTOCK_FAULT": fault, "PYTHONPATH": str(Path(__file__).parent)}
+    path = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = os.environ | {"PENSTOCK_FAULT": fault, "PYTHONPATH": os.pathsep.join(path)}
     command = [sys.executable, "-m", "fix_event_sinks", *arguments]
     killed = subprocess.run(command, env=environment, stdout=stdout, check=False)
     assert killed.returncode == -signal.SIGKILL
 
 
-def stdout_sink(position_path: Path, descriptor: int = 1) -> StdoutSink:
-    """A printing sink of pipeline and source `shop`."""
-    return StdoutSink(
-        "screen", StdoutOptions(), "shop", "shop", position_path, descriptor=descriptor
-    )
+class _PrintingKind(StdoutKind):
+    """Prints to another descriptor."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def sink(self, place: SinkPlace[StdoutOptions]) -> StdoutSink:
+        return StdoutSink(place.name, self._descriptor)
+
+
+def stdout_sink(position_path: Path, descriptor: int = 1) -> DocumentDriver:
+    """A printing sink of pipeline and source `shop`; its position is <state>/sinks/screen.position.json."""
+    return DocumentDriver(_PrintingKind(descriptor), stdout_place(position_path))
+
+
+def stdout_place(position_path: Path) -> SinkPlace[Options]:
+    """Where `stdout_sink` is."""
+    assert position_path.parts[-2:] == ("sinks", "screen.position.json")
+    return place_of("screen", StdoutOptions(), position_path.parent.parent)
 
 
 def main(kind: str, log: str, where: str, rotate_bytes: str = "1") -> None:

@@ -1,8 +1,9 @@
 """Read the pipeline file: expand variables, check keys, name the line at fault.
 
-Each part declares its own options; this module only looks their classes up and fills them. It
-opens no connection and touches nothing but the file. Every fault is a `PipelineFileError`, or one
-of its kinds, that names file and line; none shows a password or the value of a variable.
+Each part declares its own options; this module only looks their classes up and fills them: those
+of a sink by its kind, which may be another package's. It opens no connection and touches nothing
+but the file. Every fault is a `PipelineFileError`, or one of its kinds, that names file and line;
+none shows a password or the value of a variable.
 """
 
 import hashlib
@@ -13,8 +14,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, NoReturn, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, PlainValidator, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
+from pydantic_core.core_schema import ValidationInfo
 
 from penstock.document import Document, Mark, document_of, read_document
 from penstock.dsn import Dsn
@@ -22,15 +24,11 @@ from penstock.errors import BadUrl, BadValue, NotThereYet, PipelineFileError
 from penstock.faults import first_fault
 from penstock.log.options import LogOptions
 from penstock.options import LocalPath, Options, fault, nearest, wanted
-from penstock.sinks.file.options import FileOptions
-from penstock.sinks.postgres.options import PostgresOptions
-from penstock.sinks.stdout.options import StdoutOptions
+from penstock.sinks.kind import SinkKind, SinkPlace
+from penstock.sinks.registry import KINDS
 from penstock.source.options import SourceOptions
 from penstock.spark.options import SparkOptions
 
-SinkOptions = PostgresOptions | FileOptions | StdoutOptions
-
-_SINK_KINDS = ("postgres", "file", "stdout")
 _LATER_SINK_KINDS = ("kafka", "nats", "search", "webhook", "delta", "iceberg", "parquet")
 
 # Where states lie that the file does not place.
@@ -63,7 +61,7 @@ class PipelineFile:
     state: Path
     sources: dict[str, SourceOptions]
     log: LogOptions
-    sinks: dict[str, SinkOptions]
+    sinks: dict[str, Options]  # of each its own model: see `kind_of`
     spark: SparkOptions
     document: dict[str, Any] = field(repr=False)
     top: Path  # the whole pipeline's state directory; with `source:` the same as `state`
@@ -100,7 +98,28 @@ class PipelineFile:
             is_whole=False,
             state=self.top / source_id,
             sources={source_id: self.sources[source_id]},
-            sinks={name: _apart(options, source_id) for name, options in self.sinks.items()},
+            sinks={
+                name: self.kind_of(name).of_source(options, source_id)
+                for name, options in self.sinks.items()
+            },
+        )
+
+    def kind_of(self, sink: str) -> SinkKind[Any]:
+        """What a sink is: all that is done with one is asked of its kind."""
+        kind = KINDS.find(self.document["sinks"][sink]["kind"])
+        assert kind is not None, "its options were read with it"
+        return kind
+
+    def place_of(self, sink: str) -> SinkPlace[Any]:
+        """A sink as the source of this view has it."""
+        return SinkPlace(
+            sink,
+            self.sinks[sink],
+            pipeline=self.name,
+            source_id=self.source_id,
+            source_ids=self.source_ids,
+            state=self.state,
+            copies_first=self.source.snapshot.copies_first,
         )
 
     def __reduce__(self) -> NoReturn:
@@ -113,13 +132,6 @@ class PipelineFile:
         The looks at all sources together are not more than those at a few.
         """
         return seconds * max(1.0, len(self.source_ids) / _FEW_SOURCES)
-
-
-def _apart(options: SinkOptions, source_id: str) -> SinkOptions:
-    """A sink's options where each source has a place of its own."""
-    if isinstance(options, FileOptions):
-        return options.model_copy(update={"path": options.path / source_id})
-    return options
 
 
 def read_pipeline(path: Path, environ: Mapping[str, str] = os.environ) -> PipelineFile:
@@ -189,28 +201,33 @@ def _short_name(given: str) -> str:
     return given
 
 
-def _known_kind(given: Any) -> Any:
+def _read_sink(given: Any, info: ValidationInfo) -> Options:
+    """The options of a sink, by the model of its kind."""
     if not isinstance(given, Mapping):
         raise wanted("a mapping with a kind")
-    kind = given.get("kind")
-    now = ", ".join(_SINK_KINDS)
-    if kind in _LATER_SINK_KINDS:
-        raise fault(
-            NotThereYet(
-                f"is {kind}, which is not there yet in this version; wanted {now}",
-                do=f"use a sink of kind {now}",
-            ),
-            "kind",
-        )
-    if kind not in _SINK_KINDS:
-        if not isinstance(kind, str):
-            raise fault(BadValue(f"no kind of sink, wanted {now}", do=f"write kind: {now}"), "kind")
-        do = nearest(kind, [*_SINK_KINDS, *_LATER_SINK_KINDS])
-        raise fault(BadValue(f"{kind!r} is no kind of sink, wanted {now}", do=do), "kind")
-    return given
+    kind = _find_kind(given.get("kind"))
+    return kind.options.model_validate(given, context=info.context)
 
 
-def _at_least_one(given: dict[str, SinkOptions]) -> dict[str, SinkOptions]:
+def _find_kind(name: Any) -> SinkKind[Any]:
+    try:
+        kind = KINDS.find(name) if isinstance(name, str) else None
+    except BadValue as error:
+        raise fault(error, "kind") from None
+    if kind is not None:
+        return kind
+    names = KINDS.names
+    now = ", ".join(names)
+    if name in _LATER_SINK_KINDS:
+        what = f"is {name}, which is not there yet in this version; wanted {now}"
+        raise fault(NotThereYet(what, do=f"use a sink of kind {now}"), "kind")
+    if not isinstance(name, str):
+        raise fault(BadValue(f"no kind of sink, wanted {now}", do=f"write kind: {now}"), "kind")
+    do = nearest(name, [*names, *_LATER_SINK_KINDS])
+    raise fault(BadValue(f"{name!r} is no kind of sink, wanted {now}", do=do), "kind")
+
+
+def _at_least_one(given: dict[str, Options]) -> dict[str, Options]:
     if not given:
         raise wanted("a mapping with at least one sink")
     return given
@@ -231,7 +248,7 @@ def _distinct_sources(given: dict[str, SourceOptions] | None) -> dict[str, Sourc
 
 
 _Name = Annotated[str, AfterValidator(_short_name)]
-_Sink = Annotated[SinkOptions, Field(discriminator="kind"), BeforeValidator(_known_kind)]
+_Sink = Annotated[Options, PlainValidator(_read_sink)]
 
 
 class _Pipeline(Options):
@@ -287,7 +304,7 @@ def _build(document: Document, directory: Path) -> PipelineFile:
 
 
 def _with_absolute_paths(
-    values: dict[str, Any], state: Path, sinks: dict[str, SinkOptions]
+    values: dict[str, Any], state: Path, sinks: dict[str, Options]
 ) -> dict[str, Any]:
     """The document, such that another working directory leads to the same places."""
     written = {name: dict(given) for name, given in values["sinks"].items()}

@@ -33,6 +33,9 @@ POINTS = (
     "copy.after_finish",  # copier: the table can catch up, nobody told
     "schema.before_commit",  # driver: tables altered and rows merged, COMMIT not sent
     "schema.after_commit",  # target committed, nothing else knows
+    "documents.before_deliver",  # documents in hand, the sink not called
+    "documents.inside_deliver",  # within the sink: some documents read, more to come
+    "documents.after_deliver",  # the sink has delivered, a position that it cannot store is not kept
     "file.after_append",  # documents written, position not recorded
     "file.after_position",  # position recorded, file not renamed
     "init.after_publication",  # publication there, slot not
@@ -53,6 +56,12 @@ def _read_environment() -> None:
 
 
 _read_environment()
+
+
+def arm(name: str, passing: int = 1) -> None:
+    """Have this process die at a point, as the environment would."""
+    assert name in POINTS, name
+    _armed[name] = passing
 
 
 def is_next(name: str) -> bool:

@@ -6,6 +6,7 @@ a key of the pipeline file, nor the file: a fault carries where it is as a path 
 """
 
 import difflib
+import enum
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -91,6 +92,19 @@ class Options(BaseModel):
                     str(key),
                 )
         return {key: value for key, value in given.items() if key not in cls.later}
+
+
+class OnRefused(enum.Enum):
+    """What a row or document that the destination refuses means."""
+
+    STOP = "stop"
+    PARK = "park"
+
+
+class SinkOptions(Options):
+    """What people may say of every sink."""
+
+    on_refused: OnRefused = OnRefused.STOP
 
 
 def not_yet(*values: str, now: str) -> BeforeValidator:

@@ -8,21 +8,17 @@ Parts are made here and nowhere else; nothing is reached or touched by making th
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.errors import PenstockError
 from penstock.run.retry import mends_with_time
 from penstock.run.state import StateDirectory
 from penstock.schema.describe import description_of
-from penstock.sinks.file.options import FileOptions
-from penstock.sinks.postgres.mapping.table_mapping import TableMappings as Landings
-from penstock.sinks.postgres.options import PostgresOptions
 from penstock.source.connect import connect_source
 from penstock.source.description import TableDescription, describe_table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from penstock.config import PipelineFile
     from penstock.dsn import Dsn
@@ -30,8 +26,6 @@ if TYPE_CHECKING:
     from penstock.schema.history import SchemaHistory
     from penstock.schema.shape import TableShape
     from penstock.sinks.copying import Copying
-    from penstock.sinks.eventcopying import EventCopying
-    from penstock.sinks.postgres.session import TargetSession
     from penstock.sinks.sink import Sink
     from penstock.table import TableName
 
@@ -85,80 +79,27 @@ def top_of(pipeline: PipelineFile) -> StateDirectory:
     return StateDirectory(pipeline.top, pipeline.name)
 
 
-def build_sinks(
-    pipeline: PipelineFile, sessions: Mapping[str, TargetSession] | None = None
-) -> list[Sink]:
+def build_sinks(pipeline: PipelineFile, shared: Mapping[str, Any] | None = None) -> list[Sink]:
     """The driver halves of the pipeline's sinks, unopened.
 
-    Those of several sources that are delivered by one loop share `sessions`, by the sink's name.
+    Those of several sources that are delivered by one loop have what `build_shared` made.
     """
     describe = Describer(pipeline.source.url, state_of(pipeline).history)
-    return [_build_sink(pipeline, name, describe, sessions or {}) for name in pipeline.sinks]
+    shared = shared or {}
+    return [
+        pipeline.kind_of(name).build(pipeline.place_of(name), describe, shared.get(name))
+        for name in pipeline.sinks
+    ]
 
 
-def build_sessions(pipeline: PipelineFile) -> dict[str, TargetSession]:
-    """What the sources of a pipeline share at each Postgres target, by the sink's name."""
-    from penstock.sinks.postgres.session import TargetSession
-
+def build_shared(pipeline: PipelineFile) -> dict[str, Any]:
+    """What the sources of a pipeline share at each sink, such as connections, by the sink's name."""
     return {
-        name: TargetSession(options.url)
+        name: pipeline.kind_of(name).build_shared(options)
         for name, options in pipeline.sinks.items()
-        if isinstance(options, PostgresOptions)
     }
-
-
-def _build_sink(
-    pipeline: PipelineFile, name: str, describe: Describer, sessions: Mapping[str, TargetSession]
-) -> Sink:
-    options = pipeline.sinks[name]
-    if isinstance(options, PostgresOptions):
-        from penstock.sinks.postgres.sink import PostgresSink
-
-        return PostgresSink(
-            name, landings_of(pipeline, options), pipeline.name, describe, sessions.get(name)
-        )
-    if isinstance(options, FileOptions):
-        from penstock.sinks.file.sink import FileSink
-
-        return FileSink(name, options, pipeline.name, pipeline.source_id)
-    from penstock.sinks.stdout.sink import StdoutSink
-
-    position = _stdout_position(pipeline, name)
-    return StdoutSink(name, options, pipeline.name, pipeline.source_id, position)
-
-
-def landings_of(pipeline: PipelineFile, options: PostgresOptions) -> Landings:
-    """Where the source's tables land in a Postgres."""
-    return Landings(options, pipeline.name, pipeline.source_id, pipeline.source_ids)
-
-
-def _stdout_position(pipeline: PipelineFile, name: str) -> Path:
-    return pipeline.state / "sinks" / f"{name}.position.json"
 
 
 def build_copying(pipeline: PipelineFile, name: str) -> Copying:
     """What copies tables into a sink, unopened."""
-    options = pipeline.sinks[name]
-    if isinstance(options, PostgresOptions):
-        from penstock.sinks.postgres.copy.copying import PostgresCopying
-
-        return PostgresCopying(landings_of(pipeline, options), pipeline.name)
-    return build_event_copying(pipeline, name)
-
-
-def build_event_copying(pipeline: PipelineFile, name: str) -> EventCopying:
-    """The same of a sink of documents, which can also be asked to copy again."""
-    from penstock.sinks.eventcopying import EventCopying
-
-    options = pipeline.sinks[name]
-    if isinstance(options, FileOptions):
-        from penstock.sinks.file.sink import copies_of, position_of
-
-        position = position_of(options.path, pipeline.name, pipeline.source_id)
-        return EventCopying(position, copies_of(options), pipeline.source_id)
-    from penstock.sinks.positionfile import PositionFile
-    from penstock.sinks.stdout.sink import copies_of as copies_of_stdout
-
-    path = _stdout_position(pipeline, name)
-    position = PositionFile(path, pipeline.name, pipeline.source_id)
-    return EventCopying(position, copies_of_stdout(path), pipeline.source_id)
+    return pipeline.kind_of(name).build_copying(pipeline.place_of(name))

@@ -24,8 +24,9 @@ from penstock.errors import error_classes
 from penstock.failpoints import POINTS
 from penstock.log.slice import _HEADER, HEADER_BYTES, SliceKind
 from penstock.options import Options
-from penstock.run.status import FlowStatus, PipelineStatus, SinkStatus, SourceStatus, TableStatus
+from penstock.run.status import PipelineStatus, SourceStatus
 from penstock.sinks.postgres.state.objects import statements
+from penstock.sinks.status import FlowStatus, SinkStatus, TableStatus
 from penstock.testing import changes, insert, relation, table, transaction
 
 if TYPE_CHECKING:

@@ -84,3 +84,22 @@ def test_every_connection_to_a_users_server_is_made_in_one_place():
     demo = {_name(path) for path in MODULES if "demo" in path.parts}
 
     assert {_name(path) for path in MODULES if makes.search(path.read_text())} - demo == own
+
+
+def test_nothing_outside_a_sinks_own_folder_asks_which_kind_it_is():
+    sinks = SOURCE / "sinks"
+    others = [path for path in MODULES if sinks not in path.parent.parents]
+
+    assert len(others) > 100
+    assert {_name(path) for path in others if any(_asked_kinds(path))} == set()
+
+
+def _asked_kinds(path: Path) -> list[str]:
+    """The options of sinks that `isinstance` is called with."""
+    calls = [
+        node
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance"
+    ]
+    asked = {name for call in calls for name in re.findall(r"\w+Options\b", ast.unparse(call))}
+    return sorted(asked)

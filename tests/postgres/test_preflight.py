@@ -6,6 +6,7 @@ import contextlib
 import socket
 import struct
 import threading
+from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
@@ -14,8 +15,11 @@ from fix_postgres import Database, MakeServer, create_database
 from fix_subscription import ALL, ensure, follower, publications, rules, slots
 from penstock import errors
 from penstock.dsn import Dsn
-from penstock.source.preflight import Finding, preflight
+from penstock.source.preflight import preflight
 from penstock.table import TableRule, TableRules
+
+if TYPE_CHECKING:
+    from penstock.findings import Finding
 
 
 def check(source: Database, *include: str, **lists: tuple[str, ...]) -> list[Finding]:

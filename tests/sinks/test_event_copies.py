@@ -23,9 +23,11 @@ from fix_copies import (
 from fix_event_sinks import (
     ORDERS,
     deliver,
+    file_place,
     hidden,
     open_sink,
     rows_in,
+    stdout_place,
     stdout_sink,
     visible,
     wanted_rows,
@@ -33,12 +35,13 @@ from fix_event_sinks import (
 )
 from penstock.errors import PositionMissing, PositionTaken, SinkError, SinkPrivilegeMissing
 from penstock.lsn import Lsn
-from penstock.sinks import eventsink
 from penstock.sinks.copying import Copy
-from penstock.sinks.eventcopying import EventCopying, relation_of
-from penstock.sinks.positionfile import PositionFile
+from penstock.sinks.documents import driver
+from penstock.sinks.documents.copying import relation_of
+from penstock.sinks.documents.workspace import copying_of
+from penstock.sinks.file.kind import FileKind
 from penstock.sinks.sink import Batch
-from penstock.sinks.stdout.sink import copies_of as copies_of_stdout
+from penstock.sinks.stdout.kind import StdoutKind
 from penstock.sinks.tables import CATCHING_UP, COPYING, FAILED, PENDING, REMOVED
 from penstock.table import TableName
 
@@ -154,7 +157,7 @@ def test_copied_documents_are_cut_at_rotate_bytes(step_bytes, directory, sink_of
 
 
 def test_long_copy_is_published_in_turns(log, directory, sink_of, copying, monkeypatch):
-    monkeypatch.setattr(eventsink, "_PUBLISH_SECONDS", 0.0)
+    monkeypatch.setattr(driver, "_PUBLISH_SECONDS", 0.0)
     sink = sink_of(rotate_bytes=300)
     position = pending(sink)
     copy(copying, "c", 3)
@@ -179,7 +182,7 @@ def test_long_copy_is_published_in_turns(log, directory, sink_of, copying, monke
 def test_restart_in_the_middle_of_publishing_goes_on_from_there(
     directory, sink_of, copying, monkeypatch
 ):
-    monkeypatch.setattr(eventsink, "_PUBLISH_SECONDS", 0.0)
+    monkeypatch.setattr(driver, "_PUBLISH_SECONDS", 0.0)
     first = sink_of(rotate_bytes=300)
     position = pending(first)
     copy(copying, "c", 3)
@@ -311,7 +314,7 @@ def test_table_whose_parts_are_gone_is_copied_again(directory, sink_of, copying)
     sink = sink_of()
     position = pending(sink)
     copy(copying, "c", 3)
-    (part,) = (directory / ".copies").glob("copied-*/range-1-*")
+    (part,) = (directory / ".copies").glob("copied-*/part-1-*")
     part.unlink()
 
     sink.refresh_tables(position)
@@ -382,7 +385,7 @@ def test_teardown_leaves_nothing_of_copies(directory, sink_of, copying):
     copying.close()
     sink.close()
 
-    assert sink.remove_position() == [f"position in {directory}"]
+    assert FileKind().forget(file_place(directory)) == [f"position in {directory}"]
     assert hidden(directory) == []
 
 
@@ -398,8 +401,8 @@ def test_copied_table_is_described_as_the_stream_does(identity, marked):
 
 
 def test_copy_is_printed_and_what_was_not_recorded_is_printed_again(tmp_path, monkeypatch):
-    path = tmp_path / "state" / "screen.position.json"
-    copying = EventCopying(PositionFile(path, "shop", "shop"), copies_of_stdout(path), "shop")
+    path = tmp_path / "state" / "sinks" / "screen.position.json"
+    copying = copying_of(StdoutKind(), stdout_place(path))
     with (tmp_path / "printed").open("w+b", buffering=0) as printed:
         sink = stdout_sink(path, printed.fileno())
         position = pending(sink)

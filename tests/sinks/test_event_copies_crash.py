@@ -35,8 +35,8 @@ def crashes(log, directory, monkeypatch, number):
         except Crashed:
             return True
         finally:
-            sink._forget()
-            for fd in (sink._lock, copying._claim):
+            sink._sink._forget()
+            for fd in (sink._sink._lock, copying._claim):
                 if fd is not None:
                     os.close(fd)
     return False

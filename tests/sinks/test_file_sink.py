@@ -10,6 +10,8 @@ from fix_event_sinks import (
     START,
     deliver,
     deliver_at_once,
+    file_place,
+    file_sink,
     hidden,
     killed_at,
     open_sink,
@@ -24,8 +26,7 @@ from penstock.errors import (
     SinkPrivilegeMissing,
 )
 from penstock.lsn import Lsn
-from penstock.sinks.file.options import FileOptions
-from penstock.sinks.file.sink import FileSink
+from penstock.sinks.file.kind import FileKind
 from penstock.sinks.sink import Batch
 
 
@@ -104,9 +105,9 @@ def test_idle_leaves_a_young_file_alone(log, directory, sink_of):
 def test_age_of_a_file_outlives_the_process(log, directory, sink_of):
     first = sink_of()
     deliver(first, log)
-    first._forget()
-    os.close(first._lock)
-    first._lock = None
+    first._sink._forget()
+    os.close(first._sink._lock)
+    first._sink._lock = None
 
     second = sink_of(rotate_seconds=1e-6)
     second.open()
@@ -202,18 +203,19 @@ def test_file_that_is_there_already_is_not_overwritten(log, directory, sink_of):
 def test_teardown_leaves_nothing_but_documents(log, directory, sink_of):
     sink = sink_of()
     deliver(sink, log)
-    sink._forget()
+    sink._sink._forget()
+    sink.close()
 
-    assert sink.remove_position() == [f"position in {directory}"]
+    assert FileKind().forget(file_place(directory)) == [f"position in {directory}"]
     assert hidden(directory) == []
     assert rows_in(*visible(directory)) == wanted_rows(range(1, 5))
-    assert sink.remove_position() == []
+    assert FileKind().forget(file_place(directory)) == []
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o644, 0o600])
 def test_documents_have_the_mode_of_the_sink_and_all_else_is_for_its_user(log, tmp_path, mode):
     directory = tmp_path / "new" / "out"
-    sink = FileSink("files", FileOptions(path=directory, mode=mode), "shop", "shop")
+    sink = file_sink(directory, mode=mode)
 
     # The CLI's; a worker's is the same.
     before = os.umask(0o077)

@@ -32,9 +32,9 @@ def crashes(log, directory, monkeypatch, number):
         except Crashed:
             return True
         finally:
-            sink._forget()
-            if sink._lock is not None:
-                os.close(sink._lock)
+            sink._sink._forget()
+            if sink._sink._lock is not None:
+                os.close(sink._sink._lock)
     return False
 
 

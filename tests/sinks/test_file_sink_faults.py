@@ -28,7 +28,9 @@ from penstock.errors import (
     SinkPrivilegeMissing,
 )
 from penstock.sinks import durable
-from penstock.sinks.partfile import PartWriter
+from penstock.sinks.documents import worker
+from penstock.sinks.documents.parts import PartWriter
+from penstock.sinks.documents.position import PositionText
 from penstock.sinks.sink import Batch
 from penstock.testing import read_log
 
@@ -107,7 +109,7 @@ def test_directory_of_another_pipeline_is_refused(directory, sink_of):
     open_sink(first)
     first.close()
     other = sink_of()
-    other._position._owner["pipeline"] = "other"
+    other._sink._position.text = PositionText("other", "shop", str(directory))
 
     with pytest.raises(SinkPrivilegeMissing, match="belongs to pipeline 'shop'"):
         other.open()
@@ -133,7 +135,8 @@ def test_damaged_position_is_reported(directory, sink_of):
         sink.open()
 
 
-def test_part_that_the_driver_cannot_see_is_reported(log, directory, sink_of):
+def test_part_that_the_driver_cannot_see_is_reported(log, directory, sink_of, monkeypatch):
+    monkeypatch.setattr(worker, "INLINE_BYTES", 0)
     sink = sink_of()
     slices = read_log(log, open_sink(sink))
     batch = batch_of(START, slices)
@@ -161,6 +164,6 @@ def test_interrupted_commit_changes_nothing(log, directory, sink_of):
 
     sink.interrupt()
 
-    with pytest.raises(SinkError, match="called off"):
+    with pytest.raises(SinkError, match="cancelled"):
         sink.commit(batch, receipts)
     assert sink.open().delivered_lsn == START

@@ -23,8 +23,8 @@ from fix_event_sinks import (
 )
 from penstock.errors import Remedy, SinkError
 from penstock.lsn import Lsn
+from penstock.sinks.documents import worker
 from penstock.sinks.sink import Batch
-from penstock.sinks.stdout import worker
 from penstock.sinks.stdout.sink import ReaderGone
 from penstock.testing import read_log
 
@@ -83,7 +83,7 @@ def test_large_transaction_travels_through_a_file_and_not_through_the_driver(
 
 def test_part_that_a_predecessor_left_is_removed(sink, position):
     open_sink(sink)
-    stray = position.parent / ".stdout-part-screen-0-abc"
+    stray = position.parent / ".screen.part-0-abc"
     stray.write_bytes(b"x")
 
     sink.open()
@@ -135,7 +135,7 @@ def test_reader_that_stopped_reading_does_not_keep_penstock_from_stopping(log, p
     thread.join(5)
 
     assert not thread.is_alive()
-    assert "called off" in str(found[0])
+    assert "cancelled" in str(found[0])
     os.close(read_end)
     os.close(write_end)
 

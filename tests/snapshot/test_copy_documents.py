@@ -12,7 +12,7 @@ from fix_event_sinks import hidden, visible
 from fix_pipeline import ALWAYS_COPIED
 from fix_postgres import only_new
 from fix_wait import wait_until
-from penstock.pipeline import build_event_copying
+from penstock.pipeline import build_copying
 from penstock.table import TableName
 
 if TYPE_CHECKING:
@@ -287,7 +287,7 @@ def test_table_that_is_asked_for_again_comes_anew_as_a_whole(
     writer = writer_of()
     table = TableName("public", "t")
 
-    assert build_event_copying(pipeline.file, "target").ask([table]) == [table]
+    assert build_copying(pipeline.file, "target").ask([table]) == [table]
     (delivery,) = pipeline.deliveries
     wait_until(
         lambda: not list((directory / ".copies").glob("ask-*")), what="the request to be seen"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from fix_documents import LSN, Number, parse, parsed_lines
 from penstock.changes.cells import gather
 from penstock.changes.copyrows import parse_rows
-from penstock.changes.documents import read_documents
+from penstock.changes.documents import json_lines, read_documents
 from penstock.errors import DecodeError
 from penstock.testing import insert, table
 
@@ -94,14 +94,17 @@ def test_bytes_that_are_not_rows_of_that_width_are_refused(raw, width):
 def test_document_of_a_copied_row_is_that_of_its_insert_but_for_who_wrote_it():
     raw = sent([["7", 'a\t"\\'], ["8", None]])
 
-    lines = bytes(read_documents(ORDERS, parse_rows(raw, 2), LSN, 5, "shop")).splitlines()
+    lines = bytes(
+        json_lines(read_documents(ORDERS, parse_rows(raw, 2), LSN, 5, "shop", "1c2d"))
+    ).splitlines()
 
     inserted = parsed_lines(ORDERS, insert(ORDERS, ["7", 'a\t"\\']), insert(ORDERS, ["8", None]))
     unlike = {"op": "read", "xid": None, "committed_at": None}
-    for number, (line, other) in enumerate(zip(lines, inserted, strict=True)):
-        assert parse(line) == {**other, **unlike, "ordinal": Number(str(5 + number))}
+    for number, (line, other) in enumerate(zip(lines, inserted, strict=True), start=5):
+        place = {"id": f"shop:0/16B3748:read:1c2d:16400:{number}", "ordinal": Number(str(number))}
+        assert parse(line) == {**other, **unlike, **place}
         assert list(parse(line)) == list(other)
 
 
 def test_no_rows_give_no_documents():
-    assert bytes(read_documents(ORDERS, parse_rows(b"", 2), LSN, 0, "shop")) == b""
+    assert len(read_documents(ORDERS, parse_rows(b"", 2), LSN, 0, "shop")) == 0

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from fix_changes import StreamMaker, dice, examples, of_seed, plain
 from fix_documents import LSN, Number, lines_of, parse, parsed_lines
 from penstock.changes import jsonvalues, textcolumns
-from penstock.changes.documents import change_count, documents
+from penstock.changes.documents import change_count, documents, json_lines
 from penstock.changes.textcolumns import lsn_texts
 from penstock.lsn import Lsn
 from penstock.table import TableName
@@ -47,7 +47,8 @@ def test_insert_gives_one_line_with_every_field_in_the_promised_order():
     )
 
     assert line == (
-        '{"op":"insert","schema":"public","table":"orders","commit_lsn":"0/16B3748","ordinal":0,'
+        '{"id":"shop:0/16B3748:0","op":"insert","schema":"public","table":"orders",'
+        '"commit_lsn":"0/16B3748","ordinal":0,'
         '"xid":731,"committed_at":"2026-10-31T12:54:56.789012+00:00","source":"shop",'
         '"key":{"id":9007199254740993},"before":null,'
         '"after":{"id":9007199254740993,"note":"say \\"hi\\""},"unchanged":[]}'
@@ -201,7 +202,11 @@ def reference(piece):
             olds = before or (UNCHANGED,) * len(columns)
             both = zip(change.after or before, olds, strict=True)
             key = [old if new is UNCHANGED else new for new, old in both]
+        place = f"shop:{Lsn(change.commit_lsn)}:{change.ordinal}"
+        if change.operation == "T":
+            place += f":truncate:{piece.relation.oid}"
         document = {
+            "id": place,
             "op": OPERATIONS[change.operation],
             "schema": change.table.schema,
             "table": change.table.name,
@@ -247,13 +252,29 @@ def assert_equal_to_reference(messages):
     wanted = [one for piece in pieces for one in reference(piece)]
     wanted.sort(key=lambda one: one[0])
 
-    found = [parse(line) for line in bytes(documents(pieces, "shop")).decode().split("\n")[:-1]]
+    batch = documents(pieces, "shop")
+    batch.validate(full=True)
+    found = [parse(line) for line in batch.column("value").to_pylist()]
+    assert_columns_are_those_of_the_json(batch, found)
 
     for one, (_, other) in zip(found, wanted, strict=False):
         if other["committed_at"] is None:
             other["committed_at"] = one["committed_at"]  # beyond what Python can count
     assert found == [document for _, document in wanted]
     assert change_count(pieces) == len(found)
+
+
+def assert_columns_are_those_of_the_json(batch, found):
+    """What stands beside a document is what it says itself."""
+    for name in ("id", "schema", "table", "op"):
+        assert batch.column(name).to_pylist() == [one[name] for one in found]
+    keys = [None if key is None else parse(key) for key in batch.column("key").to_pylist()]
+    assert keys == [one["key"] for one in found]
+    lsns = [str(Lsn(lsn)) for lsn in batch.column("commit_lsn").to_pylist()]
+    assert lsns == [one["commit_lsn"] for one in found]
+    ordinals = [Number(str(each)) for each in batch.column("ordinal").to_pylist()]
+    assert ordinals == [one["ordinal"] for one in found]
+    assert len(set(batch.column("id").to_pylist())) == len(batch)
 
 
 @settings(examples, max_examples=100)
@@ -269,9 +290,9 @@ def test_documents_of_many_rows_are_those_of_a_slow_and_simple_writer(seed):
 
 def test_documents_too_large_for_31_bits_are_the_same(monkeypatch):
     messages = list(StreamMaker(of_seed(1)).transactions(10, 40))
-    wanted = bytes(documents(changes(messages), "shop"))
+    wanted = bytes(json_lines(documents(changes(messages), "shop")))
 
     monkeypatch.setattr(textcolumns, "LARGEST_BYTES", 100)
     monkeypatch.setattr(jsonvalues, "_ROOMY", 10)
 
-    assert bytes(documents(changes(messages), "shop")) == wanted
+    assert bytes(json_lines(documents(changes(messages), "shop"))) == wanted

@@ -7,7 +7,8 @@ from io import StringIO
 from rich.console import Console
 
 from penstock.cli.status import as_text, render, render_tables
-from penstock.run.status import PipelineStatus, SinkStatus, SourceStatus, TableStatus
+from penstock.run.status import PipelineStatus, SourceStatus
+from penstock.sinks.status import SinkStatus, TableStatus
 
 
 def test_names_are_shown_as_they_are_whatever_rich_would_make_of_them() -> None:

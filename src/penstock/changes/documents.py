@@ -1,8 +1,12 @@
-"""Changes -> JSON documents, one line each, in source order. All rows of a table at once.
+"""Changes -> JSON documents in source order, as Arrow batches. All rows of a table at once.
 
-    {"op", "schema", "table", "commit_lsn", "ordinal", "xid", "committed_at", "source",
+    {"id", "op", "schema", "table", "commit_lsn", "ordinal", "xid", "committed_at", "source",
      "key": {…} | null, "before": {…} | null, "after": {…} | null, "unchanged": ["col", …]}
 
+- `id` is unique in the pipeline, and the same each time the document is delivered:
+    `<source>:<commit_lsn>:<ordinal>` of a row, `…:truncate:<oid>` of a table that was emptied,
+    `…:schema:<number>:<table>` of a change of its shape (`schema_documents`),
+    `<source>:<commit_lsn>:read:<copy>:<oid>:<ordinal>` of a row that was copied.
 - `key` holds the columns of the replica identity: the new key of an insert or update, the old one of a
   delete. It is null where pgoutput names no key: replica identity full, or nothing (with `full` every
   column is marked, and `before` is what tells the row).
@@ -15,7 +19,8 @@
 - A row that was copied has the op `read` and looks like an insert's, at the position of the snapshot.
   Nobody knows which transaction wrote it: `xid` and `committed_at` are null.
 
-How values look: `jsonvalues`. Rows are grouped by the shape of their document, so that everything
+A batch has a row for each document (`DOCUMENTS`): the JSON itself, and beside it what says where it
+belongs. How values look: `jsonvalues`. Rows are grouped by the shape of their document, so that everything
 but the values is a constant, and Arrow joins constants and columns. Pure: no file, no clock.
 """
 
@@ -23,7 +28,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +39,7 @@ from penstock.changes.decode import Positions, TableChanges, TableTruncated
 from penstock.changes.jsonvalues import JsonColumn, json_column, json_string
 from penstock.changes.pgoutput import (
     DELETE,
+    EPOCH_2000_UNIX_MICROSECONDS,
     INSERT,
     UPDATE,
     Column,
@@ -41,7 +47,6 @@ from penstock.changes.pgoutput import (
 from penstock.changes.textcolumns import (
     Part,
     comma_list,
-    concatenate,
     digits,
     join,
     lsn_texts,
@@ -51,7 +56,7 @@ from penstock.changes.textcolumns import (
 from penstock.lsn import Lsn
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from penstock.changes.copyrows import CopiedRows
     from penstock.changes.decode import Piece
@@ -61,37 +66,50 @@ _NO_BEFORE, _KEY_BEFORE, _FULL_BEFORE = range(3)
 _OPERATIONS = {INSERT: b"insert", UPDATE: b"update", DELETE: b"delete"}
 
 
-@dataclass(frozen=True)
-class _Lines:
-    """Documents of rows of one shape, and where in the source's order each belongs."""
+DOCUMENTS = pa.schema(
+    [
+        pa.field("id", pa.string(), nullable=False),
+        pa.field("key", pa.large_string()),  # a JSON object; null where the table has no key
+        pa.field("value", pa.large_string(), nullable=False),  # the JSON, without a line end
+        pa.field("schema", pa.string(), nullable=False),
+        pa.field("table", pa.string(), nullable=False),
+        pa.field("op", pa.string(), nullable=False),
+        pa.field("commit_lsn", pa.uint64(), nullable=False),
+        pa.field("ordinal", pa.int64(), nullable=False),
+        pa.field("committed_at", pa.timestamp("us", tz="UTC")),  # null of a row that was copied
+    ]
+)
+"""The columns of a batch of documents."""
 
-    commit_lsn: npt.NDArray[np.uint64]
-    ordinal: Index
-    text: pa.Array
 
-
-def documents(pieces: Sequence[Piece], source: str) -> memoryview:
-    """The changes as JSON lines, UTF-8, by commit and, within a transaction, by ordinal.
+def documents(pieces: Sequence[Piece], source: str) -> pa.RecordBatch:
+    """The changes as documents, by commit and, within a transaction, by ordinal.
 
     Args:
         pieces: what `decode` found in slices that lie one after another.
         source: the name the documents carry.
     """
-    lines: list[_Lines] = []
+    batches: list[pa.RecordBatch] = []
     for piece in pieces:
         if isinstance(piece, TableTruncated):
-            lines.append(_truncate_lines(piece, source))
+            batches.append(_truncate_document(piece, source))
         elif len(piece):
-            lines += _table_lines(piece, source)
-    if not lines:
-        return memoryview(b"")
-    return raw_bytes(_in_order(lines))
+            batches += _table_documents(piece, source)
+    return _in_order(batches) if batches else NO_DOCUMENTS
+
+
+NO_DOCUMENTS = pa.RecordBatch.from_pylist([], DOCUMENTS)
 
 
 def read_documents(
-    relation: Relation, rows: CopiedRows, commit_lsn: int, first_ordinal: int, source: str
-) -> memoryview:
-    """Copied rows as JSON lines, UTF-8, in their own order.
+    relation: Relation,
+    rows: CopiedRows,
+    commit_lsn: int,
+    first_ordinal: int,
+    source: str,
+    copy_id: str = "",
+) -> pa.RecordBatch:
+    """Copied rows as documents, in their own order.
 
     Args:
         relation: the table as pgoutput describes it; its columns are those of the rows.
@@ -99,22 +117,92 @@ def read_documents(
         commit_lsn: of the snapshot they were read from.
         first_ordinal: of the first row; the others are numbered on from there.
         source: the name the documents carry.
+        copy_id: which copy of the table it is; two may be of one position.
     """
     if not len(rows):
-        return memoryview(b"")
+        return NO_DOCUMENTS
     tuples = _Tuples(relation.columns, rows.data, rows.cells)
     everything = list(range(len(relation.columns)))
+    ordinals = first_ordinal + np.arange(len(rows), dtype=np.int64)
+    lsn = str(Lsn(commit_lsn)).encode()
+    numbers = digits(ordinals)
+    ids = join(
+        [b"%b:%b:read:%b:%d:" % (source.encode(), lsn, copy_id.encode(), relation.oid), numbers],
+        len(rows),
+    )
+    marked = _key_places(relation)
+    key = join(tuples.objects(marked), len(rows)) if marked else None
     parts: list[Part] = [
-        b'{"op":"read","schema":%b,"table":%b,"commit_lsn":"%b","ordinal":'
-        % (*map(json_string, relation.table), str(Lsn(commit_lsn)).encode()),
-        digits(first_ordinal + np.arange(len(rows), dtype=np.int64)),
+        b'{"id":"',
+        ids,
+        b'","op":"read","schema":%b,"table":%b,"commit_lsn":"%b","ordinal":'
+        % (*map(json_string, relation.table), lsn),
+        numbers,
         b',"xid":null,"committed_at":null,"source":' + json_string(source) + b',"key":',
-        *(tuples.objects(marked) if (marked := _key_places(relation)) else [b"null"]),
+        b"null" if key is None else key,
         b',"before":null,"after":',
         *tuples.objects(everything),
-        b',"unchanged":[]}\n',
+        b',"unchanged":[]}',
     ]
-    return raw_bytes(join(parts, len(rows)))
+    text = join(parts, len(rows))
+    positions = (np.full(len(rows), commit_lsn, np.uint64), ordinals, None)
+    return _batch(ids, key, text, relation, "read", positions)
+
+
+def document(value: Mapping[str, Any], committed_at: int) -> pa.RecordBatch:
+    """One document that is no row, by its JSON; `committed_at` in microseconds since 2000-01-01."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    columns = {
+        "id": value["id"],
+        "key": None,
+        "value": text,
+        "schema": value["schema"],
+        "table": value["table"],
+        "op": value["op"],
+        "commit_lsn": int(Lsn.parse(value["commit_lsn"])),
+        "ordinal": value["ordinal"],
+        "committed_at": committed_at + EPOCH_2000_UNIX_MICROSECONDS,
+    }
+    return pa.RecordBatch.from_pylist([columns], DOCUMENTS)
+
+
+def json_lines(batch: pa.RecordBatch) -> memoryview:
+    """The documents one after another, each with a line end: UTF-8."""
+    if not len(batch):
+        return memoryview(b"")
+    return raw_bytes(join([batch.column("value").cast(pa.large_binary()), b"\n"], len(batch)))
+
+
+def _batch(
+    ids: pa.Array,
+    key: pa.Array | None,
+    text: pa.Array,
+    relation: Relation,
+    operation: str,
+    positions: tuple[npt.NDArray[np.uint64], Index, Index | None],
+) -> pa.RecordBatch:
+    """Rows of one table and operation; what is the same in all of them is given once."""
+    commit_lsn, ordinal, committed_at = positions
+    count = len(text)
+    columns = [
+        ids.cast(pa.binary()).view(pa.string()),
+        pa.nulls(count, pa.large_string()) if key is None else _large_string(key),
+        _large_string(text),
+        *(pa.repeat(pa.scalar(each, pa.string()), count) for each in (*relation.table, operation)),
+        pa.array(commit_lsn, pa.uint64()),
+        pa.array(ordinal, pa.int64()),
+        pa.nulls(count, DOCUMENTS.field("committed_at").type)
+        if committed_at is None
+        else pa.array(committed_at + EPOCH_2000_UNIX_MICROSECONDS).view(
+            DOCUMENTS.field("committed_at").type
+        ),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=DOCUMENTS)
+
+
+def _large_string(text: pa.Array) -> pa.Array:
+    """The same bytes as text: JSON that is made here is UTF-8."""
+    return text.cast(pa.large_binary()).view(pa.large_string())
 
 
 def change_count(pieces: Sequence[Piece]) -> int:
@@ -122,22 +210,25 @@ def change_count(pieces: Sequence[Piece]) -> int:
     return sum(1 if isinstance(piece, TableTruncated) else len(piece) for piece in pieces)
 
 
-def _in_order(lines: list[_Lines]) -> pa.Array:
-    if len(lines) == 1:
-        return lines[0].text
-    commit_lsn = np.concatenate([some.commit_lsn for some in lines])
-    ordinal = np.concatenate([some.ordinal for some in lines])
+def _in_order(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    if len(batches) == 1:
+        return batches[0]
+    together = pa.concat_batches(batches)
     # Stable, so that the tables of one TRUNCATE stay in the statement's order.
-    order = np.lexsort((ordinal, commit_lsn))
-    return concatenate([some.text for some in lines]).take(pa.array(order))
+    order = np.lexsort(
+        (together.column("ordinal").to_numpy(), together.column("commit_lsn").to_numpy())
+    )
+    return together.take(pa.array(order))
 
 
-def _truncate_lines(piece: TableTruncated, source: str) -> _Lines:
-    document = {
+def _truncate_document(piece: TableTruncated, source: str) -> pa.RecordBatch:
+    lsn = str(Lsn(piece.commit_lsn))
+    value = {
+        "id": f"{source}:{lsn}:{piece.ordinal}:truncate:{piece.relation.oid}",
         "op": "truncate",
         "schema": piece.relation.table.schema,
         "table": piece.relation.table.name,
-        "commit_lsn": str(Lsn(piece.commit_lsn)),
+        "commit_lsn": lsn,
         "ordinal": piece.ordinal,
         "xid": piece.xid,
         "committed_at": utc_times(np.array([piece.committed_at], np.int64))[0].as_py().decode(),
@@ -147,15 +238,10 @@ def _truncate_lines(piece: TableTruncated, source: str) -> _Lines:
         "after": None,
         "unchanged": [],
     }
-    line = json.dumps(document, ensure_ascii=False, separators=(",", ":")) + "\n"
-    return _Lines(
-        np.array([piece.commit_lsn], np.uint64),
-        np.array([piece.ordinal], np.int64),
-        pa.array([line.encode()], pa.binary()),
-    )
+    return document(value, piece.committed_at)
 
 
-def _table_lines(changes: TableChanges, source: str) -> list[_Lines]:
+def _table_documents(changes: TableChanges, source: str) -> list[pa.RecordBatch]:
     """Group the rows by what their documents have in common."""
     has_before = changes.has_full_before | (changes.operation == DELETE)
     if changes.before:
@@ -167,12 +253,12 @@ def _table_lines(changes: TableChanges, source: str) -> list[_Lines]:
     shape = (changes.operation.astype(np.int64) * 3 + before) * 2 + is_partial
     found = np.unique(shape).tolist()
     if len(found) == 1:
-        return [_Group(changes, found[0]).lines(source)]
-    lines = []
+        return [_Group(changes, found[0]).documents(source)]
+    batches = []
     for one in found:
         rows = np.flatnonzero(shape == one)
-        lines.append(_Group(_take(changes, rows), one).lines(source))
-    return lines
+        batches.append(_Group(_take(changes, rows), one).documents(source))
+    return batches
 
 
 def _take(changes: TableChanges, rows: Index) -> TableChanges:
@@ -236,8 +322,9 @@ class _Group:
     def _tuples(self, cells: Sequence[Cells]) -> _Tuples:
         return _Tuples(self._changes.relation.columns, self._changes.data, cells)
 
-    def lines(self, source: str) -> _Lines:
+    def documents(self, source: str) -> pa.RecordBatch:
         relation, positions = self._changes.relation, self._changes.positions
+        count = len(self._changes)
         everything = list(range(len(relation.columns)))
         marked = [place for place in everything if relation.columns[place].in_identity]
         before: list[Part] = [b"null"]
@@ -247,22 +334,32 @@ class _Group:
         after: list[Part] = [b"null"]
         if self._operation != DELETE:
             after = self._objects(self._after, everything)
+        places = _key_places(relation)
+        key = join(self._key(places), count) if places else None
+        where = _Where.of(positions, source)
+        ids = where.ids(source, count)
         parts: list[Part] = [
-            b'{"op":"%b","schema":%b,"table":%b,"commit_lsn":"'
+            b'{"id":"',
+            ids,
+            b'","op":"%b","schema":%b,"table":%b,"commit_lsn":"'
             % (_OPERATIONS[self._operation], *map(json_string, relation.table)),
-            *_position_parts(positions, source),
+            where.lsn,
+            b'","ordinal":',
+            where.ordinal,
+            where.rest,
             b',"key":',
-            *self._key(_key_places(relation)),
+            b"null" if key is None else key,
             b',"before":',
             *before,
             b',"after":',
             *after,
             b',"unchanged":[',
             *self._unchanged(),
-            b"]}\n",
+            b"]}",
         ]
-        text = join(parts, len(self._changes))
-        return _Lines(positions.commit_lsn, positions.ordinal, text)
+        operation = _OPERATIONS[self._operation].decode()
+        numbers = (positions.commit_lsn, positions.ordinal, positions.committed_at)
+        return _batch(ids, key, join(parts, count), relation, operation, numbers)
 
     def _objects(self, tuples: _Tuples, places: Sequence[int]) -> list[Part]:
         if self._is_partial:
@@ -270,8 +367,6 @@ class _Group:
         return tuples.objects(places)
 
     def _key(self, places: Sequence[int]) -> list[Part]:
-        if not places:
-            return [b"null"]
         if self._operation == DELETE:
             return self._objects(self._before, places)
         if not self._is_partial:
@@ -301,24 +396,36 @@ def _key_places(relation: Relation) -> list[int]:
     return [place for place, column in enumerate(relation.columns) if column.in_identity]
 
 
-def _position_parts(positions: Positions, source: str) -> list[Part]:
-    """`<commit_lsn>","ordinal":…,"source":"…"`. Most of it is the same within a transaction."""
-    lsn = positions.commit_lsn
-    first = np.flatnonzero(np.concatenate(([True], lsn[1:] != lsn[:-1])))
-    one = positions.take(first)
-    lsn_text = lsn_texts(one.commit_lsn)
-    rest = join(
-        [
-            b',"xid":',
-            digits(one.xid),
-            b',"committed_at":"',
-            utc_times(one.committed_at),
-            b'","source":' + json_string(source),
-        ],
-        len(first),
-    )
-    ordinal = digits(positions.ordinal)
-    if len(first) == 1:
-        return [lsn_text[0].as_py(), b'","ordinal":', ordinal, rest[0].as_py()]
-    of_row = pa.array(np.repeat(np.arange(len(first)), np.diff(first, append=len(lsn))))
-    return [lsn_text.take(of_row), b'","ordinal":', ordinal, rest.take(of_row)]
+@dataclass(frozen=True)
+class _Where:
+    """What documents say of their place: most of it is the same within a transaction."""
+
+    lsn: Part
+    ordinal: pa.Array
+    rest: Part  # `,"xid":…,"committed_at":"…","source":"…"`
+
+    @classmethod
+    def of(cls, positions: Positions, source: str) -> _Where:
+        lsn = positions.commit_lsn
+        first = np.flatnonzero(np.concatenate(([True], lsn[1:] != lsn[:-1])))
+        one = positions.take(first)
+        lsn_text = lsn_texts(one.commit_lsn)
+        rest = join(
+            [
+                b',"xid":',
+                digits(one.xid),
+                b',"committed_at":"',
+                utc_times(one.committed_at),
+                b'","source":' + json_string(source),
+            ],
+            len(first),
+        )
+        ordinal = digits(positions.ordinal)
+        if len(first) == 1:
+            return cls(lsn_text[0].as_py(), ordinal, rest[0].as_py())
+        of_row = pa.array(np.repeat(np.arange(len(first)), np.diff(first, append=len(lsn))))
+        return cls(lsn_text.take(of_row), ordinal, rest.take(of_row))
+
+    def ids(self, source: str, count: int) -> pa.Array:
+        """Of rows: positions identify them."""
+        return join([source.encode() + b":", self.lsn, b":", self.ordinal], count)

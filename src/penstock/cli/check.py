@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import typer
@@ -15,24 +14,16 @@ from penstock.cli.options import AsJson, PipelinePath
 from penstock.config import PipelineFile, read_pipeline
 from penstock.disk import free_bytes
 from penstock.errors import DiskFull, JavaMissing, PenstockError, SourceTwice
-from penstock.pipeline import landings_of
+from penstock.findings import Finding
 from penstock.run.start import Databases
 from penstock.schema.catalog import read_shapes
-from penstock.schema.shape import TableShape
-from penstock.sinks.postgres.compare.check import Said, compare_structures, other_tables
-from penstock.sinks.postgres.compare.left_out import expressions_left_out
-from penstock.sinks.postgres.mapping.adoption import find_occupied
-from penstock.sinks.postgres.mapping.orphaned_rules import orphaned_rules as stray_rules
-from penstock.sinks.postgres.mapping.rivals import mixed
-from penstock.sinks.postgres.mapping.row_security import filtered_tables
-from penstock.sinks.postgres.options import PostgresOptions
-from penstock.sinks.postgres.preflight import check_target, missing_extensions
+from penstock.sinks.chosen import ChosenTables
 from penstock.source.choice import read_choice
 from penstock.source.connect import connect_source
 from penstock.source.extensions import read_extensions
-from penstock.source.preflight import Finding, preflight
+from penstock.source.preflight import preflight
 from penstock.source.publication import read_publications
-from penstock.source.sequences import FoundSequences, read_sequences
+from penstock.source.sequences import read_sequences
 from penstock.source.tracking import tier_in_force
 from penstock.table import TableName
 from penstock.text import printable, size_text
@@ -79,7 +70,7 @@ def check(path: PipelinePath, as_json: AsJson = False) -> None:
         raise typer.Exit(1)
 
 
-def find(pipeline: PipelineFile, choices: dict[str, _Chosen] | None = None) -> list[Finding]:
+def find(pipeline: PipelineFile, choices: dict[str, ChosenTables] | None = None) -> list[Finding]:
     """Every finding about source, sinks and this machine."""
     choices = _choices(pipeline) if choices is None else choices
     findings: list[Finding] = []
@@ -87,25 +78,11 @@ def find(pipeline: PipelineFile, choices: dict[str, _Chosen] | None = None) -> l
     for view in pipeline.each():
         source = view.source
         found = preflight(source.url, source.tables, view.name, source.schema_options.tracking)
-        findings += found if view.is_alone else [_named(each, view.source_id) for each in found]
+        findings += found if view.is_alone else [each.of_source(view.source_id) for each in found]
         findings += [Finding(fault) for fault in _same_database(view, databases)]
-    findings += [Finding(fault) for fault in _mixed_tables(pipeline, choices)]
-    for name, options in pipeline.sinks.items():
-        if isinstance(options, PostgresOptions):
-            faults = check_target(options.url)
-            findings += [Finding(fault) for fault in faults]
-            if not faults:
-                landed = _landed(pipeline, options, choices)
-                findings += [Finding(fault) for fault in filtered_tables(options.url, landed)]
-                findings += _tables_of(pipeline, options, choices)
-                findings += map(_said, other_tables(options, pipeline.name, landed))
-                extensions = _extensions(choices)
-                lacking = missing_extensions(options.url, extensions)
-                findings += [Finding(fault, "warning") for fault in lacking]
-            if not faults and len(choices) == len(pipeline.sources):
-                named = {table for each in choices.values() for table in each.named}
-                strays = stray_rules(pipeline.name, name, options, named)
-                findings += [Finding(fault, "warning") for fault in strays]
+    for name in pipeline.sinks:
+        places = {view.source_id: view.place_of(name) for view in pipeline.each()}
+        findings += pipeline.kind_of(name).check(places, choices)
     findings += [Finding(each, "warning") for each in exposures(pipeline)]
     findings += [Finding(fault) for fault in _machine_faults()]
     findings += [Finding(fault, "warning") for fault in narrow_disks(pipeline)]
@@ -143,12 +120,6 @@ def _round_size(free: int) -> str:
     return f"{megabytes}MB" if megabytes < 1000 else f"{megabytes // 1000}GB"
 
 
-def _named(finding: Finding, source_id: str) -> Finding:
-    """The finding, such that it tells which of several sources it is about."""
-    told = finding.error
-    return replace(finding, error=type(told)(told.what, f"{source_id}/{told.where}", told.do))
-
-
 def _same_database(view: PipelineFile, databases: Databases) -> list[PenstockError]:
     try:
         with connect_source(view.source.url, "penstock check") as connection:
@@ -160,24 +131,9 @@ def _same_database(view: PipelineFile, databases: Databases) -> list[PenstockErr
     return []
 
 
-@dataclass(frozen=True)
-class _Chosen:
-    """Tables of a source: those that are followed, and those that findings of their own name."""
-
-    followed: list[TableName]
-    others: list[TableName]
-    shapes: list[TableShape]
-    extensions: dict[str, list[TableName]]
-    sequences: FoundSequences
-
-    @property
-    def named(self) -> list[TableName]:
-        return [*self.followed, *self.others]
-
-
-def _choices(pipeline: PipelineFile) -> dict[str, _Chosen]:
+def _choices(pipeline: PipelineFile) -> dict[str, ChosenTables]:
     """What is followed of each source that answers."""
-    found: dict[str, _Chosen] = {}
+    found: dict[str, ChosenTables] = {}
     for view in pipeline.each():
         with (
             suppress(PenstockError),  # it is among the findings already
@@ -190,7 +146,7 @@ def _choices(pipeline: PipelineFile) -> dict[str, _Chosen]:
             choice, faults = read_choice(connection, rules)
             followed = [each.name for each in (*choice.updates, *choice.inserts)]
             shapes = list(read_shapes(connection, followed, with_partitions=True).values())
-            found[view.source_id] = _Chosen(
+            found[view.source_id] = ChosenTables(
                 followed,
                 [each.table for each in (*choice.left_out, *faults)],
                 shapes,
@@ -200,82 +156,14 @@ def _choices(pipeline: PipelineFile) -> dict[str, _Chosen]:
     return found
 
 
-def _extensions(choices: dict[str, _Chosen]) -> dict[str, list[TableName]]:
-    """What tables of all sources are made with."""
-    found: dict[str, list[TableName]] = {}
-    for chosen in choices.values():
-        for extension, tables in chosen.extensions.items():
-            found.setdefault(extension, []).extend(tables)
-    return found
-
-
-def _mixed_tables(pipeline: PipelineFile, choices: dict[str, _Chosen]) -> list[PenstockError]:
-    """Tables of several sources that would land in one, of which nobody has said so."""
-    if pipeline.is_alone:
-        return []
-    faults: list[PenstockError] = []
-    for options in pipeline.sinks.values():
-        takers: dict[TableName, str] = {}
-        for source_id, chosen in choices.items():
-            if not isinstance(options, PostgresOptions):
-                continue
-            landings = landings_of(pipeline.of(source_id), options)
-            for table in chosen.followed:
-                landing = landings.of(table)
-                first = takers.setdefault(landing.target, source_id)
-                if first != source_id and landing.refuses_others:
-                    faults.append(mixed(landing.target, first, source_id, table))
-    return faults
-
-
-def _landed(
-    pipeline: PipelineFile, options: PostgresOptions, choices: dict[str, _Chosen]
-) -> dict[TableName, TableName]:
-    """The tables of a sink that are delivered to, each with a table of a source that lands there."""
-    return {
-        landings.of(table).target: table
-        for source_id, chosen in choices.items()
-        for landings in [landings_of(pipeline.of(source_id), options)]
-        for table in chosen.followed
-    }
-
-
-def _tables_of(
-    pipeline: PipelineFile, options: PostgresOptions, choices: dict[str, _Chosen]
-) -> list[Finding]:
-    """Tables whose place is taken, expressions that are not taken over, and what differs already."""
-    findings: list[Finding] = []
-    for source_id, chosen in choices.items():
-        view = pipeline.of(source_id)
-        landings = landings_of(view, options)
-        if view.source.snapshot.copies_first:
-            taken = find_occupied(landings, chosen.followed)
-            # One that stops lets the others go on.
-            is_all = len(taken) == len(chosen.followed)
-            findings += [Finding(each, "error" if is_all else "warning") for each in taken]
-        left_out = expressions_left_out(landings, chosen.shapes)
-        findings += [Finding(each.finding, "warning") for each in left_out]
-        differing = compare_structures(
-            landings, chosen.shapes, left_out, copies_first=view.source.snapshot.copies_first
-        )
-        found = [_said(each) for each in differing]
-        findings += found if view.is_alone else [_named(each, source_id) for each in found]
-    return findings
-
-
-def _said(each: Said) -> Finding:
-    return Finding(each.error, "info" if each.is_meant else "warning")
-
-
 def _creates_tables(pipeline: PipelineFile) -> bool:
     """Whether tables of the source are made anew anywhere."""
     return any(
-        isinstance(options, PostgresOptions) and options.create_tables
-        for options in pipeline.sinks.values()
+        pipeline.kind_of(name).creates_tables(options) for name, options in pipeline.sinks.items()
     )
 
 
-def _tables(chosen: _Chosen | None, *, creates: bool) -> list[str]:
+def _tables(chosen: ChosenTables | None, *, creates: bool) -> list[str]:
     """What is followed, in a few words, and what will look different where penstock creates it."""
     if chosen is None:
         return []

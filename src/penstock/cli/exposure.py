@@ -11,7 +11,6 @@ from psycopg.conninfo import conninfo_to_dict
 
 from penstock.dsn import Dsn, connect
 from penstock.errors import Exposed
-from penstock.sinks.postgres.options import PostgresOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,9 +34,8 @@ def _dsns(pipeline: PipelineFile) -> Iterator[Dsn]:
         yield source.url
         if source.snapshot.url is not None:
             yield source.snapshot.url
-    for options in pipeline.sinks.values():
-        if isinstance(options, PostgresOptions):
-            yield options.url
+    for name, options in pipeline.sinks.items():
+        yield from pipeline.kind_of(name).connections(options)
 
 
 def _in_clear(dsn: Dsn) -> Exposed:

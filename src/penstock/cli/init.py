@@ -42,8 +42,6 @@ _SAFE = "SET search_path = pg_catalog, pg_temp"
 
 
 def _print_sql(path: PipelinePath) -> None:
-    from penstock.sinks.postgres.options import PostgresOptions
-    from penstock.sinks.postgres.state.objects import statements as own_objects
     from penstock.source.connect import connect_source
     from penstock.source.subscription import print_sql
 
@@ -57,7 +55,7 @@ def _print_sql(path: PipelinePath) -> None:
         for statement in (_SAFE, *statements) if statements else ():
             typer.echo(f"{statement.strip().rstrip(';')};")
     for name, options in pipeline.sinks.items():
-        if isinstance(options, PostgresOptions):
-            typer.echo(f"-- on sink {name}, {options.url}")
-            typer.echo(f"{_SAFE};")
-            typer.echo(own_objects().strip())
+        own = pipeline.kind_of(name).statements(options)
+        if own is not None:
+            typer.echo(f"-- on sink {name}, {own.place}")
+            typer.echo(own.text)

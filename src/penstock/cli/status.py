@@ -15,13 +15,8 @@ from rich.text import Text
 
 from penstock.cli.options import AsJson, PipelinePath
 from penstock.config import read_pipeline
-from penstock.run.status import (
-    PipelineStatus,
-    SinkStatus,
-    SourceStatus,
-    TableStatus,
-    read_status,
-)
+from penstock.run.status import PipelineStatus, SourceStatus, read_status
+from penstock.sinks.status import SinkStatus, TableStatus
 from penstock.text import counted, printable, printable_lines, size_text
 
 if TYPE_CHECKING:

@@ -6,20 +6,13 @@ import json
 import sys
 from typing import Any
 
-import psycopg
 import typer
 from psycopg import sql
 
 from penstock.cli.options import AsJson, PipelinePath
 from penstock.config import PipelineFile, read_pipeline
 from penstock.errors import SourcePrivilegeMissing
-from penstock.pipeline import landings_of
-from penstock.sinks.postgres.connect import classify_target_error, connect_target
-from penstock.sinks.postgres.copy import sequences
-from penstock.sinks.postgres.copy.sequences import SequencePosition
-from penstock.sinks.postgres.mapping.table_mapping import TableMappings as Landings
-from penstock.sinks.postgres.mapping.target_shape import target_structure as landed_structure
-from penstock.sinks.postgres.options import PostgresOptions
+from penstock.sinks.status import SequencePosition
 from penstock.source.choice import read_choice
 from penstock.source.connect import connect_source
 from penstock.source.structure import TableStructure, read_structure
@@ -33,10 +26,9 @@ def sync_sequences(path: PipelinePath, as_json: AsJson = False) -> None:
     structures = [_read_source(view) for view in views]
     found = [
         (name, position)
-        for name, options in pipeline.sinks.items()
-        if isinstance(options, PostgresOptions)
+        for name in pipeline.sinks
         for view, each in zip(views, structures, strict=True)
-        for position in _sync(landings_of(view, options), each)
+        for position in pipeline.kind_of(name).sync_sequences(view.place_of(name), each)
     ]
     if as_json:
         typer.echo(json.dumps([_as_dict(sink, position) for sink, position in found]))
@@ -58,16 +50,6 @@ def _read_source(pipeline: PipelineFile) -> list[TableStructure]:
         choice, _ = read_choice(connection, pipeline.source.tables)
         tables = [table.name for table in (*choice.updates, *choice.inserts)]
         return list(read_structure(connection, tables).values())
-
-
-def _sync(landings: Landings, structures: list[TableStructure]) -> list[SequencePosition]:
-    options = landings.options
-    landed = [landed_structure(each, landings.of(each.name), landings.of) for each in structures]
-    with connect_target(options.url, "penstock sync-sequences") as connection:
-        try:
-            return sequences.sync_sequences(connection, landed, landings.target)
-        except psycopg.Error as error:
-            raise classify_target_error(error, options.url) from None
 
 
 def _require_all_seen(pipeline: PipelineFile, structures: list[TableStructure]) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from penstock.demo.proof import Watcher
     from penstock.demo.writer import Writer
     from penstock.run.start import Started
-    from penstock.run.status import SinkStatus
+    from penstock.sinks.status import SinkStatus
 
     Connection = psycopg.Connection[Any]
 

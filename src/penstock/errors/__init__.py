@@ -53,6 +53,7 @@ from penstock.errors.run import (
     VaultUnreadable,
 )
 from penstock.errors.sink import (
+    DestinationRefuses,
     ExpressionLeftOut,
     ExtensionMissing,
     PositionMissing,
@@ -60,6 +61,7 @@ from penstock.errors.sink import (
     RowRefused,
     SchemaChangeRefused,
     SchemaChangeStops,
+    SinkDefect,
     SinkError,
     SinkLoginRefused,
     SinkPrivilegeMissing,
@@ -102,6 +104,7 @@ __all__ = [
     "BadValue",
     "DecodeError",
     "DecodingFailed",
+    "DestinationRefuses",
     "DiskFull",
     "EmbeddedServerFailed",
     "Exposed",
@@ -130,6 +133,7 @@ __all__ = [
     "SchemaUnreadable",
     "SecondInstance",
     "SidesDiffer",
+    "SinkDefect",
     "SinkError",
     "SinkLoginRefused",
     "SinkPrivilegeMissing",

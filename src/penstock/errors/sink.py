@@ -115,3 +115,17 @@ class StructureDiffers(SinkError):
 
     code = "PEN-516"
     remedy = Remedy.OPERATOR
+
+
+class DestinationRefuses(SinkError):
+    """The destination refuses what a sink wants of it, and waiting does not help."""
+
+    code = "PEN-517"
+    remedy = Remedy.OPERATOR
+
+
+class SinkDefect(SinkError):
+    """The sink does what its contract forbids, or raises what it does not declare."""
+
+    code = "PEN-518"
+    remedy = Remedy.NOBODY

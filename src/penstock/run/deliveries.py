@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from penstock.logging import speak_for, speak_of_sink
-from penstock.pipeline import build_copying, build_sessions, build_sinks, top_of
+from penstock.pipeline import build_copying, build_shared, build_sinks, top_of
 from penstock.run.deliver import Delivery
 from penstock.run.flow import Flow
 from penstock.run.passages import PassageReader
@@ -105,7 +105,7 @@ class Deliveries:
     def __init__(self, pipeline: PipelineFile, spark: Spark) -> None:
         self._spark = spark
         self._stop = threading.Event()
-        self._sessions = build_sessions(pipeline)
+        self._shared = build_shared(pipeline)
         self._loops = {
             name: Delivery(name, self._stop, is_alone=pipeline.is_alone) for name in pipeline.sinks
         }
@@ -126,7 +126,7 @@ class Deliveries:
                 flow.check_again(check)
             return
         self.flows[view.source_id] = []
-        for sink in build_sinks(view, self._sessions):
+        for sink in build_sinks(view, self._shared):
             flow = build_flow(view, started, sink, self._spark, self._stop)
             copier = build_copier(view, flow, self._spark, self._stop)
             thread = LoopThread(copier, view, names_sink=self._names_sink)

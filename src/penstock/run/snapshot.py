@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.config import PipelineFile
-    from penstock.run.status import TableStatus
     from penstock.run.supervise import OnCopying
+    from penstock.sinks.status import TableStatus
     from penstock.source.options import SourceOptions
     from penstock.spark.session import Spark
     from penstock.table import TableName

@@ -17,11 +17,8 @@ from penstock.config import DEFAULT_PARENT
 from penstock.errors import PenstockError, PositionMissing, PublicationChanged, SourceTwice
 from penstock.log.writer import log_span
 from penstock.lsn import ZERO, Lsn
-from penstock.pipeline import build_sinks, landings_of, state_of, top_of
+from penstock.pipeline import build_sinks, state_of, top_of
 from penstock.run.signals import Stop
-from penstock.sinks.postgres.mapping.adoption import find_occupied
-from penstock.sinks.postgres.options import PostgresOptions
-from penstock.sinks.postgres.preflight import check_target
 from penstock.source.choice import read_choice
 from penstock.source.connect import connect_source
 from penstock.source.identity import (
@@ -117,10 +114,10 @@ def start(pipeline: PipelineFile, databases: Databases | None = None) -> Started
     existed = state.path.exists()
     state.claim()
     try:
-        for options in pipeline.sinks.values():
-            if isinstance(options, PostgresOptions):
-                for fault in check_target(options.url):
-                    raise fault
+        for name, options in pipeline.sinks.items():
+            for finding in pipeline.kind_of(name).faults(options):
+                if finding.severity == "error":
+                    raise finding.error
         url = pipeline.source.url
         with connect_source(url, "penstock start") as connection:
             if databases is not None:
@@ -231,14 +228,11 @@ def _name_occupied(pipeline: PipelineFile, connection: Connection) -> None:
         return  # then they are meant
     choice, _ = read_choice(connection, pipeline.source.tables)
     tables = [each.name for each in (*choice.updates, *choice.inserts)]
-    for options in pipeline.sinks.values():
-        if not isinstance(options, PostgresOptions):
-            continue
-        taken = find_occupied(landings_of(pipeline, options), tables)
-        if taken and len(taken) == len(tables):
-            raise taken[0]
-        for each in taken:
-            _log.warning("%s", each)
+    for name in pipeline.sinks:
+        for finding in pipeline.kind_of(name).occupied(pipeline.place_of(name), tables):
+            if finding.severity == "error":
+                raise finding.error
+            _log.warning("%s", finding.error)
 
 
 def _identity_of(stored: StoredPosition) -> SourceIdentity:

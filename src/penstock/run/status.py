@@ -11,20 +11,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
-import psycopg
-
 from penstock.changes.pgoutput import EPOCH_2000_UNIX_MICROSECONDS
 from penstock.errors import PenstockError, recognise
 from penstock.log.reader import LogReader
 from penstock.lsn import Lsn
-from penstock.pipeline import build_event_copying, state_of, top_of
+from penstock.pipeline import state_of, top_of
 from penstock.run.failures import CAPTURE, DELIVER, last_failure
 from penstock.run.retry import mends_with_time
-from penstock.sinks.postgres.connect import classify_target_error, connect_target
-from penstock.sinks.postgres.options import PostgresOptions
-from penstock.sinks.postgres.state.objects import has_objects
-from penstock.sinks.postgres.state.progress import Progress
-from penstock.sinks.postgres.state.tables import TargetTables
+from penstock.sinks.status import FlowStatus, SinkStatus, TableStatus
 from penstock.source.connect import connect_source, source_errors
 from penstock.source.options import Tracking
 from penstock.source.slot import check_slot, has_changes, slot_state, slot_warning
@@ -32,56 +26,13 @@ from penstock.source.subscription import find_subscription
 from penstock.source.tracking import broken_tracking, tier_in_force
 
 if TYPE_CHECKING:
+    import psycopg
+
     from penstock.config import PipelineFile
     from penstock.run.state import StateDirectory
 
 # So many sources are asked at once: one that does not answer takes its time.
 _AT_ONCE = 16
-
-
-@dataclass
-class TableStatus:
-    """One table at one sink."""
-
-    state: str = "streaming"
-    rows_copied: int = 0
-    bytes_copied: int = 0
-    ranges_done: int = 0
-    ranges_total: int = 0
-    delivered_lsn: str | None = None  # its own position, while it does not flow with the others
-    snapshot_seconds: float | None = None  # the age of the snapshot it is copied under
-    request: str | None = None
-    foreign_keys_due: bool = False  # they are still to be made
-    notes: str | None = None
-    changed_at: str | None = None
-    # What was other than the source's changes said: insert_exists, update_missing, delete_missing.
-    conflicts: dict[str, int] = field(default_factory=dict)
-    error: str | None = None
-
-
-@dataclass
-class FlowStatus:
-    """One source at one sink."""
-
-    delivered_lsn: str | None = None
-    lag_bytes: int | None = None
-    lag_seconds: float | None = None
-    changes_delivered: int = 0
-    error: str | None = None
-
-
-@dataclass
-class SinkStatus:
-    """One sink; with several sources what they are together, which is nowhere a position."""
-
-    delivered_lsn: str | None = None
-    lag_bytes: int | None = None
-    lag_seconds: float | None = None
-    changes_delivered: int = 0
-    parked: int = 0
-    error: str | None = None
-    sources: dict[str, FlowStatus] = field(default_factory=dict)
-    tables: dict[str, TableStatus] = field(default_factory=dict)
 
 
 @dataclass
@@ -244,14 +195,9 @@ def _ask_tracking(
 
 def _sink(pipeline: PipelineFile, name: str, sources: dict[str, SourceStatus]) -> SinkStatus:
     """One sink: of a sole source as it is, of several put together."""
-    options = pipeline.sinks[name]
     views = pipeline.each()
     parts = [_reported(view, name) for view in views]
-    if isinstance(options, PostgresOptions):
-        _ask_target(views, options, parts)
-    else:
-        for view, part in zip(views, parts, strict=True):
-            _look_at_copies(view, name, part)
+    pipeline.kind_of(name).read_status([view.place_of(name) for view in views], parts)
     for view, part in zip(views, parts, strict=True):
         _complete(view, name, part, sources[view.source_id])
     if len(parts) == 1:
@@ -310,75 +256,6 @@ def _complete(pipeline: PipelineFile, name: str, status: SinkStatus, source: Sou
         status.lag_seconds = _lag_seconds(state, delivered, status.lag_bytes, report)
     flow = {each.name: getattr(status, each.name) for each in fields(FlowStatus)}
     status.sources = {pipeline.source_id: FlowStatus(**flow)}
-
-
-def _ask_target(
-    views: list[PipelineFile], options: PostgresOptions, parts: list[SinkStatus]
-) -> None:
-    """The truth about positions and tables, over one connection for all sources."""
-    try:
-        with connect_target(options.url, "penstock status") as connection:
-            is_there = has_objects(connection)
-            for view, part in zip(views, parts, strict=True):
-                if not is_there:
-                    part.delivered_lsn = None
-                else:
-                    _ask_source_at_target(view, connection, part)
-    except psycopg.Error as error:
-        told = str(classify_target_error(error, options.url))
-    except PenstockError as error:
-        told = str(error)
-    else:
-        return
-    for part in parts:
-        part.error = told
-
-
-def _ask_source_at_target(
-    pipeline: PipelineFile, connection: psycopg.Connection[Any], status: SinkStatus
-) -> None:
-    stored = Progress(pipeline.name, pipeline.source_id).read(connection)
-    tables = TargetTables(pipeline.name, pipeline.source_id).read_with_ranges(connection)
-    blocked = {row.table for row in tables if row.keys_due}
-    if blocked:
-        blocked -= set(TargetTables(pipeline.name, pipeline.source_id).keys_due(connection))
-    status.delivered_lsn = str(stored[0].delivered_lsn) if stored else None
-    status.changes_delivered = stored[1] if stored else 0
-    status.tables = {
-        str(row.table): TableStatus(
-            state=row.state,
-            rows_copied=row.rows_copied,
-            bytes_copied=row.bytes_copied,
-            ranges_done=row.ranges_done,
-            ranges_total=row.ranges_total,
-            delivered_lsn=str(row.delivered_lsn) if row.delivered_lsn else None,
-            snapshot_seconds=row.snapshot_seconds,
-            request=row.request,
-            foreign_keys_due=row.keys_due and row.table not in blocked,
-            notes=row.notes,
-            changed_at=row.changed_at.isoformat(timespec="seconds"),
-            conflicts=asdict(row.conflicts),
-            error=row.error,
-        )
-        for row in tables
-    }
-
-
-def _look_at_copies(pipeline: PipelineFile, name: str, status: SinkStatus) -> None:
-    """What lies beside a sink of documents."""
-    copying = build_event_copying(pipeline, name)
-    try:
-        under_way, asked = copying.under_way(), copying.asked()
-    except PenstockError as error:
-        status.error = str(error)
-        return
-    for table, (arrived, range_count) in under_way.items():
-        entry = status.tables.setdefault(str(table), TableStatus("copying"))
-        entry.ranges_done, entry.ranges_total = len(arrived.ranges), range_count
-        entry.rows_copied, entry.bytes_copied = arrived.row_count, arrived.byte_count
-    for table in asked:
-        if str(table) in status.tables:
-            status.tables[str(table)].request = "resync"
 
 
 def _lag_seconds(

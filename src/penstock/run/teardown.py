@@ -4,24 +4,38 @@ from __future__ import annotations
 
 import logging
 import shutil
+from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.errors import PenstockError, SecondInstance
 from penstock.pipeline import state_of, top_of
-from penstock.sinks.file.options import FileOptions
-from penstock.sinks.file.sink import FileSink
-from penstock.sinks.postgres.options import PostgresOptions
-from penstock.sinks.postgres.state.forget import forget_orphans as forget_strays
-from penstock.sinks.postgres.state.forget import forget_source
 from penstock.source.connect import connect_source
 from penstock.source.subscription import drop_subscription
 from penstock.source.tracking import drop_tracking
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from penstock.config import PipelineFile
     from penstock.run.state import StateDirectory
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass
+class _Teardown:
+    """What is gone by now, and what could not be removed."""
+
+    removed: list[str] = field(default_factory=list)
+    failures: list[PenstockError] = field(default_factory=list)
+
+    def attempt(self, remove: Callable[[], list[str]]) -> None:
+        """Remove something; that it cannot be keeps the rest from nothing."""
+        try:
+            self.removed += remove()
+        except PenstockError as error:
+            self.failures.append(error)
 
 
 def tear_down(pipeline: PipelineFile, views: list[PipelineFile] | None = None) -> list[str]:
@@ -37,43 +51,28 @@ def tear_down(pipeline: PipelineFile, views: list[PipelineFile] | None = None) -
         SlotInUse: something else reads the slot.
         SourcePrivilegeMissing: another role installed the triggers; all else is gone.
     """
-    is_whole = views is None
-    some = views if views is not None and len(views) < len(pipeline.sources) else None
-    views = some or pipeline.each()
+    leaving = views or pipeline.each()
     top = top_of(pipeline)
-    _require_stopped([top, *map(state_of, views)])
+    _require_stopped([top, *map(state_of, leaving)])
     has_state = top.path.exists()
     if has_state:
         top.claim()  # never delete a directory that is another's
-    removed: list[str] = []
-    failures: list[PenstockError] = []
-    for view in views:
-        try:
-            removed += _tear_down_source(view)
-        except PenstockError as error:
-            failures.append(error)
-    if is_whole and not failures:
-        try:
-            removed += _forget_strays(pipeline)
-        except PenstockError as error:
-            failures.append(error)
-    if failures and (len(views) == 1 or not removed):
-        raise failures[0]
-    if has_state and not failures:
-        for path in [top.path] if some is None else [view.state for view in some]:
-            shutil.rmtree(path, ignore_errors=not path.exists())
-            removed.append(f"state directory {path}")
-    for view in views:
-        try:
-            with connect_source(view.source.url, "penstock teardown") as connection:
-                removed += [f"{each} at {_place(view)}" for each in drop_tracking(connection)]
-        except PenstockError as error:
-            failures.append(error)
-    if failures:
-        for line in removed:
+    work = _Teardown()
+    for view in leaving:
+        work.attempt(partial(_remove_flow, view))
+    if views is None and not work.failures:
+        work.attempt(partial(_forget_orphans, pipeline))
+    if work.failures and (len(leaving) == 1 or not work.removed):
+        raise work.failures[0]
+    if has_state and not work.failures:
+        work.removed += _remove_state(pipeline, leaving)
+    for view in leaving:
+        work.attempt(partial(_drop_triggers, view))
+    if work.failures:
+        for line in work.removed:
             _log.warning("removed %s", line)
-        raise failures[0]
-    return removed
+        raise work.failures[0]
+    return work.removed
 
 
 def _require_stopped(states: list[StateDirectory]) -> None:
@@ -85,36 +84,24 @@ def _require_stopped(states: list[StateDirectory]) -> None:
                 )
 
 
-def _tear_down_source(pipeline: PipelineFile) -> list[str]:
-    """Remove what a source has of its own, but for its triggers."""
+def _remove_flow(pipeline: PipelineFile) -> list[str]:
+    """Remove slot and publications of a source, then its positions at the sinks."""
     with connect_source(pipeline.source.url, "penstock teardown") as connection:
         dropped = drop_subscription(connection, pipeline.name)
     removed = [f"{each} at {_place(pipeline)}" for each in dropped]
     for name in pipeline.sinks:
-        removed += [f"{each} at sink {name}" for each in _forget_at_sink(pipeline, name)]
+        forgotten = pipeline.kind_of(name).forget(pipeline.place_of(name))
+        removed += [f"{each} at sink {name}" for each in forgotten]
     return removed
 
 
-def _place(pipeline: PipelineFile) -> str:
-    return "the source" if pipeline.is_alone else f"source {pipeline.source_id}"
-
-
-def _forget_at_sink(pipeline: PipelineFile, name: str) -> list[str]:
-    options = pipeline.sinks[name]
-    if isinstance(options, PostgresOptions):
-        return forget_source(options.url, pipeline.name, pipeline.source_id)
-    if isinstance(options, FileOptions):
-        return FileSink(name, options, pipeline.name, pipeline.source_id).remove_position()
-    return []  # stdout's position lies in the state directory
-
-
-def _forget_strays(pipeline: PipelineFile) -> list[str]:
+def _forget_orphans(pipeline: PipelineFile) -> list[str]:
+    """Remove what sinks still have of sources that are not in the file any more."""
     removed: list[str] = []
     for name, options in pipeline.sinks.items():
-        if not isinstance(options, PostgresOptions):
-            continue
-        for source, each in forget_strays(options.url, pipeline.name).items():
-            removed += [f"{one} of source {source} at sink {name}" for one in each]
+        orphans = pipeline.kind_of(name).forget_orphans(options, pipeline.name)
+        for source, forgotten in orphans.items():
+            removed += [f"{each} of source {source} at sink {name}" for each in forgotten]
             # It was the only place that still told of it.
             _log.warning(
                 "source %s is not in the file: where it still has a slot, that keeps WAL until it is"
@@ -122,3 +109,21 @@ def _forget_strays(pipeline: PipelineFile) -> list[str]:
                 source,
             )
     return removed
+
+
+def _remove_state(pipeline: PipelineFile, leaving: list[PipelineFile]) -> list[str]:
+    """Remove the state directory, or those of the sources that leave others behind."""
+    is_all = len(leaving) == len(pipeline.sources)
+    paths = [pipeline.top] if is_all else [view.state for view in leaving]
+    for path in paths:
+        shutil.rmtree(path, ignore_errors=not path.exists())
+    return [f"state directory {path}" for path in paths]
+
+
+def _drop_triggers(pipeline: PipelineFile) -> list[str]:
+    with connect_source(pipeline.source.url, "penstock teardown") as connection:
+        return [f"{each} at {_place(pipeline)}" for each in drop_tracking(connection)]
+
+
+def _place(pipeline: PipelineFile) -> str:
+    return "the source" if pipeline.is_alone else f"source {pipeline.source_id}"

@@ -20,10 +20,10 @@ Life of a sink, on the driver unless said otherwise:
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from penstock.changes.decode import Piece
     from penstock.lsn import Lsn
@@ -80,6 +80,19 @@ class Worker(Protocol):
 
     def begin(self, task: int) -> TaskHalf:
         """Start the work of one task."""
+
+
+@runtime_checkable
+class SharingWorker(Worker, Protocol):
+    """An executor half in two stages, with a shuffle between them.
+
+    The content of a receipt of the first is a block of bytes for each partition.
+    """
+
+    partitions: int
+
+    def deliver(self, partition: int, blocks: Iterable[tuple[int, bytes]]) -> Receipt:
+        """The second stage: all blocks of one partition, each with the number of its task."""
 
 
 class Sink(Protocol):

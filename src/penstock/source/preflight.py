@@ -5,8 +5,7 @@ Changes nothing on the server; the only thing it opens is connections.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg import sql
@@ -20,6 +19,7 @@ from penstock.errors import (
     SourceTooOld,
     TableMissing,
 )
+from penstock.findings import Finding
 from penstock.source.choice import LeftOut, forbidding, read_choice
 from penstock.source.connect import classify_source_error, connect_source, place_of, role_of
 from penstock.source.identity import identify_system
@@ -43,36 +43,6 @@ if TYPE_CHECKING:
     from penstock.table import TableRules
 
     Connection = psycopg.Connection[Any]
-
-Severity = Literal["error", "warning", "info"]
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One fault: the error that `run` would end with, a warning, or what is meant to be so."""
-
-    error: PenstockError
-    severity: Severity = "error"
-
-    @property
-    def code(self) -> str:
-        """The stable code, PEN-nnn."""
-        return self.error.code
-
-    @property
-    def place(self) -> str:
-        """Where: server and database, table, publication or slot."""
-        return self.error.where
-
-    @property
-    def what(self) -> str:
-        """What was found beside what was wanted."""
-        return self.error.what
-
-    @property
-    def do(self) -> str:
-        """The SQL or the setting that mends it."""
-        return self.error.do
 
 
 def preflight(

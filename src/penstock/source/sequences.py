@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from penstock.schema.sequences import FoundSequences
 from penstock.source.connect import source_errors
 from penstock.table import TableName, as_columns
 
@@ -52,23 +52,6 @@ WHERE c.relkind = 'S' AND c.relpersistence <> 't'
                   AND d.objid = c.oid AND d.deptype = 'e')
 ORDER BY n.nspname, c.relname
 """
-
-
-@dataclass(frozen=True)
-class FoundSequences:
-    """Sequences by what becomes of them; one may be in several lists."""
-
-    # A target has them: with the column that owns them, or under their own names.
-    carried: list[TableName] = field(default_factory=list)
-    free: list[TableName] = field(default_factory=list)  # of those, what no column owns
-    shared: list[TableName] = field(
-        default_factory=list
-    )  # of those, what several columns count with
-    # A target lacks them, and the defaults that name them: the column that owns them is not followed, or
-    # its own default is more than the next value.
-    missed: list[TableName] = field(default_factory=list)
-    # A target lacks them: no column that is followed counts with them.
-    unused: list[TableName] = field(default_factory=list)
 
 
 def read_sequences(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import operator
 import re
 import time
 from functools import partial
@@ -18,6 +19,7 @@ import numpy as np
 from penstock.changes.decode import Piece, Transaction, decode
 from penstock.errors import PenstockError, SparkFailed, SparkGone, recognise
 from penstock.log.slice import SliceKind
+from penstock.sinks.sink import SharingWorker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -63,19 +65,32 @@ def run_job(
     tasks = share_out(chunks, parallel)
     # Numbered, so that a receipt can tell where in the batch its changes belong.
     work = [(number, task) for number, task in enumerate(tasks)]
+    if isinstance(worker, SharingWorker):
+        first = partial(_share_out_documents, worker, span)
+        second = partial(_deliver_shared_out, worker)
+        return run_tasks(spark, first, work, shuffle=Shuffle(worker.partitions, second))
     return run_tasks(spark, partial(_run_tasks, worker, span), work)
+
+
+class Shuffle(NamedTuple):
+    """A second stage: pairs (partition, value) of the first go to the task of their partition."""
+
+    partitions: int
+    function: Callable[[Iterable[tuple[int, Any]]], Iterable[Any]]
 
 
 def run_tasks(
     spark: Spark,
-    function: Callable[[Iterable[Work]], Iterable[Result]],
+    function: Callable[[Iterable[Work]], Iterable[Any]],
     work: Sequence[Work],
     group: str | None = None,
-) -> list[Result]:
+    shuffle: Shuffle | None = None,
+) -> list[Any]:
     """Run a function over pieces of work, each in a task of its own. Waits while Spark is being started.
 
     Args:
         group: a name for `Spark.cancel`. Jobs of groups share the cores fairly with all others.
+        shuffle: what to do with the results of `function`, once they are brought together by key.
 
     Raises:
         SparkGone: Spark died meanwhile; what tasks had done stays.
@@ -88,8 +103,12 @@ def run_tasks(
         if group is not None:
             context.setJobGroup(group, "penstock copy", interruptOnCancel=True)
             context.setLocalProperty("spark.scheduler.pool", "copy")
-        rdd = context.parallelize(work, count)
-        ended = list(rdd.mapPartitions(partial(_at_once, function)).collect())
+        rdd: Any = context.parallelize(work, count)
+        last: Any = function
+        if shuffle is not None:
+            count, last = shuffle.partitions, shuffle.function
+            rdd = rdd.mapPartitions(function).partitionBy(count, operator.index)
+        ended = list(rdd.mapPartitions(partial(_at_once, last)).collect())
     except PenstockError:
         raise
     except Exception as error:
@@ -173,6 +192,26 @@ def _run_tasks(
     """Runs in a Spark task."""
     for number, chunks in work:
         yield run_task(worker, span, number, chunks)
+
+
+def _share_out_documents(
+    worker: SharingWorker, span: Span, work: Iterable[tuple[int, list[list[SliceRef]]]]
+) -> Iterator[tuple[int, tuple[int, bytes]]]:
+    """Runs in a Spark task, the first of two: blocks of documents, each with its partition."""
+    for number, chunks in work:
+        for partition, block in run_task(worker, span, number, chunks).content.items():
+            yield partition, (number, block)
+
+
+def _deliver_shared_out(
+    worker: SharingWorker, blocks: Iterable[tuple[int, tuple[int, bytes]]]
+) -> Iterator[Receipt]:
+    """Runs in a Spark task, the second of two."""
+    by_partition: dict[int, list[tuple[int, bytes]]] = {}
+    for partition, block in blocks:
+        by_partition.setdefault(partition, []).append(block)
+    for partition, found in by_partition.items():
+        yield worker.deliver(partition, found)
 
 
 def run_task(worker: Worker, span: Span, number: int, chunks: list[list[SliceRef]]) -> Receipt:

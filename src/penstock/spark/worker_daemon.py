@@ -32,10 +32,10 @@ def _shorten_path() -> None:
 
 
 def _warm() -> None:
-    import penstock.sinks.file.worker
-    import penstock.sinks.postgres.worker  # with numpy, pyarrow and psycopg
-    import penstock.sinks.stdout.worker
     import penstock.spark.jobs  # noqa: F401
+    from penstock.sinks.registry import import_workers
+
+    import_workers()
 
 
 def _ignore_signals(daemon: ModuleType) -> None:

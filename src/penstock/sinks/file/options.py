@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import PlainValidator
 
-from penstock.options import ByteCount, LocalPath, Options, Seconds, wanted
+from penstock.options import ByteCount, LocalPath, Seconds, SinkOptions, wanted
 
 _LEAST, _MOST = 0o600, 0o664
 
@@ -24,7 +24,7 @@ FileMode = Annotated[int, PlainValidator(_read_mode)]
 """Who may read a file."""
 
 
-class FileOptions(Options):
+class FileOptions(SinkOptions):
     """Where documents are written, and when the next file begins."""
 
     kind: Literal["file"] = "file"

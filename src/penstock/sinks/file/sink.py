@@ -1,4 +1,4 @@
-"""The driver half: parts become one growing hidden file, which becomes visible whole.
+"""Documents into files: one hidden file grows with every batch, and becomes visible whole.
 
 In the sink's directory:
 
@@ -7,7 +7,7 @@ In the sink's directory:
     .changes-<after_lsn>-<n>.open         grows with every batch
     .position.json                        delivered_lsn, tables, and how long the growing file is
     .part-…                               what tasks have left for the driver
-    .copies                               what a copier has left for the driver (`sinks/copies.py`)
+    .copies                               what a copier has left for the driver
     .lock                                 held by the one process that delivers here
 
 Names sort in the order in which files were written.
@@ -21,43 +21,37 @@ A file is finished in the same way: first the position file says what it becomes
 
 from __future__ import annotations
 
+import json
 import logging
 import os
-import shutil
 import time
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from penstock.changes.documents import json_lines
 from penstock.disk import sync_directory, write_all
 from penstock.errors import PenstockError, PositionMissing, SinkPrivilegeMissing
 from penstock.failpoints import fault_point
-from penstock.sinks.copies import Copies
+from penstock.lsn import Lsn
+from penstock.sink import DocumentSink
+from penstock.sinks.documents.position import PositionFile
 from penstock.sinks.durable import (
     LOCK_NAME,
     claim_directory,
     make_directory,
 )
-from penstock.sinks.eventsink import EventSink
-from penstock.sinks.file.worker import PART_PREFIX, FileWorker
-from penstock.sinks.partfile import read_part, remove_parts
-from penstock.sinks.positionfile import PositionFile
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
-    from pathlib import Path
+    from collections.abc import Iterator
 
-    from penstock.lsn import Lsn
+    import pyarrow as pa
+
     from penstock.sinks.file.options import FileOptions
-    from penstock.sinks.positionfile import KeptPosition
-    from penstock.sinks.sink import Batch, StoredPosition
-    from penstock.table import TableName
 
 _log = logging.getLogger(__name__)
 
+POSITION_NAME = ".position.json"
 _OPEN_PREFIX, _OPEN_SUFFIX = ".changes-", ".open"
-
-# Of copied documents, whatever `rotate_bytes` says: a batch may be waiting.
-_MOST_STEP_BYTES = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -72,75 +66,74 @@ class GrowingFile:
     number: int = 0  # counts all files of the sink, also those that are finished and taken away
 
 
-def position_of(directory: Path, pipeline: str, source: str) -> PositionFile:
-    """The position of a sink in that directory."""
-    return PositionFile(directory / ".position.json", pipeline, source)
-
-
-def copies_of(options: FileOptions) -> Copies:
-    """Where copies wait to be delivered into the sink's directory."""
-    return Copies(options.path / ".copies", options.directory_mode)
-
-
-class FileSink(EventSink):
+class FileSink(DocumentSink):
     """Delivers documents to files in one directory."""
 
+    stores_state = True
     batch_bytes = 16 * 1024 * 1024
 
-    def __init__(self, name: str, options: FileOptions, pipeline: str, source: str) -> None:
-        position = position_of(options.path, pipeline, source)
-        super().__init__(name, options.path, position, copies_of(options), source)
+    def __init__(self, options: FileOptions, pipeline: str, source: str) -> None:
         self._options = options
+        self._directory = options.path
+        self._position = PositionFile(options.path / POSITION_NAME, pipeline, source)
         self._lock: int | None = None
         self._file: GrowingFile | None = None
         self._last_number = 0
         self._fd: int | None = None
+        self._state: str | None = None  # as stored; None while the sink is not open
 
-    def open(self) -> StoredPosition | None:
-        """Claim the directory, mend what a crash left, read the position."""
+    def open(self) -> str | None:
+        """Claim the directory, fix what a crash left, read the position."""
         self._forget()
-        self._called_off.clear()
-        with self._or_forget():
-            make_directory(self._directory, self._options.directory_mode)
-            if self._lock is None:
-                self._lock = claim_directory(self._directory)
-            kept = self._position.read()
-            remove_parts(self._directory, PART_PREFIX)
-            if kept is None:
-                return None
-            file = self._file_of(kept)
-            self._remove_strays(file)
-            if file is not None:
-                self._recover(file)
-            self._take_up(kept)
-        return kept.stored
+        make_directory(self._directory, self._options.directory_mode)
+        if self._lock is None:
+            self._lock = claim_directory(self._directory)
+        state = self._position.read_text()
+        if state is None:
+            return None
+        self._position.text.read(state)  # that it is ours
+        file = self._file_of(state)
+        self._remove_orphans(file)
+        if file is not None:
+            self._recover(file)
+        self._state = state
+        return state
 
-    def worker(self, batch: Batch, only: Collection[TableName] | None = None) -> FileWorker:
-        """The executor half."""
-        return FileWorker(str(self._directory), self._source, self._wanted(batch, only))
+    def deliver(self, documents: Iterator[pa.RecordBatch], state: str | None) -> None:
+        """Append the documents, record the position, finish a full file."""
+        assert state is not None, "delivered by the driver"
+        try:
+            file = self._append(documents)
+            fault_point("file.after_append")
+            if file is not None and self._is_due(file):
+                self._finish(file, state)
+            else:
+                self._write(file, state)
+        except BaseException:
+            self._forget()
+            raise
 
     def idle(self) -> None:
         """Finish a file that has become old enough."""
-        if self._kept is not None and self._file is not None and self._is_due(self._file):
-            with self._or_forget():
-                self._finish(self._file, self._kept)
+        if self._state is not None and self._file is not None and self._is_due(self._file):
+            self._finish(self._file, self._state)
 
     def close(self) -> None:
         """Make visible what there is, and let go of the directory."""
         try:
-            if self._kept is not None and self._file is not None:
-                self._finish(self._file, self._kept)
+            if self._state is not None and self._file is not None:
+                self._finish(self._file, self._state)
         except (OSError, PenstockError) as error:
             # Nothing is lost: the next run goes on with the file as it is.
-            _log.warning("sink %s: %s stays unfinished: %s", self.name, self._directory, error)
+            _log.warning("%s stays unfinished: %s", self._directory, error)
         finally:
             self._forget()
             if self._lock is not None:
                 os.close(self._lock)
                 self._lock = None
 
-    def remove_position(self) -> list[str]:
-        """Forget the pipeline and leave nothing but documents; what was removed. For teardown.
+    def forget(self) -> list[str]:
+        """Forget the pipeline and leave nothing but documents.
 
         Raises:
             SecondInstance: the pipeline still delivers there.
@@ -151,34 +144,22 @@ class FileSink(EventSink):
         self.close()
         for path in (self._position.path, self._directory / LOCK_NAME):
             path.unlink(missing_ok=True)
-        shutil.rmtree(self._copies.path, ignore_errors=True)
         return [f"position in {self._directory}"]
 
     @property
-    def _step_bytes(self) -> int:
+    def step_bytes(self) -> int:
+        """What there is room for in the file that grows."""
         length = self._file.length if self._file is not None else 0
-        return min(max(1, self._options.rotate_bytes - length), _MOST_STEP_BYTES)
+        return max(1, self._options.rotate_bytes - length)
 
-    def _deliver(self, documents: Iterable[bytes], kept: KeptPosition) -> None:
-        """Append the documents, record the position, finish a full file."""
-        file = self._append(documents, kept.delivered_lsn)
-        fault_point("file.after_append")
-        if file is not None and self._is_due(file):
-            self._finish(file, kept)
-        else:
-            self._write(file, kept)
-
-    def _blocks(self, content: Any) -> Iterable[bytes]:
-        return read_part(content) if content is not None else ()
-
-    def _append(self, documents: Iterable[bytes], end_lsn: Lsn) -> GrowingFile | None:
+    def _append(self, documents: Iterator[pa.RecordBatch]) -> GrowingFile | None:
         file, length = self._file, 0
-        for block in documents:
-            self._raise_if_called_off(end_lsn)
+        for batch in documents:
             file = file or self._begin_file()
             assert self._fd is not None
-            write_all(self._fd, block)
-            length += len(block)
+            lines = json_lines(batch)
+            write_all(self._fd, lines)
+            length += len(lines)
         if file is None or not length:
             return file
         assert self._fd is not None
@@ -186,7 +167,7 @@ class FileSink(EventSink):
         return replace(file, length=file.length + length)
 
     def _begin_file(self) -> GrowingFile:
-        after_lsn = self._require_open().delivered_lsn
+        after_lsn = 0 if self._state is None else _lsn_of(self._state)
         # Numbered: never the name of a file that waits to be renamed, though both begin at one position.
         number = self._last_number + 1
         name = f"{_OPEN_PREFIX}{after_lsn:016X}-{number:08d}{_OPEN_SUFFIX}"
@@ -202,24 +183,20 @@ class FileSink(EventSink):
         is_old = age >= self._options.rotate_seconds or age < 0
         return is_old or file.length >= self._options.rotate_bytes
 
-    def _record(self, kept: KeptPosition) -> None:
-        self._write(self._file, kept)
-
-    def _write(self, file: GrowingFile | None, kept: KeptPosition) -> None:
+    def _write(self, file: GrowingFile | None, state: str) -> None:
         number = self._last_number if file is None else file.number
-        told = asdict(file) if file is not None else None
-        kept = replace(kept, extra={"file": told, "last_number": number})
-        self._position.write(kept)
-        self._kept, self._file, self._last_number = kept, file, number
-        self.change_count = kept.change_count
+        extra = {"file": asdict(file) if file is not None else None, "last_number": number}
+        self._position.write(json.dumps({**json.loads(state), "extra": extra}))
+        self._state, self._file, self._last_number = state, file, number
 
-    def _finish(self, file: GrowingFile, kept: KeptPosition) -> None:
+    def _finish(self, file: GrowingFile, state: str) -> None:
         """Record what the file becomes, and the position with it; then rename."""
-        becomes = f"changes-{file.begins_after:016X}-{kept.delivered_lsn:016X}"
-        if kept.delivered_lsn == file.begins_after:
+        delivered_lsn = _lsn_of(state)
+        becomes = f"changes-{file.begins_after:016X}-{delivered_lsn:016X}"
+        if delivered_lsn == file.begins_after:
             becomes += f"-{file.number:08d}"
         finished = replace(file, becomes=f"{becomes}.jsonl")
-        self._write(finished, kept)
+        self._write(finished, state)
         fault_point("file.after_position")
         self._rename(finished)
 
@@ -238,12 +215,13 @@ class FileSink(EventSink):
         # Else it was renamed before a crash, and may have been taken away by its reader since.
         self._close_file()
 
-    def _file_of(self, kept: KeptPosition) -> GrowingFile | None:
+    def _file_of(self, state: str) -> GrowingFile | None:
         try:
-            self._last_number = int(kept.extra.get("last_number", 0))
-            return GrowingFile(**kept.extra["file"]) if kept.extra["file"] else None
+            extra = json.loads(state)["extra"]
+            self._last_number = int(extra.get("last_number", 0))
+            return GrowingFile(**extra["file"]) if extra["file"] else None
         except (KeyError, TypeError, ValueError):
-            raise self._position.damaged() from None
+            raise self._position.text.damaged() from None
 
     def _recover(self, file: GrowingFile) -> None:
         """Cut off what was never delivered, and finish what was to be finished."""
@@ -266,7 +244,7 @@ class FileSink(EventSink):
         if file.becomes is not None:
             self._rename(file)
 
-    def _remove_strays(self, file: GrowingFile | None) -> None:
+    def _remove_orphans(self, file: GrowingFile | None) -> None:
         """Remove files that were begun but never recorded."""
         for path in self._directory.glob(f"{_OPEN_PREFIX}*{_OPEN_SUFFIX}"):
             if file is None or path.name != file.name:
@@ -279,5 +257,11 @@ class FileSink(EventSink):
             self._fd = None
 
     def _forget(self) -> None:
-        super()._forget()
+        """Know nothing any more: what is stored is read again by `open`."""
+        self._state = None
         self._close_file()
+
+
+def _lsn_of(state: str) -> Lsn:
+    """Files are named after positions; the rest of the state is penstock's."""
+    return Lsn.parse(json.loads(state)["delivered_lsn"])

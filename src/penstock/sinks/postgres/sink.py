@@ -49,10 +49,10 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from penstock.lsn import Lsn
+    from penstock.sinks.describe import Describe
     from penstock.sinks.passage import Passage, RunJob
     from penstock.sinks.postgres.mapping.plan import StagedStep, TablePlan
     from penstock.sinks.postgres.mapping.table_mapping import TableMappings
-    from penstock.sinks.postgres.mapping.target import Describe
     from penstock.sinks.postgres.merge.conflicts import Conflicts
     from penstock.sinks.postgres.state.tables import TableRow
     from penstock.sinks.sink import Batch, Receipt, StoredPosition

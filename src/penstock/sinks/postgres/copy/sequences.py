@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg.rows import namedtuple_row
 
 from penstock.errors import TargetTableUnfit
+from penstock.sinks.status import SequencePosition
 from penstock.table import TableName
 
 if TYPE_CHECKING:
@@ -58,18 +59,6 @@ JOIN pg_class c ON c.oid = s.seqrelid
 JOIN pg_namespace n ON n.oid = c.relnamespace
 ORDER BY w.place
 """
-
-
-class SequencePosition(NamedTuple):
-    """Where a sequence of the target stands now.
-
-    Not `is_set`: it was further on than the source's already, and was left there.
-    """
-
-    table: TableName
-    sequence: TableName
-    value: int
-    is_set: bool
 
 
 def set_sequences(connection: Connection, target: TableName, structure: TableStructure) -> int:

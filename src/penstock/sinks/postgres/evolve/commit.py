@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
     from penstock.errors import PenstockError
     from penstock.lsn import Lsn
+    from penstock.sinks.describe import Describe
     from penstock.sinks.passage import Passage, RunJob
     from penstock.sinks.postgres.mapping.table_mapping import TableMappings
-    from penstock.sinks.postgres.mapping.target import Describe
     from penstock.sinks.postgres.state.progress import Progress
     from penstock.sinks.postgres.state.tables import TargetTables
     from penstock.sinks.sink import Batch

@@ -41,11 +41,11 @@ if TYPE_CHECKING:
     from penstock.lsn import Lsn
     from penstock.schema.description import TableDescription
     from penstock.schema.shape import TableShape
+    from penstock.sinks.describe import Describe
     from penstock.sinks.passage import Passage, RunJob, ShapeChange
     from penstock.sinks.postgres.mapping.kept_names import KeptNames
     from penstock.sinks.postgres.mapping.plan import StagedStep, TablePlan
     from penstock.sinks.postgres.mapping.table_mapping import TableMapping, TableMappings
-    from penstock.sinks.postgres.mapping.target import Describe
     from penstock.sinks.sink import Batch
     from penstock.table import TableName
 

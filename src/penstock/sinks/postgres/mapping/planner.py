@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     import psycopg
 
     from penstock.lsn import Lsn
+    from penstock.sinks.describe import Describe
     from penstock.sinks.postgres.mapping.plan import TablePlan
     from penstock.sinks.postgres.mapping.table_mapping import TableMappings
-    from penstock.sinks.postgres.mapping.target import Describe
     from penstock.sinks.postgres.session import TargetSession
     from penstock.table import TableName
 

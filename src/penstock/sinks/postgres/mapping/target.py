@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg import sql
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from penstock.sinks.postgres.options import PostgresOptions
 
     Connection = psycopg.Connection[Any]
-    from penstock.lsn import Lsn
-    from penstock.schema.shape import TableShape
 
     DescribeNow = Callable[[TableName], TableDescription | None]
 
@@ -104,19 +102,6 @@ JOIN pg_class c ON c.oid = f.conrelid JOIN pg_namespace cn ON cn.oid = c.relname
 JOIN pg_class p ON p.oid = f.confrelid JOIN pg_namespace pn ON pn.oid = p.relnamespace
 WHERE f.contype = 'f' AND c.oid <> p.oid
 """
-
-
-class Describe(Protocol):
-    """Says how a source table looked at a position."""
-
-    def __call__(self, table: TableName, lsn: Lsn) -> TableDescription | None:
-        """As far as is needed to make one like it; None when there is no such table."""
-
-    def shape(self, table: TableName, lsn: Lsn) -> TableShape | None:
-        """All of it, where that is known."""
-
-    def name_of(self, oid: int, lsn: Lsn) -> TableName | None:
-        """What the table of an oid was called at a position, where that is known."""
 
 
 def plan_table(

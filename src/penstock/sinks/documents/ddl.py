@@ -1,6 +1,6 @@
 """A transaction that changes shapes as documents: those of its rows, and between them its own.
 
-    {"op": "schema", "schema", "table", "commit_lsn", "ordinal", "xid", "committed_at", "source",
+    {"id", "op": "schema", "schema", "table", "commit_lsn", "ordinal", "xid", "committed_at", "source",
      "key": null, "before": null, "after": null, "unchanged": [], "version", "difference": [{…}, …]}
 
 `table` is what the table is called from there on. `version` is null where the source has no triggers
@@ -9,12 +9,12 @@ that count versions.
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from penstock.changes.documents import document
 from penstock.changes.textcolumns import utc_times
 from penstock.schema.difference import as_json
 from penstock.sinks.passage import Rows
@@ -22,13 +22,15 @@ from penstock.sinks.passage import Rows
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
+    import pyarrow as pa
+
     from penstock.sinks.passage import Passage, RunJob, ShapeChange
     from penstock.sinks.sink import Batch, Receipt, Worker
     from penstock.table import TableName
 
 
 class PassageDocuments:
-    """The documents of a transaction that changes shapes: what receipts stand for, and bytes.
+    """The documents of a transaction that changes shapes: what receipts stand for, and its own.
 
     `names` tells what the tables that take part were called before, and are called now; `born` are
     those that came with it, `unknown` those that must be copied before their rows are told.
@@ -38,10 +40,12 @@ class PassageDocuments:
         self, batch: Batch, taking_part: Collection[TableName], is_group: bool, source: str
     ) -> None:
         self.names = {table: table for table in taking_part}
-        self.content: list[list[Receipt] | bytes] = []
+        self.content: list[list[Receipt] | pa.RecordBatch] = []
         self.count = 0
         self.born: set[TableName] = set()
         self.unknown: dict[TableName, int] = {}  # with their oids
+        # Where tasks have delivered the rows before: documents of changes go at once, in their place.
+        self.on_own: Callable[[list[pa.RecordBatch]], None] | None = None
         self._batch = batch
         self._is_group = is_group
         self._source = source
@@ -89,27 +93,32 @@ class PassageDocuments:
             for began_as, now in self.names.items()
             if now not in part.dropped
         }
-        passed_over = self._aside
+        skipped = self._aside
         if self._is_group:
             own = before | set(self.names.values())
-            passed_over = {each.table for each in part.followed} - own
-        document, lines = schema_documents(part, self._source, passed_over)
-        if lines:
-            self.content.append(document)
-            self.count += lines
+            skipped = {each.table for each in part.followed} - own
+        found = schema_documents(part, self._source, skipped)
+        self.count += len(found)
+        if self.on_own is None:
+            self.content += found
+        elif found:
+            self.on_own(found)
 
 
 def schema_documents(
-    part: ShapeChange, source: str, passed_over: Collection[TableName]
-) -> tuple[bytes, int]:
-    """The documents of one statement's changes, without those of some tables, and their number."""
-    lines = []
+    part: ShapeChange, source: str, skipped: Collection[TableName]
+) -> list[pa.RecordBatch]:
+    """The documents of one statement's changes, without those of some tables."""
+    found = []
     mark = part.mark
     committed_at = utc_times(np.array([mark.committed_at], np.int64))[0].as_py().decode()
     for followed in part.followed:
-        if followed.table in passed_over or not followed.differences:
+        if followed.table in skipped or not followed.differences:
             continue
-        document = {
+        place = f"{source}:{mark.commit_lsn}:{mark.ordinal}"
+        value = {
+            # Several statements may stand before one row, and one statement changes several tables.
+            "id": f"{place}:schema:{mark.number}:{followed.table}",
             "op": "schema",
             "schema": followed.table.schema,
             "table": followed.table.name,
@@ -125,5 +134,5 @@ def schema_documents(
             "version": part.versions.get(followed.table.schema),
             "difference": [as_json(each) for each in followed.differences],
         }
-        lines.append(json.dumps(document, ensure_ascii=False, separators=(",", ":")) + "\n")
-    return "".join(lines).encode(), len(lines)
+        found.append(document(value, mark.committed_at))
+    return found

@@ -1,6 +1,7 @@
-"""A sink's position and its tables in a file, for destinations that cannot hold them beside the data.
+"""How far a sink of documents has got, and how its tables stand: what its destination stores for penstock.
 
-One writer, the delivering loop; a copier reads what waits for it.
+To the destination it is one opaque text (JSON). A destination that cannot store it with the documents
+has it kept in a file (`PositionFile`); of one that can, that file is a copy, for who copies.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from penstock.errors import PositionMissing, SinkPrivilegeMissing
 from penstock.lsn import ZERO, Lsn
 from penstock.sinks.durable import replace_file
 from penstock.sinks.sink import StoredPosition
-from penstock.sinks.tables import CATCHING_UP, PENDING, REMOVED, STREAMING
+from penstock.sinks.tables import CATCHING_UP, FAILED, PENDING, REMOVED, STREAMING
 from penstock.table import TableName
 
 if TYPE_CHECKING:
@@ -31,15 +32,16 @@ class Published:
     copy_id: str
     number: int = 0
     offset: int = 0
+    row: int = 0
 
 
 @dataclass(frozen=True)
 class KeptTable:
-    """How a table stands: pending, catching_up, streaming or removed.
+    """How a table stands: pending, catching_up, streaming, failed or removed.
 
     What a copier does with a table that is pending, it writes down itself. `enrolment` is made anew
     whenever the table begins again, so that a copy which was begun before is not taken for the one
-    that is wanted.
+    that is wanted. A table that failed has its rows, and a document that was refused.
     """
 
     state: str
@@ -47,6 +49,7 @@ class KeptTable:
     enrolment: str = ""
     published: Published | None = None
     oid: int = 0  # at the source, where it is known
+    error: str = ""
 
     @classmethod
     def enrolled(cls, lsn: Lsn, oid: int = 0) -> KeptTable:
@@ -56,12 +59,11 @@ class KeptTable:
 
 @dataclass(frozen=True)
 class KeptPosition:
-    """How far a sink has got, in which source, and what else it must remember with that."""
+    """How far a sink has got, in which source, and how tables stand there."""
 
     delivered_lsn: Lsn
     identity: dict[str, str]
     change_count: int = 0
-    extra: dict[str, Any] = field(default_factory=dict)
     tables: Mapping[TableName, KeptTable] = field(default_factory=dict)
 
     def with_tables(self, tables: Mapping[TableName, KeptTable]) -> KeptPosition:
@@ -78,12 +80,74 @@ class KeptPosition:
         return StoredPosition(self.delivered_lsn, dict(self.identity))
 
 
+@dataclass(frozen=True)
+class PositionText:
+    """Writes and reads positions of one pipeline and source. `place` is where they are, for errors."""
+
+    pipeline: str
+    source: str
+    place: str
+
+    def write(self, kept: KeptPosition) -> str:
+        """The position as a destination stores it."""
+        return json.dumps(
+            {
+                "format": _FORMAT,
+                "pipeline": self.pipeline,
+                "source": self.source,
+                "delivered_lsn": str(Lsn(kept.delivered_lsn)),
+                "identity": kept.identity,
+                "change_count": kept.change_count,
+                "extra": {},  # a destination may have something of its own there
+                "tables": _write_tables(kept),
+            }
+        )
+
+    def read(self, text: str) -> KeptPosition:
+        """What was written.
+
+        Raises:
+            PositionMissing: the text cannot be made out.
+            SinkPrivilegeMissing: it belongs to another pipeline or source.
+        """
+        try:
+            content = json.loads(text)
+            owner = str(content["pipeline"]), str(content["source"])
+            kept = KeptPosition(
+                Lsn.parse(content["delivered_lsn"]),
+                {str(key): str(value) for key, value in content["identity"].items()},
+                int(content["change_count"]),
+                _read_tables(content.get("tables", {})),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise self.damaged() from None
+        if owner != (self.pipeline, self.source):
+            raise SinkPrivilegeMissing(
+                f"what is there belongs to pipeline {owner[0]!r}, source {owner[1]!r}; "
+                f"wanted {self.pipeline!r}, {self.source!r}",
+                self.place,
+                "choose a place of its own for each pipeline",
+            )
+        return kept
+
+    def damaged(self) -> PositionMissing:
+        """The error of a text that cannot be made out."""
+        return PositionMissing(
+            "what holds the sink's position is damaged",
+            self.place,
+            "put it back from a backup, or begin anew: penstock teardown, then run",
+        )
+
+
 class PositionFile:
-    """One pipeline's and source's position; every write is durable, and whole or not there."""
+    """A position in a file. One writer, the delivering loop; a copier reads how tables stand.
+
+    Every write is durable, and whole or not there.
+    """
 
     def __init__(self, path: Path, pipeline: str, source: str) -> None:
         self.path = path
-        self._owner = {"pipeline": pipeline, "source": source}
+        self.text = PositionText(pipeline, source, str(path))
 
     def read(self) -> KeptPosition | None:
         """The position, None when there is none yet.
@@ -93,56 +157,25 @@ class PositionFile:
             SinkPrivilegeMissing: it belongs to another pipeline or source.
             OSError: it cannot be read.
         """
+        text = self.read_text()
+        return None if text is None else self.text.read(text)
+
+    def read_text(self) -> str | None:
+        """What is there, as it is."""
         try:
-            text = self.path.read_text()
+            return self.path.read_text()
         except FileNotFoundError:
             return None
-        try:
-            content = json.loads(text)
-            owner = {key: content[key] for key in self._owner}
-            kept = KeptPosition(
-                Lsn.parse(content["delivered_lsn"]),
-                {str(key): str(value) for key, value in content["identity"].items()},
-                int(content["change_count"]),
-                dict(content["extra"]),
-                _read_tables(content.get("tables", {})),
-            )
-        except (ValueError, KeyError, TypeError, AttributeError):
-            raise self.damaged() from None
-        if owner != self._owner:
-            raise SinkPrivilegeMissing(
-                f"the directory belongs to pipeline {owner['pipeline']!r}, source "
-                f"{owner['source']!r}; wanted {self._owner['pipeline']!r}, "
-                f"{self._owner['source']!r}",
-                str(self.path.parent),
-                "choose a directory of its own for each pipeline",
-            )
-        return kept
+        except UnicodeDecodeError:
+            raise self.text.damaged() from None
 
-    def damaged(self) -> PositionMissing:
-        """The error of a file that cannot be made out."""
-        return PositionMissing(
-            "the file that holds the sink's position is damaged",
-            str(self.path),
-            "put it back from a backup, or begin anew: penstock teardown, then run",
-        )
-
-    def write(self, kept: KeptPosition) -> None:
-        """Store the position.
+    def write(self, text: str) -> None:
+        """Store a position.
 
         Raises:
             OSError: it is stored or not; only `read` can tell.
         """
-        content = {
-            "format": _FORMAT,
-            **self._owner,
-            "delivered_lsn": str(Lsn(kept.delivered_lsn)),
-            "identity": kept.identity,
-            "change_count": kept.change_count,
-            "extra": kept.extra,
-            "tables": _write_tables(kept),
-        }
-        replace_file(self.path, json.dumps(content).encode())
+        replace_file(self.path, text.encode())
 
 
 def _write_tables(kept: KeptPosition) -> dict[str, Any]:
@@ -158,6 +191,7 @@ def _write_tables(kept: KeptPosition) -> dict[str, Any]:
                 "enrolment": table.enrolment,
                 "published": asdict(table.published) if table.published else None,
                 "oid": table.oid,
+                "error": table.error,
             }
             for name, table in kept.tables.items()
             if table.state != STREAMING
@@ -169,7 +203,7 @@ def _read_tables(content: dict[str, Any]) -> dict[TableName, KeptTable]:
     """What was written; nothing of a file that an earlier version wrote, which knew no tables."""
     tables = {TableName(*name): KeptTable(STREAMING) for name in content.get("streaming", ())}
     for entry in content.get("apart", ()):
-        if entry["state"] not in (PENDING, CATCHING_UP, REMOVED):
+        if entry["state"] not in (PENDING, CATCHING_UP, FAILED, REMOVED):
             raise ValueError(entry["state"])
         tables[TableName(entry["schema"], entry["name"])] = KeptTable(
             entry["state"],
@@ -177,5 +211,6 @@ def _read_tables(content: dict[str, Any]) -> dict[TableName, KeptTable]:
             entry["enrolment"],
             Published(**entry["published"]) if entry["published"] else None,
             int(entry.get("oid", 0)),
+            str(entry.get("error", "")),
         )
     return tables

@@ -3,7 +3,7 @@
     state.json                    how each copy stands
     copying-<copy_id>-<n>/        a table under way
     copied-<copy_id>-<n>/         a whole one; nothing comes into it any more
-        range-<n>-<rows>-<bytes>  the documents of one range, durable
+        part-<n>-<rows>-<bytes>   the documents of one range (`parts.py`), durable
     ask-<id>.json                 tables that a person wants copied again
     lock                          held by the one process that copies
 
@@ -38,7 +38,8 @@ COPIED = "copied"
 LAST_RETRY_SECONDS = 600.0
 _COPYING_PREFIX, _COPIED_PREFIX = "copying-", "copied-"
 _ASK_PREFIX = "ask-"
-_PART_PREFIX = "range-"
+# Until 0.1 a part was called range-… and held lines: such a copy is not found, and made again.
+_PART_PREFIX = "part-"
 
 
 @dataclass(frozen=True)

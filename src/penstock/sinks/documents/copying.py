@@ -1,5 +1,5 @@
 """Copies into sinks of documents: tasks write documents to part files, one for each range; when all
-ranges of a table are there, the delivering loop publishes them (`eventsink`).
+ranges of a table are there, the delivering loop publishes them (`driver`).
 
 Nothing is delivered from here: a copy that does not finish leaves no document.
 """
@@ -19,10 +19,10 @@ from penstock.changes.documents import read_documents
 from penstock.changes.pgoutput import Column, Relation
 from penstock.errors import PenstockError, SinkError, SinkPrivilegeMissing, TableMissing
 from penstock.failpoints import fault_point
-from penstock.sinks.copies import COPIED, LAST_RETRY_SECONDS, Copies, TableCopy, part_name
 from penstock.sinks.copying import Arrived
+from penstock.sinks.documents.copies import COPIED, LAST_RETRY_SECONDS, Copies, TableCopy, part_name
+from penstock.sinks.documents.parts import PartWriter, message_of
 from penstock.sinks.durable import cannot_use
-from penstock.sinks.partfile import PartWriter
 from penstock.sinks.tables import COPYING, FAILED, PENDING
 
 if TYPE_CHECKING:
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
     from penstock.lsn import Lsn
     from penstock.schema.description import TableDescription
-    from penstock.sinks.copies import CopyPart
     from penstock.sinks.copying import Copy, CopyOrder
-    from penstock.sinks.positionfile import KeptTable, PositionFile
+    from penstock.sinks.documents.copies import CopyPart
+    from penstock.sinks.documents.position import KeptTable, PositionFile
     from penstock.table import TableName
 
 # So many bytes of rows become documents at once: Arrow's cost per call is the same for one row.
@@ -47,13 +47,14 @@ _FIRST_RETRY_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
-class EventRangeWriter:
+class DocumentRangeWriter:
     """What the executors are sent for one table."""
 
     directory: str
     relation: Relation
     commit_lsn: int
     source: str
+    copy_id: str
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -70,7 +71,7 @@ class EventRangeWriter:
         """Never: documents are made of text."""
         return False
 
-    def begin(self, number: int) -> EventRange:
+    def begin(self, number: int) -> DocumentRange:
         """Begin a range.
 
         Raises:
@@ -82,13 +83,13 @@ class EventRangeWriter:
                 self.directory,
                 "choose a directory that the driver and all executors share",
             )
-        return EventRange(self, number)
+        return DocumentRange(self, number)
 
 
-class EventRange:
+class DocumentRange:
     """One range, one part file."""
 
-    def __init__(self, writer: EventRangeWriter, number: int) -> None:
+    def __init__(self, writer: DocumentRangeWriter, number: int) -> None:
         self._writer = writer
         self._number = number
         self._part = PartWriter(writer.directory, f"unfinished-{number}-")
@@ -118,9 +119,11 @@ class EventRange:
         writer = self._writer
         rows = parse_rows(b"".join(self._rows), len(writer.relation.columns))
         first_ordinal = self._number * ORDINALS_PER_RANGE + self._row_count
-        self._part.write(
-            read_documents(writer.relation, rows, writer.commit_lsn, first_ordinal, writer.source)
+        batch = read_documents(
+            writer.relation, rows, writer.commit_lsn, first_ordinal, writer.source, writer.copy_id
         )
+        if len(batch):
+            self._part.write(message_of(batch))
         self._row_count += len(rows)
         self._rows, self._waiting_bytes = [], 0
 
@@ -145,7 +148,7 @@ def relation_of(description: TableDescription) -> Relation:
     )
 
 
-class EventCopying:
+class DocumentCopying:
     """The driver half. Called from several threads: rounds, and tables that are finished."""
 
     def __init__(self, position: PositionFile, copies: Copies, source: str) -> None:
@@ -212,9 +215,9 @@ class EventCopying:
         copy: Copy,
         orders: Sequence[CopyOrder],
         on_begun: Callable[[int], None] = lambda _: None,
-    ) -> tuple[dict[TableName, EventRangeWriter], dict[TableName, PenstockError]]:
+    ) -> tuple[dict[TableName, DocumentRangeWriter], dict[TableName, PenstockError]]:
         """Make a directory for each table that still waits."""
-        writers: dict[TableName, EventRangeWriter] = {}
+        writers: dict[TableName, DocumentRangeWriter] = {}
         with self._guarded():
             waiting, known = self._waiting(), self._copies.read()
             for number, order in enumerate(orders):
@@ -235,11 +238,12 @@ class EventCopying:
                 if table in self._under_way:
                     self._copies.remove(self._under_way[table])
                 self._under_way[table] = known[table] = begun
-                writers[table] = EventRangeWriter(
+                writers[table] = DocumentRangeWriter(
                     str(self._copies.make_room(begun)),
                     relation_of(order.description),
                     int(copy.lsn),
                     self._source,
+                    copy.copy_id,
                 )
             self._copies.write(known.values())
         on_begun(len(writers))

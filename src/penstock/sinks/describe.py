@@ -1,0 +1,24 @@
+"""How a sink asks what a table of the source looked like. Knows no source: who builds the sink does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from penstock.lsn import Lsn
+    from penstock.schema.description import TableDescription
+    from penstock.schema.shape import TableShape
+    from penstock.table import TableName
+
+
+class Describe(Protocol):
+    """Tells how a source table looked at a position."""
+
+    def __call__(self, table: TableName, lsn: Lsn) -> TableDescription | None:
+        """As far as is needed to make one like it; None when there is no such table."""
+
+    def shape(self, table: TableName, lsn: Lsn) -> TableShape | None:
+        """All of it, where that is known."""
+
+    def name_of(self, oid: int, lsn: Lsn) -> TableName | None:
+        """What the table of an oid was called at a position, where that is known."""

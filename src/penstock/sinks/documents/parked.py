@@ -1,0 +1,295 @@
+"""Documents that a destination refused, kept until somebody retries or drops them.
+
+    <name>.parked.jsonl       one line for each: the document, why it was refused, when
+    <name>.parked.ask.json    what a person asks for: retry or drop, all or by id
+
+Nothing that is parked is overtaken: later documents of its key are parked behind it, and so is a
+truncate or a change of the table; behind one of those, or behind a document without a key, everything
+of the table waits. So a retry delivers in order. One process writes here, the one that delivers, or a
+command while none does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from penstock.changes.documents import DOCUMENTS
+from penstock.disk import sync_directory, write_all
+from penstock.errors import PositionMissing, SinkDefect
+from penstock.sinks.durable import make_directory, replace_file
+from penstock.table import TableName
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+Key = tuple[tuple[str, Any], ...]
+
+_WHOLE_TABLE = ("truncate", "schema")
+
+
+@dataclass(frozen=True)
+class ParkedDocument:
+    """One document; `reason` is None of one that waits behind another."""
+
+    id: str
+    key: str | None
+    value: str
+    schema: str
+    table: str
+    op: str
+    commit_lsn: int
+    ordinal: int
+    committed_at: int | None  # microseconds since 1970
+    reason: str | None
+    parked_at: str
+
+    @property
+    def table_name(self) -> TableName:
+        """The table that it is of."""
+        return TableName(self.schema, self.table)
+
+
+@dataclass
+class Holds:
+    """What must wait behind parked documents."""
+
+    keys: dict[TableName, set[Key]] = field(default_factory=dict)
+    tables: set[TableName] = field(default_factory=set)  # as a whole
+
+    def __bool__(self) -> bool:
+        return bool(self.keys or self.tables)
+
+    def copy(self) -> Holds:
+        """One that can be added to."""
+        return Holds({name: set(keys) for name, keys in self.keys.items()}, set(self.tables))
+
+    def add(self, row: dict[str, Any]) -> None:
+        """Hold what comes behind this document."""
+        name = TableName(row["schema"], row["table"])
+        if row["key"] is None:
+            self.tables.add(name)
+        else:
+            self.keys.setdefault(name, set()).update(_keys_of(row))
+
+    def waits(self, row: dict[str, Any]) -> bool:
+        """Whether a document must wait."""
+        name = TableName(row["schema"], row["table"])
+        if name in self.tables:
+            return True
+        held = self.keys.get(name)
+        if not held:
+            return False
+        return row["op"] in _WHOLE_TABLE or row["key"] is None or not held.isdisjoint(_keys_of(row))
+
+    def concerns(self, tables: Iterable[TableName]) -> bool:
+        """Whether documents of these tables may have to wait."""
+        return any(name in self.tables or name in self.keys for name in tables)
+
+
+def _keys_of(row: dict[str, Any]) -> Iterator[Key]:
+    """The key, and the one that an update has replaced."""
+    key = _parse(row["key"])
+    yield tuple(sorted(key.items()))
+    if row["op"] == "update":
+        before = _parse(row["value"])["before"]
+        if before is not None and all(name in before for name in key):
+            yield tuple(sorted((name, before[name]) for name in key))
+
+
+def _parse(text: str) -> Any:
+    """JSON whose numbers are told apart from texts, and are equal digit for digit."""
+    return json.loads(text, parse_int="n{}".format, parse_float="n{}".format)
+
+
+@dataclass(frozen=True)
+class ParkedRequest:
+    """What a person asks for; no ids: of all."""
+
+    action: str  # retry or drop
+    ids: tuple[str, ...] | None = None
+
+    def means(self, document: ParkedDocument) -> bool:
+        """Whether a document is meant."""
+        return self.ids is None or document.id in self.ids
+
+
+class Parked:
+    """The parked documents of one sink and source. Any method may raise OSError."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._ask_path = path.with_name(path.name.removesuffix(".jsonl") + ".ask.json")
+        self._ids: set[str] = set()
+        self.holds = Holds()
+
+    def open(self) -> None:
+        """Know what is parked; what a killed predecessor has written in half is cut off."""
+        documents = self.read()
+        self._ids = {each.id for each in documents}
+        self.holds = _holds_of(documents)
+
+    def read(self) -> list[ParkedDocument]:
+        """Everything that is parked, in the source's order.
+
+        Raises:
+            PositionMissing: the file cannot be made out.
+        """
+        try:
+            lines = self._path.read_bytes().split(b"\n")
+        except FileNotFoundError:
+            return []
+        lines.pop()  # empty, or torn: then its position was not stored, and it comes again
+        try:
+            found = [ParkedDocument(**json.loads(line)) for line in lines]
+        except (ValueError, TypeError):
+            raise PositionMissing(
+                "the file of parked documents is damaged",
+                str(self._path),
+                "put it back from a backup; or move it away, and the documents in it are lost",
+            ) from None
+        return sorted(found, key=lambda each: (each.commit_lsn, each.ordinal))
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def count(self) -> int:
+        """How many there are, by the file: for who only looks on."""
+        try:
+            return self._path.read_bytes().count(b"\n")
+        except FileNotFoundError:
+            return 0
+
+    def append(self, rows: Sequence[dict[str, Any]], reasons: dict[str, str]) -> None:
+        """Park documents durably; those that are parked already stay as they are."""
+        at = datetime.now(UTC).isoformat(timespec="seconds")
+        new = [
+            _parked(row, reasons.get(row["id"]), at) for row in rows if row["id"] not in self._ids
+        ]
+        if not new:
+            return
+        self._trim()
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        fd = os.open(self._path, flags, 0o600)
+        try:
+            write_all(fd, b"".join(json.dumps(asdict(each)).encode() + b"\n" for each in new))
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        sync_directory(self._path.parent)
+        self._ids |= {each.id for each in new}
+        for each in new:
+            self.holds.add(asdict(each))
+
+    def _trim(self) -> None:
+        """Cut off half a line that a killed predecessor left."""
+        with suppress(FileNotFoundError):
+            content = self._path.read_bytes()
+            if content and not content.endswith(b"\n"):
+                os.truncate(self._path, content.rfind(b"\n") + 1)
+
+    def replace(self, documents: Collection[ParkedDocument]) -> None:
+        """Keep these, and no others."""
+        lines = b"".join(json.dumps(asdict(each)).encode() + b"\n" for each in documents)
+        make_directory(self._path.parent)
+        replace_file(self._path, lines)
+        self._ids = {each.id for each in documents}
+        self.holds = _holds_of(documents)
+
+    def drop(self, request: ParkedRequest) -> list[ParkedDocument]:
+        """Forget documents for good; which."""
+        documents = self.read()
+        dropped = [each for each in documents if request.means(each)]
+        if dropped:
+            self.replace([each for each in documents if not request.means(each)])
+        return dropped
+
+    def ask(self, request: ParkedRequest) -> None:
+        """Leave word for who delivers. One request at a time: a later one takes its place."""
+        make_directory(self._ask_path.parent)
+        replace_file(self._ask_path, json.dumps(asdict(request)).encode())
+
+    def asked(self) -> ParkedRequest | None:
+        """What a person has asked for."""
+        try:
+            told = json.loads(self._ask_path.read_text())
+            ids = told["ids"]
+            return ParkedRequest(str(told["action"]), None if ids is None else tuple(ids))
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError):
+            self._ask_path.unlink(missing_ok=True)
+            return None
+
+    def answered(self) -> None:
+        """The request is carried out."""
+        self._ask_path.unlink(missing_ok=True)
+
+    def remove(self) -> None:
+        """Leave nothing, for teardown."""
+        self._path.unlink(missing_ok=True)
+        self._ask_path.unlink(missing_ok=True)
+
+
+class Retry:
+    """Parked documents that are tried again."""
+
+    def __init__(self, documents: Sequence[ParkedDocument]) -> None:
+        self.left = list(documents)
+        self._reasons: dict[str, str] = {}
+
+    def refuse(self, reasons: Mapping[str, str]) -> None:
+        """Leave out what is refused again, and what waits behind it.
+
+        Raises:
+            SinkDefect: none of them was given to the sink.
+        """
+        if not any(each.id in reasons for each in self.left):
+            raise SinkDefect(
+                "the sink refuses documents that it was not given",
+                "parked documents",
+                "report it to who wrote the sink",
+            )
+        self._reasons |= reasons
+        holds, left = Holds(), []
+        for each in self.left:
+            row = asdict(each)
+            if each.id in reasons or holds.waits(row):
+                holds.add(row)
+            else:
+                left.append(each)
+        self.left = left
+
+    def reasoned(self, document: ParkedDocument) -> ParkedDocument:
+        """A document that stays, with the newest reason."""
+        return dataclasses.replace(document, reason=self._reasons.get(document.id, document.reason))
+
+
+def batch_of(documents: Sequence[ParkedDocument]) -> pa.RecordBatch:
+    """Parked documents as they are delivered."""
+    names = DOCUMENTS.names
+    return pa.RecordBatch.from_pylist(
+        [{name: getattr(each, name) for name in names} for each in documents], DOCUMENTS
+    )
+
+
+def _parked(row: dict[str, Any], reason: str | None, at: str) -> ParkedDocument:
+    committed_at = row["committed_at"]
+    if isinstance(committed_at, datetime):
+        committed_at = int(committed_at.timestamp() * 1_000_000)
+    return ParkedDocument(**{**row, "committed_at": committed_at}, reason=reason, parked_at=at)
+
+
+def _holds_of(documents: Collection[ParkedDocument]) -> Holds:
+    holds = Holds()
+    for each in documents:
+        holds.add(asdict(each))
+    return holds

@@ -1,0 +1,211 @@
+"""Delivers a log to a sink of documents, both halves in one process: what the loops do, without Spark."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import traceback
+from typing import TYPE_CHECKING, Any
+
+from penstock import failpoints, vault
+from penstock.lsn import Lsn
+from penstock.schema.description import ColumnDescription, TableDescription
+from penstock.sinks.copying import Copy, CopyOrder
+from penstock.sinks.kind import SinkPlace
+from penstock.sinks.sink import Batch, SharingWorker
+from penstock.spark.jobs import Span, run_task
+from penstock.testing.stream import (
+    delete,
+    insert,
+    read_log,
+    relation,
+    table,
+    transaction,
+    update,
+    write_log,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from penstock.sink import DocumentKind, Options
+    from penstock.sinks.sink import Receipt, Sink
+
+ORDERS = table(16400, "orders", {"id": "int8", "note": "text"}, key=["id"])
+AUDIT = table(16401, "audit", {"id": "int8", "note": "text"}, key=["id"])
+START = Lsn(0x1000)
+IDENTITY = {"system_identifier": "7", "slot": "penstock_shop_00000000"}
+
+# What the scene's transactions do, three rows of `orders` and one of `audit` in each.
+CHANGES_EACH = 4
+
+
+class Scene:
+    """One pipeline `shop` with one sink, and a log of transactions for it."""
+
+    def __init__(self, kind: DocumentKind[Any], options: Options, directory: Path) -> None:
+        self._kind = kind
+        self._log = directory / "log"
+        self._state = directory / "state"
+        self._written = 0
+        self.place: SinkPlace[Any] = SinkPlace(
+            "under_test", options, "shop", "shop", ("shop",), self._state
+        )
+        (directory / "vault").mkdir(exist_ok=True)
+        vault.use(vault.Vault(directory / "vault"))  # as while Spark runs
+        self.sink: Sink = self.another()
+
+    def another(self) -> Sink:
+        """The driver half as another run has it."""
+        sink: Sink = self._kind.build(self.place, None)
+        return sink
+
+    def write(self, count: int) -> list[str]:
+        """Append transactions to the log; the ids of their documents.
+
+        Transaction n inserts row n, updates it twice and, of a second table, inserts row n; every third
+        one deletes the row before.
+        """
+        ids = []
+        for number in range(self._written + 1, self._written + count + 1):
+            key = str(number)
+            rows = [
+                insert(ORDERS, [key, "new"]),
+                update(ORDERS, [key, "paid"]),
+                insert(AUDIT, [key, "seen"]),
+                update(ORDERS, [key, "sent"])
+                if number % 3
+                else delete(ORDERS, key=[str(number - 1)]),
+            ]
+            lsn = Lsn(START + 0x100 * number)
+            messages = [relation(ORDERS), relation(AUDIT), *transaction(lsn, *rows, xid=number)]
+            write_log(self._log, messages, START)
+            ids += [f"shop:{lsn}:{ordinal}" for ordinal in range(len(rows))]
+        self._written += count
+        return ids
+
+    def open(self) -> Lsn:
+        """Open the sink as the loop does; where it stands."""
+        stored = self.sink.open()
+        if stored is None:
+            self.sink.begin(IDENTITY, START)
+            return START
+        assert stored.identity == IDENTITY
+        return stored.delivered_lsn
+
+    def deliver(self) -> None:
+        """Open the sink, deliver what it lacks, a batch for each transaction; it stays open."""
+        position = self.open()
+        self.sink.refresh_tables(position)
+        for ref in read_log(self._log, position):
+            position = self._commit(position, [ref])
+
+    def deliver_at_once(self) -> None:
+        """The same as one batch, of three tasks."""
+        position = self.open()
+        slices = read_log(self._log, position)
+        if slices:
+            self._commit(position, slices, task_count=3)
+
+    def commit_again(self) -> None:
+        """Deliver the whole log from its beginning, as a run does that does not know better."""
+        self._commit(START, read_log(self._log, START))
+
+    def copy(self, keys: Sequence[int], lsn: Lsn) -> list[str]:
+        """Copy rows of `orders` as of a position, in two ranges, and have them delivered; their ids."""
+        position = self.open()
+        self.sink.enrol({ORDERS.table: ORDERS.oid}, position)
+        copying = self._kind.build_copying(self.place)
+        copying.open()
+        assert copying.claim()
+        order, copy = _order(2), Copy("1c2d3e4f", lsn)
+        writers, _ = copying.begin(copy, [order])
+        half = len(keys) // 2
+        for number, some in enumerate((keys[:half], keys[half:])):
+            into = pickle.loads(pickle.dumps(writers[ORDERS.table])).begin(number)  # noqa: S301
+            into.write([b"%d\tcopied\n" % key for key in some])
+            into.finish()
+        assert copying.finish([order], copy) == {}
+        copying.close()
+        self.sink.refresh_tables(position)
+        return [
+            f"shop:{lsn}:read:1c2d3e4f:{ORDERS.oid}:{number * (1 << 32) + row}"
+            for number, some in enumerate((keys[:half], keys[half:]))
+            for row in range(len(some))
+        ]
+
+    def catch_up(self) -> None:
+        """Deliver to tables that have been copied what came since, and let them stream."""
+        tables = {name for name, each in self.sink.apart.items() if each.can_catch_up}
+        if not tables:
+            return
+        position = self.sink.apart[min(tables)].delivered_lsn
+        stored = self.sink.open()
+        assert stored is not None
+        for ref in read_log(self._log, position):
+            if ref.head.end_lsn > stored.delivered_lsn:
+                break
+            batch = _batch(position, [ref])
+            self.sink.commit_apart(tables, batch, self._run(batch, [[ref]], tables))
+            position = batch.end_lsn
+            tables = {name for name in tables if self.sink.apart[name].delivered_lsn == position}
+        self.sink.join(tables)
+
+    def killed_at(self, point: str, passing: int, work: Callable[[], None]) -> bool:
+        """Do some work in a process that dies at a fault point; whether it came so far."""
+        child = os.fork()
+        if child == 0:
+            try:
+                failpoints.arm(point, passing)
+                work()
+            except BaseException:  # noqa: BLE001 - the parent sees that it did not die by the signal
+                traceback.print_exc()
+                os._exit(3)
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
+            return True
+        assert os.WEXITSTATUS(status) == 0, "the process failed before it came to the fault point"
+        return False
+
+    def _commit(self, position: Lsn, slices: Sequence[Any], task_count: int = 1) -> Lsn:
+        batch = _batch(position, slices)
+        cut = -(-len(slices) // task_count)
+        tasks = [slices[begin : begin + cut] for begin in range(0, len(slices), cut)]
+        self.sink.commit(batch, self._run(batch, tasks, None))
+        return batch.end_lsn
+
+    def _run(self, batch: Batch, tasks: Sequence[Sequence[Any]], only: Any) -> list[Receipt]:
+        """The tasks of a batch, the last first, as executors might finish them."""
+        worker = pickle.loads(pickle.dumps(self.sink.worker(batch, only)))  # noqa: S301
+        span = Span(batch.after_lsn, batch.end_lsn)
+        receipts = [
+            run_task(worker, span, number, [[ref] for ref in slices])
+            for number, slices in reversed(list(enumerate(tasks)))
+        ]
+        if not isinstance(worker, SharingWorker):
+            return [pickle.loads(pickle.dumps(receipt)) for receipt in receipts]  # noqa: S301
+        blocks: dict[int, list[tuple[int, bytes]]] = {}
+        for receipt in receipts:
+            for partition, block in receipt.content.items():
+                blocks.setdefault(partition, []).append((receipt.task, block))
+        return [worker.deliver(partition, found) for partition, found in blocks.items()]
+
+
+def _batch(after: Lsn, slices: Sequence[Any]) -> Batch:
+    tables = frozenset({ORDERS.table, AUDIT.table})
+    return Batch(1, after, slices[-1].head.end_lsn, 0, tables)
+
+
+def _order(range_count: int) -> CopyOrder:
+    columns = tuple(
+        ColumnDescription(column.name, "", column.type_oid, "base", False, "", "")
+        for column in ORDERS.columns
+    )
+    description = TableDescription(
+        ORDERS.table, ORDERS.oid, "r", "d", columns, ("id",), ("id",), ()
+    )
+    structure: Any = None  # of no concern to documents
+    return CopyOrder(ORDERS.table, description, structure, range_count)
