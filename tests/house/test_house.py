@@ -84,3 +84,12 @@ def test_every_connection_to_a_users_server_is_made_in_one_place():
     demo = {_name(path) for path in MODULES if "demo" in path.parts}
 
     assert {_name(path) for path in MODULES if makes.search(path.read_text())} - demo == own
+
+
+def test_every_time_is_a_field_of_timing():
+    constant = re.compile(r"^_?[A-Z_]*(?:MILLI)?SECONDS\b[^=\n]* = ", re.MULTILINE)
+    own = {"src/penstock/timing.py"}
+    # How long a scene of the demo lasts is part of the scene.
+    demo = {_name(path) for path in MODULES if "demo" in path.parts}
+
+    assert {_name(path) for path in MODULES if constant.search(path.read_text())} - demo == own

@@ -36,6 +36,7 @@ from penstock.sinks.tables import (
     WantedTables,
 )
 from penstock.table import tell_tables
+from penstock.timing import timing
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -48,9 +49,6 @@ if TYPE_CHECKING:
     from penstock.table import TableName
 
 _log = logging.getLogger(__name__)
-
-# How long documents of copies may keep the others waiting at a time.
-_PUBLISH_SECONDS = 2.0
 
 
 @dataclass
@@ -104,7 +102,7 @@ class EventSink(ABC):
             self._take_requests(lsn)
             self._known_copies = self._copies.read()
             self._try_again(lsn)
-            deadline = time.monotonic() + _PUBLISH_SECONDS
+            deadline = time.monotonic() + timing().publish_seconds
             while self._publish(lsn) and time.monotonic() < deadline:
                 self._raise_if_called_off(lsn)
         self._see_tables()

@@ -19,6 +19,7 @@ from penstock.sinks.eventsink import EventSink
 from penstock.sinks.partfile import read_part, remove_parts
 from penstock.sinks.positionfile import PositionFile
 from penstock.sinks.stdout.worker import PART_PREFIX, StdoutWorker
+from penstock.timing import timing
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 # A pipe that can be written at all takes this much without blocking (PIPE_BUF), so that a reader who
 # has stopped reading cannot keep penstock from stopping.
 _WRITE_BYTES = 4096
-_POLL_MILLISECONDS = 100
 
 
 class StdoutSink(EventSink):
@@ -107,7 +107,7 @@ class StdoutSink(EventSink):
             if sys.stdout is not None and self._descriptor == 1:
                 sys.stdout.flush()  # what others have printed comes first
             while view:
-                if poll.poll(_POLL_MILLISECONDS):
+                if poll.poll(1000 * timing().stdout_poll_seconds):
                     view = view[os.write(self._descriptor, view[:_WRITE_BYTES]) :]
                 elif self._called_off.is_set():
                     self._raise_if_called_off(end_lsn)
