@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psycopg
 
+from penstock.timing import timing
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from datetime import datetime
@@ -27,8 +29,6 @@ _log = logging.getLogger(__name__)
 
 _RANDOM_BITS = 16
 _TRIES = 100
-_POLL_SECONDS = 0.05
-_REPORT_SECONDS = 5.0
 
 # pg_locks shows the two halves of the key. Only who may act as this session's role counts: that role,
 # its members, superusers.
@@ -78,7 +78,7 @@ def holder_of(connection: Connection, name: str) -> Holder | None:
 
 def wait_a_little() -> None:
     """Before the next try. Two that saw each other do not meet again in step."""
-    time.sleep(_POLL_SECONDS * (0.5 + secrets.randbelow(1000) / 1000))
+    time.sleep(timing().claim_poll_seconds * (0.5 + secrets.randbelow(1000) / 1000))
 
 
 @contextmanager
@@ -88,7 +88,7 @@ def alone(connection: Connection, name: str) -> Iterator[None]:
     Raises:
         psycopg.Error: of the connection, from taking it.
     """
-    report_at = time.monotonic() + _REPORT_SECONDS
+    report_at = time.monotonic() + timing().claim_report_seconds
     while (key := try_claim(connection, name)) is None:
         if time.monotonic() > report_at and (holder := holder_of(connection, name)):
             report_at = float("inf")

@@ -103,3 +103,12 @@ def _asked_kinds(path: Path) -> list[str]:
     ]
     asked = {name for call in calls for name in re.findall(r"\w+Options\b", ast.unparse(call))}
     return sorted(asked)
+
+
+def test_every_time_is_a_field_of_timing():
+    constant = re.compile(r"^_?[A-Z_]*(?:MILLI)?SECONDS\b[^=\n]* = ", re.MULTILINE)
+    own = {"src/penstock/timing.py"}
+    # How long a scene of the demo lasts is part of the scene.
+    demo = {_name(path) for path in MODULES if "demo" in path.parts}
+
+    assert {_name(path) for path in MODULES if constant.search(path.read_text())} - demo == own

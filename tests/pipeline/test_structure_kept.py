@@ -25,8 +25,8 @@ pytestmark = only_new
 
 
 @pytest.fixture(autouse=True)
-def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(review, "INTERVAL_SECONDS", 0.2)
+def _soon(monkeypatch: pytest.MonkeyPatch, use_timing: Callable[..., None]) -> None:
+    use_timing(review_seconds=0.2)
     monkeypatch.setattr(review, "SHARE", 1.0)
 
 

@@ -10,7 +10,6 @@ import pytest
 from fix_postgres import create_database, only_new
 from fix_wait import wait_until
 from penstock import errors
-from penstock.run import membership
 from penstock.run.status import read_status
 from penstock.source.slot import SlotState, slot_warning
 
@@ -85,9 +84,9 @@ def test_error_that_kept_capture_from_starting_is_seen(
 
 @only_new
 def test_second_process_that_is_refused_says_nothing_of_the_first(
-    source: Database, capture_of: Callable[..., Capturing], monkeypatch: pytest.MonkeyPatch
+    source: Database, capture_of: Callable[..., Capturing], use_timing: Callable[..., None]
 ) -> None:
-    monkeypatch.setattr("penstock.run.state._LOCK_PATIENCE_SECONDS", 0.1)
+    use_timing(state_lock_patience_seconds=0.1)
     source.execute(TABLE)
     first = capture_of(source.url)
     first.catch_up()
@@ -111,11 +110,11 @@ def write_wal(source: Database, megabytes: int) -> None:
 def test_slot_that_is_behind_is_warned_of_and_a_lost_one_is_an_error(
     make_server: MakeServer,
     capture_of: Callable[..., Capturing],
-    monkeypatch: pytest.MonkeyPatch,
+    use_timing: Callable[..., None],
     caplog: pytest.LogCaptureFixture,
     version: str,
 ) -> None:
-    monkeypatch.setattr(membership, "_SLOT_SECONDS", 0.0)
+    use_timing(membership_slot_seconds=0.0)
     limits = {"max_wal_size": "32MB", "min_wal_size": "32MB", "max_slot_wal_keep_size": "100MB"}
     source = create_database(make_server(version, limits), "source")
     source.execute(TABLE)

@@ -165,7 +165,6 @@ def test_key_that_the_server_cannot_make_at_all_is_noted(
     def refuse(*_: object) -> None:
         raise psycopg.errors.InternalError_("could not find tuple")
 
-    monkeypatch.setattr(duekeys, "_PAUSE_SECONDS", 0.0)
     monkeypatch.setattr(duekeys, "add_foreign_keys", refuse)
     monkeypatch.setattr(duekeys, "add_small_foreign_keys", refuse)
 

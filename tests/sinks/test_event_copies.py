@@ -36,7 +36,6 @@ from fix_event_sinks import (
 from penstock.errors import PositionMissing, PositionTaken, SinkError, SinkPrivilegeMissing
 from penstock.lsn import Lsn
 from penstock.sinks.copying import Copy
-from penstock.sinks.documents import driver
 from penstock.sinks.documents.copying import relation_of
 from penstock.sinks.documents.workspace import copying_of
 from penstock.sinks.file.kind import FileKind
@@ -156,8 +155,8 @@ def test_copied_documents_are_cut_at_rotate_bytes(step_bytes, directory, sink_of
     assert len(paths) == {1: 12, 300: 6, 1_000_000: 1}[step_bytes]
 
 
-def test_long_copy_is_published_in_turns(log, directory, sink_of, copying, monkeypatch):
-    monkeypatch.setattr(driver, "_PUBLISH_SECONDS", 0.0)
+def test_long_copy_is_published_in_turns(log, directory, sink_of, copying, use_timing):
+    use_timing(publish_seconds=0.0)
     sink = sink_of(rotate_bytes=300)
     position = pending(sink)
     copy(copying, "c", 3)
@@ -180,9 +179,9 @@ def test_long_copy_is_published_in_turns(log, directory, sink_of, copying, monke
 
 
 def test_restart_in_the_middle_of_publishing_goes_on_from_there(
-    directory, sink_of, copying, monkeypatch
+    directory, sink_of, copying, use_timing
 ):
-    monkeypatch.setattr(driver, "_PUBLISH_SECONDS", 0.0)
+    use_timing(publish_seconds=0.0)
     first = sink_of(rotate_bytes=300)
     position = pending(first)
     copy(copying, "c", 3)

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
+from penstock.timing import timing
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.snapshot.round import RoundProgress
 
 _log = logging.getLogger("penstock.copy")
-
-_LINE_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,9 @@ class CopyProgress:
             return
         now = time.monotonic()
         if not rounds:
-            self._line_at = now + _LINE_SECONDS
+            self._line_at = now + timing().progress_line_seconds
         elif now >= self._line_at:
-            self._line_at = now + _LINE_SECONDS
+            self._line_at = now + timing().progress_line_seconds
             _log.info("%s", stage_of(rounds))
 
     def _show_bar(self, rounds: Sequence[RoundProgress]) -> None:

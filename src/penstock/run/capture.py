@@ -21,7 +21,7 @@ from penstock.failpoints import fault_point
 from penstock.log.background import BackgroundLog
 from penstock.log.writer import LogWriter, log_span
 from penstock.lsn import ZERO, Lsn
-from penstock.run.retry import BackOff, mends_with_time
+from penstock.run.retry import BackOff, mends_with_time, slow_back_off
 from penstock.schema.mark import CHANGE, Mark
 from penstock.schema.shape import FORMAT, REFRESH, SchemaChange, as_content
 from penstock.source.assemble import Assembler
@@ -36,6 +36,7 @@ from penstock.source.shapes import read_shape_now
 from penstock.source.slot import SlotState, check_slot, slot_state, wait_until_free
 from penstock.source.stream import InProgress, SlotStream
 from penstock.source.tracking import read_seal
+from penstock.timing import timing
 
 if TYPE_CHECKING:
     import threading
@@ -54,23 +55,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# A slice is sealed when the socket has been empty for this long, or a transaction has waited that
-# long: small enough not to be felt, large enough for one fsync to serve many transactions.
-_QUIET_SECONDS = 0.0003
-_LONGEST_WAIT_SECONDS = 0.05
-_STATUS_SECONDS = 1.0
-_WAIT_SECONDS = 0.25
-# How often an idle source reports all the same; and among many, how long it waits for a sign of stop.
-_QUIET_STATUS_SECONDS = 10.0
-_LONGEST_STOP_SECONDS = 1.0
-# How long a connection is kept while nothing is taken from it, since the log is full.
-_FULL_SECONDS = 5.0
 # After a disk was full, so much must be free before capture goes on, or all be delivered.
 _ROOM_BYTES = 16 * 1024 * 1024
-# How long the server may need to notice that we have hung up.
-_FREE_SECONDS = 10.0
-# An idle slot moves by a commit at every sink: with many sources, not more often than this in each.
-_PACED_BEAT_SECONDS = 3.0
 
 
 class Capture:
@@ -102,13 +88,15 @@ class Capture:
         self._error: PenstockError | None = None
         self._log_is_full = False
         self._disk_is_full = False
-        self._full_back_off = BackOff(first_seconds=1.0, limit_seconds=30.0)
+        self._full_back_off = slow_back_off()
         self._full_lsn = ZERO  # how far the log went when the disk was last full
         self._in_progress = InProgress.STREAMED
         self._history = state.history
-        self._wait_seconds = min(pipeline.paced(_WAIT_SECONDS), _LONGEST_STOP_SECONDS)
+        self._wait_seconds = min(
+            pipeline.paced(timing().capture_wait_seconds), timing().capture_longest_stop_seconds
+        )
         self._beat_seconds = max(
-            pipeline.source.heartbeat_seconds, pipeline.paced(_PACED_BEAT_SECONDS)
+            pipeline.source.heartbeat_seconds, pipeline.paced(timing().capture_paced_beat_seconds)
         )
         self.on_connected: Callable[[], None] = lambda: None
         self._told: tuple[object, ...] = ()
@@ -178,7 +166,7 @@ class Capture:
                     _log.warning("%s", str(error).splitlines()[0])
                 self._error = error
                 self._report()
-                self._stop.wait(_STATUS_SECONDS)
+                self._stop.wait(timing().capture_status_seconds)
             else:
                 self._error = None
                 return
@@ -207,7 +195,7 @@ class Capture:
                 _log.info("there is room on the disk again, capture goes on")
                 self._disk_is_full = False
                 return
-            self._stop.wait(_STATUS_SECONDS)
+            self._stop.wait(timing().capture_status_seconds)
 
     def _has_nothing_to_free(self) -> bool:
         """Whether every sink has all there is, so that what is free is all there will be."""
@@ -285,7 +273,9 @@ class Capture:
             slot = self._check_slot(connection)
             if found.started_at != self._server_started_at:
                 self._require_same_history(slot)
-                wait_until_free(connection, [self._subscription.slot], _FREE_SECONDS)
+                wait_until_free(
+                    connection, [self._subscription.slot], timing().capture_free_seconds
+                )
             stream.start(self._writer.durable_lsn)
             # From here on nobody else can move it.
             slot = self._check_slot(connection)
@@ -374,7 +364,7 @@ class Capture:
             else:
                 self._stop.wait(self._wait_seconds)
             now = time.monotonic()
-            if now >= room_at + _FULL_SECONDS:
+            if now >= room_at + timing().capture_full_seconds:
                 return  # a server whose walsender waits for us could not shut down
             if now >= next_beat:
                 next_beat = now + self._beat_seconds
@@ -389,17 +379,17 @@ class Capture:
                 # here, and what is still open will commit after it.
                 self._advance_idle(stream, assembler)
             if now >= next_status or stream.reply_due:
-                next_status = now + _STATUS_SECONDS
+                next_status = now + timing().capture_status_seconds
                 if self._has_news(now) or stream.reply_due:
                     self._tell(stream, assembler)
         self._tell(stream, assembler)
 
     def _receive(self, stream: SlotStream, assembler: Assembler) -> None:
-        wait = _QUIET_SECONDS if assembler.has_whole else self._wait_seconds
+        wait = timing().capture_quiet_seconds if assembler.has_whole else self._wait_seconds
         count = stream.receive(assembler, wait)
         self._received_lsn = assembler.received_lsn
         if assembler.has_whole and (
-            count == 0 or assembler.waiting_seconds > _LONGEST_WAIT_SECONDS
+            count == 0 or assembler.waiting_seconds > timing().capture_longest_wait_seconds
         ):
             fault_point("capture.before_seal")
             assembler.seal()
@@ -415,7 +405,7 @@ class Capture:
         found = (self._received_lsn, self._writer.durable_lsn, self._log_is_full, sinks)
         if found == self._told and not self._log_is_full and now < self._tell_at:
             return False
-        self._told, self._tell_at = found, now + _QUIET_STATUS_SECONDS
+        self._told, self._tell_at = found, now + timing().capture_quiet_status_seconds
         return True
 
     def _tell(self, stream: SlotStream, assembler: Assembler) -> None:
@@ -444,7 +434,7 @@ class Capture:
             self._report()
             if not self._log_is_full:
                 return
-            self._stop.wait(_STATUS_SECONDS)
+            self._stop.wait(timing().capture_status_seconds)
 
     def _safe_lsn(self) -> Lsn:
         if self._source.acknowledge is Acknowledge.LOGGED:

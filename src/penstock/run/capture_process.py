@@ -34,6 +34,7 @@ from penstock.run.sources import Sources
 from penstock.run.start import Origin
 from penstock.run.state import SinkReports
 from penstock.shelter import start_sheltered
+from penstock.timing import timing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,9 +43,6 @@ if TYPE_CHECKING:
     from penstock.run.start import Started
 
 _log = logging.getLogger(__name__)
-
-_WATCH_SECONDS = 0.1
-_STOP_SECONDS = 8.0
 
 
 def run_capture(
@@ -76,7 +74,7 @@ def _run_capture(
         return
     captures = Captures(pipeline, log_format, log_level)
     try:
-        while not stop.wait(_WATCH_SECONDS):
+        while not stop.wait(timing().capture_process_poll_seconds):
             sources.look()
             for view, started in sources.take_started():
                 captures.follow(view, started)
@@ -139,7 +137,7 @@ class Captures:
         """Have the children stop at a consistent point; every point is one, so killing loses nothing."""
         for process in self._processes:
             process.close_orders()
-        deadline = time.monotonic() + _STOP_SECONDS
+        deadline = time.monotonic() + timing().capture_process_stop_seconds
         for process in self._processes:
             process.end(deadline)
 
@@ -151,7 +149,7 @@ class CaptureProcess:
         self._head = head
         self._is_alone = is_alone
         self._orders: dict[str, str] = {}  # by source: what is followed, or should be
-        self._back_off = BackOff(first_seconds=0.5)
+        self._back_off = BackOff(timing().process_retry_first_seconds)
         self._started_at = 0.0
         self._start_at = 0.0
         self._process: subprocess.Popen[bytes] | None = None

@@ -21,8 +21,8 @@ from penstock.errors import (
 )
 from penstock.logging import speak_for
 from penstock.run.commits import Commits
-from penstock.run.flow import BUSY_WAIT_SECONDS, IDLE_WAIT_SECONDS
 from penstock.run.retry import mends_with_time
+from penstock.timing import timing
 
 if TYPE_CHECKING:
     import threading
@@ -70,7 +70,9 @@ class Delivery:
                     self.flows.append(self._new.pop(0))
                 if not self._go_round(time.monotonic()):
                     busy = any(flow.is_busy(time.monotonic()) for flow in self.flows)
-                    self._stop.wait(BUSY_WAIT_SECONDS if busy else IDLE_WAIT_SECONDS)
+                    self._stop.wait(
+                        timing().flow_busy_seconds if busy else timing().flow_idle_seconds
+                    )
             self._commits.wait()
             for flow in self.flows:
                 flow.raise_if_failed()
@@ -93,7 +95,7 @@ class Delivery:
         """One batch of each flow that has something; whether any had."""
         has_all = now >= self._all_at
         if has_all:
-            self._all_at = now + 0.9 * IDLE_WAIT_SECONDS
+            self._all_at = now + 0.9 * timing().flow_idle_seconds
         due = [flow for flow in self.flows if flow.is_busy(now) or (has_all and flow.is_due(now))]
         has_moved = False
         for flow in due:

@@ -14,6 +14,7 @@ from penstock.run.passages import PassageReader
 from penstock.run.start import PositionCheck
 from penstock.snapshot.copier import Copier
 from penstock.source.publication import publication_names
+from penstock.timing import timing
 
 if TYPE_CHECKING:
     from penstock.config import PipelineFile
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
     from penstock.snapshot.round import RoundProgress
     from penstock.spark.session import Spark
     from penstock.table import TableName
-
-# Of the 10 s a stop may take: how long a batch under way may need before it is called off.
-_PATIENCE_SECONDS = 6.0
 
 
 def build_flow(
@@ -157,7 +155,7 @@ class Deliveries:
         self._spark.let_go()
         for copier in self._copiers:
             copier.wake()
-        self._join(_PATIENCE_SECONDS)
+        self._join(timing().delivery_patience_seconds)
         if not any(thread.is_alive() for thread in self._threads):
             return True
         # What is called off has changed nothing: the position has not moved.

@@ -20,6 +20,7 @@ from penstock.run.tables import TableKeeper
 from penstock.sinks.sink import Batch
 from penstock.sinks.tables import FAILED, STREAMING
 from penstock.spark.jobs import Span, run_job
+from penstock.timing import timing
 
 if TYPE_CHECKING:
     import threading
@@ -34,19 +35,10 @@ if TYPE_CHECKING:
     from penstock.spark.session import Spark
     from penstock.table import TableName
 
-# How often the log is looked at: often while changes come, seldom while they do not.
-BUSY_WAIT_SECONDS = 0.002
-IDLE_WAIT_SECONDS = 0.03
-_BUSY_FOR_SECONDS = 1.0
-_REPORT_SECONDS = 0.25
 
 # A batch this large says that there is more to come; the next ones wait, so long, to be so large.
 _BACKLOG_BYTES = 2 * 1024 * 1024
 _GROW_BYTES = 24 * 1024 * 1024
-_GROW_SECONDS = 0.25
-
-# How long tables that catch up may keep the others waiting at a time.
-_CATCH_UP_SECONDS = 2.0
 
 
 class Flow:
@@ -91,7 +83,7 @@ class Flow:
         self._committed_at = 0
         self._reader: LogReader | None = None
         self._read_lsn = Lsn(0)
-        self._check_seconds = IDLE_WAIT_SECONDS * pace
+        self._check_seconds = timing().flow_idle_seconds * pace
         self._check_at = 0.0
         self._busy_until = 0.0
         self._failure: BaseException | None = None
@@ -180,7 +172,7 @@ class Flow:
         is_held = self.tables.holds_flow(self.delivered_lsn)
         slices = [] if is_held else self._read(self._reader, may_grow)
         if slices:
-            self._busy_until = now + _BUSY_FOR_SECONDS
+            self._busy_until = now + timing().flow_stays_busy_seconds
             for stretch in cut_at_marks(slices):
                 if self._stop.is_set():
                     break
@@ -255,11 +247,11 @@ class Flow:
         """
         slices = reader.read(self._sink.batch_bytes)
         size = _size(slices)
-        deadline = time.monotonic() + (_GROW_SECONDS if may_grow else 0.0)
+        deadline = time.monotonic() + (timing().flow_grow_seconds if may_grow else 0.0)
         while (
             0 < size < self._grow_bytes
             and time.monotonic() < deadline
-            and not self._stop.wait(BUSY_WAIT_SECONDS)
+            and not self._stop.wait(timing().flow_busy_seconds)
         ):
             more = reader.read(self._sink.batch_bytes - size)
             slices += more
@@ -310,7 +302,7 @@ class Flow:
             self._has_news = True
             self.back_off.succeed()
             self.error = None
-            if time.monotonic() - self._reported_at > _REPORT_SECONDS:
+            if time.monotonic() - self._reported_at > timing().flow_report_seconds:
                 self.report()
         except BaseException as failure:  # noqa: BLE001 - raised in the flow's own turn
             self._failure = failure
@@ -319,7 +311,7 @@ class Flow:
 
     def _catch_up(self, now: float) -> None:
         """Let tables that are apart catch up, one group after the other, while others may wait."""
-        deadline = now + _CATCH_UP_SECONDS
+        deadline = now + timing().flow_catch_up_seconds
         while group := self.tables.next_group(self.delivered_lsn, time.monotonic()):
             has_moved = self._catch_up_group(group, deadline)
             self.tables.note_tried(group)

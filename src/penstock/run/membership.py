@@ -27,6 +27,7 @@ from penstock.source.slot import check_slot, slot_state, slot_warning
 from penstock.source.subscription import update_membership
 from penstock.source.tracking import broken_tracking, has_log
 from penstock.table import tell_tables
+from penstock.timing import timing
 
 if TYPE_CHECKING:
     import psycopg
@@ -42,8 +43,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_INTERVAL_SECONDS = 2.0
-_SLOT_SECONDS = 30.0
 # So many polls may find the catalog as it was before all of it is read nevertheless: what roles may
 # do, and whether a partition came with rows, leaves no mark.
 _LOOKS_AT_ALL = 15
@@ -80,7 +79,7 @@ class MembershipWatch:
         self._report: dict[str, Any] = {}
         self._subscription = subscription
         self._state = state
-        self._interval_seconds = _INTERVAL_SECONDS * pace
+        self._interval_seconds = timing().membership_poll_seconds * pace
         self._stop = threading.Event()
         # In this context, so that its lines name the same source.
         run = partial(copy_context().run, self._run)
@@ -180,7 +179,7 @@ class MembershipWatch:
         now = time.monotonic()
         if now < self._slot_at:
             return
-        self._slot_at = now + _SLOT_SECONDS
+        self._slot_at = now + timing().membership_slot_seconds
         name, place = self._subscription.slot, str(self._source.url)
         slot = slot_state(connection, name)
         check_slot(slot, name, place)

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from penstock.errors import PenstockError, Remedy
-
-_PERSON_SECONDS = 10.0
+from penstock.timing import timing
 
 
 @dataclass
 class BackOff:
     """Waits that double up to a limit, with some jitter; a success starts over."""
 
-    first_seconds: float = 0.2
-    limit_seconds: float = 15.0
+    first_seconds: float = field(default_factory=lambda: timing().retry_first_seconds)
+    limit_seconds: float = field(default_factory=lambda: timing().retry_last_seconds)
     attempt_count: int = 0
 
     def next_seconds(self) -> float:
@@ -27,11 +26,16 @@ class BackOff:
     def seconds_after(self, error: PenstockError) -> float:
         """The same, after an error; one that only a person can mend is not tried again so soon."""
         wait = self.next_seconds()
-        return wait if mends_with_time(error) else max(wait, _PERSON_SECONDS)
+        return wait if mends_with_time(error) else max(wait, timing().retry_person_seconds)
 
     def succeed(self) -> None:
         """The attempt worked."""
         self.attempt_count = 0
+
+
+def slow_back_off() -> BackOff:
+    """For what is expensive to try, or waits for something outside."""
+    return BackOff(timing().slow_retry_first_seconds, timing().slow_retry_last_seconds)
 
 
 def mends_with_time(error: PenstockError) -> bool:

@@ -22,6 +22,7 @@ from penstock.run.status import read_status
 from penstock.run.supervise import run_pipeline
 from penstock.snapshot.copier import Copier
 from penstock.source.options import SnapshotMode
+from penstock.timing import timing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,9 +33,6 @@ if TYPE_CHECKING:
     from penstock.source.options import SourceOptions
     from penstock.spark.session import Spark
     from penstock.table import TableName
-
-_POLL_SECONDS = 0.5
-_PATIENCE_SECONDS = 8.0
 
 
 def run_snapshot(
@@ -88,7 +86,7 @@ def _key(view: PipelineFile, table: TableName) -> str:
 
 
 def _wait(pipeline: PipelineFile, wanted: set[str], stop: threading.Event) -> None:
-    while not stop.wait(_POLL_SECONDS):
+    while not stop.wait(timing().snapshot_command_poll_seconds):
         found = read_status(pipeline)
         entries = [
             (name, entry)
@@ -123,7 +121,7 @@ def run_worker(
     name, log_path = f"{pipeline.name} worker", pipeline.top / "spark-worker.log"
     with watched_spark(name, pipeline.spark, log_path, stop) as watch:
         try:
-            while not stop.wait(_POLL_SECONDS):
+            while not stop.wait(timing().snapshot_command_poll_seconds):
                 watch.look()
                 sources.look()
                 for view, _ in sources.take_started():
@@ -142,7 +140,7 @@ def run_worker(
             watch.spark.let_go()
             for copier in copiers.values():
                 copier.wake()
-            deadline = time.monotonic() + _PATIENCE_SECONDS
+            deadline = time.monotonic() + timing().snapshot_command_stop_seconds
             for thread in threads:
                 thread.join(max(0.0, deadline - time.monotonic()))
     for thread in threads:

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import PenstockError
 from penstock.pipeline import top_of
-from penstock.run.retry import BackOff, mends_with_time
+from penstock.run.retry import BackOff, mends_with_time, slow_back_off
 from penstock.run.signals import Stop
 from penstock.run.start import Databases, Started, start, start_up
 from penstock.source.server import emit_mark
+from penstock.timing import timing
 
 if TYPE_CHECKING:
     from penstock.config import PipelineFile
@@ -26,10 +27,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_POLL_SECONDS = 0.05
 _AT_ONCE = 8
-# A source that went so long without an error begins its waits anew.
-_SOUND_SECONDS = 60.0
 
 
 def mark_now(pipeline: PipelineFile) -> Lsn:
@@ -48,7 +46,7 @@ class _Source:
     attempt: _Attempt | None = None
     retry_at: float = 0.0
     started_at: float = 0.0
-    back_off: BackOff = field(default_factory=lambda: BackOff(1.0, 30.0))
+    back_off: BackOff = field(default_factory=slow_back_off)
 
 
 class _Attempt(threading.Thread):
@@ -126,7 +124,7 @@ class Sources:
                     shutil.rmtree(self._top.path, ignore_errors=True)
                 assert errors[0] is not None
                 raise errors[0]
-            stop.wait(_POLL_SECONDS)
+            stop.wait(timing().sources_poll_seconds)
         if isinstance(stop, Stop):
             stop.raises = False
 
@@ -157,7 +155,7 @@ class Sources:
         if self._pipeline.is_alone:
             raise error
         source = self._sources[source_id]
-        if time.monotonic() - source.started_at > _SOUND_SECONDS:
+        if time.monotonic() - source.started_at > timing().sources_sound_seconds:
             source.back_off.succeed()
         source.started = None
         self._put_off(source, error)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from penstock.errors import PenstockError, SparkDies, SparkGone
 from penstock.run.retry import BackOff
 from penstock.spark.session import Spark
+from penstock.timing import timing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,12 +21,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_POLL_SECONDS = 0.05
-
 # What dies so often in so short a time will die again: for want of memory, or of what it is fed.
 _MOST_DEATHS = 5
-_WITHIN_SECONDS = 600.0
-_STOP_SECONDS = 2.0
 
 
 class SparkWatch:
@@ -36,7 +33,7 @@ class SparkWatch:
 
     def __init__(self, spark: Spark) -> None:
         self.spark = spark
-        self._back_off = BackOff(first_seconds=0.5)
+        self._back_off = BackOff(timing().process_retry_first_seconds)
         self._deaths: list[float] = []
         self._start_at = 0.0
         self._starter: _Starter | None = None
@@ -50,7 +47,7 @@ class SparkWatch:
         starter = self._starter = self._begin()
         while not stop.is_set():
             if starter.is_alive():
-                starter.join(_POLL_SECONDS)
+                starter.join(timing().spark_poll_seconds)
                 continue
             self._starter = None
             if starter.failure is None:
@@ -83,7 +80,7 @@ class SparkWatch:
         """Stop Spark, also one that is being started."""
         self.spark.stop()
         if self._starter is not None:
-            self._starter.join(_STOP_SECONDS)
+            self._starter.join(timing().spark_stop_seconds)
 
     def _begin(self) -> _Starter:
         starter = _Starter(self.spark)
@@ -99,13 +96,14 @@ class SparkWatch:
         if not isinstance(failure, PenstockError):
             raise failure
         now = time.monotonic()
-        self._deaths = [at for at in self._deaths if now - at < _WITHIN_SECONDS]
+        self._deaths = [at for at in self._deaths if now - at < timing().spark_deaths_seconds]
         if not self._deaths:
             self._back_off.succeed()
         self._deaths.append(now)
         if len(self._deaths) >= _MOST_DEATHS:
             raise SparkDies(
-                f"Spark has died {len(self._deaths)} times within {_WITHIN_SECONDS / 60:.0f} minutes,"
+                f"Spark has died {len(self._deaths)} times within "
+                f"{timing().spark_deaths_seconds / 60:.0f} minutes,"
                 f" the last time: {failure.what}",
                 failure.where,
                 failure.do.removeprefix("nothing, penstock starts it again; "),

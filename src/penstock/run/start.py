@@ -32,6 +32,7 @@ from penstock.source.preflight import preflight
 from penstock.source.refusals import START_ANEW
 from penstock.source.slot import SlotState, check_slot, slot_state
 from penstock.source.subscription import Subscription, ensure_subscription, find_subscription
+from penstock.timing import timing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -46,8 +47,6 @@ if TYPE_CHECKING:
 
     Connection = psycopg.Connection[Any]
 
-# How long a source waits for those before it in the file, to see which database each is.
-_PATIENCE_SECONDS = 2.0
 
 _log = logging.getLogger(__name__)
 
@@ -170,7 +169,9 @@ class Databases:
         found = read_cluster(connection, url)
         with self._changed:
             before = self._order[: self._order.index(source_id)]
-            self._changed.wait_for(lambda: self._told.issuperset(before), _PATIENCE_SECONDS)
+            self._changed.wait_for(
+                lambda: self._told.issuperset(before), timing().sources_patience_seconds
+            )
             owner = self._owners.setdefault(found, source_id)
         self.tell(source_id)
         if owner != source_id:

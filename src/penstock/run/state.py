@@ -28,13 +28,12 @@ from penstock.disk import is_full, unwritable
 from penstock.errors import DiskFull, SecondInstance, StateOfAnother, StateUnusable
 from penstock.lsn import ZERO, Lsn
 from penstock.schema.history import SchemaHistory
+from penstock.timing import timing
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
     from pathlib import Path
 
-# A predecessor that was killed may take a moment to be gone.
-_LOCK_PATIENCE_SECONDS = 5.0
 _HOLDER_BYTES = 64
 
 
@@ -98,7 +97,7 @@ class StateDirectory:
         path = self.path / f"{role}.lock"
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            deadline = time.monotonic() + _LOCK_PATIENCE_SECONDS
+            deadline = time.monotonic() + timing().state_lock_patience_seconds
             while not _try_lock(fd):
                 if time.monotonic() > deadline:
                     holder, _ = _holder(fd)
@@ -107,7 +106,7 @@ class StateDirectory:
                         str(self.path),
                         f"stop it first: kill {holder}",
                     )
-                time.sleep(0.1)
+                time.sleep(timing().state_lock_poll_seconds)
             # Over what is there: a full disk has no place for a new page.
             holder = f"{os.getpid()} {uuid.uuid4().hex}"
             try:

@@ -21,6 +21,7 @@ from penstock.run.failures import DELIVER, forget_failure, kept_failure
 from penstock.run.retry import mends_with_time
 from penstock.run.sources import Sources
 from penstock.run.sparkwatch import watched_spark
+from penstock.timing import timing
 
 if TYPE_CHECKING:
     import threading
@@ -32,11 +33,6 @@ if TYPE_CHECKING:
     from penstock.snapshot.round import RoundProgress
 
     OnCopying = Callable[[list[RoundProgress]], None]
-
-_WATCH_SECONDS = 0.1
-# Once all others have caught up, a source that is down is waited for so long.
-_DOWN_SECONDS = 30.0
-_LOOK_SECONDS = 1.0
 
 
 def run_pipeline(
@@ -123,7 +119,7 @@ class _Run:
         with watched_spark(pipeline.name, pipeline.spark, log_path, self._stop) as watch:
             deliveries = Deliveries(pipeline, watch.spark)
             try:
-                while not self._stop.wait(_WATCH_SECONDS):
+                while not self._stop.wait(timing().supervise_poll_seconds):
                     watch.look()
                     self._look(deliveries)
                     if until_caught_up and self._has_caught_up(deliveries):
@@ -172,7 +168,7 @@ class _Run:
         now = time.monotonic()
         if self._pipeline.is_alone or now < self._look_at:
             return False
-        self._look_at = now + _LOOK_SECONDS
+        self._look_at = now + timing().supervise_late_poll_seconds
         errors = [self._error_of(source_id, deliveries) for source_id in behind]
         if None in errors:
             self._down_since = None
@@ -180,7 +176,7 @@ class _Run:
         if all(error is not None and not mends_with_time(error) for error in errors):
             return True
         self._down_since = self._down_since or now
-        return now - self._down_since > _DOWN_SECONDS
+        return now - self._down_since > timing().supervise_down_seconds
 
     def _is_there(self, source_id: str, lsn: Lsn | None, deliveries: Deliveries) -> bool:
         flows = deliveries.flows.get(source_id, [])

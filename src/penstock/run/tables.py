@@ -11,10 +11,11 @@ from penstock.log.writer import log_end
 from penstock.lsn import Lsn
 from penstock.run.drift import PartitionDrift
 from penstock.run.members import Members, table_name
-from penstock.run.retry import BackOff
+from penstock.run.retry import BackOff, slow_back_off
 from penstock.sinks.tables import CATCHING_UP, COPYING, FAILED, PENDING, REMOVED
 from penstock.table import TableName, tell_tables
 from penstock.text import printable
+from penstock.timing import timing
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -27,10 +28,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# How often it is looked at how tables stand: often while some are being copied, at once when told.
-_NEWS_SECONDS = 0.05
-_BUSY_SECONDS = 0.25
-_IDLE_SECONDS = 2.0
 # Among many tables a look takes its time: it gets this part of it.
 _MANY_TABLES = 100
 _LOOK_SHARE = 0.3
@@ -58,7 +55,7 @@ class TableKeeper:
         self._passages = passages
         self._state = state
         self._copies_first = copies_first
-        self._idle_seconds = _IDLE_SECONDS * pace
+        self._idle_seconds = timing().tables_idle_seconds * pace
         self._look_at = 0.0
         self._looked_at = 0.0
         self._pause_seconds = 0.0
@@ -148,13 +145,15 @@ class TableKeeper:
         )
         waits_for_members = self._is_ahead or (self._copies_first and not self._has_seen_members)
         is_busy = is_busy or waits_for_members or self._sink.objects_due
-        self._look_at = now + (_BUSY_SECONDS if is_busy else self._idle_seconds)
+        self._look_at = now + (timing().tables_busy_seconds if is_busy else self._idle_seconds)
         before = self._pending
         self._pending = {n for n, table in self._sink.apart.items() if table.state == PENDING}
-        self._pause_seconds = _NEWS_SECONDS
+        self._pause_seconds = timing().tables_news_seconds
         if len(self._sink.flowing) + len(self._sink.apart) > _MANY_TABLES:
             took = time.monotonic() - began
-            self._pause_seconds = min(max(_NEWS_SECONDS, took / _LOOK_SHARE), _IDLE_SECONDS)
+            self._pause_seconds = min(
+                max(timing().tables_news_seconds, took / _LOOK_SHARE), timing().tables_idle_seconds
+            )
         return bool(self._pending - before)
 
     def _try_at_rest(self, lsn: Lsn) -> None:
@@ -214,7 +213,9 @@ class TableKeeper:
             first = min(ready[name].delivered_lsn for name in fresh)
             return {name for name in fresh if ready[name].delivered_lsn == first}
         for name in ready:
-            due, _ = self._waits.setdefault(name, (now + 1.0, BackOff(1.0, 30.0)))
+            due, _ = self._waits.setdefault(
+                name, (now + timing().slow_retry_first_seconds, slow_back_off())
+            )
             if now >= due:
                 return {name}
         return set()
@@ -227,7 +228,7 @@ class TableKeeper:
                 self._waits.pop(name, None)
                 continue
             self._tried.add(name)
-            _, back_off = self._waits.setdefault(name, (0.0, BackOff(1.0, 30.0)))
+            _, back_off = self._waits.setdefault(name, (0.0, slow_back_off()))
             self._waits[name] = (time.monotonic() + back_off.next_seconds(), back_off)
 
     def _report_at(self) -> float:

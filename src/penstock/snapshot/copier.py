@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from penstock.errors import PenstockError, SnapshotGone
 from penstock.run.retry import BackOff, mends_with_time
 from penstock.snapshot.round import Round, RoundProgress
+from penstock.timing import timing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,15 +24,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_WAIT_SECONDS = 2.0
-# After the last sign of something to do it stays awake so long, then it lets go of the sink.
-_AWAKE_SECONDS = 10.0
-# Nobody need wake it to stop; who does so is not kept waiting.
-_NAP_SECONDS = 1.0
-# Of the 10 s a stop may take: how long tables may be finished before that is called off, and what the
-# target may need to do so.
-_PATIENCE_SECONDS = 4.0
-_CALL_OFF_SECONDS = 2.0
 # A table that is added while others are being copied does not wait for them.
 _MOST_ROUNDS = 4
 
@@ -104,7 +96,7 @@ class Copier:
                         back_off.succeed()
                         self.error = None
                         if self._is_needed():
-                            self._nap(_WAIT_SECONDS)
+                            self._nap(timing().copier_poll_seconds)
                         else:
                             self._sleep()
                 except PenstockError as error:
@@ -135,10 +127,10 @@ class Copier:
 
     def _end_rounds(self) -> None:
         """Tables that are being finished may be so; an index that takes hours is made another time."""
-        self._join_rounds(_PATIENCE_SECONDS)
+        self._join_rounds(timing().copier_patience_seconds)
         if self.is_busy:
             self.interrupt()
-            self._join_rounds(_CALL_OFF_SECONDS)
+            self._join_rounds(timing().copier_cancel_seconds)
 
     def _join_rounds(self, patience_seconds: float) -> None:
         deadline = time.monotonic() + patience_seconds
@@ -148,13 +140,15 @@ class Copier:
     def _is_needed(self) -> bool:
         now = time.monotonic()
         if self._rounds or self._keeps_claim or self._has_work():
-            self._awake_until = now + _AWAKE_SECONDS
+            self._awake_until = now + timing().copier_awake_seconds
         return now < self._awake_until
 
     def _nap(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
         while not self._stop.is_set() and time.monotonic() < deadline:
-            if self._has_news.wait(min(_NAP_SECONDS, max(0.0, deadline - time.monotonic()))):
+            if self._has_news.wait(
+                min(timing().copier_nap_seconds, max(0.0, deadline - time.monotonic()))
+            ):
                 break
         self._has_news.clear()
 
@@ -162,9 +156,9 @@ class Copier:
         """Hold nothing until there is something to do."""
         self._copying.close()
         while not self._stop.is_set() and not self._has_news.is_set() and not self._has_more():
-            self._has_news.wait(_NAP_SECONDS)
+            self._has_news.wait(timing().copier_nap_seconds)
         if not self._stop.is_set():
-            self._awake_until = time.monotonic() + _AWAKE_SECONDS
+            self._awake_until = time.monotonic() + timing().copier_awake_seconds
             self._copying.open()
 
     def _has_more(self) -> bool:

@@ -35,6 +35,7 @@ from penstock.source.server import emit_mark
 from penstock.source.shapes import read_named_shapes
 from penstock.source.structure import structures_of
 from penstock.spark.jobs import run_tasks
+from penstock.timing import timing
 
 if TYPE_CHECKING:
     import threading
@@ -51,7 +52,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_POLL_SECONDS = 0.1
 # Among many tables a check takes its time: it gets this part of it.
 _CHECK_SHARE = 0.25
 # Small tables are finished together: a transaction costs what it costs.
@@ -226,7 +226,7 @@ class Round:
                 if missing:
                     self._run_job(pool, snapshot, copy, missing)
                 elif any(table.finishing for table in self._on_the_way.values()):
-                    self._stop.wait(self._pause(_POLL_SECONDS / 5))
+                    self._stop.wait(self._pause(timing().round_poll_seconds / 5))
                 else:
                     return
                 back_off.succeed()
@@ -282,7 +282,7 @@ class Round:
         job = pool.submit(run_tasks, self._spark, partial(_copy_dealt, work), dealt, copy.copy_id)
         try:
             while not job.done():
-                if self._stop.wait(self._pause(_POLL_SECONDS)):
+                if self._stop.wait(self._pause(timing().round_poll_seconds)):
                     return
                 self._look(pool, copy)
         finally:
@@ -300,7 +300,7 @@ class Round:
         job.cancel()
         while not job.done():
             self._spark.cancel(copy.copy_id)
-            wait([job], _POLL_SECONDS)
+            wait([job], timing().round_poll_seconds)
 
     def _look(self, pool: ThreadPoolExecutor, copy: Copy) -> None:
         """See what has arrived, and finish the tables that are whole."""

@@ -26,6 +26,7 @@ from penstock.source.connect import (
     source_errors,
 )
 from penstock.source.server import current_lsn
+from penstock.timing import timing
 
 if TYPE_CHECKING:
     import threading
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_POLL_SECONDS = 0.1
-_TELL_SECONDS = 5.0
 _OLDEST_STANDBY_VERSION = 160000
 
 _OPEN_TRANSACTIONS = """
@@ -133,13 +132,13 @@ def _ask(
     pgconn.send_query(command)
     pgconn.flush()
     began = time.monotonic()
-    tell_at, nudge_at = began + _TELL_SECONDS, began
+    tell_at, nudge_at = began + timing().snapshot_report_seconds, began
     while pgconn.is_busy():
         now = time.monotonic()
-        if stop.wait(_POLL_SECONDS if now > began + 0.5 else 0.005):
+        if stop.wait(timing().snapshot_poll_seconds if now > began + 0.5 else 0.005):
             raise SourceError("told to stop while waiting for a snapshot", str(dsn), "nothing")
         if now > tell_at:
-            tell_at += 6 * _TELL_SECONDS
+            tell_at += 6 * timing().snapshot_report_seconds
             _tell_waiting(primary or dsn)
         if primary is not None and now > nudge_at:
             nudge_at = now + 1.0
@@ -193,5 +192,5 @@ def _wait_for_standby(dsn: Dsn, primary: Dsn, stop: threading.Event) -> None:
             )
         query = "SELECT coalesce(pg_last_wal_replay_lsn(), pg_current_wal_lsn()) >= %s::pg_lsn"
         while (row := connection.execute(query, (str(lsn),)).fetchone()) is None or not row[0]:
-            if stop.wait(_POLL_SECONDS):
+            if stop.wait(timing().snapshot_poll_seconds):
                 raise SourceError("told to stop while waiting for the standby", str(dsn), "nothing")

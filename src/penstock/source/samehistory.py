@@ -13,15 +13,13 @@ from typing import TYPE_CHECKING
 from penstock.changes.pgoutput import BEGIN, Begin, parse_begin
 from penstock.lsn import ZERO, Lsn
 from penstock.source.identity import restored
+from penstock.timing import timing
 
 if TYPE_CHECKING:
     import threading
 
     from penstock.log.writer import LastCommit
     from penstock.source.stream import SlotStream
-
-_WAIT_SECONDS = 0.1
-_ASK_SECONDS = 1.0
 
 
 class _First:
@@ -58,9 +56,9 @@ def require_commit(
     while first.begin is None and stream.server_end_lsn < durable_lsn and not stop.is_set():
         now = time.monotonic()
         if now >= ask_at or stream.reply_due:
-            ask_at = now + _ASK_SECONDS
+            ask_at = now + timing().same_history_ask_seconds
             stream.acknowledge(ZERO, ZERO, request_reply=True)
-        stream.receive(first, _WAIT_SECONDS)
+        stream.receive(first, timing().same_history_wait_seconds)
     if stop.is_set():
         return
     found = first.begin

@@ -16,6 +16,7 @@ from penstock.errors import SlotInUse, SlotLost, SlotMissing, SlotMoved
 from penstock.lsn import Lsn
 from penstock.source.connect import place_of, source_errors
 from penstock.source.refusals import START_ANEW
+from penstock.timing import timing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,12 +47,8 @@ _DECODE = """
 SELECT count(*) FROM pg_logical_slot_peek_binary_changes(
     %s, pg_current_wal_lsn(), NULL, 'proto_version', '1', 'publication_names', %s)
 """
-# How long to wait for transactions that were open when the slot was ready.
-_OPEN_SECONDS = 10.0
 _PEEKED_BYTES = 64 * 1024 * 1024
-_PEEK_MILLISECONDS = 3000
 
-_POLL_SECONDS = 0.1
 _PLUGIN = "pgoutput"
 
 
@@ -167,7 +164,9 @@ def has_changes(
         return None
     try:
         with connection.transaction():
-            connection.execute(f"SET LOCAL statement_timeout = {_PEEK_MILLISECONDS}")
+            connection.execute(
+                f"SET LOCAL statement_timeout = {1000 * timing().slot_peek_seconds:.0f}"
+            )
             row = connection.execute(_PEEK, (slot, publication_names(publications))).fetchone()
     except psycopg.Error:
         return None  # somebody streams by now, or a publication is gone, which others report
@@ -210,7 +209,7 @@ def can_decode(connection: Connection, slot: str, publications: Sequence[str]) -
     after it, the changes are not seen. Transactions that were open when the slot was ready then cannot be
     decoded, ever ("could not map filenumber … to relation OID"); later ones can. So those are waited for.
     """
-    deadline = time.monotonic() + _OPEN_SECONDS
+    deadline = time.monotonic() + timing().slot_open_seconds
     with source_errors(connection, slot):
         # Later than that of any transaction that is open.
         first = connection.execute("SELECT pg_current_xact_id()").fetchone()
@@ -218,7 +217,7 @@ def can_decode(connection: Connection, slot: str, publications: Sequence[str]) -
             now = connection.execute("SELECT pg_snapshot_xmin(pg_current_snapshot())").fetchone()
             if first is None or now is None or int(now[0]) >= int(first[0]):
                 break
-            time.sleep(_POLL_SECONDS)
+            time.sleep(timing().slot_poll_seconds)
         try:
             connection.execute(_DECODE, (slot, publication_names(publications)))
         except psycopg.errors.InternalError_:
@@ -252,7 +251,7 @@ def wait_until_free(connection: Connection, slots: list[str], patience_seconds: 
                     f"{place_of(connection)} slot {slot}",
                     "stop the pipeline that reads it (penstock run or capture), then try again",
                 )
-            time.sleep(_POLL_SECONDS)
+            time.sleep(timing().slot_poll_seconds)
 
 
 def drop_slot(connection: Connection, slot: str) -> None:

@@ -20,6 +20,7 @@ from penstock.lsn import Lsn
 from penstock.source.connect import classify_source_error, connect_replication
 from penstock.source.identity import Answering
 from penstock.source.slot import publication_names
+from penstock.timing import timing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,7 +40,6 @@ _EPOCH_2000 = 946_684_800
 # A server that is shutting down asks again and again until all it sent is acknowledged. What no sink
 # has must not be acknowledged, so we hang up instead, and it can go.
 _SHUTDOWN_REQUESTS = 5
-_SHUTDOWN_SECONDS = 2.0
 
 # What IDENTIFY_SYSTEM does not say.
 _SERVER = (
@@ -47,8 +47,6 @@ _SERVER = (
     b" pg_catalog.date_part('epoch', pg_catalog.pg_postmaster_start_time())"
 )
 
-# The server begins to answer at once, or is being restarted.
-_ANSWER_SECONDS = 30.0
 # select() knows file descriptors below this one.
 _MOST_SELECTED = 1024
 
@@ -133,7 +131,7 @@ class SlotStream:
         pgconn.send_query(command)
         while pgconn.flush():
             _wait(pgconn, select.POLLOUT, 1.0)
-        deadline = time.monotonic() + _ANSWER_SECONDS
+        deadline = time.monotonic() + timing().stream_answer_seconds
         while pgconn.is_busy():
             if time.monotonic() > deadline:
                 raise psycopg.OperationalError(f"no answer to {command.split()[0].decode()}")
@@ -210,7 +208,9 @@ class SlotStream:
         self.keepalive_count += 1
         if reply_wanted:
             now = time.monotonic()
-            self._requests = [at for at in self._requests if now - at < _SHUTDOWN_SECONDS]
+            self._requests = [
+                at for at in self._requests if now - at < timing().stream_shutdown_seconds
+            ]
             self._requests.append(now)
             if len(self._requests) > _SHUTDOWN_REQUESTS:
                 raise ServerShutsDown("the server is shutting down")

@@ -16,13 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.shelter import start_sheltered
+from penstock.timing import timing
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
-_POLL_SECONDS = 0.05
-_END_SECONDS = 4.0
-_GONE_SECONDS = 1.0
 
 # pyspark finds a gateway by two variables of the environment.
 _connecting = threading.Lock()
@@ -73,7 +71,7 @@ class Jvm:
         while not self._info.exists():
             if self.process.poll() is not None:
                 raise JvmEnded(self.how_it_ended)
-            time.sleep(_POLL_SECONDS)
+            time.sleep(timing().jvm_poll_seconds)
         with self._info.open("rb") as info:
             port, secret = read_int(info), UTF8Deserializer().loads(info)  # type: ignore[no-untyped-call]
         self._info.unlink()
@@ -118,7 +116,7 @@ class Jvm:
     def _exit_code(self) -> int | None:
         try:
             # Its connections are closed a moment before it is gone.
-            return self.process.wait(timeout=_GONE_SECONDS)
+            return self.process.wait(timeout=timing().jvm_gone_seconds)
         except subprocess.TimeoutExpired:
             return None
 
@@ -152,7 +150,7 @@ class Jvm:
             assert self.process.stdin is not None
             self.process.stdin.close()
         try:
-            self.process.wait(timeout=_END_SECONDS)
+            self.process.wait(timeout=timing().jvm_end_seconds)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()

@@ -29,13 +29,13 @@ from penstock.lsn import ZERO, Lsn
 from penstock.sinks.durable import make_directory, replace_file
 from penstock.sinks.tables import COPYING, FAILED
 from penstock.table import TableName
+from penstock.timing import timing
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
     from pathlib import Path
 
 COPIED = "copied"
-LAST_RETRY_SECONDS = 600.0
 _COPYING_PREFIX, _COPIED_PREFIX = "copying-", "copied-"
 _ASK_PREFIX = "ask-"
 # Until 0.1 a part was called range-… and held lines: such a copy is not found, and made again.
@@ -60,7 +60,10 @@ class TableCopy:
     @property
     def may_be_tried_again(self) -> bool:
         """Whether it failed, and its time has come; a clock set back must not put it off for ever."""
-        return self.state == FAILED and not 0 < self.retry_at - time.time() <= LAST_RETRY_SECONDS
+        return (
+            self.state == FAILED
+            and not 0 < self.retry_at - time.time() <= timing().copy_retry_last_seconds
+        )
 
     @property
     def directory(self) -> str:

@@ -20,10 +20,11 @@ from penstock.changes.pgoutput import Column, Relation
 from penstock.errors import PenstockError, SinkError, SinkPrivilegeMissing, TableMissing
 from penstock.failpoints import fault_point
 from penstock.sinks.copying import Arrived
-from penstock.sinks.documents.copies import COPIED, LAST_RETRY_SECONDS, Copies, TableCopy, part_name
+from penstock.sinks.documents.copies import COPIED, Copies, TableCopy, part_name
 from penstock.sinks.documents.parts import PartWriter, message_of
 from penstock.sinks.durable import cannot_use
 from penstock.sinks.tables import COPYING, FAILED, PENDING
+from penstock.timing import timing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -41,9 +42,6 @@ _BLOCK_BYTES = 2 * 1024 * 1024
 # Ordinals of a range begin at its number times this: no range has so many rows, and up to two million
 # ranges all are whole numbers that every JSON parser reads exactly.
 ORDINALS_PER_RANGE = 1 << 32
-
-# 5 s, 10 s, 20 s … up to 10 minutes.
-_FIRST_RETRY_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -302,7 +300,10 @@ class DocumentCopying:
                 return
             before = self._copies.read().get(table)
             attempts = before.attempts if before is not None else 0
-            wait = min(_FIRST_RETRY_SECONDS * 2 ** min(attempts, 10), LAST_RETRY_SECONDS)
+            wait = min(
+                timing().copy_retry_first_seconds * 2 ** min(attempts, 10),
+                timing().copy_retry_last_seconds,
+            )
             self._note(
                 TableCopy(
                     table,

@@ -43,6 +43,7 @@ from penstock.sinks.tables import (
     WantedTables,
 )
 from penstock.table import tell_tables
+from penstock.timing import timing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -62,13 +63,10 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# How long documents of copies may keep the others waiting at a time, and how many are delivered at once.
-_PUBLISH_SECONDS = 2.0
+# So many bytes of copied documents are delivered at once.
 _MOST_STEP_BYTES = 16 * 1024 * 1024
 # Into how many parts documents are shared out where tasks deliver.
 _PARTITIONS = 8
-# How long a copy waits whose documents were refused.
-_REFUSED_SECONDS = 30.0
 
 
 @dataclass
@@ -145,7 +143,7 @@ class DocumentDriver:
             self._retry_parked()
             self._known_copies = self._copies.read()
             self._try_again(lsn)
-            deadline = time.monotonic() + _PUBLISH_SECONDS
+            deadline = time.monotonic() + timing().publish_seconds
             while self._publish(lsn) and time.monotonic() < deadline:
                 self._raise_if_cancelled(lsn)
         self._see_tables()
@@ -377,7 +375,7 @@ class DocumentDriver:
             was = before.get(name, KeptTable(STREAMING))
             if was.state == PENDING:  # while its copy was delivered
                 tables[name] = replace(was, error=error)
-                self._refused_until[name] = time.monotonic() + _REFUSED_SECONDS
+                self._refused_until[name] = time.monotonic() + timing().copy_refused_seconds
             else:
                 lsn = was.delivered_lsn if was.state in (CATCHING_UP, FAILED) else after_lsn
                 tables[name] = KeptTable(FAILED, lsn, oid=was.oid, error=error)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from penstock.changes.documents import json_lines
 from penstock.errors import ReaderGone, SinkError
 from penstock.sink import DocumentSink
+from penstock.timing import timing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 # A pipe that can be written at all takes this much without blocking (PIPE_BUF), so that a reader who
 # has stopped reading cannot keep penstock from stopping.
 _WRITE_BYTES = 4096
-_POLL_MILLISECONDS = 100
 
 
 class StdoutSink(DocumentSink):
@@ -63,7 +63,7 @@ class StdoutSink(DocumentSink):
             if sys.stdout is not None and self._descriptor == 1:
                 sys.stdout.flush()  # what others have printed comes first
             while view:
-                if poll.poll(_POLL_MILLISECONDS):
+                if poll.poll(1000 * timing().stdout_poll_seconds):
                     view = view[os.write(self._descriptor, view[:_WRITE_BYTES]) :]
                 elif self._cancelled.is_set():
                     raise SinkError(

@@ -21,6 +21,7 @@ from penstock.sinks.postgres.compare.deviations import Deviation, Wanted, deviat
 from penstock.sinks.postgres.compare.notes import are_on_objects, renewed
 from penstock.sinks.postgres.mapping.kept_names import KeptNames
 from penstock.table import TableName, as_columns
+from penstock.timing import timing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,14 +33,10 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-INTERVAL_SECONDS = 30.0
 # Of the time, at most so much is spent here.
 SHARE = 0.02
 # So many tables are read at once.
 _TOGETHER = 200
-# When a foreign key is tried again; each time twice as late.
-_FIRST_RETRY_SECONDS = 60.0
-_LAST_RETRY_SECONDS = 3600.0
 
 _OWNER = " WHERE pipeline = %s AND source = %s"
 _KNOWN = (
@@ -109,7 +106,7 @@ class Review:
             _log.debug("notes on tables are held against the target later: %s", error)
             is_due = False
         now = time.monotonic()
-        self._at = now + max(INTERVAL_SECONDS, (now - began) / SHARE)
+        self._at = now + max(timing().review_seconds, (now - began) / SHARE)
         return is_due
 
     def _run(self, connection: Connection) -> bool:
@@ -187,13 +184,13 @@ class Review:
         for subject, copies in keys.items():
             last = self._tries.get((table, subject))
             if last is None:
-                pause = _FIRST_RETRY_SECONDS
+                pause = timing().review_retry_first_seconds
                 is_now = self._is_first
             else:
                 is_now = now >= last.at or copies != last.copies
                 pause = last.pause_seconds
                 if is_now:
-                    pause = min(2 * pause, _LAST_RETRY_SECONDS)
+                    pause = min(2 * pause, timing().review_retry_last_seconds)
             if last is None or is_now:
                 self._tries[table, subject] = _Try(now + pause, pause, copies)
             is_time |= is_now

@@ -14,6 +14,8 @@ from weakref import WeakSet
 
 import psycopg
 
+from penstock.timing import timing
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_CANCEL_SECONDS = 2.0
 
 _cancelled: WeakSet[Connection] = WeakSet()
 
@@ -55,11 +56,11 @@ def cancel_all(connections: Iterable[Connection]) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(_CANCEL_SECONDS)
+        thread.join(timing().cancel_seconds)
 
 
 def _cancel(connection: Connection) -> None:
     try:
-        connection.cancel_safe(timeout=_CANCEL_SECONDS)
+        connection.cancel_safe(timeout=timing().cancel_seconds)
     except psycopg.Error as error:
         _log.debug("a statement could not be cancelled: %s", type(error).__name__)

@@ -29,6 +29,7 @@ from penstock.sinks.postgres.mapping.target_shape import target_structure
 from penstock.sinks.postgres.state import copy_records as records
 from penstock.sinks.postgres.state.tables import TargetTables
 from penstock.table import TableName, as_columns
+from penstock.timing import timing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -46,7 +47,6 @@ _log = logging.getLogger(__name__)
 # So many tables get their keys in one transaction, while which nobody can write to them.
 _TOGETHER = 25
 _ATTEMPTS = 5
-_PAUSE_SECONDS = 0.2
 
 _MAY_NOT = (
     "foreign keys are not made: role {role} may not switch them off while it delivers"
@@ -171,7 +171,7 @@ class _Maker:
             try:
                 return self._make(table)
             except psycopg.errors.InternalError_:
-                time.sleep(_PAUSE_SECONDS)
+                time.sleep(timing().foreign_key_pause_seconds)
         try:
             return self._make(table)
         except psycopg.errors.InternalError_ as error:

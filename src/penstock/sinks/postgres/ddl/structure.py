@@ -36,6 +36,7 @@ from penstock.sinks.postgres.expressions.sql_text import (
 )
 from penstock.table import TableName, as_columns
 from penstock.text import printable
+from penstock.timing import timing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
@@ -55,7 +56,6 @@ _STATES_OF_SERVER = ("08", "25", "28", "3D", "57P")
 # than Postgres's deadlock_timeout is never half of a deadlock. So: briefly, and often.
 _LOCK_TIMEOUT = "400ms"
 _LOCK_ATTEMPTS = 25
-_LOCK_PAUSE_SECONDS = 0.1
 _LOCKED = (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected)
 
 # Others can read such a table, but not write to it, while its rows are checked.
@@ -549,7 +549,7 @@ def _execute(
         except _LOCKED:
             if attempt == _LOCK_ATTEMPTS:
                 raise
-            time.sleep(_LOCK_PAUSE_SECONDS)
+            time.sleep(timing().lock_pause_seconds)
         else:
             return
 

@@ -10,6 +10,7 @@ from penstock.errors import SinkError
 from penstock.sinks.postgres.mapping.kept_names import NO_NAMES, KeptNames
 from penstock.sinks.postgres.mapping.rivals import taken
 from penstock.sinks.postgres.mapping.target import plan_table, read_ranks
+from penstock.timing import timing
 
 if TYPE_CHECKING:
     import psycopg
@@ -20,11 +21,6 @@ if TYPE_CHECKING:
     from penstock.sinks.postgres.mapping.table_mapping import TableMappings
     from penstock.sinks.postgres.session import TargetSession
     from penstock.table import TableName
-
-# A person may alter a target table; what penstock knows of it is read again this often.
-_PLAN_SECONDS = 30.0
-# All tables of a batch are ranked at once.
-_RANK_SECONDS = 1.0
 
 
 class Planner:
@@ -47,7 +43,7 @@ class Planner:
         self._connection: psycopg.Connection[Any] | None = None
         self._ranks_tables = False
         self._ranks: dict[TableName, int] = {}
-        self._ranked_at = -_RANK_SECONDS
+        self._ranked_at = -timing().rank_seconds
 
     def open(self, session: TargetSession, *, ranks_tables: bool) -> None:
         """Begin anew; `ranks_tables` where foreign keys must be respected by order.
@@ -67,7 +63,7 @@ class Planner:
             psycopg.Error: the target does not answer.
         """
         now = time.monotonic()
-        if table not in self._plans or now - self._planned_at[table] > _PLAN_SECONDS:
+        if table not in self._plans or now - self._planned_at[table] > timing().plan_seconds:
             if self._connection is None:
                 raise SinkError(
                     "not connected", str(self._options.url), "nothing, penstock tries again"
@@ -86,7 +82,7 @@ class Planner:
             if plan.is_new:
                 self.created[table] = plan.notes
             if self._ranks_tables:
-                if now - self._ranked_at > _RANK_SECONDS:
+                if now - self._ranked_at > timing().rank_seconds:
                     self._ranks, self._ranked_at = read_ranks(self._connection), now
                 self._plans[table] = replace(plan, rank=self._ranks.get(plan.target, 0))
         return self._plans[table]
@@ -102,7 +98,7 @@ class Planner:
     def forget_all(self) -> None:
         """Read all tables again."""
         self._plans.clear()
-        self._ranked_at = -_RANK_SECONDS
+        self._ranked_at = -timing().rank_seconds
 
     def close(self) -> None:
         """Forget all plans; the connection is the session's to close."""

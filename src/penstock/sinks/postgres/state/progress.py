@@ -12,6 +12,7 @@ from penstock.claims import holder_of, try_claim, wait_a_little
 from penstock.errors import PositionTaken, SecondInstance
 from penstock.lsn import Lsn
 from penstock.sinks.sink import StoredPosition
+from penstock.timing import timing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -34,9 +35,6 @@ _END_PREDECESSOR = (
     " WHERE pid = %s AND usename = current_user AND application_name = 'penstock deliver'"
 )
 
-# A predecessor that has just ended may take a moment to let go.
-_CLAIM_PATIENCE_SECONDS = 5.0
-
 
 class Progress:
     """One pipeline's and source's rows in penstock's own tables."""
@@ -57,7 +55,7 @@ class Progress:
             SecondInstance: another session holds it.
         """
         name = f"penstock {self.pipeline} {self.source}"
-        deadline = time.monotonic() + _CLAIM_PATIENCE_SECONDS
+        deadline = time.monotonic() + timing().claim_patience_seconds
         while try_claim(connection, name) is None:
             if time.monotonic() < deadline:
                 if predecessor is not None:

@@ -1,0 +1,225 @@
+"""How long penstock waits, and how often it polls: all such times in one place.
+
+Knows nothing of what is waited for. Times that a user sets are options of their part; time-outs that
+a server keeps are written where they are sent.
+
+For tests only: `PENSTOCK_TIMING=0.1` shortens what is merely waiting to a tenth, in the process that
+reads it and in all that it starts. Single times can be set, too:
+`PENSTOCK_TIMING="0.1 state_lock_patience_seconds=0.5"`. Limits keep their length: they decide what
+happens, or a user was promised them.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+VARIABLE = "PENSTOCK_TIMING"
+
+# To poll more often than this costs more than it saves.
+_LEAST_PAUSE_SECONDS = 0.02
+
+
+def _pause(seconds: float) -> Any:
+    """A time that is merely waited: nothing else happens when it is shorter."""
+    return field(default=seconds, metadata={"is_pause": True})
+
+
+def _limit(seconds: float) -> Any:
+    """A time that decides what happens."""
+    return field(default=seconds, metadata={"is_pause": False})
+
+
+@dataclass(frozen=True)
+class Timing:
+    """All times, in seconds."""
+
+    # -- capture ---------------------------------------------------------------------------------
+    # A slice is sealed when the socket has been empty for this long, or a transaction has waited that
+    # long: small enough not to be felt, large enough for one fsync to serve many transactions.
+    capture_quiet_seconds: float = _limit(0.0003)
+    capture_longest_wait_seconds: float = _limit(0.05)
+    # How long it waits for the socket: so late it notices a stop. With many sources each waits longer,
+    # up to the second.
+    capture_wait_seconds: float = _pause(0.25)
+    capture_longest_stop_seconds: float = _limit(1.0)
+    # How often what is delivered is acknowledged and forgotten; and how often an idle source reports
+    # all the same.
+    capture_status_seconds: float = _pause(1.0)
+    capture_quiet_status_seconds: float = _limit(10.0)
+    # How long a connection is kept while nothing is taken from it, since the log is full.
+    capture_full_seconds: float = _limit(5.0)
+    # How long the server may need to notice that we have hung up.
+    capture_free_seconds: float = _limit(10.0)
+    # An idle slot moves by a commit at every sink: with many sources, not more often than this in each.
+    capture_paced_beat_seconds: float = _limit(3.0)
+    # How often the catalog is asked which tables there are, and the slot how much WAL it may keep.
+    membership_poll_seconds: float = _pause(2.0)
+    membership_slot_seconds: float = _limit(30.0)
+    # A child process of capture is watched this often; of the 10 s a stop may take it gets so much.
+    capture_process_poll_seconds: float = _pause(0.1)
+    capture_process_stop_seconds: float = _limit(8.0)
+
+    # -- source ----------------------------------------------------------------------------------
+    # A server that is shutting down asks for replies so quickly; see _SHUTDOWN_REQUESTS.
+    stream_shutdown_seconds: float = _limit(2.0)
+    # The server begins to answer at once, or is being restarted.
+    stream_answer_seconds: float = _limit(30.0)
+    # The socket is read so long at a time, and the server asked this often how far it is.
+    same_history_wait_seconds: float = _limit(0.1)
+    same_history_ask_seconds: float = _pause(1.0)
+    # How long transactions that were open when a slot was ready are waited for.
+    slot_open_seconds: float = _limit(10.0)
+    # The server may take so long to decode what a slot holds, for a number in `status`.
+    slot_peek_seconds: float = _limit(3.0)
+    slot_poll_seconds: float = _pause(0.1)
+    # A snapshot waits for every transaction that writes: polled this often, and said after so long.
+    snapshot_poll_seconds: float = _pause(0.1)
+    snapshot_report_seconds: float = _limit(5.0)
+
+    # -- delivery --------------------------------------------------------------------------------
+    # How often the log is polled: often while changes come and for a while after, seldom else.
+    flow_busy_seconds: float = _limit(0.002)
+    flow_idle_seconds: float = _limit(0.03)
+    flow_stays_busy_seconds: float = _pause(1.0)
+    # A sink's position is written to the state directory no more often than this.
+    flow_report_seconds: float = _limit(0.25)
+    # In a backlog a batch waits so long to become large.
+    flow_grow_seconds: float = _limit(0.25)
+    # How long tables that catch up may keep the others waiting at a time.
+    flow_catch_up_seconds: float = _limit(2.0)
+    # How often the states of tables are read: at once when there is news, often while some are being
+    # copied, seldom else.
+    tables_news_seconds: float = _pause(0.05)
+    tables_busy_seconds: float = _pause(0.25)
+    tables_idle_seconds: float = _pause(2.0)
+    # Of the 10 s a stop may take: how long a batch under way may need before it is cancelled.
+    delivery_patience_seconds: float = _limit(6.0)
+
+    # -- copies ----------------------------------------------------------------------------------
+    # How often a copier asks for tables to copy that nobody has woken it for.
+    copier_poll_seconds: float = _pause(2.0)
+    # After the last sign of something to do it stays awake so long, then it lets go of the sink.
+    copier_awake_seconds: float = _limit(10.0)
+    # Nobody need wake it to stop; who does so is not kept waiting.
+    copier_nap_seconds: float = _pause(1.0)
+    # Of the 10 s a stop may take: how long tables may be finished before that is cancelled, and what
+    # the target may need to do so.
+    copier_patience_seconds: float = _limit(4.0)
+    copier_cancel_seconds: float = _limit(2.0)
+    # How often a round asks what has arrived, which Spark does not say while the job runs.
+    round_poll_seconds: float = _pause(0.1)
+    # `penstock snapshot` polls for the end, and gives its copiers so long to stop.
+    snapshot_command_poll_seconds: float = _pause(0.5)
+    snapshot_command_stop_seconds: float = _limit(8.0)
+
+    # -- processes -------------------------------------------------------------------------------
+    # How often `run` sees to its parts, and to sources that are late.
+    supervise_poll_seconds: float = _pause(0.1)
+    supervise_late_poll_seconds: float = _pause(1.0)
+    # Once all others have caught up, a source that is down is waited for so long.
+    supervise_down_seconds: float = _limit(30.0)
+    # How often it is seen which sources have started.
+    sources_poll_seconds: float = _pause(0.05)
+    # How long a source waits for those before it in the file, to see which database each is.
+    sources_patience_seconds: float = _limit(2.0)
+    # A source that went so long without an error begins its waits anew.
+    sources_sound_seconds: float = _limit(60.0)
+    # A predecessor that was killed may take a moment to be gone.
+    state_lock_patience_seconds: float = _limit(5.0)
+    state_lock_poll_seconds: float = _pause(0.1)
+    # Spark that dies several times within so long will die again.
+    spark_deaths_seconds: float = _limit(600.0)
+    spark_poll_seconds: float = _pause(0.05)
+    spark_stop_seconds: float = _limit(2.0)
+    # The JVM writes its port into a file; it ends in order within so long, or is killed; its
+    # connections are closed a moment before it is gone.
+    jvm_poll_seconds: float = _pause(0.05)
+    jvm_end_seconds: float = _limit(4.0)
+    jvm_gone_seconds: float = _limit(1.0)
+
+    # -- attempts --------------------------------------------------------------------------------
+    # Waits double from the first to the last.
+    retry_first_seconds: float = _pause(0.2)
+    retry_last_seconds: float = _pause(15.0)
+    # What only a person can fix is not tried again so soon.
+    retry_person_seconds: float = _pause(10.0)
+    # A process that died, capture's or Spark's, is started again no sooner than this.
+    process_retry_first_seconds: float = _pause(0.5)
+    # A source that does not start, a table that catches up and fails, a disk that was full.
+    slow_retry_first_seconds: float = _pause(1.0)
+    slow_retry_last_seconds: float = _pause(30.0)
+
+    # -- sinks -----------------------------------------------------------------------------------
+    # Two that want the same claim poll for it; whoever waits longer than this says so.
+    claim_poll_seconds: float = _pause(0.05)
+    claim_report_seconds: float = _limit(5.0)
+    # A predecessor that has just ended may take a moment to let go.
+    claim_patience_seconds: float = _limit(5.0)
+    # How long documents of copies may keep the others waiting at a time.
+    publish_seconds: float = _limit(2.0)
+    # A copy whose documents were refused is made anew after this long.
+    copy_refused_seconds: float = _limit(30.0)
+    # A copy that failed is tried again after 5 s, 10 s, 20 s … up to 10 minutes. It is stored when.
+    copy_retry_first_seconds: float = _limit(5.0)
+    copy_retry_last_seconds: float = _limit(600.0)
+    # How often a reader who takes nothing is asked whether there is a stop.
+    stdout_poll_seconds: float = _pause(0.1)
+    # An internal error is said of a table that is altered at this moment: keys are tried again then.
+    foreign_key_pause_seconds: float = _pause(0.2)
+    # Between two short waits for a lock, others may have it.
+    lock_pause_seconds: float = _pause(0.1)
+    # A person may alter a target table; what penstock knows of it is read again this often.
+    plan_seconds: float = _limit(30.0)
+    # All tables of a batch are ranked at once.
+    rank_seconds: float = _limit(1.0)
+    # How often notes on tables are compared with the target.
+    review_seconds: float = _limit(30.0)
+    # When a foreign key that could not be made is tried again; each time twice as late.
+    review_retry_first_seconds: float = _limit(60.0)
+    review_retry_last_seconds: float = _limit(3600.0)
+    # Of the 10 s a stop may take: a server that does not answer a cancel is waited for no longer.
+    cancel_seconds: float = _limit(2.0)
+
+    # -- what people see -------------------------------------------------------------------------
+    # Without a terminal a copy says how far it is this often.
+    progress_line_seconds: float = _limit(5.0)
+
+    def shortened(self, factor: float) -> Timing:
+        """The same with pauses of this part of their length."""
+        pauses = [one.name for one in fields(self) if one.metadata["is_pause"]]
+        return replace(self, **{name: _shorter(getattr(self, name), factor) for name in pauses})
+
+
+def _shorter(seconds: float, factor: float) -> float:
+    return max(seconds * factor, min(seconds, _LEAST_PAUSE_SECONDS))
+
+
+def parse_timing(text: str) -> Timing:
+    """The timing that the variable's text asks for.
+
+    Raises:
+        ValueError: it is no factor from 0 to 1, or names a time that is not there.
+    """
+    found, known = Timing(), {one.name for one in fields(Timing)}
+    for word in text.split():
+        name, sign, number = word.rpartition("=")
+        if not sign:
+            factor = float(number)
+            if not 0 < factor <= 1:
+                raise ValueError(f"{VARIABLE} is {number}, wanted a number above 0 and up to 1")
+            found = found.shortened(factor)
+        elif name in known:
+            found = replace(found, **{name: float(number)})
+        else:
+            raise ValueError(f"{VARIABLE} names {name!r}, which is no field of Timing")
+    return found
+
+
+_current = parse_timing(os.environ.get(VARIABLE, ""))
+
+
+def timing() -> Timing:
+    """This process's timing: read from the environment once, when it started."""
+    return _current
