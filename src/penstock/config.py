@@ -21,6 +21,7 @@ from penstock.dsn import Dsn
 from penstock.errors import BadUrl, BadValue, NotThereYet, PipelineFileError
 from penstock.faults import first_fault
 from penstock.log.options import LogOptions
+from penstock.log.registry import LogOption, default_options
 from penstock.options import LocalPath, Options, fault, nearest, wanted
 from penstock.sinks.file.options import FileOptions
 from penstock.sinks.postgres.options import PostgresOptions
@@ -243,7 +244,7 @@ class _Pipeline(Options):
     state: LocalPath | None = None
     source: SourceOptions | None = None
     sources: Annotated[dict[_Name, SourceOptions] | None, AfterValidator(_distinct_sources)] = None
-    log: LogOptions = LogOptions()
+    log: LogOption = Field(default_factory=default_options)
     sinks: Annotated[dict[_Name, _Sink], AfterValidator(_at_least_one)]
     spark: SparkOptions = SparkOptions()
 

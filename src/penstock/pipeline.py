@@ -11,6 +11,8 @@ import threading
 from typing import TYPE_CHECKING
 
 from penstock.errors import PenstockError
+from penstock.log.contract import LogOwner
+from penstock.log.registry import kind_of
 from penstock.run.retry import mends_with_time
 from penstock.run.state import StateDirectory
 from penstock.schema.describe import description_of
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
     from penstock.config import PipelineFile
     from penstock.dsn import Dsn
+    from penstock.log.contract import Log
     from penstock.lsn import Lsn
     from penstock.schema.history import SchemaHistory
     from penstock.schema.shape import TableShape
@@ -83,6 +86,21 @@ def state_of(pipeline: PipelineFile) -> StateDirectory:
 def top_of(pipeline: PipelineFile) -> StateDirectory:
     """The state directory of the whole pipeline: the source's own, unless the file has `sources:`."""
     return StateDirectory(pipeline.top, pipeline.name)
+
+
+def log_of(pipeline: PipelineFile) -> Log:
+    """The log of a source."""
+    return kind_of(pipeline.log.kind).log_of(pipeline.log, _owner(pipeline))
+
+
+def check_logs(pipeline: PipelineFile) -> list[PenstockError]:
+    """What `penstock check` warns of: the logs of all sources together."""
+    owners = [_owner(view) for view in pipeline.each()]
+    return kind_of(pipeline.log.kind).check(pipeline.log, owners)
+
+
+def _owner(pipeline: PipelineFile) -> LogOwner:
+    return LogOwner(pipeline.name, pipeline.source_id, pipeline.state)
 
 
 def build_sinks(

@@ -294,7 +294,7 @@ def test_slot_is_told_only_what_a_sink_that_was_opened_in_this_run_has_reported(
 def test_log_is_kept_until_a_sink_that_was_opened_in_this_run_has_reported(
     source: Database, capture_of: Callable[..., Capturing], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.log.writer.SEGMENT_BYTES", 10_000)
+    monkeypatch.setattr("penstock.log.files.writer.SEGMENT_BYTES", 10_000)
     source.execute(TABLE)
     capturing = capture_of(source.url)
     log = capturing.file.state / "log"

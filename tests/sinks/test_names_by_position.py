@@ -14,6 +14,7 @@ import pytest
 
 from fix_postgres import only_new
 from penstock.errors import TargetTableUnfit
+from penstock.log.files.kind import FilesLog
 from penstock.lsn import Lsn
 from penstock.run.passages import PassageReader
 from penstock.run.state import StateDirectory
@@ -115,7 +116,13 @@ class Scene:
 
     def __post_init__(self) -> None:
         self.passages = PassageReader(self.state.history, lambda _: True, [PUBLICATION])
-        self.keeper = TableKeeper(self.sink, self.state, self.passages, copies_first=True)
+        self.keeper = TableKeeper(
+            self.sink,
+            FilesLog(self.state.path / "log"),
+            self.state,
+            self.passages,
+            copies_first=True,
+        )
         self.position = Lsn(self.end)
 
     def tell(self, *shapes: TableShape, dropped: tuple[int, ...] = ()) -> Lsn:

@@ -8,7 +8,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from penstock.disk import free_bytes, unwritable
+from penstock.disk import unwritable
 from penstock.errors import (
     DecodingFailed,
     DiskFull,
@@ -18,8 +18,6 @@ from penstock.errors import (
     SourceError,
 )
 from penstock.failpoints import fault_point
-from penstock.log.background import BackgroundLog
-from penstock.log.writer import LogWriter, log_span
 from penstock.lsn import ZERO, Lsn
 from penstock.run.retry import BackOff, mends_with_time
 from penstock.schema.mark import CHANGE, Mark
@@ -44,6 +42,7 @@ if TYPE_CHECKING:
     import psycopg
 
     from penstock.config import PipelineFile
+    from penstock.log.contract import Log
     from penstock.run.membership import MembershipWatch
     from penstock.run.start import Origin
     from penstock.run.state import SinkReports, StateDirectory
@@ -80,6 +79,7 @@ class Capture:
         self,
         pipeline: PipelineFile,
         state: StateDirectory,
+        log: Log,
         reports: SinkReports,
         origin: Origin,
         stop: threading.Event,
@@ -93,8 +93,8 @@ class Capture:
         self._start_lsn = origin.start_lsn
         self._server_started_at: str | None = state.read_report("capture").get("server_started_at")
         self._stop = stop
-        self._writer = LogWriter(state.log)
-        self._log = BackgroundLog(self._writer)
+        self._log = log
+        self._writer = log.writer()
         self._acknowledged_lsn = Lsn(0)
         self._received_lsn = Lsn(0)
         self._transaction_count = 0
@@ -138,10 +138,9 @@ class Capture:
                     self._recover(raised, back_off)
         finally:
             self._connected = False
-            self._log.close()
+            self._writer.close()
             with suppress(OSError, LogError):  # the last words of a process whose disk may be gone
                 self._report()
-            self._writer.close()
             self._history.close()
 
     def _recover(self, raised: OSError | PenstockError, back_off: BackOff) -> None:
@@ -192,7 +191,7 @@ class Capture:
             self._full_back_off.succeed()  # else the same transaction did not fit once more
         self._full_lsn = self._writer.durable_lsn
         again_at = time.monotonic() + self._full_back_off.next_seconds()
-        self._log.restart()
+        self._writer.restart()
         is_cut = False
         while not self._stop.is_set():
             watch.raise_if_failed()
@@ -202,7 +201,7 @@ class Capture:
                     is_cut = True
                 self._writer.discard_before(self._reports.safe_lsn())
             self._report()
-            has_room = free_bytes(self._state.log) > _ROOM_BYTES or self._has_nothing_to_free()
+            has_room = self._writer.free_bytes() > _ROOM_BYTES or self._has_nothing_to_free()
             if is_cut and has_room and time.monotonic() >= again_at:
                 _log.info("there is room on the disk again, capture goes on")
                 self._disk_is_full = False
@@ -222,7 +221,7 @@ class Capture:
         Raises:
             SlotMoved: the slot was advanced or re-created while nobody captured.
         """
-        logged = log_span(self._state.log)
+        logged = self._log.span()
         if not logged.end_lsn:
             return  # a new log begins where the slot stands, which is for the sinks to judge
         slot = SlotState(exists=True, confirmed_flush_lsn=self._start_lsn)
@@ -242,11 +241,11 @@ class Capture:
             self._in_progress,
         )
         assembler: Assembler | None = None
-        self._log.flush()  # of the connection before
+        self._writer.flush()  # of the connection before
         try:
             found = self._identify(stream)
             # Before anything is streamed, so that tables are known as they look where the stream begins.
-            assembler = Assembler(self._log, self._notes())
+            assembler = Assembler(self._writer, self._notes())
             self._begin(stream, found)
             self._connected, self._error = True, None
             self.on_connected()
@@ -432,8 +431,7 @@ class Capture:
         delivered_lsn = self._reports.safe_lsn()
         has_all = delivered_lsn >= self._writer.durable_lsn
         if has_all and may_cut and self._writer.size_bytes() >= self._retain_bytes:
-            self._log.flush()
-            self._writer.begin_segment()
+            self._writer.end_segment()
         self._writer.discard_before(delivered_lsn)
         self._watch_size(has_all=has_all)
 
@@ -461,7 +459,7 @@ class Capture:
             self._error = LogFull(
                 f"the log holds {size} bytes, at most {self._retain_bytes} are allowed; capture "
                 "waits for the sinks, and the source keeps its WAL meanwhile",
-                str(self._state.log),
+                self._log.place,
                 "mend the sink or table that is behind (penstock status), or raise log.retain_bytes",
             )
             _log.warning("%s", str(self._error).splitlines()[0])

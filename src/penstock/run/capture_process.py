@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.config import pipeline_from_document
 from penstock.errors import PenstockError, RunError, error_classes
 from penstock.logging import set_up_logging, speak_for
-from penstock.pipeline import state_of, top_of
+from penstock.pipeline import log_of, state_of, top_of
 from penstock.run.capture import Capture
 from penstock.run.failures import CAPTURE, forget_failure, kept_failure
 from penstock.run.membership import MembershipWatch
@@ -96,7 +96,7 @@ def capture_here(pipeline: PipelineFile, origin: Origin, stop: threading.Event) 
         )
         watch.start()
         try:
-            capture = Capture(pipeline, state, reports, origin, stop)
+            capture = Capture(pipeline, state, log_of(pipeline), reports, origin, stop)
             capture.on_connected = partial(forget_failure, top_of(pipeline), CAPTURE)
             capture.run(watch)
         finally:

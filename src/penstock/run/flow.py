@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.failpoints import fault_point
-from penstock.log.reader import LogReader
 from penstock.lsn import Lsn
 from penstock.run.passages import PassageReader, Stretch, cut_at_marks, oids_of, tables_of
 from penstock.run.retry import BackOff
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from penstock.errors import PenstockError
-    from penstock.log.segment import SliceRef
+    from penstock.log.contract import Log, LogReader, Slice
     from penstock.run.commits import Commits
     from penstock.run.state import StateDirectory
     from penstock.sinks.passage import Rows
@@ -64,6 +63,7 @@ class Flow:
         spark: Spark,
         source_id: str,
         sink: Sink,
+        log: Log,
         state: StateDirectory,
         check_position: Callable[[Sink], Lsn],
         stop: threading.Event,
@@ -79,12 +79,13 @@ class Flow:
         self.check_position = check_position
         self._spark = spark
         self._sink = sink
+        self._log = log
         self._state = state
         self._stop = stop
         self._batch_number = 0
         self._passages = passages
         self._copies_first = copies_first
-        self.tables = TableKeeper(sink, state, passages, copies_first=copies_first, pace=pace)
+        self.tables = TableKeeper(sink, log, state, passages, copies_first=copies_first, pace=pace)
         self._grow_bytes = 0
         self._reported_at = 0.0
         self._has_news = False
@@ -128,7 +129,7 @@ class Flow:
     def open(self) -> None:
         """Open the sink and go on from its position. Never during a commit."""
         self.delivered_lsn = self._read_lsn = self.check_position(self._sink)
-        self._reader = LogReader(self._state.log, self.delivered_lsn)
+        self._reader = self._log.reader(self.delivered_lsn)
         self._has_opened = True
         self.report()
 
@@ -248,7 +249,7 @@ class Flow:
             self.report()  # the log is kept for tables that wait, from here on
         self._catch_up(now)
 
-    def _read(self, reader: LogReader, may_grow: bool) -> list[SliceRef]:
+    def _read(self, reader: LogReader, may_grow: bool) -> list[Slice]:
         """The slices of the next batch.
 
         In a backlog a batch waits a moment to grow: a job costs the same for one slice as for ten.
@@ -269,7 +270,7 @@ class Flow:
         return slices
 
     def _batch(
-        self, after_lsn: Lsn, slices: Sequence[SliceRef], only: set[TableName] | None = None
+        self, after_lsn: Lsn, slices: Sequence[Slice], only: set[TableName] | None = None
     ) -> Batch:
         self._batch_number += 1
         tables = tables_of(slices)
@@ -284,7 +285,7 @@ class Flow:
         )
 
     def _run_job(
-        self, batch: Batch, slices: Sequence[SliceRef], only: set[TableName] | None = None
+        self, batch: Batch, slices: Sequence[Slice], only: set[TableName] | None = None
     ) -> list[Receipt]:
         if not batch.tables:
             return []  # nothing but commits and marks: only the position moves
@@ -334,7 +335,7 @@ class Flow:
         whether the log went so far.
         """
         position = min(self._sink.apart[name].delivered_lsn for name in group)
-        reader = LogReader(self._state.log, position)
+        reader = self._log.reader(position)
         try:
             while position < self.delivered_lsn:
                 slices = reader.read(self._sink.batch_bytes)
@@ -401,5 +402,5 @@ class Flow:
             self._state.write_report(part, {**report, "tables": {}})
 
 
-def _size(slices: Sequence[SliceRef]) -> int:
+def _size(slices: Sequence[Slice]) -> int:
     return sum(ref.head.data_bytes for ref in slices)

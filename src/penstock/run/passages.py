@@ -15,7 +15,7 @@ from penstock.table import TableName
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
-    from penstock.log.segment import SliceRef
+    from penstock.log.contract import Slice
     from penstock.lsn import Lsn
     from penstock.schema.history import SchemaHistory
     from penstock.schema.shape import SchemaChange
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 class Stretch:
     """Slices that are delivered together: many transactions, or one that changes shapes."""
 
-    slices: tuple[SliceRef, ...]
+    slices: tuple[Slice, ...]
     marks: tuple[Mark, ...] = ()
 
 
-def cut_at_marks(slices: Sequence[SliceRef]) -> list[Stretch]:
+def cut_at_marks(slices: Sequence[Slice]) -> list[Stretch]:
     """The slices in stretches, in order. A transaction with marks has its slices to itself."""
     stretches: list[Stretch] = []
-    plain: list[SliceRef] = []
+    plain: list[Slice] = []
     for group in _transactions(slices):
         marks = tuple(Mark.from_json(one) for one in group[-1].head.meta.get("schema", ()))
         if not marks:
@@ -48,9 +48,9 @@ def cut_at_marks(slices: Sequence[SliceRef]) -> list[Stretch]:
     return stretches
 
 
-def _transactions(slices: Iterable[SliceRef]) -> Iterable[list[SliceRef]]:
+def _transactions(slices: Iterable[Slice]) -> Iterable[list[Slice]]:
     """Parts of one transaction together, every other slice alone."""
-    parts: list[SliceRef] = []
+    parts: list[Slice] = []
     for ref in slices:
         parts.append(ref)
         if ref.head.kind is not SliceKind.PART:
@@ -60,7 +60,7 @@ def _transactions(slices: Iterable[SliceRef]) -> Iterable[list[SliceRef]]:
         yield parts
 
 
-def oids_of(slices: Iterable[SliceRef]) -> dict[TableName, int]:
+def oids_of(slices: Iterable[Slice]) -> dict[TableName, int]:
     """The tables that the slices hold rows of, with their oids."""
     return {
         TableName(schema, name): oid
@@ -69,7 +69,7 @@ def oids_of(slices: Iterable[SliceRef]) -> dict[TableName, int]:
     }
 
 
-def tables_of(slices: Iterable[SliceRef]) -> frozenset[TableName]:
+def tables_of(slices: Iterable[Slice]) -> frozenset[TableName]:
     """The tables that the slices hold rows of."""
     return frozenset(oids_of(slices))
 
@@ -91,7 +91,7 @@ class PassageReader:
         self._follows = follows
         self._publications = frozenset(publications)
 
-    def read(self, stretch: Stretch) -> tuple[list[Part], list[tuple[SliceRef, ...]]]:
+    def read(self, stretch: Stretch) -> tuple[list[Part], list[tuple[Slice, ...]]]:
         """The parts of a transaction that changes shapes, and the slices of those that are rows.
 
         Raises:
@@ -106,8 +106,8 @@ class PassageReader:
                 told = read_version(mark.content, mark.where)
                 versions[told.schema_name] = told.version
         parts: list[Part] = []
-        slices: list[tuple[SliceRef, ...]] = []
-        rows: list[SliceRef] = []
+        slices: list[tuple[Slice, ...]] = []
+        rows: list[Slice] = []
 
         def end_rows() -> None:
             if rows:

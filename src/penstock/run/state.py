@@ -1,7 +1,7 @@
 """The state directory: whose it is, who works in it, and what each part last reported.
 
     pipeline.json        whose directory this is
-    log/                 segments (penstock.log)
+    log/                 the log, where it is of the kind `files`
     schema.jsonl         how tables looked when (penstock.schema.history)
     capture.lock …       held by the one process that captures, by the one that delivers
     capture.json         what capture last reported
@@ -44,7 +44,6 @@ class StateDirectory:
     def __init__(self, path: Path, pipeline: str) -> None:
         self.path = path
         self.pipeline = pipeline
-        self.log = path / "log"
         self.history = SchemaHistory(path / "schema.jsonl")
 
     def claim(self) -> None:

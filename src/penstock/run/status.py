@@ -15,9 +15,8 @@ import psycopg
 
 from penstock.changes.pgoutput import EPOCH_2000_UNIX_MICROSECONDS
 from penstock.errors import PenstockError, recognise
-from penstock.log.reader import LogReader
 from penstock.lsn import Lsn
-from penstock.pipeline import build_event_copying, state_of, top_of
+from penstock.pipeline import build_event_copying, log_of, state_of, top_of
 from penstock.run.failures import CAPTURE, DELIVER, last_failure
 from penstock.run.retry import mends_with_time
 from penstock.sinks.postgres.connect import classify_target_error, connect_target
@@ -33,6 +32,7 @@ from penstock.source.tracking import broken_tracking, tier_in_force
 
 if TYPE_CHECKING:
     from penstock.config import PipelineFile
+    from penstock.log.contract import Log
     from penstock.run.state import StateDirectory
 
 # So many sources are asked at once: one that does not answer takes its time.
@@ -307,7 +307,9 @@ def _complete(pipeline: PipelineFile, name: str, status: SinkStatus, source: Sou
         if newest is not None:
             status.lag_bytes = max(0, Lsn.parse(newest) - delivered)
         report = state.read_report(f"sinks/{name}")
-        status.lag_seconds = _lag_seconds(state, delivered, status.lag_bytes, report)
+        status.lag_seconds = _lag_seconds(
+            log_of(pipeline), state, delivered, status.lag_bytes, report
+        )
     flow = {each.name: getattr(status, each.name) for each in fields(FlowStatus)}
     status.sources = {pipeline.source_id: FlowStatus(**flow)}
 
@@ -382,10 +384,10 @@ def _look_at_copies(pipeline: PipelineFile, name: str, status: SinkStatus) -> No
 
 
 def _lag_seconds(
-    state: StateDirectory, delivered: Lsn, lag_bytes: int | None, report: dict[str, Any]
+    log: Log, state: StateDirectory, delivered: Lsn, lag_bytes: int | None, report: dict[str, Any]
 ) -> float | None:
     """The age of the oldest commit that the log holds and the sink does not."""
-    reader = LogReader(state.log, delivered)
+    reader = log.reader(delivered)
     try:
         waiting = [ref for ref in reader.read(1) if ref.head.committed_at]
     except PenstockError:

@@ -6,8 +6,7 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from penstock.errors import LogError, SchemaChangeRefused, TargetTableUnfit
-from penstock.log.writer import log_end
+from penstock.errors import SchemaChangeRefused, TargetTableUnfit
 from penstock.lsn import Lsn
 from penstock.run.drift import PartitionDrift
 from penstock.run.members import Members, table_name
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
     from typing import Any
 
+    from penstock.log.contract import Log
     from penstock.run.passages import PassageReader
     from penstock.run.state import StateDirectory
     from penstock.sinks.sink import Sink
@@ -48,6 +48,7 @@ class TableKeeper:
     def __init__(
         self,
         sink: Sink,
+        log: Log,
         state: StateDirectory,
         passages: PassageReader,
         *,
@@ -55,6 +56,7 @@ class TableKeeper:
         pace: float = 1.0,
     ) -> None:
         self._sink = sink
+        self._log = log
         self._passages = passages
         self._state = state
         self._copies_first = copies_first
@@ -406,10 +408,8 @@ class TableKeeper:
         told = self._state.read_report("capture").get("durable_lsn")
         if told and Lsn.parse(told) >= lsn:
             return True
-        try:
-            return log_end(self._state.log) >= lsn
-        except (LogError, FileNotFoundError):
-            return False  # it is being written to at this moment; who reads it finds real damage
+        end_lsn = self._log.end_lsn()
+        return end_lsn is not None and end_lsn >= lsn
 
     def _is_made_anew(self, name: TableName, oid: int) -> bool:
         """Whether a table was dropped and made again under its name: another one, with other rows.

@@ -17,7 +17,7 @@ from penstock.source.identity import restored
 if TYPE_CHECKING:
     import threading
 
-    from penstock.log.writer import LastCommit
+    from penstock.log.contract import LastCommit
     from penstock.source.stream import SlotStream
 
 _WAIT_SECONDS = 0.1

@@ -22,7 +22,7 @@ from penstock.log.slice import SliceKind
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from penstock.log.segment import SliceRef
+    from penstock.log.contract import Slice
     from penstock.log.slice import SliceHead
     from penstock.sinks.sink import Receipt, Worker
     from penstock.spark.session import Running, Spark
@@ -48,7 +48,7 @@ class Span(NamedTuple):
 def run_job(
     spark: Spark,
     worker: Worker,
-    slices: Sequence[SliceRef],
+    slices: Sequence[Slice],
     span: Span,
     parallel: int,
 ) -> list[Receipt]:
@@ -134,9 +134,9 @@ def _last_words(text: str) -> str:
     return classes[-1] if classes else "no reason given"
 
 
-def chunk_slices(slices: Iterable[SliceRef], chunk_bytes: int) -> Iterator[list[SliceRef]]:
+def chunk_slices(slices: Iterable[Slice], chunk_bytes: int) -> Iterator[list[Slice]]:
     """Neighbouring slices to be decoded together, about `chunk_bytes` of them."""
-    chunk: list[SliceRef] = []
+    chunk: list[Slice] = []
     size = 0
     for ref in slices:
         if ref.head.message_count == 0:
@@ -160,7 +160,7 @@ def _go_together(one: SliceHead, next_one: SliceHead) -> bool:
     return of_one == (next_one.xid, next_one.first_commit_lsn, next_one.carries_xids)
 
 
-def share_out(chunks: list[list[SliceRef]], parallel: int) -> list[list[list[SliceRef]]]:
+def share_out(chunks: list[list[Slice]], parallel: int) -> list[list[list[Slice]]]:
     """Chunks to tasks, neighbours together, in order."""
     count = max(1, min(parallel, len(chunks)))
     bounds = np.linspace(0, len(chunks), count + 1).astype(int)
@@ -168,14 +168,14 @@ def share_out(chunks: list[list[SliceRef]], parallel: int) -> list[list[list[Sli
 
 
 def _run_tasks(
-    worker: Worker, span: Span, work: Iterable[tuple[int, list[list[SliceRef]]]]
+    worker: Worker, span: Span, work: Iterable[tuple[int, list[list[Slice]]]]
 ) -> Iterator[Receipt]:
     """Runs in a Spark task."""
     for number, chunks in work:
         yield run_task(worker, span, number, chunks)
 
 
-def run_task(worker: Worker, span: Span, number: int, chunks: list[list[SliceRef]]) -> Receipt:
+def run_task(worker: Worker, span: Span, number: int, chunks: list[list[Slice]]) -> Receipt:
     """What one task does; also runs without Spark, in a test or in another loop."""
     seconds = {"read": 0.0, "decode": 0.0, "stage": 0.0}
     cpu_began = time.process_time()
@@ -196,7 +196,7 @@ def run_task(worker: Worker, span: Span, number: int, chunks: list[list[SliceRef
     return receipt
 
 
-def _read(chunk: list[SliceRef]) -> tuple[bytes, Any, Transaction | None]:
+def _read(chunk: list[Slice]) -> tuple[bytes, Any, Transaction | None]:
     bodies = [ref.read() for ref in chunk]
     head = chunk[0].head
     transaction = None
