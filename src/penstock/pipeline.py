@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING
 from penstock.errors import PenstockError
 from penstock.log.contract import LogOwner
 from penstock.log.registry import kind_of
-from penstock.run.retry import mends_with_time
-from penstock.run.state import StateDirectory
+from penstock.retry import is_temporary
 from penstock.schema.describe import description_of
 from penstock.sinks.file.options import FileOptions
 from penstock.sinks.postgres.landing import Landings
 from penstock.sinks.postgres.options import PostgresOptions
 from penstock.source.connect import connect_source
 from penstock.source.description import TableDescription, describe_table
+from penstock.state.directory import StateDirectory
+from penstock.state.wire import FileWire
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from penstock.sinks.eventcopying import EventCopying
     from penstock.sinks.postgres.session import TargetSession
     from penstock.sinks.sink import Sink
+    from penstock.state.wire import Wire
     from penstock.table import TableName
 
 
@@ -65,7 +67,7 @@ class Describer:
                 with connect_source(self._dsn, "penstock describe") as connection:
                     self._known[table] = describe_table(connection, table)
             except PenstockError as error:
-                if table not in self._known or not mends_with_time(error):
+                if table not in self._known or not is_temporary(error):
                     raise
             return self._known[table]
 
@@ -86,6 +88,16 @@ def state_of(pipeline: PipelineFile) -> StateDirectory:
 def top_of(pipeline: PipelineFile) -> StateDirectory:
     """The state directory of the whole pipeline: the source's own, unless the file has `sources:`."""
     return StateDirectory(pipeline.top, pipeline.name)
+
+
+def wire_of(pipeline: PipelineFile) -> Wire:
+    """What the halves report to each other of a source."""
+    return FileWire(state_of(pipeline), top_of(pipeline))
+
+
+def top_wire_of(pipeline: PipelineFile) -> Wire:
+    """What is reported of the whole pipeline."""
+    return FileWire(top_of(pipeline))
 
 
 def log_of(pipeline: PipelineFile) -> Log:

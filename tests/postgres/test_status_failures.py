@@ -87,7 +87,7 @@ def test_error_that_kept_capture_from_starting_is_seen(
 def test_second_process_that_is_refused_says_nothing_of_the_first(
     source: Database, capture_of: Callable[..., Capturing], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.run.state._LOCK_PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr("penstock.state.directory._LOCK_PATIENCE_SECONDS", 0.1)
     source.execute(TABLE)
     first = capture_of(source.url)
     first.catch_up()

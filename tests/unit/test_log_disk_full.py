@@ -21,10 +21,12 @@ from penstock.log.files.spool import FileSpool
 from penstock.log.files.writer import FilesWriter
 from penstock.log.slice import SliceHead, SliceKind
 from penstock.lsn import Lsn
-from penstock.run.retry import mends_with_time
-from penstock.run.state import StateDirectory
+from penstock.retry import is_temporary
 from penstock.schema.history import SchemaHistory
 from penstock.schema.mark import Mark
+from penstock.state.directory import StateDirectory
+from penstock.state.reports import CaptureReport, MembershipReport
+from penstock.state.wire import FileWire
 
 
 @contextmanager
@@ -165,23 +167,23 @@ def test_something_is_left_free_for_reports(tiny_disk):
     log = SmallLog(tiny_disk / "log")
     fill_up(log)
 
-    state = StateDirectory(tiny_disk, "p")
+    wire = FileWire(StateDirectory(tiny_disk, "p"))
 
-    assert state.write_report("capture", {"durable_lsn": "0/8"})
+    assert wire.publish(CaptureReport(durable_lsn=Lsn(8)))
     log.writer.close()
 
 
 def test_report_is_written_over_the_one_before_where_there_is_no_room_at_all(tiny_disk):
-    state = StateDirectory(tiny_disk, "p")
-    state.write_report("capture", {"durable_lsn": "0/8", "long": "x" * 100})
+    wire = FileWire(StateDirectory(tiny_disk, "p"))
+    wire.publish(CaptureReport(durable_lsn=Lsn(8), error="x" * 100))
     take_all(tiny_disk / "ballast")
 
-    assert state.write_report("capture", {"durable_lsn": "0/10"})
-    assert state.read_report("capture") == {"durable_lsn": "0/10"}
-    assert not state.write_report("capture", {"long": "x" * 100_000})
-    assert state.read_report("capture") == {"durable_lsn": "0/10"}
-    assert not state.write_report("another", {"durable_lsn": "0/10"})
-    assert state.read_report("another") == {}
+    assert wire.publish(CaptureReport(durable_lsn=Lsn(16)))
+    assert wire.latest(CaptureReport) == CaptureReport(durable_lsn=Lsn(16))
+    assert not wire.publish(CaptureReport(error="x" * 100_000))
+    assert wire.latest(CaptureReport) == CaptureReport(durable_lsn=Lsn(16))
+    assert not wire.publish(MembershipReport(lsn=Lsn(16)))
+    assert wire.latest(MembershipReport) is None
     assert sorted(path.name for path in tiny_disk.iterdir()) == ["ballast", "capture.json"]
 
 
@@ -261,7 +263,7 @@ def test_reader_of_an_end_that_was_taken_back_is_told_to_read_again(log):
 
     with pytest.raises(LogShortened) as caught:
         reader.read(1 << 30)
-    assert mends_with_time(caught.value)
+    assert is_temporary(caught.value)
     reader.close()
 
 

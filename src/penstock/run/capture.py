@@ -19,7 +19,7 @@ from penstock.errors import (
 )
 from penstock.failpoints import fault_point
 from penstock.lsn import ZERO, Lsn
-from penstock.run.retry import BackOff, mends_with_time
+from penstock.retry import BackOff, is_temporary
 from penstock.schema.mark import CHANGE, Mark
 from penstock.schema.shape import FORMAT, REFRESH, SchemaChange, as_content
 from penstock.source.assemble import Assembler
@@ -34,6 +34,7 @@ from penstock.source.shapes import read_shape_now
 from penstock.source.slot import SlotState, check_slot, slot_state, wait_until_free
 from penstock.source.stream import InProgress, SlotStream
 from penstock.source.tracking import read_seal
+from penstock.state.reports import CaptureReport
 
 if TYPE_CHECKING:
     import threading
@@ -44,10 +45,12 @@ if TYPE_CHECKING:
     from penstock.config import PipelineFile
     from penstock.log.contract import Log
     from penstock.run.membership import MembershipWatch
+    from penstock.run.sinkreports import SinkReports
     from penstock.run.start import Origin
-    from penstock.run.state import SinkReports, StateDirectory
     from penstock.schema.shape import TableShape
     from penstock.source.identity import Answering
+    from penstock.state.directory import StateDirectory
+    from penstock.state.wire import Wire
 
     Connection = psycopg.Connection[Any]
 
@@ -80,6 +83,7 @@ class Capture:
         pipeline: PipelineFile,
         state: StateDirectory,
         log: Log,
+        wire: Wire,
         reports: SinkReports,
         origin: Origin,
         stop: threading.Event,
@@ -88,10 +92,12 @@ class Capture:
         self._retain_bytes = pipeline.log.retain_bytes
         self._reports = reports
         self._state = state
+        self._wire = wire
         self._subscription = origin.subscription
         self._identity = origin.identity
         self._start_lsn = origin.start_lsn
-        self._server_started_at: str | None = state.read_report("capture").get("server_started_at")
+        before = wire.latest(CaptureReport)
+        self._server_started_at = before.server_started_at if before is not None else None
         self._stop = stop
         self._log = log
         self._writer = log.writer()
@@ -156,7 +162,7 @@ class Capture:
             # Walsenders of all versions so far can fail at decoding a transaction that
             # is still open and rolls back DDL in a savepoint. After its commit they can.
             self._in_progress = InProgress.WITHHELD
-        if not mends_with_time(error):
+        if not is_temporary(error):
             raise error
         if isinstance(error, DiskFull):
             self._disk_is_full = True
@@ -410,7 +416,7 @@ class Capture:
 
     def _has_news(self, now: float) -> bool:
         """Whether there is something to tell; an idle source costs no more than this look."""
-        sinks = self._reports.changed_at()
+        sinks = self._reports.published_at()
         found = (self._received_lsn, self._writer.durable_lsn, self._log_is_full, sinks)
         if found == self._told and not self._log_is_full and now < self._tell_at:
             return False
@@ -467,18 +473,17 @@ class Capture:
             self._error = None
 
     def _report(self) -> None:
-        self._state.write_report(
-            "capture",
-            {
-                "slot": self._subscription.slot,
-                "connected": self._connected,
-                "received_lsn": str(self._received_lsn),
-                "durable_lsn": str(self._writer.durable_lsn),
-                "acknowledged_lsn": str(self._acknowledged_lsn),
-                "server_started_at": self._server_started_at,
-                "transactions": self._transaction_count,
-                "log_bytes": self._writer.size_bytes(),
-                "error": str(self._error) if self._error else None,
-                "at": time.time(),
-            },
+        self._wire.publish(
+            CaptureReport(
+                slot=self._subscription.slot,
+                connected=self._connected,
+                received_lsn=self._received_lsn,
+                durable_lsn=self._writer.durable_lsn,
+                acknowledged_lsn=self._acknowledged_lsn,
+                server_started_at=self._server_started_at,
+                transactions=self._transaction_count,
+                log_bytes=self._writer.size_bytes(),
+                error=str(self._error) if self._error else None,
+                at=time.time(),
+            )
         )

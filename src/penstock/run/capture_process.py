@@ -25,14 +25,14 @@ from typing import TYPE_CHECKING, Any
 from penstock.config import pipeline_from_document
 from penstock.errors import PenstockError, RunError, error_classes
 from penstock.logging import set_up_logging, speak_for
-from penstock.pipeline import log_of, state_of, top_of
+from penstock.pipeline import log_of, state_of, top_of, wire_of
+from penstock.retry import BackOff
 from penstock.run.capture import Capture
 from penstock.run.failures import CAPTURE, forget_failure, kept_failure
 from penstock.run.membership import MembershipWatch
-from penstock.run.retry import BackOff
+from penstock.run.sinkreports import SinkReports
 from penstock.run.sources import Sources
 from penstock.run.start import Origin
-from penstock.run.state import SinkReports
 from penstock.shelter import start_sheltered
 
 if TYPE_CHECKING:
@@ -88,15 +88,20 @@ def _run_capture(
 
 def capture_here(pipeline: PipelineFile, origin: Origin, stop: threading.Event) -> None:
     """Capture one source in this thread until stopped."""
-    state = state_of(pipeline)
-    reports = SinkReports(state, top_of(pipeline), pipeline.sinks)
+    state, wire = state_of(pipeline), wire_of(pipeline)
+    reports = SinkReports(wire, pipeline.sinks)
     with state.lock("capture"):
         watch = MembershipWatch(
-            pipeline.source, origin.subscription, state, reports, pace=pipeline.paced(1.0)
+            pipeline.source,
+            origin.subscription,
+            state.history,
+            wire,
+            reports,
+            pace=pipeline.paced(1.0),
         )
         watch.start()
         try:
-            capture = Capture(pipeline, state, log_of(pipeline), reports, origin, stop)
+            capture = Capture(pipeline, state, log_of(pipeline), wire, reports, origin, stop)
             capture.on_connected = partial(forget_failure, top_of(pipeline), CAPTURE)
             capture.run(watch)
         finally:

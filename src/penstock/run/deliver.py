@@ -20,9 +20,9 @@ from penstock.errors import (
     SinkTooOld,
 )
 from penstock.logging import speak_for
+from penstock.retry import is_temporary
 from penstock.run.commits import Commits
 from penstock.run.flow import BUSY_WAIT_SECONDS, IDLE_WAIT_SECONDS
-from penstock.run.retry import mends_with_time
 
 if TYPE_CHECKING:
     import threading
@@ -125,7 +125,7 @@ class Delivery:
         concerns_all = type(error) is SinkError or isinstance(error, _OF_THE_TARGET)
         is_news = flow.error is None or str(flow.error) != str(error)
         flow.error = error
-        if (self._is_alone or concerns_all) and not mends_with_time(error):
+        if (self._is_alone or concerns_all) and not is_temporary(error):
             flow.report()
             raise error
         self._commits.wait()
@@ -134,7 +134,7 @@ class Delivery:
         for each in self.flows if concerns_all else [flow]:
             each.close()
             each.retry_at = time.monotonic() + wait
-        if is_news or mends_with_time(error):
+        if is_news or is_temporary(error):
             _log.warning(
                 "sink %s: %s (next attempt in %.1f s)", self.name, str(error).splitlines()[0], wait
             )

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from penstock.logging import speak_for, speak_of_sink
-from penstock.pipeline import build_copying, build_sessions, build_sinks, log_of, top_of
+from penstock.pipeline import build_copying, build_sessions, build_sinks, log_of, top_of, wire_of
 from penstock.run.deliver import Delivery
 from penstock.run.flow import Flow
 from penstock.run.passages import PassageReader
@@ -46,7 +46,7 @@ def build_flow(
         pipeline.source_id,
         sink,
         log_of(pipeline),
-        started.state,
+        wire_of(pipeline),
         PositionCheck(pipeline, started),
         stop,
         passages=PassageReader(started.state.history, follows, names),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from penstock.state.reports import SeenPartitions
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from penstock.run.state import StateDirectory
+    from penstock.state.reports import Partitions
+    from penstock.state.wire import Wire
     from penstock.table import TableName
 
 _MEND = "penstock tables PIPELINE.yml resync {} makes both sides equal"
@@ -15,24 +18,21 @@ _CAME = "partition {} was attached with rows, which no change tells of"
 _WENT = "partition {} was detached or dropped, its rows stay at the target"
 _TOLD_KEPT = 2000
 
-# By the oid of its root, and its own: the name of a partition, and whether it came with rows.
-_Partitions = dict[str, dict[str, list[Any]]]
-
 
 class PartitionDrift:
     """Compares the partitions of tables with those that one sink has seen; also after a stop."""
 
-    def __init__(self, state: StateDirectory, sink: str) -> None:
-        self._state = state
-        self._report_name = f"sinks/{sink}.partitions"
-        self._seen: _Partitions | None = None
-        self._now: _Partitions = {}
+    def __init__(self, wire: Wire, sink: str) -> None:
+        self._wire = wire
+        self._sink = sink
+        self._seen: Partitions | None = None
+        self._now: Partitions = {}
         self._told: dict[int, None] = {}  # partitions that have left, in order
         self._left: set[int] = set()
 
     def look(
         self,
-        report: Mapping[str, Any],
+        partitions: Partitions,
         flowing: Mapping[TableName, int],
         waiting: Collection[int],
         left: Mapping[int, Mapping[int, TableName]] | None = None,
@@ -45,18 +45,18 @@ class PartitionDrift:
         """
         seen = self._seen_before()
         self._left = set()
-        names = {str(oid): name for name, oid in flowing.items()}
-        looked_at = {*names, *map(str, waiting)}
+        names = {oid: name for name, oid in flowing.items()}
+        compared = {*names, *waiting}
         self._now = {
             root: leaves
-            for root, leaves in report.get("partitions", {}).items()
-            if root in looked_at or root not in seen
+            for root, leaves in partitions.items()
+            if root in compared or root not in seen
         }
         told: dict[TableName, list[str]] = {}
         for root, leaves in self._now.items():
             before = seen.get(root, leaves)
-            gone = (left or {}).get(int(root), {})
-            self._left |= {*gone, *(int(leaf) for leaf in before if leaf not in leaves)}
+            gone = (left or {}).get(root, {})
+            self._left |= {*gone, *(leaf for leaf in before if leaf not in leaves)}
             lines = [
                 *(_WENT.format(name) for leaf, (name, _) in before.items() if leaf not in leaves),
                 *(
@@ -67,7 +67,7 @@ class PartitionDrift:
                 *(
                     _WENT.format(name)
                     for leaf, name in gone.items()
-                    if root in seen and str(leaf) not in before and leaf not in self._told
+                    if root in seen and leaf not in before and leaf not in self._told
                 ),
             ]
             if lines and root in names:
@@ -81,12 +81,12 @@ class PartitionDrift:
         if is_new or not self._left <= self._told.keys():
             self._seen = seen | self._now
             self._told |= dict.fromkeys(sorted(self._left))
-            told = {"partitions": self._seen, "left": list(self._told)[-_TOLD_KEPT:]}
-            self._state.write_report(self._report_name, told)
+            left = tuple(self._told)[-_TOLD_KEPT:]
+            self._wire.publish(SeenPartitions(self._seen, left), self._sink)
 
-    def _seen_before(self) -> _Partitions:
+    def _seen_before(self) -> Partitions:
         if self._seen is None:
-            report = self._state.read_report(self._report_name)
-            self._seen = report.get("partitions", {})
-            self._told = dict.fromkeys(report.get("left", ()))
+            report = self._wire.latest(SeenPartitions, self._sink) or SeenPartitions()
+            self._seen = report.partitions
+            self._told = dict.fromkeys(report.left)
         return self._seen

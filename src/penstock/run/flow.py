@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 
 from penstock.failpoints import fault_point
 from penstock.lsn import Lsn
+from penstock.retry import BackOff
 from penstock.run.passages import PassageReader, Stretch, cut_at_marks, oids_of, tables_of
-from penstock.run.retry import BackOff
 from penstock.run.tables import TableKeeper
 from penstock.sinks.sink import Batch
 from penstock.sinks.tables import FAILED, STREAMING
 from penstock.spark.jobs import Span, run_job
+from penstock.state.reports import DeliveryReport, TableReport
 
 if TYPE_CHECKING:
     import threading
@@ -27,10 +28,10 @@ if TYPE_CHECKING:
     from penstock.errors import PenstockError
     from penstock.log.contract import Log, LogReader, Slice
     from penstock.run.commits import Commits
-    from penstock.run.state import StateDirectory
     from penstock.sinks.passage import Rows
     from penstock.sinks.sink import Receipt, Sink, Worker
     from penstock.spark.session import Spark
+    from penstock.state.wire import Wire
     from penstock.table import TableName
 
 # How often the log is looked at: often while changes come, seldom while they do not.
@@ -64,7 +65,7 @@ class Flow:
         source_id: str,
         sink: Sink,
         log: Log,
-        state: StateDirectory,
+        wire: Wire,
         check_position: Callable[[Sink], Lsn],
         stop: threading.Event,
         *,
@@ -80,12 +81,12 @@ class Flow:
         self._spark = spark
         self._sink = sink
         self._log = log
-        self._state = state
+        self._wire = wire
         self._stop = stop
         self._batch_number = 0
         self._passages = passages
         self._copies_first = copies_first
-        self.tables = TableKeeper(sink, log, state, passages, copies_first=copies_first, pace=pace)
+        self.tables = TableKeeper(sink, log, wire, passages, copies_first=copies_first, pace=pace)
         self._grow_bytes = 0
         self._reported_at = 0.0
         self._has_news = False
@@ -379,27 +380,26 @@ class Flow:
         apart = dict(self._sink.apart)
         wanted_lsn = self.tables.safe_lsn
         safe_lsn = self.delivered_lsn if wanted_lsn is None else min(self.delivered_lsn, wanted_lsn)
-        report = {
-            "run": self._run_id if self._has_opened else None,
-            "delivered_lsn": str(self.delivered_lsn),
-            "safe_lsn": str(safe_lsn),
-            "committed_at": self._committed_at,
-            "changes_delivered": self._sink.change_count,
-            "tables": {
-                str(name): {
-                    "state": apart[name].state if name in apart else STREAMING,
-                    "error": (apart[name].error or None) if name in apart else None,
-                }
+        report = DeliveryReport(
+            run=self._run_id if self._has_opened else None,
+            delivered_lsn=self.delivered_lsn,
+            safe_lsn=safe_lsn,
+            committed_at=self._committed_at,
+            changes_delivered=self._sink.change_count,
+            tables={
+                str(name): TableReport(
+                    apart[name].state if name in apart else STREAMING,
+                    (apart[name].error or None) if name in apart else None,
+                )
                 for name in sorted(set(self._sink.flowing) | set(apart))
             },
-            "error": str(self.error) if self.error else None,
-            "seconds": self.seconds,
-            "at": time.time(),
-        }
-        part = f"sinks/{self.name}"
-        if not self._state.write_report(part, report):
+            error=str(self.error) if self.error else None,
+            seconds=dict(self.seconds),
+            at=time.time(),
+        )
+        if not self._wire.publish(report, self.name):
             # The disk is full, and what can be deleted there depends on how far this is.
-            self._state.write_report(part, {**report, "tables": {}})
+            self._wire.publish(replace(report, tables={}), self.name)
 
 
 def _size(slices: Sequence[Slice]) -> int:

@@ -6,12 +6,13 @@ import logging
 import threading
 import time
 from contextvars import copy_context
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import PenstockError
 from penstock.lsn import ZERO
-from penstock.run.retry import mends_with_time
+from penstock.retry import is_temporary
 from penstock.source.catalogmark import read_catalog_mark
 from penstock.source.connect import connect_source
 from penstock.source.options import Tracking
@@ -26,16 +27,19 @@ from penstock.source.server import current_lsn, emit_mark
 from penstock.source.slot import check_slot, slot_state, slot_warning
 from penstock.source.subscription import update_membership
 from penstock.source.tracking import broken_tracking, has_log
+from penstock.state.reports import MembershipReport
 from penstock.table import tell_tables
 
 if TYPE_CHECKING:
     import psycopg
 
     from penstock.lsn import Lsn
-    from penstock.run.state import SinkReports, StateDirectory
+    from penstock.run.sinkreports import SinkReports
+    from penstock.schema.history import SchemaHistory
     from penstock.source.catalogmark import CatalogMark
     from penstock.source.options import SourceOptions
     from penstock.source.subscription import Subscription
+    from penstock.state.wire import Wire
     from penstock.table import TableName, TableRules
 
     Connection = psycopg.Connection[Any]
@@ -61,7 +65,8 @@ class MembershipWatch:
         self,
         source: SourceOptions,
         subscription: Subscription,
-        state: StateDirectory,
+        history: SchemaHistory,
+        wire: Wire,
         reports: SinkReports,
         *,
         pace: float = 1.0,
@@ -77,9 +82,10 @@ class MembershipWatch:
         self._seen = None
         self._mark: CatalogMark | None = None
         self._looks_since = 0
-        self._report: dict[str, Any] = {}
+        self._report = MembershipReport()
         self._subscription = subscription
-        self._state = state
+        self._history = history
+        self._wire = wire
         self._interval_seconds = _INTERVAL_SECONDS * pace
         self._stop = threading.Event()
         # In this context, so that its lines name the same source.
@@ -110,7 +116,7 @@ class MembershipWatch:
                 self._look()
             except PenstockError as error:
                 # A server that is away is capture's own concern, and it says so.
-                if not mends_with_time(error):
+                if not is_temporary(error):
                     self._failure = error
                 elif str(error) not in self._told:
                     self._told.add(str(error))
@@ -133,7 +139,7 @@ class MembershipWatch:
             self._look_at_slot(connection)
             self._look_after_tracking(connection)
         # Also where it says the same: who begins to deliver wants one of now.
-        self._state.write_report("tables", {**self._report, "at": time.time()})
+        self._wire.publish(replace(self._report, at=time.time()))
 
     def _look_at_all(self, connection: Connection) -> bool:
         """Read the whole catalog; whether nothing is to be tried again."""
@@ -150,14 +156,14 @@ class MembershipWatch:
             emit_mark(self._source.url, "tables")
             self._seen = seen
         left_out = {str(entry.table): entry.reason for entry in change.left_out}
-        self._report = {
-            "published": published,
-            "entries": entries,
-            "left_out": left_out,
-            "partitions": read_partitions(connection, published.values()),
-            "since_lsn": str(self._since_lsn),
-            "lsn": str(self._lsn),
-        }
+        self._report = MembershipReport(
+            published=published,
+            entries=entries,
+            left_out=left_out,
+            partitions=read_partitions(connection, published.values()),
+            since_lsn=self._since_lsn,
+            lsn=self._lsn,
+        )
         if change.added:
             _log.info("%s appeared and is followed from now on", tell_tables(change.added))
         if change.removed:
@@ -194,7 +200,7 @@ class MembershipWatch:
         """Keep the log of versions, and the history; see that the source's triggers live."""
         delivered = self._reports.safe_lsn()
         if self._source.schema_options.tracking is not Tracking.TRIGGERS:
-            self._state.history.forget_before(delivered)
+            self._history.forget_before(delivered)
             return
         if self._looks % _LOOKS_AT_TRIGGERS == 0:
             broken = broken_tracking(connection)
@@ -203,11 +209,11 @@ class MembershipWatch:
                 _log.error("%s", broken)
         self._looks += 1
         written = self._write_versions(connection, delivered)
-        self._state.history.forget_before(min(delivered, written))
+        self._history.forget_before(min(delivered, written))
 
     def _write_versions(self, connection: Connection, delivered: Lsn) -> Lsn:
         """Add to the source's log what the stream has told; up to where all of it is there."""
-        history, name = self._state.history, self._subscription.name
+        history, name = self._history, self._subscription.name
         newest = history.last_version_lsn()
         if (newest, newest < delivered) == self._written:
             return delivered

@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock.errors import PenstockError
-from penstock.pipeline import top_of
-from penstock.run.retry import BackOff, mends_with_time
+from penstock.pipeline import top_of, top_wire_of
+from penstock.retry import BackOff, is_temporary
 from penstock.run.signals import Stop
 from penstock.run.start import Databases, Started, start, start_up
 from penstock.source.server import emit_mark
+from penstock.state.reports import SourceErrors
 
 if TYPE_CHECKING:
     from penstock.config import PipelineFile
@@ -99,6 +100,7 @@ class Sources:
         self._new: list[tuple[PipelineFile, Started]] = []
         self._reported: dict[str, str] | None = None
         self._top = top_of(pipeline)
+        self._wire = top_wire_of(pipeline)
 
     def begin(self, stop: threading.Event) -> None:
         """Start them; returns as soon as one is, and the others follow.
@@ -121,7 +123,7 @@ class Sources:
         while not stop.is_set() and not self._new:
             self.look()
             errors = [source.error for source in self._sources.values()]
-            if all(error is not None and not mends_with_time(error) for error in errors):
+            if all(error is not None and not is_temporary(error) for error in errors):
                 if not existed:
                     shutil.rmtree(self._top.path, ignore_errors=True)
                 assert errors[0] is not None
@@ -199,11 +201,11 @@ class Sources:
 
     def _report(self) -> None:
         """Leave word for `status`: the source's own state directory may not be there."""
-        told = {
+        errors = {
             source_id: str(source.error)
             for source_id, source in self._sources.items()
             if source.error is not None
         }
-        if told != self._reported and not self._pipeline.is_alone:
-            self._reported = told
-            self._top.write_report("sources", {"errors": told})
+        if errors != self._reported and not self._pipeline.is_alone:
+            self._reported = errors
+            self._wire.publish(SourceErrors(errors))

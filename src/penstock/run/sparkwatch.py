@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from penstock.errors import PenstockError, SparkDies, SparkGone
-from penstock.run.retry import BackOff
+from penstock.retry import BackOff
 from penstock.spark.session import Spark
 
 if TYPE_CHECKING:

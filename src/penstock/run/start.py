@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
     from penstock.config import PipelineFile
     from penstock.dsn import Dsn
-    from penstock.run.state import StateDirectory
     from penstock.sinks.sink import Sink, StoredPosition
+    from penstock.state.directory import StateDirectory
 
     Connection = psycopg.Connection[Any]
 

@@ -16,9 +16,9 @@ import psycopg
 from penstock.changes.pgoutput import EPOCH_2000_UNIX_MICROSECONDS
 from penstock.errors import PenstockError, recognise
 from penstock.lsn import Lsn
-from penstock.pipeline import build_event_copying, log_of, state_of, top_of
+from penstock.pipeline import build_event_copying, log_of, state_of, top_of, top_wire_of, wire_of
+from penstock.retry import is_temporary
 from penstock.run.failures import CAPTURE, DELIVER, last_failure
-from penstock.run.retry import mends_with_time
 from penstock.sinks.postgres.connect import classify_target_error, connect_target
 from penstock.sinks.postgres.objects import has_objects
 from penstock.sinks.postgres.options import PostgresOptions
@@ -29,11 +29,16 @@ from penstock.source.options import Tracking
 from penstock.source.slot import check_slot, has_changes, slot_state, slot_warning
 from penstock.source.subscription import find_subscription
 from penstock.source.tracking import broken_tracking, tier_in_force
+from penstock.state.reports import (
+    CaptureReport,
+    DeliveryReport,
+    MembershipReport,
+    SourceErrors,
+)
 
 if TYPE_CHECKING:
     from penstock.config import PipelineFile
-    from penstock.log.contract import Log
-    from penstock.run.state import StateDirectory
+    from penstock.state.directory import StateDirectory
 
 # So many sources are asked at once: one that does not answer takes its time.
 _AT_ONCE = 16
@@ -173,15 +178,16 @@ def _phase(
 
 
 def _source(pipeline: PipelineFile) -> SourceStatus:
-    state, top = state_of(pipeline), top_of(pipeline)
-    report = state.read_report("capture")
+    state, top, wire = state_of(pipeline), top_of(pipeline), wire_of(pipeline)
+    report = wire.latest(CaptureReport) or CaptureReport()
+    members = wire.latest(MembershipReport) or MembershipReport()
     status = SourceStatus(
-        received_lsn=report.get("received_lsn"),
-        durable_lsn=report.get("durable_lsn"),
-        acknowledged_lsn=report.get("acknowledged_lsn"),
-        log_bytes=report.get("log_bytes", 0),
+        received_lsn=_text(report.received_lsn),
+        durable_lsn=_text(report.durable_lsn),
+        acknowledged_lsn=_text(report.acknowledged_lsn),
+        log_bytes=report.log_bytes,
         tracking=pipeline.source.schema_options.tracking.value,
-        left_out=state.read_report("tables").get("left_out", {}),
+        left_out=members.left_out,
     )
     try:
         with connect_source(pipeline.source.url, "penstock status") as connection:
@@ -214,11 +220,11 @@ def _source(pipeline: PipelineFile) -> SourceStatus:
         status.error = str(error)
     ended = last_failure(top, CAPTURE) if pipeline.is_alone else None
     is_running = state.is_held("capture")
-    told = _news(report.get("error"), is_running=is_running)
+    told = _news(report.error, is_running=is_running)
     if told is None and pipeline.top != pipeline.state:
         runs = top.is_held("capture") or top.is_held("deliver")
-        errors = top.read_report("sources").get("errors", {})
-        told = _news(errors.get(pipeline.source_id), is_running=runs)
+        others = top_wire_of(pipeline).latest(SourceErrors) or SourceErrors()
+        told = _news(others.errors.get(pipeline.source_id), is_running=runs)
     status.error = (told or ended if is_running else ended or told) or status.error
     return status
 
@@ -228,7 +234,7 @@ def _news(told: str | None, *, is_running: bool) -> str | None:
     if not told or is_running:
         return told
     known = recognise(told)
-    return None if known is not None and mends_with_time(known) else told
+    return None if known is not None and is_temporary(known) else told
 
 
 def _ask_tracking(
@@ -281,35 +287,33 @@ def _together(parts: list[SinkStatus], views: list[PipelineFile]) -> SinkStatus:
 
 def _reported(pipeline: PipelineFile, name: str) -> SinkStatus:
     """What the loop last said."""
-    report = state_of(pipeline).read_report(f"sinks/{name}")
+    report = wire_of(pipeline).latest(DeliveryReport, name) or DeliveryReport()
     status = SinkStatus(
-        delivered_lsn=report.get("delivered_lsn"),
-        changes_delivered=report.get("changes_delivered", 0),
+        delivered_lsn=_text(report.delivered_lsn),
+        changes_delivered=report.changes_delivered,
         tables={
-            table: TableStatus(state=told["state"], error=told["error"])
-            for table, told in report.get("tables", {}).items()
+            table: TableStatus(state=each.state, error=each.error)
+            for table, each in report.tables.items()
         },
     )
     is_running = top_of(pipeline).is_held("deliver")
-    status.error = _news(report.get("error"), is_running=is_running)
+    status.error = _news(report.error, is_running=is_running)
     return status
 
 
 def _complete(pipeline: PipelineFile, name: str, status: SinkStatus, source: SourceStatus) -> None:
     """Add what follows from the rest: tables that are new, and the lag."""
-    state = state_of(pipeline)
+    wire = wire_of(pipeline)
     new = TableStatus("pending" if pipeline.source.snapshot.copies_first else "streaming")
-    for table in state.read_report("tables").get("published", ()):
+    for table in (wire.latest(MembershipReport) or MembershipReport()).published:
         status.tables.setdefault(table, new)
     if status.delivered_lsn is not None:
         delivered = Lsn.parse(status.delivered_lsn)
         newest = source.newest_lsn
         if newest is not None:
             status.lag_bytes = max(0, Lsn.parse(newest) - delivered)
-        report = state.read_report(f"sinks/{name}")
-        status.lag_seconds = _lag_seconds(
-            log_of(pipeline), state, delivered, status.lag_bytes, report
-        )
+        report = wire.latest(DeliveryReport, name) or DeliveryReport()
+        status.lag_seconds = _lag_seconds(pipeline, delivered, status.lag_bytes, report)
     flow = {each.name: getattr(status, each.name) for each in fields(FlowStatus)}
     status.sources = {pipeline.source_id: FlowStatus(**flow)}
 
@@ -384,10 +388,10 @@ def _look_at_copies(pipeline: PipelineFile, name: str, status: SinkStatus) -> No
 
 
 def _lag_seconds(
-    log: Log, state: StateDirectory, delivered: Lsn, lag_bytes: int | None, report: dict[str, Any]
+    pipeline: PipelineFile, delivered: Lsn, lag_bytes: int | None, report: DeliveryReport
 ) -> float | None:
     """The age of the oldest commit that the log holds and the sink does not."""
-    reader = log.reader(delivered)
+    reader = log_of(pipeline).reader(delivered)
     try:
         waiting = [ref for ref in reader.read(1) if ref.head.committed_at]
     except PenstockError:
@@ -396,10 +400,14 @@ def _lag_seconds(
         reader.close()
     if waiting:
         return _age(waiting[0].head.committed_at)
-    if state.is_held("capture") or not lag_bytes:
+    if state_of(pipeline).is_held("capture") or not lag_bytes:
         return 0.0
     # Nobody captures: what the source has written since is not known, only since when.
-    return _age(report["committed_at"]) if report.get("committed_at") else None
+    return _age(report.committed_at) if report.committed_at else None
+
+
+def _text(lsn: Lsn | None) -> str | None:
+    return str(lsn) if lsn is not None else None
 
 
 def _age(committed_at: int) -> float:

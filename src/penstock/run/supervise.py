@@ -14,13 +14,14 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from penstock.errors import PenstockError, ReaderGone, RunError, recognise
-from penstock.pipeline import state_of, top_of
+from penstock.pipeline import top_of, wire_of
+from penstock.retry import is_temporary
 from penstock.run.capture_process import Captures
 from penstock.run.deliveries import Deliveries
 from penstock.run.failures import DELIVER, forget_failure, kept_failure
-from penstock.run.retry import mends_with_time
 from penstock.run.sources import Sources
 from penstock.run.sparkwatch import watched_spark
+from penstock.state.reports import CaptureReport
 
 if TYPE_CHECKING:
     import threading
@@ -177,7 +178,7 @@ class _Run:
         if None in errors:
             self._down_since = None
             return False
-        if all(error is not None and not mends_with_time(error) for error in errors):
+        if all(error is not None and not is_temporary(error) for error in errors):
             return True
         self._down_since = self._down_since or now
         return now - self._down_since > _DOWN_SECONDS
@@ -190,9 +191,9 @@ class _Run:
         """Why a source stands still."""
         errors = [self._sources.error_of(source_id)]
         errors += [flow.error for flow in deliveries.flows.get(source_id, ())]
-        told = state_of(self._views[source_id]).read_report("capture").get("error")
-        if told and self.captures is not None:
-            errors.append(recognise(told) or RunError(told, f"source {source_id}"))
+        report = wire_of(self._views[source_id]).latest(CaptureReport)
+        if report is not None and report.error and self.captures is not None:
+            errors.append(recognise(report.error) or RunError(report.error, f"source {source_id}"))
         return next((error for error in errors if error is not None), None)
 
     def _raise_if_down(self, source_id: str, deliveries: Deliveries) -> None:

@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.errors import SchemaChangeRefused, TargetTableUnfit
-from penstock.lsn import Lsn
+from penstock.lsn import ZERO, Lsn
+from penstock.retry import BackOff
 from penstock.run.drift import PartitionDrift
 from penstock.run.members import Members, table_name
-from penstock.run.retry import BackOff
 from penstock.sinks.tables import CATCHING_UP, COPYING, FAILED, PENDING, REMOVED
+from penstock.state.reports import CaptureReport, MembershipReport, SeenMembers
 from penstock.table import TableName, tell_tables
 from penstock.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection
     from typing import Any
 
     from penstock.log.contract import Log
     from penstock.run.passages import PassageReader
-    from penstock.run.state import StateDirectory
     from penstock.sinks.sink import Sink
     from penstock.sinks.tables import ApartTable
+    from penstock.state.wire import Wire
 
 _log = logging.getLogger(__name__)
 
@@ -49,7 +51,7 @@ class TableKeeper:
         self,
         sink: Sink,
         log: Log,
-        state: StateDirectory,
+        wire: Wire,
         passages: PassageReader,
         *,
         copies_first: bool,
@@ -58,7 +60,7 @@ class TableKeeper:
         self._sink = sink
         self._log = log
         self._passages = passages
-        self._state = state
+        self._wire = wire
         self._copies_first = copies_first
         self._idle_seconds = _IDLE_SECONDS * pace
         self._look_at = 0.0
@@ -66,17 +68,17 @@ class TableKeeper:
         self._pause_seconds = 0.0
         self._has_news = False
         self._seen_report_at = 0.0
-        # Compared, not ordered: who captures may be another machine, with another clock.
-        self._stale_at = state.read_report("tables").get("at")
+        # Compared, not ordered: capture may run on another machine, with another clock.
+        before = wire.latest(MembershipReport)
+        self._stale_at = before.at if before is not None else None
         self._has_seen_members = False
         self._is_ahead = False  # what is published was looked at later than the log goes
         self._are_names_taken = False  # tables are to be enrolled once others give up their names
-        self._report_name = f"sinks/{sink.name}.members"
-        seen = state.read_report(self._report_name)
+        seen = wire.latest(SeenMembers, sink.name) or SeenMembers()
         # By name: their oids. And by oid, those of their entries in the publications.
-        self._members = {table_name(text): oid for text, oid in seen.get("oids", {}).items()}
-        self._entries: dict[str, list[int]] = seen.get("entries", {})
-        self._drift = PartitionDrift(state, sink.name)
+        self._members = {table_name(text): oid for text, oid in seen.oids.items()}
+        self._entries = seen.entries
+        self._drift = PartitionDrift(wire, sink.name)
         self._pending: set[TableName] = set()
         # How members, history and tables stood when all were last found in step.
         self._matched: tuple[Any, ...] | None = None
@@ -233,15 +235,15 @@ class TableKeeper:
             self._waits[name] = (time.monotonic() + back_off.next_seconds(), back_off)
 
     def _report_at(self) -> float:
-        return self._state.reported_at("tables") if self._copies_first else 0.0
+        return self._wire.published_at(MembershipReport) if self._copies_first else 0.0
 
     def _match_members(self, lsn: Lsn) -> None:
         self._seen_report_at = self._report_at()
-        report = self._state.read_report("tables")
-        if report.get("at") in (None, self._stale_at):
+        report = self._wire.latest(MembershipReport)
+        if report is None or report.at in (None, self._stale_at):
             return  # of an earlier run: what it does not name need not be gone
         stand = (
-            {key: told for key, told in report.items() if key != "at"},
+            replace(report, at=None),
             self._passages.last_lsn,
             set(self._sink.flowing),
             dict(self._sink.apart),
@@ -250,7 +252,7 @@ class TableKeeper:
             return
         self._matched = None
         members = Members.of(report)
-        self._tell_drift(report, members.oids)
+        self._report_drift(report, members.oids)
         if not self._copies_first:
             return  # a table that goes and comes again would miss what it is passed over for
         # The stream tells itself what was renamed or dropped, once it has come so far.
@@ -269,7 +271,7 @@ class TableKeeper:
         if lsn >= members.lsn and lsn > self._passages.last_lsn:
             self._matched = stand
 
-    def _tell_drift(self, report: Mapping[str, Any], members: dict[TableName, int]) -> None:
+    def _report_drift(self, report: MembershipReport, members: dict[TableName, int]) -> None:
         flowing = {name: oid for name, oid in members.items() if name in self._sink.flowing}
         waiting = [
             members[name]
@@ -277,7 +279,7 @@ class TableKeeper:
             if name in members and table.needs_copy and table.state != COPYING
         ]
         for name, lines in self._drift.look(
-            report, flowing, waiting, self._passages.left_partitions()
+            report.partitions, flowing, waiting, self._passages.left_partitions()
         ).items():
             _log.warning("%s: %s", name, "; ".join(lines))
             self._sink.note(name, "\n".join(map(printable, lines)))
@@ -369,9 +371,9 @@ class TableKeeper:
             if table.state == COPYING or (table.state != REMOVED and not table.needs_copy)
         }
         back = {
-            int(oid)
+            oid
             for oid, now in members.entries.items()
-            if (before := self._entries.get(oid) or self._passages.first_entries(int(oid)))
+            if (before := self._entries.get(oid) or self._passages.first_entries(oid))
             and not set(before) & set(now)
         }
         # By the names that the sink has for them, which may be older.
@@ -393,20 +395,20 @@ class TableKeeper:
         kept = self._taken
         seen = {n: oid for n, oid in self._members.items() if n in kept} | members.oids
         held = {*seen.values(), *(oids[name] for name in kept & set(oids))}
-        known = {oid: each for oid, each in self._entries.items() if int(oid) in held} | {
+        known = {oid: each for oid, each in self._entries.items() if oid in held} | {
             oid: each
             for oid, each in members.entries.items()
-            if not self._passages.will_be_born(int(oid), lsn)
+            if not self._passages.will_be_born(oid, lsn)
         }
         if (seen, known) != (self._members, self._entries):
             self._members, self._entries = seen, known
-            told = {str(name): oid for name, oid in seen.items()}
-            self._state.write_report(self._report_name, {"oids": told, "entries": known})
+            oids_by_text = {str(name): oid for name, oid in seen.items()}
+            self._wire.publish(SeenMembers(oids_by_text, known), self._sink.name)
 
     def _is_captured(self, lsn: Lsn) -> bool:
         """Whether the log goes so far; a report of that comes seldom, and the log says it at once."""
-        told = self._state.read_report("capture").get("durable_lsn")
-        if told and Lsn.parse(told) >= lsn:
+        report = self._wire.latest(CaptureReport)
+        if report is not None and (report.durable_lsn or ZERO) >= lsn:
             return True
         end_lsn = self._log.end_lsn()
         return end_lsn is not None and end_lsn >= lsn

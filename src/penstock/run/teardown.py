@@ -18,7 +18,7 @@ from penstock.source.tracking import drop_tracking
 
 if TYPE_CHECKING:
     from penstock.config import PipelineFile
-    from penstock.run.state import StateDirectory
+    from penstock.state.directory import StateDirectory
 
 _log = logging.getLogger(__name__)
 

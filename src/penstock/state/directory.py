@@ -1,15 +1,13 @@
-"""The state directory: whose it is, who works in it, and what each part last reported.
+"""The state directory: whose it is, and who works in it.
 
     pipeline.json        whose directory this is
     log/                 the log, where it is of the kind `files`
     schema.jsonl         how tables looked when (penstock.schema.history)
     capture.lock …       held by the one process that captures, by the one that delivers
-    capture.json         what capture last reported
-    capture.failed.json …  what ended capture, or deliver, the last time (penstock.run.failures)
-    sinks/<name>.json    what each sink last reported; `safe_lsn` is what the slot may be told
+    capture.json, sinks/<name>.json …  what each part last reported (penstock.state.wire)
 
-Reports are hints for `status` and for the other half; the sinks' own positions are the truth.
-Deleting the whole directory loses nothing.
+What sinks have is stored at the sinks. With `acknowledge: delivered` deleting the whole directory loses
+nothing: the slot is told `safe_lsn` of a running delivery and no more, so it has what no sink has.
 """
 
 from __future__ import annotations
@@ -18,19 +16,18 @@ import fcntl
 import json
 import os
 import stat
-import threading
 import time
 import uuid
-from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from penstock.disk import is_full, unwritable
-from penstock.errors import DiskFull, SecondInstance, StateOfAnother, StateUnusable
-from penstock.lsn import ZERO, Lsn
+from penstock.errors import SecondInstance, StateOfAnother, StateUnusable
 from penstock.schema.history import SchemaHistory
+from penstock.state.smallfiles import replace_text
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
 # A predecessor that was killed may take a moment to be gone.
@@ -39,7 +36,7 @@ _HOLDER_BYTES = 64
 
 
 class StateDirectory:
-    """Paths and small JSON files; every write is whole or not there."""
+    """The directory of a source, or of a whole pipeline."""
 
     def __init__(self, path: Path, pipeline: str) -> None:
         self.path = path
@@ -63,7 +60,7 @@ class StateDirectory:
                         str(self.path),
                         "choose an empty directory for `state:`",
                     )
-                write_json(owner, {"name": self.pipeline, "format": 1})
+                replace_text(owner, json.dumps({"name": self.pipeline, "format": 1}))
             (self.path / "sinks").mkdir(mode=0o700, exist_ok=True)
             _shut_out_others(self.path)
             found = json.loads(owner.read_text()).get("name")
@@ -85,7 +82,11 @@ class StateDirectory:
 
     def is_ours(self) -> bool:
         """Whether the directory is there, and this pipeline's."""
-        return self.read_report("pipeline").get("name") == self.pipeline
+        try:
+            found = json.loads((self.path / "pipeline.json").read_text())
+        except (OSError, ValueError):
+            return False
+        return isinstance(found, dict) and found.get("name") == self.pipeline
 
     @contextmanager
     def lock(self, role: str) -> Iterator[None]:
@@ -133,80 +134,6 @@ class StateDirectory:
         finally:
             os.close(fd)
 
-    def write_report(self, part: str, report: dict[str, Any]) -> bool:
-        """Leave a report for others; `part` is `capture` or `sinks/<name>`. Whether it was written.
-
-        A full disk ends nobody: a report is a hint. It is then written over the one before, which has
-        its place on the disk; it may be torn, and is then none.
-        """
-        path = self.path / f"{part}.json"
-        try:
-            write_json(path, report)
-        except DiskFull:
-            return _write_over(path, report)
-        return True
-
-    def remove_report(self, part: str) -> None:
-        """Take a report back."""
-        (self.path / f"{part}.json").unlink(missing_ok=True)
-
-    def reported_at(self, part: str) -> float:
-        """When a part last left a report, by this machine's clock; 0 when it never did."""
-        try:
-            return (self.path / f"{part}.json").stat().st_mtime
-        except OSError:
-            return 0.0
-
-    def read_report(self, part: str) -> dict[str, Any]:
-        """The last report of a part, empty when there is none."""
-        try:
-            report = json.loads((self.path / f"{part}.json").read_text())
-        except (OSError, ValueError):
-            return {}
-        return report if isinstance(report, dict) else {}
-
-
-class SinkReports:
-    """What the sinks have, as they say themselves: read by who captures.
-
-    What may be forgotten for good (`safe_lsn`) is believed of a run that delivers while this object
-    lives, for it has opened the sink before it reports. A report of an earlier run may say more than
-    the sink has by now: a target can lose its last commits when it crashes, or by a failover.
-
-    `state` is the source's directory, `top` that of the whole pipeline, where who delivers is known.
-    """
-
-    def __init__(self, state: StateDirectory, top: StateDirectory, sinks: Collection[str]) -> None:
-        self._state = state
-        self._top = top
-        self._sinks = tuple(sinks)
-        self._run: str | None = None  # who delivers, or did so last while we looked
-
-    def safe_lsn(self) -> Lsn:
-        """What every sink has; zero while one has not been opened."""
-        self._run = self._top.run_of("deliver") or self._run
-        told = [
-            report.get("safe_lsn") if report.get("run") == self._run else None
-            for report in self._read()
-        ]
-        return min((Lsn.parse(lsn) if lsn else ZERO for lsn in told), default=ZERO)
-
-    def once_delivered_lsn(self) -> Lsn:
-        """The furthest that any sink has ever said it has: the source once had that much."""
-        told = [report.get("delivered_lsn") for report in self._read()]
-        return max((Lsn.parse(lsn) for lsn in told if lsn), default=ZERO)
-
-    def changed_at(self) -> tuple[float, ...]:
-        """When each last reported; changes when there is something new."""
-        return tuple(self._state.reported_at(f"sinks/{name}") for name in self._sinks)
-
-    def is_delivering(self) -> bool:
-        """Whether somebody delivers, so that sinks will report or have done so."""
-        return self._top.is_held("deliver")
-
-    def _read(self) -> list[dict[str, Any]]:
-        return [self._state.read_report(f"sinks/{name}") for name in self._sinks]
-
 
 def _holder(fd: int) -> tuple[str, str]:
     """Process and run that a lock file names."""
@@ -240,36 +167,3 @@ def _probe(path: Path) -> None:
     except OSError as error:
         if not is_full(error):
             raise
-
-
-def _write_over(path: Path, document: dict[str, Any]) -> bool:
-    """Replace a file's content in the blocks that it has; whether it fits."""
-    data = json.dumps(document).encode()
-    try:
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        if len(data) > os.fstat(fd).st_blocks * 512:
-            return False
-        os.pwrite(fd, data, 0)
-        os.ftruncate(fd, len(data))
-    except OSError:
-        return False
-    finally:
-        os.close(fd)
-    return True
-
-
-def write_json(path: Path, document: dict[str, Any]) -> None:
-    """Replace a file as a whole: a reader sees the old or the new one."""
-    scratch = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
-    try:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-        with open(os.open(scratch, flags, 0o600), "w") as file:  # noqa: PTH123 - of a descriptor
-            file.write(json.dumps(document))
-        scratch.replace(path)
-    except OSError as error:
-        with suppress(OSError):
-            scratch.unlink(missing_ok=True)
-        raise unwritable(error, path.parent) from error
