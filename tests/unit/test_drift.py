@@ -36,67 +36,67 @@ def report(**leaves: bool) -> Partitions:
 
 def test_what_was_not_remembered_is_told_again(wire: Wire):
     drift = PartitionDrift(wire, "s")
-    assert drift.look(report(a=False), {P: 7}, ()) == {}
+    assert drift.compare(report(a=False), {P: 7}, ()) == {}
     drift.remember()
     for _ in range(2):
-        assert drift.look(report(b=True), {P: 7}, ()) == {P: [WENT, CAME, MEND]}
+        assert drift.compare(report(b=True), {P: 7}, ()) == {P: [WENT, CAME, MEND]}
     again = PartitionDrift(wire, "s")  # killed before it was told
-    assert again.look(report(b=True), {P: 7}, ()) == {P: [WENT, CAME, MEND]}
+    assert again.compare(report(b=True), {P: 7}, ()) == {P: [WENT, CAME, MEND]}
     again.remember()
-    assert again.look(report(b=True), {P: 7}, ()) == {}
-    assert PartitionDrift(wire, "s").look(report(b=True), {P: 7}, ()) == {}
+    assert again.compare(report(b=True), {P: 7}, ()) == {}
+    assert PartitionDrift(wire, "s").compare(report(b=True), {P: 7}, ()) == {}
 
 
 def test_table_that_waits_for_its_copy_is_copied_as_it_is(wire: Wire):
     drift = PartitionDrift(wire, "s")
-    drift.look(report(a=False), {P: 7}, ())
+    drift.compare(report(a=False), {P: 7}, ())
     drift.remember()
-    assert drift.look(report(b=True), {}, [7]) == {}
+    assert drift.compare(report(b=True), {}, [7]) == {}
     drift.remember()
-    assert drift.look(report(b=True), {P: 7}, ()) == {}
+    assert drift.compare(report(b=True), {P: 7}, ()) == {}
 
 
 def test_what_happens_during_a_copy_is_told_after_it(wire: Wire):
     drift = PartitionDrift(wire, "s")
-    drift.look(report(a=False), {P: 7}, ())
+    drift.compare(report(a=False), {P: 7}, ())
     drift.remember()
-    assert drift.look(report(b=True), {}, ()) == {}
+    assert drift.compare(report(b=True), {}, ()) == {}
     drift.remember()
-    assert drift.look(report(b=True), {P: 7}, ()) == {P: [WENT, CAME, MEND]}
+    assert drift.compare(report(b=True), {P: 7}, ()) == {P: [WENT, CAME, MEND]}
 
 
 def test_empty_partition_that_comes_is_nothing_to_tell(wire: Wire):
     drift = PartitionDrift(wire, "s")
-    drift.look(report(a=False), {P: 7}, ())
+    drift.compare(report(a=False), {P: 7}, ())
     drift.remember()
-    assert drift.look(report(a=False, b=False), {P: 7}, ()) == {}
+    assert drift.compare(report(a=False, b=False), {P: 7}, ()) == {}
 
 
 def test_partition_that_came_and_went_between_two_polls_is_told_once(wire: Wire):
     drift = PartitionDrift(wire, "s")
     left = {7: {ord("c"): TableName("public", "c")}}
-    drift.look(report(a=False), {P: 7}, (), {7: {ord("x"): TableName("public", "x")}})
+    drift.compare(report(a=False), {P: 7}, (), {7: {ord("x"): TableName("public", "x")}})
     drift.remember()  # what went before the table was first seen is nobody's
 
-    found = drift.look(report(a=False), {P: 7}, (), left)
+    found = drift.compare(report(a=False), {P: 7}, (), left)
     assert found == {P: [WENT.replace("public.a", "public.c"), MEND]}
     drift.remember()
-    assert drift.look(report(a=False), {P: 7}, (), left) == {}
-    assert PartitionDrift(wire, "s").look(report(a=False), {P: 7}, (), left) == {}
+    assert drift.compare(report(a=False), {P: 7}, (), left) == {}
+    assert PartitionDrift(wire, "s").compare(report(a=False), {P: 7}, (), left) == {}
 
 
 @pytest.mark.parametrize("stream_first", [True, False])
 def test_partition_that_poll_and_stream_tell_of_is_told_once(wire: Wire, stream_first: bool):
     drift = PartitionDrift(wire, "s")
     left = {7: {ord("a"): TableName("public", "a")}}
-    drift.look(report(a=False, b=False), {P: 7}, ())
+    drift.compare(report(a=False, b=False), {P: 7}, ())
     drift.remember()
     looks = [(report(a=False, b=False), left), (report(b=False), left), (report(b=False), left)]
     if not stream_first:
         looks = [(report(b=False), {}), (report(b=False), left)]
     told = []
     for reported, gone in looks:
-        told.append(drift.look(reported, {P: 7}, (), gone))
+        told.append(drift.compare(reported, {P: 7}, (), gone))
         drift.remember()
 
     assert [each for each in told if each] == [{P: [WENT, MEND]}]

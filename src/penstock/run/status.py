@@ -178,7 +178,7 @@ def _phase(
 
 
 def _source(pipeline: PipelineFile) -> SourceStatus:
-    state, top, wire = state_of(pipeline), top_of(pipeline), wire_of(pipeline)
+    wire = wire_of(pipeline)
     report = wire.latest(CaptureReport) or CaptureReport()
     members = wire.latest(MembershipReport) or MembershipReport()
     status = SourceStatus(
@@ -191,50 +191,65 @@ def _source(pipeline: PipelineFile) -> SourceStatus:
     )
     try:
         with connect_source(pipeline.source.url, "penstock status") as connection:
-            with source_errors(connection):
-                row = connection.execute(
-                    "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()"
-                    " ELSE pg_current_wal_lsn() END::text"
-                ).fetchone()
-            status.current_lsn = row[0] if row else None
-            subscription = find_subscription(connection, pipeline.name)
-            if subscription is not None:
-                slot = slot_state(connection, subscription.slot)
-                status.slot = subscription.slot
-                status.slot_active = slot.active
-                status.retained_bytes = slot.retained_bytes
-                status.wal_status = slot.wal_status
-                if not state.is_held("capture"):
-                    publications = subscription.publications
-                    status.slot_has_changes = has_changes(
-                        connection, subscription.slot, publications, slot
-                    )
-                if slot.confirmed_flush_lsn is not None:
-                    status.acknowledged_lsn = str(slot.confirmed_flush_lsn)
-                place = str(pipeline.source.url)
-                warning = slot_warning(slot, subscription.slot, place)
-                status.warning = str(warning) if warning is not None else None
-                _ask_tracking(pipeline, connection, status)
-                check_slot(slot, subscription.slot, place)
+            _ask_source(pipeline, connection, status)
     except PenstockError as error:
         status.error = str(error)
-    ended = last_failure(top, CAPTURE) if pipeline.is_alone else None
-    is_running = state.is_held("capture")
-    told = _news(report.error, is_running=is_running)
-    if told is None and pipeline.top != pipeline.state:
-        runs = top.is_held("capture") or top.is_held("deliver")
-        others = top_wire_of(pipeline).latest(SourceErrors) or SourceErrors()
-        told = _news(others.errors.get(pipeline.source_id), is_running=runs)
-    status.error = (told or ended if is_running else ended or told) or status.error
+    status.error = _reported_error(pipeline, report) or status.error
     return status
 
 
-def _news(told: str | None, *, is_running: bool) -> str | None:
-    """An error that a report tells, unless time would have mended it since: nobody runs who could say."""
-    if not told or is_running:
-        return told
-    known = recognise(told)
-    return None if known is not None and is_temporary(known) else told
+def _ask_source(
+    pipeline: PipelineFile, connection: psycopg.Connection[Any], status: SourceStatus
+) -> None:
+    """What the server says of itself and of the slot.
+
+    Raises:
+        PenstockError: it cannot be asked, or the slot is lost.
+    """
+    with source_errors(connection):
+        row = connection.execute(
+            "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()"
+            " ELSE pg_current_wal_lsn() END::text"
+        ).fetchone()
+    status.current_lsn = row[0] if row else None
+    subscription = find_subscription(connection, pipeline.name)
+    if subscription is None:
+        return
+    slot = slot_state(connection, subscription.slot)
+    status.slot = subscription.slot
+    status.slot_active = slot.active
+    status.retained_bytes = slot.retained_bytes
+    status.wal_status = slot.wal_status
+    if not state_of(pipeline).is_held("capture"):
+        publications = subscription.publications
+        status.slot_has_changes = has_changes(connection, subscription.slot, publications, slot)
+    status.acknowledged_lsn = _text(slot.confirmed_flush_lsn) or status.acknowledged_lsn
+    place = str(pipeline.source.url)
+    warning = slot_warning(slot, subscription.slot, place)
+    status.warning = str(warning) if warning is not None else None
+    _ask_tracking(pipeline, connection, status)
+    check_slot(slot, subscription.slot, place)
+
+
+def _reported_error(pipeline: PipelineFile, report: CaptureReport) -> str | None:
+    """What capture of a source last failed with; while it runs, what it reports itself comes first."""
+    top = top_of(pipeline)
+    is_running = state_of(pipeline).is_held("capture")
+    ended = last_failure(top, CAPTURE) if pipeline.is_alone else None
+    reported = _news(report.error, is_running=is_running)
+    if reported is None and pipeline.top != pipeline.state:
+        runs = top.is_held("capture") or top.is_held("deliver")
+        others = top_wire_of(pipeline).latest(SourceErrors) or SourceErrors()
+        reported = _news(others.errors.get(pipeline.source_id), is_running=runs)
+    return reported or ended if is_running else ended or reported
+
+
+def _news(reported: str | None, *, is_running: bool) -> str | None:
+    """An error that was reported, unless it may have passed since and no process runs that could say so."""
+    if not reported or is_running:
+        return reported
+    known = recognise(reported)
+    return None if known is not None and is_temporary(known) else reported
 
 
 def _ask_tracking(

@@ -278,7 +278,7 @@ class TableKeeper:
             for name, table in self._sink.apart.items()
             if name in members and table.needs_copy and table.state != COPYING
         ]
-        for name, lines in self._drift.look(
+        for name, lines in self._drift.compare(
             report.partitions, flowing, waiting, self._passages.left_partitions()
         ).items():
             _log.warning("%s: %s", name, "; ".join(lines))

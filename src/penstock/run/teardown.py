@@ -17,6 +17,8 @@ from penstock.source.subscription import drop_subscription
 from penstock.source.tracking import drop_tracking
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from penstock.config import PipelineFile
     from penstock.state.directory import StateDirectory
 
@@ -37,42 +39,66 @@ def tear_down(pipeline: PipelineFile, views: list[PipelineFile] | None = None) -
         SourcePrivilegeMissing: another role installed the triggers; all else is gone.
     """
     is_whole = views is None
-    some = views if views is not None and len(views) < len(pipeline.sources) else None
-    views = some or pipeline.each()
+    views = views or pipeline.each()
     top = top_of(pipeline)
     _require_stopped([top, *map(state_of, views)])
     has_state = top.path.exists()
     if has_state:
         top.claim()  # never delete a directory that is another's
-    removed: list[str] = []
-    failures: list[PenstockError] = []
+    removal = _Removal()
     for view in views:
-        try:
-            removed += _tear_down_source(view)
-        except PenstockError as error:
-            failures.append(error)
-    if is_whole and not failures:
-        try:
-            removed += _forget_strays(pipeline)
-        except PenstockError as error:
-            failures.append(error)
-    if failures and (len(views) == 1 or not removed):
-        raise failures[0]
-    if has_state and not failures:
-        for path in [top.path] if some is None else [view.state for view in some]:
-            shutil.rmtree(path, ignore_errors=not path.exists())
-            removed.append(f"state directory {path}")
+        removal.attempt(_tear_down_source, view)
+    if is_whole and not removal.failures:
+        removal.attempt(_forget_strays, pipeline)
+    if len(views) == 1 or not removal.removed:
+        removal.raise_if_failed()
+    if has_state and not removal.failures:
+        removal.attempt(_remove_state, pipeline, views)
     for view in views:
+        removal.attempt(_drop_tracking, view)
+    return removal.end()
+
+
+class _Removal:
+    """What has been removed so far, and what could not be."""
+
+    def __init__(self) -> None:
+        self.removed: list[str] = []
+        self.failures: list[PenstockError] = []
+
+    def attempt(self, remove: Callable[..., list[str]], *arguments: object) -> None:
+        """Remove something; keep what went wrong, so that the rest is removed all the same."""
         try:
-            with connect_source(view.source.url, "penstock teardown") as connection:
-                removed += [f"{each} at {_place(view)}" for each in drop_tracking(connection)]
+            self.removed += remove(*arguments)
         except PenstockError as error:
-            failures.append(error)
-    if failures:
-        for line in removed:
-            _log.warning("removed %s", line)
-        raise failures[0]
-    return removed
+            self.failures.append(error)
+
+    def raise_if_failed(self) -> None:
+        """Raise what went wrong first."""
+        if self.failures:
+            raise self.failures[0]
+
+    def end(self) -> list[str]:
+        """What was removed; logged where something else was not."""
+        if self.failures:
+            for line in self.removed:
+                _log.warning("removed %s", line)
+        self.raise_if_failed()
+        return self.removed
+
+
+def _remove_state(pipeline: PipelineFile, views: list[PipelineFile]) -> list[str]:
+    """Remove the state of sources; with that of the last one the whole pipeline's."""
+    is_all = len(views) == len(pipeline.sources)
+    paths = [pipeline.top] if is_all else [view.state for view in views]
+    for path in paths:
+        shutil.rmtree(path, ignore_errors=not path.exists())
+    return [f"state directory {path}" for path in paths]
+
+
+def _drop_tracking(pipeline: PipelineFile) -> list[str]:
+    with connect_source(pipeline.source.url, "penstock teardown") as connection:
+        return [f"{each} at {_place(pipeline)}" for each in drop_tracking(connection)]
 
 
 def _require_stopped(states: list[StateDirectory]) -> None:
