@@ -154,7 +154,7 @@ class Scene:
         self.check()
 
     def check(self) -> None:
-        self.keeper.look(self.position, time.monotonic())
+        self.keeper.poll(self.position, time.monotonic())
 
     def deliver(self, count: int = 1) -> None:
         """The sink follows some of what it has not yet got."""
@@ -387,7 +387,7 @@ def test_table_that_is_to_be_copied_again_is_not_enrolled_twice(scene: Scene):
     scene.deliver()
     scene.sink.enrol({public("a"): A}, scene.position, is_new=False)
 
-    assert scene.keeper.aside(scene.position) == {public("b")}
+    assert scene.keeper.skipped(scene.position) == {public("b")}
     rows = Rows(0, frozenset({public("b")}), {public("b"): A})
     lsn = Lsn(scene.end + STEP)
     batch = Batch(1, scene.position, lsn, 0, rows.tables, copies_first=True)

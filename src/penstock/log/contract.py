@@ -4,16 +4,16 @@
 
 A log keeps slices (`penstock.log.slice`) in the order of their commits, from where the slot stands on
 until every sink has them. Kinds of logs lie in packages of their own and are found by their names
-(`penstock.log.registry`); who holds a `Log` does not know which kind it is.
+(`penstock.log.registry`); a holder of a `Log` does not know which kind it is.
 
 - *Who*: one process writes, any number read at the same time, on any machine that can reach the log. A task
   reads slices that the driver's reader has handed out.
-- *Durable*: what ends at or before `durable_lsn` outlasts a crash of process and machine. The slot may be told
-  that position, so it must never move earlier than the bytes are kept.
+- *Durable*: what ends at or before `durable_lsn` outlasts a crash of process and machine. The slot may be told that
+  position, so it must never move earlier than the bytes are kept.
 - *Whole*: readers see whole transactions only. Parts of a transaction become readable with its last part.
 - *Repeated*: after a crash the server sends again what is after `durable_lsn`; a writer that is opened
   has removed what it holds of that. A slice may straddle the position that a reader was opened at:
-  who delivers drops the transactions that it has.
+  delivery drops the transactions that the sink has.
 - *Gone*: what was discarded is not needed by anybody; to read it raises LogError.
 
 Must not know files, topics or sockets, nor what a message means.
@@ -290,7 +290,7 @@ class Log(Protocol):
         ...
 
     def end_lsn(self) -> Lsn | None:
-        """Where everything in it ends; zero when there is none, None when it cannot be told right now."""
+        """Where everything in it ends; zero when there is none, None when it is not known right now."""
         ...
 
 

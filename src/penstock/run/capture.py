@@ -76,7 +76,7 @@ _PACED_BEAT_SECONDS = 3.0
 
 
 class Capture:
-    """Follows one slot until told to stop."""
+    """Follows one slot until stopped."""
 
     def __init__(
         self,
@@ -117,14 +117,14 @@ class Capture:
             pipeline.source.heartbeat_seconds, pipeline.paced(_PACED_BEAT_SECONDS)
         )
         self.on_connected: Callable[[], None] = lambda: None
-        self._told: tuple[object, ...] = ()
-        self._tell_at = 0.0
+        self._seen: tuple[object, ...] = ()
+        self._report_at = 0.0
 
     def run(self, watch: MembershipWatch) -> None:
-        """Capture until stopped. Faults that time mends are waited out.
+        """Capture until stopped. Faults that pass with time are waited out.
 
         Raises:
-            PenstockError: one that a person must mend.
+            PenstockError: one that a person must fix.
         """
         self._require_reach()
         self._open()
@@ -153,7 +153,7 @@ class Capture:
         """Wait until it is worth trying again.
 
         Raises:
-            PenstockError: a person must mend it.
+            PenstockError: a person must fix it.
         """
         error = unwritable(raised, self._state.path) if isinstance(raised, OSError) else raised
         self._error = error
@@ -349,7 +349,7 @@ class Capture:
             seal = read_seal(connection)
             numbered = numbered_versions(connection, self._subscription.name)
             if self._history.is_empty:
-                # What the stream tells from here on is compared with how tables look where it begins.
+                # What the stream reports from here on is compared with how tables look where it begins.
                 start = self._writer.durable_lsn
                 tables = read_first_shapes(connection, self._subscription, start, seal)
                 change = SchemaChange(format=FORMAT, tag=REFRESH, tables=tuple(tables))
@@ -369,7 +369,7 @@ class Capture:
             return read_shape_now(connection, oid)
 
     def _pump(self, stream: SlotStream, assembler: Assembler, watch: MembershipWatch) -> None:
-        next_status = next_beat = self._tell_at = room_at = time.monotonic()
+        next_status = next_beat = self._report_at = room_at = time.monotonic()
         asked_at: int | None = None  # how many keepalives had come when we asked for one
         while not self._stop.is_set():
             watch.raise_if_failed()
@@ -396,8 +396,8 @@ class Capture:
             if now >= next_status or stream.reply_due:
                 next_status = now + _STATUS_SECONDS
                 if self._has_news(now) or stream.reply_due:
-                    self._tell(stream, assembler)
-        self._tell(stream, assembler)
+                    self._acknowledge(stream, assembler)
+        self._acknowledge(stream, assembler)
 
     def _receive(self, stream: SlotStream, assembler: Assembler) -> None:
         wait = _QUIET_SECONDS if assembler.has_whole else self._wait_seconds
@@ -415,15 +415,15 @@ class Capture:
             assembler.mark(stream.server_end_lsn)
 
     def _has_news(self, now: float) -> bool:
-        """Whether there is something to tell; an idle source costs no more than this look."""
+        """Whether there is something to report; an idle source costs no more than this check."""
         sinks = self._reports.published_at()
         found = (self._received_lsn, self._writer.durable_lsn, self._log_is_full, sinks)
-        if found == self._told and not self._log_is_full and now < self._tell_at:
+        if found == self._seen and not self._log_is_full and now < self._report_at:
             return False
-        self._told, self._tell_at = found, now + _QUIET_STATUS_SECONDS
+        self._seen, self._report_at = found, now + _QUIET_STATUS_SECONDS
         return True
 
-    def _tell(self, stream: SlotStream, assembler: Assembler) -> None:
+    def _acknowledge(self, stream: SlotStream, assembler: Assembler) -> None:
         """Acknowledge what is safe, forget what every sink has, report."""
         self._acknowledged_lsn = max(self._acknowledged_lsn, self._safe_lsn())
         stream.acknowledge(assembler.received_lsn, self._acknowledged_lsn, request_reply=False)

@@ -37,7 +37,7 @@ _OF_THE_TARGET = (SinkLoginRefused, SinkPrivilegeMissing, SinkTooOld, ReaderGone
 
 
 class Delivery:
-    """Delivers to one sink until told to stop.
+    """Delivers to one sink until stopped.
 
     `is_alone`: there is one source and there will be no other, so that what ends its flow ends all.
     """
@@ -59,10 +59,10 @@ class Delivery:
         self._new.append(flow)
 
     def run(self) -> None:
-        """Deliver until stopped. Faults that time mends are waited out.
+        """Deliver until stopped. Faults that pass with time are waited out.
 
         Raises:
-            PenstockError: one that a person must mend, and that keeps every source from being delivered.
+            PenstockError: one that a person must fix, and that keeps every source from being delivered.
         """
         try:
             while not self._stop.is_set():
@@ -84,7 +84,7 @@ class Delivery:
                         flow.report()
 
     def interrupt(self) -> None:
-        """Call off what is under way at the sink; from another thread."""
+        """Cancel what is under way at the sink; from another thread."""
         for flow in self.flows:
             if flow is self._at or flow.is_committing:
                 flow.interrupt()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from penstock.spark.session import Spark
     from penstock.table import TableName
 
-# Of the 10 s a stop may take: how long a batch under way may need before it is called off.
+# Of the 10 s a stop may take: how long a batch under way may need before it is cancelled.
 _PATIENCE_SECONDS = 6.0
 
 
@@ -64,12 +64,12 @@ def build_copier(pipeline: PipelineFile, flow: Flow, spark: Spark, stop: threadi
         build_copying(pipeline, flow.name),
         pipeline.source,
         stop,
-        flow.tables.look_soon,
+        flow.tables.poll_soon,
         has_work=flow.tables.are_on_their_way,
         has_notes=flow.tables.have_notes,
         is_alone=pipeline.is_alone,
     )
-    flow.on_enrolled = copier.wake
+    flow.on_scheduled = copier.wake
     return copier
 
 
@@ -153,7 +153,7 @@ class Deliveries:
             thread.raise_if_failed()
 
     def stop(self) -> bool:
-        """Let batches under way finish; whether all have, and those that have not are called off."""
+        """Let batches under way finish; whether all have, and those that have not are cancelled."""
         self._stop.set()
         self._spark.let_go()
         for copier in self._copiers:
@@ -161,7 +161,7 @@ class Deliveries:
         self._join(_PATIENCE_SECONDS)
         if not any(thread.is_alive() for thread in self._threads):
             return True
-        # What is called off has changed nothing: the position has not moved.
+        # What is cancelled has changed nothing: the position has not moved.
         for loop in self._loops.values():
             loop.interrupt()
         for copier in self._copiers:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from penstock.state.wire import Wire
     from penstock.table import TableName
 
-# How often the log is looked at: often while changes come, seldom while they do not.
+# How often the log is polled: often while changes come, seldom while they do not.
 BUSY_WAIT_SECONDS = 0.002
 IDLE_WAIT_SECONDS = 0.03
 _BUSY_FOR_SECONDS = 1.0
@@ -55,8 +55,8 @@ class Flow:
     `check_position` is called with what the sink has stored each time it is opened; it compares that
     with the source and returns where to go on from, or raises.
 
-    `pace`: how much less often than a sole source an idle one among many is looked at.
-    `run_id`: who reports; who captures believes only a run that delivers now.
+    `pace`: how much less often than a sole source an idle one among many is polled.
+    `run_id`: the run that reports; capture believes only one that delivers now.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Flow:
         self.is_stale = False  # whether it is to be opened anew
         self.is_committing = False
         self.delivered_lsn = Lsn(0)
-        self.on_enrolled: Callable[[], None] = lambda: None
+        self.on_scheduled: Callable[[], None] = lambda: None
         self.error: PenstockError | None = None
         self.seconds: defaultdict[str, float] = defaultdict(float)
 
@@ -118,7 +118,7 @@ class Flow:
 
     @property
     def stopped_tables(self) -> dict[TableName, str]:
-        """Tables that wait for somebody to mend something, and why."""
+        """Tables that wait for a person to fix something, and why."""
         return {
             name: table.error for name, table in self._sink.apart.items() if table.state == FAILED
         }
@@ -147,7 +147,7 @@ class Flow:
         self._sink.close()
 
     def interrupt(self) -> None:
-        """Call off the batch that is being committed; from another thread."""
+        """Cancel the batch that is being committed; from another thread."""
         self._sink.interrupt()
 
     def is_busy(self, now: float) -> bool:
@@ -178,7 +178,7 @@ class Flow:
         if group or self.tables.is_due(now):
             commits.wait()
             self.raise_if_failed()
-            self._look_at_tables(now)
+            self._poll_tables(now)
         is_held = self.tables.holds_flow(self.delivered_lsn)
         slices = [] if is_held else self._read(self._reader, may_grow)
         if slices:
@@ -213,7 +213,7 @@ class Flow:
             self.raise_if_failed()
             oids = oids_of(stretch.slices)
             self._sink.enrol({name: oids[name] for name in unknown}, batch.after_lsn)
-            self.on_enrolled()
+            self.on_scheduled()
             batch = self._batch(after_lsn, stretch.slices)
         receipts = self._run_job(batch, stretch.slices)
         commits.wait()
@@ -235,18 +235,18 @@ class Flow:
             return run_job(self._spark, worker, wanted, span, self._spark.parallel)
 
         names = self._sink.commit_shapes(batch, passage, run, only)
-        self.tables.look_soon()
+        self.tables.poll_soon()
         if only is None:
             self.delivered_lsn = batch.end_lsn
             self._committed_at = batch.committed_at or self._committed_at
         self._has_news = True
-        self.on_enrolled()  # some may have to be copied again
+        self.on_scheduled()  # some may have to be copied again
         self.report()
         return names
 
-    def _look_at_tables(self, now: float) -> None:
-        if self.tables.look(self.delivered_lsn, now):
-            self.on_enrolled()
+    def _poll_tables(self, now: float) -> None:
+        if self.tables.poll(self.delivered_lsn, now):
+            self.on_scheduled()
             self.report()  # the log is kept for tables that wait, from here on
         self._catch_up(now)
 
@@ -281,7 +281,7 @@ class Flow:
             end_lsn=slices[-1].head.end_lsn,
             committed_at=max(ref.head.committed_at for ref in slices),
             tables=tables,
-            aside=frozenset() if only is not None else tables & self.tables.aside(after_lsn),
+            aside=frozenset() if only is not None else tables & self.tables.skipped(after_lsn),
             copies_first=self._copies_first,
         )
 
@@ -320,7 +320,7 @@ class Flow:
             self.is_committing = False
 
     def _catch_up(self, now: float) -> None:
-        """Let tables that are apart catch up, one group after the other, while others may wait."""
+        """Let tables that are detached catch up, one group after the other, while others may wait."""
         deadline = now + _CATCH_UP_SECONDS
         while group := self.tables.next_group(self.delivered_lsn, time.monotonic()):
             has_moved = self._catch_up_group(group, deadline)
@@ -332,7 +332,7 @@ class Flow:
     def _catch_up_group(self, group: set[TableName], deadline: float) -> bool:
         """Deliver what waits for tables that stand at one position, towards where the others are.
 
-        A long way is gone in several turns, so that the others are not held up. The answer tells
+        A long way is gone in several turns, so that the others are not held up. The answer:
         whether the log went so far.
         """
         position = min(self._sink.apart[name].delivered_lsn for name in group)
@@ -352,7 +352,7 @@ class Flow:
         if group and position >= self.delivered_lsn:
             fault_point("catch_up.before_join")
             self._sink.join(group)
-            self.on_enrolled()  # who copies makes the foreign keys, once both tables flow
+            self.on_scheduled()  # the copier makes the foreign keys, once both tables flow
         return True
 
     def _catch_up_stretch(
@@ -374,7 +374,7 @@ class Flow:
         }
 
     def report(self) -> None:
-        """Tell the other half, and `status`, how far it is."""
+        """Publish how far it is: for capture, which tells the slot, and for `status`."""
         self._reported_at = time.monotonic()
         self._has_news = False
         apart = dict(self._sink.apart)

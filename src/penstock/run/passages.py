@@ -75,7 +75,7 @@ def tables_of(slices: Iterable[Slice]) -> frozenset[TableName]:
 
 
 class PassageReader:
-    """Reads marks with the history at hand. `follows` tells whether a table is the pipeline's.
+    """Reads marks with the history at hand. `follows`: whether a table is the pipeline's.
 
     `publications` are the pipeline's own: a table that one of them has had from the first row on
     need not be copied.
@@ -103,8 +103,8 @@ class PassageReader:
             if mark.kind == CHANGE:
                 changes.append((mark, read_change(mark.content, mark.where)))
             elif mark.kind == VERSION:
-                told = read_version(mark.content, mark.where)
-                versions[told.schema_name] = told.version
+                version = read_version(mark.content, mark.where)
+                versions[version.schema_name] = version.version
         parts: list[Part] = []
         slices: list[tuple[Slice, ...]] = []
         rows: list[Slice] = []
@@ -134,37 +134,37 @@ class PassageReader:
         return then.table if then is not None else table
 
     def name_of(self, oid: int, lsn: Lsn) -> TableName | None:
-        """What the table of an oid is called at a position; None when the history does not tell."""
+        """What the table of an oid is called at a position; None when the history does not know."""
         return self._history.name_of(oid, lsn)
 
     def was_told_after(self, oid: int, since_lsn: Lsn, lsn: Lsn) -> bool:
-        """Whether the stream tells something of a table after one position and before another."""
+        """Whether the stream reports something of a table after one position and before another."""
         return self._history.was_told_after(oid, since_lsn, lsn)
 
     def oid_at(self, table: TableName, lsn: Lsn) -> int:
-        """The oid of the table that had a name at a position; 0 when the history does not tell."""
+        """The oid of the table that had a name at a position; 0 when the history does not know."""
         known = self._history.shape_at(table, lsn)
         return known.id if known is not None else 0
 
     @property
     def last_lsn(self) -> Lsn:
-        """After this position the history tells nothing more."""
+        """After this position the history has nothing more."""
         return self._history.last_lsn
 
     def left_partitions(self) -> dict[int, dict[int, TableName]]:
-        """Partitions that the stream tells are detached or dropped, by the table they were part of."""
+        """Partitions that the stream reports as detached or dropped, by the table they were part of."""
         return self._history.left_partitions()
 
     def came_after(self, oid: int, lsn: Lsn) -> bool:
-        """Whether the stream first tells of a table after a position."""
+        """Whether the stream first reports a table after a position."""
         first = self._history.first_of(oid)
         return first is not None and first[0] >= lsn
 
     def is_gone(self, oid: int) -> bool:
-        """Whether the history tells that a table was dropped."""
+        """Whether the history has it that a table was dropped."""
         return self._history.is_dropped(oid)
 
-    def will_be_born(self, oid: int, lsn: Lsn) -> bool:
+    def will_be_created(self, oid: int, lsn: Lsn) -> bool:
         """Whether the stream brings a table from its first row on, after a position."""
         first = self._history.first_of(oid)
         if first is None or first[0] < lsn:
@@ -183,7 +183,7 @@ class PassageReader:
     ) -> ShapeChange:
         followed: list[TableDifference] = []
         renamed: dict[TableName, TableName] = {}
-        born: set[TableName] = set()
+        created: set[TableName] = set()
         for shape in change.tables:
             before = self._history.shape_before(shape.id, mark)
             names = {shape.table} if before is None else {shape.table, before.table}
@@ -195,7 +195,7 @@ class PassageReader:
             if before is not None and before.table != shape.table:
                 renamed[before.table] = shape.table
             if self._publications & set(shape.born_in) and self._follows(shape.table):
-                born.add(shape.table)
+                created.add(shape.table)
         dropped: set[TableName] = set()
         for gone in change.dropped_tables:
             before = self._history.shape_before(gone.id, mark)
@@ -204,5 +204,5 @@ class PassageReader:
                 dropped.add(name)
                 followed.append(TableDifference(name, compare_tables(before, None)))
         return ShapeChange(
-            mark, change, versions, tuple(followed), renamed, frozenset(dropped), frozenset(born)
+            mark, change, versions, tuple(followed), renamed, frozenset(dropped), frozenset(created)
         )

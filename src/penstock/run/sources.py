@@ -1,6 +1,6 @@
 """Every source of a pipeline: started, or tried again until it can be. None waits for another.
 
-With one source what keeps it from being started ends the command. Among several it is told, and the
+With one source what keeps it from being started ends the command. Among several it is reported, and the
 source is started as soon as it can be, without anybody's help.
 """
 
@@ -88,7 +88,7 @@ class _Attempt(threading.Thread):
 class Sources:
     """The sources of one pipeline. All methods from one thread.
 
-    `wants_marks`: each is told to mark what it has committed when it is first started.
+    `wants_marks`: each is asked to mark what it has committed when it is first started.
     """
 
     def __init__(self, pipeline: PipelineFile, *, wants_marks: bool = False) -> None:
@@ -109,7 +109,7 @@ class Sources:
 
         Raises:
             PenstockError: what keeps the sole source from being started; or the first one of many,
-                when none can be and only a person can mend it.
+                when none can be and only a person can fix it.
         """
         existed = self._top.path.exists()
         if self._pipeline.is_whole:
@@ -121,7 +121,7 @@ class Sources:
             self._new.append((source.view, source.started))
             return
         while not stop.is_set() and not self._new:
-            self.look()
+            self.poll()
             errors = [source.error for source in self._sources.values()]
             if all(error is not None and not is_temporary(error) for error in errors):
                 if not existed:
@@ -132,7 +132,7 @@ class Sources:
         if isinstance(stop, Stop):
             stop.raises = False
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """See which attempts have ended, and begin those that are due."""
         now = time.monotonic()
         for source in self._sources.values():

@@ -61,7 +61,7 @@ class SparkWatch:
             if not stop.wait(self._start_at - time.monotonic()):
                 starter = self._starter = self._begin()
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """See whether Spark lives; have it started anew.
 
         Raises:

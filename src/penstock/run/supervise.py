@@ -106,7 +106,7 @@ class _Run:
         self._stop = stop
         self._on_copying = on_copying
         self._views = {view.source_id: view for view in pipeline.each()}
-        self._look_at = 0.0
+        self._check_at = 0.0
         self._has_begun = False  # whether a sink was opened
         self._down_since: float | None = None
 
@@ -125,8 +125,8 @@ class _Run:
             deliveries = Deliveries(pipeline, watch.spark)
             try:
                 while not self._stop.wait(_WATCH_SECONDS):
-                    watch.look()
-                    self._look(deliveries)
+                    watch.poll()
+                    self._poll(deliveries)
                     if until_caught_up and self._has_caught_up(deliveries):
                         break
             finally:
@@ -142,8 +142,8 @@ class _Run:
             for source_id in self._views:
                 self._raise_if_down(source_id, deliveries)
 
-    def _look(self, deliveries: Deliveries) -> None:
-        self._sources.look()
+    def _poll(self, deliveries: Deliveries) -> None:
+        self._sources.poll()
         self.take_started()
         for view, started in self.waiting:
             deliveries.take(view, started)
@@ -171,9 +171,9 @@ class _Run:
         if not behind:
             return True
         now = time.monotonic()
-        if self._pipeline.is_alone or now < self._look_at:
+        if self._pipeline.is_alone or now < self._check_at:
             return False
-        self._look_at = now + _LOOK_SECONDS
+        self._check_at = now + _LOOK_SECONDS
         errors = [self._error_of(source_id, deliveries) for source_id in behind]
         if None in errors:
             self._down_since = None

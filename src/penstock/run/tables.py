@@ -1,4 +1,4 @@
-"""Which tables flow with a sink's position, which are apart, and whose turn it is to catch up."""
+"""Which tables flow with a sink's position, which are detached, and whose turn it is to catch up."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# How often it is looked at how tables stand: often while some are being copied, at once when told.
+# How often tables are polled: often while some are being copied, at once when woken.
 _NEWS_SECONDS = 0.05
 _BUSY_SECONDS = 0.25
 _IDLE_SECONDS = 2.0
-# Among many tables a look takes its time: it gets this part of it.
+# Among many tables a poll takes its time: it gets this part of it.
 _MANY_TABLES = 100
 _LOOK_SHARE = 0.3
 # How the reason of a copy begins that the target refused: another table may be in its way.
@@ -44,7 +44,7 @@ class TableKeeper:
     """Keeps one sink's tables in step with what is published and what people ask for.
 
     `copies_first`: a table that is not known yet is to be copied before its changes are applied.
-    `pace`: how much less often than those of a sole source tables are looked at while nothing happens.
+    `pace`: how much less often than those of a sole source tables are polled while nothing happens.
     """
 
     def __init__(
@@ -63,8 +63,8 @@ class TableKeeper:
         self._wire = wire
         self._copies_first = copies_first
         self._idle_seconds = _IDLE_SECONDS * pace
-        self._look_at = 0.0
-        self._looked_at = 0.0
+        self._poll_at = 0.0
+        self._polled_at = 0.0
         self._pause_seconds = 0.0
         self._has_news = False
         self._seen_report_at = 0.0
@@ -72,8 +72,8 @@ class TableKeeper:
         before = wire.latest(MembershipReport)
         self._stale_at = before.at if before is not None else None
         self._has_seen_members = False
-        self._is_ahead = False  # what is published was looked at later than the log goes
-        self._are_names_taken = False  # tables are to be enrolled once others give up their names
+        self._is_ahead = False  # the catalog was read later than the log goes
+        self._are_names_taken = False  # copies are to be scheduled once others give up their names
         seen = wire.latest(SeenMembers, sink.name) or SeenMembers()
         # By name: their oids. And by oid, those of their entries in the publications.
         self._members = {table_name(text): oid for text, oid in seen.oids.items()}
@@ -90,7 +90,7 @@ class TableKeeper:
 
     @property
     def safe_lsn(self) -> Lsn | None:
-        """From where on the log is still wanted by tables that are apart; None when by none."""
+        """From where on the log is still wanted by tables that are detached; None when by none."""
         return min(
             (table.delivered_lsn for table in self._sink.apart.values() if table.keeps_log),
             default=None,
@@ -122,7 +122,7 @@ class TableKeeper:
         return True
 
     def are_on_their_way(self) -> bool:
-        """Whether some do not flow or lack keys: who copies may be needed; from another thread."""
+        """Whether some do not flow or lack keys: the copier may be needed; from another thread."""
         return self._sink.objects_due or any(
             table.state != REMOVED for table in list(self._sink.apart.values())
         )
@@ -132,17 +132,17 @@ class TableKeeper:
         return self._sink.has_notes
 
     def is_due(self, now: float) -> bool:
-        """Whether it is time to look again: often while tables change, and when members may have."""
-        if now < self._looked_at + self._pause_seconds:
+        """Whether it is time to poll again: often while tables change, and when members may have."""
+        if now < self._polled_at + self._pause_seconds:
             return False
-        return self._has_news or now >= self._look_at or self._report_at() != self._seen_report_at
+        return self._has_news or now >= self._poll_at or self._report_at() != self._seen_report_at
 
-    def look(self, lsn: Lsn, now: float) -> bool:
+    def poll(self, lsn: Lsn, now: float) -> bool:
         """See what copiers and people have done, and what is published. Never during a commit.
 
-        The answer tells whether there are more tables that wait to be copied.
+        The answer: whether there are more tables that wait to be copied.
         """
-        self._looked_at, self._has_news = now, False
+        self._polled_at, self._has_news = now, False
         began = time.monotonic()
         self._sink.refresh_tables(lsn)
         self._match_members(lsn)
@@ -152,7 +152,7 @@ class TableKeeper:
         )
         waits_for_members = self._is_ahead or (self._copies_first and not self._has_seen_members)
         is_busy = is_busy or waits_for_members or self._sink.objects_due
-        self._look_at = now + (_BUSY_SECONDS if is_busy else self._idle_seconds)
+        self._poll_at = now + (_BUSY_SECONDS if is_busy else self._idle_seconds)
         before = self._pending
         self._pending = {n for n, table in self._sink.apart.items() if table.state == PENDING}
         self._pause_seconds = _NEWS_SECONDS
@@ -185,18 +185,18 @@ class TableKeeper:
             self._sink.enrol({name: apart[name].oid for name in again}, lsn, is_new=False)
             _log.info("%s to be copied, now that the other tables are there", tell_tables(again))
 
-    def look_soon(self) -> None:
-        """Look again at the next occasion; from another thread."""
+    def poll_soon(self) -> None:
+        """Poll again at the next occasion; from another thread."""
         self._has_news = True
 
     def unknown(self, tables: Collection[TableName]) -> set[TableName]:
-        """Those of the tables that must be enrolled before anything of them is delivered."""
+        """Those of the tables whose copy must be scheduled before anything of them is delivered."""
         if not self._copies_first:
             return set()
         return set(tables) - self._sink.flowing - set(self._sink.apart)
 
-    def aside(self, lsn: Lsn) -> set[TableName]:
-        """What the tables that are apart are called at the sink's position, whatever they are listed as."""
+    def skipped(self, lsn: Lsn) -> set[TableName]:
+        """The tables that batches skip: those that are detached, by their names at the sink's position."""
         return {self._called(name, table, lsn) for name, table in self._sink.apart.items()}
 
     def _called(self, name: TableName, table: ApartTable, lsn: Lsn) -> TableName:
@@ -254,8 +254,8 @@ class TableKeeper:
         members = Members.of(report)
         self._report_drift(report, members.oids)
         if not self._copies_first:
-            return  # a table that goes and comes again would miss what it is passed over for
-        # The stream tells itself what was renamed or dropped, once it has come so far.
+            return  # a table that goes and comes again would miss what it is skipped for
+        # The stream itself reports what was renamed or dropped, once it has come so far.
         if lsn >= members.lsn:
             self._let_go(members, self._known_oids(lsn))
         self._is_ahead = not self._is_captured(members.lsn)
@@ -263,8 +263,8 @@ class TableKeeper:
             return
         self._rename_waiting(members, lsn)
         oids = self._known_oids(lsn)
-        self._enrol_new(members, oids, lsn)
-        self._enrol_again(members, oids, lsn)
+        self._schedule_new(members, oids, lsn)
+        self._schedule_again(members, oids, lsn)
         self._remember(members, oids, lsn)
         self._has_seen_members = True
         # Once the sink has passed all of the history, its position makes no difference.
@@ -286,7 +286,7 @@ class TableKeeper:
         self._drift.remember()
 
     def _known_oids(self, lsn: Lsn) -> dict[TableName, int]:
-        """The tables that the sink knows, with their oids where it or the history tells them."""
+        """The tables that the sink knows, with their oids where it or the history knows them."""
         oids = {name: self._passages.oid_at(name, lsn) for name in self._sink.flowing}
         for name, table in self._sink.apart.items():
             at = lsn if table.needs_copy else table.delivered_lsn
@@ -294,20 +294,20 @@ class TableKeeper:
         return oids
 
     def _name_at(self, oid: int, members: Members, lsn: Lsn) -> TableName | None:
-        """What a table is called where the sink stands; None when the stream tells it later.
+        """What a table is called where the sink stands; None when the stream reports it later.
 
-        As the stream says. Once that has come to the look at the catalog and has told nothing of it
-        since, as it was seen there: not everything is told where the source has no triggers.
+        As the stream says. Once that has come to where the catalog was read and has reported nothing of
+        it since, as it was seen there: not everything is reported where the source has no triggers.
         """
-        told, seen = self._passages.name_of(oid, lsn), members.names.get(oid)
-        if told is None:
+        streamed, seen = self._passages.name_of(oid, lsn), members.names.get(oid)
+        if streamed is None:
             return None if self._passages.came_after(oid, lsn) else seen
         if lsn < members.lsn or self._passages.was_told_after(oid, members.since_lsn, lsn):
-            return told
-        return seen or told
+            return streamed
+        return seen or streamed
 
     def _let_go(self, members: Members, oids: dict[TableName, int]) -> None:
-        """Tables that are published no more; not those that came after somebody looked."""
+        """Tables that are published no more; not those that came after the catalog was read."""
         apart = self._sink.apart
         gone = {
             name
@@ -340,14 +340,18 @@ class TableKeeper:
         apart = self._sink.apart
         return self._sink.flowing | {n for n, table in apart.items() if table.state != REMOVED}
 
-    def _enrol_new(self, members: Members, oids: dict[TableName, int], lsn: Lsn) -> None:
+    def _schedule_new(self, members: Members, oids: dict[TableName, int], lsn: Lsn) -> None:
         apart, taken = self._sink.apart, self._taken
         known = {oid for name, oid in oids.items() if oid and name in taken}
         new: dict[TableName, int] = {}
         self._are_names_taken = False
         for oid in members.names:
-            # What the stream brings itself, from the first row on; or dropped after the look.
-            if oid in known or self._passages.will_be_born(oid, lsn) or self._passages.is_gone(oid):
+            # What the stream brings itself, from the first row on; or dropped after the catalog was read.
+            if (
+                oid in known
+                or self._passages.will_be_created(oid, lsn)
+                or self._passages.is_gone(oid)
+            ):
                 continue
             name = self._name_at(oid, members, lsn)
             if name is None:
@@ -362,7 +366,7 @@ class TableKeeper:
             self._sink.enrol(new, lsn)
             _log.info("%s to be copied", tell_tables(new))
 
-    def _enrol_again(self, members: Members, oids: dict[TableName, int], lsn: Lsn) -> None:
+    def _schedule_again(self, members: Members, oids: dict[TableName, int], lsn: Lsn) -> None:
         """Tables that left the publications and came back: what happened between was not sent."""
         apart = self._sink.apart
         known = self._sink.flowing | {
@@ -398,7 +402,7 @@ class TableKeeper:
         known = {oid: each for oid, each in self._entries.items() if oid in held} | {
             oid: each
             for oid, each in members.entries.items()
-            if not self._passages.will_be_born(oid, lsn)
+            if not self._passages.will_be_created(oid, lsn)
         }
         if (seen, known) != (self._members, self._entries):
             self._members, self._entries = seen, known

@@ -140,7 +140,7 @@ def _forget_strays(pipeline: PipelineFile) -> list[str]:
             continue
         for source, each in forget_strays(options.url, pipeline.name).items():
             removed += [f"{one} of source {source} at sink {name}" for one in each]
-            # It was the only place that still told of it.
+            # It was the only place that still knew of it.
             _log.warning(
                 "source %s is not in the file: where it still has a slot, that keeps WAL until it is"
                 " dropped there",

@@ -61,7 +61,7 @@ def run_job(
     chunk_bytes = min(max(size // (2 * parallel), _SMALLEST_CHUNK_BYTES), _LARGEST_CHUNK_BYTES)
     chunks = list(chunk_slices(slices, chunk_bytes))
     tasks = share_out(chunks, parallel)
-    # Numbered, so that a receipt can tell where in the batch its changes belong.
+    # Numbered, so that a receipt can say where in the batch its changes belong.
     work = [(number, task) for number, task in enumerate(tasks)]
     return run_tasks(spark, partial(_run_tasks, worker, span), work)
 

@@ -74,7 +74,7 @@ class Wire(Protocol):
 class FileWire:
     """Reports as files in a source's state directory.
 
-    `top` is the directory of the whole pipeline, where who delivers is known.
+    `top` is the directory of the whole pipeline, where the run that delivers is known.
     """
 
     def __init__(self, state: StateDirectory, top: StateDirectory | None = None) -> None:

@@ -31,7 +31,7 @@ class FilesReader:
     All slices of a transaction in parts have the same `end_lsn`, that of its commit.
 
     Slices whose transactions are wholly at or before `after` are skipped. A slice that merely
-    straddles it is handed out: who delivers drops the transactions it has.
+    straddles it is handed out: delivery drops the transactions that the sink has.
     """
 
     def __init__(self, directory: Path, after: Lsn) -> None:

@@ -166,7 +166,7 @@ def slice_follows(path: Path, offset: int) -> bool:
 
 
 def expand(ref: FileSlice) -> list[FileSlice]:
-    """The slices of a streamed transaction, each told what only its commit knew."""
+    """The slices of a streamed transaction, each with what only its commit knew."""
     if ref.head.kind is not SliceKind.STREAMED:
         return [ref]
     spool = Path(ref.locator.path).with_name(str(ref.head.meta["spool"]))

@@ -227,7 +227,7 @@ class FilesWriter:
             try:
                 total += entry.stat().st_size
             except FileNotFoundError:
-                continue  # a spool discarded while we looked
+                continue  # a spool discarded meanwhile
         return total
 
     def free_bytes(self) -> int:
