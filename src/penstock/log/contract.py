@@ -76,19 +76,19 @@ class Slice:
         Raises:
             LogError: the bytes are not those that were written.
         """
-        head, where = self.head, self.locator.where
+        head = self.head
         body = self.locator.fetch(head.body_bytes)
         if len(body) != head.body_bytes:
-            raise damaged(where, f"{len(body)} bytes, wanted {head.body_bytes}")
+            raise damaged(self.locator.where, f"{len(body)} bytes, wanted {head.body_bytes}")
         if zlib.crc32(body) != head.body_crc:
             raise damaged(
-                where,
+                self.locator.where,
                 f"the checksum differs in transactions {head.first_commit_lsn} to {head.last_commit_lsn}",
             )
         count = head.message_count
         lengths = np.frombuffer(body, dtype="<u4", count=count).astype(np.int64)
         if int(lengths.sum()) != head.data_bytes:
-            raise damaged(where, "the lengths of the messages do not add up")
+            raise damaged(self.locator.where, "the lengths of the messages do not add up")
         return body[4 * count :], lengths
 
 
