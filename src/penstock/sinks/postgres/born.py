@@ -65,14 +65,14 @@ def create_born(cursor: Cursor, landings: Landings, shape: TableShape) -> Born |
                 rules=landings.options.expression_rules,
             )
     except (SinkError, psycopg.Error) as error:
-        if _is_temporary(error):
+        if _mends_with_time(error):
             raise
         _log.warning("%s cannot be created yet: %s", shape.table, type(error).__name__)
         return None
     return Born(True, made.notes, made.awaits_names)
 
 
-def _is_temporary(error: SinkError | psycopg.Error) -> bool:
+def _mends_with_time(error: SinkError | psycopg.Error) -> bool:
     """Whether the whole transaction is to be tried again, not one table to be set apart."""
     if isinstance(error, SinkError):
         return error.remedy is Remedy.TIME
