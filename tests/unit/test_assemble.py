@@ -381,7 +381,7 @@ def test_full_disk_loses_nothing_that_a_new_connection_does_not_bring(
 
 def _fail_at(patch, number):
     """The n-th write of the log finds no space, after some of its bytes."""
-    real = assemble.Spool.append.__globals__["os"].write
+    real = os.write
     count = iter(range(10**6))
 
     def write(fd, data):

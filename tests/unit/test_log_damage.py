@@ -79,7 +79,7 @@ def test_damaged_head_in_the_newest_segment_is_named_and_not_waited_for(log):
         log.whole(end)
     [segment] = list_segments(log.directory)
     raw = bytearray(segment.read_bytes())
-    raw[log.read()[1].offset] ^= 1
+    raw[log.read()[1].locator.offset] ^= 1
     segment.write_bytes(raw)
 
     reader = FilesReader(log.directory, Lsn(0))

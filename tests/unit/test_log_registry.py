@@ -114,7 +114,7 @@ def test_fault_in_the_options_of_another_package_names_key_and_line(
         pipeline_of(f"{SMALL}log:\n  {{kind: memory, shelves: many}}\n")
 
     assert caught.value.where.endswith(f":{line}")
-    assert caught.value.what.startswith("log.shelves is many, wanted ")
+    assert caught.value.what.startswith("log.shelves is 'many', wanted ")
 
 
 def test_kind_that_nobody_offers_is_refused_with_those_there_are(
@@ -122,7 +122,7 @@ def test_kind_that_nobody_offers_is_refused_with_those_there_are(
 ):
     installed(offer("memory", f"{__name__}:KIND"))
 
-    with pytest.raises(BadValue, match=r"log\.kind is tape, wanted 'files or memory'"):
+    with pytest.raises(BadValue, match=r"log\.kind is 'tape', wanted 'files' or 'memory'"):
         pipeline_of(f"{SMALL}log: {{kind: tape}}\n")
 
 

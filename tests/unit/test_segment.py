@@ -129,7 +129,7 @@ def test_read_of_a_changed_body_is_refused(segment):
 
         with pytest.raises(LogError, match="checksum") as caught:
             first.read()
-        assert caught.value.where == first.where
+        assert caught.value.where == first.locator.where
 
 
 def test_read_of_a_body_that_is_cut_short_or_gone_is_refused(segment):

@@ -78,7 +78,7 @@ def _read_options(given: Any, info: ValidationInfo) -> LogOptions:
         if name in _LATER:
             what = f"is {name}, which is not there yet in this version; wanted {now}"
             raise fault(NotThereYet(what, do=f"write {now}"), "kind")
-        raise wanted(f"'{now}'", "kind")
+        raise wanted(" or ".join(f"'{each}'" for each in sorted(names)), "kind")
     return kind_of(name).options.model_validate(given, context=info.context)
 
 
