@@ -142,6 +142,16 @@ def test_name_that_two_packages_offer_is_refused(installed: Callable[..., None])
         registry.kind_names()
 
 
+def test_kind_whose_package_is_broken_is_named(
+    installed: Callable[..., None], pipeline_of: Callable[[str], PipelineFile]
+):
+    installed(offer("memory", "no_such_package:KIND"), offer("tape", f"{__name__}:NO_SUCH_KIND"))
+
+    for name in ("memory", "tape"):
+        with pytest.raises(BadValue, match=f"the kind of log {name} cannot be loaded"):
+            pipeline_of(f"{SMALL}log: {{kind: {name}}}\n")
+
+
 def test_making_a_log_touches_nothing(tmp_path: Path):
     owner = LogOwner("shop", "shop", tmp_path / "state")
 

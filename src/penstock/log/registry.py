@@ -5,7 +5,7 @@ own are known without one, and no other package can have their names. Nothing is
 pipeline asks for it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -35,7 +35,7 @@ def kind_names() -> dict[str, str]:
     return named_once(entry_points(group=GROUP))
 
 
-def named_once(offered: "list[EntryPoint] | Any") -> dict[str, str]:
+def named_once(offered: Iterable[EntryPoint]) -> dict[str, str]:
     """The kinds that entry points name, beside penstock's own.
 
     Raises:
@@ -56,9 +56,21 @@ def named_once(offered: "list[EntryPoint] | Any") -> dict[str, str]:
 
 @cache
 def kind_of(name: str) -> LogKind:
-    """The kind of a name that `kind_names` has."""
-    module, _, attribute = kind_names()[name].partition(":")
-    kind: LogKind = getattr(import_module(module), attribute)
+    """The kind of a name that `kind_names` has.
+
+    Raises:
+        BadValue: its package is broken.
+    """
+    place = kind_names()[name]
+    module, _, attribute = place.partition(":")
+    try:
+        kind: LogKind = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise BadValue(
+            f"the kind of log {name} cannot be loaded: {error}",
+            f"entry point {place}",
+            "install its package again, or write another log.kind",
+        ) from error
     return kind
 
 
