@@ -9,11 +9,9 @@ import pytest
 
 from fix_pipeline import pipeline_document
 from fix_wait import wait_until
-from penstock import errors
 from penstock.config import pipeline_from_document
-from penstock.log.writer import log_end
 from penstock.lsn import Lsn
-from penstock.pipeline import state_of
+from penstock.pipeline import log_of, state_of
 from penstock.run.capture_process import run_capture
 from penstock.run.sources import mark_now
 
@@ -76,10 +74,7 @@ class Capturing:
 
     @property
     def durable_lsn(self) -> Lsn:
-        try:
-            return log_end(self.file.state / "log")
-        except (errors.LogError, FileNotFoundError):
-            return Lsn(0)  # it is being written to
+        return log_of(self.file).end_lsn() or Lsn(0)  # while it is being written to
 
     def stop(self) -> None:
         self._stop.set()

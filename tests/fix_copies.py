@@ -11,7 +11,7 @@ import pytest
 
 from fix_documents import parse
 from fix_event_sinks import ORDERS, START, batch_of, file_place, open_sink, visible
-from penstock.log.reader import LogReader
+from penstock.log.files.reader import FilesReader
 from penstock.lsn import Lsn
 from penstock.schema.description import ColumnDescription, TableDescription
 from penstock.sinks.copying import Copy, CopyOrder
@@ -81,7 +81,7 @@ def copies_in(directory: Path) -> list[str]:
 
 def flow(sink: Sink, log: Path, position: Lsn) -> Lsn:
     """Deliver what the sink lacks, a batch for each slice."""
-    reader = LogReader(log, position)
+    reader = FilesReader(log, position)
     try:
         while slices := reader.read(1):
             batch = batch_of(position, slices)
@@ -96,7 +96,7 @@ def catch_up(sink: Sink, log: Path, position: Lsn) -> None:
     """Let the table catch up, a slice at a time, and join."""
     tables = {ORDERS.table}
     at = sink.apart[ORDERS.table].delivered_lsn
-    reader = LogReader(log, at)
+    reader = FilesReader(log, at)
     try:
         while at < position:
             slices = reader.read(1)

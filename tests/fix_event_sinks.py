@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from penstock.log.reader import LogReader
+from penstock.log.files.reader import FilesReader
 from penstock.lsn import Lsn
 from penstock.sinks.documents.driver import DocumentDriver
 from penstock.sinks.file.kind import FileKind
@@ -32,7 +32,7 @@ from penstock.testing import insert, read_log, relation, table, transaction, wri
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from penstock.log.segment import SliceRef
+    from penstock.log.contract import Slice
     from penstock.options import Options
     from penstock.sinks.sink import Receipt, Sink
 
@@ -54,13 +54,13 @@ def wanted_rows(ids: Iterable[int], rows_each: int = 3) -> list[tuple[int, str]]
     return [(number, str(row)) for number in ids for row in range(rows_each)]
 
 
-def batch_of(after: Lsn, slices: Sequence[SliceRef], number: int = 1) -> Batch:
+def batch_of(after: Lsn, slices: Sequence[Slice], number: int = 1) -> Batch:
     """The batch that these slices make."""
     tables = frozenset({TableName("public", "orders")})
     return Batch(number, after, slices[-1].head.end_lsn, 0, tables)
 
 
-def run_tasks(sink: Sink, batch: Batch, tasks: Sequence[Sequence[SliceRef]]) -> list[Receipt]:
+def run_tasks(sink: Sink, batch: Batch, tasks: Sequence[Sequence[Slice]]) -> list[Receipt]:
     """One task for each list of slices, the last first, as executors might finish them."""
     receipts = []
     for number, slices in reversed(list(enumerate(tasks))):
@@ -85,7 +85,7 @@ def open_sink(sink: Sink) -> Lsn:
 def deliver(sink: Sink, log: Path) -> Lsn:
     """Open the sink, deliver what it lacks, a batch for each slice; the sink stays open."""
     position = open_sink(sink)
-    reader = LogReader(log, position)
+    reader = FilesReader(log, position)
     try:
         while slices := reader.read(1):
             batch = batch_of(position, slices)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from fix_subscription import ALL, rules
 from penstock.changes.pgoutput import STREAM_START
-from penstock.log.writer import LogWriter
+from penstock.log.files.writer import FilesWriter
 from penstock.lsn import Lsn
 from penstock.schema.history import SchemaHistory
 from penstock.source.assemble import Assembler
@@ -36,7 +36,7 @@ class Listener:
             subscription = ensure_subscription(connection, "shop", rules(*ALL), tracking)
             seal = read_seal(connection)
             shapes = read_published_shapes(connection, subscription.publications)
-        self._writer = LogWriter(directory / "log")
+        self._writer = FilesWriter(directory / "log")
         self._writer.open(Lsn(0))
         self.history = SchemaHistory(directory / "schema.jsonl")
         self.history.open_for_writing()

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from penstock.log import writer as writer_module
-from penstock.log.reader import LogReader
+from penstock.log.files import writer as writer_module
+from penstock.log.files.reader import FilesReader
+from penstock.log.files.spool import FileSpool
+from penstock.log.files.writer import FilesWriter
 from penstock.log.slice import SliceHead, SliceKind
-from penstock.log.spool import Spool
-from penstock.log.writer import LogWriter
 from penstock.lsn import Lsn
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from penstock.log.segment import SliceRef
+    from penstock.log.files.segment import FileSlice
 
 
 class SmallLog:
@@ -28,14 +28,14 @@ class SmallLog:
     def __init__(self, directory: Path, start_lsn: int = 0) -> None:
         self.directory = directory
         self.start_lsn = start_lsn
-        self.writer = LogWriter(directory)
+        self.writer = FilesWriter(directory)
         self.count = 0
         self.reopen()
 
     def reopen(self) -> None:
         """As after a crash: nothing is closed in good order."""
         self.writer.close()
-        self.writer = LogWriter(self.directory)
+        self.writer = FilesWriter(self.directory)
         self.writer.open(Lsn(self.start_lsn))
 
     def append(self, kind: SliceKind, end_lsn: int, part: int = 0, filling: int = 20) -> None:
@@ -50,9 +50,9 @@ class SmallLog:
         """Append one slice of whole transactions."""
         self.append(SliceKind.WHOLE, end_lsn, filling=filling)
 
-    def streamed(self, end_lsn: int, parts: int = 2, aborted: tuple[int, ...] = ()) -> Spool:
+    def streamed(self, end_lsn: int, parts: int = 2, aborted: tuple[int, ...] = ()) -> FileSpool:
         """A transaction that came in pieces, and its commit."""
-        spool = Spool(self.directory, end_lsn, self.writer.durable_lsn)
+        spool = FileSpool(self.directory, end_lsn, self.writer.durable_lsn)
         for number in range(parts):
             message = b"%d/%d" % (end_lsn, number)
             head = SliceHead(SliceKind.PART, Lsn(0), first_ordinal=number, carries_xids=True)
@@ -65,9 +65,9 @@ class SmallLog:
         self.writer.append(head, b"", np.zeros(0, np.uint32))
         return spool
 
-    def read(self, after: int = 0) -> list[SliceRef]:
+    def read(self, after: int = 0) -> list[FileSlice]:
         """All that a new reader finds."""
-        reader = LogReader(self.directory, Lsn(after))
+        reader = FilesReader(self.directory, Lsn(after))
         try:
             return reader.read(1 << 60)
         finally:
@@ -78,7 +78,7 @@ class SmallLog:
         return [int(ref.head.end_lsn) for ref in self.read(after)]
 
 
-def texts(refs: list[SliceRef]) -> list[str]:
+def texts(refs: list[FileSlice]) -> list[str]:
     """The beginning of each slice's message."""
     return [ref.read()[0].split(b" ")[0].decode() for ref in refs]
 
@@ -114,8 +114,8 @@ def random_log(log: SmallLog, dice: random.Random, slices: int) -> list[tuple[in
 
 
 def _parts_of(log: SmallLog, end: int) -> int:
-    [ref] = {ref.path for ref in log.read() if ref.head.end_lsn == end}
-    return len([one for one in log.read() if one.path == ref])
+    [ref] = {ref.locator.path for ref in log.read() if ref.head.end_lsn == end}
+    return len([one for one in log.read() if one.locator.path == ref])
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, NoReturn, Self
 
-from pydantic import AfterValidator, PlainValidator, ValidationError, model_validator
+from pydantic import AfterValidator, Field, PlainValidator, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 from pydantic_core.core_schema import ValidationInfo
 
@@ -23,6 +23,7 @@ from penstock.dsn import Dsn
 from penstock.errors import BadUrl, BadValue, NotThereYet, PipelineFileError
 from penstock.faults import first_fault
 from penstock.log.options import LogOptions
+from penstock.log.registry import LogOption, default_options
 from penstock.options import LocalPath, Options, fault, nearest, wanted
 from penstock.sinks.kind import SinkKind, SinkPlace
 from penstock.sinks.registry import KINDS
@@ -260,7 +261,7 @@ class _Pipeline(Options):
     state: LocalPath | None = None
     source: SourceOptions | None = None
     sources: Annotated[dict[_Name, SourceOptions] | None, AfterValidator(_distinct_sources)] = None
-    log: LogOptions = LogOptions()
+    log: LogOption = Field(default_factory=default_options)
     sinks: Annotated[dict[_Name, _Sink], AfterValidator(_at_least_one)]
     spark: SparkOptions = SparkOptions()
 

@@ -11,22 +11,27 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import PenstockError
-from penstock.run.retry import mends_with_time
-from penstock.run.state import StateDirectory
+from penstock.log.contract import LogOwner
+from penstock.log.registry import kind_of
+from penstock.retry import is_temporary
 from penstock.schema.describe import description_of
 from penstock.source.connect import connect_source
 from penstock.source.description import TableDescription, describe_table
+from penstock.state.directory import StateDirectory
+from penstock.state.wire import FileWire
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from penstock.config import PipelineFile
     from penstock.dsn import Dsn
+    from penstock.log.contract import Log
     from penstock.lsn import Lsn
     from penstock.schema.history import SchemaHistory
     from penstock.schema.shape import TableShape
     from penstock.sinks.copying import Copying
     from penstock.sinks.sink import Sink
+    from penstock.state.wire import Wire
     from penstock.table import TableName
 
 
@@ -56,7 +61,7 @@ class Describer:
                 with connect_source(self._dsn, "penstock describe") as connection:
                     self._known[table] = describe_table(connection, table)
             except PenstockError as error:
-                if table not in self._known or not mends_with_time(error):
+                if table not in self._known or not is_temporary(error):
                     raise
             return self._known[table]
 
@@ -77,6 +82,31 @@ def state_of(pipeline: PipelineFile) -> StateDirectory:
 def top_of(pipeline: PipelineFile) -> StateDirectory:
     """The state directory of the whole pipeline: the source's own, unless the file has `sources:`."""
     return StateDirectory(pipeline.top, pipeline.name)
+
+
+def wire_of(pipeline: PipelineFile) -> Wire:
+    """What the halves report to each other of a source."""
+    return FileWire(state_of(pipeline), top_of(pipeline))
+
+
+def top_wire_of(pipeline: PipelineFile) -> Wire:
+    """What is reported of the whole pipeline."""
+    return FileWire(top_of(pipeline))
+
+
+def log_of(pipeline: PipelineFile) -> Log:
+    """The log of a source."""
+    return kind_of(pipeline.log.kind).log_of(pipeline.log, _owner(pipeline))
+
+
+def check_logs(pipeline: PipelineFile) -> list[PenstockError]:
+    """What `penstock check` warns of: the logs of all sources together."""
+    owners = [_owner(view) for view in pipeline.each()]
+    return kind_of(pipeline.log.kind).check(pipeline.log, owners)
+
+
+def _owner(pipeline: PipelineFile) -> LogOwner:
+    return LogOwner(pipeline.name, pipeline.source_id, pipeline.state)
 
 
 def build_sinks(pipeline: PipelineFile, shared: Mapping[str, Any] | None = None) -> list[Sink]:

@@ -10,8 +10,8 @@ from fix_machine import mounted_disk
 from fix_pipeline import assert_equal, pipeline_document, rows
 from fix_postgres import only_new
 from fix_wait import wait_until
-from penstock.cli.check import narrow_disks
 from penstock.config import pipeline_from_document
+from penstock.pipeline import check_logs
 from penstock.run.status import read_status
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def test_check_compares_what_is_free_with_what_the_log_may_take(
 
     def found(retain_bytes: str) -> list[str]:
         file = pipeline_from_document({**document, "log": {"retain_bytes": retain_bytes}}, "test")
-        return [str(each) for each in narrow_disks(file)]
+        return [str(each) for each in check_logs(file)]
 
     [told] = found("100MB")
     assert "PEN-302" in told

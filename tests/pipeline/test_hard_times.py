@@ -314,7 +314,7 @@ def test_server_shuts_down_although_the_log_is_full(
 def test_segments_are_deleted_once_every_sink_has_passed_them(
     source: Database, target: Database, make_pipeline: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.log.writer.SEGMENT_BYTES", 100_000)
+    monkeypatch.setattr("penstock.log.files.writer.SEGMENT_BYTES", 100_000)
     source.execute(TABLE)
     pipeline = make_pipeline(source, target)
 

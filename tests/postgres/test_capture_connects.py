@@ -12,7 +12,8 @@ from fix_postgres import create_database, only_new
 from fix_wait import wait_until
 from penstock import errors
 from penstock.lsn import Lsn
-from penstock.pipeline import state_of
+from penstock.pipeline import state_of, wire_of
+from penstock.state.reports import CaptureReport, DeliveryReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -249,8 +250,8 @@ def test_another_server_behind_the_address_is_refused_while_running(
 
 def say(capturing: Capturing, run_id: str | None, lsn: Lsn) -> None:
     """Leave a sink's report, as a run leaves it."""
-    report = {"run": run_id, "delivered_lsn": str(lsn), "safe_lsn": str(lsn)}
-    state_of(capturing.file).write_report("sinks/target", report)
+    report = DeliveryReport(run=run_id, delivered_lsn=lsn, safe_lsn=lsn)
+    wire_of(capturing.file).publish(report, "target")
 
 
 CONFIRMED = (
@@ -273,9 +274,9 @@ def test_slot_is_told_only_what_a_sink_that_was_opened_in_this_run_has_reported(
     capturing.start()
     source.execute(ROWS, 11, 20)
     capturing.catch_up()
-    reported_at = state_of(capturing.file).reported_at("capture")
+    reported_at = wire_of(capturing.file).published_at(CaptureReport)
     wait_until(
-        lambda: state_of(capturing.file).reported_at("capture") > reported_at + 1,
+        lambda: wire_of(capturing.file).published_at(CaptureReport) > reported_at + 1,
         what="capture to acknowledge what it may",
     )
     before_opened = source.value(CONFIRMED, source.name)
@@ -294,7 +295,7 @@ def test_slot_is_told_only_what_a_sink_that_was_opened_in_this_run_has_reported(
 def test_log_is_kept_until_a_sink_that_was_opened_in_this_run_has_reported(
     source: Database, capture_of: Callable[..., Capturing], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.log.writer.SEGMENT_BYTES", 10_000)
+    monkeypatch.setattr("penstock.log.files.writer.SEGMENT_BYTES", 10_000)
     source.execute(TABLE)
     capturing = capture_of(source.url)
     log = capturing.file.state / "log"
@@ -308,9 +309,9 @@ def test_log_is_kept_until_a_sink_that_was_opened_in_this_run_has_reported(
     capturing.start()
     source.execute(ROWS, 10_001, 10_010)
     capturing.catch_up()
-    reported_at = state_of(capturing.file).reported_at("capture")
+    reported_at = wire_of(capturing.file).published_at(CaptureReport)
     wait_until(
-        lambda: state_of(capturing.file).reported_at("capture") > reported_at + 1,
+        lambda: wire_of(capturing.file).published_at(CaptureReport) > reported_at + 1,
         what="capture to delete what it may",
     )
     kept = sorted(log.glob("*.segment"))

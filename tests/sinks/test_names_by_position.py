@@ -14,9 +14,9 @@ import pytest
 
 from fix_postgres import only_new
 from penstock.errors import TargetTableUnfit
+from penstock.log.files.kind import FilesLog
 from penstock.lsn import Lsn
 from penstock.run.passages import PassageReader
-from penstock.run.state import StateDirectory
 from penstock.run.tables import TableKeeper
 from penstock.schema.catalog import read_shapes
 from penstock.schema.describe import description_of, structure_of
@@ -41,6 +41,9 @@ from penstock.sinks.postgres.mapping.table_mapping import TableMappings
 from penstock.sinks.postgres.options import PostgresOptions
 from penstock.sinks.postgres.sink import PostgresSink
 from penstock.sinks.sink import Batch
+from penstock.state.directory import StateDirectory
+from penstock.state.reports import CaptureReport, MembershipReport
+from penstock.state.wire import FileWire
 from penstock.table import TableName
 
 if TYPE_CHECKING:
@@ -115,7 +118,9 @@ class Scene:
 
     def __post_init__(self) -> None:
         self.passages = PassageReader(self.state.history, lambda _: True, [PUBLICATION])
-        self.keeper = TableKeeper(self.sink, self.state, self.passages, copies_first=True)
+        self.wire = FileWire(self.state)
+        log = FilesLog(self.state.path / "log")
+        self.keeper = TableKeeper(self.sink, log, self.wire, self.passages, copies_first=True)
         self.position = Lsn(self.end)
 
     def tell(self, *shapes: TableShape, dropped: tuple[int, ...] = ()) -> Lsn:
@@ -137,24 +142,19 @@ class Scene:
 
     def look_at(self, published: dict[TableName, int]) -> None:
         """The same, of tables of any schema."""
-        lsn = str(Lsn(self.end))
+        lsn = Lsn(self.end)
         names = {str(name): oid for name, oid in published.items()}
-        entries = {str(oid): [oid + 9000] for oid in published.values()}
-        self.state.write_report("capture", {"durable_lsn": lsn})
-        self.state.write_report(
-            "tables",
-            {
-                "published": names,
-                "entries": entries,
-                "lsn": lsn,
-                "since_lsn": lsn,
-                "at": time.time(),
-            },
+        entries = {oid: (oid + 9000,) for oid in published.values()}
+        self.wire.publish(CaptureReport(durable_lsn=lsn))
+        self.wire.publish(
+            MembershipReport(
+                published=names, entries=entries, lsn=lsn, since_lsn=lsn, at=time.time()
+            )
         )
         self.check()
 
     def check(self) -> None:
-        self.keeper.look(self.position, time.monotonic())
+        self.keeper.poll(self.position, time.monotonic())
 
     def deliver(self, count: int = 1) -> None:
         """The sink follows some of what it has not yet got."""
@@ -387,7 +387,7 @@ def test_table_that_is_to_be_copied_again_is_not_enrolled_twice(scene: Scene):
     scene.deliver()
     scene.sink.enrol({public("a"): A}, scene.position, is_new=False)
 
-    assert scene.keeper.aside(scene.position) == {public("b")}
+    assert scene.keeper.skipped(scene.position) == {public("b")}
     rows = Rows(0, frozenset({public("b")}), {public("b"): A})
     lsn = Lsn(scene.end + STEP)
     batch = Batch(1, scene.position, lsn, 0, rows.tables, copies_first=True)
@@ -419,13 +419,12 @@ def test_table_that_is_dropped_while_it_catches_up_leaves_nothing(scene: Scene):
 
 def test_table_made_while_the_catalog_was_read_is_not_let_go(scene: Scene):
     # Made after the look began, and before the position that it is reported with.
-    since = str(Lsn(scene.end))
+    since = Lsn(scene.end)
     scene.tell(shape(A, "a", is_born=True))
     scene.deliver()
-    lsn = str(Lsn(scene.end))
-    scene.state.write_report("capture", {"durable_lsn": lsn})
-    report = {"published": {}, "entries": {}, "since_lsn": since, "lsn": lsn, "at": time.time()}
-    scene.state.write_report("tables", report)
+    lsn = Lsn(scene.end)
+    scene.wire.publish(CaptureReport(durable_lsn=lsn))
+    scene.wire.publish(MembershipReport(since_lsn=since, lsn=lsn, at=time.time()))
 
     scene.check()
 

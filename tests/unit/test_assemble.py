@@ -13,11 +13,11 @@ from fix_server import Server, expected_changes, make_script
 from penstock import testing
 from penstock.changes.decode import Transaction, decode
 from penstock.errors import DecodeError, DiskFull
-from penstock.log import background
-from penstock.log.background import BackgroundLog
-from penstock.log.reader import LogReader
+from penstock.log.files import background
+from penstock.log.files.background import BackgroundWriter
+from penstock.log.files.reader import FilesReader
+from penstock.log.files.writer import FilesWriter
 from penstock.log.slice import SliceKind
-from penstock.log.writer import LogWriter
 from penstock.lsn import Lsn
 from penstock.source import assemble
 from penstock.source.assemble import Assembler
@@ -31,7 +31,7 @@ ROW = insert(ORDERS, ["1", "a"])
 
 @pytest.fixture
 def writer(tmp_path, no_sync):
-    made = LogWriter(tmp_path)
+    made = FilesWriter(tmp_path)
     made.open(Lsn(0))
     yield made
     made.close()
@@ -54,7 +54,7 @@ def feed(assembler, *messages):
 
 
 def read(writer, after=0):
-    reader = LogReader(writer.directory, Lsn(after))
+    reader = FilesReader(writer.directory, Lsn(after))
     try:
         return reader.read(1 << 60)
     finally:
@@ -105,7 +105,7 @@ def test_every_transaction_comes_out_once_whole_and_in_order(writer, slices_of, 
     assert all_changes(writer) == expected_changes(script)
     assert assembler.received_lsn == writer.durable_lsn == script.end_lsn
     assert assembler.transaction_count == len(script.committed)
-    named = {ref.path.rsplit("/")[-1] for ref in read(writer)}
+    named = {ref.locator.path.rsplit("/")[-1] for ref in read(writer)}
     assert {path.name for path in writer.directory.glob("*.spool")} <= named
 
 
@@ -274,7 +274,7 @@ def test_mark_from_within_a_transaction_that_is_not_on_disk_yet_does_not_follow_
     sync = os.fdatasync
     monkeypatch.setattr(os, "fdatasync", lambda fd: (may_write.wait(10), sync(fd)))
     monkeypatch.setattr(background, "_SMALL_BYTES", 1)
-    log = BackgroundLog(writer)
+    log = BackgroundWriter(writer)
     assembler = Assembler(log)
     feed(assembler, relation(ORDERS), testing.begin(8), insert(ORDERS, ["1", "x" * 2000]))
     feed(assembler, testing.commit(8))
@@ -381,7 +381,7 @@ def test_full_disk_loses_nothing_that_a_new_connection_does_not_bring(
 
 def _fail_at(patch, number):
     """The n-th write of the log finds no space, after some of its bytes."""
-    real = assemble.Spool.append.__globals__["os"].write
+    real = os.write
     count = iter(range(10**6))
 
     def write(fd, data):

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from penstock.run.drift import PartitionDrift
-from penstock.run.state import StateDirectory
+from penstock.source.partitions import Partition
+from penstock.state.directory import StateDirectory
+from penstock.state.wire import FileWire
 from penstock.table import TableName
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from penstock.state.reports import Partitions
+    from penstock.state.wire import Wire
 
 P = TableName("public", "p")
 CAME = "partition public.b was attached with rows, which no change tells of"
@@ -20,81 +25,78 @@ MEND = "penstock tables PIPELINE.yml resync public.p makes both sides equal"
 
 
 @pytest.fixture
-def state(tmp_path: Path) -> StateDirectory:
+def wire(tmp_path: Path) -> Wire:
     (tmp_path / "sinks").mkdir()
-    return StateDirectory(tmp_path, "p")
+    return FileWire(StateDirectory(tmp_path, "p"))
 
 
-def report(**leaves: bool) -> dict[str, Any]:
-    told = {str(ord(name)): [f"public.{name}", filled] for name, filled in leaves.items()}
-    return {"partitions": {"7": told}}
+def report(**leaves: bool) -> Partitions:
+    return {7: {ord(name): Partition(f"public.{name}", filled) for name, filled in leaves.items()}}
 
 
-def test_what_was_not_remembered_is_told_again(state: StateDirectory):
-    drift = PartitionDrift(state, "s")
-    assert drift.look(report(a=False), {P: 7}, ()) == {}
+def test_what_was_not_remembered_is_told_again(wire: Wire):
+    drift = PartitionDrift(wire, "s")
+    assert drift.compare(report(a=False), {P: 7}, ()) == {}
     drift.remember()
     for _ in range(2):
-        assert drift.look(report(b=True), {P: 7}, ()) == {P: [WENT, CAME, MEND]}
-    again = PartitionDrift(state, "s")  # killed before it was told
-    assert again.look(report(b=True), {P: 7}, ()) == {P: [WENT, CAME, MEND]}
+        assert drift.compare(report(b=True), {P: 7}, ()) == {P: [WENT, CAME, MEND]}
+    again = PartitionDrift(wire, "s")  # killed before it was told
+    assert again.compare(report(b=True), {P: 7}, ()) == {P: [WENT, CAME, MEND]}
     again.remember()
-    assert again.look(report(b=True), {P: 7}, ()) == {}
-    assert PartitionDrift(state, "s").look(report(b=True), {P: 7}, ()) == {}
+    assert again.compare(report(b=True), {P: 7}, ()) == {}
+    assert PartitionDrift(wire, "s").compare(report(b=True), {P: 7}, ()) == {}
 
 
-def test_table_that_waits_for_its_copy_is_copied_as_it_is(state: StateDirectory):
-    drift = PartitionDrift(state, "s")
-    drift.look(report(a=False), {P: 7}, ())
+def test_table_that_waits_for_its_copy_is_copied_as_it_is(wire: Wire):
+    drift = PartitionDrift(wire, "s")
+    drift.compare(report(a=False), {P: 7}, ())
     drift.remember()
-    assert drift.look(report(b=True), {}, [7]) == {}
+    assert drift.compare(report(b=True), {}, [7]) == {}
     drift.remember()
-    assert drift.look(report(b=True), {P: 7}, ()) == {}
+    assert drift.compare(report(b=True), {P: 7}, ()) == {}
 
 
-def test_what_happens_during_a_copy_is_told_after_it(state: StateDirectory):
-    drift = PartitionDrift(state, "s")
-    drift.look(report(a=False), {P: 7}, ())
+def test_what_happens_during_a_copy_is_told_after_it(wire: Wire):
+    drift = PartitionDrift(wire, "s")
+    drift.compare(report(a=False), {P: 7}, ())
     drift.remember()
-    assert drift.look(report(b=True), {}, ()) == {}
+    assert drift.compare(report(b=True), {}, ()) == {}
     drift.remember()
-    assert drift.look(report(b=True), {P: 7}, ()) == {P: [WENT, CAME, MEND]}
+    assert drift.compare(report(b=True), {P: 7}, ()) == {P: [WENT, CAME, MEND]}
 
 
-def test_empty_partition_that_comes_is_nothing_to_tell(state: StateDirectory):
-    drift = PartitionDrift(state, "s")
-    drift.look(report(a=False), {P: 7}, ())
+def test_empty_partition_that_comes_is_nothing_to_tell(wire: Wire):
+    drift = PartitionDrift(wire, "s")
+    drift.compare(report(a=False), {P: 7}, ())
     drift.remember()
-    assert drift.look(report(a=False, b=False), {P: 7}, ()) == {}
+    assert drift.compare(report(a=False, b=False), {P: 7}, ()) == {}
 
 
-def test_partition_that_came_and_went_between_two_polls_is_told_once(state: StateDirectory):
-    drift = PartitionDrift(state, "s")
+def test_partition_that_came_and_went_between_two_polls_is_told_once(wire: Wire):
+    drift = PartitionDrift(wire, "s")
     left = {7: {ord("c"): TableName("public", "c")}}
-    drift.look(report(a=False), {P: 7}, (), {7: {ord("x"): TableName("public", "x")}})
+    drift.compare(report(a=False), {P: 7}, (), {7: {ord("x"): TableName("public", "x")}})
     drift.remember()  # what went before the table was first seen is nobody's
 
-    found = drift.look(report(a=False), {P: 7}, (), left)
+    found = drift.compare(report(a=False), {P: 7}, (), left)
     assert found == {P: [WENT.replace("public.a", "public.c"), MEND]}
     drift.remember()
-    assert drift.look(report(a=False), {P: 7}, (), left) == {}
-    assert PartitionDrift(state, "s").look(report(a=False), {P: 7}, (), left) == {}
+    assert drift.compare(report(a=False), {P: 7}, (), left) == {}
+    assert PartitionDrift(wire, "s").compare(report(a=False), {P: 7}, (), left) == {}
 
 
 @pytest.mark.parametrize("stream_first", [True, False])
-def test_partition_that_poll_and_stream_tell_of_is_told_once(
-    state: StateDirectory, stream_first: bool
-):
-    drift = PartitionDrift(state, "s")
+def test_partition_that_poll_and_stream_tell_of_is_told_once(wire: Wire, stream_first: bool):
+    drift = PartitionDrift(wire, "s")
     left = {7: {ord("a"): TableName("public", "a")}}
-    drift.look(report(a=False, b=False), {P: 7}, ())
+    drift.compare(report(a=False, b=False), {P: 7}, ())
     drift.remember()
     looks = [(report(a=False, b=False), left), (report(b=False), left), (report(b=False), left)]
     if not stream_first:
         looks = [(report(b=False), {}), (report(b=False), left)]
     told = []
     for reported, gone in looks:
-        told.append(drift.look(reported, {P: 7}, (), gone))
+        told.append(drift.compare(reported, {P: 7}, (), gone))
         drift.remember()
 
     assert [each for each in told if each] == [{P: [WENT, MEND]}]

@@ -9,8 +9,11 @@ import pytest
 
 from penstock.config import pipeline_from_document
 from penstock.errors import BadValue
-from penstock.run.state import StateDirectory
+from penstock.lsn import Lsn
 from penstock.sinks.file.options import FileOptions
+from penstock.state.directory import StateDirectory
+from penstock.state.reports import DeliveryReport
+from penstock.state.wire import FileWire
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +32,7 @@ def test_state_and_its_reports_are_for_its_user_alone(tmp_path):
     state = StateDirectory(tmp_path / "state", "shop")
 
     state.claim()
-    state.write_report("sinks/one", {"delivered_lsn": "0/1"})
+    FileWire(state).publish(DeliveryReport(delivered_lsn=Lsn(1)), "one")
 
     assert mode_of(state.path) == mode_of(state.path / "sinks") == "0o700"
     assert mode_of(state.path / "pipeline.json") == "0o600"

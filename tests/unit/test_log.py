@@ -9,9 +9,9 @@ import pytest
 from fix_changes import of_seed
 from fix_log import SmallLog, random_log, texts
 from penstock.errors import LogError, StateUnusable
-from penstock.log import writer as writer_module
-from penstock.log.reader import LogReader
-from penstock.log.segment import base_of, list_segments
+from penstock.log.files import writer as writer_module
+from penstock.log.files.reader import FilesReader
+from penstock.log.files.segment import base_of, list_segments
 from penstock.log.slice import SliceKind
 from penstock.lsn import Lsn
 
@@ -58,7 +58,7 @@ def test_slice_torn_at_any_byte_is_cut_off_and_what_follows_is_read(log):
 
 
 def test_parts_are_handed_out_only_with_their_last(log):
-    reader = LogReader(log.directory, Lsn(0))
+    reader = FilesReader(log.directory, Lsn(0))
     log.whole(8)
     log.append(PART, 8)
     log.append(PART, 8, part=1)
@@ -149,7 +149,7 @@ def test_reader_resumes_after_any_position(log, segments_of, seed):
 def test_reader_takes_about_as_much_as_asked_and_loses_nothing(log, segments_of, seed):
     segments_of(500)
     wanted = random_log(log, of_seed(seed), 30)
-    reader = LogReader(log.directory, Lsn(0))
+    reader = FilesReader(log.directory, Lsn(0))
 
     batches = []
     while batch := reader.read(100):
@@ -180,7 +180,7 @@ def test_discarding_keeps_all_that_ends_after_the_position(log, segments_of, see
         # Nothing is kept that could go, and spools go with the segment that names them.
         assert len(segments) == 1 or base_of(segments[1]) > lsn
         spools = {path.name for path in log.directory.glob("*.spool")}
-        named = {ref.path.rsplit("/")[-1] for ref in log.read(base_of(segments[0]))}
+        named = {ref.locator.path.rsplit("/")[-1] for ref in log.read(base_of(segments[0]))}
         assert spools == {name for name in named if name.endswith(".spool")}
         log.reopen()
 
@@ -201,7 +201,7 @@ def test_log_that_begins_after_the_position_is_refused(log, segments_of):
 
 
 def test_reader_waits_for_a_log_that_is_not_there_yet(tmp_path):
-    reader = LogReader(tmp_path / "log", Lsn(0))
+    reader = FilesReader(tmp_path / "log", Lsn(0))
     assert reader.read(1 << 30) == []
 
     log = SmallLog(tmp_path / "log")
@@ -229,7 +229,7 @@ def test_reader_keeps_up_with_a_writer_that_writes_byte_by_byte(log, segments_of
         done.set()
 
     thread = threading.Thread(target=write)
-    reader = LogReader(log.directory, Lsn(0))
+    reader = FilesReader(log.directory, Lsn(0))
     found = []
     thread.start()
     while not done.is_set():
@@ -243,7 +243,7 @@ def test_reader_keeps_up_with_a_writer_that_writes_byte_by_byte(log, segments_of
 
 def test_two_readers_do_not_disturb_each_other(log):
     log.whole(8)
-    first, second = (LogReader(log.directory, Lsn(0)) for _ in range(2))
+    first, second = (FilesReader(log.directory, Lsn(0)) for _ in range(2))
     assert texts(first.read(1 << 30)) == ["1"]
     log.whole(16)
 

@@ -13,18 +13,20 @@ import pytest
 from fix_log import SmallLog, texts
 from fix_machine import mounted_disk
 from penstock.errors import DiskFull, LogShortened, StateUnusable
-from penstock.log import writer as writer_module
-from penstock.log.background import BackgroundLog
-from penstock.log.reader import LogReader
-from penstock.log.segment import list_segments
+from penstock.log.files import writer as writer_module
+from penstock.log.files.background import BackgroundWriter
+from penstock.log.files.reader import FilesReader
+from penstock.log.files.segment import list_segments
+from penstock.log.files.spool import FileSpool
+from penstock.log.files.writer import FilesWriter
 from penstock.log.slice import SliceHead, SliceKind
-from penstock.log.spool import Spool
-from penstock.log.writer import LogWriter
 from penstock.lsn import Lsn
-from penstock.run.retry import mends_with_time
-from penstock.run.state import StateDirectory
+from penstock.retry import is_temporary
 from penstock.schema.history import SchemaHistory
 from penstock.schema.mark import Mark
+from penstock.state.directory import StateDirectory
+from penstock.state.reports import CaptureReport, MembershipReport
+from penstock.state.wire import FileWire
 
 
 @contextmanager
@@ -113,7 +115,7 @@ def test_failure_to_make_a_spool_is_told_as_a_full_disk(log, monkeypatch):
     with monkeypatch.context() as patch:
         fail(patch, "open", errno.ENOSPC)
         with pytest.raises(DiskFull):
-            Spool(log.directory, 9, Lsn(8))
+            FileSpool(log.directory, 9, Lsn(8))
 
 
 @pytest.fixture
@@ -165,23 +167,23 @@ def test_something_is_left_free_for_reports(tiny_disk):
     log = SmallLog(tiny_disk / "log")
     fill_up(log)
 
-    state = StateDirectory(tiny_disk, "p")
+    wire = FileWire(StateDirectory(tiny_disk, "p"))
 
-    assert state.write_report("capture", {"durable_lsn": "0/8"})
+    assert wire.publish(CaptureReport(durable_lsn=Lsn(8)))
     log.writer.close()
 
 
 def test_report_is_written_over_the_one_before_where_there_is_no_room_at_all(tiny_disk):
-    state = StateDirectory(tiny_disk, "p")
-    state.write_report("capture", {"durable_lsn": "0/8", "long": "x" * 100})
+    wire = FileWire(StateDirectory(tiny_disk, "p"))
+    wire.publish(CaptureReport(durable_lsn=Lsn(8), error="x" * 100))
     take_all(tiny_disk / "ballast")
 
-    assert state.write_report("capture", {"durable_lsn": "0/10"})
-    assert state.read_report("capture") == {"durable_lsn": "0/10"}
-    assert not state.write_report("capture", {"long": "x" * 100_000})
-    assert state.read_report("capture") == {"durable_lsn": "0/10"}
-    assert not state.write_report("another", {"durable_lsn": "0/10"})
-    assert state.read_report("another") == {}
+    assert wire.publish(CaptureReport(durable_lsn=Lsn(16)))
+    assert wire.latest(CaptureReport) == CaptureReport(durable_lsn=Lsn(16))
+    assert not wire.publish(CaptureReport(error="x" * 100_000))
+    assert wire.latest(CaptureReport) == CaptureReport(durable_lsn=Lsn(16))
+    assert not wire.publish(MembershipReport(lsn=Lsn(16)))
+    assert wire.latest(MembershipReport) is None
     assert sorted(path.name for path in tiny_disk.iterdir()) == ["ballast", "capture.json"]
 
 
@@ -203,7 +205,7 @@ def test_segments_are_small_while_room_is_short(log, monkeypatch):
 def test_log_that_was_cut_can_be_deleted_as_the_sinks_get_on(log):
     log.whole(8)
     log.whole(16)
-    reader = LogReader(log.directory, Lsn(0))
+    reader = FilesReader(log.directory, Lsn(0))
     first = texts(reader.read(1 << 30))
 
     log.writer.cut()
@@ -222,7 +224,7 @@ def test_parts_of_a_transaction_that_did_not_fit_are_given_up(log):
     log.whole(8)
     log.writer.cut()
     log.append(SliceKind.PART, 8, filling=5000)
-    reader = LogReader(log.directory, Lsn(0))
+    reader = FilesReader(log.directory, Lsn(0))
     first = texts(reader.read(1 << 30))
 
     log.writer.cut()
@@ -240,7 +242,7 @@ def test_parts_of_a_transaction_that_did_not_fit_are_given_up(log):
 
 def test_spool_of_a_transaction_that_could_not_be_sealed_is_removed(log):
     kept = log.streamed(8)
-    left = Spool(log.directory, 9, Lsn(8))
+    left = FileSpool(log.directory, 9, Lsn(8))
     left.seal()
 
     log.writer.cut()
@@ -254,19 +256,19 @@ def test_reader_of_an_end_that_was_taken_back_is_told_to_read_again(log):
     [segment] = list_segments(log.directory)
     size = segment.stat().st_size
     log.whole(16)
-    reader = LogReader(log.directory, Lsn(0))
+    reader = FilesReader(log.directory, Lsn(0))
     reader.read(1 << 30)
 
     os.truncate(segment, size)  # what a write does that could not be synced
 
     with pytest.raises(LogShortened) as caught:
         reader.read(1 << 30)
-    assert mends_with_time(caught.value)
+    assert is_temporary(caught.value)
     reader.close()
 
 
 def test_writing_goes_on_after_a_failure_that_is_over(log, monkeypatch):
-    background = BackgroundLog(log.writer)
+    background = BackgroundWriter(log.writer)
     message = np.array([1], np.uint32)
     with monkeypatch.context() as patch:
         fail(patch, "fdatasync", errno.ENOSPC)
@@ -315,7 +317,7 @@ def test_what_a_killed_predecessor_left_is_synced_before_it_is_relied_on(tmp_pat
         sync(fd)
 
     monkeypatch.setattr("os.fsync", remember)
-    log.writer = LogWriter(log.directory)
+    log.writer = FilesWriter(log.directory)
     log.writer.open(Lsn(0))
     SchemaHistory(history).open_for_writing()
     [segment] = list_segments(log.directory)

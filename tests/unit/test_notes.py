@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.changes.pgoutput import parse_commit
-from penstock.log.reader import LogReader
+from penstock.log.files.reader import FilesReader
+from penstock.log.files.writer import FilesWriter
 from penstock.log.slice import SliceKind
-from penstock.log.writer import LogWriter
 from penstock.lsn import Lsn
 from penstock.run.passages import PassageReader, cut_at_marks
 from penstock.schema import history as history_module
@@ -83,7 +83,7 @@ class Log:
     """A log and a history in a directory, written through an assembler."""
 
     def __init__(self, directory: Path) -> None:
-        self.writer = LogWriter(directory / "log")
+        self.writer = FilesWriter(directory / "log")
         self.writer.open(Lsn(0))
         self.history = SchemaHistory(directory / "schema.jsonl")
         self.history.open_for_writing()
@@ -97,7 +97,7 @@ class Log:
 
     def stretches(self):
         self.assembler.seal()
-        reader = LogReader(self.writer.directory, Lsn(0))
+        reader = FilesReader(self.writer.directory, Lsn(0))
         try:
             return cut_at_marks(reader.read(1 << 40))
         finally:
@@ -250,7 +250,7 @@ def test_relation_message_that_a_crash_kept_out_of_the_log_is_noted_again(log: L
     log.feed(begin(8), told(change(shape())), commit(8))
     log.now[16400] = shape(id="int8", note="text")
     wider = [begin(24), relation(WIDER), insert(WIDER, ["2", "x"]), commit(24)]
-    lost = Assembler(LogWriter(log.writer.directory), log.notes)
+    lost = Assembler(FilesWriter(log.writer.directory), log.notes)
     lost.received_lsn = log.writer.durable_lsn
     for message in wider[:2]:
         lost.add(memoryview(message))

@@ -7,7 +7,14 @@ import pytest
 
 from fix_changes import of_seed
 from penstock.errors import LogError, PenstockError
-from penstock.log.segment import SliceRef, base_of, cut_torn_end, list_segments, segment_name, walk
+from penstock.log.files.segment import (
+    FileSlice,
+    base_of,
+    cut_torn_end,
+    list_segments,
+    segment_name,
+    walk,
+)
 from penstock.log.slice import MAGIC, SliceHead, SliceKind, encode_slice
 from penstock.lsn import Lsn
 
@@ -34,7 +41,7 @@ def test_walk_finds_every_slice_with_its_messages(segment):
     assert [ref.head.end_lsn for ref in refs] == [8, 16, 24]
     data, lengths = refs[1].read()
     assert (data, lengths.tolist()) == (b"first" * 16 + b"second", [80, 6])
-    assert [ref.head.end_lsn for ref in walk(segment, refs[1].offset)] == [16, 24]
+    assert [ref.head.end_lsn for ref in walk(segment, refs[1].locator.offset)] == [16, 24]
 
 
 def test_slice_with_more_meta_than_one_read_fetches_is_found(tmp_path):
@@ -115,14 +122,14 @@ def test_text_that_looks_like_our_mark_is_no_slice_and_costs_no_time(tmp_path):
 
 def test_read_of_a_changed_body_is_refused(segment):
     first = next(walk(segment))
-    for place in range(first.body_offset, first.end_offset):
+    for place in range(first.locator.body_offset, first.end_offset):
         raw = bytearray(b"".join(SLICES))
         raw[place] ^= 4
         segment.write_bytes(raw)
 
         with pytest.raises(LogError, match="checksum") as caught:
             first.read()
-        assert caught.value.where == first.where
+        assert caught.value.where == first.locator.where
 
 
 def test_read_of_a_body_that_is_cut_short_or_gone_is_refused(segment):
@@ -169,7 +176,7 @@ def test_damaged_files_are_refused_or_read(tmp_path):
                 assert path.read_bytes() == raw
 
 
-def _read_all(path) -> list[SliceRef]:
+def _read_all(path) -> list[FileSlice]:
     refs = list(walk(path))
     for ref in refs:
         data, lengths = ref.read()

@@ -6,9 +6,9 @@ import pytest
 
 from fix_log import texts
 from penstock.errors import LogError
-from penstock.log.segment import expand
+from penstock.log.files.segment import expand
+from penstock.log.files.spool import FileSpool
 from penstock.log.slice import SliceKind
-from penstock.log.spool import Spool
 from penstock.lsn import Lsn
 
 
@@ -31,7 +31,7 @@ def test_streamed_transaction_is_read_as_parts_that_know_their_commit(log):
 
 def test_spool_without_its_commit_is_not_read_and_is_removed_on_reopening(log):
     committed = log.streamed(8)
-    open_one = Spool(log.directory, 9, Lsn(8))
+    open_one = FileSpool(log.directory, 9, Lsn(8))
     assert log.ends() == [8, 8]
 
     log.reopen()
@@ -90,7 +90,7 @@ def test_transaction_that_was_delivered_needs_its_spool_no_more(log):
 
 
 def test_discarded_spool_leaves_no_file(log):
-    spool = Spool(log.directory, 9, Lsn(8))
+    spool = FileSpool(log.directory, 9, Lsn(8))
     spool.discard()
 
     assert list(log.directory.glob("*.spool")) == []

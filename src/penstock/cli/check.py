@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import suppress
-from pathlib import Path
 
 import typer
 
 from penstock.cli.exposure import exposures
 from penstock.cli.options import AsJson, PipelinePath
 from penstock.config import PipelineFile, read_pipeline
-from penstock.disk import free_bytes
-from penstock.errors import DiskFull, JavaMissing, PenstockError, SourceTwice
+from penstock.errors import JavaMissing, PenstockError, SourceTwice
 from penstock.findings import Finding
+from penstock.pipeline import check_logs
 from penstock.run.start import Databases
 from penstock.schema.catalog import read_shapes
 from penstock.sinks.chosen import ChosenTables
@@ -26,7 +25,7 @@ from penstock.source.publication import read_publications
 from penstock.source.sequences import read_sequences
 from penstock.source.tracking import tier_in_force
 from penstock.table import TableName
-from penstock.text import printable, size_text
+from penstock.text import printable
 
 _NAMED_TABLES = 5
 _ORDER = ("info", "warning", "error")  # what matters most is read last
@@ -85,39 +84,8 @@ def find(pipeline: PipelineFile, choices: dict[str, ChosenTables] | None = None)
         findings += pipeline.kind_of(name).check(places, choices)
     findings += [Finding(each, "warning") for each in exposures(pipeline)]
     findings += [Finding(fault) for fault in _machine_faults()]
-    findings += [Finding(fault, "warning") for fault in narrow_disks(pipeline)]
+    findings += [Finding(fault, "warning") for fault in check_logs(pipeline)]
     return findings
-
-
-def narrow_disks(pipeline: PipelineFile) -> list[PenstockError]:
-    """Disks that would be full before the logs on them have reached what `retain_bytes` allows."""
-    wanted: dict[int, int] = {}
-    places: dict[int, Path] = {}
-    for view in pipeline.each():
-        log = view.state / "log"
-        place = next(each for each in (log, *log.parents) if each.exists())
-        device = place.stat().st_dev
-        size = sum(each.stat().st_size for each in log.glob("*")) if place == log else 0
-        wanted[device] = wanted.get(device, 0) + max(0, pipeline.log.retain_bytes - size)
-        places[device] = place
-    return [
-        DiskFull(
-            f"{size_text(max(0, found))} are free, less than the {size_text(wanted[device])} that"
-            " log.retain_bytes lets the log grow to while a sink is behind; once the disk is full, capture"
-            " waits and the source keeps its WAL: nothing is lost",
-            str(place),
-            f"set log.retain_bytes to what may be used here, such as {_round_size(found)};"
-            " or free space, or move `state:` to a larger disk",
-        )
-        for device, place in places.items()
-        if (found := free_bytes(place)) < wanted[device]
-    ]
-
-
-def _round_size(free: int) -> str:
-    """About three quarters of what is free, as the pipeline file takes it."""
-    megabytes = max(1, free * 3 // 4 // 1_000_000)
-    return f"{megabytes}MB" if megabytes < 1000 else f"{megabytes // 1000}GB"
 
 
 def _same_database(view: PipelineFile, databases: Databases) -> list[PenstockError]:

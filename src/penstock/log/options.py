@@ -1,12 +1,10 @@
-"""What a person may say about the log. Knows no segment and no file."""
+"""What a person may say about any kind of log. Knows no kind: each adds options of its own."""
 
-from typing import Annotated, Literal
-
-from penstock.options import ByteCount, Options, not_yet
+from penstock.options import ByteCount, Options
 
 
 class LogOptions(Options):
     """Where the log is kept, and how much of it may wait for the sinks."""
 
-    kind: Annotated[Literal["files"], not_yet("kafka", "nats", now="files")] = "files"
+    kind: str
     retain_bytes: ByteCount = 10_000_000_000

@@ -8,7 +8,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from penstock.disk import free_bytes, unwritable
+from penstock.disk import unwritable
 from penstock.errors import (
     DecodingFailed,
     DiskFull,
@@ -18,10 +18,8 @@ from penstock.errors import (
     SourceError,
 )
 from penstock.failpoints import fault_point
-from penstock.log.background import BackgroundLog
-from penstock.log.writer import LogWriter, log_span
 from penstock.lsn import ZERO, Lsn
-from penstock.run.retry import BackOff, mends_with_time, slow_back_off
+from penstock.retry import BackOff, is_temporary, slow_back_off
 from penstock.schema.mark import CHANGE, Mark
 from penstock.schema.shape import FORMAT, REFRESH, SchemaChange, as_content
 from penstock.source.assemble import Assembler
@@ -36,6 +34,7 @@ from penstock.source.shapes import read_shape_now
 from penstock.source.slot import SlotState, check_slot, slot_state, wait_until_free
 from penstock.source.stream import InProgress, SlotStream
 from penstock.source.tracking import read_seal
+from penstock.state.reports import CaptureReport
 from penstock.timing import timing
 
 if TYPE_CHECKING:
@@ -45,11 +44,14 @@ if TYPE_CHECKING:
     import psycopg
 
     from penstock.config import PipelineFile
+    from penstock.log.contract import Log
     from penstock.run.membership import MembershipWatch
+    from penstock.run.sinkreports import SinkReports
     from penstock.run.start import Origin
-    from penstock.run.state import SinkReports, StateDirectory
     from penstock.schema.shape import TableShape
     from penstock.source.identity import Answering
+    from penstock.state.directory import StateDirectory
+    from penstock.state.wire import Wire
 
     Connection = psycopg.Connection[Any]
 
@@ -60,12 +62,14 @@ _ROOM_BYTES = 16 * 1024 * 1024
 
 
 class Capture:
-    """Follows one slot until told to stop."""
+    """Follows one slot until stopped."""
 
     def __init__(
         self,
         pipeline: PipelineFile,
         state: StateDirectory,
+        log: Log,
+        wire: Wire,
         reports: SinkReports,
         origin: Origin,
         stop: threading.Event,
@@ -74,13 +78,15 @@ class Capture:
         self._retain_bytes = pipeline.log.retain_bytes
         self._reports = reports
         self._state = state
+        self._wire = wire
         self._subscription = origin.subscription
         self._identity = origin.identity
         self._start_lsn = origin.start_lsn
-        self._server_started_at: str | None = state.read_report("capture").get("server_started_at")
+        before = wire.latest(CaptureReport)
+        self._server_started_at = before.server_started_at if before is not None else None
         self._stop = stop
-        self._writer = LogWriter(state.log)
-        self._log = BackgroundLog(self._writer)
+        self._log = log
+        self._writer = log.writer()
         self._acknowledged_lsn = Lsn(0)
         self._received_lsn = Lsn(0)
         self._transaction_count = 0
@@ -99,14 +105,14 @@ class Capture:
             pipeline.source.heartbeat_seconds, pipeline.paced(timing().capture_paced_beat_seconds)
         )
         self.on_connected: Callable[[], None] = lambda: None
-        self._told: tuple[object, ...] = ()
-        self._tell_at = 0.0
+        self._seen: tuple[object, ...] = ()
+        self._report_at = 0.0
 
     def run(self, watch: MembershipWatch) -> None:
-        """Capture until stopped. Faults that time mends are waited out.
+        """Capture until stopped. Faults that pass with time are waited out.
 
         Raises:
-            PenstockError: one that a person must mend.
+            PenstockError: one that a person must fix.
         """
         self._require_reach()
         self._open()
@@ -126,17 +132,16 @@ class Capture:
                     self._recover(raised, back_off)
         finally:
             self._connected = False
-            self._log.close()
+            self._writer.close()
             with suppress(OSError, LogError):  # the last words of a process whose disk may be gone
                 self._report()
-            self._writer.close()
             self._history.close()
 
     def _recover(self, raised: OSError | PenstockError, back_off: BackOff) -> None:
         """Wait until it is worth trying again.
 
         Raises:
-            PenstockError: a person must mend it.
+            PenstockError: a person must fix it.
         """
         error = unwritable(raised, self._state.path) if isinstance(raised, OSError) else raised
         self._error = error
@@ -145,7 +150,7 @@ class Capture:
             # Walsenders of all versions so far can fail at decoding a transaction that
             # is still open and rolls back DDL in a savepoint. After its commit they can.
             self._in_progress = InProgress.WITHHELD
-        if not mends_with_time(error):
+        if not is_temporary(error):
             raise error
         if isinstance(error, DiskFull):
             self._disk_is_full = True
@@ -180,7 +185,7 @@ class Capture:
             self._full_back_off.succeed()  # else the same transaction did not fit once more
         self._full_lsn = self._writer.durable_lsn
         again_at = time.monotonic() + self._full_back_off.next_seconds()
-        self._log.restart()
+        self._writer.restart()
         is_cut = False
         while not self._stop.is_set():
             watch.raise_if_failed()
@@ -190,7 +195,7 @@ class Capture:
                     is_cut = True
                 self._writer.discard_before(self._reports.safe_lsn())
             self._report()
-            has_room = free_bytes(self._state.log) > _ROOM_BYTES or self._has_nothing_to_free()
+            has_room = self._writer.free_bytes() > _ROOM_BYTES or self._has_nothing_to_free()
             if is_cut and has_room and time.monotonic() >= again_at:
                 _log.info("there is room on the disk again, capture goes on")
                 self._disk_is_full = False
@@ -210,7 +215,7 @@ class Capture:
         Raises:
             SlotMoved: the slot was advanced or re-created while nobody captured.
         """
-        logged = log_span(self._state.log)
+        logged = self._log.span()
         if not logged.end_lsn:
             return  # a new log begins where the slot stands, which is for the sinks to judge
         slot = SlotState(exists=True, confirmed_flush_lsn=self._start_lsn)
@@ -230,11 +235,11 @@ class Capture:
             self._in_progress,
         )
         assembler: Assembler | None = None
-        self._log.flush()  # of the connection before
+        self._writer.flush()  # of the connection before
         try:
             found = self._identify(stream)
             # Before anything is streamed, so that tables are known as they look where the stream begins.
-            assembler = Assembler(self._log, self._notes())
+            assembler = Assembler(self._writer, self._notes())
             self._begin(stream, found)
             self._connected, self._error = True, None
             self.on_connected()
@@ -334,7 +339,7 @@ class Capture:
             seal = read_seal(connection)
             numbered = numbered_versions(connection, self._subscription.name)
             if self._history.is_empty:
-                # What the stream tells from here on is compared with how tables look where it begins.
+                # What the stream reports from here on is compared with how tables look where it begins.
                 start = self._writer.durable_lsn
                 tables = read_first_shapes(connection, self._subscription, start, seal)
                 change = SchemaChange(format=FORMAT, tag=REFRESH, tables=tuple(tables))
@@ -354,7 +359,7 @@ class Capture:
             return read_shape_now(connection, oid)
 
     def _pump(self, stream: SlotStream, assembler: Assembler, watch: MembershipWatch) -> None:
-        next_status = next_beat = self._tell_at = room_at = time.monotonic()
+        next_status = next_beat = self._report_at = room_at = time.monotonic()
         asked_at: int | None = None  # how many keepalives had come when we asked for one
         while not self._stop.is_set():
             watch.raise_if_failed()
@@ -381,8 +386,8 @@ class Capture:
             if now >= next_status or stream.reply_due:
                 next_status = now + timing().capture_status_seconds
                 if self._has_news(now) or stream.reply_due:
-                    self._tell(stream, assembler)
-        self._tell(stream, assembler)
+                    self._acknowledge(stream, assembler)
+        self._acknowledge(stream, assembler)
 
     def _receive(self, stream: SlotStream, assembler: Assembler) -> None:
         wait = timing().capture_quiet_seconds if assembler.has_whole else self._wait_seconds
@@ -400,15 +405,15 @@ class Capture:
             assembler.mark(stream.server_end_lsn)
 
     def _has_news(self, now: float) -> bool:
-        """Whether there is something to tell; an idle source costs no more than this look."""
-        sinks = self._reports.changed_at()
+        """Whether there is something to report; an idle source costs no more than this check."""
+        sinks = self._reports.published_at()
         found = (self._received_lsn, self._writer.durable_lsn, self._log_is_full, sinks)
-        if found == self._told and not self._log_is_full and now < self._tell_at:
+        if found == self._seen and not self._log_is_full and now < self._report_at:
             return False
-        self._told, self._tell_at = found, now + timing().capture_quiet_status_seconds
+        self._seen, self._report_at = found, now + timing().capture_quiet_status_seconds
         return True
 
-    def _tell(self, stream: SlotStream, assembler: Assembler) -> None:
+    def _acknowledge(self, stream: SlotStream, assembler: Assembler) -> None:
         """Acknowledge what is safe, forget what every sink has, report."""
         self._acknowledged_lsn = max(self._acknowledged_lsn, self._safe_lsn())
         stream.acknowledge(assembler.received_lsn, self._acknowledged_lsn, request_reply=False)
@@ -422,8 +427,7 @@ class Capture:
         delivered_lsn = self._reports.safe_lsn()
         has_all = delivered_lsn >= self._writer.durable_lsn
         if has_all and may_cut and self._writer.size_bytes() >= self._retain_bytes:
-            self._log.flush()
-            self._writer.begin_segment()
+            self._writer.end_segment()
         self._writer.discard_before(delivered_lsn)
         self._watch_size(has_all=has_all)
 
@@ -451,7 +455,7 @@ class Capture:
             self._error = LogFull(
                 f"the log holds {size} bytes, at most {self._retain_bytes} are allowed; capture "
                 "waits for the sinks, and the source keeps its WAL meanwhile",
-                str(self._state.log),
+                self._log.place,
                 "mend the sink or table that is behind (penstock status), or raise log.retain_bytes",
             )
             _log.warning("%s", str(self._error).splitlines()[0])
@@ -459,18 +463,17 @@ class Capture:
             self._error = None
 
     def _report(self) -> None:
-        self._state.write_report(
-            "capture",
-            {
-                "slot": self._subscription.slot,
-                "connected": self._connected,
-                "received_lsn": str(self._received_lsn),
-                "durable_lsn": str(self._writer.durable_lsn),
-                "acknowledged_lsn": str(self._acknowledged_lsn),
-                "server_started_at": self._server_started_at,
-                "transactions": self._transaction_count,
-                "log_bytes": self._writer.size_bytes(),
-                "error": str(self._error) if self._error else None,
-                "at": time.time(),
-            },
+        self._wire.publish(
+            CaptureReport(
+                slot=self._subscription.slot,
+                connected=self._connected,
+                received_lsn=self._received_lsn,
+                durable_lsn=self._writer.durable_lsn,
+                acknowledged_lsn=self._acknowledged_lsn,
+                server_started_at=self._server_started_at,
+                transactions=self._transaction_count,
+                log_bytes=self._writer.size_bytes(),
+                error=str(self._error) if self._error else None,
+                at=time.time(),
+            )
         )

@@ -25,14 +25,14 @@ from typing import TYPE_CHECKING, Any
 from penstock.config import pipeline_from_document
 from penstock.errors import PenstockError, RunError, error_classes
 from penstock.logging import set_up_logging, speak_for
-from penstock.pipeline import state_of, top_of
+from penstock.pipeline import log_of, state_of, top_of, wire_of
+from penstock.retry import BackOff
 from penstock.run.capture import Capture
 from penstock.run.failures import CAPTURE, forget_failure, kept_failure
 from penstock.run.membership import MembershipWatch
-from penstock.run.retry import BackOff
+from penstock.run.sinkreports import SinkReports
 from penstock.run.sources import Sources
 from penstock.run.start import Origin
-from penstock.run.state import SinkReports
 from penstock.shelter import start_sheltered
 from penstock.timing import timing
 
@@ -56,7 +56,7 @@ def run_capture(
     with kept_failure(top_of(pipeline), CAPTURE):
         sources = Sources(pipeline)
         sources.begin(stop)
-        # Else it is the source's own, which is locked by who captures it.
+        # Else it is the source's own, which is locked by the process that captures it.
         with top_of(pipeline).lock("capture") if pipeline.is_whole else contextlib.nullcontext():
             _run_capture(pipeline, sources, stop, log_format, log_level)
 
@@ -75,7 +75,7 @@ def _run_capture(
     captures = Captures(pipeline, log_format, log_level)
     try:
         while not stop.wait(timing().capture_process_poll_seconds):
-            sources.look()
+            sources.poll()
             for view, started in sources.take_started():
                 captures.follow(view, started)
             for source_id, error in captures.errors():
@@ -86,15 +86,20 @@ def _run_capture(
 
 def capture_here(pipeline: PipelineFile, origin: Origin, stop: threading.Event) -> None:
     """Capture one source in this thread until stopped."""
-    state = state_of(pipeline)
-    reports = SinkReports(state, top_of(pipeline), pipeline.sinks)
+    state, wire = state_of(pipeline), wire_of(pipeline)
+    reports = SinkReports(wire, pipeline.sinks)
     with state.lock("capture"):
         watch = MembershipWatch(
-            pipeline.source, origin.subscription, state, reports, pace=pipeline.paced(1.0)
+            pipeline.source,
+            origin.subscription,
+            state.history,
+            wire,
+            reports,
+            pace=pipeline.paced(1.0),
         )
         watch.start()
         try:
-            capture = Capture(pipeline, state, reports, origin, stop)
+            capture = Capture(pipeline, state, log_of(pipeline), wire, reports, origin, stop)
             capture.on_connected = partial(forget_failure, top_of(pipeline), CAPTURE)
             capture.run(watch)
         finally:
@@ -153,7 +158,7 @@ class CaptureProcess:
         self._started_at = 0.0
         self._start_at = 0.0
         self._process: subprocess.Popen[bytes] | None = None
-        self._told: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self._lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
 
     def follow(self, source_id: str, order: str) -> None:
         """Have a source followed."""
@@ -164,13 +169,13 @@ class CaptureProcess:
             self._send(order)
 
     def errors(self) -> Iterator[tuple[str, PenstockError]]:
-        """What the child has told; start it again if it was killed.
+        """What the child has reported; start it again if it was killed.
 
         Raises:
             RunError: it ended by itself, and is not needed by other sources.
         """
-        while not self._told.empty():
-            source_id, code, what, where, do = json.loads(self._told.get())
+        while not self._lines.empty():
+            source_id, code, what, where, do = json.loads(self._lines.get())
             self._orders.pop(source_id, None)
             yield source_id, error_classes().get(code, PenstockError)(what, where, do)
         if self._process is not None and self._process.poll() is not None:
@@ -197,7 +202,7 @@ class CaptureProcess:
     def _listen(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout is not None
         for line in process.stdout:
-            self._told.put(line)
+            self._lines.put(line)
 
     def _take_end(self, code: int) -> None:
         self._process = None
@@ -235,7 +240,7 @@ class CaptureProcess:
 class _Followed(threading.Thread):
     """One source, in the child."""
 
-    told = threading.Lock()
+    printing = threading.Lock()
 
     def __init__(
         self, pipeline: PipelineFile, order: dict[str, Any], stop: threading.Event
@@ -246,15 +251,15 @@ class _Followed(threading.Thread):
         self._stop_event = stop
 
     def run(self) -> None:
-        """Capture; tell the parent what ends it."""
+        """Capture; report to the parent what ends it."""
         speak_for("" if self._view.is_alone else self._view.source_id)
         try:
             capture_here(self._view, self._origin, self._stop_event)
         except PenstockError as error:
-            self._tell(error)
+            self._report(error)
         except Exception as error:  # noqa: BLE001 - a defect; the parent decides what it ends
             traceback.print_exc()
-            self._tell(
+            self._report(
                 RunError(
                     f"capture ended with {type(error).__name__}",
                     "capture",
@@ -262,10 +267,10 @@ class _Followed(threading.Thread):
                 )
             )
 
-    def _tell(self, error: PenstockError) -> None:
-        told = [self._view.source_id, error.code, error.what, error.where, error.do]
-        with self.told:
-            print(json.dumps(told), flush=True)  # noqa: T201
+    def _report(self, error: PenstockError) -> None:
+        report = [self._view.source_id, error.code, error.what, error.where, error.do]
+        with self.printing:
+            print(json.dumps(report), flush=True)  # noqa: T201
 
 
 def _take_orders(

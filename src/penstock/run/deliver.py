@@ -20,8 +20,8 @@ from penstock.errors import (
     SinkTooOld,
 )
 from penstock.logging import speak_for
+from penstock.retry import is_temporary
 from penstock.run.commits import Commits
-from penstock.run.retry import mends_with_time
 from penstock.timing import timing
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ _OF_THE_TARGET = (SinkLoginRefused, SinkPrivilegeMissing, SinkTooOld, ReaderGone
 
 
 class Delivery:
-    """Delivers to one sink until told to stop.
+    """Delivers to one sink until stopped.
 
     `is_alone`: there is one source and there will be no other, so that what ends its flow ends all.
     """
@@ -59,10 +59,10 @@ class Delivery:
         self._new.append(flow)
 
     def run(self) -> None:
-        """Deliver until stopped. Faults that time mends are waited out.
+        """Deliver until stopped. Faults that pass with time are waited out.
 
         Raises:
-            PenstockError: one that a person must mend, and that keeps every source from being delivered.
+            PenstockError: one that a person must fix, and that keeps every source from being delivered.
         """
         try:
             while not self._stop.is_set():
@@ -86,7 +86,7 @@ class Delivery:
                         flow.report()
 
     def interrupt(self) -> None:
-        """Call off what is under way at the sink; from another thread."""
+        """Cancel what is under way at the sink; from another thread."""
         for flow in self.flows:
             if flow is self._at or flow.is_committing:
                 flow.interrupt()
@@ -127,7 +127,7 @@ class Delivery:
         concerns_all = type(error) is SinkError or isinstance(error, _OF_THE_TARGET)
         is_news = flow.error is None or str(flow.error) != str(error)
         flow.error = error
-        if (self._is_alone or concerns_all) and not mends_with_time(error):
+        if (self._is_alone or concerns_all) and not is_temporary(error):
             flow.report()
             raise error
         self._commits.wait()
@@ -136,7 +136,7 @@ class Delivery:
         for each in self.flows if concerns_all else [flow]:
             each.close()
             each.retry_at = time.monotonic() + wait
-        if is_news or mends_with_time(error):
+        if is_news or is_temporary(error):
             _log.warning(
                 "sink %s: %s (next attempt in %.1f s)", self.name, str(error).splitlines()[0], wait
             )

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from penstock.logging import speak_for, speak_of_sink
-from penstock.pipeline import build_copying, build_shared, build_sinks, top_of
+from penstock.pipeline import build_copying, build_shared, build_sinks, log_of, top_of, wire_of
 from penstock.run.deliver import Delivery
 from penstock.run.flow import Flow
 from penstock.run.passages import PassageReader
@@ -43,7 +43,8 @@ def build_flow(
         spark,
         pipeline.source_id,
         sink,
-        started.state,
+        log_of(pipeline),
+        wire_of(pipeline),
         PositionCheck(pipeline, started),
         stop,
         passages=PassageReader(started.state.history, follows, names),
@@ -61,12 +62,12 @@ def build_copier(pipeline: PipelineFile, flow: Flow, spark: Spark, stop: threadi
         build_copying(pipeline, flow.name),
         pipeline.source,
         stop,
-        flow.tables.look_soon,
+        flow.tables.poll_soon,
         has_work=flow.tables.are_on_their_way,
         has_notes=flow.tables.have_notes,
         is_alone=pipeline.is_alone,
     )
-    flow.on_enrolled = copier.wake
+    flow.on_scheduled = copier.wake
     return copier
 
 
@@ -150,7 +151,7 @@ class Deliveries:
             thread.raise_if_failed()
 
     def stop(self) -> bool:
-        """Let batches under way finish; whether all have, and those that have not are called off."""
+        """Let batches under way finish; whether all have, and those that have not are cancelled."""
         self._stop.set()
         self._spark.let_go()
         for copier in self._copiers:
@@ -158,7 +159,7 @@ class Deliveries:
         self._join(timing().delivery_patience_seconds)
         if not any(thread.is_alive() for thread in self._threads):
             return True
-        # What is called off has changed nothing: the position has not moved.
+        # What is cancelled has changed nothing: the position has not moved.
         for loop in self._loops.values():
             loop.interrupt()
         for copier in self._copiers:

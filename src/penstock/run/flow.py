@@ -12,14 +12,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.failpoints import fault_point
-from penstock.log.reader import LogReader
 from penstock.lsn import Lsn
+from penstock.retry import BackOff
 from penstock.run.passages import PassageReader, Stretch, cut_at_marks, oids_of, tables_of
-from penstock.run.retry import BackOff
 from penstock.run.tables import TableKeeper
 from penstock.sinks.sink import Batch
 from penstock.sinks.tables import FAILED, STREAMING
 from penstock.spark.jobs import Span, run_job
+from penstock.state.reports import DeliveryReport, TableReport
 from penstock.timing import timing
 
 if TYPE_CHECKING:
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from penstock.errors import PenstockError
-    from penstock.log.segment import SliceRef
+    from penstock.log.contract import Log, LogReader, Slice
     from penstock.run.commits import Commits
-    from penstock.run.state import StateDirectory
     from penstock.sinks.passage import Rows
     from penstock.sinks.sink import Receipt, Sink, Worker
     from penstock.spark.session import Spark
+    from penstock.state.wire import Wire
     from penstock.table import TableName
 
 
@@ -47,8 +47,8 @@ class Flow:
     `check_position` is called with what the sink has stored each time it is opened; it compares that
     with the source and returns where to go on from, or raises.
 
-    `pace`: how much less often than a sole source an idle one among many is looked at.
-    `run_id`: who reports; who captures believes only a run that delivers now.
+    `pace`: how much less often than a sole source an idle one among many is polled.
+    `run_id`: the run that reports; capture believes only one that delivers now.
     """
 
     def __init__(
@@ -56,7 +56,8 @@ class Flow:
         spark: Spark,
         source_id: str,
         sink: Sink,
-        state: StateDirectory,
+        log: Log,
+        wire: Wire,
         check_position: Callable[[Sink], Lsn],
         stop: threading.Event,
         *,
@@ -71,12 +72,13 @@ class Flow:
         self.check_position = check_position
         self._spark = spark
         self._sink = sink
-        self._state = state
+        self._log = log
+        self._wire = wire
         self._stop = stop
         self._batch_number = 0
         self._passages = passages
         self._copies_first = copies_first
-        self.tables = TableKeeper(sink, state, passages, copies_first=copies_first, pace=pace)
+        self.tables = TableKeeper(sink, log, wire, passages, copies_first=copies_first, pace=pace)
         self._grow_bytes = 0
         self._reported_at = 0.0
         self._has_news = False
@@ -92,7 +94,7 @@ class Flow:
         self.is_stale = False  # whether it is to be opened anew
         self.is_committing = False
         self.delivered_lsn = Lsn(0)
-        self.on_enrolled: Callable[[], None] = lambda: None
+        self.on_scheduled: Callable[[], None] = lambda: None
         self.error: PenstockError | None = None
         self.seconds: defaultdict[str, float] = defaultdict(float)
 
@@ -108,7 +110,7 @@ class Flow:
 
     @property
     def stopped_tables(self) -> dict[TableName, str]:
-        """Tables that wait for somebody to mend something, and why."""
+        """Tables that wait for a person to fix something, and why."""
         return {
             name: table.error for name, table in self._sink.apart.items() if table.state == FAILED
         }
@@ -120,7 +122,7 @@ class Flow:
     def open(self) -> None:
         """Open the sink and go on from its position. Never during a commit."""
         self.delivered_lsn = self._read_lsn = self.check_position(self._sink)
-        self._reader = LogReader(self._state.log, self.delivered_lsn)
+        self._reader = self._log.reader(self.delivered_lsn)
         self._has_opened = True
         self.report()
 
@@ -137,7 +139,7 @@ class Flow:
         self._sink.close()
 
     def interrupt(self) -> None:
-        """Call off the batch that is being committed; from another thread."""
+        """Cancel the batch that is being committed; from another thread."""
         self._sink.interrupt()
 
     def is_busy(self, now: float) -> bool:
@@ -168,7 +170,7 @@ class Flow:
         if group or self.tables.is_due(now):
             commits.wait()
             self.raise_if_failed()
-            self._look_at_tables(now)
+            self._poll_tables(now)
         is_held = self.tables.holds_flow(self.delivered_lsn)
         slices = [] if is_held else self._read(self._reader, may_grow)
         if slices:
@@ -203,7 +205,7 @@ class Flow:
             self.raise_if_failed()
             oids = oids_of(stretch.slices)
             self._sink.enrol({name: oids[name] for name in unknown}, batch.after_lsn)
-            self.on_enrolled()
+            self.on_scheduled()
             batch = self._batch(after_lsn, stretch.slices)
         receipts = self._run_job(batch, stretch.slices)
         commits.wait()
@@ -225,22 +227,22 @@ class Flow:
             return run_job(self._spark, worker, wanted, span, self._spark.parallel)
 
         names = self._sink.commit_shapes(batch, passage, run, only)
-        self.tables.look_soon()
+        self.tables.poll_soon()
         if only is None:
             self.delivered_lsn = batch.end_lsn
             self._committed_at = batch.committed_at or self._committed_at
         self._has_news = True
-        self.on_enrolled()  # some may have to be copied again
+        self.on_scheduled()  # some may have to be copied again
         self.report()
         return names
 
-    def _look_at_tables(self, now: float) -> None:
-        if self.tables.look(self.delivered_lsn, now):
-            self.on_enrolled()
+    def _poll_tables(self, now: float) -> None:
+        if self.tables.poll(self.delivered_lsn, now):
+            self.on_scheduled()
             self.report()  # the log is kept for tables that wait, from here on
         self._catch_up(now)
 
-    def _read(self, reader: LogReader, may_grow: bool) -> list[SliceRef]:
+    def _read(self, reader: LogReader, may_grow: bool) -> list[Slice]:
         """The slices of the next batch.
 
         In a backlog a batch waits a moment to grow: a job costs the same for one slice as for ten.
@@ -261,7 +263,7 @@ class Flow:
         return slices
 
     def _batch(
-        self, after_lsn: Lsn, slices: Sequence[SliceRef], only: set[TableName] | None = None
+        self, after_lsn: Lsn, slices: Sequence[Slice], only: set[TableName] | None = None
     ) -> Batch:
         self._batch_number += 1
         tables = tables_of(slices)
@@ -271,12 +273,12 @@ class Flow:
             end_lsn=slices[-1].head.end_lsn,
             committed_at=max(ref.head.committed_at for ref in slices),
             tables=tables,
-            aside=frozenset() if only is not None else tables & self.tables.aside(after_lsn),
+            aside=frozenset() if only is not None else tables & self.tables.skipped(after_lsn),
             copies_first=self._copies_first,
         )
 
     def _run_job(
-        self, batch: Batch, slices: Sequence[SliceRef], only: set[TableName] | None = None
+        self, batch: Batch, slices: Sequence[Slice], only: set[TableName] | None = None
     ) -> list[Receipt]:
         if not batch.tables:
             return []  # nothing but commits and marks: only the position moves
@@ -310,7 +312,7 @@ class Flow:
             self.is_committing = False
 
     def _catch_up(self, now: float) -> None:
-        """Let tables that are apart catch up, one group after the other, while others may wait."""
+        """Let tables that are detached catch up, one group after the other, while others may wait."""
         deadline = now + timing().flow_catch_up_seconds
         while group := self.tables.next_group(self.delivered_lsn, time.monotonic()):
             has_moved = self._catch_up_group(group, deadline)
@@ -322,11 +324,11 @@ class Flow:
     def _catch_up_group(self, group: set[TableName], deadline: float) -> bool:
         """Deliver what waits for tables that stand at one position, towards where the others are.
 
-        A long way is gone in several turns, so that the others are not held up. The answer tells
+        A long way is gone in several turns, so that the others are not held up. The answer:
         whether the log went so far.
         """
         position = min(self._sink.apart[name].delivered_lsn for name in group)
-        reader = LogReader(self._state.log, position)
+        reader = self._log.reader(position)
         try:
             while position < self.delivered_lsn:
                 slices = reader.read(self._sink.batch_bytes)
@@ -342,7 +344,7 @@ class Flow:
         if group and position >= self.delivered_lsn:
             fault_point("catch_up.before_join")
             self._sink.join(group)
-            self.on_enrolled()  # who copies makes the foreign keys, once both tables flow
+            self.on_scheduled()  # the copier makes the foreign keys, once both tables flow
         return True
 
     def _catch_up_stretch(
@@ -364,34 +366,33 @@ class Flow:
         }
 
     def report(self) -> None:
-        """Tell the other half, and `status`, how far it is."""
+        """Publish how far it is: for capture, which tells the slot, and for `status`."""
         self._reported_at = time.monotonic()
         self._has_news = False
         apart = dict(self._sink.apart)
         wanted_lsn = self.tables.safe_lsn
         safe_lsn = self.delivered_lsn if wanted_lsn is None else min(self.delivered_lsn, wanted_lsn)
-        report = {
-            "run": self._run_id if self._has_opened else None,
-            "delivered_lsn": str(self.delivered_lsn),
-            "safe_lsn": str(safe_lsn),
-            "committed_at": self._committed_at,
-            "changes_delivered": self._sink.change_count,
-            "tables": {
-                str(name): {
-                    "state": apart[name].state if name in apart else STREAMING,
-                    "error": (apart[name].error or None) if name in apart else None,
-                }
+        report = DeliveryReport(
+            run=self._run_id if self._has_opened else None,
+            delivered_lsn=self.delivered_lsn,
+            safe_lsn=safe_lsn,
+            committed_at=self._committed_at,
+            changes_delivered=self._sink.change_count,
+            tables={
+                str(name): TableReport(
+                    apart[name].state if name in apart else STREAMING,
+                    (apart[name].error or None) if name in apart else None,
+                )
                 for name in sorted(set(self._sink.flowing) | set(apart))
             },
-            "error": str(self.error) if self.error else None,
-            "seconds": self.seconds,
-            "at": time.time(),
-        }
-        part = f"sinks/{self.name}"
-        if not self._state.write_report(part, report):
+            error=str(self.error) if self.error else None,
+            seconds=dict(self.seconds),
+            at=time.time(),
+        )
+        if not self._wire.publish(report, self.name):
             # The disk is full, and what can be deleted there depends on how far this is.
-            self._state.write_report(part, {**report, "tables": {}})
+            self._wire.publish(replace(report, tables={}), self.name)
 
 
-def _size(slices: Sequence[SliceRef]) -> int:
+def _size(slices: Sequence[Slice]) -> int:
     return sum(ref.head.data_bytes for ref in slices)

@@ -1,15 +1,15 @@
-"""What was published when somebody looked at the source's catalog."""
+"""What was published when the source's catalog was read."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from penstock.lsn import ZERO, Lsn
 from penstock.table import TableName, TableRule
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from penstock.lsn import Lsn
+    from penstock.state.reports import MembershipReport
 
 
 @dataclass(frozen=True)
@@ -21,18 +21,17 @@ class Members:
 
     oids: dict[TableName, int]
     names: dict[int, TableName]
-    entries: dict[str, list[int]]
+    entries: dict[int, tuple[int, ...]]
     since_lsn: Lsn
     lsn: Lsn
 
     @classmethod
-    def of(cls, report: Mapping[str, Any]) -> Members:
-        """As who captures has reported them."""
-        oids = {table_name(text): oid for text, oid in report.get("published", {}).items()}
-        lsn = Lsn.parse(report["lsn"]) if report.get("lsn") else ZERO
-        since_lsn = Lsn.parse(report["since_lsn"]) if report.get("since_lsn") else lsn
+    def of(cls, report: MembershipReport) -> Members:
+        """As capture has reported them."""
+        oids = {table_name(text): oid for text, oid in report.published.items()}
+        since_lsn = report.lsn if report.since_lsn is None else report.since_lsn
         names = {oid: name for name, oid in oids.items()}
-        return cls(oids, names, report.get("entries", {}), since_lsn, lsn)
+        return cls(oids, names, report.entries, since_lsn, report.lsn)
 
 
 def table_name(text: str) -> TableName:

@@ -6,12 +6,13 @@ import logging
 import threading
 import time
 from contextvars import copy_context
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import PenstockError
 from penstock.lsn import ZERO
-from penstock.run.retry import mends_with_time
+from penstock.retry import is_temporary
 from penstock.source.catalogmark import read_catalog_mark
 from penstock.source.connect import connect_source
 from penstock.source.options import Tracking
@@ -26,6 +27,7 @@ from penstock.source.server import current_lsn, emit_mark
 from penstock.source.slot import check_slot, slot_state, slot_warning
 from penstock.source.subscription import update_membership
 from penstock.source.tracking import broken_tracking, has_log
+from penstock.state.reports import MembershipReport
 from penstock.table import tell_tables
 from penstock.timing import timing
 
@@ -33,10 +35,12 @@ if TYPE_CHECKING:
     import psycopg
 
     from penstock.lsn import Lsn
-    from penstock.run.state import SinkReports, StateDirectory
+    from penstock.run.sinkreports import SinkReports
+    from penstock.schema.history import SchemaHistory
     from penstock.source.catalogmark import CatalogMark
     from penstock.source.options import SourceOptions
     from penstock.source.subscription import Subscription
+    from penstock.state.wire import Wire
     from penstock.table import TableName, TableRules
 
     Connection = psycopg.Connection[Any]
@@ -46,13 +50,13 @@ _log = logging.getLogger(__name__)
 # So many polls may find the catalog as it was before all of it is read nevertheless: what roles may
 # do, and whether a partition came with rows, leaves no mark.
 _LOOKS_AT_ALL = 15
-_LOOKS_AT_TRIGGERS = 5  # every so many looks, that of triggers
+_LOOKS_AT_TRIGGERS = 5  # every so many polls, that of triggers
 
 
 class MembershipWatch:
-    """A thread that looks at the catalog now and then; `pace`: how much less often among many sources.
+    """A thread that polls the catalog; `pace`: how much less often among many sources.
 
-    Each look has a connection of its own: one that stayed open would hold up a smart shutdown of
+    Each poll has a connection of its own: one that stayed open would hold up a smart shutdown of
     the server.
     """
 
@@ -60,7 +64,8 @@ class MembershipWatch:
         self,
         source: SourceOptions,
         subscription: Subscription,
-        state: StateDirectory,
+        history: SchemaHistory,
+        wire: Wire,
         reports: SinkReports,
         *,
         pace: float = 1.0,
@@ -69,23 +74,24 @@ class MembershipWatch:
         self._reports = reports
         # The last version that is in the log, and whether it is delivered.
         self._written: tuple[Lsn, bool] | None = None
-        self._looks = 0
-        # Where the stream was before and after the last look that found something new.
+        self._polls = 0
+        # Where the stream was before and after the last poll that found something new.
         self._since_lsn = self._lsn = ZERO
         self._seen: tuple[dict[str, int], dict[int, tuple[int, ...]], TableRules | None] | None
         self._seen = None
         self._mark: CatalogMark | None = None
-        self._looks_since = 0
-        self._report: dict[str, Any] = {}
+        self._polls_since = 0
+        self._report = MembershipReport()
         self._subscription = subscription
-        self._state = state
+        self._history = history
+        self._wire = wire
         self._interval_seconds = timing().membership_poll_seconds * pace
         self._stop = threading.Event()
         # In this context, so that its lines name the same source.
         run = partial(copy_context().run, self._run)
         self._thread = threading.Thread(target=run, name="membership", daemon=True)
         self._failure: PenstockError | None = None
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
         self._slot_at = 0.0
         self._wal_status: str | None = None
 
@@ -99,42 +105,42 @@ class MembershipWatch:
         self._thread.join(timeout=15)
 
     def raise_if_failed(self) -> None:
-        """Raise what the watch has found that only a person can mend."""
+        """Raise what the watch has found that only a person can fix."""
         if self._failure is not None:
             raise self._failure
 
     def _run(self) -> None:
         while True:
             try:
-                self._look()
+                self._poll()
             except PenstockError as error:
                 # A server that is away is capture's own concern, and it says so.
-                if not mends_with_time(error):
+                if not is_temporary(error):
                     self._failure = error
-                elif str(error) not in self._told:
-                    self._told.add(str(error))
-                    _log.info("cannot look at the source's tables, trying again: %s", error)
+                elif str(error) not in self._logged:
+                    self._logged.add(str(error))
+                    _log.info("cannot read the source's tables, trying again: %s", error)
             if self._stop.wait(self._interval_seconds):
                 return
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         with connect_source(self._source.url, "penstock membership") as connection:
             mark = read_catalog_mark(connection, self._mark)
             is_known = self._mark is not None and mark.catalog == self._mark.catalog
-            if is_known and self._looks_since < _LOOKS_AT_ALL:
+            if is_known and self._polls_since < _LOOKS_AT_ALL:
                 self._mark = mark
-                self._looks_since += 1
+                self._polls_since += 1
             else:
                 self._mark = None
-                is_settled = self._look_at_all(connection)
+                is_settled = self._read_catalog(connection)
                 self._mark = mark if is_settled else None
-                self._looks_since = 0
-            self._look_at_slot(connection)
-            self._look_after_tracking(connection)
+                self._polls_since = 0
+            self._check_slot(connection)
+            self._keep_history(connection)
         # Also where it says the same: who begins to deliver wants one of now.
-        self._state.write_report("tables", {**self._report, "at": time.time()})
+        self._wire.publish(replace(self._report, at=time.time()))
 
-    def _look_at_all(self, connection: Connection) -> bool:
+    def _read_catalog(self, connection: Connection) -> bool:
         """Read the whole catalog; whether nothing is to be tried again."""
         since_lsn = current_lsn(connection)
         change = update_membership(connection, self._subscription, self._source.tables)
@@ -143,34 +149,34 @@ class MembershipWatch:
         seen = published, entries, change.rules
         # What came and went again between two polls has changed nothing but that.
         if seen != self._seen or change.added or change.removed:
-            # Read after the look: what it saw had committed by then. The mark has an idle
+            # Read afterwards: what was seen had committed by then. The mark has an idle
             # stream, too, come so far.
             self._since_lsn, self._lsn = since_lsn, current_lsn(connection)
             emit_mark(self._source.url, "tables")
             self._seen = seen
         left_out = {str(entry.table): entry.reason for entry in change.left_out}
-        self._report = {
-            "published": published,
-            "entries": entries,
-            "left_out": left_out,
-            "partitions": read_partitions(connection, published.values()),
-            "since_lsn": str(self._since_lsn),
-            "lsn": str(self._lsn),
-        }
+        self._report = MembershipReport(
+            published=published,
+            entries=entries,
+            left_out=left_out,
+            partitions=read_partitions(connection, published.values()),
+            since_lsn=self._since_lsn,
+            lsn=self._lsn,
+        )
         if change.added:
             _log.info("%s appeared and is followed from now on", tell_tables(change.added))
         if change.removed:
             _log.info("%s is no longer followed", tell_tables(change.removed))
         reasons: dict[str, list[TableName]] = {}
         for entry in change.left_out:
-            if str(entry.table) not in self._told:
-                self._told.add(str(entry.table))
+            if str(entry.table) not in self._logged:
+                self._logged.add(str(entry.table))
                 reasons.setdefault(entry.reason, []).append(entry.table)
         for reason, tables in reasons.items():
             _log.warning("%s is left out: %s", tell_tables(tables), reason)
         return not change.failed
 
-    def _look_at_slot(self, connection: Connection) -> None:
+    def _check_slot(self, connection: Connection) -> None:
         """Warn while there is still time; also while capture waits and has no connection of its own.
 
         Raises:
@@ -189,24 +195,24 @@ class MembershipWatch:
             _log.warning("%s", warning)
         self._wal_status = slot.wal_status
 
-    def _look_after_tracking(self, connection: Connection) -> None:
+    def _keep_history(self, connection: Connection) -> None:
         """Keep the log of versions, and the history; see that the source's triggers live."""
         delivered = self._reports.safe_lsn()
         if self._source.schema_options.tracking is not Tracking.TRIGGERS:
-            self._state.history.forget_before(delivered)
+            self._history.forget_before(delivered)
             return
-        if self._looks % _LOOKS_AT_TRIGGERS == 0:
+        if self._polls % _LOOKS_AT_TRIGGERS == 0:
             broken = broken_tracking(connection)
-            if broken is not None and str(broken) not in self._told:
-                self._told.add(str(broken))
+            if broken is not None and str(broken) not in self._logged:
+                self._logged.add(str(broken))
                 _log.error("%s", broken)
-        self._looks += 1
+        self._polls += 1
         written = self._write_versions(connection, delivered)
-        self._state.history.forget_before(min(delivered, written))
+        self._history.forget_before(min(delivered, written))
 
     def _write_versions(self, connection: Connection, delivered: Lsn) -> Lsn:
-        """Add to the source's log what the stream has told; up to where all of it is there."""
-        history, name = self._state.history, self._subscription.name
+        """Add to the source's log what the stream has reported; up to where all of it is there."""
+        history, name = self._history, self._subscription.name
         newest = history.last_version_lsn()
         if (newest, newest < delivered) == self._written:
             return delivered

@@ -15,7 +15,7 @@ from penstock.table import TableName
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
-    from penstock.log.segment import SliceRef
+    from penstock.log.contract import Slice
     from penstock.lsn import Lsn
     from penstock.schema.history import SchemaHistory
     from penstock.schema.shape import SchemaChange
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 class Stretch:
     """Slices that are delivered together: many transactions, or one that changes shapes."""
 
-    slices: tuple[SliceRef, ...]
+    slices: tuple[Slice, ...]
     marks: tuple[Mark, ...] = ()
 
 
-def cut_at_marks(slices: Sequence[SliceRef]) -> list[Stretch]:
+def cut_at_marks(slices: Sequence[Slice]) -> list[Stretch]:
     """The slices in stretches, in order. A transaction with marks has its slices to itself."""
     stretches: list[Stretch] = []
-    plain: list[SliceRef] = []
+    plain: list[Slice] = []
     for group in _transactions(slices):
         marks = tuple(Mark.from_json(one) for one in group[-1].head.meta.get("schema", ()))
         if not marks:
@@ -48,9 +48,9 @@ def cut_at_marks(slices: Sequence[SliceRef]) -> list[Stretch]:
     return stretches
 
 
-def _transactions(slices: Iterable[SliceRef]) -> Iterable[list[SliceRef]]:
+def _transactions(slices: Iterable[Slice]) -> Iterable[list[Slice]]:
     """Parts of one transaction together, every other slice alone."""
-    parts: list[SliceRef] = []
+    parts: list[Slice] = []
     for ref in slices:
         parts.append(ref)
         if ref.head.kind is not SliceKind.PART:
@@ -60,7 +60,7 @@ def _transactions(slices: Iterable[SliceRef]) -> Iterable[list[SliceRef]]:
         yield parts
 
 
-def oids_of(slices: Iterable[SliceRef]) -> dict[TableName, int]:
+def oids_of(slices: Iterable[Slice]) -> dict[TableName, int]:
     """The tables that the slices hold rows of, with their oids."""
     return {
         TableName(schema, name): oid
@@ -69,13 +69,13 @@ def oids_of(slices: Iterable[SliceRef]) -> dict[TableName, int]:
     }
 
 
-def tables_of(slices: Iterable[SliceRef]) -> frozenset[TableName]:
+def tables_of(slices: Iterable[Slice]) -> frozenset[TableName]:
     """The tables that the slices hold rows of."""
     return frozenset(oids_of(slices))
 
 
 class PassageReader:
-    """Reads marks with the history at hand. `follows` tells whether a table is the pipeline's.
+    """Reads marks with the history at hand. `follows`: whether a table is the pipeline's.
 
     `publications` are the pipeline's own: a table that one of them has had from the first row on
     need not be copied.
@@ -91,7 +91,7 @@ class PassageReader:
         self._follows = follows
         self._publications = frozenset(publications)
 
-    def read(self, stretch: Stretch) -> tuple[list[Part], list[tuple[SliceRef, ...]]]:
+    def read(self, stretch: Stretch) -> tuple[list[Part], list[tuple[Slice, ...]]]:
         """The parts of a transaction that changes shapes, and the slices of those that are rows.
 
         Raises:
@@ -103,11 +103,11 @@ class PassageReader:
             if mark.kind == CHANGE:
                 changes.append((mark, read_change(mark.content, mark.where)))
             elif mark.kind == VERSION:
-                told = read_version(mark.content, mark.where)
-                versions[told.schema_name] = told.version
+                version = read_version(mark.content, mark.where)
+                versions[version.schema_name] = version.version
         parts: list[Part] = []
-        slices: list[tuple[SliceRef, ...]] = []
-        rows: list[SliceRef] = []
+        slices: list[tuple[Slice, ...]] = []
+        rows: list[Slice] = []
 
         def end_rows() -> None:
             if rows:
@@ -134,37 +134,37 @@ class PassageReader:
         return then.table if then is not None else table
 
     def name_of(self, oid: int, lsn: Lsn) -> TableName | None:
-        """What the table of an oid is called at a position; None when the history does not tell."""
+        """What the table of an oid is called at a position; None when the history does not know."""
         return self._history.name_of(oid, lsn)
 
     def was_told_after(self, oid: int, since_lsn: Lsn, lsn: Lsn) -> bool:
-        """Whether the stream tells something of a table after one position and before another."""
+        """Whether the stream reports something of a table after one position and before another."""
         return self._history.was_told_after(oid, since_lsn, lsn)
 
     def oid_at(self, table: TableName, lsn: Lsn) -> int:
-        """The oid of the table that had a name at a position; 0 when the history does not tell."""
+        """The oid of the table that had a name at a position; 0 when the history does not know."""
         known = self._history.shape_at(table, lsn)
         return known.id if known is not None else 0
 
     @property
     def last_lsn(self) -> Lsn:
-        """After this position the history tells nothing more."""
+        """After this position the history has nothing more."""
         return self._history.last_lsn
 
     def left_partitions(self) -> dict[int, dict[int, TableName]]:
-        """Partitions that the stream tells are detached or dropped, by the table they were part of."""
+        """Partitions that the stream reports as detached or dropped, by the table they were part of."""
         return self._history.left_partitions()
 
     def came_after(self, oid: int, lsn: Lsn) -> bool:
-        """Whether the stream first tells of a table after a position."""
+        """Whether the stream first reports a table after a position."""
         first = self._history.first_of(oid)
         return first is not None and first[0] >= lsn
 
     def is_gone(self, oid: int) -> bool:
-        """Whether the history tells that a table was dropped."""
+        """Whether the history has it that a table was dropped."""
         return self._history.is_dropped(oid)
 
-    def will_be_born(self, oid: int, lsn: Lsn) -> bool:
+    def will_be_created(self, oid: int, lsn: Lsn) -> bool:
         """Whether the stream brings a table from its first row on, after a position."""
         first = self._history.first_of(oid)
         if first is None or first[0] < lsn:
@@ -183,7 +183,7 @@ class PassageReader:
     ) -> ShapeChange:
         followed: list[TableDifference] = []
         renamed: dict[TableName, TableName] = {}
-        born: set[TableName] = set()
+        created: set[TableName] = set()
         for shape in change.tables:
             before = self._history.shape_before(shape.id, mark)
             names = {shape.table} if before is None else {shape.table, before.table}
@@ -195,7 +195,7 @@ class PassageReader:
             if before is not None and before.table != shape.table:
                 renamed[before.table] = shape.table
             if self._publications & set(shape.born_in) and self._follows(shape.table):
-                born.add(shape.table)
+                created.add(shape.table)
         dropped: set[TableName] = set()
         for gone in change.dropped_tables:
             before = self._history.shape_before(gone.id, mark)
@@ -204,5 +204,5 @@ class PassageReader:
                 dropped.add(name)
                 followed.append(TableDifference(name, compare_tables(before, None)))
         return ShapeChange(
-            mark, change, versions, tuple(followed), renamed, frozenset(dropped), frozenset(born)
+            mark, change, versions, tuple(followed), renamed, frozenset(dropped), frozenset(created)
         )

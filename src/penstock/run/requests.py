@@ -125,8 +125,8 @@ def known_tables(pipeline: PipelineFile, names: Sequence[str]) -> list[TableName
         matching = sorted(table for table in known if rule.matches(table))
         if not matching:
             # Who cannot be asked cannot say which tables there are.
-            for told in status.errors:
-                if (error := recognise(told)) is not None:
+            for text in status.errors:
+                if (error := recognise(text)) is not None:
                     raise error
             raise TableMissing(
                 "the pipeline does not follow such a table",

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as an event that loops look at."""
+"""Ctrl-C and SIGTERM as an event that loops check."""
 
 from __future__ import annotations
 

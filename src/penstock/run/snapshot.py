@@ -122,8 +122,8 @@ def run_worker(
     with watched_spark(name, pipeline.spark, log_path, stop) as watch:
         try:
             while not stop.wait(timing().snapshot_command_poll_seconds):
-                watch.look()
-                sources.look()
+                watch.poll()
+                sources.poll()
                 for view, _ in sources.take_started():
                     for sink in view.sinks:
                         if (view.source_id, sink) not in copiers:

@@ -1,6 +1,6 @@
 """Every source of a pipeline: started, or tried again until it can be. None waits for another.
 
-With one source what keeps it from being started ends the command. Among several it is told, and the
+With one source what keeps it from being started ends the command. Among several it is reported, and the
 source is started as soon as it can be, without anybody's help.
 """
 
@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock.errors import PenstockError
-from penstock.pipeline import top_of
-from penstock.run.retry import BackOff, mends_with_time, slow_back_off
+from penstock.pipeline import top_of, top_wire_of
+from penstock.retry import BackOff, is_temporary, slow_back_off
 from penstock.run.signals import Stop
 from penstock.run.start import Databases, Started, start, start_up
 from penstock.source.server import emit_mark
+from penstock.state.reports import SourceErrors
 from penstock.timing import timing
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ class _Attempt(threading.Thread):
 class Sources:
     """The sources of one pipeline. All methods from one thread.
 
-    `wants_marks`: each is told to mark what it has committed when it is first started.
+    `wants_marks`: each is asked to mark what it has committed when it is first started.
     """
 
     def __init__(self, pipeline: PipelineFile, *, wants_marks: bool = False) -> None:
@@ -97,6 +98,7 @@ class Sources:
         self._new: list[tuple[PipelineFile, Started]] = []
         self._reported: dict[str, str] | None = None
         self._top = top_of(pipeline)
+        self._wire = top_wire_of(pipeline)
 
     def begin(self, stop: threading.Event) -> None:
         """Start them; returns as soon as one is, and the others follow.
@@ -105,7 +107,7 @@ class Sources:
 
         Raises:
             PenstockError: what keeps the sole source from being started; or the first one of many,
-                when none can be and only a person can mend it.
+                when none can be and only a person can fix it.
         """
         existed = self._top.path.exists()
         if self._pipeline.is_whole:
@@ -117,9 +119,9 @@ class Sources:
             self._new.append((source.view, source.started))
             return
         while not stop.is_set() and not self._new:
-            self.look()
+            self.poll()
             errors = [source.error for source in self._sources.values()]
-            if all(error is not None and not mends_with_time(error) for error in errors):
+            if all(error is not None and not is_temporary(error) for error in errors):
                 if not existed:
                     shutil.rmtree(self._top.path, ignore_errors=True)
                 assert errors[0] is not None
@@ -128,7 +130,7 @@ class Sources:
         if isinstance(stop, Stop):
             stop.raises = False
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """See which attempts have ended, and begin those that are due."""
         now = time.monotonic()
         for source in self._sources.values():
@@ -197,11 +199,11 @@ class Sources:
 
     def _report(self) -> None:
         """Leave word for `status`: the source's own state directory may not be there."""
-        told = {
+        errors = {
             source_id: str(source.error)
             for source_id, source in self._sources.items()
             if source.error is not None
         }
-        if told != self._reported and not self._pipeline.is_alone:
-            self._reported = told
-            self._top.write_report("sources", {"errors": told})
+        if errors != self._reported and not self._pipeline.is_alone:
+            self._reported = errors
+            self._wire.publish(SourceErrors(errors))

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from penstock.errors import PenstockError, SparkDies, SparkGone
-from penstock.run.retry import BackOff
+from penstock.retry import BackOff
 from penstock.spark.session import Spark
 from penstock.timing import timing
 
@@ -58,7 +58,7 @@ class SparkWatch:
             if not stop.wait(self._start_at - time.monotonic()):
                 starter = self._starter = self._begin()
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """See whether Spark lives; have it started anew.
 
         Raises:

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.config import DEFAULT_PARENT
 from penstock.errors import PenstockError, PositionMissing, PublicationChanged, SourceTwice
-from penstock.log.writer import log_span
 from penstock.lsn import ZERO, Lsn
-from penstock.pipeline import build_sinks, state_of, top_of
+from penstock.pipeline import build_sinks, log_of, state_of, top_of
 from penstock.run.signals import Stop
 from penstock.source.choice import read_choice
 from penstock.source.connect import connect_source
@@ -42,8 +41,8 @@ if TYPE_CHECKING:
 
     from penstock.config import PipelineFile
     from penstock.dsn import Dsn
-    from penstock.run.state import StateDirectory
     from penstock.sinks.sink import Sink, StoredPosition
+    from penstock.state.directory import StateDirectory
 
     Connection = psycopg.Connection[Any]
 
@@ -260,6 +259,7 @@ class PositionCheck:
 
     def __init__(self, pipeline: PipelineFile, started: Started) -> None:
         self._pipeline = pipeline
+        self._log = log_of(pipeline)
         self._started = started
 
     def __call__(self, sink: Sink) -> Lsn:
@@ -276,7 +276,7 @@ class PositionCheck:
             first = started.subscription.created_lsn
             if started.start_lsn > first and self._pipeline.source.snapshot.copies_first:
                 # A sink that came later: its tables are copied, as of a moment that is still to come.
-                first = max(started.start_lsn, log_span(started.state.log).end_lsn)
+                first = max(started.start_lsn, self._log.span().end_lsn)
             elif started.start_lsn > first:
                 raise PositionMissing(
                     f"the slot stands at {started.start_lsn}, but the sink holds no position",
@@ -305,7 +305,7 @@ class PositionCheck:
 
         A sink may have gone back: a target that crashed, or was failed over, loses its last commits.
         """
-        logged = log_span(self._started.state.log)
+        logged = self._log.span()
         # What the log has let go was acknowledged, perhaps since the start.
         slot = self._slot_now() if logged.begin_lsn > wanted_lsn else self._started.slot
         have_lsn = logged.end_lsn if logged.holds(wanted_lsn) else wanted_lsn

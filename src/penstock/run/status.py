@@ -13,23 +13,28 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.changes.pgoutput import EPOCH_2000_UNIX_MICROSECONDS
 from penstock.errors import PenstockError, recognise
-from penstock.log.reader import LogReader
 from penstock.lsn import Lsn
-from penstock.pipeline import state_of, top_of
+from penstock.pipeline import log_of, state_of, top_of, top_wire_of, wire_of
+from penstock.retry import is_temporary
 from penstock.run.failures import CAPTURE, DELIVER, last_failure
-from penstock.run.retry import mends_with_time
 from penstock.sinks.status import FlowStatus, SinkStatus, TableStatus
 from penstock.source.connect import connect_source, source_errors
 from penstock.source.options import Tracking
 from penstock.source.slot import check_slot, has_changes, slot_state, slot_warning
 from penstock.source.subscription import find_subscription
 from penstock.source.tracking import broken_tracking, tier_in_force
+from penstock.state.reports import (
+    CaptureReport,
+    DeliveryReport,
+    MembershipReport,
+    SourceErrors,
+)
 
 if TYPE_CHECKING:
     import psycopg
 
     from penstock.config import PipelineFile
-    from penstock.run.state import StateDirectory
+    from penstock.state.directory import StateDirectory
 
 # So many sources are asked at once: one that does not answer takes its time.
 _AT_ONCE = 16
@@ -124,62 +129,78 @@ def _phase(
 
 
 def _source(pipeline: PipelineFile) -> SourceStatus:
-    state, top = state_of(pipeline), top_of(pipeline)
-    report = state.read_report("capture")
+    wire = wire_of(pipeline)
+    report = wire.latest(CaptureReport) or CaptureReport()
+    members = wire.latest(MembershipReport) or MembershipReport()
     status = SourceStatus(
-        received_lsn=report.get("received_lsn"),
-        durable_lsn=report.get("durable_lsn"),
-        acknowledged_lsn=report.get("acknowledged_lsn"),
-        log_bytes=report.get("log_bytes", 0),
+        received_lsn=_text(report.received_lsn),
+        durable_lsn=_text(report.durable_lsn),
+        acknowledged_lsn=_text(report.acknowledged_lsn),
+        log_bytes=report.log_bytes,
         tracking=pipeline.source.schema_options.tracking.value,
-        left_out=state.read_report("tables").get("left_out", {}),
+        left_out=members.left_out,
     )
     try:
         with connect_source(pipeline.source.url, "penstock status") as connection:
-            with source_errors(connection):
-                row = connection.execute(
-                    "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()"
-                    " ELSE pg_current_wal_lsn() END::text"
-                ).fetchone()
-            status.current_lsn = row[0] if row else None
-            subscription = find_subscription(connection, pipeline.name)
-            if subscription is not None:
-                slot = slot_state(connection, subscription.slot)
-                status.slot = subscription.slot
-                status.slot_active = slot.active
-                status.retained_bytes = slot.retained_bytes
-                status.wal_status = slot.wal_status
-                if not state.is_held("capture"):
-                    publications = subscription.publications
-                    status.slot_has_changes = has_changes(
-                        connection, subscription.slot, publications, slot
-                    )
-                if slot.confirmed_flush_lsn is not None:
-                    status.acknowledged_lsn = str(slot.confirmed_flush_lsn)
-                place = str(pipeline.source.url)
-                warning = slot_warning(slot, subscription.slot, place)
-                status.warning = str(warning) if warning is not None else None
-                _ask_tracking(pipeline, connection, status)
-                check_slot(slot, subscription.slot, place)
+            _ask_source(pipeline, connection, status)
     except PenstockError as error:
         status.error = str(error)
-    ended = last_failure(top, CAPTURE) if pipeline.is_alone else None
-    is_running = state.is_held("capture")
-    told = _news(report.get("error"), is_running=is_running)
-    if told is None and pipeline.top != pipeline.state:
-        runs = top.is_held("capture") or top.is_held("deliver")
-        errors = top.read_report("sources").get("errors", {})
-        told = _news(errors.get(pipeline.source_id), is_running=runs)
-    status.error = (told or ended if is_running else ended or told) or status.error
+    status.error = _reported_error(pipeline, report) or status.error
     return status
 
 
-def _news(told: str | None, *, is_running: bool) -> str | None:
-    """An error that a report tells, unless time would have mended it since: nobody runs who could say."""
-    if not told or is_running:
-        return told
-    known = recognise(told)
-    return None if known is not None and mends_with_time(known) else told
+def _ask_source(
+    pipeline: PipelineFile, connection: psycopg.Connection[Any], status: SourceStatus
+) -> None:
+    """What the server says of itself and of the slot.
+
+    Raises:
+        PenstockError: it cannot be asked, or the slot is lost.
+    """
+    with source_errors(connection):
+        row = connection.execute(
+            "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()"
+            " ELSE pg_current_wal_lsn() END::text"
+        ).fetchone()
+    status.current_lsn = row[0] if row else None
+    subscription = find_subscription(connection, pipeline.name)
+    if subscription is None:
+        return
+    slot = slot_state(connection, subscription.slot)
+    status.slot = subscription.slot
+    status.slot_active = slot.active
+    status.retained_bytes = slot.retained_bytes
+    status.wal_status = slot.wal_status
+    if not state_of(pipeline).is_held("capture"):
+        publications = subscription.publications
+        status.slot_has_changes = has_changes(connection, subscription.slot, publications, slot)
+    status.acknowledged_lsn = _text(slot.confirmed_flush_lsn) or status.acknowledged_lsn
+    place = str(pipeline.source.url)
+    warning = slot_warning(slot, subscription.slot, place)
+    status.warning = str(warning) if warning is not None else None
+    _ask_tracking(pipeline, connection, status)
+    check_slot(slot, subscription.slot, place)
+
+
+def _reported_error(pipeline: PipelineFile, report: CaptureReport) -> str | None:
+    """What capture of a source last failed with; while it runs, what it reports itself comes first."""
+    top = top_of(pipeline)
+    is_running = state_of(pipeline).is_held("capture")
+    ended = last_failure(top, CAPTURE) if pipeline.is_alone else None
+    reported = _news(report.error, is_running=is_running)
+    if reported is None and pipeline.top != pipeline.state:
+        runs = top.is_held("capture") or top.is_held("deliver")
+        others = top_wire_of(pipeline).latest(SourceErrors) or SourceErrors()
+        reported = _news(others.errors.get(pipeline.source_id), is_running=runs)
+    return reported or ended if is_running else ended or reported
+
+
+def _news(reported: str | None, *, is_running: bool) -> str | None:
+    """An error that was reported, unless it may have passed since and no process runs that could say so."""
+    if not reported or is_running:
+        return reported
+    known = recognise(reported)
+    return None if known is not None and is_temporary(known) else reported
 
 
 def _ask_tracking(
@@ -227,42 +248,42 @@ def _together(parts: list[SinkStatus], views: list[PipelineFile]) -> SinkStatus:
 
 def _reported(pipeline: PipelineFile, name: str) -> SinkStatus:
     """What the loop last said."""
-    report = state_of(pipeline).read_report(f"sinks/{name}")
+    report = wire_of(pipeline).latest(DeliveryReport, name) or DeliveryReport()
     status = SinkStatus(
-        delivered_lsn=report.get("delivered_lsn"),
-        changes_delivered=report.get("changes_delivered", 0),
+        delivered_lsn=_text(report.delivered_lsn),
+        changes_delivered=report.changes_delivered,
         tables={
-            table: TableStatus(state=told["state"], error=told["error"])
-            for table, told in report.get("tables", {}).items()
+            table: TableStatus(state=each.state, error=each.error)
+            for table, each in report.tables.items()
         },
     )
     is_running = top_of(pipeline).is_held("deliver")
-    status.error = _news(report.get("error"), is_running=is_running)
+    status.error = _news(report.error, is_running=is_running)
     return status
 
 
 def _complete(pipeline: PipelineFile, name: str, status: SinkStatus, source: SourceStatus) -> None:
     """Add what follows from the rest: tables that are new, and the lag."""
-    state = state_of(pipeline)
+    wire = wire_of(pipeline)
     new = TableStatus("pending" if pipeline.source.snapshot.copies_first else "streaming")
-    for table in state.read_report("tables").get("published", ()):
+    for table in (wire.latest(MembershipReport) or MembershipReport()).published:
         status.tables.setdefault(table, new)
     if status.delivered_lsn is not None:
         delivered = Lsn.parse(status.delivered_lsn)
         newest = source.newest_lsn
         if newest is not None:
             status.lag_bytes = max(0, Lsn.parse(newest) - delivered)
-        report = state.read_report(f"sinks/{name}")
-        status.lag_seconds = _lag_seconds(state, delivered, status.lag_bytes, report)
+        report = wire.latest(DeliveryReport, name) or DeliveryReport()
+        status.lag_seconds = _lag_seconds(pipeline, delivered, status.lag_bytes, report)
     flow = {each.name: getattr(status, each.name) for each in fields(FlowStatus)}
     status.sources = {pipeline.source_id: FlowStatus(**flow)}
 
 
 def _lag_seconds(
-    state: StateDirectory, delivered: Lsn, lag_bytes: int | None, report: dict[str, Any]
+    pipeline: PipelineFile, delivered: Lsn, lag_bytes: int | None, report: DeliveryReport
 ) -> float | None:
     """The age of the oldest commit that the log holds and the sink does not."""
-    reader = LogReader(state.log, delivered)
+    reader = log_of(pipeline).reader(delivered)
     try:
         waiting = [ref for ref in reader.read(1) if ref.head.committed_at]
     except PenstockError:
@@ -271,10 +292,14 @@ def _lag_seconds(
         reader.close()
     if waiting:
         return _age(waiting[0].head.committed_at)
-    if state.is_held("capture") or not lag_bytes:
+    if state_of(pipeline).is_held("capture") or not lag_bytes:
         return 0.0
     # Nobody captures: what the source has written since is not known, only since when.
-    return _age(report["committed_at"]) if report.get("committed_at") else None
+    return _age(report.committed_at) if report.committed_at else None
+
+
+def _text(lsn: Lsn | None) -> str | None:
+    return str(lsn) if lsn is not None else None
 
 
 def _age(committed_at: int) -> float:

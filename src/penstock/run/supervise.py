@@ -14,13 +14,14 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from penstock.errors import PenstockError, ReaderGone, RunError, recognise
-from penstock.pipeline import state_of, top_of
+from penstock.pipeline import top_of, wire_of
+from penstock.retry import is_temporary
 from penstock.run.capture_process import Captures
 from penstock.run.deliveries import Deliveries
 from penstock.run.failures import DELIVER, forget_failure, kept_failure
-from penstock.run.retry import mends_with_time
 from penstock.run.sources import Sources
 from penstock.run.sparkwatch import watched_spark
+from penstock.state.reports import CaptureReport
 from penstock.timing import timing
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ class _Run:
         self._stop = stop
         self._on_copying = on_copying
         self._views = {view.source_id: view for view in pipeline.each()}
-        self._look_at = 0.0
+        self._check_at = 0.0
         self._has_begun = False  # whether a sink was opened
         self._down_since: float | None = None
 
@@ -120,8 +121,8 @@ class _Run:
             deliveries = Deliveries(pipeline, watch.spark)
             try:
                 while not self._stop.wait(timing().supervise_poll_seconds):
-                    watch.look()
-                    self._look(deliveries)
+                    watch.poll()
+                    self._poll(deliveries)
                     if until_caught_up and self._has_caught_up(deliveries):
                         break
             finally:
@@ -137,8 +138,8 @@ class _Run:
             for source_id in self._views:
                 self._raise_if_down(source_id, deliveries)
 
-    def _look(self, deliveries: Deliveries) -> None:
-        self._sources.look()
+    def _poll(self, deliveries: Deliveries) -> None:
+        self._sources.poll()
         self.take_started()
         for view, started in self.waiting:
             deliveries.take(view, started)
@@ -166,14 +167,14 @@ class _Run:
         if not behind:
             return True
         now = time.monotonic()
-        if self._pipeline.is_alone or now < self._look_at:
+        if self._pipeline.is_alone or now < self._check_at:
             return False
-        self._look_at = now + timing().supervise_late_poll_seconds
+        self._check_at = now + timing().supervise_late_poll_seconds
         errors = [self._error_of(source_id, deliveries) for source_id in behind]
         if None in errors:
             self._down_since = None
             return False
-        if all(error is not None and not mends_with_time(error) for error in errors):
+        if all(error is not None and not is_temporary(error) for error in errors):
             return True
         self._down_since = self._down_since or now
         return now - self._down_since > timing().supervise_down_seconds
@@ -186,9 +187,9 @@ class _Run:
         """Why a source stands still."""
         errors = [self._sources.error_of(source_id)]
         errors += [flow.error for flow in deliveries.flows.get(source_id, ())]
-        told = state_of(self._views[source_id]).read_report("capture").get("error")
-        if told and self.captures is not None:
-            errors.append(recognise(told) or RunError(told, f"source {source_id}"))
+        report = wire_of(self._views[source_id]).latest(CaptureReport)
+        if report is not None and report.error and self.captures is not None:
+            errors.append(recognise(report.error) or RunError(report.error, f"source {source_id}"))
         return next((error for error in errors if error is not None), None)
 
     def _raise_if_down(self, source_id: str, deliveries: Deliveries) -> None:

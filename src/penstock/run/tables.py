@@ -1,34 +1,36 @@
-"""Which tables flow with a sink's position, which are apart, and whose turn it is to catch up."""
+"""Which tables flow with a sink's position, which are detached, and whose turn it is to catch up."""
 
 from __future__ import annotations
 
 import logging
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from penstock.errors import LogError, SchemaChangeRefused, TargetTableUnfit
-from penstock.log.writer import log_end
-from penstock.lsn import Lsn
+from penstock.errors import SchemaChangeRefused, TargetTableUnfit
+from penstock.lsn import ZERO, Lsn
+from penstock.retry import BackOff, slow_back_off
 from penstock.run.drift import PartitionDrift
 from penstock.run.members import Members, table_name
-from penstock.run.retry import BackOff, slow_back_off
 from penstock.sinks.tables import CATCHING_UP, COPYING, FAILED, PENDING, REMOVED
+from penstock.state.reports import CaptureReport, MembershipReport, SeenMembers
 from penstock.table import TableName, tell_tables
 from penstock.text import printable
 from penstock.timing import timing
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection
     from typing import Any
 
+    from penstock.log.contract import Log
     from penstock.run.passages import PassageReader
-    from penstock.run.state import StateDirectory
     from penstock.sinks.sink import Sink
     from penstock.sinks.tables import ApartTable
+    from penstock.state.wire import Wire
 
 _log = logging.getLogger(__name__)
 
-# Among many tables a look takes its time: it gets this part of it.
+# Among many tables a poll takes its time: it gets this part of it.
 _MANY_TABLES = 100
 _LOOK_SHARE = 0.3
 # How the reason of a copy begins that the target refused: another table may be in its way.
@@ -39,39 +41,41 @@ class TableKeeper:
     """Keeps one sink's tables in step with what is published and what people ask for.
 
     `copies_first`: a table that is not known yet is to be copied before its changes are applied.
-    `pace`: how much less often than those of a sole source tables are looked at while nothing happens.
+    `pace`: how much less often than those of a sole source tables are polled while nothing happens.
     """
 
     def __init__(
         self,
         sink: Sink,
-        state: StateDirectory,
+        log: Log,
+        wire: Wire,
         passages: PassageReader,
         *,
         copies_first: bool,
         pace: float = 1.0,
     ) -> None:
         self._sink = sink
+        self._log = log
         self._passages = passages
-        self._state = state
+        self._wire = wire
         self._copies_first = copies_first
         self._idle_seconds = timing().tables_idle_seconds * pace
-        self._look_at = 0.0
-        self._looked_at = 0.0
+        self._poll_at = 0.0
+        self._polled_at = 0.0
         self._pause_seconds = 0.0
         self._has_news = False
         self._seen_report_at = 0.0
-        # Compared, not ordered: who captures may be another machine, with another clock.
-        self._stale_at = state.read_report("tables").get("at")
+        # Compared, not ordered: capture may run on another machine, with another clock.
+        before = wire.latest(MembershipReport)
+        self._stale_at = before.at if before is not None else None
         self._has_seen_members = False
-        self._is_ahead = False  # what is published was looked at later than the log goes
-        self._are_names_taken = False  # tables are to be enrolled once others give up their names
-        self._report_name = f"sinks/{sink.name}.members"
-        seen = state.read_report(self._report_name)
+        self._is_ahead = False  # the catalog was read later than the log goes
+        self._are_names_taken = False  # copies are to be scheduled once others give up their names
+        seen = wire.latest(SeenMembers, sink.name) or SeenMembers()
         # By name: their oids. And by oid, those of their entries in the publications.
-        self._members = {table_name(text): oid for text, oid in seen.get("oids", {}).items()}
-        self._entries: dict[str, list[int]] = seen.get("entries", {})
-        self._drift = PartitionDrift(state, sink.name)
+        self._members = {table_name(text): oid for text, oid in seen.oids.items()}
+        self._entries = seen.entries
+        self._drift = PartitionDrift(wire, sink.name)
         self._pending: set[TableName] = set()
         # How members, history and tables stood when all were last found in step.
         self._matched: tuple[Any, ...] | None = None
@@ -83,7 +87,7 @@ class TableKeeper:
 
     @property
     def safe_lsn(self) -> Lsn | None:
-        """From where on the log is still wanted by tables that are apart; None when by none."""
+        """From where on the log is still wanted by tables that are detached; None when by none."""
         return min(
             (table.delivered_lsn for table in self._sink.apart.values() if table.keeps_log),
             default=None,
@@ -115,7 +119,7 @@ class TableKeeper:
         return True
 
     def are_on_their_way(self) -> bool:
-        """Whether some do not flow or lack keys: who copies may be needed; from another thread."""
+        """Whether some do not flow or lack keys: the copier may be needed; from another thread."""
         return self._sink.objects_due or any(
             table.state != REMOVED for table in list(self._sink.apart.values())
         )
@@ -125,17 +129,17 @@ class TableKeeper:
         return self._sink.has_notes
 
     def is_due(self, now: float) -> bool:
-        """Whether it is time to look again: often while tables change, and when members may have."""
-        if now < self._looked_at + self._pause_seconds:
+        """Whether it is time to poll again: often while tables change, and when members may have."""
+        if now < self._polled_at + self._pause_seconds:
             return False
-        return self._has_news or now >= self._look_at or self._report_at() != self._seen_report_at
+        return self._has_news or now >= self._poll_at or self._report_at() != self._seen_report_at
 
-    def look(self, lsn: Lsn, now: float) -> bool:
+    def poll(self, lsn: Lsn, now: float) -> bool:
         """See what copiers and people have done, and what is published. Never during a commit.
 
-        The answer tells whether there are more tables that wait to be copied.
+        The answer: whether there are more tables that wait to be copied.
         """
-        self._looked_at, self._has_news = now, False
+        self._polled_at, self._has_news = now, False
         began = time.monotonic()
         self._sink.refresh_tables(lsn)
         self._match_members(lsn)
@@ -145,7 +149,7 @@ class TableKeeper:
         )
         waits_for_members = self._is_ahead or (self._copies_first and not self._has_seen_members)
         is_busy = is_busy or waits_for_members or self._sink.objects_due
-        self._look_at = now + (timing().tables_busy_seconds if is_busy else self._idle_seconds)
+        self._poll_at = now + (timing().tables_busy_seconds if is_busy else self._idle_seconds)
         before = self._pending
         self._pending = {n for n, table in self._sink.apart.items() if table.state == PENDING}
         self._pause_seconds = timing().tables_news_seconds
@@ -180,18 +184,18 @@ class TableKeeper:
             self._sink.enrol({name: apart[name].oid for name in again}, lsn, is_new=False)
             _log.info("%s to be copied, now that the other tables are there", tell_tables(again))
 
-    def look_soon(self) -> None:
-        """Look again at the next occasion; from another thread."""
+    def poll_soon(self) -> None:
+        """Poll again at the next occasion; from another thread."""
         self._has_news = True
 
     def unknown(self, tables: Collection[TableName]) -> set[TableName]:
-        """Those of the tables that must be enrolled before anything of them is delivered."""
+        """Those of the tables whose copy must be scheduled before anything of them is delivered."""
         if not self._copies_first:
             return set()
         return set(tables) - self._sink.flowing - set(self._sink.apart)
 
-    def aside(self, lsn: Lsn) -> set[TableName]:
-        """What the tables that are apart are called at the sink's position, whatever they are listed as."""
+    def skipped(self, lsn: Lsn) -> set[TableName]:
+        """The tables that batches skip: those that are detached, by their names at the sink's position."""
         return {self._called(name, table, lsn) for name, table in self._sink.apart.items()}
 
     def _called(self, name: TableName, table: ApartTable, lsn: Lsn) -> TableName:
@@ -232,15 +236,15 @@ class TableKeeper:
             self._waits[name] = (time.monotonic() + back_off.next_seconds(), back_off)
 
     def _report_at(self) -> float:
-        return self._state.reported_at("tables") if self._copies_first else 0.0
+        return self._wire.published_at(MembershipReport) if self._copies_first else 0.0
 
     def _match_members(self, lsn: Lsn) -> None:
         self._seen_report_at = self._report_at()
-        report = self._state.read_report("tables")
-        if report.get("at") in (None, self._stale_at):
+        report = self._wire.latest(MembershipReport)
+        if report is None or report.at in (None, self._stale_at):
             return  # of an earlier run: what it does not name need not be gone
         stand = (
-            {key: told for key, told in report.items() if key != "at"},
+            replace(report, at=None),
             self._passages.last_lsn,
             set(self._sink.flowing),
             dict(self._sink.apart),
@@ -249,10 +253,10 @@ class TableKeeper:
             return
         self._matched = None
         members = Members.of(report)
-        self._tell_drift(report, members.oids)
+        self._report_drift(report, members.oids)
         if not self._copies_first:
-            return  # a table that goes and comes again would miss what it is passed over for
-        # The stream tells itself what was renamed or dropped, once it has come so far.
+            return  # a table that goes and comes again would miss what it is skipped for
+        # The stream itself reports what was renamed or dropped, once it has come so far.
         if lsn >= members.lsn:
             self._let_go(members, self._known_oids(lsn))
         self._is_ahead = not self._is_captured(members.lsn)
@@ -260,30 +264,30 @@ class TableKeeper:
             return
         self._rename_waiting(members, lsn)
         oids = self._known_oids(lsn)
-        self._enrol_new(members, oids, lsn)
-        self._enrol_again(members, oids, lsn)
+        self._schedule_new(members, oids, lsn)
+        self._schedule_again(members, oids, lsn)
         self._remember(members, oids, lsn)
         self._has_seen_members = True
         # Once the sink has passed all of the history, its position makes no difference.
         if lsn >= members.lsn and lsn > self._passages.last_lsn:
             self._matched = stand
 
-    def _tell_drift(self, report: Mapping[str, Any], members: dict[TableName, int]) -> None:
+    def _report_drift(self, report: MembershipReport, members: dict[TableName, int]) -> None:
         flowing = {name: oid for name, oid in members.items() if name in self._sink.flowing}
         waiting = [
             members[name]
             for name, table in self._sink.apart.items()
             if name in members and table.needs_copy and table.state != COPYING
         ]
-        for name, lines in self._drift.look(
-            report, flowing, waiting, self._passages.left_partitions()
+        for name, lines in self._drift.compare(
+            report.partitions, flowing, waiting, self._passages.left_partitions()
         ).items():
             _log.warning("%s: %s", name, "; ".join(lines))
             self._sink.note(name, "\n".join(map(printable, lines)))
         self._drift.remember()
 
     def _known_oids(self, lsn: Lsn) -> dict[TableName, int]:
-        """The tables that the sink knows, with their oids where it or the history tells them."""
+        """The tables that the sink knows, with their oids where it or the history knows them."""
         oids = {name: self._passages.oid_at(name, lsn) for name in self._sink.flowing}
         for name, table in self._sink.apart.items():
             at = lsn if table.needs_copy else table.delivered_lsn
@@ -291,20 +295,20 @@ class TableKeeper:
         return oids
 
     def _name_at(self, oid: int, members: Members, lsn: Lsn) -> TableName | None:
-        """What a table is called where the sink stands; None when the stream tells it later.
+        """What a table is called where the sink stands; None when the stream reports it later.
 
-        As the stream says. Once that has come to the look at the catalog and has told nothing of it
-        since, as it was seen there: not everything is told where the source has no triggers.
+        As the stream says. Once that has come to where the catalog was read and has reported nothing of
+        it since, as it was seen there: not everything is reported where the source has no triggers.
         """
-        told, seen = self._passages.name_of(oid, lsn), members.names.get(oid)
-        if told is None:
+        streamed, seen = self._passages.name_of(oid, lsn), members.names.get(oid)
+        if streamed is None:
             return None if self._passages.came_after(oid, lsn) else seen
         if lsn < members.lsn or self._passages.was_told_after(oid, members.since_lsn, lsn):
-            return told
-        return seen or told
+            return streamed
+        return seen or streamed
 
     def _let_go(self, members: Members, oids: dict[TableName, int]) -> None:
-        """Tables that are published no more; not those that came after somebody looked."""
+        """Tables that are published no more; not those that came after the catalog was read."""
         apart = self._sink.apart
         gone = {
             name
@@ -337,14 +341,18 @@ class TableKeeper:
         apart = self._sink.apart
         return self._sink.flowing | {n for n, table in apart.items() if table.state != REMOVED}
 
-    def _enrol_new(self, members: Members, oids: dict[TableName, int], lsn: Lsn) -> None:
+    def _schedule_new(self, members: Members, oids: dict[TableName, int], lsn: Lsn) -> None:
         apart, taken = self._sink.apart, self._taken
         known = {oid for name, oid in oids.items() if oid and name in taken}
         new: dict[TableName, int] = {}
         self._are_names_taken = False
         for oid in members.names:
-            # What the stream brings itself, from the first row on; or dropped after the look.
-            if oid in known or self._passages.will_be_born(oid, lsn) or self._passages.is_gone(oid):
+            # What the stream brings itself, from the first row on; or dropped after the catalog was read.
+            if (
+                oid in known
+                or self._passages.will_be_created(oid, lsn)
+                or self._passages.is_gone(oid)
+            ):
                 continue
             name = self._name_at(oid, members, lsn)
             if name is None:
@@ -359,7 +367,7 @@ class TableKeeper:
             self._sink.enrol(new, lsn)
             _log.info("%s to be copied", tell_tables(new))
 
-    def _enrol_again(self, members: Members, oids: dict[TableName, int], lsn: Lsn) -> None:
+    def _schedule_again(self, members: Members, oids: dict[TableName, int], lsn: Lsn) -> None:
         """Tables that left the publications and came back: what happened between was not sent."""
         apart = self._sink.apart
         known = self._sink.flowing | {
@@ -368,9 +376,9 @@ class TableKeeper:
             if table.state == COPYING or (table.state != REMOVED and not table.needs_copy)
         }
         back = {
-            int(oid)
+            oid
             for oid, now in members.entries.items()
-            if (before := self._entries.get(oid) or self._passages.first_entries(int(oid)))
+            if (before := self._entries.get(oid) or self._passages.first_entries(oid))
             and not set(before) & set(now)
         }
         # By the names that the sink has for them, which may be older.
@@ -392,25 +400,23 @@ class TableKeeper:
         kept = self._taken
         seen = {n: oid for n, oid in self._members.items() if n in kept} | members.oids
         held = {*seen.values(), *(oids[name] for name in kept & set(oids))}
-        known = {oid: each for oid, each in self._entries.items() if int(oid) in held} | {
+        known = {oid: each for oid, each in self._entries.items() if oid in held} | {
             oid: each
             for oid, each in members.entries.items()
-            if not self._passages.will_be_born(int(oid), lsn)
+            if not self._passages.will_be_created(oid, lsn)
         }
         if (seen, known) != (self._members, self._entries):
             self._members, self._entries = seen, known
-            told = {str(name): oid for name, oid in seen.items()}
-            self._state.write_report(self._report_name, {"oids": told, "entries": known})
+            oids_by_text = {str(name): oid for name, oid in seen.items()}
+            self._wire.publish(SeenMembers(oids_by_text, known), self._sink.name)
 
     def _is_captured(self, lsn: Lsn) -> bool:
         """Whether the log goes so far; a report of that comes seldom, and the log says it at once."""
-        told = self._state.read_report("capture").get("durable_lsn")
-        if told and Lsn.parse(told) >= lsn:
+        report = self._wire.latest(CaptureReport)
+        if report is not None and (report.durable_lsn or ZERO) >= lsn:
             return True
-        try:
-            return log_end(self._state.log) >= lsn
-        except (LogError, FileNotFoundError):
-            return False  # it is being written to at this moment; who reads it finds real damage
+        end_lsn = self._log.end_lsn()
+        return end_lsn is not None and end_lsn >= lsn
 
     def _is_made_anew(self, name: TableName, oid: int) -> bool:
         """Whether a table was dropped and made again under its name: another one, with other rows.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.config import PipelineFile
-    from penstock.run.state import StateDirectory
+    from penstock.state.directory import StateDirectory
 
 _log = logging.getLogger(__name__)
 
@@ -102,7 +102,7 @@ def _forget_orphans(pipeline: PipelineFile) -> list[str]:
         orphans = pipeline.kind_of(name).forget_orphans(options, pipeline.name)
         for source, forgotten in orphans.items():
             removed += [f"{each} of source {source} at sink {name}" for each in forgotten]
-            # It was the only place that still told of it.
+            # It was the only place that still knew of it.
             _log.warning(
                 "source %s is not in the file: where it still has a slot, that keeps WAL until it is"
                 " dropped there",

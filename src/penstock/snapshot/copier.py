@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.errors import PenstockError, SnapshotGone
-from penstock.run.retry import BackOff, mends_with_time
+from penstock.retry import BackOff, is_temporary
 from penstock.snapshot.round import Round, RoundProgress
 from penstock.timing import timing
 
@@ -103,7 +103,7 @@ class Copier:
                     if self._stop.is_set():
                         break  # what was under way was cancelled, and is made another time
                     self.error = error
-                    if self._is_alone and not mends_with_time(error):
+                    if self._is_alone and not is_temporary(error):
                         raise
                     wait = back_off.seconds_after(error)
                     _log.warning(
@@ -209,7 +209,7 @@ class Copier:
             if self._stop.is_set():
                 return
             self.error = error
-            if mends_with_time(error):
+            if is_temporary(error):
                 _log.warning("copying to %s: %s", self.name, str(error).splitlines()[0])
             else:
                 _log.error("copying to %s: %s", self.name, error)

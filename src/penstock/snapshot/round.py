@@ -23,7 +23,7 @@ from penstock.errors import (
     error_classes,
 )
 from penstock.failpoints import fault_point
-from penstock.run.retry import BackOff, mends_with_time
+from penstock.retry import BackOff, is_temporary
 from penstock.schema.describe import description_of
 from penstock.sinks.copying import Arrived, Copy, CopyLost, CopyOrder, CopySuperseded
 from penstock.snapshot.ranges import cut, share_out
@@ -233,7 +233,7 @@ class Round:
             except SnapshotGone:
                 raise
             except PenstockError as error:
-                if not mends_with_time(error):
+                if not is_temporary(error):
                     self._fail_all(error)
                     return
                 if self._missing() and not snapshot.is_alive:
@@ -347,7 +347,7 @@ class Round:
             self._begin_again(name, error.what)
         elif not isinstance(error, PenstockError):
             raise error
-        elif mends_with_time(error):
+        elif is_temporary(error):
             _log.warning("%s: %s", name, str(error).splitlines()[0])  # the next look tries again
         else:
             self._fail(name, error)

@@ -37,7 +37,6 @@ from penstock.changes.pgoutput import (
 )
 from penstock.errors import DecodeError
 from penstock.log.slice import SliceHead, SliceKind
-from penstock.log.spool import Spool
 from penstock.lsn import Lsn
 from penstock.source.buffer import SliceBuffer
 
@@ -45,8 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.changes.pgoutput import Commit
-    from penstock.log.background import BackgroundLog
-    from penstock.log.writer import LogWriter
+    from penstock.log.contract import SliceTaker, Spool
     from penstock.source.notes import Note, Notes
 
 SLICE_BYTES = 8 * 1024 * 1024
@@ -77,7 +75,7 @@ class Assembler:
     stop in the middle of one. One assembler lives as long as one connection.
     """
 
-    def __init__(self, log: LogWriter | BackgroundLog, notes: Notes | None = None) -> None:
+    def __init__(self, log: SliceTaker, notes: Notes | None = None) -> None:
         self._log = log
         self._notes = notes
         self._noted: list[Note] = []  # of the open transaction
@@ -322,7 +320,7 @@ class Assembler:
 
     def _start_stream(self, xid: int) -> None:
         if xid not in self._streamed:
-            spool = Spool(self._log.directory, xid, self.received_lsn)
+            spool = self._log.begin_spool(xid, self.received_lsn)
             self._streamed[xid] = _Streamed(SliceBuffer(carries_xids=True), spool)
         self._current, self._current_xid = self._streamed[xid].buffer, xid
 
@@ -372,7 +370,7 @@ class Assembler:
                 committed_at=commit.committed_at,
                 xid=commit.xid,
                 meta={
-                    "spool": streamed.spool.path.name,
+                    "spool": streamed.spool.name,
                     "parts": streamed.spool.part_count,
                     "aborted": sorted(aborted),
                     **({"schema": marks} if marks else {}),

@@ -18,7 +18,7 @@ from penstock.timing import timing
 if TYPE_CHECKING:
     import threading
 
-    from penstock.log.writer import LastCommit
+    from penstock.log.contract import LastCommit
     from penstock.source.stream import SlotStream
 
 

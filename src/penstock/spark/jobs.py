@@ -24,7 +24,7 @@ from penstock.sinks.sink import SharingWorker
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from penstock.log.segment import SliceRef
+    from penstock.log.contract import Slice
     from penstock.log.slice import SliceHead
     from penstock.sinks.sink import Receipt, Worker
     from penstock.spark.session import Running, Spark
@@ -50,7 +50,7 @@ class Span(NamedTuple):
 def run_job(
     spark: Spark,
     worker: Worker,
-    slices: Sequence[SliceRef],
+    slices: Sequence[Slice],
     span: Span,
     parallel: int,
 ) -> list[Receipt]:
@@ -63,7 +63,7 @@ def run_job(
     chunk_bytes = min(max(size // (2 * parallel), _SMALLEST_CHUNK_BYTES), _LARGEST_CHUNK_BYTES)
     chunks = list(chunk_slices(slices, chunk_bytes))
     tasks = share_out(chunks, parallel)
-    # Numbered, so that a receipt can tell where in the batch its changes belong.
+    # Numbered, so that a receipt can say where in the batch its changes belong.
     work = [(number, task) for number, task in enumerate(tasks)]
     if isinstance(worker, SharingWorker):
         first = partial(_share_out_documents, worker, span)
@@ -153,9 +153,9 @@ def _last_words(text: str) -> str:
     return classes[-1] if classes else "no reason given"
 
 
-def chunk_slices(slices: Iterable[SliceRef], chunk_bytes: int) -> Iterator[list[SliceRef]]:
+def chunk_slices(slices: Iterable[Slice], chunk_bytes: int) -> Iterator[list[Slice]]:
     """Neighbouring slices to be decoded together, about `chunk_bytes` of them."""
-    chunk: list[SliceRef] = []
+    chunk: list[Slice] = []
     size = 0
     for ref in slices:
         if ref.head.message_count == 0:
@@ -179,7 +179,7 @@ def _go_together(one: SliceHead, next_one: SliceHead) -> bool:
     return of_one == (next_one.xid, next_one.first_commit_lsn, next_one.carries_xids)
 
 
-def share_out(chunks: list[list[SliceRef]], parallel: int) -> list[list[list[SliceRef]]]:
+def share_out(chunks: list[list[Slice]], parallel: int) -> list[list[list[Slice]]]:
     """Chunks to tasks, neighbours together, in order."""
     count = max(1, min(parallel, len(chunks)))
     bounds = np.linspace(0, len(chunks), count + 1).astype(int)
@@ -187,7 +187,7 @@ def share_out(chunks: list[list[SliceRef]], parallel: int) -> list[list[list[Sli
 
 
 def _run_tasks(
-    worker: Worker, span: Span, work: Iterable[tuple[int, list[list[SliceRef]]]]
+    worker: Worker, span: Span, work: Iterable[tuple[int, list[list[Slice]]]]
 ) -> Iterator[Receipt]:
     """Runs in a Spark task."""
     for number, chunks in work:
@@ -195,7 +195,7 @@ def _run_tasks(
 
 
 def _share_out_documents(
-    worker: SharingWorker, span: Span, work: Iterable[tuple[int, list[list[SliceRef]]]]
+    worker: SharingWorker, span: Span, work: Iterable[tuple[int, list[list[Slice]]]]
 ) -> Iterator[tuple[int, tuple[int, bytes]]]:
     """Runs in a Spark task, the first of two: blocks of documents, each with its partition."""
     for number, chunks in work:
@@ -214,7 +214,7 @@ def _deliver_shared_out(
         yield worker.deliver(partition, found)
 
 
-def run_task(worker: Worker, span: Span, number: int, chunks: list[list[SliceRef]]) -> Receipt:
+def run_task(worker: Worker, span: Span, number: int, chunks: list[list[Slice]]) -> Receipt:
     """What one task does; also runs without Spark, in a test or in another loop."""
     seconds = {"read": 0.0, "decode": 0.0, "stage": 0.0}
     cpu_began = time.process_time()
@@ -235,7 +235,7 @@ def run_task(worker: Worker, span: Span, number: int, chunks: list[list[SliceRef
     return receipt
 
 
-def _read(chunk: list[SliceRef]) -> tuple[bytes, Any, Transaction | None]:
+def _read(chunk: list[Slice]) -> tuple[bytes, Any, Transaction | None]:
     bodies = [ref.read() for ref in chunk]
     head = chunk[0].head
     transaction = None

@@ -1,4 +1,4 @@
-"""What Spark is told. Nowhere else is it configured."""
+"""The settings of Spark. Nowhere else is it configured."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SETTINGS = {
     "spark.python.daemon.module": "penstock.spark.worker_daemon",
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.python.worker.reuse": "true",
-    # A task that fails is told to the driver at once: penstock's own loop tries again, and knows why.
+    # A task that fails is reported to the driver at once: penstock's own loop tries again, and knows why.
     "spark.task.maxFailures": "1",
     # Our JVM only plans small jobs: its optimising compiler and its concurrent collector took more
     # time than they saved (16 ms of CPU a job with both, 13 without, after 400 jobs; at first 54, 33).

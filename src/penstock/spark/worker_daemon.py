@@ -1,4 +1,4 @@
-"""The parent of Spark's Python workers: they are born warm. Started by Spark, by module name.
+"""The parent of Spark's Python workers: they start warm. Started by Spark, by module name.
 
 Two things cost every task more than its work, and are taken away before the first fork:
 

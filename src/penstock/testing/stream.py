@@ -20,8 +20,8 @@ import numpy as np
 
 from penstock.changes.decode import Piece, Transaction, decode
 from penstock.changes.pgoutput import Column, Relation
-from penstock.log.reader import LogReader
-from penstock.log.writer import LogWriter
+from penstock.log.files.reader import FilesReader
+from penstock.log.files.writer import FilesWriter
 from penstock.lsn import Lsn
 from penstock.source.assemble import Assembler
 from penstock.table import TableName
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from penstock.log.segment import SliceRef
+    from penstock.log.contract import Slice
 
 TYPE_OIDS: Final = {
     "bool": 16,
@@ -251,7 +251,7 @@ def write_log(directory: Path, messages: Sequence[bytes], start_lsn: int = 0) ->
 
     Whole transactions of one call become one slice. A log that is not there begins at `start_lsn`.
     """
-    writer = LogWriter(directory)
+    writer = FilesWriter(directory)
     writer.open(Lsn(start_lsn))
     try:
         assembler = Assembler(writer)
@@ -263,9 +263,9 @@ def write_log(directory: Path, messages: Sequence[bytes], start_lsn: int = 0) ->
         writer.close()
 
 
-def read_log(directory: Path, after_lsn: int = 0) -> list[SliceRef]:
+def read_log(directory: Path, after_lsn: int = 0) -> list[Slice]:
     """Every slice of a log after a position."""
-    reader = LogReader(directory, Lsn(after_lsn))
+    reader = FilesReader(directory, Lsn(after_lsn))
     try:
         return reader.read(1 << 62)
     finally:

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.errors import LogError, LogShortened
-from penstock.log.segment import (
-    SliceRef,
+from penstock.log.files.segment import (
+    FileSlice,
     base_of,
     expand,
     list_segments,
@@ -21,16 +21,17 @@ from penstock.log.slice import SliceKind, damaged
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from penstock.log.contract import Slice
     from penstock.lsn import Lsn
 
 
-class LogReader:
+class FilesReader:
     """Hands out slices after a position, whole transactions only.
 
-    All slices of a transaction in parts tell the same `end_lsn`, that of its commit.
+    All slices of a transaction in parts have the same `end_lsn`, that of its commit.
 
     Slices whose transactions are wholly at or before `after` are skipped. A slice that merely
-    straddles it is handed out: who delivers drops the transactions it has.
+    straddles it is handed out: delivery drops the transactions that the sink has.
     """
 
     def __init__(self, directory: Path, after: Lsn) -> None:
@@ -43,9 +44,9 @@ class LogReader:
         # Where the slices read so far end.
         self._read_lsn = after
         # Parts of a transaction whose last part has not come yet.
-        self._parts: list[SliceRef] = []
+        self._parts: list[FileSlice] = []
 
-    def read(self, limit_bytes: int) -> list[SliceRef]:
+    def read(self, limit_bytes: int) -> list[Slice]:
         """The next slices, about `limit_bytes` of messages, empty when there is nothing new.
 
         A transaction in parts is returned whole, whatever its size.
@@ -53,7 +54,7 @@ class LogReader:
         Raises:
             LogError: a segment is damaged, or the log begins after the position asked for.
         """
-        slices: list[SliceRef] = []
+        slices: list[Slice] = []
         size = 0
         while size < limit_bytes or self._parts:
             ref = self._next()
@@ -71,7 +72,7 @@ class LogReader:
         found = os.fstat(self._fd)
         return found.st_size != self._offset or _is_ended(found)
 
-    def _whole(self, ref: SliceRef) -> list[SliceRef]:
+    def _whole(self, ref: FileSlice) -> list[FileSlice]:
         """The slices that became readable with this one."""
         head = ref.head
         if head.kind is SliceKind.PART:
@@ -83,20 +84,22 @@ class LogReader:
             return []
         if head.kind is SliceKind.LAST:
             if len(parts) != head.meta["part"]:
-                raise damaged(ref.where, f"{len(parts)} parts before, wanted {head.meta['part']}")
+                raise damaged(
+                    ref.locator.where, f"{len(parts)} parts before, wanted {head.meta['part']}"
+                )
             # Only the commit knew where the transaction ends.
-            told = [replace(part, head=replace(part.head, end_lsn=head.end_lsn)) for part in parts]
-            return [*told, ref]
+            whole = [replace(part, head=replace(part.head, end_lsn=head.end_lsn)) for part in parts]
+            return [*whole, ref]
         return expand(ref)
 
-    def _next(self) -> SliceRef | None:
+    def _next(self) -> FileSlice | None:
         if self._fd is None and not self._open_first():
             return None
         while True:
             assert self._fd is not None
             found = os.fstat(self._fd)
             size = found.st_size
-            ref = self._look(self._fd, size) if self._offset != size else None
+            ref = self._slice_at(self._fd, size) if self._offset != size else None
             if ref is not None:
                 self._offset = ref.end_offset
                 if ref.head.kind is not SliceKind.PART:
@@ -107,7 +110,7 @@ class LogReader:
             if not is_left or not self._open_successor(size):
                 return None
 
-    def _look(self, fd: int, size: int) -> SliceRef | None:
+    def _slice_at(self, fd: int, size: int) -> FileSlice | None:
         path = self._path
         assert path is not None
         if self._offset > size:
@@ -124,7 +127,7 @@ class LogReader:
             # back and cuts it off.
             if self._successor() is None and not slice_follows(path, self._offset + 1):
                 return None
-        # Looked at twice, for the writer may have mended it meanwhile.
+        # Read twice, for the writer may have fixed it meanwhile.
         return read_ref(fd, str(path), self._offset, size)
 
     def _open_first(self) -> bool:
@@ -160,7 +163,7 @@ class LogReader:
         if successor is None:
             return False
         if found.st_size != size:
-            return True  # grew between the two looks
+            return True  # grew between the two checks
         where = f"{self._path and self._path.name} at byte {self._offset}"
         if self._offset < size and found.st_nlink:
             raise damaged(where, f"{size - self._offset} bytes after the last whole slice")

@@ -11,13 +11,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import numpy as np
     import numpy.typing as npt
 
+    from penstock.log.contract import LastCommit
+    from penstock.log.files.spool import FileSpool
+    from penstock.log.files.writer import FilesWriter
     from penstock.log.slice import SliceHead
-    from penstock.log.writer import LogWriter
     from penstock.lsn import Lsn
 
 _SMALL_BYTES = 128 * 1024
@@ -25,24 +25,38 @@ _SMALL_BYTES = 128 * 1024
 _MOST_WAITING = 2
 
 
-class BackgroundLog:
-    """A LogWriter that need not be waited for. `durable_lsn` is still what is on disk."""
+class BackgroundWriter:
+    """A FilesWriter that need not be waited for. `durable_lsn` is still what is on disk."""
 
-    def __init__(self, writer: LogWriter) -> None:
+    def __init__(self, writer: FilesWriter) -> None:
         self._writer = writer
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="log")
         self._waiting: deque[Future[None]] = deque()
         self._failure: BaseException | None = None
 
     @property
-    def directory(self) -> Path:
-        """Where the log lies."""
-        return self._writer.directory
-
-    @property
     def durable_lsn(self) -> Lsn:
         """Where everything that is on disk ends."""
         return self._writer.durable_lsn
+
+    @property
+    def torn_bytes(self) -> int:
+        """How much `open` has cut off that a crash had left half-written."""
+        return self._writer.torn_bytes
+
+    @property
+    def last_commit(self) -> LastCommit | None:
+        """The last commit that is on disk; None: not known."""
+        return self._writer.last_commit
+
+    def open(self, start_lsn: Lsn) -> None:
+        """Open the log where it ends, or begin anew at `start_lsn` when it does not reach that far.
+
+        Raises:
+            LogError: a segment is damaged elsewhere than at its end.
+            StateUnusable: the directory cannot be written.
+        """
+        self._writer.open(start_lsn)
 
     def append(self, head: SliceHead, data: bytes, lengths: npt.NDArray[np.uint32]) -> None:
         """Write a slice now or soon, after all earlier ones.
@@ -77,11 +91,49 @@ class BackgroundLog:
             self._waiting.popleft().result()
 
     def restart(self) -> None:
-        """Forget what failed: who writes goes on from `durable_lsn`, where the disk takes more again."""
+        """Forget what failed: the caller goes on from `durable_lsn`, where the disk takes more again."""
         while self._waiting:
             self._waiting.popleft().exception()  # it was raised, or would have been
         self._failure = None
 
+    def begin_spool(self, xid: int, begin_lsn: Lsn) -> FileSpool:
+        """A file for a transaction that arrives before its commit.
+
+        Raises:
+            DiskFull: no space left.
+        """
+        return self._writer.begin_spool(xid, begin_lsn)
+
+    def end_segment(self) -> None:
+        """Make all that was appended deletable, between two transactions.
+
+        Raises:
+            DiskFull: something is not on disk.
+        """
+        self.flush()
+        self._writer.end_segment()
+
+    def cut(self) -> None:
+        """Have all that is on disk deletable, after a disk was full and `restart`.
+
+        Raises:
+            DiskFull: there is not even room for another name.
+        """
+        self._writer.cut()
+
+    def discard_before(self, lsn: Lsn) -> int:
+        """Delete segments whose every slice ends at or before `lsn`; the number deleted."""
+        return self._writer.discard_before(lsn)
+
+    def size_bytes(self) -> int:
+        """Bytes on disk, spools included."""
+        return self._writer.size_bytes()
+
+    def free_bytes(self) -> int:
+        """How much more the disk takes."""
+        return self._writer.free_bytes()
+
     def close(self) -> None:
         """End the thread; what waits is still written."""
         self._pool.shutdown(wait=True)
+        self._writer.close()

@@ -24,9 +24,9 @@ class BackOff:
         return wait * random.uniform(0.8, 1.2)  # noqa: S311
 
     def seconds_after(self, error: PenstockError) -> float:
-        """The same, after an error; one that only a person can mend is not tried again so soon."""
+        """The same, after an error; one that only a person can fix is not tried again so soon."""
         wait = self.next_seconds()
-        return wait if mends_with_time(error) else max(wait, timing().retry_person_seconds)
+        return wait if is_temporary(error) else max(wait, timing().retry_person_seconds)
 
     def succeed(self) -> None:
         """The attempt worked."""
@@ -38,6 +38,6 @@ def slow_back_off() -> BackOff:
     return BackOff(timing().slow_retry_first_seconds, timing().slow_retry_last_seconds)
 
 
-def mends_with_time(error: PenstockError) -> bool:
-    """Whether waiting can mend it."""
+def is_temporary(error: PenstockError) -> bool:
+    """Whether it can pass with time, so that waiting helps."""
     return error.remedy is Remedy.TIME

@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import os
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.disk import free_bytes, sync_directory, unwritable, write_within_room
 from penstock.errors import LogError
 from penstock.failpoints import fault_point, is_next
-from penstock.log.segment import (
+from penstock.log.contract import LastCommit, LogSpan
+from penstock.log.files.segment import (
     ENDED_MODE,
     SEGMENT_BYTES,
     SPOOL_SUFFIX,
@@ -21,7 +21,8 @@ from penstock.log.segment import (
     segment_name,
     walk,
 )
-from penstock.log.slice import SliceHead, SliceKind, encode_slice
+from penstock.log.files.spool import FileSpool
+from penstock.log.slice import SliceKind, encode_slice
 from penstock.lsn import ZERO, Lsn
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from penstock.errors import DiskFull, StateUnusable
+    from penstock.log.slice import SliceHead
 
 
 # Of the room that is left, a segment takes so much at most: only a whole one can be deleted.
@@ -39,7 +41,7 @@ _SEGMENTS_IN_ROOM = 8
 _LEAST_SEGMENT_BYTES = 256 * 1024
 
 
-class LogWriter:
+class FilesWriter:
     """The log's only writer.
 
     `durable_lsn` is where everything in the log ends: the server need not send anything before it
@@ -71,7 +73,7 @@ class LogWriter:
             if segments:
                 self.torn_bytes = cut_torn_end(segments[-1])
                 self._sync(segments)
-                self.durable_lsn = log_end(self.directory)
+                self.durable_lsn = _end(segments)
                 self.last_commit = last_commit(segments)
                 self._remove_orphan_spools(segments)
                 self._continue(segments[-1])
@@ -79,10 +81,10 @@ class LogWriter:
                     # An older state of the log was put back. What lies between is delivered, or the
                     # slot would not stand at `start_lsn`.
                     self.durable_lsn = start_lsn
-                    self.begin_segment()
+                    self._begin_segment()
             else:
                 self.durable_lsn = start_lsn
-                self.begin_segment()
+                self._begin_segment()
             sync_directory(self.directory.parent)
         except OSError as error:
             raise self._unwritable(error) from error
@@ -111,7 +113,18 @@ class LogWriter:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND)
         self._segment_size = os.fstat(self._file).st_size
 
-    def begin_segment(self) -> None:
+    def end_segment(self) -> None:
+        """Go on in a new file, so that the present one can be deleted; between two transactions.
+
+        Raises:
+            DiskFull: there is not even room for another name.
+        """
+        try:
+            self._begin_segment()
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def _begin_segment(self) -> None:
         """Go on in a new file, unless the present one is still empty."""
         if self._file is not None and self._segment_size == 0:
             return
@@ -140,7 +153,7 @@ class LogWriter:
                 # It holds nothing whole. Who reads it goes on in the new one.
                 self.close()
                 segments[-1].unlink()
-            self.begin_segment()
+            self._begin_segment()
         except OSError as error:
             raise self._unwritable(error) from error
 
@@ -176,9 +189,17 @@ class LogWriter:
         self.last_commit = LastCommit.of(head) or self.last_commit
         try:
             if self._segment_size >= self._segment_limit():
-                self.begin_segment()
+                self._begin_segment()
         except OSError as error:
             raise self._unwritable(error) from error
+
+    def begin_spool(self, xid: int, begin_lsn: Lsn) -> FileSpool:
+        """A file for a transaction that arrives before its commit.
+
+        Raises:
+            DiskFull: no space left.
+        """
+        return FileSpool(self.directory, xid, begin_lsn)
 
     def _segment_limit(self) -> int:
         """How large a segment may get: smaller ones while room is short, so that some can be deleted."""
@@ -206,8 +227,12 @@ class LogWriter:
             try:
                 total += entry.stat().st_size
             except FileNotFoundError:
-                continue  # a spool discarded while we looked
+                continue  # a spool discarded meanwhile
         return total
+
+    def free_bytes(self) -> int:
+        """How much more the disk takes; below 0: less than is kept free."""
+        return free_bytes(self.directory)
 
     def close(self) -> None:
         """Let go of the file; everything appended is durable already."""
@@ -219,21 +244,6 @@ class LogWriter:
         return unwritable(error, self.directory)
 
 
-@dataclass(frozen=True)
-class LastCommit:
-    """A commit that the log holds: where it stands in the source's WAL, and its time there."""
-
-    commit_lsn: Lsn
-    committed_at: int
-
-    @classmethod
-    def of(cls, head: SliceHead) -> LastCommit | None:
-        """The last one of a slice."""
-        if head.kind is SliceKind.PART or not head.last_commit_lsn:
-            return None
-        return cls(head.last_commit_lsn, head.committed_at)
-
-
 def last_commit(segments: Sequence[Path]) -> LastCommit | None:
     """The last commit in the log's segments, oldest first; None when there is none."""
     for segment in reversed(segments):
@@ -241,18 +251,6 @@ def last_commit(segments: Sequence[Path]) -> LastCommit | None:
         if found:
             return found[-1]
     return None
-
-
-@dataclass(frozen=True)
-class LogSpan:
-    """From where to where a log goes; zeros when there is none."""
-
-    begin_lsn: Lsn
-    end_lsn: Lsn
-
-    def holds(self, lsn: Lsn) -> bool:
-        """Whether everything from a position on is in the log, up to where it ends."""
-        return self.begin_lsn <= lsn <= self.end_lsn
 
 
 def log_span(directory: Path) -> LogSpan:
@@ -268,15 +266,25 @@ def log_span(directory: Path) -> LogSpan:
     return LogSpan(base_of(segments[0]), end)
 
 
-def log_end(directory: Path) -> Lsn:
+def log_end(directory: Path) -> Lsn | None:
     """Where everything in the log ends; zero when there is none. Changes nothing.
 
-    Raises:
-        LogError: the newest segment is damaged, or being written to.
+    None while the newest segment is being written to, or deleted; who reads it finds real damage.
     """
-    segments = list_segments(directory)
+    try:
+        return _end(list_segments(directory))
+    except (LogError, FileNotFoundError):
+        return None
+
+
+def _end(segments: Sequence[Path]) -> Lsn:
+    """Where everything in segments ends; zero when there are none.
+
+    Raises:
+        LogError: the newest is damaged, or being written to.
+    """
     if not segments:
-        return Lsn(0)
+        return ZERO
     end = base_of(segments[-1])
     for ref in walk(segments[-1]):
         if ref.head.kind is not SliceKind.PART:

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from penstock.disk import sync_directory, unwritable, write_within_room
-from penstock.log.segment import SPOOL_SUFFIX
+from penstock.log.files.segment import SPOOL_SUFFIX
 from penstock.log.slice import SliceHead, encode_slice
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from penstock.lsn import Lsn
 
 
-class Spool:
+class FileSpool:
     """Slices of a transaction that has not committed; nobody reads them before it does.
 
     Raises:
@@ -28,6 +28,7 @@ class Spool:
     def __init__(self, directory: Path, xid: int, begin_lsn: Lsn) -> None:
         # The name holds where the transaction began to arrive: xids repeat after wraparound.
         self.path = directory / f"{begin_lsn:016X}-{xid}{SPOOL_SUFFIX}"
+        self.name = self.path.name
         self.part_count = 0
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
         try:

@@ -7,15 +7,12 @@ at: `<16 hex digits>.segment`. Reading needs no index: headers are walked, and n
 from __future__ import annotations
 
 import os
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-import numpy.typing as npt
-
 from penstock.errors import LogError
+from penstock.log.contract import Slice
 from penstock.log.slice import (
     HEADER_BYTES,
     MAGIC,
@@ -40,50 +37,41 @@ _HEAD_GUESS = 1024
 
 
 @dataclass(frozen=True)
-class SliceRef:
-    """Where a slice lies, and its head. Small, picklable: this is what a Spark task is given."""
+class FileLocator:
+    """The part of a segment or spool that a slice takes."""
 
     path: str
     offset: int  # of the header
     body_offset: int
-    head: SliceHead
-    # Subtransactions rolled back before the commit of a streamed transaction.
-    aborted_xids: tuple[int, ...] = ()
 
     @property
     def where(self) -> str:
         """The place, for errors."""
         return f"{Path(self.path).name} at byte {self.offset}"
 
-    @property
-    def end_offset(self) -> int:
-        """The first byte after the slice."""
-        return self.body_offset + self.head.body_bytes
-
-    def read(self) -> tuple[bytes, npt.NDArray[np.int64]]:
-        """The messages and the length of each, checked against the checksum.
+    def fetch(self, size: int) -> bytes:
+        """The bytes after the slice's header and meta.
 
         Raises:
-            LogError: the bytes are not those that were written.
+            LogError: the file cannot be read.
         """
         try:
             with Path(self.path).open("rb", buffering=0) as file:
-                body = os.pread(file.fileno(), self.head.body_bytes, self.body_offset)
+                return os.pread(file.fileno(), size, self.body_offset)
         except OSError as error:
             raise damaged(self.where, f"cannot be read: {error.strerror}") from error
-        if len(body) != self.head.body_bytes:
-            raise damaged(self.where, f"{len(body)} bytes, wanted {self.head.body_bytes}")
-        if zlib.crc32(body) != self.head.body_crc:
-            raise damaged(
-                self.where,
-                f"the checksum differs in transactions {self.head.first_commit_lsn} to "
-                f"{self.head.last_commit_lsn}",
-            )
-        count = self.head.message_count
-        lengths = np.frombuffer(body, dtype="<u4", count=count).astype(np.int64)
-        if int(lengths.sum()) != self.head.data_bytes:
-            raise damaged(self.where, "the lengths of the messages do not add up")
-        return body[4 * count :], lengths
+
+
+@dataclass(frozen=True)
+class FileSlice(Slice):
+    """A slice in a segment or spool."""
+
+    locator: FileLocator
+
+    @property
+    def end_offset(self) -> int:
+        """The first byte after the slice."""
+        return self.locator.body_offset + self.head.body_bytes
 
 
 def segment_name(base_lsn: Lsn) -> str:
@@ -101,7 +89,7 @@ def list_segments(directory: Path) -> list[Path]:
     return sorted(directory.glob(f"*{SUFFIX}"))
 
 
-def read_ref(fd: int, path: str, offset: int, size: int) -> SliceRef | None:
+def read_ref(fd: int, path: str, offset: int, size: int) -> FileSlice | None:
     """The slice whose header is at `offset`, or None while it is not wholly there.
 
     Raises:
@@ -118,11 +106,11 @@ def read_ref(fd: int, path: str, offset: int, size: int) -> SliceRef | None:
     if decoded is None:
         return None
     head, head_bytes = decoded
-    ref = SliceRef(path, offset, offset + head_bytes, head)
-    return ref if ref.end_offset <= size else None
+    found = FileSlice(head, FileLocator(path, offset, offset + head_bytes))
+    return found if found.end_offset <= size else None
 
 
-def walk(path: Path, offset: int = 0) -> Iterator[SliceRef]:
+def walk(path: Path, offset: int = 0) -> Iterator[FileSlice]:
     """Every slice from `offset` on, of a file that is not being written to.
 
     Raises:
@@ -177,21 +165,18 @@ def slice_follows(path: Path, offset: int) -> bool:
     return False
 
 
-def expand(ref: SliceRef) -> list[SliceRef]:
-    """The slices of a streamed transaction, each told what only its commit knew."""
+def expand(ref: FileSlice) -> list[FileSlice]:
+    """The slices of a streamed transaction, each with what only its commit knew."""
     if ref.head.kind is not SliceKind.STREAMED:
         return [ref]
-    spool = Path(ref.path).with_name(str(ref.head.meta["spool"]))
+    spool = Path(ref.locator.path).with_name(str(ref.head.meta["spool"]))
     aborted = tuple(ref.head.meta["aborted"])
     parts = list(walk(spool)) if spool.exists() else []
     if len(parts) != ref.head.meta["parts"]:
         raise damaged(spool.name, f"{len(parts)} slices, wanted {ref.head.meta['parts']}")
     marks = {"schema": ref.head.meta["schema"]} if "schema" in ref.head.meta else {}
     return [
-        SliceRef(
-            part.path,
-            part.offset,
-            part.body_offset,
+        FileSlice(
             SliceHead(
                 kind=SliceKind.LAST if part is parts[-1] else SliceKind.PART,
                 end_lsn=ref.head.end_lsn,
@@ -206,6 +191,7 @@ def expand(ref: SliceRef) -> list[SliceRef]:
                 data_bytes=part.head.data_bytes,
                 body_crc=part.head.body_crc,
             ),
+            part.locator,
             aborted,
         )
         for part in parts

@@ -1,0 +1,54 @@
+"""What the sinks have, as the half that delivers reports it: what capture may tell the slot."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.lsn import ZERO, Lsn
+from penstock.state.reports import DeliveryReport
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from penstock.state.wire import Wire
+
+
+class SinkReports:
+    """What all sinks of a source have; held by the process that captures it.
+
+    What may be forgotten for good (`safe_lsn`) is believed of a run that delivers while this object
+    lives, for it has opened the sink before it reports. A report of an earlier run may say more than
+    the sink has by now: a target can lose its last commits when it crashes, or by a failover.
+    """
+
+    def __init__(self, wire: Wire, sinks: Collection[str]) -> None:
+        self._wire = wire
+        self._sinks = tuple(sinks)
+        self._run: str | None = None  # the run that delivers, or did so last in our time
+
+    def safe_lsn(self) -> Lsn:
+        """What every sink has; zero while one has not been opened."""
+        self._run = self._wire.delivering_run() or self._run
+        return min(
+            (
+                (report.safe_lsn if report.run == self._run else None) or ZERO
+                for report in self._reports()
+            ),
+            default=ZERO,
+        )
+
+    def once_delivered_lsn(self) -> Lsn:
+        """The furthest that any sink has ever reported: the source once had that much."""
+        return max((report.delivered_lsn or ZERO for report in self._reports()), default=ZERO)
+
+    def published_at(self) -> tuple[float, ...]:
+        """When each last reported; changes when there is something new."""
+        return tuple(self._wire.published_at(DeliveryReport, name) for name in self._sinks)
+
+    def is_delivering(self) -> bool:
+        """Whether some process delivers, so that sinks will report or have done so."""
+        return self._wire.delivering_run() is not None
+
+    def _reports(self) -> list[DeliveryReport]:
+        found = [self._wire.latest(DeliveryReport, name) for name in self._sinks]
+        return [report or DeliveryReport() for report in found]

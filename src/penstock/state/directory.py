@@ -1,0 +1,168 @@
+"""The state directory: whose it is, and who works in it.
+
+    pipeline.json        whose directory this is
+    log/                 the log, where it is of the kind `files`
+    schema.jsonl         how tables looked when (penstock.schema.history)
+    capture.lock …       held by the one process that captures, by the one that delivers
+    capture.json, sinks/<name>.json …  what each part last reported (penstock.state.wire)
+
+What sinks have is stored at the sinks. With `acknowledge: delivered` deleting the whole directory loses
+nothing: the slot is told `safe_lsn` of a running delivery and no more, so it has what no sink has.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import stat
+import time
+import uuid
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from penstock.disk import is_full, unwritable
+from penstock.errors import SecondInstance, StateOfAnother, StateUnusable
+from penstock.schema.history import SchemaHistory
+from penstock.state.smallfiles import replace_text
+from penstock.timing import timing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_HOLDER_BYTES = 64
+
+
+class StateDirectory:
+    """The directory of a source, or of a whole pipeline."""
+
+    def __init__(self, path: Path, pipeline: str) -> None:
+        self.path = path
+        self.pipeline = pipeline
+        self.history = SchemaHistory(path / "schema.jsonl")
+
+    def claim(self) -> None:
+        """Make the directory, or see that it is ours.
+
+        Raises:
+            StateUnusable: it cannot be made or written.
+            StateOfAnother: it belongs to another pipeline.
+        """
+        owner = self.path / "pipeline.json"
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not owner.exists():
+                if any(entry.name not in ("sinks",) for entry in self.path.iterdir()):
+                    raise StateOfAnother(
+                        "the directory holds files that are not penstock's",
+                        str(self.path),
+                        "choose an empty directory for `state:`",
+                    )
+                replace_text(owner, json.dumps({"name": self.pipeline, "format": 1}))
+            (self.path / "sinks").mkdir(mode=0o700, exist_ok=True)
+            _shut_out_others(self.path)
+            found = json.loads(owner.read_text()).get("name")
+            _probe(self.path / ".writable")
+        except OSError as error:
+            raise StateUnusable(
+                f"cannot use the state directory: {error.strerror}",
+                str(self.path),
+                "make it writable for this user, or choose another `state:`",
+            ) from None
+        except (ValueError, AttributeError):
+            found = None
+        if found != self.pipeline:
+            raise StateOfAnother(
+                f"the directory belongs to pipeline {found!r}, wanted {self.pipeline!r}",
+                str(self.path),
+                "choose another `state:`, or delete this directory if that pipeline is gone",
+            )
+
+    def is_ours(self) -> bool:
+        """Whether the directory is there, and this pipeline's."""
+        try:
+            found = json.loads((self.path / "pipeline.json").read_text())
+        except (OSError, ValueError):
+            return False
+        return isinstance(found, dict) and found.get("name") == self.pipeline
+
+    @contextmanager
+    def lock(self, role: str) -> Iterator[None]:
+        """Hold a role (`capture`, `deliver`) alone, until the process ends.
+
+        Raises:
+            SecondInstance: another process holds it.
+        """
+        path = self.path / f"{role}.lock"
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            deadline = time.monotonic() + timing().state_lock_patience_seconds
+            while not _try_lock(fd):
+                if time.monotonic() > deadline:
+                    holder, _ = _holder(fd)
+                    raise SecondInstance(
+                        f"another process (pid {holder}) already runs {role} of this pipeline",
+                        str(self.path),
+                        f"stop it first: kill {holder}",
+                    )
+                time.sleep(timing().state_lock_poll_seconds)
+            # Over what is there: a full disk has no place for a new page.
+            holder = f"{os.getpid()} {uuid.uuid4().hex}"
+            try:
+                os.pwrite(fd, holder.ljust(_HOLDER_BYTES).encode(), 0)
+            except OSError as error:
+                raise unwritable(error, self.path) from error
+            yield
+        finally:
+            os.close(fd)
+
+    def is_held(self, role: str) -> bool:
+        """Whether some process holds the role right now."""
+        return self.run_of(role) is not None
+
+    def run_of(self, role: str) -> str | None:
+        """Which run holds the role right now: an id that no other run has; None when nobody does."""
+        path = self.path / f"{role}.lock"
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            return None
+        try:
+            return None if _try_lock(fd) else _holder(fd)[1]
+        finally:
+            os.close(fd)
+
+
+def _holder(fd: int) -> tuple[str, str]:
+    """Process and run that a lock file names."""
+    words = os.pread(fd, _HOLDER_BYTES, 0).decode(errors="replace").split()
+    return (words[0] if words else "unknown"), (words[1] if len(words) > 1 else "")
+
+
+def _shut_out_others(directory: Path) -> None:
+    """Let nobody else into a directory that was made by an earlier version, or by hand.
+
+    Its group stays as it is: who gave it one means it, for executors that run as another user, say.
+    """
+    found = directory.stat()
+    if found.st_mode & 0o007 and found.st_uid == os.geteuid():
+        directory.chmod(stat.S_IMODE(found.st_mode) & ~0o007)
+
+
+def _try_lock(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _probe(path: Path) -> None:
+    """See that a directory can be written to; a full one will have room again."""
+    try:
+        path.touch()
+        path.unlink()
+    except OSError as error:
+        if not is_full(error):
+            raise

@@ -1,0 +1,122 @@
+"""The wire between the half that captures, the half that delivers, and `status`.
+
+Each part publishes its last report; others read it when they want to. The first implementation is
+small files in the state directory; where the halves share no disk, another can stand in its place.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from penstock.errors import DiskFull
+from penstock.state.reports import (
+    CaptureReport,
+    DeliveryReport,
+    Failure,
+    MembershipReport,
+    SeenMembers,
+    SeenPartitions,
+    SourceErrors,
+    from_json,
+    to_json,
+)
+from penstock.state.smallfiles import replace_text, write_over
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from penstock.state.directory import StateDirectory
+    from penstock.state.reports import R, Report
+
+# Where the last report of each kind lies; `of` names which one of several.
+_FILES: dict[type[Report], str] = {
+    CaptureReport: "capture.json",
+    MembershipReport: "tables.json",
+    DeliveryReport: "sinks/{of}.json",
+    SeenMembers: "sinks/{of}.members.json",
+    SeenPartitions: "sinks/{of}.partitions.json",
+    SourceErrors: "sources.json",
+    Failure: "{of}.failed.json",
+}
+
+
+class Wire(Protocol):
+    """The last reports of one source's parts. From any process, any thread.
+
+    `of` says which one of a kind is meant: the name of a sink, of a half; empty where there is one.
+    """
+
+    def publish(self, report: Report, of: str = "") -> bool:
+        """Put a report in the place of the last one of its kind; whether that could be done.
+
+        A reader gets the one before, this one, or for a moment none. Where there is no room the one before
+        may stay: a caller that must be heard publishes a shorter one, or again.
+        """
+        ...
+
+    def latest(self, kind: type[R], of: str = "") -> R | None:
+        """The last report of a kind; None when there is none, or it is no longer whole."""
+        ...
+
+    def published_at(self, kind: type[Report], of: str = "") -> float:
+        """When the last one was published; 0 when never. Cheap: changes when there is another one."""
+        ...
+
+    def withdraw(self, kind: type[Report], of: str = "") -> None:
+        """Take the last one back."""
+        ...
+
+    def delivering_run(self) -> str | None:
+        """Which run delivers right now: an id that no other run has; None when nobody does."""
+        ...
+
+
+class FileWire:
+    """Reports as files in a source's state directory.
+
+    `top` is the directory of the whole pipeline, where the run that delivers is known.
+    """
+
+    def __init__(self, state: StateDirectory, top: StateDirectory | None = None) -> None:
+        self._directory = state.path
+        self._top = top or state
+
+    def publish(self, report: Report, of: str = "") -> bool:
+        """Replace the file; on a full disk, write over the one before, which has its place there.
+
+        It may be torn then, and counts as none.
+
+        Raises:
+            StateUnusable: the directory cannot be written, though there is room.
+        """
+        path, text = self._path(type(report), of), to_json(report)
+        try:
+            replace_text(path, text)
+        except DiskFull:
+            return write_over(path, text)
+        return True
+
+    def latest(self, kind: type[R], of: str = "") -> R | None:
+        """What the file holds."""
+        try:
+            return from_json(kind, self._path(kind, of).read_bytes())
+        except OSError:
+            return None
+
+    def published_at(self, kind: type[Report], of: str = "") -> float:
+        """The file's time, by this machine's clock."""
+        try:
+            return self._path(kind, of).stat().st_mtime
+        except OSError:
+            return 0.0
+
+    def withdraw(self, kind: type[Report], of: str = "") -> None:
+        """Remove the file."""
+        self._path(kind, of).unlink(missing_ok=True)
+
+    def delivering_run(self) -> str | None:
+        """Who holds the lock."""
+        return self._top.run_of("deliver")
+
+    def _path(self, kind: Any, of: str) -> Path:
+        return self._directory / _FILES[kind].format(of=of)
