@@ -26,6 +26,7 @@ from penstock.log.slice import _HEADER, HEADER_BYTES, SliceKind
 from penstock.options import Options
 from penstock.run.status import PipelineStatus, SourceStatus
 from penstock.sinks.postgres.state.objects import statements
+from penstock.sinks.registry import BUILT_IN, KINDS
 from penstock.sinks.status import FlowStatus, SinkStatus, TableStatus
 from penstock.testing import changes, insert, relation, table, transaction
 
@@ -147,6 +148,10 @@ def test_every_key_of_the_pipeline_file_is_documented_and_no_other():
     documented = re.findall(r"^\| `([\w.*]+)` \|", _page("reference/config.md"), re.M)
 
     known = set(_keys(config._Pipeline))
+    for name in BUILT_IN:
+        kind = KINDS.find(name)
+        assert kind is not None
+        known |= set(_keys(kind.options, "sinks.*."))
     # A source is described once, whether it is the only one or one of several.
     of_several = {key for key in known if key.startswith("sources.*.")}
     assert {key.replace("sources.*.", "source.", 1) for key in of_several} <= known

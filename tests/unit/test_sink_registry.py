@@ -268,7 +268,7 @@ def test_another_process_finds_the_kind_and_loads_no_other(tmp_path: Path):
         f"import json, sys; sys.path.insert(0, {str(site)!r})\n"
         "import penstock.cli.main\n"
         "from penstock.config import pipeline_from_document\n"
-        "pipeline = pipeline_from_document(json.pipeline_of(sys.stdin), 'stdin')\n"
+        "pipeline = pipeline_from_document(json.load(sys.stdin), 'stdin')\n"
         "print(pipeline.kind_of('out').name)\n"
         "print([name for name in sys.modules if name.startswith('penstock.sinks.postgres')])\n"
     )
