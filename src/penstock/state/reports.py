@@ -29,8 +29,12 @@ LsnText = Annotated[Lsn, PlainValidator(_read_lsn), PlainSerializer(str)]
 Partitions = dict[int, dict[int, Partition]]
 
 
+class Report:
+    """Anything that is reported. Each kind is a frozen dataclass."""
+
+
 @dataclass(frozen=True)
-class CaptureReport:
+class CaptureReport(Report):
     """How far capture of a source is."""
 
     slot: str | None = None
@@ -46,7 +50,7 @@ class CaptureReport:
 
 
 @dataclass(frozen=True)
-class MembershipReport:
+class MembershipReport(Report):
     """What was published when the source's catalog was read, between two positions of the stream."""
 
     published: dict[str, int] = field(default_factory=dict)  # oids by the tables' names
@@ -67,7 +71,7 @@ class TableReport:
 
 
 @dataclass(frozen=True)
-class DeliveryReport:
+class DeliveryReport(Report):
     """How far delivery of a source to a sink is.
 
     `safe_lsn` decides what the slot is told and what the log lets go: neither the sink nor any of its tables
@@ -87,14 +91,14 @@ class DeliveryReport:
 
 
 @dataclass(frozen=True)
-class SourceErrors:
+class SourceErrors(Report):
     """Why sources of a pipeline could not be started, by their ids."""
 
     errors: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Failure:
+class Failure(Report):
     """What ended a half of the pipeline."""
 
     error: str = ""
@@ -102,7 +106,7 @@ class Failure:
 
 
 @dataclass(frozen=True)
-class SeenMembers:
+class SeenMembers(Report):
     """What a sink has seen of the source's publications: oids by names, entries by oids."""
 
     oids: dict[str, int] = field(default_factory=dict)
@@ -110,23 +114,15 @@ class SeenMembers:
 
 
 @dataclass(frozen=True)
-class SeenPartitions:
+class SeenPartitions(Report):
     """The partitions that a sink has seen, and those that it knows have left, in order."""
 
     partitions: Partitions = field(default_factory=dict)
     left: tuple[int, ...] = ()
 
 
-Report = (
-    CaptureReport
-    | MembershipReport
-    | DeliveryReport
-    | SourceErrors
-    | Failure
-    | SeenMembers
-    | SeenPartitions
-)
 R = TypeVar("R", bound=Report)
+_adapters: dict[type[Report], TypeAdapter[Any]] = {}
 
 
 def to_json(report: Report) -> str:
@@ -143,11 +139,8 @@ def from_json(kind: type[R], text: str | bytes) -> R | None:
         return None
 
 
-_adapters: dict[Any, TypeAdapter[Any]] = {}
-
-
-def _adapter(kind: Any) -> TypeAdapter[Any]:
-    """Made when it is first asked for: to make one takes a millisecond."""
+def _adapter(kind: type[R]) -> TypeAdapter[R]:
+    """What reads and writes reports of a kind; made once, when it is first needed."""
     if kind not in _adapters:
         _adapters[kind] = TypeAdapter(kind)
     return _adapters[kind]

@@ -6,7 +6,7 @@ small files in the state directory; where the halves share no disk, another can 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from penstock.errors import DiskFull
 from penstock.state.reports import (
@@ -118,5 +118,5 @@ class FileWire:
         """Who holds the lock."""
         return self._top.run_of("deliver")
 
-    def _path(self, kind: Any, of: str) -> Path:
+    def _path(self, kind: type[Report], of: str) -> Path:
         return self._directory / _FILES[kind].format(of=of)
