@@ -49,12 +49,18 @@ demo: setup ## two embedded Postgres servers, a pipeline between them, a proof
 
 # The tests of one file share servers and a Spark: a file stays with one process.
 WORKERS ?= auto
-PYTEST := .venv/bin/pytest --numprocesses $(WORKERS) --dist loadfile
+# In their own order, slow directories first: those with the fewest tests, which come last else, take longest.
+PYTEST := .venv/bin/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+# Spark's classes for the JVMs of tests. Without them these only start more slowly.
+CLASSES := .pytest_cache/spark-classes.jsa
 
-test: setup ## the tests that are quick
+$(CLASSES): .venv/.ready tests/archive_classes.py
+	-@$(PY) tests/archive_classes.py $@ && touch -c $@
+
+test: setup $(CLASSES) ## the tests that are quick
 	$(PYTEST) -m "not long"
 
-test-long: setup ## all tests
+test-long: setup $(CLASSES) ## all tests
 	$(PYTEST)
 
 check: lint types unit ## lint, types and unit tests

@@ -10,6 +10,21 @@ from hypothesis import settings
 # process that a test starts.
 os.environ.setdefault("PENSTOCK_TIMING", "0.1")
 
+from fix_machine import memory_disk
+
+_CLASSES = (
+    Path(__file__).parents[1] / ".pytest_cache" / "spark-classes.jsa"
+)  # see archive_classes.py
+if _CLASSES.exists():
+    # What starts so often and lives so shortly is not worth the better of the two compilers.
+    os.environ.setdefault(
+        "SPARK_SUBMIT_OPTS", f"-XX:SharedArchiveFile={_CLASSES} -XX:TieredStopAtLevel=1"
+    )
+
+# The directories of tests. Spark's stay where they are: its programs run from there.
+if (_place := memory_disk()) is not None:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_place))
+
 # The same examples on every run; a search for new ones is a deliberate act (HYPOTHESIS_SEED, or
 # --hypothesis-profile default).
 settings.register_profile("steady", derandomize=True, deadline=None)

@@ -22,7 +22,8 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from fix_machine import missing
+from fix_machine import memory_disk, missing
+from fix_sessions import close_sessions, shared_session
 from fix_wait import wait_until
 from penstock.dsn import Dsn
 from penstock.embedded.postgres import EmbeddedPostgres
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
 only_new = pytest.mark.parametrize("server", ["new"], indirect=True)
 only_15 = pytest.mark.parametrize("server", ["15"], indirect=True)
 
-_SETTINGS = {"max_prepared_transactions": "20"}
+# Little WAL is kept for the next segments, since it may be kept in memory.
+_SETTINGS = {"max_prepared_transactions": "20", "max_wal_size": "256MB"}
 _ZONKY = "io.zonky.test.postgres:embedded-postgres-binaries-{platform}:{version}"
 _ZONKY_PLATFORMS = {
     ("Linux", "x86_64"): "linux-amd64",
@@ -46,7 +48,11 @@ _numbers = itertools.count(1)
 
 @dataclass(frozen=True)
 class Database:
-    """One database of a test. Each call connects anew, so restarts do no harm."""
+    """One database of a test.
+
+    `execute` and `query` share a session, for to connect costs the server more than most statements;
+    it is as new each time, and restarts do no harm.
+    """
 
     server: EmbeddedPostgres
     name: str
@@ -67,12 +73,12 @@ class Database:
 
     def execute(self, statement: str, *args: object) -> None:
         """Run SQL; without arguments it may be several statements and may hold %."""
-        with self.connect() as connection:
+        with shared_session(self.url, statement) as connection:
             connection.execute(statement, args or None)
 
     def query(self, statement: str, *args: object) -> list[tuple[Any, ...]]:
         """All rows of one statement."""
-        with self.connect() as connection:
+        with shared_session(self.url, statement) as connection:
             return connection.execute(statement, args or None).fetchall()
 
     def value(self, statement: str, *args: object) -> Any:
@@ -138,6 +144,7 @@ def drop_database(database: Database) -> None:
         )
         return not admin.query("SELECT 1 FROM pg_replication_slots WHERE database = %s", name)
 
+    close_sessions(database.url)
     admin.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false')
     wait_until(slots_are_gone, what=f"the slots of {name} to be free")
     admin.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
@@ -185,7 +192,7 @@ def bin_dir_of_15(download_dir: Path) -> Path:
 @pytest.fixture(scope="session")
 def pg_new() -> Iterator[EmbeddedPostgres]:
     """The newest Postgres, from the wheel, for the whole run."""
-    with EmbeddedPostgres(settings=_SETTINGS) as server:
+    with EmbeddedPostgres(settings=_SETTINGS, place=memory_disk()) as server:
         yield server
 
 
@@ -198,7 +205,8 @@ def pg_15_bin_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def pg_15(pg_15_bin_dir: Path) -> Iterator[EmbeddedPostgres]:
     """A Postgres 15, for the whole run."""
-    with EmbeddedPostgres(bin_dir=pg_15_bin_dir, settings=_SETTINGS) as server:
+    place = memory_disk()
+    with EmbeddedPostgres(bin_dir=pg_15_bin_dir, settings=_SETTINGS, place=place) as server:
         yield server
 
 
@@ -248,11 +256,15 @@ def make_server(request: pytest.FixtureRequest) -> Iterator[MakeServer]:
     ) -> EmbeddedPostgres:
         bin_dir = request.getfixturevalue("pg_15_bin_dir") if version == "15" else None
         merged = {**_SETTINGS, **(settings or {})}
-        made.append(EmbeddedPostgres(bin_dir=bin_dir, settings=merged, password=password))
+        place = memory_disk()
+        made.append(
+            EmbeddedPostgres(bin_dir=bin_dir, settings=merged, password=password, place=place)
+        )
         made[-1].start()
         return made[-1]
 
     yield make
+    close_sessions()
     for server in made:
         server.close()
 

@@ -7,6 +7,7 @@ total; when the pipeline has been started again and has caught up, both sides ar
 from __future__ import annotations
 
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -29,6 +30,8 @@ pytestmark = only_new
 TOTAL = 100_000
 # Enough for rows to be staged in tables of their own, and not brought along in receipts.
 LARGE_ROWS = 6_000
+# No more often than this, or what waits for a start of Spark takes minutes to deliver and compare.
+LARGE_SECONDS = 0.5
 
 
 class Bank:
@@ -68,6 +71,7 @@ class Bank:
 
     def _write(self) -> None:
         with self._source.connect(autocommit=False) as connection:
+            large_at = 0.0
             while not self._stop.is_set():
                 n = self.transfers
                 one, two = 1 + n * 7 % 100, 1 + n * 13 % 100
@@ -75,7 +79,8 @@ class Bank:
                     "UPDATE checking SET balance = balance - 5, note = %s WHERE id = %s",
                     (str(n), one),
                 )
-                if n % 40 == 39:
+                if n % 40 == 39 and time.monotonic() >= large_at:
+                    large_at = time.monotonic() + LARGE_SECONDS
                     connection.execute(
                         "INSERT INTO ledger (amount, pad) SELECT 5, repeat('p', 100)"
                         f" FROM generate_series(1, {LARGE_ROWS})"

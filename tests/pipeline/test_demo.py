@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +20,7 @@ import pytest
 from fix_postgres import only_new
 from fix_wait import wait_until
 from penstock.demo.proof import Watcher, compare, require_equal, require_none_twice
-from penstock.demo.shop import PRODUCT_COUNT, SCHEMA, STOCK_EACH, TABLES
+from penstock.demo.shop import PRODUCT_COUNT, SCHEMA, STOCK_EACH, TABLES, row_counts
 from penstock.errors import RunError
 
 if TYPE_CHECKING:
@@ -145,3 +146,24 @@ def test_watcher_sees_half_a_transfer(target: Database) -> None:
 
     with pytest.raises(RunError, match="saw half a transaction: 39995 pieces, wanted 40000"):
         watcher.require_whole()
+
+
+@only_new
+def test_rows_can_be_counted_while_a_migration_waits_for_its_next_table(source: Database) -> None:
+    source.execute(SCHEMA)
+    waits = (
+        "SELECT count(*) FROM pg_stat_activity"
+        " WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    )
+    counted: list[dict[str, int]] = []
+    with source.connect(autocommit=False) as migrating, source.connect() as counting:
+        migrating.execute("LOCK TABLE orders")
+        counter = threading.Thread(target=lambda: counted.append(row_counts(counting)))
+        counter.start()
+        wait_until(lambda: source.value(waits), what="the count to wait for orders")
+
+        migrating.execute("LOCK TABLE customers NOWAIT")
+        migrating.rollback()
+        counter.join(30)
+
+    assert counted == [dict.fromkeys(TABLES, 0)]

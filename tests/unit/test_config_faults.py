@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
+from fix_machine import not_as_root
 from fix_pipeline_file import CANARY, ENVIRON, FULL, SMALL
 from penstock.config import read_pipeline
 from penstock.errors import (
@@ -290,14 +290,15 @@ def test_file_that_cannot_be_read_is_named(tmp_path):
         assert caught.value.where == str(path)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read every file")
 def test_file_without_permission_is_named(tmp_path):
     path = tmp_path / "shop.yml"
     path.write_text(SMALL)
     path.chmod(0)
 
-    with pytest.raises(PipelineFileError, match="Permission denied"):
+    with not_as_root(), pytest.raises(PipelineFileError, match="Permission denied") as caught:
         read_pipeline(path)
+
+    assert caught.value.where == str(path)
 
 
 SOURCES = """\

@@ -67,12 +67,15 @@ SELECT (SELECT coalesce(sum(stock), 0) FROM products)
 
 def row_counts(connection: psycopg.Connection[Any]) -> dict[str, int]:
     """Rows of each table, all in one snapshot; empty while a table is not there."""
+    # Locked in this order: orders before customers, as the migration and the writer do. The other way
+    # round a picture and a migration that is being delivered were a deadlock now and then.
+    tables = TABLES[::-1]
     counts = sql.SQL(", ").join(
-        sql.SQL("(SELECT count(*) FROM {})").format(sql.Identifier(table)) for table in TABLES
+        sql.SQL("(SELECT count(*) FROM {})").format(sql.Identifier(table)) for table in tables
     )
     try:
         row = connection.execute(sql.SQL("SELECT {}").format(counts)).fetchone()
     except psycopg.errors.UndefinedTable:
         return {}
     assert row is not None
-    return dict(zip(TABLES, row, strict=True))
+    return dict(zip(tables, row, strict=True))

@@ -91,10 +91,10 @@ def server_account() -> Account:
     )
 
 
-def private_directory(account: Account, prefix: str) -> Path:
-    """A new temporary directory that belongs to the account and that it can reach."""
+def private_directory(account: Account, prefix: str, place: Path | None = None) -> Path:
+    """A new temporary directory that belongs to the account and that it can reach, at `place` if so."""
     # TMPDIR may lie where only root may go.
-    for parent in (tempfile.gettempdir(), "/tmp", "/var/tmp"):  # noqa: S108
+    for parent in (place or tempfile.gettempdir(), "/tmp", "/var/tmp"):  # noqa: S108
         try:
             made = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
         except OSError:

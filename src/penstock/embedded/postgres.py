@@ -55,7 +55,8 @@ class EmbeddedPostgres:
     A context manager: entering makes and starts it, leaving stops and removes it. As root it runs
     as another user, see `server_account`. `settings` go to postgresql.conf, so ALTER SYSTEM
     overrides them after a restart. Without `fsync` it survives `kill`, but not a power cut.
-    With `password` every connection must give it (scram), otherwise all are trusted.
+    With `password` every connection must give it (scram), otherwise all are trusted. Its directory
+    is made at `place`, else where temporary files are.
     """
 
     def __init__(
@@ -65,11 +66,13 @@ class EmbeddedPostgres:
         settings: Mapping[str, str] | None = None,
         fsync: bool = False,
         password: str | None = None,
+        place: Path | None = None,
     ) -> None:
         self._account = server_account()
         self._binaries = runnable_by(find_binaries(bin_dir), self._account)
         self._settings = {**_SETTINGS, "fsync": "on" if fsync else "off", **(settings or {})}
         self._password = password
+        self._place = place
         self._home: Path | None = None
         self._port: int | None = None
         self._server: subprocess.Popen[bytes] | None = None
@@ -194,7 +197,7 @@ class EmbeddedPostgres:
         atexit.unregister(self.close)
 
     def _make(self) -> None:
-        self._home = private_directory(self._account, "penstock-pg-")
+        self._home = private_directory(self._account, "penstock-pg-", self._place)
         atexit.register(self.close)
         self._guard = watch_over(self._home)
         # initdb is half the start: no fsync, and no search for this machine's locale and zone.

@@ -1,0 +1,83 @@
+"""Sessions that the short statements of tests share: to connect makes the server fork."""
+
+from __future__ import annotations
+
+import re
+import select
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from psycopg.pq import TransactionStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    Connection = psycopg.Connection[Any]
+
+_kept: dict[str, Connection] = {}
+
+# What says how later sessions begin.
+_OF_SESSIONS = re.compile(r"\bALTER\s+(?:DATABASE|ROLE|USER|SYSTEM)\b", re.IGNORECASE)
+
+
+@contextmanager
+def shared_session(url: str, statement: str) -> Iterator[Connection]:
+    """A session for one statement that nobody can tell from a new one, in autocommit mode.
+
+    Threads get one of their own each time: what one of them waits for, another may bring about.
+    """
+    if _OF_SESSIONS.search(statement):
+        close_sessions()
+    if threading.current_thread() is not threading.main_thread():
+        with psycopg.connect(url, autocommit=True) as connection:
+            yield connection
+        return
+    connection = _kept.pop(url, None) or _connect(url)
+    if _has_ended(connection):
+        connection.close()
+        connection = _connect(url)
+    try:
+        yield connection
+    except BaseException:
+        connection.close()
+        raise
+    if _OF_SESSIONS.search(statement):
+        connection.close()
+    else:
+        _give_back(url, connection)
+
+
+def close_sessions(url: str | None = None) -> None:
+    """End the session with a database, or all."""
+    for one in [url] if url is not None else list(_kept):
+        connection = _kept.pop(one, None)
+        if connection is not None:
+            connection.close()
+
+
+def pytest_unconfigure() -> None:
+    """End all."""
+    close_sessions()
+
+
+def _connect(url: str) -> Connection:
+    return psycopg.connect(url, autocommit=True, prepare_threshold=None)
+
+
+def _has_ended(connection: Connection) -> bool:
+    """Whether the server has hung up, or says something unasked: it is about to."""
+    if connection.closed:
+        return True
+    poll = select.poll()
+    poll.register(connection.fileno(), select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def _give_back(url: str, connection: Connection) -> None:
+    if connection.info.transaction_status is not TransactionStatus.IDLE:
+        connection.close()
+        return
+    connection.execute("DISCARD ALL")
+    _kept[url] = connection
