@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.errors import PenstockError, PositionTaken, SinkError
 from penstock.failpoints import fault_point
 from penstock.options import OnRefused
-from penstock.sink import DocumentsRefused
+from penstock.sinks.documents.contract import DocumentsRefused
 from penstock.sinks.documents.copies import COPIED, Copies
 from penstock.sinks.documents.ddl import PassageDocuments
 from penstock.sinks.documents.failures import explained
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from penstock.lsn import Lsn
-    from penstock.sink import DocumentKind
+    from penstock.sinks.documents.contract import DocumentKind
     from penstock.sinks.documents.copies import TableCopy
     from penstock.sinks.documents.parked import ParkedRequest
     from penstock.sinks.kind import SinkPlace

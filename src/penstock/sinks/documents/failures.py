@@ -11,7 +11,7 @@ from penstock.sinks.durable import cannot_use
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from penstock.sink import DocumentSink
+    from penstock.sinks.documents.contract import DocumentSink
 
 _log = logging.getLogger(__name__)
 

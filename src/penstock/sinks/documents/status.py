@@ -10,7 +10,7 @@ from penstock.sinks.documents.workspace import copying_of
 from penstock.sinks.status import TableStatus
 
 if TYPE_CHECKING:
-    from penstock.sink import DocumentKind
+    from penstock.sinks.documents.contract import DocumentKind
     from penstock.sinks.kind import SinkPlace
     from penstock.sinks.status import SinkStatus
 

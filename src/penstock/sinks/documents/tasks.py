@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from penstock import vault
 from penstock.changes.documents import documents
 from penstock.failpoints import fault_point
-from penstock.sink import DocumentsRefused
+from penstock.sinks.documents.contract import DocumentsRefused
 from penstock.sinks.documents.failures import explained
 from penstock.sinks.documents.parts import message_of, read_messages
 from penstock.sinks.documents.refusals import Attempt
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from penstock.changes.decode import Piece
     from penstock.options import OnRefused
-    from penstock.sink import DocumentKind
+    from penstock.sinks.documents.contract import DocumentKind
     from penstock.sinks.documents.parked import Holds
     from penstock.sinks.kind import SinkPlace
     from penstock.table import TableName

@@ -22,7 +22,7 @@ from penstock.sinks.documents.position import PositionFile
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from penstock.sink import DocumentKind
+    from penstock.sinks.documents.contract import DocumentKind
     from penstock.sinks.kind import SinkPlace
 
 

@@ -33,7 +33,7 @@ from penstock.disk import sync_directory, write_all
 from penstock.errors import PenstockError, PositionMissing, SinkPrivilegeMissing
 from penstock.failpoints import fault_point
 from penstock.lsn import Lsn
-from penstock.sink import DocumentSink
+from penstock.sinks.documents.contract import DocumentSink
 from penstock.sinks.documents.position import PositionFile
 from penstock.sinks.durable import (
     LOCK_NAME,

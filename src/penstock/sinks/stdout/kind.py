@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.sink import DocumentKind
+from penstock.sinks.documents.contract import DocumentKind
 from penstock.sinks.stdout.options import StdoutOptions
 
 if TYPE_CHECKING:

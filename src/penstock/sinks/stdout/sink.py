@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from penstock.changes.documents import json_lines
 from penstock.errors import ReaderGone, SinkError
-from penstock.sink import DocumentSink
+from penstock.sinks.documents.contract import DocumentSink
 from penstock.timing import timing
 
 if TYPE_CHECKING:

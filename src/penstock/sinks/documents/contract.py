@@ -1,0 +1,188 @@
+"""What a document sink is: `DocumentSink`, made by a `DocumentKind`. Public as `penstock.sink`.
+
+Knows how sinks are called, not what penstock does around them: that is in the modules beside it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
+
+from penstock.options import Options
+from penstock.sinks.kind import SinkKind, SinkPlace
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import pyarrow as pa
+
+    from penstock.findings import Finding
+    from penstock.sinks.documents.workspace import Workspace
+    from penstock.sinks.status import SinkStatus
+
+OptionsT = TypeVar("OptionsT", bound=Options)
+
+
+class DocumentsRefused(Exception):
+    """The destination refuses some documents for what they are; it would take the others.
+
+    `reasons` tells why, by the id of each. Raised by `deliver`, of which nothing has happened then; penstock
+    parks these documents or stops their tables, as `on_refused:` says, and delivers the rest. A
+    reason holds no value of a row.
+    """
+
+    def __init__(self, reasons: Mapping[str, str]) -> None:
+        super().__init__(f"{len(reasons)} documents refused")
+        self.reasons = dict(reasons)
+
+    def __reduce__(self) -> tuple[type[DocumentsRefused], tuple[dict[str, str]]]:
+        return DocumentsRefused, (self.reasons,)
+
+
+class DocumentSink(ABC):
+    """Where documents go. Made anew for each run and each command; holds nothing until it is opened.
+
+    The order of calls, from one thread at a time but for `interrupt`:
+
+        open() → deliver() … → close()        open() may come again after an exception
+        check(), forget()                     alone, without open() before
+    """
+
+    stores_state: ClassVar[bool] = False
+    """Whether the destination stores `state` together with the documents: both or neither.
+
+    Then nothing is ever doubled, and nothing lost with the state directory. Otherwise penstock keeps the state
+    itself, after the documents: the last batch may come twice after a crash, with the same ids."""
+
+    delivered_by: ClassVar[Literal["driver", "tasks"]] = "driver"
+    """Who calls `deliver`: the driver, with whole batches in source order; or Spark tasks, at the
+    same time, each document of a key in one task and in order. In a task the sink is another object, made
+    by the same kind from the same options; `open` is not called there, and `state` is None."""
+
+    batch_bytes: ClassVar[int] = 2 * 1024 * 1024
+    """How much of the log a batch may hold before latency suffers."""
+
+    @property
+    def step_bytes(self) -> int:
+        """How many bytes of copied documents are to be delivered at once."""
+        return self.batch_bytes
+
+    passes_with_time: ClassVar[tuple[type[Exception], ...]] = ()
+    """Exceptions after which it may work later: penstock opens the sink anew and goes on, for ever."""
+
+    needs_a_person: ClassVar[tuple[type[Exception], ...]] = ()
+    """Exceptions that waiting does not fix; the run ends with them. (`PenstockError`s say it themselves, and
+    OSErrors are known. Any other exception is a defect of the sink, and ends the run.)"""
+
+    @abstractmethod
+    def open(self) -> str | None:
+        """Reach the destination, claim it, and undo what a killed predecessor left half done.
+
+        Returns:
+            The state that the last `deliver` stored; None at the first time, and where the
+            destination does not store it (`stores_state`).
+
+        Raises:
+            SecondInstance: another process delivers there.
+        """
+
+    @abstractmethod
+    def deliver(self, documents: Iterator[pa.RecordBatch], state: str | None) -> None:
+        """Deliver documents, in their order, and store the state with them.
+
+        On return all of it is durable. After an exception nothing has happened, or `open` finds out
+        what has. There may be no documents at all: then only the state is stored.
+
+        Args:
+            documents: batches with the columns `DOCUMENTS`; read once.
+            state: opaque, some kilobytes; None in a task.
+
+        Raises:
+            DocumentsRefused: the destination does not take some of the documents.
+        """
+
+    def check(self) -> Iterator[Finding]:
+        """What stands in the way, for `penstock check`; changes nothing."""
+        yield from ()
+
+    def forget(self) -> list[str]:
+        """Remove the stored state and everything else of penstock's own; what was removed.
+
+        For `penstock teardown`: documents stay. May be called when nothing is there.
+        """
+        return []
+
+    def close(self) -> None:  # noqa: B027 - nothing to do for some
+        """Let go of everything, whatever happened before."""
+
+    def idle(self) -> None:  # noqa: B027 - as above
+        """Called every few milliseconds while nothing is delivered, once the sink is open; be quick."""
+
+    def interrupt(self) -> None:  # noqa: B027 - as above
+        """End a `deliver` that takes long, from another thread; it raises something, or returns."""
+
+    def explain(self, error: Exception) -> str:
+        """What to say of an exception of the destination's; without values of rows, and secrets.
+
+        Unless overridden only its class is said: the text of others may hold anything.
+        """
+        return type(error).__name__
+
+
+class DocumentKind(SinkKind[OptionsT], Generic[OptionsT]):
+    """A kind of document sink: its name, its options, and how the sink is made."""
+
+    worker_modules = ("penstock.sinks.documents.worker",)
+
+    @abstractmethod
+    def sink(self, place: SinkPlace[OptionsT]) -> DocumentSink:
+        """The sink, unopened. Also called in Spark tasks, where it delivers by tasks."""
+
+    def workspace(self, place: SinkPlace[OptionsT]) -> Workspace:
+        """Where working files lie that the driver and all executors see; below the state directory."""
+        from penstock.sinks.documents.workspace import default_workspace
+
+        return default_workspace(place.name, place.state)
+
+    # What follows is the same for all sinks of documents.
+
+    def build(self, place: SinkPlace[OptionsT], describe: Any, shared: Any = None) -> Any:
+        """The driver half around the sink."""
+        from penstock.sinks.documents.driver import DocumentDriver
+
+        del describe, shared  # documents say by themselves how a table looks
+        return DocumentDriver(self, place)
+
+    def build_copying(self, place: SinkPlace[OptionsT]) -> Any:
+        """What copies tables into the sink."""
+        from penstock.sinks.documents.workspace import copying_of
+
+        return copying_of(self, place)
+
+    def check(
+        self, places: Mapping[str, SinkPlace[OptionsT]], chosen: Mapping[str, Any]
+    ) -> Iterator[Finding]:
+        """What the sink finds, once where all sources share it."""
+        del chosen
+        found: dict[str, Finding] = {}
+        for place in places.values():
+            for finding in self.sink(place).check():
+                found.setdefault(str(finding.error), finding)
+        yield from found.values()
+
+    def read_status(
+        self, places: Sequence[SinkPlace[OptionsT]], parts: Sequence[SinkStatus]
+    ) -> None:
+        """Add what lies in the working files: copies under way, and parked documents."""
+        from penstock.sinks.documents.status import add_working_files
+
+        for place, part in zip(places, parts, strict=True):
+            add_working_files(self, place, part)
+
+    def forget(self, place: SinkPlace[OptionsT]) -> list[str]:
+        """Have the sink forget, and remove working files."""
+        from penstock.sinks.documents.workspace import remove_workspace
+
+        removed = self.sink(place).forget()
+        remove_workspace(self.workspace(place))
+        return removed
