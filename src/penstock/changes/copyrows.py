@@ -30,7 +30,6 @@ _MEANING[np.frombuffer(b"bfnrtv", np.uint8)] = np.frombuffer(b"\b\f\n\r\t\v", np
 class CopiedRows:
     """Some rows of one table, in the order in which they came."""
 
-    data: pa.Buffer
     cells: tuple[Cells, ...]  # one per column
     count: int
 
@@ -63,11 +62,12 @@ def parse_rows(raw: bytes, width: int) -> CopiedRows:
     codes, starts, ends = _unescape(codes, starts, ends)
     length = np.where(is_null, 0, ends - starts)
     kind = np.where(is_null, np.uint8(NULL), np.uint8(TEXT)).astype(np.uint8)
+    data = pa.py_buffer(codes)
     cells = tuple(
-        Cells(starts[place::across], length[place::across], kind[place::across])
+        Cells(data, starts[place::across], length[place::across], kind[place::across])
         for place in range(width)
     )
-    return CopiedRows(pa.py_buffer(codes), cells, count)
+    return CopiedRows(cells, count)
 
 
 def _nulls(codes: npt.NDArray[np.uint8], starts: Index, ends: Index) -> Mask:
