@@ -1,7 +1,7 @@
 """Slices -> Spark tasks -> receipts. The only place where the log meets Spark.
 
-A task reads its slices, decodes them and hands the changes to the sink's executor half, a few
-slices at a time; the changes themselves never enter the JVM.
+A task reads its slices, decodes them, has modifiers change what they are concerned with, and hands
+the changes to the sink's executor half, a few slices at a time; the changes themselves never enter the JVM.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ import numpy as np
 from penstock.changes.decode import Piece, Transaction, decode
 from penstock.errors import PenstockError, SparkFailed, SparkGone, recognise
 from penstock.log.slice import SliceKind
+from penstock.modifiers.modifier import modify
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from penstock.log.segment import SliceRef
     from penstock.log.slice import SliceHead
+    from penstock.modifiers.modifier import Modifiers
     from penstock.sinks.sink import Receipt, Worker
     from penstock.spark.session import Running, Spark
 
@@ -51,6 +53,7 @@ def run_job(
     slices: Sequence[SliceRef],
     span: Span,
     parallel: int,
+    modifiers: Modifiers | None = None,
 ) -> list[Receipt]:
     """Run one Spark job over the slices; the receipts in the slices' order.
 
@@ -63,7 +66,7 @@ def run_job(
     tasks = share_out(chunks, parallel)
     # Numbered, so that a receipt can tell where in the batch its changes belong.
     work = [(number, task) for number, task in enumerate(tasks)]
-    return run_tasks(spark, partial(_run_tasks, worker, span), work)
+    return run_tasks(spark, partial(_run_tasks, worker, span, modifiers), work)
 
 
 def run_tasks(
@@ -168,14 +171,23 @@ def share_out(chunks: list[list[SliceRef]], parallel: int) -> list[list[list[Sli
 
 
 def _run_tasks(
-    worker: Worker, span: Span, work: Iterable[tuple[int, list[list[SliceRef]]]]
+    worker: Worker,
+    span: Span,
+    modifiers: Modifiers | None,
+    work: Iterable[tuple[int, list[list[SliceRef]]]],
 ) -> Iterator[Receipt]:
     """Runs in a Spark task."""
     for number, chunks in work:
-        yield run_task(worker, span, number, chunks)
+        yield run_task(worker, span, number, chunks, modifiers)
 
 
-def run_task(worker: Worker, span: Span, number: int, chunks: list[list[SliceRef]]) -> Receipt:
+def run_task(
+    worker: Worker,
+    span: Span,
+    number: int,
+    chunks: list[list[SliceRef]],
+    modifiers: Modifiers | None = None,
+) -> Receipt:
     """What one task does; also runs without Spark, in a test or in another loop."""
     seconds = {"read": 0.0, "decode": 0.0, "stage": 0.0}
     cpu_began = time.process_time()
@@ -185,6 +197,8 @@ def run_task(worker: Worker, span: Span, number: int, chunks: list[list[SliceRef
         data, lengths, transaction = _read(chunk)
         read = time.perf_counter()
         pieces: list[Piece] = decode(data, lengths, transaction, *span)
+        if modifiers is not None:
+            pieces = modify(modifiers, pieces)
         decoded = time.perf_counter()
         job.take(pieces)
         seconds["read"] += read - began
