@@ -3,8 +3,10 @@
 import json
 import sqlite3
 
-from penstock.testing import SinkContract
 from penstock_sqlite import SqliteKind, SqliteOptions
+
+from penstock.sink import SinkPlace
+from penstock.testing import SinkContract
 
 
 class TestSqliteSink(SinkContract):
@@ -35,3 +37,27 @@ class TestSqliteSink(SinkContract):
     def accept(self, options):
         with sqlite3.connect(options.path) as database:
             database.execute("DROP TRIGGER refuses")
+
+    def test_check_finds_a_path_where_no_file_can_be(self, tmp_path):
+        (tmp_path / "file").touch()
+        options = SqliteOptions(path=tmp_path / "file" / "changes.db")
+        place = SinkPlace("local", options, "shop", "shop", ("shop",), tmp_path / "state")
+
+        [finding] = self.kind().sink(place).check()
+
+        assert finding.place == str(tmp_path / "file")
+
+    def test_two_sources_share_a_database(self, tmp_path):
+        options = self.options(tmp_path)
+        sinks = [
+            self.kind().sink(SinkPlace("local", options, "shop", each, ("eu", "us"), tmp_path))
+            for each in ("eu", "us")
+        ]
+
+        for sink in sinks:
+            assert sink.open() is None
+        sinks[0].deliver(iter(()), "position of eu")
+
+        assert [sink.open() for sink in sinks] == ["position of eu", None]
+        for sink in sinks:
+            sink.close()
