@@ -3,9 +3,11 @@
 import json
 import sqlite3
 
+import pyarrow as pa
+import pytest
 from penstock_sqlite import SqliteKind, SqliteOptions
 
-from penstock.sink import SinkPlace
+from penstock.sink import DOCUMENTS, DocumentsRefused, SinkPlace
 from penstock.testing import SinkContract
 
 
@@ -61,3 +63,21 @@ class TestSqliteSink(SinkContract):
         assert [sink.open() for sink in sinks] == ["position of eu", None]
         for sink in sinks:
             sink.close()
+
+    def test_document_that_comes_again_is_skipped_and_another_with_its_id_refused(self, tmp_path):
+        options = self.options(tmp_path)
+        place = SinkPlace("local", options, "shop", "shop", ("shop",), tmp_path / "state")
+        sink = self.kind().sink(place)
+        sink.open()
+        row = {"schema": "public", "table": "orders", "op": "insert", "commit_lsn": 1, "ordinal": 0}
+        row |= {"id": "shop:0/1:0", "key": None, "value": '{"id":"shop:0/1:0"}'}
+        other = {**row, "value": '{"id":"shop:0/1:0","after":{}}'}
+
+        for _ in range(2):
+            sink.deliver(iter([pa.RecordBatch.from_pylist([row], DOCUMENTS)]), "state")
+        with pytest.raises(DocumentsRefused) as refused:
+            sink.deliver(iter([pa.RecordBatch.from_pylist([other], DOCUMENTS)]), "state")
+        sink.close()
+
+        assert list(refused.value.reasons) == ["shop:0/1:0"]
+        assert self.delivered(options) == [{"id": "shop:0/1:0"}]

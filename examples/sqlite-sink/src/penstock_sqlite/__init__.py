@@ -32,9 +32,10 @@ CREATE TABLE IF NOT EXISTS documents (
 CREATE TABLE IF NOT EXISTS penstock_state (
     pipeline TEXT, source TEXT, state TEXT NOT NULL, PRIMARY KEY (pipeline, source));
 """
+# The same document again is skipped; another one with its id is refused, by NOT NULL.
 _INSERT = """
 INSERT INTO documents (id, op, "schema", "table", "key", value) VALUES (?, ?, ?, ?, ?, ?)
-ON CONFLICT (id) DO NOTHING
+ON CONFLICT (id) DO UPDATE SET id = CASE value WHEN excluded.value THEN id END
 """
 _STORE = "INSERT OR REPLACE INTO penstock_state VALUES (?, ?, ?)"
 _STORED = "SELECT state FROM penstock_state WHERE pipeline = ? AND source = ?"
