@@ -10,7 +10,7 @@ from fix_pipeline import INITIAL, wait_for_state
 from fix_postgres import only_new
 from fix_started import EVERYTHING
 from fix_wait import wait_until
-from penstock.cli.check import find
+from penstock.run.check import find
 from penstock.sinks.postgres.compare import review
 
 if TYPE_CHECKING:
