@@ -98,7 +98,7 @@ class Source:
         return {"before": old} if self.identity == "f" else {"key": self.key_of(old)}
 
     def _update(self, old, new):
-        # A TOASTed key is told although it did not change.
+        # A TOASTed key is sent although it did not change.
         must_tell = self.identity == "f" or self.key_of(old) != self.key_of(new)
         told = self._told(old) if must_tell or self.dice.random() < 0.2 else {}
         sent = list(new)
