@@ -1,4 +1,4 @@
-"""`penstock check` tells of rules that no table is meant by."""
+"""`penstock check` reports rules that no table is meant by."""
 
 from __future__ import annotations
 

@@ -185,7 +185,7 @@ def test_several_tables_are_brought_into_one(
     pipeline.catch_up()
     assert rows(target, "dw.orders") == [("(1,a)",), ("(3,c)",)]
 
-    # Whose rows are whose cannot be told any more.
+    # Whose rows are whose cannot be known any more.
     source.execute("TRUNCATE orders_2025")
     pipeline.catch_up()
     wait_for_state(target, "orders_2025", "failed")

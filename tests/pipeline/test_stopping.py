@@ -58,7 +58,7 @@ class Load:
 
 
 def at_all(command: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    """As systemd does with KillMode=control-group, and who looks for all processes of a user."""
+    """As systemd does with KillMode=control-group, and whoever searches all processes of a user."""
     for pid in reversed(tree_of(command.pid)):
         kill(pid, number)
 

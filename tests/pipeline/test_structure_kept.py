@@ -260,7 +260,9 @@ def test_what_is_by_design_is_no_warning(
         "ALTER TABLE parent ADD COLUMN up bigint REFERENCES parent;"
         "CREATE TABLE later (id int PRIMARY KEY, c int REFERENCES child, u text UNIQUE);"
     )
-    if kind != "ignore":  # there it would be told: the target refuses rows that the source may get
+    if (
+        kind != "ignore"
+    ):  # there it would be reported: the target refuses rows that the source may get
         source.execute("ALTER TABLE child ALTER price DROP NOT NULL")
     if kind != "columns_renamed":
         source.execute(

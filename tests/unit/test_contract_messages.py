@@ -1,4 +1,4 @@
-"""A sink that breaks the contract is told which promise, and for which documents."""
+"""A sink that breaks the contract is shown which promise, and for which documents."""
 
 from __future__ import annotations
 
