@@ -8,6 +8,7 @@ import signal
 import stat
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,7 +22,6 @@ from penstock.embedded.java import java_home
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from fix_postgres import Database, MakeServer
 
@@ -79,6 +79,11 @@ class Notebook:
             )
         self.run(_BEGIN)
 
+    @property
+    def stderr(self) -> str:
+        """What was printed there so far."""
+        return self._stderr.read_text()
+
     def begin(self, cell: str) -> None:
         """Have a cell run; `end` waits for it."""
         assert self.process.stdin is not None
@@ -89,14 +94,14 @@ class Notebook:
         """Wait for the cell; its `answer`, or what it has raised."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
-        assert line, f"the notebook has died: {self._stderr.read_text()[-2000:]}"
+        assert line, f"the notebook has died: {self.stderr[-2000:]}"
         return json.loads(line)
 
     def run(self, cell: str) -> Any:
         """Run a cell that raises nothing; what it has put into `answer`."""
         self.begin(cell)
         told = self.end()
-        assert "raised" not in told, f"{told}\n{self._stderr.read_text()[-2000:]}"
+        assert "raised" not in told, f"{told}\n{self.stderr[-2000:]}"
         return told["answer"]
 
     def fail(self, cell: str) -> dict[str, Any]:
@@ -193,6 +198,32 @@ def test_event_stops_a_run_from_another_thread(
     assert second["code"] == "PEN-601"
     assert answer == [False, 7]
     assert penstock.status(path).phase == "stopped"
+
+
+def test_password_reaches_tasks_of_the_callers_session_by_a_file_of_the_run_alone(
+    notebook: Notebook, source: Database, target: Database, pipeline_file: Callable[..., Path]
+) -> None:
+    _fill(source)
+    secret = "hunter2-canary"
+    joined = "&" if "?" in target.url else "?"
+    path = pipeline_file(source, f"{target.url}{joined}password={secret}", source_options=INITIAL)
+    notebook.run(
+        "stop = threading.Event()\n"
+        f"job = threading.Thread(target=penstock.run, args=({str(path)!r}, session), kwargs=dict(stop=stop))\n"
+        "job.start()"
+    )
+    wait_until(lambda: len(rows(target, "orders")) == 200, 60, "the copy")
+
+    kept = Path(notebook.run("from penstock import vault; answer = str(vault._in_use.path)"))
+    held, readable = kept.read_text(), _readable_by_others(kept.parent)
+    notebook.run("stop.set(); job.join(30)")
+
+    assert secret in held
+    assert readable == []
+    assert not kept.parent.exists()
+    conf = notebook.run("answer = [list(each) for each in session.sparkContext.getConf().getAll()]")
+    assert secret not in str(conf)
+    assert secret not in notebook.stderr
 
 
 def test_interrupt_stops_a_run_and_returns(
