@@ -7,7 +7,16 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, model_validator
 
 from penstock.errors import BadTableRule
-from penstock.options import DsnOption, Options, RuleOption, fault, wanted
+from penstock.options import (
+    DsnOption,
+    OnRefused,
+    Options,
+    RuleOption,
+    SinkOptions,
+    fault,
+    not_yet,
+    wanted,
+)
 from penstock.sinks.postgres.expressions.expressions import ExpressionRules
 from penstock.table import TableName, TableRule
 
@@ -144,7 +153,7 @@ class HistoryColumns(Options):
         return self
 
 
-class PostgresOptions(Options):
+class PostgresOptions(SinkOptions):
     """One Postgres to deliver to."""
 
     kind: Literal["postgres"] = "postgres"
@@ -161,6 +170,8 @@ class PostgresOptions(Options):
     # Whether tables of the target's own, with rows, are meant.
     adopt: bool = False
     on_conflict: OnConflict = OnConflict.REPLACE
+    # A row that is refused stops its table.
+    on_refused: Annotated[OnRefused, not_yet("park", now="stop")] = OnRefused.STOP
     # A column of every table that says which source a row is from; part of the key.
     source_id_column: Identifier | None = None
     history_columns: HistoryColumns = HistoryColumns()
