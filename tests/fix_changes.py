@@ -21,7 +21,6 @@ from penstock.testing import UNCHANGED, Value
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    import pyarrow as pa
 
 # The same examples on every run, and no database of them: CI must not differ from the desk.
 examples = settings(derandomize=True, deadline=None, database=None)
@@ -188,8 +187,8 @@ def plain(pieces: Sequence[Piece]) -> list[Plain]:
                 Plain(piece.relation.table, names, "T", *position, restart_identity=restart)
             )
             continue
-        after = plain_rows(piece.data, piece.after, len(piece))
-        before = plain_rows(piece.data, piece.before, len(piece))
+        after = plain_rows(piece.after, len(piece))
+        before = plain_rows(piece.before, len(piece))
         for row in range(len(piece)):
             operation = chr(piece.operation[row])
             found.append(
@@ -209,14 +208,14 @@ def plain(pieces: Sequence[Piece]) -> list[Plain]:
     return found
 
 
-def plain_rows(data: pa.Buffer, columns: Sequence[Cells], count: int) -> list[tuple | None]:
+def plain_rows(columns: Sequence[Cells], count: int) -> list[tuple | None]:
     """Rows as tuples of values; None where a row is absent."""
     gathered = []
     for cells in columns:
-        texts = gather(data, cells).to_pylist()
+        texts = gather(cells).to_pylist()
         assert len(texts) == count
         # Twice: what is gathered, and what lies at the places that the cells name.
-        raw = bytes(data)
+        raw = bytes(cells.data)
         for text, start, length, kind in zip(
             texts, cells.start, cells.length, cells.kind, strict=True
         ):

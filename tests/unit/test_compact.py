@@ -25,8 +25,8 @@ def compacted(described, key, *rows):
     [piece] = testing.changes([relation(described), *rows], PART)
     steps = []
     for step in compact(piece, key):
-        found = plain_rows(piece.data, step.columns, len(step))
-        old_keys = plain_rows(piece.data, step.old_key, len(step))
+        found = plain_rows(step.columns, len(step))
+        old_keys = plain_rows(step.old_key, len(step))
         entries = []
         for number, operation in enumerate(step.operation.tolist()):
             kept = step.unchanged_columns[step.unchanged_group[number]]

@@ -40,7 +40,7 @@ def sent(rows: list[list[str | None]]) -> bytes:
 
 def found(raw: bytes, width: int) -> list[list[str | None]]:
     rows = parse_rows(raw, width)
-    columns = [gather(rows.data, cells).to_pylist() for cells in rows.cells]
+    columns = [gather(cells).to_pylist() for cells in rows.cells]
     return [
         [None if value is None else value.decode() for value in row]
         for row in zip(*columns, strict=True)

@@ -6,10 +6,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from penstock.sinks.postgres.merge.copy_text import copy_text
 
 from fix_changes import examples
-from penstock.sinks.postgres.merge import copy_text as copytext
-from penstock.sinks.postgres.merge.copy_text import copy_text
+from penstock.changes import copyrows
 
 pieces = st.sampled_from(
     [b"", b"\\", b"\t", b"\n", b"\r", b"\\N", b"\\.", b"x", "żó".encode(), b"\b\f\v"]
@@ -43,11 +43,11 @@ def test_rows_become_lines_as_the_manual_says(rows):
 @settings(examples, max_examples=30)
 @given(st.lists(st.tuples(values, values), min_size=1, max_size=5))
 def test_lines_that_may_outgrow_small_offsets_are_the_same(rows):
-    limit, copytext._LARGEST_JOINED = copytext._LARGEST_JOINED, 0
+    limit, copyrows._LARGEST_JOINED = copyrows._LARGEST_JOINED, 0
     try:
         assert bytes(copy_text(arrays(rows, 2))) == reference(rows)
     finally:
-        copytext._LARGEST_JOINED = limit
+        copyrows._LARGEST_JOINED = limit
 
 
 def test_no_rows_are_no_text():

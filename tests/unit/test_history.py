@@ -35,8 +35,8 @@ def steps_of(piece, key):
             (LETTERS[letter], row, old_key, *rest)
             for letter, row, old_key, *rest in zip(
                 step.operation.tolist(),
-                plain_rows(piece.data, step.columns, len(step)),
-                plain_rows(piece.data, step.old_key, len(step)),
+                plain_rows(step.columns, len(step)),
+                plain_rows(step.old_key, len(step)),
                 step.is_first.tolist(),
                 step.at.tolist(),
                 step.until.tolist(),

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.changes.cells import ABSENT, Cells, Index, Mask, concatenate, gather
@@ -131,8 +130,8 @@ def key_changes(changes: TableChanges, after: Sequence[Cells], key: Sequence[int
         (changes.operation == UPDATE) & (changes.before[key[0]].kind != ABSENT)
     )
     for column in key if len(with_before) else ():
-        old = gather(changes.data, changes.before[column].take(with_before))
-        new = gather(changes.data, after[column].take(with_before))
+        old = gather(changes.before[column].take(with_before))
+        new = gather(after[column].take(with_before))
         same = pc.fill_null(pc.equal(old, new), False)
         changed[with_before] |= ~np.asarray(same)
     return changed
@@ -149,8 +148,8 @@ def _move_runs(
     taken: set[tuple[object, ...]] = set()
     if len(partial_moves) == 0:
         return runs
-    old = _tuples(changes.data, [changes.before[column].take(partial_moves) for column in key])
-    new = _tuples(changes.data, [after[column].take(partial_moves) for column in key])
+    old = _tuples([changes.before[column].take(partial_moves) for column in key])
+    new = _tuples([after[column].take(partial_moves) for column in key])
     for number, row in enumerate(partial_moves.tolist()):
         if not runs or row != runs[-1][-1] + 1 or taken & {old[number], new[number]}:
             runs.append([])
@@ -160,8 +159,8 @@ def _move_runs(
     return runs
 
 
-def _tuples(data: pa.Buffer, columns: Sequence[Cells]) -> list[tuple[object, ...]]:
-    return list(zip(*(gather(data, cells).to_pylist() for cells in columns), strict=True))
+def _tuples(columns: Sequence[Cells]) -> list[tuple[object, ...]]:
+    return list(zip(*(gather(cells).to_pylist() for cells in columns), strict=True))
 
 
 def _move_step(
@@ -213,19 +212,17 @@ def _compact_span(
     if moves is not None:
         operation = np.where(operation == LEAVES, DELETE, operation)
         operation = np.where(operation == COMES, INSERT, operation).astype(np.uint8)
-    step = _net(changes.data, operation, images, key)
+    step = _net(operation, images, key)
     return [step] if len(step) else []
 
 
-def _net(
-    data: pa.Buffer, operation: npt.NDArray[np.uint8], images: list[Cells], key: Sequence[int]
-) -> Step:
+def _net(operation: npt.NDArray[np.uint8], images: list[Cells], key: Sequence[int]) -> Step:
     """One row per key from rows in order."""
     for column in key:
         if not bool(images[column].is_value.all()):
             raise DecodeError("a change does not tell the key of its row")
     count = len(operation)
-    identity = row_numbers(data, [images[column] for column in key], count)
+    identity = row_numbers([images[column] for column in key], count)
     order = np.argsort(identity, kind="stable")
     grouped = identity[order]
     is_first = np.empty(count, bool)
@@ -310,11 +307,11 @@ def unchanged_groups(
     return group.reshape(-1), tuple(named)
 
 
-def row_numbers(data: pa.Buffer, columns: Sequence[Cells], count: int) -> Index:
+def row_numbers(columns: Sequence[Cells], count: int) -> Index:
     """A number per row, equal where all the columns are equal."""
     identity: Index | None = None
     for cells in columns:
-        encoded = gather(data, cells).dictionary_encode(null_encoding="encode")
+        encoded = gather(cells).dictionary_encode(null_encoding="encode")
         number = np.asarray(encoded.indices).astype(np.int64)
         if identity is None:
             identity = number
@@ -338,7 +335,7 @@ def _compact_keyless(changes: TableChanges, after: Sequence[Cells]) -> list[Step
     ]
     if any(bool(cells.is_unchanged.any()) for cells in images):
         raise DecodeError(f"{changes.relation.table}: a change does not tell all of its row")
-    identity = row_numbers(changes.data, images, len(gone) + len(come))
+    identity = row_numbers(images, len(gone) + len(come))
     sign = np.concatenate((np.full(len(gone), -1), np.full(len(come), 1)))
     _, first, number = np.unique(identity, return_index=True, return_inverse=True)
     balance = np.bincount(number.reshape(-1), weights=sign).astype(np.int64)

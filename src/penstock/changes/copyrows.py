@@ -1,4 +1,4 @@
-"""Rows as COPY sends them in its text form -> cells, all rows at once. Pure: no socket, no file.
+"""Rows in COPY's text form -> cells, and columns -> such rows, all at once. Pure: no socket, no file.
 
     value TAB value TAB value LF        \\N is NULL; \\\\ \\b \\f \\n \\r \\t \\v stand for one byte each
 
@@ -9,14 +9,19 @@ https://www.postgresql.org/docs/current/sql-copy.html
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.changes.cells import Cells, Index, Mask
 from penstock.changes.pgoutput import NULL, TEXT
 from penstock.errors import DecodeError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _TAB, _LINE_FEED, _BACKSLASH = b"\t\n\\"
 _NULL_LETTER = b"N"[0]
@@ -26,11 +31,15 @@ _MEANING = np.arange(256, dtype=np.uint8)
 _MEANING[np.frombuffer(b"bfnrtv", np.uint8)] = np.frombuffer(b"\b\f\n\r\t\v", np.uint8)
 
 
+# What is written with one; the backslash first: the others bring backslashes of their own.
+ESCAPES = ((b"\\", b"\\\\"), (b"\t", b"\\t"), (b"\n", b"\\n"), (b"\r", b"\\r"))
+_LARGEST_JOINED = 1 << 30
+
+
 @dataclass(frozen=True)
 class CopiedRows:
     """Some rows of one table, in the order in which they came."""
 
-    data: pa.Buffer
     cells: tuple[Cells, ...]  # one per column
     count: int
 
@@ -63,11 +72,12 @@ def parse_rows(raw: bytes, width: int) -> CopiedRows:
     codes, starts, ends = _unescape(codes, starts, ends)
     length = np.where(is_null, 0, ends - starts)
     kind = np.where(is_null, np.uint8(NULL), np.uint8(TEXT)).astype(np.uint8)
+    data = pa.py_buffer(codes)
     cells = tuple(
-        Cells(starts[place::across], length[place::across], kind[place::across])
+        Cells(data, starts[place::across], length[place::across], kind[place::across])
         for place in range(width)
     )
-    return CopiedRows(pa.py_buffer(codes), cells, count)
+    return CopiedRows(cells, count)
 
 
 def _nulls(codes: npt.NDArray[np.uint8], starts: Index, ends: Index) -> Mask:
@@ -79,18 +89,26 @@ def _nulls(codes: npt.NDArray[np.uint8], starts: Index, ends: Index) -> Mask:
     return found
 
 
-def _unescape(
-    codes: npt.NDArray[np.uint8], starts: Index, ends: Index
-) -> tuple[npt.NDArray[np.uint8], Index, Index]:
-    """Take the backslashes out that stand before what they escape."""
+def escaping(codes: npt.NDArray[np.uint8]) -> Index:
+    """Where a backslash stands before what it escapes."""
     slashes = np.flatnonzero(codes == _BACKSLASH)
     if len(slashes) == 0:
-        return codes, starts, ends
+        return slashes
     # In a run of backslashes every second one is meant, and an odd one out escapes what follows.
     begins_run = np.ones(len(slashes), np.bool_)
     begins_run[1:] = np.diff(slashes) != 1
     first = slashes[begins_run][np.cumsum(begins_run) - 1]
-    escapes = slashes[(slashes - first) % 2 == 0]
+    is_first_of_two: Mask = (slashes - first) % 2 == 0
+    return slashes[is_first_of_two]
+
+
+def _unescape(
+    codes: npt.NDArray[np.uint8], starts: Index, ends: Index
+) -> tuple[npt.NDArray[np.uint8], Index, Index]:
+    """Take the backslashes out that stand before what they escape."""
+    escapes = escaping(codes)
+    if len(escapes) == 0:
+        return codes, starts, ends
     meant = codes.copy()
     meant[escapes + 1] = _MEANING[codes[escapes + 1]]
     kept = np.ones(len(codes), np.bool_)
@@ -100,3 +118,36 @@ def _unescape(
         starts - np.searchsorted(escapes, starts),
         ends - np.searchsorted(escapes, ends),
     )
+
+
+def copy_lines(columns: Sequence[pa.Array], count: int) -> pa.Array:
+    """Rows as COPY takes them, an Arrow binary array of one line each; nulls become \\N.
+
+    Args:
+        columns: binary arrays of so many rows.
+    """
+    size = sum(column.nbytes for column in columns)
+    kind = pa.binary() if size < _LARGEST_JOINED else pa.large_binary()
+    tab, newline = pa.scalar(b"\t", kind), pa.scalar(b"\n", kind)
+    if not columns:
+        return pa.repeat(newline, count)
+    parts: list[pa.Array | pa.Scalar] = []
+    for place, column in enumerate(columns):
+        escaped = _escape(column)
+        parts.append(escaped if kind == pa.binary() else escaped.cast(kind))
+        parts.append(newline if place == len(columns) - 1 else tab)
+    return pc.binary_join_element_wise(
+        *parts, pa.scalar(b"", kind), null_handling="replace", null_replacement=b"\\N"
+    )
+
+
+def _escape(column: pa.Array) -> pa.Array:
+    values = column.buffers()[2] if len(column) else None
+    if values is None:
+        return column
+    # Most columns need nothing, and looking is far cheaper than replacing.
+    raw = values.to_pybytes()
+    for plain, escaped in ESCAPES:
+        if plain in raw:
+            column = pc.replace_substring(column, pattern=plain, replacement=escaped)
+    return column

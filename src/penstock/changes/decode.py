@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from penstock.changes.cells import Cells, Index, Mask, no_cells
 from penstock.changes.messages import Messages
@@ -75,7 +74,6 @@ class TableChanges:
     """The changes of one table in commit order, under one description of its columns."""
 
     relation: Relation
-    data: pa.Buffer
     operation: npt.NDArray[np.uint8]  # INSERT, UPDATE, DELETE
     positions: Positions
     after: tuple[Cells, ...]  # one per column; ABSENT for a DELETE
@@ -292,7 +290,7 @@ def _table_changes(
         raise DecodeError(f"{relation.table}: a row begins with an unknown tuple mark")
 
     width = len(relation.columns)
-    before: Sequence[Cells] = [no_cells(at)] * width
+    before: Sequence[Cells] = [no_cells(messages.data, at)] * width
     next_at = at.copy()
     if bool(has_before.any()):
         before, next_at = _walk(messages, at, end, width, has_before)
@@ -306,7 +304,6 @@ def _table_changes(
         raise DecodeError(f"{relation.table}: a row goes on after its last column")
     return TableChanges(
         relation=relation,
-        data=pa.py_buffer(messages.raw),
         operation=operation,
         positions=positions,
         after=tuple(after),
@@ -354,7 +351,7 @@ def _walk(
             place = start + np.where(is_value, length, 1)
         if bool((place > limit).any()):
             raise DecodeError("a value is longer than its message")
-        cells = Cells(start, length, kind)
+        cells = Cells(messages.data, start, length, kind)
         columns.append(cells if everywhere else _spread(cells, at, live))
     if everywhere:
         return columns, place
@@ -365,6 +362,6 @@ def _walk(
 
 def _spread(cells: Cells, at: Index, live: Index | slice) -> Cells:
     """Cells of some rows as cells of all, ABSENT elsewhere."""
-    blank = no_cells(at.copy())
+    blank = no_cells(cells.data, at.copy())
     blank.start[live], blank.length[live], blank.kind[live] = cells.start, cells.length, cells.kind
     return blank

@@ -121,7 +121,7 @@ def read_documents(
     """
     if not len(rows):
         return NO_DOCUMENTS
-    tuples = _Tuples(relation.columns, rows.data, rows.cells)
+    tuples = _Tuples(relation.columns, rows.cells)
     everything = list(range(len(relation.columns)))
     ordinals = first_ordinal + np.arange(len(rows), dtype=np.int64)
     lsn = str(Lsn(commit_lsn)).encode()
@@ -257,29 +257,16 @@ def _table_documents(changes: TableChanges, source: str) -> list[pa.RecordBatch]
     batches = []
     for one in found:
         rows = np.flatnonzero(shape == one)
-        batches.append(_Group(_take(changes, rows), one).documents(source))
+        batches.append(_Group(changes.take(rows), one).documents(source))
     return batches
-
-
-def _take(changes: TableChanges, rows: Index) -> TableChanges:
-    return TableChanges(
-        changes.relation,
-        changes.data,
-        changes.operation[rows],
-        changes.positions.take(rows),
-        tuple(cells.take(rows) for cells in changes.after),
-        tuple(cells.take(rows) for cells in changes.before),
-        changes.has_full_before[rows],
-    )
 
 
 class _Tuples:
     """The old rows of a group, or the new ones. A column is gathered once, for key and row."""
 
-    def __init__(self, columns: Sequence[Column], data: pa.Buffer, cells: Sequence[Cells]) -> None:
+    def __init__(self, columns: Sequence[Column], cells: Sequence[Cells]) -> None:
         self.cells = cells
         self._columns = columns
-        self._data = data
         self._encoded: dict[int, JsonColumn] = {}
 
     def objects(self, places: Sequence[int]) -> list[Part]:
@@ -303,7 +290,7 @@ class _Tuples:
     def _field(self, place: int) -> list[Part]:
         column = self._columns[place]
         if place not in self._encoded:
-            values = gather(self._data, self.cells[place])
+            values = gather(self.cells[place])
             self._encoded[place] = json_column(column.type_oid, values)
         encoded = self._encoded[place]
         return [json_string(column.name), b":", encoded.prefix, encoded.values, encoded.suffix]
@@ -320,7 +307,7 @@ class _Group:
         self._after = self._tuples(changes.after)
 
     def _tuples(self, cells: Sequence[Cells]) -> _Tuples:
-        return _Tuples(self._changes.relation.columns, self._changes.data, cells)
+        return _Tuples(self._changes.relation.columns, cells)
 
     def documents(self, source: str) -> pa.RecordBatch:
         relation, positions = self._changes.relation, self._changes.positions

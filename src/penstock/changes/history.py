@@ -149,7 +149,7 @@ def _chained(
         if not bool(images[column].is_value.all()):
             raise DecodeError("a change does not tell the key of its row")
     count = len(operation)
-    identity = row_numbers(changes.data, [images[column] for column in key], count)
+    identity = row_numbers([images[column] for column in key], count)
     order = np.argsort(identity, kind="stable")
     begins_key = _is_new(identity[order])
     if bool(begins_key.all()):
@@ -238,7 +238,7 @@ def _keyless(changes: TableChanges, after: Sequence[Cells]) -> list[HistoryStep]
         return [_step(operation, images, ~no, told_at, still, no, told_at)]
     if any(bool(cells.is_unchanged.any()) for cells in images):
         raise DecodeError(f"{table}: a change does not tell all of its row")
-    identity = row_numbers(changes.data, images, count)
+    identity = row_numbers(images, count)
     order = np.argsort(identity, kind="stable")
     at = np.empty(count, np.int64)
     at[order] = _never_back(told_at[order], _is_new(identity[order]))

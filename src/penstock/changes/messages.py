@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 
 from penstock.errors import DecodeError
 
@@ -29,6 +30,9 @@ class Messages:
         # A few zero bytes behind the end, so that a number read there stays inside the buffer; the
         # check against the message's end comes right after.
         self.raw = data + bytes(16)
+        self.data = pa.py_buffer(
+            self.raw
+        )  # one object: columns are of one buffer if it is the same
         self.bytes = np.frombuffer(self.raw, np.uint8)
         self.starts = ends - lengths
         self.ends = ends

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from penstock.errors import PenstockError
     from penstock.log.contract import Log, LogReader, Slice
+    from penstock.modifiers.modifier import Modifiers
     from penstock.run.commits import Commits
     from penstock.sinks.passage import Rows
     from penstock.sinks.sink import Receipt, Sink, Worker
@@ -49,6 +50,7 @@ class Flow:
 
     `pace`: how much less often than a sole source an idle one among many is polled.
     `run_id`: the run that reports; capture believes only one that delivers now.
+    `modifiers`: what is done to changes before the sink sees them.
     """
 
     def __init__(
@@ -65,8 +67,10 @@ class Flow:
         copies_first: bool = False,
         pace: float = 1.0,
         run_id: str | None = None,
+        modifiers: Modifiers | None = None,
     ) -> None:
         self.source_id = source_id
+        self._modifiers = modifiers
         self._run_id = run_id
         self._has_opened = False
         self.check_position = check_position
@@ -224,7 +228,7 @@ class Flow:
 
         def run(worker: Worker, parts: Sequence[Rows]) -> list[Receipt]:
             wanted = [ref for part in parts for ref in slices[part.number]]
-            return run_job(self._spark, worker, wanted, span, self._spark.parallel)
+            return run_job(self._spark, worker, wanted, span, self._spark.parallel, self._modifiers)
 
         names = self._sink.commit_shapes(batch, passage, run, only)
         self.tables.poll_soon()
@@ -285,7 +289,7 @@ class Flow:
         began = time.perf_counter()
         worker = self._sink.worker(batch, only)
         span = Span(batch.after_lsn, batch.end_lsn)
-        receipts = run_job(self._spark, worker, slices, span, self._spark.parallel)
+        receipts = run_job(self._spark, worker, slices, span, self._spark.parallel, self._modifiers)
         self.seconds["job"] += time.perf_counter() - began
         for receipt in receipts:
             for part, seconds in receipt.seconds.items():

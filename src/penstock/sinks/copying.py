@@ -45,6 +45,7 @@ class CopyOrder:
     structure: TableStructure
     range_count: int
     shape: TableShape | None = None
+    as_text: bool = False  # rows are changed on their way, and never come in binary form
 
 
 @dataclass(frozen=True)

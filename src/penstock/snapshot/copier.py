@@ -18,6 +18,7 @@ from penstock.timing import timing
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from penstock.modifiers.modifier import Modifiers
     from penstock.sinks.copying import Copying
     from penstock.source.options import SourceOptions
     from penstock.spark.session import Spark
@@ -51,8 +52,10 @@ class Copier:
         has_notes: Callable[[], bool] = lambda: False,
         keeps_claim: bool = False,
         is_alone: bool = True,
+        modifiers: Modifiers | None = None,
     ) -> None:
         self.name = name
+        self._modifiers = modifiers
         self.error: PenstockError | None = None
         self._spark = spark
         self._copying = copying
@@ -176,7 +179,15 @@ class Copier:
                 if not self._keeps_claim:
                     self._copying.release()  # a worker beside us may want to be the one
             return
-        each = Round(self._spark, self._copying, self._source, due, self._stop, self._on_change)
+        each = Round(
+            self._spark,
+            self._copying,
+            self._source,
+            due,
+            self._stop,
+            self._on_change,
+            self._modifiers,
+        )
         # In this context, so that its lines name the same source.
         run = partial(copy_context().run, self._run_round, each)
         thread = threading.Thread(target=run, name=f"copy {self.name}", daemon=True)

@@ -23,6 +23,7 @@ from penstock.errors import (
     error_classes,
 )
 from penstock.failpoints import fault_point
+from penstock.modifiers.copies import modified_copies
 from penstock.retry import BackOff, is_temporary
 from penstock.schema.describe import description_of
 from penstock.sinks.copying import Arrived, Copy, CopyLost, CopyOrder, CopySuperseded
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from penstock.lsn import Lsn
+    from penstock.modifiers.copies import ModifiedCopy
+    from penstock.modifiers.modifier import Modifiers
     from penstock.sinks.copying import Copying, RangeWriter
     from penstock.snapshot.ranges import PageRange
     from penstock.snapshot.task import TableFailure
@@ -112,8 +115,11 @@ class Round:
         tables: Mapping[TableName, int],
         stop: threading.Event,
         on_change: Callable[[], None],
+        modifiers: Modifiers | None = None,
     ) -> None:
         self.tables = frozenset(tables)
+        self._modifiers = modifiers
+        self._modified: dict[TableName, ModifiedCopy] = {}
         self._oids = tables
         self.progress = RoundProgress(table_count=len(self.tables))
         self._spark = spark
@@ -180,6 +186,12 @@ class Round:
             role = role_of(connection)
             heaps = read_heaps(connection, names)
             shapes = read_named_shapes(connection, names)
+            if self._modifiers is not None:
+                self._modified = modified_copies(self._modifiers, shapes, snapshot.lsn)
+                shapes = shapes | {
+                    name: modified.modifier.modified_shape(shapes[name])
+                    for name, modified in self._modified.items()
+                }
             structures = structures_of(connection, shapes.values())
         by_table: dict[TableName, list[HeapSize]] = {}
         for heap in heaps:
@@ -204,7 +216,14 @@ class Round:
                 self._fail(name, unreadable)
                 continue
             ranges = cut(name, own)
-            order = CopyOrder(name, description_of(shape), structures[name], len(ranges), shape)
+            order = CopyOrder(
+                name,
+                description_of(shape),
+                structures[name],
+                len(ranges),
+                shape,
+                as_text=name in self._modified,
+            )
             self._on_the_way[name] = _Table(order, ranges)
         orders = [table.order for table in self._on_the_way.values()]
         self._writers, failures = self._copying.begin(copy, orders, self._note_begun)
@@ -274,8 +293,14 @@ class Round:
             self._dsn,
             snapshot.name,
             self._writers,
-            {name: table.order.description.key_columns for name, table in self._on_the_way.items()},
+            {
+                name: self._modified[name].key_columns
+                if name in self._modified
+                else table.order.description.key_columns
+                for name, table in self._on_the_way.items()
+            },
             None if limit is None else limit / count,
+            self._modified,
         )
         # Dealt out like cards, so that all tasks end at about the same time.
         dealt = [tasks[first::count] for first in range(count)]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import psycopg
 
 from penstock.errors import (
+    DecodeError,
     PenstockError,
     RowRefused,
     SnapshotGone,
@@ -22,10 +23,11 @@ from penstock.source.connect import classify_source_error
 from penstock.source.copyout import SnapshotReader
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from penstock.dsn import Dsn
-    from penstock.sinks.copying import RangeWriter
+    from penstock.modifiers.copies import ModifiedCopy
+    from penstock.sinks.copying import OpenRange, RangeWriter
     from penstock.snapshot.ranges import PageRange
     from penstock.table import TableName
 
@@ -47,6 +49,7 @@ class CopyWork:
     writers: Mapping[TableName, RangeWriter]
     keys: dict[TableName, tuple[str, ...]]
     rows_per_second: float | None = None  # of one task
+    modified: Mapping[TableName, ModifiedCopy] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -109,25 +112,57 @@ def _copy_range(work: CopyWork, reader: SnapshotReader, each: PageRange) -> None
     writer = work.writers[each.table]
     fault_point("copy.before_range")
     into = writer.begin(each.number)
+    modified = work.modified.get(each.table)
+    if modified is not None:
+        _copy_modified(work, reader, each, into, modified)
+        return
+    blocks = reader.blocks(
+        each.relation,
+        writer.columns,
+        each.pages,
+        is_binary=writer.is_binary,
+        literals=writer.literals,
+    )
+    _write(work, each, into, blocks)
+    into.finish()
+
+
+def _copy_modified(
+    work: CopyWork,
+    reader: SnapshotReader,
+    each: PageRange,
+    into: OpenRange,
+    modified: ModifiedCopy,
+) -> None:
+    writer = work.writers[each.table]
+    change = modified.begin(writer.columns, writer.literals)
+    blocks = reader.blocks(each.relation, modified.source_columns, each.pages, is_binary=False)
+    try:
+        _write(work, each, into, blocks, change.rows)
+        into.finish()
+    except RangeRefused as error:
+        # Who names the row by its key counts the source's rows.
+        raise RangeRefused(error.what, error.do, change.source_row(error.line)) from None
+
+
+def _write(
+    work: CopyWork,
+    each: PageRange,
+    into: OpenRange,
+    blocks: Iterator[list[memoryview]],
+    change: Callable[[list[memoryview]], list[memoryview]] | None = None,
+) -> None:
     pace = _Pace(work.rows_per_second)
     try:
-        blocks = reader.blocks(
-            each.relation,
-            writer.columns,
-            each.pages,
-            is_binary=writer.is_binary,
-            literals=writer.literals,
-        )
         for rows in blocks:
-            into.write(rows)
+            into.write(rows if change is None else change(rows))
             pace.keep(len(rows))
-    except TableRewritten:
+    except (TableRewritten, DecodeError):
         into.abort()
         raise
     except psycopg.Error as error:  # of the source: the sink speaks in its own errors
         into.abort()
         raise _source_failure(error, work, each) from None
-    into.finish()
 
 
 def _source_failure(error: psycopg.Error, work: CopyWork, each: PageRange) -> PenstockError:

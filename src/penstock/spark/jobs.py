@@ -1,7 +1,7 @@
 """Slices -> Spark tasks -> receipts. The only place where the log meets Spark.
 
-A task reads its slices, decodes them and hands the changes to the sink's executor half, a few
-slices at a time; the changes themselves never enter the JVM.
+A task reads its slices, decodes them, has modifiers change what they are concerned with, and hands
+the changes to the sink's executor half, a few slices at a time; the changes themselves never enter the JVM.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import numpy as np
 from penstock.changes.decode import Piece, Transaction, decode
 from penstock.errors import PenstockError, SparkFailed, SparkGone, recognise
 from penstock.log.slice import SliceKind
+from penstock.modifiers.modifier import modify
 from penstock.sinks.sink import SharingWorker
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from penstock.log.contract import Slice
     from penstock.log.slice import SliceHead
+    from penstock.modifiers.modifier import Modifiers
     from penstock.sinks.sink import Receipt, Worker
     from penstock.spark.session import Running, Spark
 
@@ -53,6 +55,7 @@ def run_job(
     slices: Sequence[Slice],
     span: Span,
     parallel: int,
+    modifiers: Modifiers | None = None,
 ) -> list[Receipt]:
     """Run one Spark job over the slices; the receipts in the slices' order.
 
@@ -66,10 +69,10 @@ def run_job(
     # Numbered, so that a receipt can say where in the batch its changes belong.
     work = [(number, task) for number, task in enumerate(tasks)]
     if isinstance(worker, SharingWorker):
-        first = partial(_share_out_documents, worker, span)
+        first = partial(_share_out_documents, worker, span, modifiers)
         second = partial(_deliver_shared_out, worker)
         return run_tasks(spark, first, work, shuffle=Shuffle(worker.partitions, second))
-    return run_tasks(spark, partial(_run_tasks, worker, span), work)
+    return run_tasks(spark, partial(_run_tasks, worker, span, modifiers), work)
 
 
 class Shuffle(NamedTuple):
@@ -187,19 +190,25 @@ def share_out(chunks: list[list[Slice]], parallel: int) -> list[list[list[Slice]
 
 
 def _run_tasks(
-    worker: Worker, span: Span, work: Iterable[tuple[int, list[list[Slice]]]]
+    worker: Worker,
+    span: Span,
+    modifiers: Modifiers | None,
+    work: Iterable[tuple[int, list[list[Slice]]]],
 ) -> Iterator[Receipt]:
     """Runs in a Spark task."""
     for number, chunks in work:
-        yield run_task(worker, span, number, chunks)
+        yield run_task(worker, span, number, chunks, modifiers)
 
 
 def _share_out_documents(
-    worker: SharingWorker, span: Span, work: Iterable[tuple[int, list[list[Slice]]]]
+    worker: SharingWorker,
+    span: Span,
+    modifiers: Modifiers | None,
+    work: Iterable[tuple[int, list[list[Slice]]]],
 ) -> Iterator[tuple[int, tuple[int, bytes]]]:
     """Runs in a Spark task, the first of two: blocks of documents, each with its partition."""
     for number, chunks in work:
-        for partition, block in run_task(worker, span, number, chunks).content.items():
+        for partition, block in run_task(worker, span, number, chunks, modifiers).content.items():
             yield partition, (number, block)
 
 
@@ -214,7 +223,13 @@ def _deliver_shared_out(
         yield worker.deliver(partition, found)
 
 
-def run_task(worker: Worker, span: Span, number: int, chunks: list[list[Slice]]) -> Receipt:
+def run_task(
+    worker: Worker,
+    span: Span,
+    number: int,
+    chunks: list[list[Slice]],
+    modifiers: Modifiers | None = None,
+) -> Receipt:
     """What one task does; also runs without Spark, in a test or in another loop."""
     seconds = {"read": 0.0, "decode": 0.0, "stage": 0.0}
     cpu_began = time.process_time()
@@ -224,6 +239,8 @@ def run_task(worker: Worker, span: Span, number: int, chunks: list[list[Slice]])
         data, lengths, transaction = _read(chunk)
         read = time.perf_counter()
         pieces: list[Piece] = decode(data, lengths, transaction, *span)
+        if modifiers is not None:
+            pieces = modify(modifiers, pieces)
         decoded = time.perf_counter()
         job.take(pieces)
         seconds["read"] += read - began

@@ -131,12 +131,11 @@ class PostgresTask:
                 return
         steps = versions(changes, key) if plan.history is not None else compact(changes, key)
         for step in steps:
-            self._stage_step(plan, changes, step, columns, key)
+            self._stage_step(plan, step, columns, key)
 
     def _stage_step(
         self,
         plan: TablePlan,
-        changes: TableChanges,
         step: Step,
         columns: tuple[TargetColumn, ...],
         key: tuple[int, ...],
@@ -168,8 +167,8 @@ class PostgresTask:
                 replace_count=firsts[REPLACE],
                 times=_times(plan, step.first_at, step.last_at),
             )
-        arrays = _extra_arrays(staged, step, changes)
-        arrays += [gather(changes.data, cells) for cells in step.columns]
+        arrays = _extra_arrays(staged, step)
+        arrays += [gather(cells) for cells in step.columns]
         text = copy_text(arrays)
         if self._inline_bytes + len(text) <= INLINE_BYTES:
             self._inline_bytes += len(text)
@@ -273,7 +272,7 @@ def _only(changes: TableChanges, places: list[int]) -> TableChanges:
     )
 
 
-def _extra_arrays(staged: StagedStep, step: Step, changes: TableChanges) -> list[pa.Array]:
+def _extra_arrays(staged: StagedStep, step: Step) -> list[pa.Array]:
     """The columns in front of the table's own; see StagedStep.stage_columns."""
     arrays: list[pa.Array] = []
     if staged.has_operations:
@@ -287,7 +286,7 @@ def _extra_arrays(staged: StagedStep, step: Step, changes: TableChanges) -> list
         arrays += [_letters(step.is_first), _instants(step.at)]
         arrays += [_instants(step.until, still), _letters(step.ends_deleted)]
     if staged.kind == "move":
-        arrays += [gather(changes.data, cells) for cells in step.old_key]
+        arrays += [gather(cells) for cells in step.old_key]
     return arrays
 
 

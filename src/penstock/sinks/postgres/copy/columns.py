@@ -75,6 +75,8 @@ def may_be_binary(there: Mapping[str, int], order: CopyOrder, plan: TablePlan) -
 
     `there`: the types of the target's columns.
     """
+    if order.as_text:
+        return False
     here = {column.name: column.type_oid for column in order.description.columns}
     columns = copied_columns(order, plan)
     return all(

@@ -25,6 +25,7 @@ from penstock.sinks.postgres.ddl.structure import (
     one_line,
     reason,
 )
+from penstock.sinks.postgres.mapping.kept_names import KeptNames
 from penstock.sinks.postgres.mapping.target_shape import target_structure
 from penstock.sinks.postgres.state import copy_records as records
 from penstock.sinks.postgres.state.tables import TargetTables
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 
     from penstock.schema.description import TableStructure
     from penstock.schema.shape import TableShape
-    from penstock.sinks.postgres.mapping.kept_names import KeptNames
     from penstock.sinks.postgres.mapping.table_mapping import TableMappings
     from penstock.sinks.postgres.state.shapes import ShapeStore
 
@@ -132,7 +132,7 @@ class _Maker:
         for schema, name, shape, document in rows:
             table = TableName(schema, name)
             read = read_tables([shape], f"penstock.tables, {table}")[0]
-            wanted[table] = self._keys(table, read, document)
+            wanted[table] = self._keys(table, read, KeptNames.read(document))
         places = {keys.target for keys in wanted.values()}
         places |= {
             keys.place(k.referenced)

@@ -1,0 +1,159 @@
+"""Copied rows through a modifier: COPY text in, COPY text out, many rows at once. Runs on executors.
+
+Only tables that a modifier is concerned with come this way, and so as text; all others are passed on as
+the server sends them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.changes.cells import Cells, gather, no_cells
+from penstock.changes.copyrows import copy_lines, parse_rows
+from penstock.changes.decode import Positions, TableChanges
+from penstock.changes.pgoutput import INSERT, Column, Relation
+from penstock.changes.textcolumns import raw_bytes
+from penstock.errors import DecodeError
+from penstock.schema.describe import description_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from penstock.changes.cells import Index
+    from penstock.lsn import Lsn
+    from penstock.modifiers.modifier import Modifiers, TableModifier
+    from penstock.schema.shape import TableShape
+    from penstock.table import TableName
+
+
+@dataclass(frozen=True)
+class ModifiedCopy:
+    """How the rows of one table are to be changed on their way. Picklable.
+
+    `relation` and `key_columns` are the source's; `commit_lsn` is the position of the snapshot.
+    """
+
+    modifier: TableModifier
+    relation: Relation
+    key_columns: tuple[str, ...]
+    commit_lsn: int
+
+    @property
+    def source_columns(self) -> tuple[str, ...]:
+        """What has to be read."""
+        return tuple(column.name for column in self.relation.columns)
+
+    def begin(
+        self, columns: Sequence[str], literals: Sequence[tuple[str, str]] = ()
+    ) -> ModifiedRange:
+        """Begin a range; the sink wants these columns of what the modifier gives, then the literals."""
+        return ModifiedRange(self, columns, literals)
+
+
+class ModifiedRange:
+    """The rows of one range, block by block."""
+
+    def __init__(
+        self, copy: ModifiedCopy, columns: Sequence[str], literals: Sequence[tuple[str, str]]
+    ) -> None:
+        self._copy = copy
+        self._columns = columns
+        self._literals = literals
+        self._read_count = 0
+        self._kept: list[Index] = []  # which rows of the source were written
+
+    def rows(self, block: Sequence[bytes | memoryview]) -> list[memoryview]:
+        """Whole rows as COPY sent them -> those that the sink is to have, each a line of its own.
+
+        Raises:
+            DecodeError: these are not rows of the table, or a modifier does not tell a value.
+        """
+        changes = self._copy.modifier.apply(self._inserts(block))
+        # What a modifier turned into a DELETE is not there.
+        kept = np.flatnonzero(changes.operation == INSERT)
+        if len(kept) < len(changes):
+            changes = changes.take(kept)
+        self._kept.append(changes.positions.ordinal)
+        names = [column.name for column in changes.relation.columns]
+        arrays = [self._values(changes.after[names.index(name)]) for name in self._columns]
+        arrays += [
+            pa.repeat(pa.scalar(value.encode(), pa.binary()), len(changes))
+            for _, value in self._literals
+        ]
+        lines = copy_lines(arrays, len(changes))
+        ends = np.cumsum(np.asarray(pc.binary_length(lines)), dtype=np.int64)
+        whole = raw_bytes(lines)
+        return [whole[begin:end] for begin, end in pairwise([0, *ends.tolist()])]
+
+    def source_row(self, line: int | None) -> int | None:
+        """Which row of the range, as the source has it, a line of what was written is of."""
+        if line is None:
+            return None
+        kept = np.concatenate(self._kept) if self._kept else np.zeros(0, np.int64)
+        return int(kept[line]) if line < len(kept) else None
+
+    def _inserts(self, block: Sequence[bytes | memoryview]) -> TableChanges:
+        relation = self._copy.relation
+        rows = parse_rows(b"".join(block), len(relation.columns))
+        count = len(rows)
+        ordinal = self._read_count + np.arange(count, dtype=np.int64)
+        self._read_count += count
+        nobody_knows = np.zeros(count, np.int64)
+        absent = no_cells(pa.py_buffer(b""), nobody_knows)
+        return TableChanges(
+            relation,
+            np.full(count, INSERT, np.uint8),
+            Positions(
+                np.full(count, self._copy.commit_lsn, np.uint64),
+                ordinal,
+                nobody_knows,
+                nobody_knows,
+            ),
+            rows.cells,
+            (absent,) * len(relation.columns),
+            np.zeros(count, np.bool_),
+        )
+
+    def _values(self, cells: Cells) -> pa.Array:
+        if bool((~cells.is_value & ~cells.is_null).any()):
+            raise DecodeError(f"{self._copy.relation.table}: a copied row does not tell all values")
+        return gather(cells)
+
+
+def modified_copies(
+    modifiers: Modifiers, shapes: Mapping[TableName, TableShape], lsn: Lsn
+) -> dict[TableName, ModifiedCopy]:
+    """How the rows of tables are to be changed; those that nothing is done to are left out."""
+    return {
+        name: ModifiedCopy(
+            modifiers.of(name), relation_of(shape), description_of(shape).key_columns, int(lsn)
+        )
+        for name, shape in shapes.items()
+        if modifiers.concerns(name)
+    }
+
+
+def relation_of(shape: TableShape) -> Relation:
+    """The table as pgoutput describes it: generated columns left out, the identity marked."""
+    identity = shape.replica_identity
+    marked: set[str] = set()
+    if identity == "f":
+        marked = {column.name for column in shape.columns}
+    elif identity != "n":
+        marked = set(description_of(shape).key_columns)
+    return Relation(
+        shape.id,
+        shape.table,
+        identity,
+        tuple(
+            Column(column.name, column.type_id, column.type_modifier, column.name in marked)
+            for column in shape.columns
+            if not column.generated
+        ),
+    )

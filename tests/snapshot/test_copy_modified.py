@@ -1,0 +1,103 @@
+"""A copied range goes through the modifier that its table has; others are passed on as they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fix_modifiers import ShoutingOrders
+from fix_postgres import only_new
+from penstock.modifiers.copies import modified_copies
+from penstock.sinks.copying import RangeRefused
+from penstock.snapshot.ranges import PageRange
+from penstock.snapshot.task import CopyWork, copy_ranges
+from penstock.source.shapes import read_named_shapes
+from penstock.table import TableName
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fix_postgres import Database
+
+ORDERS, BOOKS = TableName("public", "orders"), TableName("public", "books")
+
+
+@dataclass
+class Writer:
+    """A sink's executor half that keeps what it is given; refuses the line that holds some text."""
+
+    columns: tuple[str, ...]
+    is_binary: bool
+    literals: tuple[tuple[str, str], ...] = ()
+    refuses: bytes | None = None
+    written: list[bytes] = field(default_factory=list)
+    ended: str = ""
+
+    def begin(self, number: int) -> Writer:
+        return self
+
+    def write(self, rows) -> None:
+        self.written += map(bytes, rows)
+
+    def finish(self) -> None:
+        for line, row in enumerate(self.written):
+            if self.refuses is not None and self.refuses in row:
+                raise RangeRefused("no", "do", line)
+        self.ended = "finished"
+
+    def abort(self) -> None:
+        self.ended = "aborted"
+
+
+@pytest.fixture
+def snapshot(source: Database) -> Iterator[str]:
+    """Two tables with the same rows, and a snapshot that shows them."""
+    for name in ("orders", "books"):
+        source.execute(f"CREATE TABLE {name} (id int8 PRIMARY KEY, note text)")
+        source.execute(
+            f"INSERT INTO {name} VALUES (1, E'a\\tb'), (90, 'x'), (2, NULL), (91, 'x'), (3, 'refused')"
+        )
+    with source.connect() as connection, connection.transaction():
+        connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        yield connection.execute("SELECT pg_export_snapshot()").fetchone()[0]
+
+
+def copy(source: Database, snapshot: str, writers: dict[TableName, Writer]):
+    with source.connect() as connection:
+        shapes = read_named_shapes(connection, list(writers))
+    keys = dict.fromkeys(writers, ("id",))
+    modified = modified_copies(ShoutingOrders(), shapes, 0x1000)
+    work = CopyWork(source.dsn, snapshot, writers, keys, None, modified)
+    ranges = [PageRange(table, 0, table, 0, None, 8192) for table in writers]
+    return list(copy_ranges(work, iter([ranges])))
+
+
+@only_new
+def test_rows_of_a_table_that_is_modified_arrive_as_the_modifier_made_them(
+    source: Database, snapshot: str
+) -> None:
+    orders = Writer(("id", "shout", "region"), is_binary=False, literals=(("text", "shop"),))
+    books = Writer(("id", "note"), is_binary=True)
+
+    assert copy(source, snapshot, {ORDERS: orders, BOOKS: books}) == []
+
+    assert orders.written == [
+        b"1\tA\\tB\teu\tshop\n",
+        b"2\t\\N\teu\tshop\n",
+        b"3\tREFUSED\teu\tshop\n",
+    ]
+    assert orders.ended == books.ended == "finished"
+    assert books.written[0].startswith(b"PGCOPY\n"), "nobody reads its values: they stay binary"
+
+
+@only_new
+def test_row_that_the_sink_refuses_is_named_by_its_own_key_though_others_were_dropped(
+    source: Database, snapshot: str
+) -> None:
+    orders = Writer(("id", "shout"), is_binary=False, refuses=b"REFUSED")
+
+    [failure] = copy(source, snapshot, {ORDERS: orders})
+
+    assert failure.where == "public.orders key (id=3)"
