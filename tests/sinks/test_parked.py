@@ -151,10 +151,8 @@ def test_list_shows_reason_and_what_waits_behind_and_no_value(of_two_keys: Refus
     assert text.count("too odd") == 6
     assert text.count("behind an earlier change of its key") == 1
     assert '{"id":2}' in text
-    assert [one["values"]["after"]["note"] for one in of_two_keys.listed("--values")][:2] == [
-        "new",
-        "paid",
-    ]
+    shown = [one["values"]["after"]["note"] for one in of_two_keys.listed("--values")[:2]]
+    assert shown == ["new", "paid"]
 
 
 def test_choice_by_id_and_table_and_sink(of_two_keys: Refusing) -> None:
