@@ -9,12 +9,10 @@ from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, mod
 from penstock.errors import BadTableRule
 from penstock.options import (
     DsnOption,
-    OnRefused,
     Options,
     RuleOption,
     SinkOptions,
     fault,
-    not_yet,
     wanted,
 )
 from penstock.sinks.postgres.expressions.expressions import ExpressionRules
@@ -170,8 +168,6 @@ class PostgresOptions(SinkOptions):
     # Whether tables of the target's own, with rows, are meant.
     adopt: bool = False
     on_conflict: OnConflict = OnConflict.REPLACE
-    # A row that is refused stops its table.
-    on_refused: Annotated[OnRefused, not_yet("park", now="stop")] = OnRefused.STOP
     # A column of every table that says which source a row is from; part of the key.
     source_id_column: Identifier | None = None
     history_columns: HistoryColumns = HistoryColumns()
