@@ -65,7 +65,7 @@ class Big(Workload):
         return result
 
     def _await_whole(self, pair: Pair, system: System, writer: _BigWriter) -> tuple[float, int]:
-        """Look at rows all over the table until they are there: all at once, or it is torn.
+        """Poll rows all over the table until they are there: all at once, or it is torn.
 
         Not count(*): it would read every row not yet committed, again and again, and take a good part
         of a core. It is asked once, when the first row is seen.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from bench.processes import ProcessUse
     from bench.servers import Pair
 
-# Not as often as a row is looked for: among a thousand tables a look is one at a thousand rows.
+# Not as often as a row is polled: among a thousand tables a poll reads a thousand rows.
 _POLL_SECONDS = 0.02
 _CHECK_SECONDS = 1.0
 # A row that only the stream can bring.
@@ -89,7 +89,7 @@ class Copy(Workload):
         return result
 
     def _see_stream(self, pair: Pair, system: System) -> None:
-        """A row in every table that is written now must arrive, too; `compare_copies` looks at all."""
+        """A row in every table that is written now must arrive, too; `compare_copies` reads all."""
         pair.source.execute("CALL bench_touch(%s, %s)", (COPIED_SCHEMA, _STREAMED_ID))
         last = sql.Identifier(COPIED_SCHEMA, f"orders_{self.table_count}").as_string(None)
         query = f"SELECT EXISTS (SELECT FROM {last} WHERE id = %s)"
@@ -149,7 +149,7 @@ class BigTable(Copy):
         """See Workload."""
         is_quick = super().reached(native, ours)
         if not is_quick or "first half" not in ours.figures:
-            # Too short a copy does not tell whether memory grows.
+            # Too short a copy does not show whether memory grows.
             return False if is_quick is False else None
         return ours.figures["second half"] <= _MOST_GROWTH * ours.figures["first half"]
 

@@ -10,7 +10,7 @@ from bench.ours import Penstock
 if TYPE_CHECKING:
     from bench.servers import Pair
 
-# This key measured best: it finds the row that is still so, and costs one index. Whoever looks for the
+# This key measured best: it finds the current version, and costs one index. Whoever searches the
 # source's rows finds them in the view.
 _MAKE_HISTORY = """
 ALTER TABLE orders RENAME TO orders_history;

@@ -107,7 +107,7 @@ class Native:
         )
 
     def copy_moments(self) -> None:
-        """It does not tell what it did when."""
+        """It does not report what it did when."""
 
     def check(self) -> None:
         """Raise when a worker has failed."""
@@ -122,7 +122,7 @@ class Native:
             raise BenchFailed(f"native: its workers failed {failed} times", last_lines(log))
 
     def seconds(self) -> dict[str, float]:
-        """It does not tell where its time goes."""
+        """It does not report where its time goes."""
         return {}
 
     def log_written_at(self) -> float | None:

@@ -85,7 +85,7 @@ class Penstock:
 
     def start(self, *options: str) -> None:
         """Start the command."""
-        # JSON: its lines tell the time to the millisecond.
+        # JSON: its lines have the time to the millisecond.
         command = [sys.executable, "-m", "penstock", "run", str(self._path)]
         with self._printed.open("ab") as printed:
             # A session of its own: Ctrl-C reaches the benchmark, which then stops this.
@@ -196,9 +196,9 @@ class Penstock:
         described, copied = row
         # A round ends after its last table flows: statistics are gathered meanwhile.
         ended = self._await_line("copied ", copied)
-        # The warm-up's table, too, was enrolled and copied.
+        # The warm-up's table, too, was scheduled and copied.
         enrolled = [at for at, text in self._lines() if text.endswith(" to be copied")]
-        # "copying 3 tables, 1.2 MB, as of 0/1A2B3C"; how far it is, it tells otherwise.
+        # "copying 3 tables, 1.2 MB, as of 0/1A2B3C"; how far it is, it reports otherwise.
         created = [at for at, text in self._lines() if _ROUND_BEGINS.match(text)]
         return CopyMoments(
             enrolled=max(at for at in enrolled if at <= described),
@@ -281,7 +281,7 @@ class _LogWatch(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        """Look a hundred times a second."""
+        """Poll a hundred times a second."""
         size = self._size()
         while not self._ended.wait(0.01):
             found = self._size()
@@ -290,7 +290,7 @@ class _LogWatch(threading.Thread):
             size = found
 
     def stop(self) -> float:
-        """Stop looking; when it was."""
+        """Stop polling; when it was."""
         self._ended.set()
         self.join()
         return self._grown_at

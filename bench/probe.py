@@ -56,7 +56,7 @@ class System(Protocol):
         """How many of them are there, with their keys, and follow."""
 
     def copy_moments(self) -> CopyMoments | None:
-        """What it did when, once all are, if it tells."""
+        """What it did when, once all are, if it reports that."""
 
 
 @dataclass(frozen=True)

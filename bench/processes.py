@@ -26,9 +26,9 @@ _SAMPLE_SECONDS = 0.25
 _NAMELESS = "other"
 # Those that ended before they were sampled at all.
 _UNSEEN = "short-lived, between two samples"
-# More processes alike than these are told as one line.
+# More processes alike than these are shown as one line.
 _MOST_ALIKE = 6
-# Fewer in a half of the time tell nothing of whether memory grows.
+# Fewer in a half of the time show nothing of whether memory grows.
 _LEAST_SAMPLES = 2
 _NAMES = (
     "SELECT pid, CASE WHEN backend_type = 'client backend' THEN application_name"
@@ -138,7 +138,7 @@ class Meter:
                 self._name()
 
     def _ended_cpu(self) -> dict[str, float]:
-        """CPU of all processes of each server that have ended, as its postmaster was told."""
+        """CPU of all processes of each server that have ended, as its postmaster has it."""
         found = {}
         for group, pid in self._roots():
             if group != PENSTOCK:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _SOURCES = 3
 
-# Whoever looks for the rows of the pair's own source finds them in the view.
+# Whoever reads the rows of the pair's own source finds them in the view.
 _MAKE_SHARED = """
 ALTER TABLE orders RENAME TO orders_all;
 ALTER TABLE orders_all
@@ -37,7 +37,7 @@ CREATE VIEW orders AS
 
 
 class SharedTable(Penstock):
-    """Sources whose rows go into one table, told apart by a column."""
+    """Sources whose rows go into one table, distinguished by a column."""
 
     source_count: ClassVar[int]
 

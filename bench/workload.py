@@ -102,7 +102,7 @@ class Workload(ABC):
 
     @abstractmethod
     def reached(self, native: Result | None, ours: Result) -> bool | None:
-        """Whether ours is as required; None when it cannot be told."""
+        """Whether ours is as required; None when it cannot be known."""
 
 
 def warm_up(pair: Pair, system: System) -> None:

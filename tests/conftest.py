@@ -10,15 +10,6 @@ from hypothesis import settings
 # process that a test starts.
 os.environ.setdefault("PENSTOCK_TIMING", "0.1")
 
-_CLASSES = (
-    Path(__file__).parents[1] / ".pytest_cache" / "spark-classes.jsa"
-)  # see archive_classes.py
-if _CLASSES.exists():
-    # What starts so often and lives so shortly is not worth the better of the two compilers.
-    os.environ.setdefault(
-        "SPARK_SUBMIT_OPTS", f"-XX:SharedArchiveFile={_CLASSES} -XX:TieredStopAtLevel=1"
-    )
-
 # The same examples on every run; a search for new ones is a deliberate act (HYPOTHESIS_SEED, or
 # --hypothesis-profile default).
 settings.register_profile("steady", derandomize=True, deadline=None)
@@ -28,13 +19,19 @@ pytest_plugins = sorted(path.stem for path in Path(__file__).parent.glob("fix_*.
 # All at once and first, because they import one another.
 pytest.register_assert_rewrite(*pytest_plugins)
 
+from fix_machine import memory_disk  # noqa: E402 - rewritten as well
 
-def pytest_configure() -> None:
-    """Have the directories of tests in memory. Spark's stay where they are: its programs run from there."""
-    from fix_machine import memory_disk
+# Written by archive_classes.py, where make runs the tests. Its path is a word among others.
+_CLASSES = Path(__file__).parents[1] / ".pytest_cache" / "spark-classes.jsa"
+if _CLASSES.exists() and " " not in str(_CLASSES):
+    # What starts so often and lives so shortly is not worth the better of the two compilers.
+    os.environ.setdefault(
+        "SPARK_SUBMIT_OPTS", f"-XX:SharedArchiveFile={_CLASSES} -XX:TieredStopAtLevel=1"
+    )
 
-    if (place := memory_disk()) is not None:
-        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(place))
+# The directories of tests. Spark's stay where they are: its programs run from there.
+if (_place := memory_disk()) is not None:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_place))
 
 
 # What a test says of the newest Postgres it says of 15 as well, in the long tests; quickly only where

@@ -170,7 +170,7 @@ def _reference_changes(
             assert cursor.take(1) == b"N"
         after = cursor.values()
     names = tuple(column.name for column in described.columns)
-    # A row without columns has no cell that could tell whether it is there.
+    # A row without columns has no cell that could show whether it is there.
     before = before or None
     yield Plain(described.table, names, kind, *position, after, before, is_full_before=mark == b"O")
 

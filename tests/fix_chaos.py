@@ -1,4 +1,4 @@
-"""Random statements about tables and their rows, chosen from how the source looks at that moment."""
+"""Random statements about tables and their rows, chosen from the source's shapes at that moment."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def quoted(name: str) -> str:
 
 
 class Chaos:
-    """Says what is done next, from how the source looks inside the transaction.
+    """Says what is done next, from the source's shapes inside the transaction.
 
     A session among many keeps to tables of `schemas`, of which the first gets the new ones; its
     numbers begin at `first_number`, and `large_rows` at once make transactions that are streamed.
@@ -143,7 +143,7 @@ class Chaos:
             f"ALTER TYPE public.mood ADD VALUE 'l{self.next_number()}'{place}",
             f"ALTER TYPE public.mood RENAME VALUE '{label}' TO 'l{self.next_number()}'",
         )
-        # Of a type that no table has, a new name cannot be told from a new label.
+        # Of a type that no table has, a new name cannot be distinguished from a new label.
         is_rename = self._choice.choice([False, True]) and self.ask(USED)
         return rename if is_rename else add
 

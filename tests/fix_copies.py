@@ -55,7 +55,7 @@ def copied_rows(number: int) -> list[bytes]:
 
 
 def wanted_reads(range_count: int) -> list[tuple[int, str]]:
-    """What the documents of a copy tell, in order."""
+    """What the documents of a copy say, in order."""
     return [
         (100 * number + row, f"read {row}") for number in range(range_count) for row in range(4)
     ]
@@ -159,7 +159,7 @@ def replay(documents: list[dict[str, Any]], table: str = "t") -> dict[str, Any]:
 
 
 def stands(source: Database, table: str = "t") -> dict[str, Any]:
-    """The rows of a table (id, n, pad) as documents tell them."""
+    """The rows of a table (id, n, pad) as documents have them."""
     found = source.query(
         f"SELECT jsonb_build_object('id', id, 'n', n, 'pad', pad)::text FROM {table}"
     )

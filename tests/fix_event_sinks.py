@@ -50,7 +50,7 @@ def write_transactions(log: Path, ids: Iterable[int], rows_each: int = 3) -> Non
 
 
 def wanted_rows(ids: Iterable[int], rows_each: int = 3) -> list[tuple[int, str]]:
-    """What all the documents must tell, in order."""
+    """What all the documents must say, in order."""
     return [(number, str(row)) for number in ids for row in range(rows_each)]
 
 
@@ -140,7 +140,7 @@ def hidden(directory: Path) -> list[str]:
 
 
 def rows_in(*paths: Path) -> list[tuple[int, str]]:
-    """What the documents in the files tell, to be held against `wanted_rows`."""
+    """What the documents in the files say, to be held against `wanted_rows`."""
     found = []
     for path in paths:
         lines = path.read_bytes().split(b"\n")

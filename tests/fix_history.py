@@ -18,7 +18,7 @@ STILL = "9999"
 
 @dataclass
 class Version:
-    """One row of a history. `came` is when its key came, where it is so from the beginning."""
+    """One row of a history. `came` is when its key came, where it is current from the beginning."""
 
     start: Any
     values: tuple[Any, ...]
@@ -64,7 +64,7 @@ class History:
         of_key.append(Version(at, values, at))
 
     def update(self, key: Any, at: int, values: tuple[Any, ...]) -> None:
-        """What was so ends, something else begins."""
+        """The current version ends, something else begins."""
         last = self.versions[key][-1]
         if last.came == at:
             last.values = values
@@ -73,7 +73,7 @@ class History:
         self.versions[key].append(Version(at, values, at))
 
     def end(self, key: Any, at: int, *, deleted: bool) -> None:
-        """What was so ends; if it began at the same instant it never was."""
+        """The current version ends; if it began at the same instant it never was."""
         of_key = self.versions[key]
         if of_key[-1].came == at:
             of_key.pop()

@@ -1,6 +1,6 @@
 """A database whose owner has put something else under every name that penstock uses.
 
-In schema public, which the database's search_path names before pg_catalog: whatever is not looked up in
+In schema public, which the database's search_path names before pg_catalog: whatever is not resolved in
 pg_catalog alone is found there first. Every one of these notes its call, also where it is rolled back.
 """
 

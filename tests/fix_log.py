@@ -1,4 +1,4 @@
-"""Logs for tests: small segments, and slices whose content tells where it belongs."""
+"""Logs for tests: small segments, and slices whose content says where it belongs."""
 
 from __future__ import annotations
 

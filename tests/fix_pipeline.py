@@ -129,7 +129,7 @@ class RunningPipeline:
         deadline = time.monotonic() + 6
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
-        # As the product does it: what takes too long is called off.
+        # As the product does it: what takes too long is cancelled.
         for delivery in self.deliveries:
             delivery.interrupt()
         for thread in self._threads:

@@ -21,7 +21,7 @@ _RESET = struct.pack("ii", 1, 0)
 
 
 class Proxy:
-    """Forwards 127.0.0.1:port to a server, until told otherwise."""
+    """Forwards 127.0.0.1:port to a server, until set otherwise."""
 
     def __init__(self, server_port: int, server_host: str = "127.0.0.1") -> None:
         self._server = (server_host, server_port)
@@ -139,7 +139,7 @@ class _Pair:
         for one in self._sockets():
             with contextlib.suppress(OSError):
                 one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-                # Wakes a thread in recv() without telling the peer; close() then tells it.
+                # Wakes a thread in recv() without notice to the peer; close() then gives it.
                 one.shutdown(socket.SHUT_RD)
 
     def close(self) -> None:

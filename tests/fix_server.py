@@ -1,8 +1,8 @@
 """A server without a server: sends a script of transactions as pgoutput would, from any position on.
 
-It tells columns as Postgres does (pgoutput.c, maybe_send_schema): once outside of streams, once in
+It describes columns as Postgres does (pgoutput.c, maybe_send_schema): once outside of streams, once in
 each streamed transaction, again there after a rolled-back subtransaction; what a streamed
-transaction told counts as told for all when it commits.
+transaction described counts as described for all when it commits.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class Server:
         self._after_lsn = after_lsn
         self._told: dict[int, Relation] = {}
         self._told_in: dict[int, dict[int, Relation]] = {}
-        # When each description was told: the latest counts.
+        # When each description was sent: the latest counts.
         self._clock = 0
         self._when: dict[tuple[int | None, int], int] = {}
 

@@ -24,7 +24,7 @@ _OF_SESSIONS = re.compile(r"\bALTER\s+(?:DATABASE|ROLE|USER|SYSTEM)\b", re.IGNOR
 
 @contextmanager
 def shared_session(url: str, statement: str) -> Iterator[Connection]:
-    """A session for one statement that nobody can tell from a new one, in autocommit mode.
+    """A session for one statement that nobody can distinguish from a new one, in autocommit mode.
 
     Threads get one of their own each time: what one of them waits for, another may bring about.
     """

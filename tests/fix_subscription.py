@@ -1,4 +1,4 @@
-"""What tests about subscriptions ask of a source: make one, look at it, list what is there."""
+"""What tests about subscriptions ask of a source: make one, poll it, list what is there."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 An advisory lock under a known key would do, were it not for others: any role that may connect can take
 it first, and hold it. So a claim is a lock under a key whose last digits are random, of which somebody
-else can only take some; and it is a claim only of a role that counts. Who has put theirs looks for
+else can only take some; and it is a claim only of a role that counts. Whoever has put theirs checks for
 those of others, so that of two at least one sees the other. It ends with its session.
 """
 

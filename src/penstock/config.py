@@ -1,6 +1,6 @@
 """Read the pipeline file: expand variables, check keys, name the line at fault.
 
-Each part declares its own options; this module only looks their classes up and fills them: those
+Each part declares its own options; this module only finds their classes and fills them: those
 of a sink by its kind, which may be another package's. It opens no connection and touches nothing
 but the file. Every fault is a `PipelineFileError`, or one of its kinds, that names file and line;
 none shows a password or the value of a variable.
@@ -35,7 +35,7 @@ _LATER_SINK_KINDS = ("kafka", "nats", "search", "webhook", "delta", "iceberg", "
 # Where states lie that the file does not place.
 DEFAULT_PARENT = ".penstock"
 
-# So many sources are looked after as often as one alone; more of them share the same effort.
+# So many sources are polled as often as one alone; more of them share the same effort.
 _FEW_SOURCES = 5
 
 _LONGEST_FILE = 256 * 1024
@@ -128,9 +128,9 @@ class PipelineFile:
         raise TypeError("a PipelineFile is not pickled: it holds passwords; send its options")
 
     def paced(self, seconds: float) -> float:
-        """How long to wait between two looks at one source, where a sole one has `seconds`.
+        """How long to wait between two polls of one source, where a sole one has `seconds`.
 
-        The looks at all sources together are not more than those at a few.
+        All sources together are polled no more often than a few.
         """
         return seconds * max(1.0, len(self.source_ids) / _FEW_SOURCES)
 
@@ -191,7 +191,7 @@ def _name_from_urls(source: str, target: str) -> str:
         except BadUrl as error:
             raise BadUrl(error.what, option, error.do) from None
     databases = [re.sub(r"[^a-z0-9]+", "_", end.database.lower())[:14] for end in ends]
-    # Two servers may have databases of the same name; the digest keeps their pipelines apart.
+    # Two servers may have databases of the same name; the digest makes their pipelines distinct.
     digest = hashlib.sha256(" ".join(str(end) for end in ends).encode()).hexdigest()
     return f"{databases[0]}_to_{databases[1]}_{digest[:6]}"
 
@@ -320,7 +320,7 @@ def _read_text(path: Path, place: str) -> str:
         with Path(path).open("rb") as file:
             content = file.read(_LONGEST_FILE + 1)
     except FileNotFoundError:
-        raise PipelineFileError("there is no such file", place, "mend the path") from None
+        raise PipelineFileError("there is no such file", place, "fix the path") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "not a path"
         raise PipelineFileError(

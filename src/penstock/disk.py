@@ -53,7 +53,7 @@ def unwritable(error: OSError, directory: Path) -> DiskFull | StateUnusable:
             "no space left to write the log; capture waits, nothing is lost: what the sinks have got"
             " is deleted, and the source keeps its WAL meanwhile",
             str(directory),
-            "free space on that file system, mend the sink or table that is behind (penstock status),"
+            "free space on that file system, fix the sink or table that is behind (penstock status),"
             " or move `state:` to a larger disk while penstock is stopped",
         )
     return StateUnusable(

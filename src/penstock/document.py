@@ -151,7 +151,7 @@ def shown(text: str) -> str:
 
 
 def named(key: str) -> str:
-    """A key for use in an error: bare where it looks like one."""
+    """A key for use in an error: bare where it can be."""
     return key if _KEY.fullmatch(key) else shown(key)
 
 
@@ -177,7 +177,7 @@ def _compose(text: str, place: str) -> yaml.Node | None:
     raise PipelineFileError(
         f"the file is not YAML: {problem}",
         f"{place}{line}",
-        "mend the line, or the one above it; indent with spaces, and quote text with : # { } [ ] or @",
+        "fix the line, or the one above it; indent with spaces, and quote text with : # { } [ ] or @",
     )
 
 

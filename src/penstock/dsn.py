@@ -50,7 +50,7 @@ _SESSION_SETTINGS = {
     "quote_all_identifiers": "off",
 }
 _AS_OPTIONS = " ".join(f"-c {name}={value}" for name, value in _SESSION_SETTINGS.items())
-# A pooler may leave the options out. Nothing of this is looked up on the search_path.
+# A pooler may leave the options out. Nothing of this is found by the search_path.
 _AS_STATEMENT = "SELECT " + ", ".join(
     f"pg_catalog.set_config('{name}', '{value}', false)"
     for name, value in _SESSION_SETTINGS.items()
@@ -170,7 +170,7 @@ def _refuse_misread(parts: dict[str, Any], text: str) -> None:
     if not all(not port or (_PORT.fullmatch(port) and 0 < int(port) < 65536) for port in ports):
         raise BadUrl(
             "the port is not a number from 1 to 65535",
-            do="mend the port; in user and password write %2F for /, %40 for @, %3A for :",
+            do="fix the port; in user and password write %2F for /, %40 for @, %3A for :",
         )
     host = str(parts.get("host") or "").removeprefix("@")  # @name: abstract socket namespace
     database = str(parts.get("dbname") or "")

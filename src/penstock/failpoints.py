@@ -1,4 +1,4 @@
-"""Named places where a test can kill the process. Costs one look at an empty dictionary when unused.
+"""Named places where a test can kill the process. Costs one lookup in an empty dictionary when unused.
 
 `PENSTOCK_FAULT=capture.after_seal` kills at the first passing, `PENSTOCK_FAULT=capture.after_seal:3`
 at the third. SIGKILL, so that no handler, flush or `finally` softens the blow.
@@ -13,8 +13,8 @@ import threading
 POINTS = (
     "capture.before_seal",  # transactions received, none of them in the log
     "capture.torn_slice",  # half of a slice written
-    "capture.after_seal",  # slice durable, server not told
-    "capture.after_acknowledge",  # server told what is safe
+    "capture.after_seal",  # slice durable, not acknowledged to the server
+    "capture.after_acknowledge",  # what is safe is acknowledged to the server
     "stage.before_copy",  # executor: slice decoded, nothing staged
     "stage.after_copy",  # executor: staged, receipt not returned
     "deliver.after_job",  # driver: receipts in hand, no transaction begun
@@ -22,16 +22,16 @@ POINTS = (
     "deliver.before_commit",  # driver: everything merged, COMMIT not sent
     "deliver.after_commit",  # target committed, nothing else knows
     "unpark.before_commit",  # driver: parked rows merged again, COMMIT not sent
-    "catch_up.before_commit",  # driver: changes of tables apart merged, COMMIT not sent
-    "catch_up.before_join",  # tables have caught up, they are still apart
+    "catch_up.before_commit",  # driver: changes of detached tables merged, COMMIT not sent
+    "catch_up.before_join",  # tables have caught up, they are still detached
     "copy.after_snapshot",  # copier: snapshot taken, no table begun
     "copy.after_create",  # copier: a table made without its key, the transaction still open
     "copy.before_range",  # executor: nothing of the range read
     "copy.inside_range",  # executor: rows sent, COMMIT not
-    "copy.after_range",  # executor: range committed, nobody told
+    "copy.after_range",  # executor: range committed, not reported
     "copy.before_finish",  # copier: every range there, key and indexes not
     "copy.after_merge",  # copier: rows are those of the copy, its constraints are not made
-    "copy.after_finish",  # copier: the table can catch up, nobody told
+    "copy.after_finish",  # copier: the table can catch up, not reported
     "schema.before_commit",  # driver: tables altered and rows merged, COMMIT not sent
     "schema.after_commit",  # target committed, nothing else knows
     "documents.before_deliver",  # documents in hand, the sink not called

@@ -1,4 +1,4 @@
-"""What `penstock check` finds: an error that somebody would meet, told beforehand.
+"""What `penstock check` finds: an error that somebody would meet, reported beforehand.
 
 Knows neither sources nor sinks: both find such things.
 """

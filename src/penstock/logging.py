@@ -1,4 +1,4 @@
-"""How penstock's log lines look: to stderr, as text for people or JSON for machines."""
+"""The format of penstock's log lines: to stderr, as text for people or JSON for machines."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class _TextLines(logging.Formatter):
         """The time, the source and the sink if there are several, the message.
 
         What others have a say in is in the arguments. Each is on one line, or is an error with its
-        advice; what Python tells of a defect is moved in, so that no line of it looks like one of ours.
+        advice; what Python prints of a defect is indented, so that no line of it can be taken for one of ours.
         """
         text = str(record.msg)
         if record.args:

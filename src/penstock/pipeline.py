@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 
 class Describer:
-    """Tells sinks how a source table looked at a position: by the history, else as it is now.
+    """Describes a source table to sinks as it was at a position: by the history, else as it is now.
 
-    Remembers what it was told, for when the source is away.
+    Remembers what it has learned, for when the source is away.
     """
 
     def __init__(self, dsn: Dsn, history: SchemaHistory) -> None:
@@ -66,11 +66,11 @@ class Describer:
             return self._known[table]
 
     def shape(self, table: TableName, lsn: Lsn) -> TableShape | None:
-        """The table's shape at a position, where the history tells it."""
+        """The table's shape at a position, where the history has it."""
         return self._history.shape_at(table, lsn)
 
     def name_of(self, oid: int, lsn: Lsn) -> TableName | None:
-        """What the table of an oid was called at a position, where the history tells it."""
+        """What the table of an oid was called at a position, where the history has it."""
         return self._history.name_of(oid, lsn)
 
 

@@ -39,7 +39,7 @@ _in_use: Vault | None = None
 
 def use(vault: Vault | None) -> None:
     """Have what is pickled from now on kept in this vault; None: nothing can be pickled."""
-    global _in_use  # noqa: PLW0603 - pickle asks the object, which cannot be told where it goes
+    global _in_use  # noqa: PLW0603 - pickle asks the object, which cannot know where it goes
     _in_use = vault
 
 

@@ -7,6 +7,7 @@ import json
 import pkgutil
 import re
 import subprocess
+import textwrap
 import types
 import typing
 from dataclasses import fields
@@ -25,16 +26,18 @@ from penstock.failpoints import POINTS
 from penstock.log.slice import _HEADER, HEADER_BYTES, SliceKind
 from penstock.options import Options
 from penstock.run.status import PipelineStatus, SourceStatus
+from penstock.sink import DOCUMENTS, DocumentKind, DocumentSink
 from penstock.sinks.postgres.state.objects import statements
 from penstock.sinks.registry import BUILT_IN, KINDS
 from penstock.sinks.status import FlowStatus, SinkStatus, TableStatus
-from penstock.testing import changes, insert, relation, table, transaction
+from penstock.testing import SinkContract, changes, insert, relation, table, transaction
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
+EXAMPLE = ROOT / "examples" / "sqlite-sink"
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
 
 LONGEST_README = 150
@@ -216,7 +219,7 @@ def test_fields_of_a_document_are_the_documented_ones():
     orders = table(16400, "orders", {"id": "int8"}, key=["id"])
     stream = [relation(orders), *transaction(0x16B3748, insert(orders, ["1"]))]
 
-    [document] = bytes(documents(changes(stream), "shop")).splitlines()
+    [document] = documents(changes(stream), "shop").column("value").to_pylist()
 
     page = _section(_page("reference/documents.md"), "## Fields")
     assert re.findall(r"^\| `(\w+)` \|", page, re.M) == list(json.loads(document))
@@ -265,7 +268,12 @@ def _pipelines() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("text", list(_pipelines()))
-def test_pipeline_files_of_the_documentation_can_be_read(text: str, tmp_path: Path):
+def test_pipeline_files_of_the_documentation_can_be_read(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.syspath_prepend(EXAMPLE / "src")
+    example = importlib.import_module("penstock_sqlite").SqliteKind()
+    monkeypatch.setitem(KINDS._kinds, "sqlite", example)  # as if it were installed
     path = tmp_path / "pipeline.yml"
     path.write_text(text)
     variables = re.findall(r"\$\{(\w+)\}", text)
@@ -282,15 +290,59 @@ def test_readme_and_tutorial_show_a_pipeline_file():
     assert {"README.md", "docs/tutorial.md"} <= shown
 
 
-def test_python_of_the_documentation_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    [block] = re.findall(r"^```python\n(.*?)^```$", _page("howto/write-a-sink.md"), re.M | re.S)
+def _example_files() -> dict[str, str]:
+    """By the language of the blocks that show them."""
+    python = ("src/penstock_sqlite/__init__.py", "tests/test_sqlite_sink.py")
+    return {
+        "python": "\n".join((EXAMPLE / name).read_text() for name in python),
+        "toml": (EXAMPLE / "pyproject.toml").read_text(),
+    }
 
-    exec(block, {})
 
-    assert json.loads(capsys.readouterr().out)["after"] == {"id": 1, "note": "first"}
+def test_page_on_sinks_shows_the_example_as_it_is():
+    # The example itself is run by tests/sinks/test_contract.py and tests/pipeline/test_example_sink.py.
+    page = _page("howto/write-a-sink.md")
+
+    for language, text in _example_files().items():
+        blocks = re.findall(rf"^```{language}\n(.*?)^```$", page, re.M | re.S)
+        assert blocks
+        for block in blocks:
+            is_shown = block in text or textwrap.indent(block, "    ") in text
+            assert is_shown, f"not in the example:\n{block}"
+
+
+def test_page_on_sinks_shows_all_of_the_example():
+    blocks = re.findall(r"^```python\n(.*?)^```$", _page("howto/write-a-sink.md"), re.M | re.S)
+    shown = {line.strip() for block in blocks for line in block.splitlines()}
+    code = (EXAMPLE / "src/penstock_sqlite/__init__.py").read_text()
+    without_docstring = code.split('"""', 2)[2]
+
+    assert [line for line in without_docstring.splitlines() if line.strip() not in shown] == []
+
+
+@pytest.mark.parametrize("module", ["penstock.sink", "penstock.testing"])
+def test_every_public_name_of_a_module_for_sinks_is_documented(module: str):
+    page = _page("reference/sink.md")
+    documented = set(re.findall(r"`(\w+)(?:\([^`]*\))?`", page))
+
+    assert set(importlib.import_module(module).__all__) <= documented
+
+
+@pytest.mark.parametrize("owner", [DocumentSink, DocumentKind, SinkContract])
+def test_every_member_that_an_author_may_define_is_documented(owner: type):
+    page = _page("reference/sink.md")
+    documented = set(re.findall(r"^\| `(\w+)", page, re.M))
+    # What a kind has for the rest of penstock is the same for all kinds of documents.
+    for_penstock = {"build", "build_copying", "check", "read_status", "forget", "worker_modules"}
+
+    members = {name for name in vars(owner) if not name.startswith(("_", "test_"))}
+    assert members - (for_penstock if owner is DocumentKind else set()) <= documented
+
+
+def test_columns_of_a_batch_of_documents_are_the_documented_ones():
+    section = _section(_page("reference/sink.md"), "### `DOCUMENTS`")
+
+    assert re.findall(r"^\| `(\w+)` \|", section, re.M) == DOCUMENTS.names
 
 
 def test_no_file_holds_a_path_of_one_machine_or_the_address_of_a_registry():

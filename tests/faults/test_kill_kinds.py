@@ -156,7 +156,7 @@ def true_append(source: Database) -> dict[int, str]:
 
 
 def rows_of_history(target: Database) -> list[tuple[Any, ...]]:
-    """As the model tells them."""
+    """As the model has them."""
     return [
         (key, v, ALWAYS if start is None else start, STILL if end is None else end, deleted)
         for key, v, start, end, deleted in target.query(_HISTORY)

@@ -71,7 +71,7 @@ class Session:
     failure: BaseException | None = None
 
     def run(self) -> None:
-        """Transactions until told to stop; a connection that is cut off is made anew."""
+        """Transactions until asked to stop; a connection that is cut off is made anew."""
         choice = random.Random(self.number)
         try:
             with self.database.connect() as connection:

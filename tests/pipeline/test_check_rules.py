@@ -1,4 +1,4 @@
-"""`penstock check` tells of rules that no table is meant by."""
+"""`penstock check` reports rules that no table is meant by."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from fix_pipeline import INITIAL
 from fix_postgres import only_new
-from penstock.cli.check import find
 from penstock.config import pipeline_from_document
+from penstock.run.check import find
 from penstock.run.requests import add_tables
 
 if TYPE_CHECKING:

@@ -53,7 +53,7 @@ def penstock(
 
 
 def require_error(done: subprocess.CompletedProcess[str], *codes: str, exit_code: int = 1) -> str:
-    """The one error, which ends stderr; its text. `check` tells every one that there is."""
+    """The one error, which ends stderr; its text. `check` reports every one that there is."""
     said = done.stdout + done.stderr
     assert done.returncode == exit_code, said
     assert "Traceback" not in said
@@ -108,7 +108,7 @@ def write(directory: Path, source: Any, target: Any, **options: Any) -> str:
 
 
 class Impostor:
-    """A proxy that changes what passes: `out` the client's first message, `back` what it is told."""
+    """A proxy that changes what passes: `out` the client's first message, `back` what it gets."""
 
     def __init__(
         self,

@@ -82,7 +82,7 @@ def test_every_operation_finds_its_row_whatever_the_identity_and_the_kind(
 
 
 def _kept(target: Database, name: str, kind: str) -> list[tuple[Any, ...]]:
-    """The rows; of a history with whether they still are so and were deleted."""
+    """The rows; of a history with whether they are current and were deleted."""
     also = (
         ", kvsz_end = '9999-01-01 00:00:00+00', kvsz_deleted, kvsz_start > '1901-01-01'"
         if kind == "history"
@@ -94,7 +94,7 @@ def _kept(target: Database, name: str, kind: str) -> list[tuple[Any, ...]]:
 def _wanted(kind: str, identity: str) -> list[tuple[Any, ...]]:
     still, ended, deleted = (True, False), (False, False), (False, True)
     if identity == "nothing":
-        # Nothing but its INSERTs is told.
+        # Nothing but its INSERTs is sent.
         rows: list[tuple[Any, ...]] = [(*row, *still, False) for row in FIRST]
     else:
         rows = [(*row, *still, True) for row in LAST]

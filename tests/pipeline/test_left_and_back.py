@@ -247,4 +247,4 @@ def test_documents_of_a_table_that_came_back_tell_all_its_rows(
         return {one["key"]["id"].digits: one["after"]["v"] for one in again}
 
     wanted = {"2": "c", "3": "outside", "4": "back"}
-    wait_until(lambda: told_again() == wanted, what="it to be told again")
+    wait_until(lambda: told_again() == wanted, what="it to be reported again")

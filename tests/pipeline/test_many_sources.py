@@ -210,7 +210,7 @@ def test_source_that_is_down_at_first_and_again_later_keeps_no_other_waiting(
     shaky.kill()
     fleet.insert("steady", 1)
     fleet.await_row("steady", 1, run)
-    wait_until(lambda: "PEN-201" in fleet.error_of("shaky"), 60, "the error to be told")
+    wait_until(lambda: "PEN-201" in fleet.error_of("shaky"), 60, "the error to be reported")
     shaky.start()
     fleet.insert("shaky", 1)
     fleet.await_row("shaky", 1, run)

@@ -148,7 +148,8 @@ def test_table_dropped_and_made_again_is_followed_again(
 
     source.execute("INSERT INTO t VALUES (2, 'first'); DROP TABLE t")
     wait_until(
-        lambda: "public.t" in status_of(path)["sources"]["test"]["left_out"], what="it to be told"
+        lambda: "public.t" in status_of(path)["sources"]["test"]["left_out"],
+        what="it to be reported",
     )
     source.execute("INSERT INTO other VALUES (1)")
     pipeline.catch_up()
@@ -163,10 +164,10 @@ def test_table_dropped_and_made_again_is_followed_again(
     else:
         # What the former table left stays; so does a column that the new one does not deliver to.
         assert rows(target, "t") == [("(1,first)",), ("(2,first)",), ("(3,)",)]
-    # A trigger publishes the table before the next look at the catalog reports it.
+    # A trigger publishes the table before the next poll of the catalog reports it.
     wait_until(
         lambda: "public.t" not in status_of(path)["sources"]["test"]["left_out"],
-        what="it to be told no more",
+        what="it to be reported no more",
     )
 
 
@@ -316,7 +317,7 @@ def test_replica_identity_may_change_while_rows_flow(
     wait_until(lambda: not published(source), what="the table to be let go")
     source.execute("UPDATE t SET v = 'not followed'")
     path = pipeline_file(source, target)
-    wait_until(lambda: status_of(path)["sources"]["test"]["left_out"], what="it to be told")
+    wait_until(lambda: status_of(path)["sources"]["test"]["left_out"], what="it to be reported")
     assert "REPLICA IDENTITY NOTHING" in status_of(path)["sources"]["test"]["left_out"]["public.t"]
     pipeline.catch_up()
 
@@ -370,7 +371,7 @@ def test_tables_that_swap_names_are_not_copied_again_for_it(
         "INSERT INTO t VALUES (2); COMMIT"
     )
     pipeline.catch_up()
-    # One that comes afterwards: once it is copied, the names have been looked at, too.
+    # One that comes afterwards: once it is copied, the names have been polled, too.
     source.execute("CREATE TABLE z AS SELECT 1 AS id; ALTER TABLE z ADD PRIMARY KEY (id)")
     wait_for_state(target, "z", "streaming")
 

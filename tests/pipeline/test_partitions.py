@@ -1,4 +1,4 @@
-"""Partitions that come with rows or go with theirs: no change tells of it, so penstock does."""
+"""Partitions that come with rows or go with theirs: no change reports it, so penstock does."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_partitions_that_are_made_as_such_are_none_of_it(
         "CREATE TABLE p25a PARTITION OF p25 FOR VALUES FROM ('2025-01-01') TO ('2025-07-01');"
         "INSERT INTO p VALUES (2, '2025-02-02')"
     )
-    # One that comes with rows right after: once it is told, the others have been looked at, too.
+    # One that comes with rows right after: once it is reported, the others have been polled, too.
     source.execute("CREATE TABLE p26 (LIKE p INCLUDING ALL) PARTITION BY RANGE (d)")
     source.execute(
         "CREATE TABLE p26a PARTITION OF p26 FOR VALUES FROM ('2026-01-01') TO ('2026-07-01');"

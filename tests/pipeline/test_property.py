@@ -51,7 +51,7 @@ IDENTITIES = ("primary", "primary", "composite", "full", "full with key", "index
 
 @dataclass
 class Table:
-    """A random table; `keys` are the columns that tell its rows apart, if any do."""
+    """A random table; `keys` are the columns that identify its rows, if any do."""
 
     name: str
     identity: str
@@ -124,7 +124,7 @@ class Writer:
             return KEY_VALUES[kind].format(s=self.dice.randint(0, 3))
         if self.dice.random() < (0.1 if fresh else 0.2):
             return "NULL"
-        # Few different rows where rows are told apart by their content alone.
+        # Few different rows where rows are identified by their content alone.
         number = self.dice.randint(0, 2) if not table.keys else self.number
         return VALUES[kind].format(n=number)
 

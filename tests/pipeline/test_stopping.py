@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from fix_pipeline import Command
+    from fix_pipeline import Command, RunningPipeline
     from fix_postgres import Database
 
 pytestmark = only_new
@@ -58,7 +58,7 @@ class Load:
 
 
 def at_all(command: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    """As systemd does with KillMode=control-group, and who looks for all processes of a user."""
+    """As systemd does with KillMode=control-group, and whoever searches all processes of a user."""
     for pid in reversed(tree_of(command.pid)):
         kill(pid, number)
 
@@ -241,3 +241,24 @@ class in_terminal:  # noqa: N801 - used as a function
             return os.read(self._terminal, 65536)
         except OSError:  # the other end is closed
             return b""
+
+
+def test_batch_that_takes_too_long_to_commit_is_cancelled_and_delivered_by_the_next_run(
+    source: Database, target: Database, make_pipeline: Callable[..., RunningPipeline]
+) -> None:
+    source.execute(TABLE)
+    pipeline = make_pipeline(source, target)
+    source.execute("INSERT INTO t VALUES (1, 'a')")
+    pipeline.catch_up()
+    with target.connect(autocommit=False) as other:
+        other.execute("LOCK TABLE t")
+        source.execute("INSERT INTO t VALUES (2, 'b')")
+        waiting = "SELECT 1 FROM pg_locks WHERE NOT granted AND relation = 't'::regclass"
+        wait_until(lambda: other.execute(waiting).fetchall(), what="the batch to wait for the lock")
+
+        pipeline.stop()
+
+    assert pipeline.failures == []
+    pipeline.start()
+    pipeline.catch_up()
+    assert_equal(source, target, "t")

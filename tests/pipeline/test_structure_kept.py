@@ -10,7 +10,7 @@ from fix_pipeline import INITIAL, wait_for_state
 from fix_postgres import only_new
 from fix_started import EVERYTHING
 from fix_wait import wait_until
-from penstock.cli.check import find
+from penstock.run.check import find
 from penstock.sinks.postgres.compare import review
 
 if TYPE_CHECKING:
@@ -260,7 +260,9 @@ def test_what_is_by_design_is_no_warning(
         "ALTER TABLE parent ADD COLUMN up bigint REFERENCES parent;"
         "CREATE TABLE later (id int PRIMARY KEY, c int REFERENCES child, u text UNIQUE);"
     )
-    if kind != "ignore":  # there it would be told: the target refuses rows that the source may get
+    if (
+        kind != "ignore"
+    ):  # there it would be reported: the target refuses rows that the source may get
         source.execute("ALTER TABLE child ALTER price DROP NOT NULL")
     if kind != "columns_renamed":
         source.execute(

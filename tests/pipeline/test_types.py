@@ -191,7 +191,7 @@ _IN_INFORMATION_SCHEMA = {
     "time_stamp",
     "yes_or_no",
 }
-# What an array is told apart by, besides its elements.
+# What an array is distinguished by, besides its elements.
 SHAPES = [
     "{}",
     "{NULL}",

@@ -1,4 +1,4 @@
-"""A source whose triggers tell how its tables change, and who reads what they say."""
+"""A source whose triggers report how its tables change, and one who reads what they say."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Tracked:
         return found
 
     def heard(self) -> list[SchemaChange]:
-        """The same, with all tables that look different then."""
+        """The same, with all tables whose shape differs then."""
         return [self._settled(told) for told in self.messages()]
 
     def _settled(self, told: Told) -> SchemaChange:

@@ -30,7 +30,7 @@ def init(source: Database, tracking: Tracking = Tracking.TRIGGERS) -> None:
 
 
 def looks(capturing: Capturing, oid: int) -> list[tuple[str, ...] | None]:
-    """How a table looked, by its columns, one after another; None where it was gone."""
+    """A table's shapes, by its columns, one after another; None where it was gone."""
     found: list[tuple[str, ...] | None] = []
     for marks in state_of(capturing.file).history.transactions_after(Lsn(0)):
         for mark in marks:

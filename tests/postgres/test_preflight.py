@@ -34,7 +34,7 @@ def by_severity(findings: list[Finding], severity: str) -> list[Finding]:
 
 
 class FakePooler:
-    """Passes SQL on as PgBouncer does; what becomes of replication is told by `refuses`."""
+    """Passes SQL on as PgBouncer does; what becomes of replication is set by `refuses`."""
 
     def __init__(self, server_port: int, *, refuses: bool) -> None:
         self._server_port = server_port

@@ -321,7 +321,7 @@ def test_what_the_rows_do_not_allow_is_told_without_their_values_and_the_rest_is
         "SELECT indexrelid::regclass::text FROM pg_index WHERE indrelid = 't'::regclass ORDER BY 1"
     )
     assert target.query(there) == [("d_good",), ("t_pkey",)]
-    # The foreign key holds for new rows, and for all of them once they are mended.
+    # The foreign key holds for new rows, and for all of them once they are fixed.
     validated = "SELECT convalidated FROM pg_constraint WHERE conname = 't_p_fkey'"
     assert target.query(validated) == [(False,)]
     target.execute("UPDATE t SET p = NULL")

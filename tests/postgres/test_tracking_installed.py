@@ -1,4 +1,4 @@
-"""Triggers on the source: made by init, put right, told of, taken off; and tables they enrol."""
+"""Triggers on the source: made by init, put right, reported, taken off; and tables they publish."""
 
 from __future__ import annotations
 
@@ -273,7 +273,7 @@ def test_role_without_grants_is_told_which(source: Database):
     assert 'GRANT USAGE ON SCHEMA penstock TO "follower";' in problem
 
 
-# Born.
+# Created in stream.
 
 
 def test_stamp_carries_the_rules_and_an_older_one_is_read(source: Database):

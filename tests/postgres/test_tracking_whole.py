@@ -113,7 +113,7 @@ def assert_known_is_what_there_is(tracked: Tracked) -> None:
         oids = [oid for (oid,) in connection.execute(_ALL_TABLES)]
         with qualified_names(connection):
             found = read_shapes_by_id(connection, oids)
-    # One that was attached as a partition is its root's from then on, and nothing is told of it.
+    # One that was attached as a partition is its root's from then on, and nothing is reported of it.
     attached = {oid for (oid,) in tracked.source.query(_PARTITIONS)}
     assert tracked.known.keys() - attached == found.keys()
     for oid, shape in found.items():
@@ -121,7 +121,7 @@ def assert_known_is_what_there_is(tracked: Tracked) -> None:
 
 
 def plain(shape: TableShape) -> dict[str, Any]:
-    """What TRUNCATE changes no event tells; and the parts of a type are a set."""
+    """What TRUNCATE changes no event reports; and the parts of a type are a set."""
     types = [{**each.model_dump(), "parts": set(each.parts)} for each in shape.types]
     return {**shape.model_dump(exclude={**_SPELLED, "filenode": True}), "types": types}
 

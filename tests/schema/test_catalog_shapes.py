@@ -1,4 +1,4 @@
-"""Tables as the catalog of a real server tells them."""
+"""Tables as the catalog of a real server has them."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def test_key_that_goes_while_it_is_being_made_is_not_made(
 ):
     source.execute("ALTER TABLE child DROP CONSTRAINT child_p_fkey")
     with ThreadPoolExecutor(1) as pool, target.connect(autocommit=False) as delivers:
-        # As one who delivers does: lock, look what is there, keep the new shape, commit.
+        # As one who delivers does: lock, read what is there, keep the new shape, commit.
         assert store.shape(delivers, CHILD, lock=True)
         made = pool.submit(make_keys, target, store)
         wait_until(lambda: made.done() or target.query(WAITS) != [(0,)])
@@ -88,7 +88,7 @@ def test_key_that_goes_while_it_is_being_made_is_not_made(
         made.result()
 
     assert keys(target) == []
-    assert due(target) == ["child"]  # what else it has by now is looked at again
+    assert due(target) == ["child"]  # what else it has by now is checked again
     make_keys(target, store)
     assert keys(target) == []
     assert due(target) == []

@@ -39,7 +39,7 @@ COPIED = {"source_options": INITIAL}
 
 
 def look(database: Database, table: str, schema: str = "public") -> dict[str, Any] | None:
-    """A table as its catalog tells it, less what differs between any two servers."""
+    """A table as its catalog has it, less what differs between any two servers."""
     with database.connect() as connection:
         connection.execute("SET search_path = ''")
         found = read_shapes(connection, [TableName(schema, table)])

@@ -57,7 +57,7 @@ def everything(database: Database) -> dict[tuple[str, str], Any]:
 
 
 def picture(shape: TableShape) -> dict[str, Any]:
-    """A table as its catalog tells it, less what differs between any two servers."""
+    """A table as its catalog has it, less what differs between any two servers."""
     return {
         "columns": {
             c.name: (c.type, c.not_null, c.default, c.identity, c.expression, c.collation)
@@ -80,7 +80,7 @@ def states(target: Database) -> dict[tuple[str, str], tuple[str, str | None]]:
 
 
 def settle(pipeline: RunningPipeline, target: Database) -> None:
-    """Wait until all is delivered, and no table is apart."""
+    """Wait until all is delivered, and no table is detached."""
     pipeline.catch_up()
     wait_until(
         lambda: pipeline.failures or all(s in SETTLED for s, _ in states(target).values()),
@@ -535,7 +535,7 @@ def test_two_migrations_at_once_and_many_more_leave_versions_without_gaps(
     assert failures == []
     assert_same(pipeline, source, target)
     query = "SELECT version FROM penstock.schema_log WHERE acked ORDER BY version"
-    # The first tells how all tables look; one transaction of four was rolled back.
+    # The first describes all tables; one transaction of four was rolled back.
     wait_until(
         lambda: source.query(query) == [(number,) for number in range(1, 2 + 4 * 9)],
         what="every version to be acknowledged",
@@ -575,7 +575,7 @@ def test_statement_does_not_undo_what_others_did_to_tables_it_only_tells_of(
     pipeline = make_pipeline(source, target, **COPIED)
     settle(pipeline, target)
     with source.connect(autocommit=False) as slow:
-        slow.execute("ALTER TABLE users RENAME nick TO name")  # tells of orders, too
+        slow.execute("ALTER TABLE users RENAME nick TO name")  # reports orders, too
         slow.execute("ALTER TYPE mood RENAME TO feeling")
         source.execute("ALTER TABLE orders ADD note text DEFAULT 'n'")
         source.execute("UPDATE orders SET note = 'kept'")

@@ -307,7 +307,7 @@ def test_documents_tell_changes_in_order_with_version_and_difference(
     source.execute("CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'a')")
     sink = {"kind": "file", "path": str(tmp_path / "out"), "rotate_seconds": 1}
     pipeline = make_pipeline(source, sink=sink)
-    # Who captures sees how tables look, and then streams.
+    # Capture sees the shapes of tables, and then streams.
     streams = "SELECT active FROM pg_replication_slots WHERE database = current_database()"
     wait_until(lambda: source.query(streams) == [(True,)], what="the stream to begin")
     source.execute("INSERT INTO t VALUES (2, 'b')")

@@ -6,22 +6,17 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from penstock.options import SinkOptions
-from penstock.sink import DocumentKind, DocumentSink, DocumentsRefused, LocalPath
 from penstock.sinks.file.kind import FileKind
 from penstock.sinks.file.options import FileOptions
 from penstock.sinks.stdout.kind import StdoutKind
 from penstock.sinks.stdout.options import StdoutOptions
 from penstock.sinks.stdout.sink import StdoutSink
 from penstock.testing import SinkContract
+from penstock.testing.task_files import TaskFilesKind, TaskFilesOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import pyarrow as pa
-
     from penstock.sink import Options, SinkPlace
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "sqlite-sink"
@@ -73,53 +68,17 @@ class TestStdout(SinkContract):
         return _documents(self._directory / "printed")
 
 
-class _Spread(SinkOptions):
-    kind: Literal["spread"] = "spread"
-    path: LocalPath
-
-
-class _SpreadSink(DocumentSink):
-    """Appends to one file from many tasks; refuses what a file beside it names."""
-
-    delivered_by = "tasks"
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def open(self) -> None:
-        self._path.mkdir(exist_ok=True)
-
-    def deliver(self, documents: Iterator[pa.RecordBatch], state: str | None) -> None:
-        rows = [row for batch in documents for row in batch.to_pylist()]
-        refused = self._path / "refused"
-        wanted = refused.read_text() if refused.exists() else ""
-        if found := {r["id"]: "no" for r in rows if r["table"] == "orders" and r["key"] == wanted}:
-            raise DocumentsRefused(found)
-        text = "".join(f"{row['value']}\n" for row in rows).encode()
-        fd = os.open(self._path / "documents", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        os.write(fd, text)
-        os.close(fd)
-
-
-class _SpreadKind(DocumentKind[_Spread]):
-    name = "spread"
-    options = _Spread
-
-    def sink(self, place: SinkPlace[_Spread]) -> _SpreadSink:
-        return _SpreadSink(place.options.path)
-
-
 class TestDeliveredByTasks(SinkContract):
     is_exclusive = False
 
-    def kind(self) -> _SpreadKind:
-        return _SpreadKind()
+    def kind(self) -> TaskFilesKind:
+        return TaskFilesKind()
 
-    def options(self, directory: Path) -> _Spread:
-        return _Spread(path=directory / "spread")
+    def options(self, directory: Path) -> TaskFilesOptions:
+        return TaskFilesOptions(path=directory / "spread")
 
-    def delivered(self, options: _Spread) -> list[dict[str, Any]]:
-        found = _documents(options.path / "documents")
+    def delivered(self, options: TaskFilesOptions) -> list[dict[str, Any]]:
+        found = _documents(*sorted(options.path.glob("*.jsonl")))
         # Between keys no order is promised; a document that came again stays where it was first.
         return sorted(found, key=lambda one: (one["op"] != "read", _place(one)))
 

@@ -57,7 +57,7 @@ def copying(directory):
 
 
 def pending(sink, *tables):
-    """Open the sink and enrol tables; the position."""
+    """Open the sink and schedule copies of tables; the position."""
     position = open_sink(sink)
     sink.enrol(dict.fromkeys(tables or [TABLE], 0), position)
     return position

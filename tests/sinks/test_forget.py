@@ -24,7 +24,7 @@ HELD = "SELECT DISTINCT pipeline || '/' || source FROM penstock.{} ORDER BY 1"
 
 
 def deliver(target: Database, *owners: tuple[str, str]) -> None:
-    """Leave what deliveries leave: a position, a table, a range, a stage and rows aside."""
+    """Leave what deliveries leave: a position, a table, a range, a stage and a shadow table."""
     with target.connect() as connection:
         make_objects(connection)
         for owner in owners:

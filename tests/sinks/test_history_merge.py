@@ -120,7 +120,7 @@ class Target:
         return found
 
     def rows(self) -> list[tuple[Any, ...]]:
-        """As the model tells them."""
+        """As the model has them."""
         return [
             (
                 *values,

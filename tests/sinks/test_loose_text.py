@@ -32,7 +32,7 @@ def target(pg_15: EmbeddedPostgres, make_database: MakeDatabase) -> Database:
 
 
 def _delete(target: Database, *gone: tuple[str | None, ...], copies: int = 1) -> int:
-    """Delete rows of table t, as the stream tells them of a table without a key; how many went."""
+    """Delete rows of table t, as the stream sends them of a table without a key; how many went."""
     name = TableName("public", "t")
     with connect_target(target.dsn, "test") as connection:
         oid = find_table(connection, name).oid

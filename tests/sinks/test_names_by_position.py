@@ -72,7 +72,7 @@ def shape(
     key: str | None = None,
     indexes: tuple[str, ...] = (),
 ) -> TableShape:
-    """A table with a column and a key. Its indexes are told apart by the order of their names."""
+    """A table with a column and a key. Its indexes are distinguished by the order of their names."""
     return TableShape(
         id=oid,
         schema_name=schema,
@@ -107,7 +107,7 @@ def shape(
 
 @dataclass
 class Scene:
-    """A sink, and a stream of which only changes of tables are told; it delivers when it is told to."""
+    """A sink, and a stream of which only changes of tables are reported; it delivers when it is asked to."""
 
     state: StateDirectory
     sink: PostgresSink
@@ -183,7 +183,7 @@ class Scene:
         self.deliver(sum(end_lsn > self.position for _, end_lsn, _ in self.stream))
 
     def begin_copy(self, *shapes: TableShape) -> Copy:
-        """A snapshot at the end of the stream, under which tables look so."""
+        """A snapshot at the end of the stream, under which tables are as given."""
         copy = Copy(f"copy {self.end}", Lsn(self.end))
         orders = [self._order(each) for each in shapes]
         self.copying.begin(copy, orders)
@@ -204,7 +204,7 @@ class Scene:
         return {name: (state, oid) for name, state, oid in rows}
 
     def found(self, tables: list[TableName]) -> list[TableShape]:
-        """How tables look at the target."""
+        """Shapes of tables at the target."""
         with self.target.connect() as connection:
             return list(read_shapes(connection, tables).values())
 
@@ -377,7 +377,7 @@ def test_table_that_meets_another_of_its_name_while_it_catches_up_is_copied_agai
 
 
 def test_table_that_is_to_be_copied_again_is_not_enrolled_twice(scene: Scene):
-    # It stands under an older name, and its rows come before anybody has looked at names.
+    # It stands under an older name, and its rows come before anybody has checked names.
     first = shape(A, "a")
     scene.tell(first)
     scene.deliver()
@@ -418,7 +418,7 @@ def test_table_that_is_dropped_while_it_catches_up_leaves_nothing(scene: Scene):
 
 
 def test_table_made_while_the_catalog_was_read_is_not_let_go(scene: Scene):
-    # Made after the look began, and before the position that it is reported with.
+    # Made after the poll began, and before the position that it is reported with.
     since = Lsn(scene.end)
     scene.tell(shape(A, "a", is_born=True))
     scene.deliver()
@@ -638,7 +638,7 @@ class RandomSource:
         return [name for name in names if name not in taken]
 
     def tell(self, oid: int, **changed: Any) -> None:
-        """A table is so from now on."""
+        """A table has this shape from now on."""
         self.shapes[oid] = self.shapes[oid].model_copy(update={"born_in": (), **changed})
         self.scene.tell(self.shapes[oid])
 
@@ -829,7 +829,7 @@ def test_tables_end_under_their_names_whatever_happens_to_them_in_which_order(
     assert scene.made() == sorted(wanted)
     for name, (_, oid) in wanted.items():
         found = scene.target.query(f"SELECT id FROM {name}")
-        assert found in ([(oid,)], []), "born in the stream, it has no row here"
+        assert found in ([(oid,)], []), "created in the stream, it has no row here"
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -1,4 +1,4 @@
-"""A copy that cannot go on: its table waits and says why, the others go on, and it mends by itself."""
+"""A copy that cannot go on: its table waits and says why, the others go on, and it recovers by itself."""
 
 from __future__ import annotations
 
@@ -449,7 +449,7 @@ def test_target_table_that_is_dropped_during_the_copy_is_made_again(
     small_ranges(1)
     fill(source, "t", 4000)
     fill(source, "other", 200)
-    if not is_empty:  # then rows go aside
+    if not is_empty:  # then rows go into a shadow table
         target.execute("CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'x')")
     pipeline = make_pipeline(source, target, source_options=slowly(3000), sink={"adopt": True})
     wait_for_ranges(target, 4)

@@ -228,7 +228,7 @@ def test_moved_rows_are_there_once_and_their_total_is_kept_at_all_times_after_th
 
             def look() -> bool:
                 nonlocal seen
-                # The state comes first: what streams at the first look is whole at the second.
+                # The state comes first: what streams at the first poll is whole at the second.
                 streams = table_state(target, "t") == "streaming"
                 row = watcher.execute(
                     "SELECT sum(money), count(*), count(DISTINCT id) FROM t"
@@ -239,7 +239,7 @@ def test_moved_rows_are_there_once_and_their_total_is_kept_at_all_times_after_th
                         torn.append(row)
                 return seen > 100
 
-            wait_until(look, 120, what="the table to stream, and looks at it")
+            wait_until(look, 120, what="the table to stream, and polls of it")
         assert all(now > then for now, then in zip(movers.counts, mark, strict=True))
     pipeline.catch_up()
 
@@ -459,7 +459,7 @@ def test_tables_that_come_go_and_are_renamed_during_a_copy_end_as_at_the_source(
     source.execute("UPDATE other_name SET v = 'renamed' WHERE id < 100")
     wait_for_state(target, "born", "streaming")
     wait_for_state(target, "other_name", "streaming")
-    # The stream may have told of the rename before the catalog was looked at: then the name is nobody's.
+    # The stream may have reported the rename before the catalog was polled: then the name is nobody's.
     for gone in ("dropped", "renamed"):
         wait_until(
             lambda: table_state(target, gone) in ("removed", None),  # noqa: B023

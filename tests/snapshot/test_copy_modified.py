@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
+from pyspark import cloudpickle
 
+import fix_modifiers
+from fix_event_sinks import visible
 from fix_modifiers import ShoutingOrders
+from fix_pipeline import ALWAYS_COPIED
 from fix_postgres import only_new
 from penstock.modifiers.copies import modified_copies
+from penstock.run import deliveries
+from penstock.run.flow import Flow
 from penstock.sinks.copying import RangeRefused
+from penstock.snapshot.copier import Copier
 from penstock.snapshot.ranges import PageRange
 from penstock.snapshot.task import CopyWork, copy_ranges
 from penstock.source.shapes import read_named_shapes
 from penstock.table import TableName
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
+    from fix_pipeline import RunningPipeline
     from fix_postgres import Database
 
 ORDERS, BOOKS = TableName("public", "orders"), TableName("public", "books")
@@ -101,3 +112,38 @@ def test_row_that_the_sink_refuses_is_named_by_its_own_key_though_others_were_dr
     [failure] = copy(source, snapshot, {ORDERS: orders})
 
     assert failure.where == "public.orders key (id=3)"
+
+
+@only_new
+def test_pipeline_delivers_copied_rows_and_changes_as_the_modifier_made_them(
+    source: Database,
+    make_pipeline: Callable[..., RunningPipeline],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Executors do not see the tests' own modules.
+    cloudpickle.register_pickle_by_value(fix_modifiers)
+    for part in (Flow, Copier):
+        modified = partial(part, modifiers=ShoutingOrders())
+        monkeypatch.setattr(deliveries, part.__name__, modified)
+    source.execute("CREATE TABLE orders (id int8 PRIMARY KEY, note text)")
+    source.execute("INSERT INTO orders VALUES (1, 'a'), (90, 'x')")
+    sink = {"kind": "file", "path": str(tmp_path / "out")}
+
+    pipeline = make_pipeline(source, sink=sink, source_options=ALWAYS_COPIED)
+    pipeline.catch_up()
+    source.execute("INSERT INTO orders VALUES (2, 'b'), (91, 'x')")
+    source.execute("UPDATE orders SET note = 'gone' WHERE id = 1")
+    pipeline.catch_up()
+    pipeline.stop()
+
+    lines = [
+        json.loads(line)
+        for path in visible(tmp_path / "out")
+        for line in path.read_text().splitlines()
+    ]
+    assert [(one["op"], one["key"], one["after"]) for one in lines if one["op"] != "schema"] == [
+        ("read", {"id": 1}, {"id": 1, "shout": "A", "region": "eu"}),
+        ("insert", {"id": 2}, {"id": 2, "shout": "B", "region": "eu"}),
+        ("delete", {"id": 1}, None),
+    ]

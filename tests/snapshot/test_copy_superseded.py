@@ -81,7 +81,7 @@ def test_table_that_is_removed_or_enrolled_anew_while_it_is_copied_holds_up_no_o
     source: Database, target: Database, make_pipeline: Make, small_ranges: Small, way: str
 ) -> None:
     small_ranges(1)
-    # Something must flow for the stream to tell of removals, and a core be left for it.
+    # Something must flow for the stream to report removals, and a core be left for it.
     fill(source, "first", 10)
     snapshot = {"mode": "initial", "max_rows_per_second": 800, "parallel": 1}
     options = {**ALWAYS_COPIED, "snapshot": snapshot}
@@ -100,7 +100,7 @@ def test_table_that_is_removed_or_enrolled_anew_while_it_is_copied_holds_up_no_o
 
     if way == "removed":
         remove_tables(pipeline.file, ["t"])
-    elif way == "anew":  # as enrolling does it
+    elif way == "anew":  # as scheduling does it
         target.execute("UPDATE penstock.tables SET state = 'pending' WHERE table_name = 't'")
     else:  # as the stream does it when the source has dropped it; it is found again afterwards
         target.execute("DELETE FROM penstock.tables WHERE table_name = 't'; DROP TABLE t")

@@ -1,4 +1,4 @@
-"""What becomes of a copy when its target fails it, or penstock is told to stop, in a bad moment."""
+"""What becomes of a copy when its target fails it, or penstock is asked to stop, in a bad moment."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ class Source:
         return {"before": old} if self.identity == "f" else {"key": self.key_of(old)}
 
     def _update(self, old, new):
-        # A TOASTed key is told although it did not change.
+        # A TOASTed key is sent although it did not change.
         must_tell = self.identity == "f" or self.key_of(old) != self.key_of(new)
         told = self._told(old) if must_tell or self.dice.random() < 0.2 else {}
         sent = list(new)
@@ -389,11 +389,11 @@ def test_insert_with_a_value_that_was_not_sent_is_refused():
 def test_change_that_does_not_tell_its_row_is_refused():
     keyless = table(16400, "t", {"a": "text"}, identity="f")
 
-    with pytest.raises(DecodeError, match="does not tell the key"):
+    with pytest.raises(DecodeError, match="lacks the key"):
         net(insert(ORDERS, [None, "a", "b"]))
-    with pytest.raises(DecodeError, match="does not tell the key"):
+    with pytest.raises(DecodeError, match="lacks the key"):
         net(update(ORDERS, [UNCHANGED, "a", "b"]))
-    with pytest.raises(DecodeError, match="does not tell the old row"):
+    with pytest.raises(DecodeError, match="lacks the old row"):
         compacted(keyless, [], update(keyless, ["x"]))
-    with pytest.raises(DecodeError, match="does not tell all of its row"):
+    with pytest.raises(DecodeError, match="lacks a part of its row"):
         compacted(keyless, [], delete(keyless, before=[UNCHANGED]))

@@ -6,10 +6,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from penstock.sinks.postgres.merge.copy_text import copy_text
 
 from fix_changes import examples
 from penstock.changes import copyrows
+from penstock.sinks.postgres.merge.copy_text import copy_text
 
 pieces = st.sampled_from(
     [b"", b"\\", b"\t", b"\n", b"\r", b"\\N", b"\\.", b"x", "żó".encode(), b"\b\f\v"]

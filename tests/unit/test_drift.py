@@ -1,4 +1,4 @@
-"""Which partitions a sink is told of: those that it has not seen, of tables that flow."""
+"""Which partitions are reported to a sink: those that it has not seen, of tables that flow."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_what_was_not_remembered_is_told_again(wire: Wire):
     drift.remember()
     for _ in range(2):
         assert drift.compare(report(b=True), {P: 7}, ()) == {P: [WENT, CAME, MEND]}
-    again = PartitionDrift(wire, "s")  # killed before it was told
+    again = PartitionDrift(wire, "s")  # killed before it was reported
     assert again.compare(report(b=True), {P: 7}, ()) == {P: [WENT, CAME, MEND]}
     again.remember()
     assert again.compare(report(b=True), {P: 7}, ()) == {}

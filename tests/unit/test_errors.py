@@ -70,7 +70,7 @@ def test_every_error_says_who_can_mend_it():
 
 @pytest.mark.parametrize(("code", "cls"), CLASSES)
 def test_error_is_recognised_by_its_text(code, cls):
-    error = cls("key (id=981) was refused", "public.orders at 0/9A00110", "mend the row")
+    error = cls("key (id=981) was refused", "public.orders at 0/9A00110", "fix the row")
 
     found = recognise(str(error))
 
@@ -86,7 +86,7 @@ def test_recognised_error_prints_as_the_one_that_was_raised(what, where, do):
 
 
 def test_error_is_found_within_the_traceback_that_spark_makes_of_it():
-    error = RowRefused("the row was refused", "public.orders", "mend the row")
+    error = RowRefused("the row was refused", "public.orders", "fix the row")
     text = (
         "org.apache.spark.SparkException: Job aborted: Task 0 failed\n"
         '  File "worker.py", line 1\n'
@@ -120,7 +120,7 @@ def test_error_survives_a_trip_to_another_process(code, cls):
 
 
 def test_target_that_failed_inside_is_asked_again():
-    """It does so for a statement that looks at a table while another one alters or drops it."""
+    """It does so for a statement that reads a table while another one alters or drops it."""
     dsn = Dsn.parse("postgresql://ana@db1/shop")
 
     found = classify_target_error(psycopg.errors.InternalError_("cache lookup failed"), dsn)

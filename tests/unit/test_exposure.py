@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from penstock.cli.exposure import exposures, is_here, may_go_in_clear
 from penstock.config import pipeline_from_document
 from penstock.dsn import Dsn
+from penstock.run.exposure import exposures, is_here, may_go_in_clear
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What log lines look like."""
+"""The format of log lines."""
 
 from __future__ import annotations
 

@@ -228,7 +228,7 @@ def test_copied_rows_go_through_the_modifier_and_are_copy_text_again():
 
 
 def test_line_of_a_modified_range_leads_to_the_row_of_the_source():
-    """The sink names a row by its line; who looks for its key counts the source's rows."""
+    """The sink names a row by its line; whoever searches its key counts the source's rows."""
     begun = copy_of().begin(("id",))
     begun.rows([b"1\ta\n", b"90\tx\n", b"2\tb\n"])
     begun.rows([b"91\tx\n", b"3\tc\n"])
@@ -253,7 +253,7 @@ def test_copied_row_whose_value_a_modifier_does_not_tell_is_refused():
 
     copy = ModifiedCopy(Forgetful(), ORDERS, ("id",), LSN)
 
-    with pytest.raises(DecodeError, match="does not tell all values"):
+    with pytest.raises(DecodeError, match="lacks values"):
         copy.begin(("id", "note")).rows([b"1\ta\n"])
 
 

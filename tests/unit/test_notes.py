@@ -1,4 +1,4 @@
-"""What the stream tells of tables' shapes: noted, marked in the log, kept in the history."""
+"""What the stream reports of tables' shapes: noted, marked in the log, kept in the history."""
 
 from __future__ import annotations
 
@@ -276,7 +276,7 @@ def test_relation_message_that_the_catalog_has_left_behind_is_patched_or_unsure(
 
     first, second = log.passages()
 
-    # What type the column has nobody can tell any more; whether it was renamed neither.
+    # What type the column has nobody can know any more; whether it was renamed neither.
     assert first[0].change.is_unsure
     assert second[0].change.is_unsure
 

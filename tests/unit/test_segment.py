@@ -100,7 +100,7 @@ def test_damage_before_a_sound_slice_is_named_and_nothing_is_cut(segment):
 
 
 def test_damaged_last_slice_is_cut_off_as_torn(segment):
-    """It cannot be told from a torn one, and the slot still holds what no sink has."""
+    """It cannot be distinguished from a torn one, and the slot still holds what no sink has."""
     whole = segment.read_bytes()
     sound = whole[: -len(SLICES[2])]
     for place in range(len(sound), len(whole)):

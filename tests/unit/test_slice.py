@@ -69,7 +69,7 @@ def test_every_damaged_bit_of_a_head_is_noticed():
         for bit in range(8):
             damaged = bytearray(raw)
             damaged[place] ^= 1 << bit
-            # A length that grew makes the head look unfinished; all else is named.
+            # A length that grew makes the head seem unfinished; all else is named.
             with suppress(LogError):
                 assert decode_head(bytes(damaged), "a place") is None
 

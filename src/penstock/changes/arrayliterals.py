@@ -2,7 +2,7 @@
 
     {1,2,NULL}   {"a b","say \\"no\\"",plain}   {}        [0:1]={5,6}   {{1,2},{3,4}}
 
-Of one dimension, with elements counted from 1: the others are not taken apart.
+Of one dimension, with elements counted from 1: the others are not split up.
 https://www.postgresql.org/docs/current/arrays.html#ARRAYS-IO
 """
 

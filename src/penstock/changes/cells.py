@@ -82,7 +82,7 @@ class Cells:
 
     @property
     def is_unchanged(self) -> Mask:
-        """Which values an UPDATE left alone without telling them."""
+        """Which values an UPDATE left alone without sending them."""
         return np.equal(self.kind, UNCHANGED)
 
     @property

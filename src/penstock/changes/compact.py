@@ -3,9 +3,9 @@
 What is left of a table's changes in one slice is a list of steps, to be carried out in order; within
 a step every key occurs once, so a step is one DELETE, one UPDATE and one INSERT over a set. Pure.
 
-- An unchanged TOAST value is taken from the newest earlier change of the slice that tells it, or from
+- An unchanged TOAST value is taken from the newest earlier change of the slice that carries it, or from
   the old row where the UPDATE sent that; else it stays unknown, and the destination keeps its own.
-- A row that goes and comes again is a REPLACE: another row at the same key, wholly told. An UPDATE would
+- A row that goes and comes again is a REPLACE: another row at the same key, wholly known. An UPDATE would
   say that the destination has the old one, and what it does when it has not is no concern of a new row.
 - A row that comes and goes is GONE: taken away if the destination has one of that key, which the INSERT
   would have replaced, and not missed if it has not.
@@ -74,7 +74,7 @@ def compact(changes: TableChanges, key: Sequence[int]) -> list[Step]:
         key: which columns identify a row; empty when the table has no key.
 
     Raises:
-        DecodeError: an UPDATE or DELETE does not tell which row it means.
+        DecodeError: an UPDATE or DELETE does not say which row it means.
     """
     after = fill_from_before(changes)
     if not key:
@@ -116,7 +116,7 @@ def fill_from_before(changes: TableChanges) -> tuple[Cells, ...]:
         return changes.after
     filled = []
     for new, old in zip(changes.after, changes.before, strict=True):
-        # Only a full old row tells that a value is NULL; a key-only one says NULL for all the rest.
+        # Only a full old row says that a value is NULL; a key-only one says NULL for all the rest.
         known = old.is_value | (old.is_null & changes.has_full_before)
         usable = new.is_unchanged & known
         filled.append(old.where(usable, new) if bool(usable.any()) else new)
@@ -183,7 +183,7 @@ def in_order(
 ) -> tuple[npt.NDArray[np.uint8], list[Cells], Index]:
     """Rows as they came, a key change as two: the old key LEAVES before the new one COMES.
 
-    The last of the three tells which change each is of.
+    The last of the three says which change each is of.
     """
     operation = changes.operation[span]
     if moves is None or bool((operation == INSERT).all()):
@@ -220,7 +220,7 @@ def _net(operation: npt.NDArray[np.uint8], images: list[Cells], key: Sequence[in
     """One row per key from rows in order."""
     for column in key:
         if not bool(images[column].is_value.all()):
-            raise DecodeError("a change does not tell the key of its row")
+            raise DecodeError("a change lacks the key of its row")
     count = len(operation)
     identity = row_numbers([images[column] for column in key], count)
     order = np.argsort(identity, kind="stable")
@@ -280,7 +280,7 @@ def newest_known(cells: Cells, order: Index, is_end: Mask, firsts: Index, lasts:
 def _step(operation: npt.NDArray[np.uint8], images: Sequence[Cells]) -> Step:
     group, named = unchanged_groups(images, len(operation))
     if bool((((operation == INSERT) | (operation == REPLACE)) & (group != 0)).any()):
-        raise DecodeError("an INSERT does not tell all values of its row")
+        raise DecodeError("an INSERT lacks values of its row")
     return Step(
         operation=operation,
         columns=tuple(images),
@@ -326,7 +326,7 @@ def _compact_keyless(changes: TableChanges, after: Sequence[Cells]) -> list[Step
     if bool((changes.operation == INSERT).all()):
         return [_step(changes.operation, after)]
     if not bool((changes.has_full_before | (changes.operation == INSERT)).all()):
-        raise DecodeError(f"{changes.relation.table}: a change does not tell the old row")
+        raise DecodeError(f"{changes.relation.table}: a change lacks the old row")
     gone = np.flatnonzero(changes.operation != INSERT)
     come = np.flatnonzero(changes.operation != DELETE)
     images = [
@@ -334,7 +334,7 @@ def _compact_keyless(changes: TableChanges, after: Sequence[Cells]) -> list[Step
         for old, new in zip(changes.before, after, strict=True)
     ]
     if any(bool(cells.is_unchanged.any()) for cells in images):
-        raise DecodeError(f"{changes.relation.table}: a change does not tell all of its row")
+        raise DecodeError(f"{changes.relation.table}: a change lacks a part of its row")
     identity = row_numbers(images, len(gone) + len(come))
     sign = np.concatenate((np.full(len(gone), -1), np.full(len(come), 1)))
     _, first, number = np.unique(identity, return_index=True, return_inverse=True)

@@ -145,7 +145,7 @@ def _escape(column: pa.Array) -> pa.Array:
     values = column.buffers()[2] if len(column) else None
     if values is None:
         return column
-    # Most columns need nothing, and looking is far cheaper than replacing.
+    # Most columns need nothing, and a check is far cheaper than replacing.
     raw = values.to_pybytes()
     for plain, escaped in ESCAPES:
         if plain in raw:

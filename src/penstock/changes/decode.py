@@ -1,6 +1,6 @@
 """A slice's messages -> changes, one table at a time, all rows of a table at once.
 
-The messages of a slice are walked column by column: for column k of a table, numpy looks at the
+The messages of a slice are walked column by column: for column k of a table, numpy reads the
 k-th value of every row in one go. No Python loop over rows. Pure: no socket, no Spark, no clock.
 
 Whatever the bytes are, the outcome is changes or a DecodeError, never a crash or a wrong row: every

@@ -9,18 +9,18 @@
     `<source>:<commit_lsn>:read:<copy>:<oid>:<ordinal>` of a row that was copied.
 - `key` holds the columns of the replica identity: the new key of an insert or update, the old one of a
   delete. It is null where pgoutput names no key: replica identity full, or nothing (with `full` every
-  column is marked, and `before` is what tells the row).
+  column is marked, and `before` is what identifies the row).
 - `before` holds what the server sent of the old row: the key, when an update changed it; the whole
   row, with replica identity full; null when it sent nothing.
 - `after` is the new row, without the columns in `unchanged`: TOASTed values that the update left alone
   and the server did not send again.
 - A truncate has neither key nor rows. One TRUNCATE of several tables gives one document for each, all
   with the same position.
-- A row that was copied has the op `read` and looks like an insert's, at the position of the snapshot.
+- A row that was copied has the op `read` and has the form of an insert's, at the position of the snapshot.
   Nobody knows which transaction wrote it: `xid` and `committed_at` are null.
 
 A batch has a row for each document (`DOCUMENTS`): the JSON itself, and beside it what says where it
-belongs. How values look: `jsonvalues`. Rows are grouped by the shape of their document, so that everything
+belongs. How values are spelled: `jsonvalues`. Rows are grouped by the shape of their document, so that everything
 but the values is a constant, and Arrow joins constants and columns. Pure: no file, no clock.
 """
 
@@ -377,7 +377,7 @@ class _Group:
 
 
 def _key_places(relation: Relation) -> list[int]:
-    """Which columns tell a row; none where every one is marked, which is not a key."""
+    """Which columns identify a row; none where every one is marked, which is not a key."""
     if relation.replica_identity == "f":
         return []
     return [place for place, column in enumerate(relation.columns) if column.in_identity]

@@ -1,11 +1,11 @@
-"""Versions: every change of a slice as a row of its own, with the instants it was so from and until.
+"""Versions: every change of a slice as a row of its own, with the instants from and until which it was current.
 
 Where `compact` keeps the last change of each key, this keeps the last one of each key and instant: what
 one transaction does to a row happens at one instant, the time of its commit. Pure.
 
 - Per key, instants never go back: a clock that was set back is taken to stand still.
 - Only the first change of a key in a step meets what the destination has. What ends a row that the
-  step itself brings is told by that row, and needs none of its own.
+  step itself brings is in that row, and needs none of its own.
 - Without a key, a row is known by its whole content. What goes first is what came last; what came
   before this slice is the destination's to find.
 """
@@ -55,10 +55,10 @@ STILL = (datetime(9999, 1, 1, tzinfo=UTC) - datetime(2000, 1, 1, tzinfo=UTC)) //
 class HistoryStep(Step):
     """Versions of rows; of each key any number, one after the other, none at the same instant.
 
-    `operation` holds INSERT, UPDATE, REPLACE, COMES for a version that begins at `at` and is so `until`
+    `operation` holds INSERT, UPDATE, REPLACE, COMES for a version that begins at `at` and is current `until`
     another instant, where it `ends_deleted` or not; and, where `is_first` of its key in the step,
     DELETE, LEAVES, GONE for what the destination has and now ends. `old_key` is filled where rows take
-    another key and are not wholly known: the destination's row of that key ends, and tells the rest.
+    another key and are not wholly known: the destination's row of that key ends, and has the rest.
     """
 
     is_first: Mask
@@ -74,7 +74,7 @@ def versions(changes: TableChanges, key: Sequence[int]) -> list[HistoryStep]:
     """The steps that have the effect of the changes, one after the other.
 
     Raises:
-        DecodeError: an UPDATE or DELETE does not tell which row it means.
+        DecodeError: an UPDATE or DELETE does not say which row it means.
     """
     after = fill_from_before(changes)
     if not key:
@@ -102,7 +102,7 @@ def _step(
     group, named = unchanged_groups(images, len(operation))
     is_whole = (operation == INSERT) | (operation == REPLACE) | (operation == COMES)
     if not old_key and bool((is_whole & (group != 0)).any()):
-        raise DecodeError("an INSERT does not tell all values of its row")
+        raise DecodeError("an INSERT lacks values of its row")
     return HistoryStep(
         operation=operation,
         columns=tuple(images),
@@ -147,7 +147,7 @@ def _chained(
     told_at = changes.positions.committed_at[rows]
     for column in key:
         if not bool(images[column].is_value.all()):
-            raise DecodeError("a change does not tell the key of its row")
+            raise DecodeError("a change lacks the key of its row")
     count = len(operation)
     identity = row_numbers([images[column] for column in key], count)
     order = np.argsort(identity, kind="stable")
@@ -228,7 +228,7 @@ def _keyless(changes: TableChanges, after: Sequence[Cells]) -> list[HistoryStep]
     table = changes.relation.table
     is_insert = changes.operation == INSERT
     if not bool((changes.has_full_before | is_insert).all()):
-        raise DecodeError(f"{table}: a change does not tell the old row")
+        raise DecodeError(f"{table}: a change lacks the old row")
     span = np.arange(len(changes))
     operation, images, rows = in_order(changes, after, span, changes.operation == UPDATE)
     told_at = changes.positions.committed_at[rows]
@@ -237,7 +237,7 @@ def _keyless(changes: TableChanges, after: Sequence[Cells]) -> list[HistoryStep]
         still, no = np.full(count, STILL, np.int64), np.zeros(count, bool)
         return [_step(operation, images, ~no, told_at, still, no, told_at)]
     if any(bool(cells.is_unchanged.any()) for cells in images):
-        raise DecodeError(f"{table}: a change does not tell all of its row")
+        raise DecodeError(f"{table}: a change lacks a part of its row")
     identity = row_numbers(images, count)
     order = np.argsort(identity, kind="stable")
     at = np.empty(count, np.int64)

@@ -96,7 +96,7 @@ def _escape(values: pa.Array) -> pa.Array:
     raw = raw_bytes(values)
     if len(raw) == 0:
         return values
-    # Most columns need nothing, and looking is far cheaper than replacing. The backslash first: the
+    # Most columns need nothing, and a check is far cheaper than replacing. The backslash first: the
     # others bring backslashes of their own.
     seen = bytes(raw)
     for plain, escaped in ((b"\\", b"\\\\"), (b'"', b'\\"')):

@@ -36,9 +36,9 @@ _PLACES[list(_NAMES)] = np.arange(len(_NAMES))
 class NetBatch:
     """Rows to be applied as one set: of a key there is one. See `compact` for what operations mean.
 
-    `rows` has a field for each column of the table; of a delete only those of the key are told. `op` and
+    `rows` has a field for each column of the table; of a delete only those of the key are given. `op` and
     `copies` (how many equal rows a delete takes away, where there is no key) go with it row by row, and
-    `unchanged`: names of columns that an update does not tell, and that keep their value. `old_keys` is
+    `unchanged`: names of columns that an update does not carry, and that keep their value. `old_keys` is
     there where all operations are moves. `unfit`: by column, rows whose value its type cannot hold.
     """
 
@@ -74,7 +74,7 @@ def net_batches(changes: TableChanges, key: Sequence[int], schema: pa.Schema) ->
         schema: what `arrow_schema` gives for the table.
 
     Raises:
-        DecodeError: an UPDATE or DELETE does not tell which row it means.
+        DecodeError: an UPDATE or DELETE does not say which row it means.
     """
     return [_batch(step, key, schema) for step in compact(changes, key)]
 

@@ -57,7 +57,7 @@ class Commit:
 
 @dataclass(frozen=True)
 class Column:
-    """One column as a Relation message tells it."""
+    """One column as a Relation message describes it."""
 
     name: str
     type_oid: int
@@ -67,7 +67,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Relation:
-    """R: how the rows of one table look from here on."""
+    """R: the columns of one table's rows from here on."""
 
     oid: int
     table: TableName
@@ -192,6 +192,6 @@ def parse_message(raw: Buffer, *, carries_xid: bool = False) -> Message:
     if len(message) < start + 4 or int.from_bytes(message[start : start + 4], "big") != len(
         content
     ):
-        raise DecodeError(f"a logical message of {len(content)} bytes tells another length")
+        raise DecodeError(f"a logical message of {len(content)} bytes states another length")
     xid = int.from_bytes(message[1:5], "big") if carries_xid else 0
     return Message(xid, prefix, content)

@@ -10,7 +10,7 @@ import typer
 
 
 class LogFormat(enum.StrEnum):
-    """How log lines look."""
+    """The format of log lines."""
 
     TEXT = "text"
     JSON = "json"

@@ -181,7 +181,7 @@ def render_tables(sink: SinkStatus) -> RenderableType:
 
 
 def _told(name: str, entry: TableStatus) -> Iterator[Text]:
-    """Error, notes and conflicts of a table, each with its name: people look for that."""
+    """Error, notes and conflicts of a table, each with its name: people search for that."""
     place = f"  {printable(name)}: "
     if entry.error:
         # Most errors name the table themselves.

@@ -53,7 +53,7 @@ def _read_source(pipeline: PipelineFile) -> list[TableStructure]:
 
 
 def _require_all_seen(pipeline: PipelineFile, structures: list[TableStructure]) -> None:
-    """Say what was passed over, once all others are set: at a cut-over it would be missed.
+    """Say what was skipped, once all others are set: at a cut-over it would be missed.
 
     Raises:
         SourcePrivilegeMissing: the role may not see where some sequences stand.
@@ -68,7 +68,7 @@ def _require_all_seen(pipeline: PipelineFile, structures: list[TableStructure]) 
         names = ", ".join(sql.Identifier(*name).as_string(None) for name in hidden)
         role = sql.Identifier(pipeline.source.url.user).as_string(None)
         raise SourcePrivilegeMissing(
-            f"the role may not see where {len(hidden)} sequences stand; they were passed over",
+            f"the role may not see where {len(hidden)} sequences stand; they were skipped",
             str(pipeline.source.url),
             f"GRANT SELECT ON SEQUENCE {names} TO {role}",
         )

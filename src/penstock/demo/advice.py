@@ -47,7 +47,7 @@ Now with your own databases: the demo ran exactly this file with these grants.
 _COMMANDS = """\
 export SHOP_URL=postgresql://penstock:secret@source-host/shop
 export WAREHOUSE_URL=postgresql://penstock:secret@target-host/warehouse
-penstock check shop.yml     # what is still missing, each with the SQL that mends it
+penstock check shop.yml     # what is still missing, each with the SQL that fixes it
 penstock init shop.yml --print-sql  # let a superuser run it, and migrations travel as well
 penstock run shop.yml       # copies, then streams until Ctrl-C; goes on from there
 penstock status shop.yml    # where every table stands, from another shell

@@ -97,7 +97,7 @@ def _content(connection: psycopg.Connection[Any], table: str) -> Content:
 
 
 class Watcher:
-    """Looks at the target again and again while changes arrive, each time in one snapshot."""
+    """Polls the target while changes arrive, each time in one snapshot."""
 
     def __init__(self, url: str) -> None:
         self.look_count = 0
@@ -120,13 +120,13 @@ class Watcher:
         """Let no torn state pass, nor a watch that saw nothing.
 
         Raises:
-            SidesDiffer: one look at least saw half a transaction.
+            SidesDiffer: one poll at least saw half a transaction.
         """
         if self._failure is not None:
             raise self._failure
         if self.torn_count or not self.look_count:
             raise SidesDiffer(
-                f"{self.torn_count} of {self.look_count} looks saw half a transaction{self._torn}",
+                f"{self.torn_count} of {self.look_count} polls saw half a transaction{self._torn}",
                 "target",
                 _REPORT_IT,
             )
@@ -146,7 +146,7 @@ class Watcher:
                     self.torn_count += 1
                     self._torn = (
                         f": {pieces} pieces, wanted {PIECES};"
-                        f" totals and items {money} apart; at {delivered_lsn}"
+                        f" totals and items differ by {money}; at {delivered_lsn}"
                     )
         except psycopg.Error as error:
             self._failure = error

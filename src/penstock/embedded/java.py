@@ -80,7 +80,7 @@ def java_home() -> Path:
 
 def probe(java: Path) -> Java | None:
     """Start a java program just to ask which it is; None when it does not run."""
-    # It tells its home itself, since the program on PATH may be a link or a version manager's shim.
+    # It reports its home itself, since the program on PATH may be a link or a version manager's shim.
     said = _output(java, "-XshowSettings:properties", "-version")
     if said is None:
         return None

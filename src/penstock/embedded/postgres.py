@@ -214,7 +214,7 @@ class EmbeddedPostgres:
         done = self._account.run(command, self._home)
         if done.returncode != 0:
             said = _last_lines(done.stderr or done.stdout)
-            raise self._failure(f"initdb failed: {said}", "mend what initdb names")
+            raise self._failure(f"initdb failed: {said}", "fix what initdb names")
         secret.unlink(missing_ok=True)
         with (self.data_dir / "postgresql.conf").open("a", encoding="utf-8") as config:
             for name, value in self._settings.items():
@@ -226,7 +226,7 @@ class EmbeddedPostgres:
             try:
                 self._launch(self._port)
             except EmbeddedServerFailed as failure:
-                # Someone else took the port between our look and the server's.
+                # Someone else took the port between our check and the server's.
                 if "Address already in use" not in failure.what:
                     raise
             else:
@@ -261,7 +261,7 @@ class EmbeddedPostgres:
                 said = _last_lines(log.read().decode(errors="replace"))
             self.kill()
             what = "ended while starting" if ended else "not ready after 60 s"
-            raise self._failure(f"{what}, its log says: {said}", "mend what the log names")
+            raise self._failure(f"{what}, its log says: {said}", "fix what the log names")
 
     def _ready(self) -> bool:
         """Whether our postmaster has written its last line, as pg_ctl -w asks it."""

@@ -10,7 +10,7 @@ from penstock.text import printable
 
 
 class Remedy(enum.Enum):
-    """What mends an error: waiting, a person, or nobody (a defect)."""
+    """What fixes an error: waiting, a person, or nobody (a defect)."""
 
     TIME = "time"
     OPERATOR = "operator"

@@ -12,7 +12,7 @@ class DecodeError(PenstockError):
 
 
 class SchemaUnreadable(DecodeError):
-    """A document that tells how tables changed does not parse."""
+    """A document that describes how tables changed does not parse."""
 
     code = "PEN-402"
     remedy = Remedy.OPERATOR

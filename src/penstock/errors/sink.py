@@ -76,7 +76,7 @@ class SchemaChangeRefused(SinkError):
 
 
 class SchemaChangeStops(SinkError):
-    """The table's shape changed, and the sink is told to stop then."""
+    """The table's shape changed, and the sink is set to stop then."""
 
     code = "PEN-511"
     remedy = Remedy.OPERATOR

@@ -8,7 +8,7 @@ until every sink has them. Kinds of logs lie in packages of their own and are fo
 
 - *Who*: one process writes, any number read at the same time, on any machine that can reach the log. A task
   reads slices that the driver's reader has handed out.
-- *Durable*: what ends at or before `durable_lsn` outlasts a crash of process and machine. The slot may be told that
+- *Durable*: what ends at or before `durable_lsn` outlasts a crash of process and machine. The slot may be acknowledged that
   position, so it must never move earlier than the bytes are kept.
 - *Whole*: readers see whole transactions only. Parts of a transaction become readable with its last part.
 - *Repeated*: after a crash the server sends again what is after `durable_lsn`; a writer that is opened

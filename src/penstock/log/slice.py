@@ -106,7 +106,7 @@ def decode_head(raw: bytes | memoryview, where: str) -> tuple[SliceHead, int] | 
         return None
     values = _HEADER.unpack_from(raw)
     meta_bytes = values[4]
-    # Zeros after the mark: no text has them, so no row of a table can look like a header.
+    # Zeros after the mark: no text has them, so no row of a table can be taken for a header.
     if values[0] != MAGIC or values[3] != 0:
         raise damaged(where, "no slice begins here")
     if len(raw) < HEADER_BYTES + meta_bytes:

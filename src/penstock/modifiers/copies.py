@@ -72,7 +72,7 @@ class ModifiedRange:
         """Whole rows as COPY sent them -> those that the sink is to have, each a line of its own.
 
         Raises:
-            DecodeError: these are not rows of the table, or a modifier does not tell a value.
+            DecodeError: these are not rows of the table, or a modifier leaves a value out.
         """
         changes = self._copy.modifier.apply(self._inserts(block))
         # What a modifier turned into a DELETE is not there.
@@ -122,7 +122,7 @@ class ModifiedRange:
 
     def _values(self, cells: Cells) -> pa.Array:
         if bool((~cells.is_value & ~cells.is_null).any()):
-            raise DecodeError(f"{self._copy.relation.table}: a copied row does not tell all values")
+            raise DecodeError(f"{self._copy.relation.table}: a copied row lacks values")
         return gather(cells)
 
 

@@ -3,7 +3,7 @@
     decode ──► modify ──► the sink's executor half
 
 One seam, on the executors, for changes and for copied rows alike (`copies`). On the driver the same
-modifier tells sinks how the table looks by then. A table keeps its name and its oid: positions, copies
+modifier reports to sinks which shape the table has by then. A table keeps its name and its oid: positions, copies
 and errors are recorded under them, and where a table lands is the sink's to say.
 """
 
@@ -28,7 +28,7 @@ class TableModifier(Protocol):
 
     Three methods say one thing, and must agree: the columns of `modified_relation` are those of
     `modified_shape` without the generated ones, by name, type and order, and are what `apply` gives.
-    A column that is added, renamed or removed is so in all three. Ids of columns that stay, stay; one that
+    A column that is added, renamed or removed is that in all three. Ids of columns that stay, stay; one that
     is added has an id that no column of the source can have, a negative one, and always the same.
     """
 
@@ -50,10 +50,10 @@ class TableModifier(Protocol):
 
         - A column has the same rows in `after` and `before` as all others: a DELETE has no `after`
           (ABSENT in every column); `before` is there for a row in all columns or in none.
-        - An INSERT tells every value. Only an UPDATE may leave values UNCHANGED.
+        - An INSERT carries every value. Only an UPDATE may leave values UNCHANGED.
         - An old key must lead to the row that was delivered under it: what is done to a value of the key
           in `after` is done to it in `before`, and depends on that value alone.
-        - `before` without `has_full_before` holds the key, and says NULL for all other columns. It tells
+        - `before` without `has_full_before` holds the key, and says NULL for all other columns. It says
           nothing of those.
         - UNCHANGED means that the destination has the value, as this modifier made it. What depends on
           such a value alone stays UNCHANGED. What depends on others too needs it: `fill_from_before`
@@ -72,7 +72,7 @@ class Modifiers(Protocol):
     """Which tables are modified, and how. Picklable: it travels to the executors."""
 
     def concerns(self, table: TableName) -> bool:
-        """Whether something is done to a table. Where not, nothing looks at its values."""
+        """Whether something is done to a table. Where not, nothing reads its values."""
 
     def of(self, table: TableName) -> TableModifier:
         """What is done to a table that is concerned."""

@@ -74,8 +74,7 @@ class Delivery:
                         timing().flow_busy_seconds if busy else timing().flow_idle_seconds
                     )
             self._commits.wait()
-            for flow in self.flows:
-                flow.raise_if_failed()
+            self._raise_if_failed()
         finally:
             self._commits.close()
             with ExitStack() as closing:
@@ -84,6 +83,23 @@ class Delivery:
                 for flow in self.flows:
                     if flow.is_open:  # else it has reported, before its tables were forgotten
                         flow.report()
+
+    def _raise_if_failed(self) -> None:
+        """Raise what ended the last commits, unless it would have been waited out.
+
+        A stop cancels a commit that takes too long: nothing has happened, and the next run delivers it.
+        """
+        for flow in self.flows:
+            try:
+                flow.raise_if_failed()
+            except PenstockError as error:
+                if not is_temporary(error):
+                    raise
+                _log.warning(
+                    "sink %s: the last batch is delivered by the next run: %s",
+                    self.name,
+                    str(error).splitlines()[0],
+                )
 
     def interrupt(self) -> None:
         """Cancel what is under way at the sink; from another thread."""

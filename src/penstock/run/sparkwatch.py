@@ -63,6 +63,7 @@ class SparkWatch:
 
         Raises:
             SparkDies: it has died too often.
+            SparkGone: it has died, and is not ours to start.
         """
         failure: BaseException | None = self.spark.take_loss()
         if self._starter is not None and not self._starter.is_alive():
@@ -92,8 +93,9 @@ class SparkWatch:
 
         Raises:
             SparkDies: there is no sense in a next start.
+            SparkGone: it is not ours to start.
         """
-        if not isinstance(failure, PenstockError):
+        if not isinstance(failure, PenstockError) or not self.spark.can_start_again:
             raise failure
         now = time.monotonic()
         self._deaths = [at for at in self._deaths if now - at < timing().spark_deaths_seconds]
@@ -131,14 +133,21 @@ class _Starter(threading.Thread):
 
 @contextmanager
 def watched_spark(
-    name: str, options: SparkOptions, log_path: Path, stop: threading.Event
+    name: str,
+    options: SparkOptions,
+    log_path: Path,
+    stop: threading.Event,
+    given: Spark | None = None,
 ) -> Iterator[SparkWatch]:
     """Spark for as long as the block lasts; not up yet when there was a stop meanwhile.
+
+    Args:
+        given: to be used in place of one that is made here.
 
     Raises:
         PenstockError: it did not start.
     """
-    watch = SparkWatch(Spark(name, options, log_path))
+    watch = SparkWatch(given or Spark(name, options, log_path))
     try:
         watch.start(stop)
         yield watch

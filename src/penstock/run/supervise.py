@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from penstock.lsn import Lsn
     from penstock.run.start import Started
     from penstock.snapshot.round import RoundProgress
+    from penstock.spark.session import Spark
 
     OnCopying = Callable[[list[RoundProgress]], None]
 
@@ -45,14 +46,18 @@ def run_pipeline(
     until_caught_up: bool = False,
     on_ready: Callable[[Started], None] | None = None,
     on_copying: OnCopying | None = None,
+    spark: Spark | None = None,
 ) -> None:
     """Capture and deliver until stopped, or until caught up.
+
+    Args:
+        spark: to run jobs on, not started yet; by default it is made as the pipeline file says.
 
     Raises:
         PenstockError: what ended it; everything delivered is whole, the rest waits.
     """
     sources = Sources(pipeline, wants_marks=until_caught_up)
-    run = _Run(pipeline, sources, stop, on_copying)
+    run = _Run(pipeline, sources, stop, on_copying, spark)
     with ExitStack() as stack:
         stack.enter_context(kept_failure(top_of(pipeline)))
         sources.begin(stop)
@@ -92,6 +97,7 @@ class _Run:
         sources: Sources,
         stop: threading.Event,
         on_copying: OnCopying | None,
+        spark: Spark | None = None,
     ) -> None:
         self.captures: Captures | None = None
         self.waiting: list[
@@ -101,6 +107,7 @@ class _Run:
         self._sources = sources
         self._stop = stop
         self._on_copying = on_copying
+        self._spark = spark
         self._views = {view.source_id: view for view in pipeline.each()}
         self._check_at = 0.0
         self._has_begun = False  # whether a sink was opened
@@ -117,7 +124,9 @@ class _Run:
         """Deliver until stopped, or until caught up."""
         pipeline = self._pipeline
         log_path = pipeline.top / "spark.log"
-        with watched_spark(pipeline.name, pipeline.spark, log_path, self._stop) as watch:
+        with watched_spark(
+            pipeline.name, pipeline.spark, log_path, self._stop, self._spark
+        ) as watch:
             deliveries = Deliveries(pipeline, watch.spark)
             try:
                 while not self._stop.wait(timing().supervise_poll_seconds):

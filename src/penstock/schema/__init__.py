@@ -1,1 +1,1 @@
-"""What tables look like, how that changes, and when it did. Knows neither source nor sink."""
+"""The shapes of tables, how they change, and when they did. Knows neither source nor sink."""

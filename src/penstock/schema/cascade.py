@@ -2,7 +2,7 @@
 
 Names and types stand in the pictures of other tables too: in those whose foreign keys lead to a table
 that was renamed, in those with a column of a type that was altered. At the source only the order of
-commits tells how such a table looks then; here it is known.
+commits describes such a table as it is then; here it is known.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def settle(told: Told, known: Mapping[int, TableShape], look_up: LookUp) -> SchemaChange:
-    """The change with every table that looks different after it, given how all looked before.
+    """The change with every table whose shape differs after it, given the shapes of all before.
 
     `look_up` reads a table as it is now: for the definition of an index whose table nobody had locked,
     for a type that no table had, or a table that nobody has described so far.
@@ -112,7 +112,7 @@ class _Others:
             now = self._look_up(told.table_id)
             definition = _definition(now, told.id) if now is not None else None
         if definition is None:
-            return  # dropped since, which the stream tells in its turn
+            return  # dropped since, which the stream reports in its turn
         others = tuple(each for each in shape.indexes if each.id != told.id)
         self.update(shape.id, indexes=_in_order((*others, told.shape(definition)), "name"))
 
@@ -161,7 +161,7 @@ class _Others:
     def take_row_types(
         self, row_types: Sequence[RowType], tables: Mapping[int, TableShape]
     ) -> None:
-        """The types of the rows of tables that look different now."""
+        """The types of the rows of tables whose shape differs now."""
         fresh: dict[int, dict[str, Any]] = {}
         for row_type in row_types:
             shape = tables[row_type.table_id]

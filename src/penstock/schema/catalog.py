@@ -1,4 +1,4 @@
-"""How tables look now, asked of the catalog of any Postgres from 14 on. Reads only.
+"""Shapes of tables now, read from the catalog of any Postgres from 14 on. Reads only.
 
 The query is also the body of a function that `init` installs, with which a source describes whole
 schemas; its triggers describe one table at a time, in the same words (`penstock.schema.wire`). It needs a search_path on which there is only pg_catalog.
@@ -24,7 +24,7 @@ _SEQUENCE = """jsonb_build_object(
     'minimum', s.seqmin, 'maximum', s.seqmax, 'cache', s.seqcache, 'cycles', s.seqcycle)"""
 
 # A serial column is one whose default takes the next value of a sequence that it owns, and does no
-# more than that. What rows hold that are older than a column is told only where the server kept it.
+# more than that. What rows hold that are older than a column is known only where the server kept it.
 _COLUMNS = f"""
 SELECT coalesce(jsonb_agg(jsonb_build_object(
     'id', a.attnum, 'name', a.attname, 'type', format_type(a.atttypid, a.atttypmod),
@@ -94,7 +94,7 @@ LEFT JOIN pg_constraint p ON p.oid = o.conparentid
 JOIN pg_class f ON f.oid = o.confrelid JOIN pg_namespace fn ON fn.oid = f.relnamespace
 WHERE o.conrelid = c.oid AND o.contype = 'f' AND p.conrelid IS DISTINCT FROM o.conrelid"""
 
-# The start of a definition is computed, not looked for: a name may hold ' USING '.
+# The start of a definition is computed, not searched for: a name may hold ' USING '.
 INDEX_DEFINITION = """substr(pg_get_indexdef(x.oid), 1 + length(format(
         'CREATE %sINDEX %I ON %s%I.%I USING ', CASE WHEN i.indisunique THEN 'UNIQUE ' END, x.relname,
         CASE WHEN x.relkind = 'I' THEN 'ONLY ' END, {schema}, c.relname)))"""

@@ -83,7 +83,7 @@ def description_of(shape: TableShape) -> TableDescription:
 
 
 def structure_of(shape: TableShape) -> TableStructure:
-    """Keys, indexes and constraints; of sequences not where they stand, which no picture tells."""
+    """Keys, indexes and constraints; of sequences not where they stand, which no picture holds."""
     key, primary = row_key_of(shape), shape.primary_key
     return TableStructure(
         name=shape.table,

@@ -1,10 +1,10 @@
-"""How tables looked when: every document of the stream about their shapes, by position.
+"""Which shapes tables had when: every document of the stream about their shapes, by position.
 
 A file of lines beside the log, written by the process that captures before the slice that holds the
 same document is, and read by everybody else. So whoever has read the log up to a position finds here
-how tables looked at it. What comes twice, because the slot sent it again, is written once.
+the shapes of tables at it. What comes twice, because the slot sent it again, is written once.
 
-What every sink has passed is forgotten now and then: of each table stays how it looked then, in another
+What every sink has passed is forgotten now and then: of each table its shape at that time stays, in another
 file that takes the place of the first. A reader notices that, and reads anew.
 """
 
@@ -104,7 +104,7 @@ class _Content:
                 self.left.pop(partition.id, None)
 
     def kept(self, horizon: Lsn) -> list[Mark]:
-        """How things stood at a position, as marks at the places where that was told."""
+        """How things stood at a position, as marks at the places where that was reported."""
         marks: list[Mark] = []
         gone: list[Mark] = []
         for table_id, life in self.lives.items():
@@ -186,7 +186,7 @@ class SchemaHistory:
 
     @property
     def last_lsn(self) -> Lsn:
-        """Where the last transaction that it tells of was committed."""
+        """Where the last transaction that it knows of was committed."""
         return self._now().last_lsn
 
     def append(self, marks: Sequence[Mark]) -> None:
@@ -212,7 +212,7 @@ class SchemaHistory:
             self.refresh()
 
     def forget_before(self, horizon: Lsn) -> bool:
-        """Keep of what was told up to a position only how things stood there; whether that was due.
+        """Keep of what was reported up to a position only how things stood there; whether that was due.
 
         It is when the file has grown to several times what is kept.
 
@@ -281,7 +281,7 @@ class SchemaHistory:
         return self._content
 
     def shape_at(self, name: TableName, lsn: Lsn) -> TableShape | None:
-        """How the table that had this name at a position looked then; None when that is not known."""
+        """The shape of the table that had this name at a position; None when that is not known."""
         content = self._now()
         for table_id in tuple(content.named.get(name, ())):
             shape = content.lives[table_id].at((int(lsn), -1))
@@ -290,7 +290,7 @@ class SchemaHistory:
         return None
 
     def by_id_at(self, table_id: int, lsn: Lsn) -> TableShape | None:
-        """How a table looked at a position; None when it was not there, or is not known."""
+        """A table's shape at a position; None when it was not there, or is not known."""
         life = self._now().lives.get(table_id)
         return life.at((int(lsn), -1)) if life is not None else None
 
@@ -300,14 +300,14 @@ class SchemaHistory:
         return None if shape is None else shape.table
 
     def was_told_after(self, table_id: int, since_lsn: Lsn, lsn: Lsn) -> bool:
-        """Whether something of a table was told after one position and before another."""
+        """Whether something of a table was reported after one position and before another."""
         life = self._now().lives.get(table_id)
         return life is not None and any(
             since_lsn <= commit_lsn < lsn for (commit_lsn, _), _ in life.shapes
         )
 
     def first_of(self, table_id: int) -> tuple[Lsn, TableShape] | None:
-        """Where a table is first told of, and how it looked there."""
+        """Where a table is first reported, and its shape there."""
         life = self._now().lives.get(table_id)
         if life is None:
             return None
@@ -320,18 +320,18 @@ class SchemaHistory:
         return life is not None and life.shapes[-1][1] is None
 
     def shape_before(self, table_id: int, mark: Mark) -> TableShape | None:
-        """How a table looked before a document told something of it."""
+        """A table's shape before a document reported something of it."""
         life = self._now().lives.get(table_id)
         return life.at((int(mark.commit_lsn), mark.number - 1)) if life is not None else None
 
     def at(self, lsn: Lsn) -> dict[int, TableShape]:
-        """Every table that was there at a position, as it looked then, by id."""
+        """Every table that was there at a position, as it was then, by id."""
         lives = self._now().lives
         then = {oid: life.at((int(lsn), -1)) for oid, life in tuple(lives.items())}
         return {oid: shape for oid, shape in then.items() if shape is not None}
 
     def latest(self) -> dict[int, TableShape]:
-        """Every table that is there, as it last looked, by id."""
+        """Every table that is there, as it last was, by id."""
         last = {oid: life.shapes[-1][1] for oid, life in tuple(self._now().lives.items())}
         return {oid: shape for oid, shape in last.items() if shape is not None}
 
@@ -358,7 +358,7 @@ class SchemaHistory:
         return list(content.versions.get(int(commit_lsn), ()))
 
     def transactions_after(self, lsn: Lsn) -> list[list[Mark]]:
-        """All that was told by commits after a position, each as it was written."""
+        """All that was reported by commits after a position, each as it was written."""
         try:
             raw = self.path.read_bytes()
         except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""How tables and types look at one moment, as the source's triggers write it down: JSON, pure data.
+"""Shapes of tables and types at one moment, as the source's triggers write it down: JSON, pure data.
 
 Every thing has an id that it keeps when it is renamed, and that no other thing ever had: the oid of
 a table, a type, a constraint, an index; the number of a column within its table. Types, defaults
@@ -19,12 +19,12 @@ FORMAT = 1
 
 # What the logical message of a statement begins with.
 CHANGE_PREFIX = "penstock.schema"
-# The tag of a change that tells how things stand, without anything having changed.
+# The tag of a change that describes how things stand, without anything having changed.
 REFRESH = "REFRESH"
 
 
 class Shape(BaseModel):
-    """A part of the picture. What a newer penstock adds to it is passed over."""
+    """A part of the picture. What a newer penstock adds to it is ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
 
@@ -240,7 +240,7 @@ class SchemaChange(Shape):
     # Of triggers of an older penstock: ids of tables that the statement had not locked, so that others may
     # have changed them before it committed.
     loose: tuple[int, ...] = ()
-    # Columns went and others came, and nobody can tell whether they are the same.
+    # Columns went and others came, and nobody can know whether they are the same.
     is_unsure: bool = False
 
 

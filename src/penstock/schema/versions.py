@@ -1,4 +1,4 @@
-"""Versions of a source's schemas: numbered in the order of commits, told as differences. Pure.
+"""Versions of a source's schemas: numbered in the order of commits, reported as differences. Pure.
 
 What a statement has done is known where the stream is read; so is the order of commits. So versions are
 counted there: nobody's transaction has to wait for a number.

@@ -1,7 +1,7 @@
 """What a source's triggers say of one statement, made into the words of `penstock.schema.shape`. Pure.
 
 A trigger has no time to spare: it sends what the catalogs hold, in pieces. Of tables that it has not
-locked it names only what has changed; `penstock.schema.cascade` says what they look like then.
+locked it names only what has changed; `penstock.schema.cascade` says which shape they have then.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 claim()               one copier at a time
 due()                 tables that wait for a copy
-begin()               make room for tables, and tell how their rows are to come
+begin()               make room for tables, and say how their rows are to come
   writer.begin() …    on an executor: one range; either all of it arrives and is recorded, or nothing
 arrived()             which ranges have arrived
 finish() / fail()     tables can catch up from the snapshot's position / waits for another attempt
@@ -58,9 +58,9 @@ class Arrived:
 
 
 class RangeRefused(Exception):
-    """The sink does not take a row of a range; `line` tells which one, from 0, when it is known.
+    """The sink does not take a row of a range; `line` says which one, from 0, when it is known.
 
-    Not an error for people yet: who reads the range can tell the row's key.
+    Not an error for people yet: the reader of the range knows the row's key.
     """
 
     def __init__(self, what: str, do: str, line: int | None) -> None:
@@ -75,7 +75,7 @@ class RangeThere(Exception):
 
 
 class CopySuperseded(Exception):
-    """The table is not this copy's any more: removed, dropped, enrolled or begun anew meanwhile.
+    """The table is not this copy's any more: removed, dropped, scheduled or begun anew meanwhile.
 
     No error, and nothing to record: how the table stands is somebody else's to say by now.
     """
@@ -105,7 +105,7 @@ class OpenRange(Protocol):
 
         Raises:
             RangeRefused: one of the rows cannot be taken; nothing is there.
-            SinkError: the sink is away; nothing is there, or all of it is and `arrived` tells so.
+            SinkError: the sink is away; nothing is there, or all of it is and `arrived` says so.
         """
 
     def abort(self) -> None:
@@ -148,7 +148,7 @@ class Copying(Protocol):
         """
 
     def claim(self) -> bool:
-        """Be the one who copies, until `release` or `close`; False while another one is."""
+        """Be the copier, until `release` or `close`; False while another one is."""
 
     def release(self) -> None:
         """Let another one copy."""
@@ -189,7 +189,7 @@ class Copying(Protocol):
 
     def postpone(self, table: TableName, lsn: Lsn) -> None:
         """The table has another name at the source, or is gone: it waits until the stream has come to
-        a position, and so told what became of it. Before `begin`."""
+        a position, and so reported what became of it. Before `begin`."""
 
     def begin_again(self, table: TableName, copy: Copy | None = None) -> None:
         """The copy cannot be finished under its snapshot; the table waits for another one."""
@@ -211,7 +211,7 @@ class Copying(Protocol):
         """Whether `after_join` would see which notes on tables are still so; from any thread."""
 
     def interrupt(self) -> None:
-        """Call off what is under way, from another thread; nothing more is done after that."""
+        """Cancel what is under way, from another thread; nothing more is done after that."""
 
     def close(self) -> None:
         """Let go of everything."""

@@ -1,4 +1,4 @@
-"""How a sink asks what a table of the source looked like. Knows no source: who builds the sink does."""
+"""How a sink asks for the shape of a table of the source. Knows no source: whoever builds the sink does."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Describe(Protocol):
-    """Tells how a source table looked at a position."""
+    """Describes a source table as it was at a position."""
 
     def __call__(self, table: TableName, lsn: Lsn) -> TableDescription | None:
         """As far as is needed to make one like it; None when there is no such table."""

@@ -139,7 +139,7 @@ class SinkKind(ABC, Generic[OptionsT]):
         yield from ()
 
     def creates_tables(self, options: OptionsT) -> bool:
-        """Whether tables of the source are made anew there, and may look different."""
+        """Whether tables of the source are made anew there, and may differ."""
         del options
         return False
 

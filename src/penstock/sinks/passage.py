@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class Rows:
     """Rows between two changes of shape; `RunJob` has a worker take them."""
 
-    number: int  # which part of the passage they are
+    number: int  # which part of the transaction they are
     tables: frozenset[TableName]
     oids: Mapping[TableName, int] = field(default_factory=dict)  # of these tables at the source
 

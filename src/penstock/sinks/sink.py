@@ -5,7 +5,7 @@ A sink must not know where changes come from: not the source, not the log, not t
 
 Life of a sink, on the driver unless said otherwise:
 
-    open()                once, before anything else; again after a SinkError that time mends
+    open()                once, before anything else; again after a SinkError that time fixes
       its answer          where to go on from; the sink's own position is the truth
     worker()              for each batch; what it returns is pickled and sent to the executors
       begin(), take() …   on an executor, in slice order; may run twice for the same slices
@@ -53,7 +53,9 @@ class Batch:
         int  # of the last commit in it, microseconds since 2000-01-01; 0 when there is none
     )
     tables: frozenset[TableName]
-    aside: frozenset[TableName] = frozenset()  # those of them that are apart, by their names here
+    aside: frozenset[TableName] = (
+        frozenset()
+    )  # those of them that are detached, by their names here
     copies_first: bool = False  # whether a table that nobody knows yet is to be copied first
 
 
@@ -103,7 +105,7 @@ class Sink(Protocol):
     flowing: set[TableName]  # tables known to go with the sink's own position
     apart: dict[TableName, ApartTable]  # tables that do not
     objects_due: (
-        bool  # whether who copies has yet to make something of tables, such as foreign keys
+        bool  # whether the copier has yet to make something of tables, such as foreign keys
     )
     has_notes: bool  # whether there are notes on objects that somebody may have made since
     batch_bytes: int  # how much a batch may hold before latency suffers
@@ -120,9 +122,9 @@ class Sink(Protocol):
         """Store the first position, of a source known by `identity`."""
 
     def refresh_tables(self, lsn: Lsn) -> None:
-        """Look again at how tables stand: others copy them, and people ask for things.
+        """Read again how tables stand: others copy them, and people ask for things.
 
-        A table that is to be copied again goes apart at `lsn`, the sink's position. Never during a
+        A table that is to be copied again is detached at `lsn`, the sink's position. Never during a
         `commit`.
 
         Raises:
@@ -130,7 +132,7 @@ class Sink(Protocol):
         """
 
     def enrol(self, tables: Mapping[TableName, int], lsn: Lsn, *, is_new: bool = True) -> None:
-        """Tables that are to be copied first; they are apart from now on. Never during a `commit`.
+        """Tables that are to be copied first; they are detached from now on. Never during a `commit`.
 
         With their oids, 0 where one is not known. `is_new`: what is known of one that had the name
         before is not of this one, unless it has the same oid.
@@ -202,7 +204,7 @@ class Sink(Protocol):
         """
 
     def interrupt(self) -> None:
-        """Call off a commit that takes too long; called from another thread, changes nothing."""
+        """Cancel a commit that takes too long; called from another thread, changes nothing."""
 
     def close(self) -> None:
         """Let go of everything."""

@@ -5,7 +5,7 @@
        |          +--> failed <+-------------+     (each goes on from where it failed)
        +---------------- resync ----------------   removed
 
-A table that streams has the sink's position. Any other one is apart: batches pass it over, and it
+A table that streams has the sink's position. Any other one is detached: batches skip it, and it
 has a position of its own, which the log keeps. Whoever delivers makes a table pending, again after a
 copy has failed: only then is the log known to be kept from before the moment of the copy.
 

@@ -30,13 +30,13 @@ _MOST_ROUNDS = 4
 
 
 class Copier:
-    """Looks for tables that wait, and copies them; errors that time mends are waited out.
+    """Polls for tables that wait, and copies them; errors that time fixes are waited out.
 
     `has_work`: whether tables are on their way; while there are none it holds nothing at the sink, and
     waits to be woken.
     `has_notes`: whether tables lack something that may be there by now.
-    `keeps_claim`: once it is the one who copies, it stays that, also when nothing is to be copied.
-    `is_alone`: there is no other source, so that what only a person can mend ends the command.
+    `keeps_claim`: once it is the copier, it stays that, also when nothing is to be copied.
+    `is_alone`: there is no other source, so that what only a person can fix ends the command.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Copier:
         """Copy until stopped.
 
         Raises:
-            PenstockError: one that a person must mend.
+            PenstockError: one that a person must fix.
         """
         back_off = BackOff()
         try:
@@ -125,7 +125,7 @@ class Copier:
         self._has_news.set()
 
     def interrupt(self) -> None:
-        """Call off what is under way at the sink; from another thread, after a stop."""
+        """Cancel what is under way at the sink; from another thread, after a stop."""
         self._copying.interrupt()
 
     def _end_rounds(self) -> None:

@@ -147,7 +147,7 @@ class Round:
         self._copying.fail(table, error, self._begun)
 
     def run(self) -> None:
-        """Copy until every table is done or failed, the snapshot is lost, or told to stop.
+        """Copy until every table is done or failed, the snapshot is lost, or it is asked to stop.
 
         Raises:
             PenstockError: the round could not begin, or cannot go on; what arrived stays.
@@ -177,7 +177,7 @@ class Round:
         self._tell_end()
 
     def _prepare(self, copy: Copy, snapshot: ExportedSnapshot) -> None:
-        """Look at the tables, cut them into ranges, make room at the sink."""
+        """Read the tables' shapes, cut them into ranges, make room at the sink."""
         names = sorted(self.tables)
         with (
             connect_source(self._dsn, "penstock copies") as connection,
@@ -204,7 +204,7 @@ class Round:
                 continue
             # One that is partitioned may have no partition yet, and so nothing to copy.
             if shape is None or (not own and shape.kind != "p"):
-                gone = TableMissing("the source has no such table", str(name), "mend `tables:`")
+                gone = TableMissing("the source has no such table", str(name), "fix `tables:`")
                 self._fail(name, gone)
                 continue
             dropped = [str(heap.relation) for heap in own if heap.is_gone]
@@ -311,7 +311,7 @@ class Round:
                     return
                 self._look(pool, copy)
         finally:
-            # Also when the sink went away under the look: two jobs would copy the same ranges.
+            # Also when the sink went away during the check: two jobs would copy the same ranges.
             self._end_job(job, copy)
         for ended in job.result():
             if isinstance(ended, TableLeft):
@@ -373,7 +373,7 @@ class Round:
         elif not isinstance(error, PenstockError):
             raise error
         elif is_temporary(error):
-            _log.warning("%s: %s", name, str(error).splitlines()[0])  # the next look tries again
+            _log.warning("%s: %s", name, str(error).splitlines()[0])  # the next poll tries again
         else:
             self._fail(name, error)
 
@@ -398,14 +398,14 @@ class Round:
         self._copying.begin_again(name, self._begun)
 
     def _postpone(self, name: TableName, lsn: Lsn) -> None:
-        """Have a table wait until the stream has told under which name it is found, if at all."""
+        """Have a table wait until the stream has reported under which name it is found, if at all."""
         self._ended_early.add(name)
         _log.info("%s waits: it was renamed or dropped before the snapshot at %s", name, lsn)
         self._copying.postpone(name, lsn)
         self._on_change()
 
     def _leave(self, name: TableName) -> None:
-        """A table was removed, or enrolled or begun anew: this round has nothing to say of it."""
+        """A table was removed, or scheduled or begun anew: this round has nothing to say of it."""
         if self._on_the_way.pop(name, None) is not None:
             _log.info("%s is not copied any more: it was removed, or begins anew", name)
         self._ended_early.add(name)

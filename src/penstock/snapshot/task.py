@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from penstock.table import TableName
 
 # What is not one table's: the connection, the server's resources, a server that shuts down. All
-# else is told of the table, be it gone, altered, locked, damaged, or not readable by the role.
+# else is reported of the table, be it gone, altered, locked, damaged, or not readable by the role.
 _CLASSES_OF_ALL = ("08", "25", "28", "40", "53", "57P", "58")
 # No such table or column: another snapshot shows the table as it is by now, or that it is gone.
 _STATES_OF_ANOTHER_SHAPE = ("42P01", "42703")

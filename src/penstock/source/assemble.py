@@ -1,6 +1,6 @@
 """Put messages together into slices: whole transactions, self-contained, bounded. No socket, no file.
 
-Messages arrive one by one and are kept as raw bytes. Only their kind is looked at, and what tells
+Messages arrive one by one and are kept as raw bytes. Only their kind is read, and what shows
 where transactions begin and end. Memory is one slice's buffer, whatever the size of a transaction:
 one that outgrows it goes to the log in parts, one that the server streams before its commit goes to
 a spool of its own.
@@ -71,7 +71,7 @@ class _Streamed:
 class Assembler:
     """Takes messages, gives slices to the log.
 
-    `received_lsn` is the end of the last commit taken; `in_transaction` tells whether the messages
+    `received_lsn` is the end of the last commit taken; `in_transaction` says whether the messages
     stop in the middle of one. One assembler lives as long as one connection.
     """
 
@@ -353,7 +353,7 @@ class Assembler:
             commit.xid
         ]  # a spool that cannot be sealed is removed as one without commit
         streamed.spool.seal()
-        # The server takes these as told from now on, and will not repeat them outside the stream.
+        # The server takes these as sent from now on, and will not repeat them outside the stream.
         for oid, told in streamed.buffer.told.items():
             if told > self._main.told.get(oid, 0):
                 raw = streamed.buffer.relations[oid]

@@ -1,4 +1,4 @@
-"""How tables looked where a slot begins that nobody has read from: told by the stream, not by the catalog.
+"""Shapes of tables where a slot begins that nobody has read from: by the stream, not by the catalog.
 
 Between `init` and the first connection of capture, tables may change. The catalog has them as they are now;
 but `init` has described them all in the stream, right after it made the slot.
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     Connection = psycopg.Connection[Any]
 
-# So far the description is looked for: the slot may have been made long ago. A busy server writes less than
+# So far the description is searched for: the slot may have been made long ago. A busy server writes less than
 # that between two statements of `init`.
 _REACH_BYTES = 64 * 1024 * 1024
 _REACH_CHANGES = 100_000
@@ -43,10 +43,10 @@ WHERE get_byte(data, 0) = 77 AND lsn >= %(start)s::pg_lsn
 def read_first_shapes(
     connection: Connection, subscription: Subscription, start: Lsn, seal: bytes | None
 ) -> list[TableShape]:
-    """The tables as they looked at `start`, where the slot begins.
+    """The tables as they were at `start`, where the slot begins.
 
     Those of a schema that `init` has described are as it says: what it does not name was made since,
-    which the stream tells in its turn. Of others, and where there are no triggers, how they look now.
+    which the stream reports in its turn. Of others, and where there are no triggers, as they are now.
     """
     now = read_published_shapes(connection, subscription.publications)
     told: dict[int, TableShape] = {}

@@ -19,7 +19,7 @@ from penstock.changes.pgoutput import (
 )
 from penstock.errors import DecodeError
 
-# Counts Relation messages over all buffers: the one told last is the one the server goes by.
+# Counts Relation messages over all buffers: the one sent last is the one the server goes by.
 _order = itertools.count(1)
 
 

@@ -113,7 +113,7 @@ class SourceTable:
 def list_tables(connection: Connection) -> list[SourceTable]:
     """Every table that could be followed, in one query, ordered by name.
 
-    Left aside: system and temporary schemas, and penstock's own.
+    Left out: system and temporary schemas, and penstock's own.
     """
     with source_errors(connection), connection.cursor(row_factory=namedtuple_row) as cursor:
         rows = cursor.execute(_TABLES).fetchall()
@@ -175,7 +175,7 @@ def _table(row: Any, version: int) -> SourceTable:
 
 
 def _flaw(row: Any, name: TableName, version: int) -> tuple[str, str]:
-    """Why the table's own replica identity will not do, and the SQL that mends it."""
+    """Why the table's own replica identity will not do, and the SQL that fixes it."""
     full_fails = row.has_generated and version >= _REFUSES_GENERATED_IN_FULL
     if row.replica_identity == "f":
         flaw = "REPLICA IDENTITY FULL with generated columns" if full_fails else ""

@@ -156,7 +156,7 @@ def forbidding(choice: Choice, foreign: list[LeftOut], rules: TableRules) -> lis
     """Of the tables that the role cannot add, those that must not be left out.
 
     That is a table named outright, and all of them when nothing else would be followed: a pipeline
-    that follows nothing looks healthy for ever.
+    that follows nothing seems healthy for ever.
     """
     chosen = [*choice.updates, *choice.inserts]
     refused = {each.table for each in foreign}

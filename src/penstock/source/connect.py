@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 # Classes of SQLSTATE whose primary message names objects of the server, never values of rows.
 _CLASSES_WITHOUT_VALUES = ("08", "25", "28", "3D", "42", "53", "54", "55", "57", "58")
 
-# Waiting mends these: connection lost, transaction rolled back by the server, resources, locks,
+# Waiting fixes these: connection lost, transaction rolled back by the server, resources, locks,
 # operator intervention, input/output errors, internal errors.
 _CLASSES_THAT_PASS = ("08", "25", "40", "53", "55", "57", "58", "XX")
 
@@ -156,7 +156,7 @@ def _whole_text(error: psycopg.Error) -> str:
 
 
 def _said(error: psycopg.Error, text: str, where: Dsn | Connection, pattern: str | None) -> str:
-    """The one line of the server or of libpq that tells most, or "" where it might tell too much."""
+    """The one line of the server or of libpq that says most, or "" where it might say too much."""
     if error.sqlstate is not None and not error.sqlstate.startswith(_CLASSES_WITHOUT_VALUES):
         return ""
     lines = [error.diag.message_primary or "", *text.splitlines()]
@@ -179,7 +179,7 @@ def place_of(where: Dsn | Connection) -> str:
         return str(where)
     try:
         host, port, database = where.info.host, where.info.port, where.info.dbname
-    except psycopg.Error:  # libpq tells nothing about a connection that is closed
+    except psycopg.Error:  # libpq reports nothing about a connection that is closed
         return "source"
     else:
         return f"{host or 'localhost'}:{port}/{database}"

@@ -30,7 +30,7 @@ BLOCK_BYTES = 256 * 1024
 _SNAPSHOT_GONE = ("22023", "42704")
 
 
-# Rows of catalogs are read under the snapshot, the functions tell what is true now. COPY, too, finds its
+# Rows of catalogs are read under the snapshot, the functions return what is true now. COPY, too, finds its
 # table and its columns by the names that they have now.
 _SAME_TABLE = """
 SELECT c.relfilenode = pg_relation_filenode(c.oid)

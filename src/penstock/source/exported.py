@@ -69,7 +69,7 @@ class ExportedSnapshot:
             primary: of the standby. All that it has committed by now is in the snapshot.
 
         Raises:
-            SourceError: NoSlotLeft, for one; or told to stop.
+            SourceError: NoSlotLeft, for one; or asked to stop.
         """
         if primary is not None:
             _wait_for_standby(dsn, primary, stop)
@@ -136,7 +136,7 @@ def _ask(
     while pgconn.is_busy():
         now = time.monotonic()
         if stop.wait(timing().snapshot_poll_seconds if now > began + 0.5 else 0.005):
-            raise SourceError("told to stop while waiting for a snapshot", str(dsn), "nothing")
+            raise SourceError("asked to stop while waiting for a snapshot", str(dsn), "nothing")
         if now > tell_at:
             tell_at += 6 * timing().snapshot_report_seconds
             _tell_waiting(primary or dsn)
@@ -170,7 +170,7 @@ def _tell_waiting(dsn: Dsn) -> None:
 
 
 def _nudge(primary: Dsn) -> None:
-    """A standby learns from the primary which transactions run, and an idle one does not tell."""
+    """A standby learns from the primary which transactions run, and an idle one does not report."""
     with connect_source(primary, "penstock snapshot") as connection:
         try:
             connection.execute("SELECT pg_log_standby_snapshot()")
@@ -179,7 +179,7 @@ def _nudge(primary: Dsn) -> None:
 
 
 def _wait_for_standby(dsn: Dsn, primary: Dsn, stop: threading.Event) -> None:
-    """A copy must show everything up to where its table was enrolled, wherever it is taken."""
+    """A copy must show everything up to where its copy was scheduled, wherever it is taken."""
     with connect_source(primary, "penstock snapshot") as connection:
         lsn = current_lsn(connection)
     with connect_source(dsn, "penstock snapshot") as connection, source_errors(connection):
@@ -193,4 +193,6 @@ def _wait_for_standby(dsn: Dsn, primary: Dsn, stop: threading.Event) -> None:
         query = "SELECT coalesce(pg_last_wal_replay_lsn(), pg_current_wal_lsn()) >= %s::pg_lsn"
         while (row := connection.execute(query, (str(lsn),)).fetchone()) is None or not row[0]:
             if stop.wait(timing().snapshot_poll_seconds):
-                raise SourceError("told to stop while waiting for the standby", str(dsn), "nothing")
+                raise SourceError(
+                    "asked to stop while waiting for the standby", str(dsn), "nothing"
+                )

@@ -1,6 +1,6 @@
 """Whose changes these are: cluster, timeline, database, slot and generation, stored with a position.
 
-Any difference between what is stored and what answers has one named outcome; none is passed over.
+Any difference between what is stored and what answers has one named outcome; none is ignored.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def read_identity(
     """The identity of what answers now.
 
     `dsn` is needed only where execution of pg_control_system was revoked; a replication connection
-    then tells the same.
+    then says the same.
     """
     system, timeline, database = _ask(connection, dsn)
     return SourceIdentity(system, timeline, database, subscription.slot, subscription.generation)
@@ -152,7 +152,7 @@ def restored(what: str, place: str) -> SourceRestored:
 
 
 def identify_system(dsn: Dsn) -> tuple[str, int]:
-    """System identifier and timeline as IDENTIFY_SYSTEM tells them, over a replication connection.
+    """System identifier and timeline as IDENTIFY_SYSTEM returns them, over a replication connection.
 
     Raises:
         psycopg.Error: no such connection, or something that is not a walsender answers.

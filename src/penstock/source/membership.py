@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     Connection = psycopg.Connection[Any]
 
-# Tables may vanish or be made anew between our look and our statement; then we look again.
+# Tables may vanish or be made anew between our check and our statement; then we check again.
 _ROUNDS = 3
 # Each is locked until its transaction ends, and the server has room for so many locks.
 _STEPS_TOGETHER = 200
@@ -56,7 +56,7 @@ _OF_ONE_TABLE = (
 
 @dataclass(frozen=True)
 class MembershipChange:
-    """What one look at the source changed, and how things stand after it."""
+    """What one poll of the source changed, and how things stand after it."""
 
     added: list[TableName] = field(default_factory=list)
     removed: list[TableName] = field(default_factory=list)
@@ -80,7 +80,7 @@ class Step(NamedTuple):
 def update_membership(
     connection: Connection, subscription: Subscription, rules: TableRules
 ) -> MembershipChange:
-    """Enrol what appeared and matches, let go what does not match or lost its key.
+    """Publish what appeared and matches, let go what does not match or lost its key.
 
     Called again and again while capture runs. A table named outright that is missing or unfit is
     reported in `left_out` here, not raised: the others must go on.
@@ -107,7 +107,7 @@ def match_publications(
             break
         _carry_out(connection, steps, change, failed)
     members = {**publications.updates, **publications.inserts}
-    # A trigger may have enrolled a new table while we were about to.
+    # A trigger may have published a new table while we were about to.
     late = [why for (oid, _), why in failed.items() if oid not in members]
     change.failed.extend(why.table for why in failed.values())
     change.left_out.extend([*choice.left_out, *faults, *foreign, *late])

@@ -1,6 +1,6 @@
-"""What the stream tells of the shape of tables, gathered transaction by transaction. No socket, no file.
+"""What the stream reports of the shape of tables, gathered transaction by transaction. No socket, no file.
 
-Two things tell: documents that the source's triggers write, and Relation messages that differ from
+Two things report it: documents that the source's triggers write, and Relation messages that differ from
 what is known. The latter come after the former and then say nothing new, unless there are no
 triggers, or somebody has switched them off.
 """
@@ -58,7 +58,7 @@ class Notes:
     """Recognises documents, and Relation messages that are news.
 
     `lsn` is where the log ends: the history may be ahead of it, by documents whose transaction a crash
-    has kept out of the log, and which come again. `look_up` tells how a table looks now; `seal` is the secret that the triggers sign with, without
+    has kept out of the log, and which come again. `look_up` gives the table's shape now; `seal` is the secret that the triggers sign with, without
     which no document of theirs is believed: anybody may write logical messages. `follows` says whether
     a table is the pipeline's: only schemas with such tables have versions; `numbered` is how far these
     were counted before, where the history does not know it.
@@ -91,9 +91,7 @@ class Notes:
             return None
         content = unseal(message.content, self._seal)
         if content is None:
-            _log.warning(
-                "a logical message %s without penstock's seal is passed over", message.prefix
-            )
+            _log.warning("a logical message %s without penstock's seal is skipped", message.prefix)
             return None
         try:
             told = read_told(content, "")
@@ -116,7 +114,7 @@ class Notes:
     def of_relation(
         self, raw: memoryview, *, carries_xid: bool, pending: Iterable[Note] = ()
     ) -> Note | None:
-        """A document where a Relation message tells something new, None where it does not."""
+        """A document where a Relation message reports something new, None where it does not."""
         relation = parse_relation(raw, carries_xid=carries_xid)
         known = self._known.get(relation.oid)
         for note in pending:
@@ -189,7 +187,7 @@ class Notes:
         """The change without what others have changed, between the statement and this commit.
 
         Triggers of an older penstock describe tables that the statement had not locked (`loose`): a
-        picture that lacks something the stream has told since would undo that.
+        picture that lacks something the stream has reported since would undo that.
         """
         stale = {
             shape.id: known
@@ -220,7 +218,7 @@ def unseal(content: bytes, seal: bytes | None) -> str | None:
 
 
 def agrees(shape: TableShape, relation: Relation) -> bool:
-    """Whether a table looks as a Relation message says. Generated columns are not in the stream."""
+    """Whether a table's shape is as a Relation message says. Generated columns are not in the stream."""
     told = [(column.name, column.type_oid, column.type_modifier) for column in relation.columns]
     known = [
         (column.name, column.type_id, column.type_modifier)

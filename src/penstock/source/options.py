@@ -11,7 +11,7 @@ from penstock.table import TableRules
 
 
 class Acknowledge(enum.Enum):
-    """What the slot is told: the position of the slowest sink, or of the log."""
+    """What is acknowledged to the slot: the position of the slowest sink, or of the log."""
 
     DELIVERED = "delivered"
     LOGGED = "logged"

@@ -1,7 +1,7 @@
 """The partitions of followed tables, and which of them had rows before they were one.
 
 Rows come and go with ATTACH, DETACH and DROP of a partition without a change of any row: no stream
-tells of them. What can be told is that it has happened.
+reports them. What can be reported is that it has happened.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # Who makes a table as a partition makes its row type in the same transaction as the bond to its parent;
 # a table that was attached has a bond that is younger than itself, or one of its ancestors has. One that
-# is made, filled and attached by a single transaction cannot be told from one made as a partition.
+# is made, filled and attached by a single transaction cannot be distinguished from one made as a partition.
 _LEAVES = """
 SELECT r.oid::int8, l.oid::int8, concat_ws('.', quote_ident(n.nspname), quote_ident(l.relname)),
        coalesce(pg_relation_size(l.oid), 0) > 0 AND EXISTS (

@@ -1,4 +1,4 @@
-"""Look before anything is made: every fault of the source at once, each with what mends it.
+"""Checks before anything is made: every fault of the source at once, each with what fixes it.
 
 Changes nothing on the server; the only thing it opens is connections.
 """
@@ -74,7 +74,7 @@ def _tracking_findings(connection: Connection) -> list[Finding]:
         Finding(
             SourcePrivilegeMissing(
                 f"the role {role_of(connection)} may not create event triggers, so that changes of"
-                " tables will be told by Relation messages alone: tracking: relation",
+                " tables will be reported by Relation messages alone: tracking: relation",
                 place_of(connection),
                 "for tracking: triggers let a superuser (on Amazon RDS the master user) run what"
                 " penstock init --print-sql prints; or set source.schema.tracking: relation",
@@ -168,7 +168,7 @@ def _table_findings(
             TableMissing(
                 "no table matches the rules yet",
                 place_of(connection),
-                "check tables in the pipeline file; tables that appear later are enrolled",
+                "check tables in the pipeline file; tables that appear later are followed",
             )
         )
     return findings + [Finding(error, "warning") for error in warnings]

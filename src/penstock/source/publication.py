@@ -1,12 +1,12 @@
 """The publications of a subscription: their names, their stamp, their members, their statements.
 
 There are two from the start, one for tables followed in full and one for tables followed for their
-inserts. The second cannot be added later: pgoutput looks a publication up as of the change it
+inserts. The second cannot be added later: pgoutput reads a publication as of the change it
 decodes, and before version 18 fails for good on a change older than the publication.
 
 The stamp is a comment: {"penstock": 1, "generation": uuid, "slot": name, "created_lsn": "0/…"}, and
 the tables that people have added or removed since. Where event triggers track changes, `rules` are
-those of the pipeline file, by which the triggers enrol a table when it is created.
+those of the pipeline file, by which the triggers publish a table when it is created.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Stamp:
     # Single tables that a person has added or removed since, whatever the pipeline file says.
     added: frozenset[TableName] = frozenset()
     removed: frozenset[TableName] = frozenset()
-    # Of the pipeline file, for the triggers; None when they are not to enrol anything.
+    # Of the pipeline file, for the triggers; None when they are not to publish anything.
     rules: TableRules | None = None
 
     def adjust(self, rules: TableRules) -> TableRules:
@@ -97,7 +97,7 @@ class Stamp:
         return replace(rules, added=self.added, removed=self.removed)
 
     def with_rules(self, rules: TableRules | None) -> Stamp:
-        """The stamp that says what triggers enrol."""
+        """The stamp that says what triggers publish."""
         bare = rules and TableRules(rules.include, rules.exclude, rules.insert_only)
         return replace(self, rules=bare)
 
@@ -165,7 +165,7 @@ def _read_rules(told: dict[str, list[dict[str, str]]] | None) -> TableRules | No
 class Publications:
     """Both publications as the catalog has them now; members by oid.
 
-    `entries` tell one time that a table was a member from another: what happened between is not sent.
+    `entries` distinguish one time that a table was a member from another: what happened between is not sent.
     """
 
     stamp: Stamp

@@ -55,7 +55,7 @@ SELECT (SELECT setting FROM pg_settings WHERE name = 'wal_level') AS wal_level,
 
 @dataclass(frozen=True)
 class ServerFacts:
-    """What decides whether the server can be followed; `used_…` leave our own slot aside."""
+    """What decides whether the server can be followed; `used_…` leave our own slot out."""
 
     place: str
     role: str

@@ -1,4 +1,4 @@
-"""How tables of the source look now, in the words of `penstock.schema`. Reads only."""
+"""Shapes of the source's tables now, in the words of `penstock.schema`. Reads only."""
 
 from __future__ import annotations
 

@@ -196,7 +196,7 @@ def create_slot(connection: Connection, slot: str) -> Lsn:
         raise SlotInUse(
             f"the slot is still being created by process {state.active_pid}",
             f"{place_of(connection)} slot {slot}",
-            "nothing: it waits for open transactions; if it lasts, look for old ones in pg_stat_activity",
+            "nothing: it waits for open transactions; if it lasts, find old ones in pg_stat_activity",
         )
     return state.confirmed_flush_lsn
 

@@ -90,7 +90,7 @@ class SlotStream:
         """Connect; who answers on this very connection, and how far its WAL goes.
 
         Raises:
-            SourceError: or one of its kinds; what mends it depends on the kind.
+            SourceError: or one of its kinds; what fixes it depends on the kind.
         """
         try:
             self._connection = connect_replication(self._dsn, "penstock capture")
@@ -111,7 +111,7 @@ class SlotStream:
         From here on nobody else can use or move the slot.
 
         Raises:
-            SourceError: or one of its kinds; what mends it depends on the kind.
+            SourceError: or one of its kinds; what fixes it depends on the kind.
         """
         try:
             command = self._start_command(start_lsn)
@@ -217,7 +217,7 @@ class SlotStream:
             self.reply_due = True
 
     def acknowledge(self, received_lsn: Lsn, acknowledged_lsn: Lsn, *, request_reply: bool) -> None:
-        """Tell the server what has arrived and what it may forget. Also the sign of life.
+        """Report to the server what has arrived and what it may forget. Also the sign of life.
 
         `acknowledged_lsn` must be safe: the server never sends what ends at or before it again.
         """

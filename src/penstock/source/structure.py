@@ -30,7 +30,7 @@ __all__ = ["TableStructure", "UsedSequence", "read_structure", "structures_of"]
 
 _USES: dict[str, SequenceUse] = {"i": "identity", "a": "serial", "n": "default"}
 
-# pg_sequence_last_value tells nothing of a sequence that has not been called, and in some versions
+# pg_sequence_last_value returns nothing for a sequence that has not been called, and in some versions
 # fails for a role without privilege.
 _SEQUENCES = """
 WITH used(table_oid, number, oid, kind) AS (

@@ -1,7 +1,7 @@
 """A subscription: two publications and one slot, made together, found again, removed together.
 
-Order of making: publications with their stamp, their members, the triggers that tell how tables
-change, the slot, a message with how they look, the slot's creation point into the stamp. The publications are committed before the slot exists, so that every change the slot
+Order of making: publications with their stamp, their members, the triggers that report how tables
+change, the slot, a message with their shapes, the slot's creation point into the stamp. The publications are committed before the slot exists, so that every change the slot
 can hold is judged by them. A crash between any two steps leaves what the next `ensure_subscription`
 goes on from. Connections must be in autocommit mode.
 """
@@ -223,7 +223,7 @@ def print_sql(
 ) -> list[str]:
     """The statements that `ensure_subscription` would run now, for an admin to run instead.
 
-    Some give the subscription to the role that asks, so that it can enrol tables later.
+    Some give the subscription to the role that asks, so that it can publish tables later.
 
     Raises:
         SourceError: as `ensure_subscription`.
@@ -367,7 +367,7 @@ def _create_sound_slot(connection: Connection, name: str, slot: str) -> Lsn:
 
 
 def _tell_tables(connection: Connection, name: str) -> None:
-    """Let the stream begin with how the followed tables look, and again after a gap."""
+    """Let the stream begin with the shapes of the followed tables, and again after a gap."""
     publications = pub.read_publications(connection, name)
     if publications is not None and read_tracking(connection).in_force:
         followed = [*publications.updates.values(), *publications.inserts.values()]

@@ -1,4 +1,4 @@
-"""Changes of tables, told by the source's own event triggers: installed, looked at, taken off.
+"""Changes of tables, reported by the source's own event triggers: installed, checked, taken off.
 
 Tiers: with `triggers` each DDL statement sends a message down the stream; without them, Relation
 messages are all there is. What is installed is shared by all pipelines of a database. Versions of
@@ -96,12 +96,12 @@ class TrackingState:
 
     @property
     def in_force(self) -> bool:
-        """Whether every change of a table is told."""
+        """Whether every change of a table is reported."""
         return self.is_installed and not self.problems
 
 
 def read_tracking(connection: Connection) -> TrackingState:
-    """Look at everything that `install_tracking` makes. Changes nothing."""
+    """Check everything that `install_tracking` makes. Changes nothing."""
     facts = _facts(connection)
     with source_errors(connection), connection.cursor(row_factory=namedtuple_row) as cursor:
         functions = _by_name(cursor.execute(_FUNCTIONS).fetchall())
@@ -128,7 +128,7 @@ def read_tracking(connection: Connection) -> TrackingState:
 
 
 def broken_tracking(connection: Connection) -> TrackingBroken | None:
-    """What keeps a source from telling its changes though it once did, or could; None if nothing.
+    """What keeps a source from reporting its changes though it once did, or could; None if nothing.
 
     For a source that `init` has been at. A role that may not install triggers has none: no error.
     """
@@ -138,7 +138,7 @@ def broken_tracking(connection: Connection) -> TrackingBroken | None:
     return TrackingBroken(
         "; ".join(state.problems) or "the event triggers and their log are gone",
         place_of(connection),
-        "penstock init puts them right and tells every table anew; where the role may not,"
+        "penstock init puts them right and describes every table anew; where the role may not,"
         " an admin runs what penstock init --print-sql prints",
     )
 
@@ -176,7 +176,7 @@ def ensure_tracking(connection: Connection) -> bool:
         return install_tracking(connection, role_of(connection))
     except SourcePrivilegeMissing as error:
         _log.warning(
-            "changes of tables are told by Relation messages alone, so that renames are not seen:"
+            "changes of tables are reported by Relation messages alone, so that renames are not seen:"
             " %s; an admin runs what penstock init --print-sql prints, or set"
             " source.schema.tracking: relation",
             error.what,
@@ -225,7 +225,7 @@ def _run_drops(connection: Connection) -> None:
 
 
 def refresh_schemas(connection: Connection, names: Iterable[str]) -> None:
-    """Have the stream tell every table of these schemas as it is now."""
+    """Have the stream describe every table of these schemas as it is now."""
     query = "SELECT penstock.refresh_schema(name) FROM unnest(%s::text[]) AS name"
     with source_errors(connection):
         connection.execute(query, (sorted(set(names)),))

@@ -52,7 +52,7 @@ BEGIN
                           AND x.objid = t.oid AND x.deptype = 'e'));
 END"""
 
-# A sequence that a column owns is told with its table.
+# A sequence that a column owns is described with its table.
 _SEQUENCES = f"""
 BEGIN
     RETURN (
@@ -98,7 +98,7 @@ def _rows(*fields: str, where: str = "true") -> str:
     return f"array_to_json(array_agg(ARRAY[{', '.join(fields)}]) FILTER (WHERE {where}))::text"
 
 
-# Fields of pg_constraint that Postgres has since 18: PL/pgSQL looks at a query when it is first run.
+# Fields of pg_constraint that Postgres has since 18: PL/pgSQL parses a query when it is first run.
 def _per_version(query: str) -> str:
     is_new, is_old = (query.format(enforced=e, period=p) for e, p in _SINCE_18)
     return f"IF is_18 THEN {is_new} ELSE {is_old} END IF;"
@@ -305,8 +305,8 @@ BEGIN
 END"""
 
 # The id of the subtransaction that is open now, which a message gives it. A decoder that sends a
-# transaction before its end tells by such ids what was rolled back since; but a message it gives the
-# id of the whole transaction, so that penstock's carry their own. No function tells it, but each open
+# transaction before its end says by such ids what was rolled back since; but a message it gives the
+# id of the whole transaction, so that penstock's carry their own. No function returns it, but each open
 # subtransaction holds a lock on its id, and the innermost has the newest.
 _OWN_XID = """
 DECLARE

@@ -88,7 +88,7 @@ END"""
 
 # Into each publication of penstock's whose rules choose the new table: it is followed from its
 # first row on. The publication stays locked until commit: where another transaction has it, nobody waits;
-# penstock then enrols the table a little later, and copies it. Between the look and the statement
+# penstock then publishes the table a little later, and copies it. Between the check and the statement
 # another may come first, so that the wait is limited to the least there is.
 # Anybody who may create publications can give one our name and a stamp. It is ours if its owner may
 # read the seal: nobody else gets tables of others into a publication by our rights.

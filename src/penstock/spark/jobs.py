@@ -103,6 +103,7 @@ def run_tasks(
     count = max(1, len(work))
     try:
         context = running.context
+        spark.label_job(running)
         if group is not None:
             context.setJobGroup(group, "penstock copy", interruptOnCancel=True)
             context.setLocalProperty("spark.scheduler.pool", "copy")

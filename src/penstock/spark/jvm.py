@@ -1,5 +1,5 @@
-"""The JVM that Spark's driver runs in: launched, talked to, ended. The only place that knows how pyspark
-keeps what belongs to one JVM, and forgets it with the JVM.
+"""The JVM that Spark's driver runs in: launched, talked to, ended; or somebody else's, and left alone. The
+only place that knows how pyspark keeps what belongs to one JVM, and forgets it with the JVM.
 """
 
 from __future__ import annotations
@@ -30,10 +30,18 @@ class JvmEnded(Exception):
     """The JVM ended before Spark was up."""
 
 
+def has_context() -> bool:
+    """Whether this process has a SparkContext; pyspark allows one."""
+    from pyspark import SparkContext
+
+    return SparkContext._active_spark_context is not None  # noqa: SLF001
+
+
 class Jvm:
     """One JVM, from its launch on. `connect` makes its SparkContext."""
 
     def __init__(self, properties: Path, home: Path, log: Path | None) -> None:
+        from pyspark import SparkContext
         from pyspark.find_spark_home import _find_spark_home
 
         self._info = home / "gateway"
@@ -56,6 +64,8 @@ class Jvm:
             os.close(output)
         self.context: SparkContext | None = None
         self._gateway: Any = None
+        # A session that was stopped leaves its JVM behind, which the next context would be made in.
+        self._kept = SparkContext._gateway, SparkContext._jvm  # noqa: SLF001
 
     def connect(self) -> SparkContext:
         """Wait for the JVM, and make its SparkContext.
@@ -84,6 +94,7 @@ class Jvm:
                 del os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"]
         # Of a JVM that dies just now; it is reported by who started it.
         warnings.filterwarnings("ignore", "Unable to cleanly shutdown Spark", RuntimeWarning)
+        SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
         # Its settings are those of the properties file, which the JVM has read.
         self.context = SparkContext(gateway=self._gateway)
         # A JVM that is killed closes a connection here; the traceback would be printed.
@@ -100,12 +111,12 @@ class Jvm:
     @property
     def is_well(self) -> bool:
         """Whether the JVM lives and takes jobs."""
-        if self.process.poll() is not None or self.context is None:
-            return False
-        try:
-            return not self.context._jsc.sc().isStopped()  # noqa: SLF001
-        except Exception:  # noqa: BLE001 - whatever py4j says of it: it does not answer
-            return False
+        return not self.has_ended and self.context is not None and _takes_jobs(self.context)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the JVM is gone; cheap."""
+        return self.process.poll() is not None
 
     @property
     def was_killed(self) -> bool:
@@ -168,7 +179,43 @@ class Jvm:
             context._accumulatorServer = None  # type: ignore[assignment] # noqa: SLF001
         with SparkContext._lock:  # noqa: SLF001
             SparkContext._active_spark_context = None  # noqa: SLF001
-            SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
+            SparkContext._gateway, SparkContext._jvm = self._kept  # noqa: SLF001
         SparkFiles._sc = None  # noqa: SLF001
         # Each start puts a directory of its own on the path.
         sys.path[:] = [entry for entry in sys.path if "/userFiles-" not in entry]
+
+
+class BorrowedJvm:
+    """The JVM of a SparkContext that somebody else has made. It is asked how it is, and never ended."""
+
+    def __init__(self, context: SparkContext) -> None:
+        self.context = context
+
+    def delete_at_exit(self, *paths: Path) -> None:
+        """As of a JVM of ours."""
+        for path in paths:
+            jvm: Any = self.context._jvm  # noqa: SLF001
+            jvm.java.io.File(str(path)).deleteOnExit()
+
+    @property
+    def is_well(self) -> bool:
+        """Whether it takes jobs."""
+        return _takes_jobs(self.context)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it takes no jobs any more; its process may be nobody's child."""
+        return not self.is_well
+
+    def kill(self) -> None:
+        """Left to its owner."""
+
+    def end(self, *, is_lost: bool = False) -> None:
+        """Left to its owner."""
+
+
+def _takes_jobs(context: SparkContext) -> bool:
+    try:
+        return not context._jsc.sc().isStopped()  # noqa: SLF001
+    except Exception:  # noqa: BLE001 - whatever py4j says of it: it does not answer
+        return False

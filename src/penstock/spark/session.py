@@ -1,6 +1,7 @@
 """The Spark of one pipeline: started, handed to who runs jobs, lost, started anew.
 
-When and how often it is started anew is decided elsewhere (penstock.run.sparkwatch).
+When and how often it is started anew is decided elsewhere (penstock.run.sparkwatch). A Spark that somebody
+else has started is in penstock.spark.borrowed.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from penstock import vault
 from penstock.embedded.java import java_home
 from penstock.errors import SparkFailed, SparkGone
 from penstock.spark.home import SparkHome
-from penstock.spark.jvm import Jvm, JvmEnded
+from penstock.spark.jvm import Jvm, JvmEnded, has_context
 from penstock.spark.settings import settings_of
 from penstock.vault import Vault
 
@@ -24,16 +25,19 @@ if TYPE_CHECKING:
 
     from pyspark import SparkContext
 
+    from penstock.spark.jvm import BorrowedJvm
     from penstock.spark.options import SparkOptions
 
 _log = logging.getLogger(__name__)
+
+_SET_BY_PYSPARK = ("SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE")
 
 
 class Running(NamedTuple):
     """One start of Spark that takes jobs, until it is lost."""
 
     context: SparkContext
-    jvm: Jvm
+    jvm: Jvm | BorrowedJvm
     home: SparkHome
 
 
@@ -42,6 +46,8 @@ class Spark:
 
     `log_path`: where what the JVM and its workers print goes. On a cluster, executors see its directory.
     """
+
+    can_start_again = True
 
     def __init__(self, name: str, options: SparkOptions, log_path: Path) -> None:
         self.parallel = 1  # how many tasks run at once, where nobody says otherwise
@@ -54,6 +60,7 @@ class Spark:
         self._lost: list[Running] = []
         self._loss: SparkGone | None = None  # that nobody has taken note of yet
         self._is_over = False
+        self._environment: dict[str, str | None] = {}  # as it was before
 
     def start(self) -> None:
         """Start it, and remove what is left of a start that was lost. In any thread but one at a time.
@@ -64,8 +71,14 @@ class Spark:
             SparkGone: it was killed meanwhile.
         """
         self._bury()
+        if has_context():
+            raise SparkFailed(
+                "this process has a SparkSession, and can have but one",
+                "spark",
+                "give it to penstock.run as spark=, or stop it first",
+            )
         self._set_environment()
-        home = SparkHome(None if self._options.is_local else self._log_path.parent)
+        home = self._make_home()
         try:
             settings = settings_of(self._name, self._options, home.path)
             self._starting = Jvm(home.write_properties(settings), home.path, self._log_path)
@@ -79,6 +92,13 @@ class Spark:
             raise
         finally:
             self._starting = None
+        self._hand_out(running)
+
+    def _make_home(self) -> SparkHome:
+        return SparkHome(None if self._options.is_local else self._log_path.parent)
+
+    def _hand_out(self, running: Running) -> None:
+        """From now on it takes jobs; unless it was stopped meanwhile."""
         with self._changed:
             if not self._is_over:
                 self._running = running
@@ -87,12 +107,27 @@ class Spark:
         self._end(running)
 
     def _set_environment(self) -> None:
-        os.environ["PYSPARK_PYTHON"] = sys.executable
-        os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-        if self._options.is_local:
+        """Set what pyspark, and the JVM, read from there. Once only: what was there is put back."""
+        if self._environment:
+            return
+        wanted = {
+            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+            "JAVA_HOME": str(java_home()),
+        }
+        if self._options.is_local and "SPARK_LOCAL_IP" not in os.environ:
             # Spark asks the host's name for its address, which fails on a machine without a network.
-            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        os.environ["JAVA_HOME"] = str(java_home())
+            wanted["SPARK_LOCAL_IP"] = "127.0.0.1"
+        self._environment = {name: os.environ.get(name) for name in (*wanted, *_SET_BY_PYSPARK)}
+        os.environ.update(wanted)
+
+    def _put_environment_back(self) -> None:
+        for name, value in self._environment.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        self._environment = {}
 
     def _connect(self, jvm: Jvm, home: SparkHome) -> Running:
         try:
@@ -138,7 +173,7 @@ class Spark:
     def take_loss(self) -> SparkGone | None:
         """How Spark was lost since this was last asked; cheap."""
         running = self._running
-        if running is not None and running.jvm.process.poll() is not None:
+        if running is not None and running.jvm.has_ended:
             self._lose(running)
         with self._changed:
             loss, self._loss = self._loss, None
@@ -152,8 +187,12 @@ class Spark:
             " whether the machine, or spark.driver.memory, is short of memory",
         )
 
+    def _explain_loss(self, running: Running) -> SparkGone:
+        assert isinstance(running.jvm, Jvm)
+        return self._gone(running.jvm)
+
     def _lose(self, running: Running) -> SparkGone:
-        loss = self._gone(running.jvm)
+        loss = self._explain_loss(running)
         with self._changed:
             if self._running is running:
                 self._running = None
@@ -166,6 +205,9 @@ class Spark:
         """Whether jobs can be run."""
         return self._running is not None
 
+    def label_job(self, running: Running) -> None:
+        """Called in the thread of a job before each."""
+
     def cancel(self, group: str | None = None) -> None:
         """End the jobs of a group, or all; what they had done stays. Those of a lost start have ended."""
         running = self._running
@@ -173,12 +215,15 @@ class Spark:
             return
         try:
             if group is None:
-                running.context.cancelAllJobs()
+                self._cancel_all(running)
             else:
                 running.context.cancelJobGroup(group)
         except Exception:
             if self.loss(running) is None:
                 raise
+
+    def _cancel_all(self, running: Running) -> None:
+        running.context.cancelAllJobs()
 
     def let_go(self) -> None:
         """Keep nobody waiting: it is not started again. What runs may end."""
@@ -197,6 +242,7 @@ class Spark:
         if running is not None:
             self._end(running)
         self._bury()
+        self._put_environment_back()
 
     def _end(self, running: Running, *, is_lost: bool = False) -> None:
         vault.use(None)

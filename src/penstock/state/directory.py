@@ -2,12 +2,12 @@
 
     pipeline.json        whose directory this is
     log/                 the log, where it is of the kind `files`
-    schema.jsonl         how tables looked when (penstock.schema.history)
+    schema.jsonl         shapes of tables by position (penstock.schema.history)
     capture.lock …       held by the one process that captures, by the one that delivers
     capture.json, sinks/<name>.json …  what each part last reported (penstock.state.wire)
 
 What sinks have is stored at the sinks. With `acknowledge: delivered` deleting the whole directory loses
-nothing: the slot is told `safe_lsn` of a running delivery and no more, so it has what no sink has.
+nothing: the slot is acknowledged `safe_lsn` of a running delivery and no more, so it has what no sink has.
 """
 
 from __future__ import annotations

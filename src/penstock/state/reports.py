@@ -74,7 +74,7 @@ class TableReport:
 class DeliveryReport(Report):
     """How far delivery of a source to a sink is.
 
-    `safe_lsn` decides what the slot is told and what the log lets go: neither the sink nor any of its tables
+    `safe_lsn` decides what is acknowledged to the slot and what the log lets go: neither the sink nor any of its tables
     needs what is before it. Capture believes it only of the `run` that delivers now, which has opened
     the sink; what is reported too early would be lost.
     """

@@ -6,22 +6,22 @@
         def delivered(self, options): return [json.loads(line) for line in …]
 
 pytest collects the tests below with the subclass. A sink that can refuse a document says how
-(`refuse`), one that need not be alone says so (`is_exclusive`).
+(`refuse`), one that need not be alone says so (`is_exclusive`). What fails says which promise of
+`penstock.sink.DocumentSink` was broken: outside penstock pytest does not explain an assertion by itself.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from penstock.errors import PenstockError, SecondInstance
 from penstock.lsn import Lsn
 from penstock.sinks.documents.parked import Parked, ParkedRequest
-from penstock.sinks.kind import SinkPlace
 from penstock.testing.scene import Scene
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from penstock.sink import DocumentKind, Options
 
@@ -80,7 +80,7 @@ class SinkContract:
         scene.deliver()
         scene.sink.close()
 
-        assert self._ids(options) == ids
+        self._assert_order(options, ids, "after a batch for each transaction")
 
     def test_batch_of_several_tasks_keeps_the_order_of_each_key(self, tmp_path: Path) -> None:
         scene, options = self._scene(tmp_path)
@@ -90,12 +90,15 @@ class SinkContract:
         scene.sink.close()
 
         found = self.delivered(options)
-        assert sorted(one["id"] for one in found) == sorted(ids)
+        _assert_same(
+            sorted(one["id"] for one in found), sorted(ids), "after one batch of many transactions"
+        )
         by_key: dict[tuple[str, str], list[tuple[int, int]]] = {}
         for one in found:
             key = one["table"], str(one["key"])
             by_key.setdefault(key, []).append((Lsn.parse(one["commit_lsn"]), one["ordinal"]))
-        assert all(places == sorted(places) for places in by_key.values())
+        mixed_up = [key for key, places in by_key.items() if places != sorted(places)]
+        assert not mixed_up, f"documents of a key are not in the source's order: {mixed_up}"
 
     def test_next_run_goes_on_where_the_last_one_ended(self, tmp_path: Path) -> None:
         scene, options = self._scene(tmp_path)
@@ -108,10 +111,10 @@ class SinkContract:
         scene.deliver()
         scene.sink.close()
 
-        assert self._ids(options) == ids
+        self._assert_order(options, ids, "after a second run, which goes on where `open` says")
 
     def test_batch_that_is_repeated_is_refused_and_changes_nothing(self, tmp_path: Path) -> None:
-        scene, options = self._scene(tmp_path)
+        scene, _ = self._scene(tmp_path)
         ids = scene.write(2)
         scene.deliver()
 
@@ -123,13 +126,13 @@ class SinkContract:
         scene.sink.close()
 
         assert refused, "a batch that begins elsewhere than at the position was delivered"
-        self._assert_all(options, ids, "repeated")
+        self._assert_all(scene, ids, "after a batch that came again")
 
     def test_kill_between_any_two_steps_loses_nothing(self, tmp_path: Path) -> None:
         for point, passing in self._kills():
             directory = tmp_path / f"{point}-{passing}"
             directory.mkdir()
-            scene, options = self._scene(directory)
+            scene, _ = self._scene(directory)
             ids = scene.write(4)
 
             scene.killed_at(point, passing, scene.deliver)
@@ -137,7 +140,7 @@ class SinkContract:
             scene.deliver()
             scene.sink.close()
 
-            self._assert_all(options, ids, f"{point}:{passing}")
+            self._assert_all(scene, ids, f"after a kill at {point}, the {passing}. time")
 
     def test_second_instance_is_refused(self, tmp_path: Path) -> None:
         scene, _ = self._scene(tmp_path)
@@ -153,7 +156,10 @@ class SinkContract:
             other.close()
             scene.sink.close()
 
-        assert refused, "two processes could deliver to one place"
+        assert refused, (
+            "`open` let in a second instance while the first was open: claim the destination and raise"
+            " SecondInstance, or set is_exclusive = False where two may deliver"
+        )
 
     def test_sink_that_was_closed_in_the_middle_can_be_opened_again(self, tmp_path: Path) -> None:
         scene, options = self._scene(tmp_path)
@@ -167,10 +173,10 @@ class SinkContract:
         scene.open()  # without a close, as after an error
         scene.sink.close()
 
-        assert self._ids(options) == ids
+        self._assert_order(options, ids, "after the sink was opened and closed several times")
 
     def test_cancelled_batch_comes_whole_the_next_time(self, tmp_path: Path) -> None:
-        scene, options = self._scene(tmp_path)
+        scene, _ = self._scene(tmp_path)
         ids = scene.write(2)
         scene.open()
         scene.sink.close()
@@ -179,7 +185,7 @@ class SinkContract:
         scene.deliver()
         scene.sink.close()
 
-        self._assert_all(options, ids, "cancelled")
+        self._assert_all(scene, ids, "after `interrupt`, and `open` again")
 
     def test_copied_rows_come_before_the_changes_of_their_table(self, tmp_path: Path) -> None:
         scene, options = self._scene(tmp_path)
@@ -194,8 +200,9 @@ class SinkContract:
         audit = [one["id"] for one in found if one["table"] == "audit"]
         is_audit = set(range(2, len(ids), 4))
         after = [one for number, one in enumerate(ids) if number >= 8 and number not in is_audit]
-        assert orders == reads + after
-        assert audit == [one for number, one in enumerate(ids) if number in is_audit]
+        _assert_same(orders, reads + after, "of a table that was copied, rows before changes")
+        of_audit = [one for number, one in enumerate(ids) if number in is_audit]
+        _assert_same(audit, of_audit, "of a table that streams while another is copied")
 
     def test_refused_document_stops_its_table_alone(self, tmp_path: Path) -> None:
         scene, options = self._scene(tmp_path)
@@ -205,16 +212,21 @@ class SinkContract:
         scene.deliver()
         found = self._ids(options)
         stopped = scene.sink.apart
-        assert [one for one in found if one in ids[2::4]] == ids[2::4], "the other table went on"
-        assert [str(name) for name in stopped] == ["public.orders"]
-        assert "PEN-506" in next(iter(stopped.values())).error
+        went_on = [one for one in found if one in ids[2::4]]
+        _assert_same(went_on, ids[2::4], "of the table of which nothing is refused")
+        assert [str(name) for name in stopped] == ["public.orders"], (
+            "`deliver` took a document that the destination was to refuse, or `refuse` does not"
+            f" make it so; tables that stopped: {[str(name) for name in stopped]}"
+        )
+        error = next(iter(stopped.values())).error
+        assert "PEN-506" in error, f"the table stopped, but with: {error}"
 
         self.accept(options)
         scene.catch_up()
         scene.sink.close()
 
-        self._assert_all(options, ids, "stopped", ordered=False)
-        assert not scene.sink.apart
+        self._assert_all(scene, ids, "once nothing is refused any more", ordered=False)
+        assert not scene.sink.apart, "the table did not go on once nothing was refused any more"
 
     def test_refused_document_is_parked_with_what_must_not_overtake_it(
         self, tmp_path: Path
@@ -226,16 +238,17 @@ class SinkContract:
         scene.deliver()
         of_key_2 = [ids[4], ids[5], ids[7], ids[11]]  # insert, two updates, and the delete
         parked = self._parked(scene)
-        assert [each.id for each in parked.read()] == of_key_2
-        assert self._ids(options) == [one for one in ids if one not in of_key_2]
+        _assert_same([each.id for each in parked.read()], of_key_2, "among what is parked")
+        left = [one for one in ids if one not in of_key_2]
+        self._assert_order(options, left, "beside what is parked")
 
         self.accept(options)
         parked.ask(_RETRY)
         scene.sink.refresh_tables(scene.open())
         scene.sink.close()
 
-        assert parked.read() == []
-        self._assert_all(options, ids, "parked", ordered=False)
+        _assert_same([each.id for each in parked.read()], [], "among what is parked, after a retry")
+        self._assert_all(scene, ids, "after a retry of what was parked", ordered=False)
 
     def test_parked_document_that_is_refused_again_stays(self, tmp_path: Path) -> None:
         scene, options = self._scene(tmp_path, on_refused="park")
@@ -250,8 +263,9 @@ class SinkContract:
         scene.sink.refresh_tables(scene.open())
         scene.sink.close()
 
-        assert [each.id for each in parked.read()] == before
-        assert before
+        assert before, "nothing was parked: `deliver` took a document that was to be refused"
+        after = [each.id for each in parked.read()]
+        _assert_same(after, before, "among what is parked, after a retry that was refused again")
 
     def test_check_changes_nothing_and_finds_nothing(self, tmp_path: Path) -> None:
         scene, options = self._scene(tmp_path)
@@ -259,8 +273,9 @@ class SinkContract:
         scene.deliver()
         scene.sink.close()
 
-        assert [str(each.error) for each in self.kind().check({"shop": scene.place}, {})] == []
-        assert self._ids(options) == ids
+        found = [str(each.error) for each in self.kind().check({"shop": scene.place}, {})]
+        assert not found, f"`check` finds faults with a destination that works: {found}"
+        self._assert_order(options, ids, "after `check`")
 
     def test_teardown_leaves_documents_and_nothing_else(self, tmp_path: Path) -> None:
         scene, options = self._scene(tmp_path)
@@ -270,11 +285,14 @@ class SinkContract:
 
         self.kind().forget(scene.place)
 
-        assert self._ids(options) == ids
+        self._assert_order(options, ids, "after `forget`, which leaves documents alone")
         other = scene.another()
-        assert other.open() is None, "a position was left"
+        is_left = other.open() is not None
         other.close()
-        assert self.kind().forget(scene.place) == self.kind().forget(scene.place)
+        assert not is_left, "`open` still returns a state after `forget`"
+        self.kind().forget(scene.place)
+        again = self.kind().forget(scene.place)
+        assert again == [], f"`forget` of what was forgotten says that it removed {again}"
 
     # --- how -----------------------------------------------------------------------------------
 
@@ -289,20 +307,25 @@ class SinkContract:
     def _ids(self, options: Options) -> list[str]:
         return [one["id"] for one in self.delivered(options)]
 
+    def _assert_order(self, options: Options, wanted: list[str], when: str) -> None:
+        _assert_same(self._ids(options), wanted, when)
+
     def _assert_all(
-        self, options: Options, ids: list[str], when: str, *, ordered: bool = True
+        self, scene: Scene, wanted: list[str], when: str, *, ordered: bool = True
     ) -> None:
         """Every document is there; one may be there twice only where the sink stores no state."""
-        found = self._ids(options)
+        found = self._ids(scene.place.options)
         first = list(dict.fromkeys(found))
-        assert (first if ordered else sorted(first)) == (ids if ordered else sorted(ids)), when
-        if self._stores_state(options):
-            assert len(found) == len(first), f"{when}: a document came twice"
-
-    def _stores_state(self, options: Options) -> bool:
-        place = SinkPlace("under_test", options, "shop", "shop", ("shop",), Path())
-        sink = self.kind().sink(place)
-        return sink.stores_state and sink.delivered_by == "driver"
+        _assert_same(
+            first if ordered else sorted(first), wanted if ordered else sorted(wanted), when
+        )
+        sink = self.kind().sink(scene.place)
+        if sink.stores_state and sink.delivered_by == "driver":
+            twice = sorted({one for one in found if found.count(one) > 1})
+            assert not twice, (
+                f"{when}: documents came twice although the sink has stores_state: {twice};"
+                " documents and state must be stored together, or `open` must undo the documents"
+            )
 
     def _parked(self, scene: Scene) -> Parked:
         return Parked(self.kind().workspace(scene.place).parked)
@@ -311,3 +334,20 @@ class SinkContract:
         for point in _POINTS:
             for passing in (1, 2, 4):
                 yield point, passing
+
+
+def _assert_same(found: list[str], wanted: list[str], when: str) -> None:
+    """Say which documents are not as they should be, by their ids."""
+    if found == wanted:
+        return
+    missing = [one for one in wanted if one not in found]
+    unwanted = [one for one in found if one not in wanted]
+    twice = sorted({one for one in found if found.count(one) > 1})
+    says = [
+        f"{what}: {', '.join(ids)}"
+        for what, ids in (("missing", missing), ("not wanted", unwanted), ("twice", twice))
+        if ids
+    ]
+    if not says:
+        says = [f"in another order: found {', '.join(found)}; wanted {', '.join(wanted)}"]
+    raise AssertionError(f"documents {when}: {'; '.join(says)}")

@@ -167,7 +167,10 @@ class Scene:
         _, status = os.waitpid(child, 0)
         if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
             return True
-        assert os.WEXITSTATUS(status) == 0, "the process failed before it came to the fault point"
+        assert os.WEXITSTATUS(status) == 0, (
+            f"the sink raised an exception in the process that was to be killed at {point};"
+            " its traceback is in the captured stderr"
+        )
         return False
 
     def _commit(self, position: Lsn, slices: Sequence[Any], task_count: int = 1) -> Lsn:

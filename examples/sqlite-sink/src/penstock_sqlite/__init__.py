@@ -17,10 +17,12 @@ from penstock.sink import (
     DocumentKind,
     DocumentSink,
     DocumentsRefused,
+    Finding,
     LocalPath,
     SecondInstance,
     SinkOptions,
     SinkPlace,
+    SinkPrivilegeMissing,
 )
 
 _TABLES = """
@@ -30,8 +32,10 @@ CREATE TABLE IF NOT EXISTS documents (
 CREATE TABLE IF NOT EXISTS penstock_state (
     pipeline TEXT, source TEXT, state TEXT NOT NULL, PRIMARY KEY (pipeline, source));
 """
+# The same document again is skipped; another one with its id is refused, by NOT NULL.
 _INSERT = """
 INSERT INTO documents (id, op, "schema", "table", "key", value) VALUES (?, ?, ?, ?, ?, ?)
+ON CONFLICT (id) DO UPDATE SET id = CASE value WHEN excluded.value THEN id END
 """
 _STORE = "INSERT OR REPLACE INTO penstock_state VALUES (?, ?, ?)"
 _STORED = "SELECT state FROM penstock_state WHERE pipeline = ? AND source = ?"
@@ -75,7 +79,7 @@ class SqliteSink(DocumentSink):
                     batch.column(name).to_pylist()
                     for name in ("id", "op", "schema", "table", "key", "value")
                 )
-                for row in zip(*columns):
+                for row in zip(*columns, strict=True):
                     try:
                         transaction.execute(_INSERT, row)
                     except sqlite3.IntegrityError as error:  # a CHECK or a trigger of the user's
@@ -83,6 +87,17 @@ class SqliteSink(DocumentSink):
             if refused:
                 raise DocumentsRefused(refused)
             transaction.execute(_STORE, (*self._owner, state))
+
+    def check(self) -> Iterator[Finding]:
+        nearest = next(each for each in self._path.parents if each.exists())
+        if not (nearest.is_dir() and os.access(nearest, os.W_OK)):
+            yield Finding(
+                SinkPrivilegeMissing(
+                    "not a directory that penstock may write to",
+                    str(nearest),
+                    "choose another path",
+                )
+            )
 
     def forget(self) -> list[str]:
         if not self._path.exists():
@@ -107,7 +122,8 @@ class SqliteSink(DocumentSink):
 
     @property
     def _lock_path(self) -> Path:
-        return self._path.with_name(self._path.name + ".lock")
+        # Of this pipeline and source: others may share the database, each with its own state.
+        return self._path.with_name(".".join((self._path.name, *self._owner, "lock")))
 
     def _claim(self) -> None:
         self._lock = os.open(self._lock_path, os.O_RDWR | os.O_CREAT, 0o600)

@@ -160,7 +160,7 @@ def slice_follows(path: Path, offset: int) -> bool:
             if decode_head(view[at:], path.name) is not None:
                 return True
         except LogError:
-            pass  # four bytes of a row that look like our mark
+            pass  # four bytes of a row that equal our mark
         at = raw.find(MAGIC, at + 1)
     return False
 

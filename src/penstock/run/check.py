@@ -1,0 +1,91 @@
+"""What `penstock check` finds about sources, sinks and this machine. Changes nothing, prints nothing."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from penstock.embedded.java import java_home
+from penstock.errors import JavaMissing, PenstockError, SourceTwice
+from penstock.findings import Finding
+from penstock.pipeline import check_logs
+from penstock.run.exposure import exposures
+from penstock.run.start import Databases
+from penstock.schema.catalog import read_shapes
+from penstock.sinks.chosen import ChosenTables
+from penstock.source.choice import read_choice
+from penstock.source.connect import connect_source
+from penstock.source.extensions import read_extensions
+from penstock.source.preflight import preflight
+from penstock.source.publication import read_publications
+from penstock.source.sequences import read_sequences
+
+if TYPE_CHECKING:
+    from penstock.config import PipelineFile
+
+
+def find(pipeline: PipelineFile, choices: dict[str, ChosenTables] | None = None) -> list[Finding]:
+    """Every finding about sources, sinks and this machine.
+
+    Args:
+        choices: what `read_choices` has returned, where the caller wants it, too.
+    """
+    choices = read_choices(pipeline) if choices is None else choices
+    findings: list[Finding] = []
+    databases = Databases(pipeline.sources)
+    for view in pipeline.each():
+        source = view.source
+        found = preflight(source.url, source.tables, view.name, source.schema_options.tracking)
+        findings += found if view.is_alone else [each.of_source(view.source_id) for each in found]
+        findings += [Finding(fault) for fault in _same_database(view, databases)]
+    for name in pipeline.sinks:
+        places = {view.source_id: view.place_of(name) for view in pipeline.each()}
+        findings += pipeline.kind_of(name).check(places, choices)
+    findings += [Finding(each, "warning") for each in exposures(pipeline)]
+    findings += [Finding(fault) for fault in _machine_faults()]
+    findings += [Finding(fault, "warning") for fault in check_logs(pipeline)]
+    return findings
+
+
+def read_choices(pipeline: PipelineFile) -> dict[str, ChosenTables]:
+    """What is followed of each source that answers."""
+    found: dict[str, ChosenTables] = {}
+    for view in pipeline.each():
+        with (
+            suppress(PenstockError),  # it is among the findings already
+            connect_source(view.source.url, "penstock check") as connection,
+        ):
+            rules = view.source.tables
+            publications = read_publications(connection, view.name)
+            if publications is not None:
+                rules = publications.stamp.adjust(rules)
+            choice, faults = read_choice(connection, rules)
+            followed = [each.name for each in (*choice.updates, *choice.inserts)]
+            shapes = list(read_shapes(connection, followed, with_partitions=True).values())
+            found[view.source_id] = ChosenTables(
+                followed,
+                [each.table for each in (*choice.left_out, *faults)],
+                shapes,
+                read_extensions(connection, followed),
+                read_sequences(connection, shapes),
+            )
+    return found
+
+
+def _same_database(view: PipelineFile, databases: Databases) -> list[PenstockError]:
+    try:
+        with connect_source(view.source.url, "penstock check") as connection:
+            databases.claim(view.source_id, connection, view.source.url)
+    except SourceTwice as error:
+        return [error]
+    except PenstockError:
+        databases.tell(view.source_id)  # it is among the findings already
+    return []
+
+
+def _machine_faults() -> list[PenstockError]:
+    try:
+        java_home()
+    except JavaMissing as error:
+        return [error]
+    return []
