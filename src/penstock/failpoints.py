@@ -21,6 +21,7 @@ POINTS = (
     "deliver.between_steps",  # driver: one step merged, the next not
     "deliver.before_commit",  # driver: everything merged, COMMIT not sent
     "deliver.after_commit",  # target committed, nothing else knows
+    "unpark.before_commit",  # driver: parked rows merged again, COMMIT not sent
     "catch_up.before_commit",  # driver: changes of detached tables merged, COMMIT not sent
     "catch_up.before_join",  # tables have caught up, they are still detached
     "copy.after_snapshot",  # copier: snapshot taken, no table begun

@@ -155,6 +155,9 @@ def _render_sink(name: str, sink: SinkStatus) -> Table:
         seconds = "?" if flow.lag_seconds is None else f"{flow.lag_seconds:.1f} s"
         position = flow.delivered_lsn or "nothing yet"
         grid.add_row(_text(f"  from {source_id}"), f"delivered {position}, lag {seconds}")
+    if sink.parked:
+        see = "penstock parked PIPELINE.yml shows them"
+        grid.add_row("  parked", _text(f"{sink.parked:,}: {see}", style="yellow"))
     if sink.error:
         grid.add_row("  error", _text(sink.error, style="red"))
     return grid

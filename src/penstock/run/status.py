@@ -236,6 +236,7 @@ def _together(parts: list[SinkStatus], views: list[PipelineFile]) -> SinkStatus:
             (part.lag_seconds for part in parts if part.lag_seconds is not None), default=None
         ),
         changes_delivered=sum(part.changes_delivered for part in parts),
+        parked=sum(part.parked for part in parts),
         error=next((part.error for part in parts if part.error), None),
         sources={source_id: flow for part in parts for source_id, flow in part.sources.items()},
         tables={

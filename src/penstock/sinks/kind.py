@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from penstock.sinks.chosen import ChosenTables
     from penstock.sinks.copying import Copying
     from penstock.sinks.describe import Describe
+    from penstock.sinks.parked import ParkedEntry
     from penstock.sinks.sink import Sink
     from penstock.sinks.status import SequencePosition, SinkStatus
     from penstock.table import TableName
@@ -163,6 +164,33 @@ class SinkKind(ABC, Generic[OptionsT]):
         """
         del place, structures
         return ()
+
+    # --- what the destination refused ----------------------------------------------------------
+
+    def parked(self, place: SinkPlace[OptionsT]) -> list[ParkedEntry]:
+        """What is parked, in the source's order.
+
+        Raises:
+            SinkError: the sink cannot be asked.
+        """
+        del place
+        return []
+
+    def ask_parked(self, place: SinkPlace[OptionsT], action: str, ids: Collection[str]) -> None:
+        """Leave a request, `retry` or `drop`, for the process that delivers, or for the next one.
+
+        Raises:
+            SinkError: the sink cannot be asked.
+        """
+        del place, action, ids
+
+    def drop_parked(self, place: SinkPlace[OptionsT], ids: Collection[str]) -> None:
+        """Forget entries for good. Nobody delivers meanwhile: the caller sees to that.
+
+        Raises:
+            SinkError: the sink cannot be asked.
+        """
+        del place, ids
 
     # --- the end -------------------------------------------------------------------------------
 

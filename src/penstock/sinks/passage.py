@@ -52,3 +52,15 @@ Part = Rows | ShapeChange
 Passage = Sequence[Part]
 # Has a worker take rows of one part, or of several that follow one another.
 RunJob = Callable[["Worker", Sequence[Rows]], "list[Receipt]"]
+
+
+def tables_of(passage: Passage) -> set[TableName]:
+    """Every table that has rows in it, or that it changes, under all its names."""
+    found: set[TableName] = set()
+    for part in passage:
+        if isinstance(part, Rows):
+            found |= part.tables
+        else:
+            found |= {each.table for each in part.followed} | part.dropped
+            found |= set(part.renamed) | set(part.renamed.values())
+    return found

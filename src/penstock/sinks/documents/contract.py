@@ -12,12 +12,13 @@ from penstock.options import Options
 from penstock.sinks.kind import SinkKind, SinkPlace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
     from penstock.findings import Finding
     from penstock.sinks.documents.workspace import Workspace
+    from penstock.sinks.parked import ParkedEntry
     from penstock.sinks.status import SinkStatus
 
 OptionsT = TypeVar("OptionsT", bound=Options)
@@ -178,6 +179,27 @@ class DocumentKind(SinkKind[OptionsT], Generic[OptionsT]):
 
         for place, part in zip(places, parts, strict=True):
             add_working_files(self, place, part)
+
+    def parked(self, place: SinkPlace[OptionsT]) -> list[ParkedEntry]:
+        """Documents that the destination refused, and those behind them."""
+        from penstock.sinks.documents.parked import entries_of, for_a_command
+
+        with for_a_command(self.workspace(place).parked) as parked:
+            return entries_of(parked)
+
+    def ask_parked(self, place: SinkPlace[OptionsT], action: str, ids: Collection[str]) -> None:
+        """Leave a file for who delivers."""
+        from penstock.sinks.documents.parked import ParkedRequest, for_a_command
+
+        with for_a_command(self.workspace(place).parked) as parked:
+            parked.ask(ParkedRequest(action, tuple(ids)))
+
+    def drop_parked(self, place: SinkPlace[OptionsT], ids: Collection[str]) -> None:
+        """Forget documents for good."""
+        from penstock.sinks.documents.parked import ParkedRequest, for_a_command
+
+        with for_a_command(self.workspace(place).parked) as parked:
+            parked.drop(ParkedRequest("drop", tuple(ids)))
 
     def forget(self, place: SinkPlace[OptionsT]) -> list[str]:
         """Have the sink forget, and remove working files."""

@@ -442,14 +442,12 @@ class DocumentDriver:
 
     def _retry_parked(self) -> None:
         """Deliver parked documents that a person wants tried again, or forget them."""
-        asked = self._parked.asked()
-        if asked is None:
-            return
-        if asked.action == "drop":
-            _log.warning("%d parked documents dropped", len(self._parked.drop(asked)))
-        else:
-            self._try_parked(asked)
-        self._parked.answered()
+        for asked in self._parked.asked():
+            if asked.action == "drop":
+                _log.warning("%d parked documents dropped", len(self._parked.drop(asked)))
+            else:
+                self._try_parked(asked)
+            self._parked.answered(asked)
 
     def _try_parked(self, asked: ParkedRequest) -> None:
         """Deliver parked documents in their order; what is refused again stays, with all behind it."""

@@ -1,7 +1,7 @@
 """Documents that a destination refused, kept until somebody retries or drops them.
 
     <name>.parked.jsonl       one line for each: the document, why it was refused, when
-    <name>.parked.ask.json    what a person asks for: retry or drop, all or by id
+    <name>.parked.ask.<number>.json    what a person asks for: retry or drop, all or by id
 
 Nothing that is parked is overtaken: later documents of its key are parked behind it, and so is a
 truncate or a change of the table; behind one of those, or behind a document without a key, everything
@@ -14,7 +14,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from contextlib import suppress
+import time
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,9 @@ import pyarrow as pa
 from penstock.changes.documents import DOCUMENTS
 from penstock.disk import sync_directory, write_all
 from penstock.errors import PositionMissing, SinkDefect
-from penstock.sinks.durable import make_directory, replace_file
+from penstock.lsn import Lsn
+from penstock.sinks.durable import cannot_use, make_directory, replace_file
+from penstock.sinks.parked import ParkedEntry
 from penstock.table import TableName
 
 if TYPE_CHECKING:
@@ -116,6 +119,7 @@ class ParkedRequest:
 
     action: str  # retry or drop
     ids: tuple[str, ...] | None = None
+    path: Path | None = None  # where it lies
 
     def means(self, document: ParkedDocument) -> bool:
         """Whether a document is meant."""
@@ -127,7 +131,7 @@ class Parked:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._ask_path = path.with_name(path.name.removesuffix(".jsonl") + ".ask.json")
+        self._ask_prefix = path.name.removesuffix(".jsonl") + ".ask."
         self._ids: set[str] = set()
         self.holds = Holds()
 
@@ -213,30 +217,47 @@ class Parked:
         return dropped
 
     def ask(self, request: ParkedRequest) -> None:
-        """Leave word for who delivers. One request at a time: a later one takes its place."""
-        make_directory(self._ask_path.parent)
-        replace_file(self._ask_path, json.dumps(asdict(request)).encode())
+        """Leave a request for who delivers. Each has a file of its own, so that none gets lost."""
+        make_directory(self._path.parent)
+        replace_file(
+            self._path.with_name(f"{self._ask_prefix}{time.time_ns():020}.json"),
+            json.dumps({"action": request.action, "ids": request.ids}).encode(),
+        )
 
-    def asked(self) -> ParkedRequest | None:
-        """What a person has asked for."""
+    def asked(self) -> list[ParkedRequest]:
+        """What people have asked for, in their order."""
+        found = []
+        for path in self._ask_paths():
+            try:
+                told = json.loads(path.read_text())
+                ids = told["ids"]
+                found.append(
+                    ParkedRequest(str(told["action"]), None if ids is None else tuple(ids), path)
+                )
+            except (ValueError, KeyError, TypeError):
+                path.unlink(missing_ok=True)
+        return found
+
+    def answered(self, request: ParkedRequest) -> None:
+        """A request is carried out."""
+        if request.path is not None:
+            request.path.unlink(missing_ok=True)
+
+    def _ask_paths(self) -> list[Path]:
         try:
-            told = json.loads(self._ask_path.read_text())
-            ids = told["ids"]
-            return ParkedRequest(str(told["action"]), None if ids is None else tuple(ids))
+            names = os.listdir(self._path.parent)  # noqa: PTH208 - asked for all the time
         except FileNotFoundError:
-            return None
-        except (ValueError, KeyError, TypeError):
-            self._ask_path.unlink(missing_ok=True)
-            return None
-
-    def answered(self) -> None:
-        """The request is carried out."""
-        self._ask_path.unlink(missing_ok=True)
+            return []
+        chosen = [
+            each for each in names if each.startswith(self._ask_prefix) and each.endswith(".json")
+        ]
+        return [self._path.with_name(each) for each in sorted(chosen)]
 
     def remove(self) -> None:
         """Leave nothing, for teardown."""
         self._path.unlink(missing_ok=True)
-        self._ask_path.unlink(missing_ok=True)
+        for path in self._ask_paths():
+            path.unlink(missing_ok=True)
 
 
 class Retry:
@@ -271,6 +292,34 @@ class Retry:
     def reasoned(self, document: ParkedDocument) -> ParkedDocument:
         """A document that stays, with the newest reason."""
         return dataclasses.replace(document, reason=self._reasons.get(document.id, document.reason))
+
+
+@contextmanager
+def for_a_command(path: Path) -> Iterator[Parked]:
+    """The parked documents, for a command: what the disk refuses is an error of penstock's."""
+    try:
+        yield Parked(path)
+    except OSError as error:
+        raise cannot_use(error, path.parent) from error
+
+
+def entries_of(parked: Parked) -> list[ParkedEntry]:
+    """What is parked, as people are shown it."""
+    asked = parked.asked()
+    return [
+        ParkedEntry(
+            id=each.id,
+            table=each.table_name,
+            op=each.op,
+            key=each.key,
+            commit_lsn=str(Lsn(each.commit_lsn)),
+            reason=each.reason,
+            parked_at=each.parked_at,
+            request=next((one.action for one in reversed(asked) if one.means(each)), None),
+            values=json.loads(each.value),
+        )
+        for each in parked.read()
+    ]
 
 
 def batch_of(documents: Sequence[ParkedDocument]) -> pa.RecordBatch:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 from penstock.findings import Finding
 from penstock.sinks.kind import SinkKind, SinkPlace, Statements
@@ -12,13 +13,17 @@ from penstock.sinks.postgres.options import PostgresOptions
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
+    import psycopg
+
     from penstock.dsn import Dsn
     from penstock.schema.description import TableStructure
     from penstock.sinks.chosen import ChosenTables
     from penstock.sinks.describe import Describe
+    from penstock.sinks.parked import ParkedEntry
     from penstock.sinks.postgres.copy.copying import PostgresCopying
     from penstock.sinks.postgres.session import TargetSession
     from penstock.sinks.postgres.sink import PostgresSink
+    from penstock.sinks.postgres.state.parked import ParkedRows
     from penstock.sinks.status import SequencePosition, SinkStatus
     from penstock.table import TableName
 
@@ -116,6 +121,30 @@ class PostgresKind(SinkKind[PostgresOptions]):
         ]
         with connect_target(url, "penstock sync-sequences") as connection, target_errors(url):
             return sync_sequences(connection, landed, mappings.target)
+
+    def parked(self, place: Place) -> list[ParkedEntry]:
+        """Rows of penstock.parked."""
+        with self._parked_rows(place) as (rows, connection):
+            return rows.entries(connection)
+
+    def ask_parked(self, place: Place, action: str, ids: Collection[str]) -> None:
+        """Note at the rows what is asked for."""
+        with self._parked_rows(place) as (rows, connection):
+            rows.ask(connection, action, ids)
+
+    def drop_parked(self, place: Place, ids: Collection[str]) -> None:
+        """Delete rows of penstock.parked."""
+        with self._parked_rows(place) as (rows, connection):
+            rows.drop(connection, ids)
+
+    @contextmanager
+    def _parked_rows(self, place: Place) -> Iterator[tuple[ParkedRows, psycopg.Connection[Any]]]:
+        from penstock.sinks.postgres.connect import connect_target, target_errors
+        from penstock.sinks.postgres.state.parked import ParkedRows
+
+        url = place.options.url
+        with connect_target(url, "penstock parked") as connection, target_errors(url):
+            yield ParkedRows(place.pipeline, place.source_id), connection
 
     def forget(self, place: Place) -> list[str]:
         """Remove the source's position and staging tables."""

@@ -7,7 +7,14 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, model_validator
 
 from penstock.errors import BadTableRule
-from penstock.options import DsnOption, Options, RuleOption, fault, wanted
+from penstock.options import (
+    DsnOption,
+    Options,
+    RuleOption,
+    SinkOptions,
+    fault,
+    wanted,
+)
 from penstock.sinks.postgres.expressions.expressions import ExpressionRules
 from penstock.table import TableName, TableRule
 
@@ -144,7 +151,7 @@ class HistoryColumns(Options):
         return self
 
 
-class PostgresOptions(Options):
+class PostgresOptions(SinkOptions):
     """One Postgres to deliver to."""
 
     kind: Literal["postgres"] = "postgres"

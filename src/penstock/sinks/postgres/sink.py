@@ -17,11 +17,14 @@ from penstock.errors import (
     PenstockError,
     Remedy,
     RowRefused,
+    SchemaChangeRefused,
     SinkError,
     TargetObjectsForeign,
     TargetTableUnfit,
 )
 from penstock.failpoints import fault_point
+from penstock.options import OnRefused
+from penstock.sinks.passage import tables_of
 from penstock.sinks.postgres.compare.notes import are_on_objects
 from penstock.sinks.postgres.connect import (
     classify_target_error,
@@ -33,11 +36,14 @@ from penstock.sinks.postgres.mapping.planner import Planner
 from penstock.sinks.postgres.merge import rows as merge
 from penstock.sinks.postgres.merge.careful import explain, merge_table
 from penstock.sinks.postgres.merge.conflicts import add_conflicts
+from penstock.sinks.postgres.merge.parking import Parking, can_park
 from penstock.sinks.postgres.merge.quick import merge_steps
 from penstock.sinks.postgres.merge.receipts import change_counts, refused_tables, staged_steps
 from penstock.sinks.postgres.merge.stages import Stages, drop_orphans, stage_prefix
+from penstock.sinks.postgres.merge.unpark import Unparking
 from penstock.sinks.postgres.session import TargetSession
 from penstock.sinks.postgres.state.objects import has_objects, make_objects
+from penstock.sinks.postgres.state.parked import ParkedRows
 from penstock.sinks.postgres.state.progress import Progress
 from penstock.sinks.postgres.state.tables import TargetTables, requested, retried
 from penstock.sinks.postgres.worker import PostgresWorker
@@ -86,6 +92,7 @@ class PostgresSink:
         self._options = table_mappings.options
         self._progress = Progress(pipeline, source)
         self._tables = TargetTables(pipeline, source)
+        self._parked = ParkedRows(pipeline, source)
         self._planner = Planner(table_mappings, describe)
         self._describe = describe
         self._changed_at: Any = None
@@ -112,6 +119,7 @@ class PostgresSink:
             make_objects(connection)
             drop_orphans(connection, self._stage_prefix)
             found = self._progress.read(connection)
+            self._parked.read(connection)
             self._read_tables(connection)
             self._progress.report_orphans(connection, self.name, self._table_mappings.sources)
         if found is None:
@@ -129,6 +137,8 @@ class PostgresSink:
         """Read penstock.tables again, and detach what a person wants copied again."""
         connection = self._connected()
         with target_errors(self._options.url):
+            if self._parked.tables:
+                self._answer_parked(connection, lsn)
             if self._sign is not None and self._tables.sign(connection) == self._sign:
                 return
             rows = self._read_tables(connection)
@@ -174,6 +184,8 @@ class PostgresSink:
         self.flowing = {row.table for row in rows} - set(self.apart)
         self.has_notes = any(are_on_objects(row.notes) for row in rows)
         self.objects_due = self._are_objects_due(connection, rows)
+        if self._parked.tables:
+            self._parked.read(connection)  # what is copied again is parked no more
         if requested(rows) or retried(rows):
             self._sign = None  # asked for while nobody ran, say: the next refresh takes it up
         self._update_planner(rows)
@@ -223,10 +235,11 @@ class PostgresSink:
         steps = [step for step in staged if step.table not in self.apart]
         counts = change_counts(receipts)
         connection = self._connected()
+        by_table = bool(refused) or any(step.table in self._parked.tables for step in steps)
         fault_point("deliver.after_job")
         with target_errors(self._options.url):
             try:
-                if refused:
+                if by_table:
                     self._commit_by_table(batch, steps, counts, refused)
                 else:
                     self._commit_at_once(batch, steps, counts)
@@ -237,7 +250,7 @@ class PostgresSink:
                 TargetTableUnfit,
                 merge.IdentityInTheWay,
             ) as error:
-                if refused or (isinstance(error, psycopg.Error) and not is_about_table(error)):
+                if by_table or (isinstance(error, psycopg.Error) and not is_about_table(error)):
                     raise
                 self._commit_by_table(batch, steps, counts, {})
             fault_point("deliver.after_commit")
@@ -253,7 +266,7 @@ class PostgresSink:
         connection = self._connected()
         refused = self._refused(batch, receipts)
         with target_errors(self._options.url):
-            with self._by_table(steps, refused) as (cursor, failures, conflicts):
+            with self._by_table(batch, steps, refused) as (cursor, failures, conflicts):
                 moved = [table for table in tables if table not in failures]
                 self._tables.advance(cursor, moved, batch.after_lsn, batch.end_lsn)
                 count = sum(counts.get(table, 0) for table in moved)
@@ -284,7 +297,13 @@ class PostgresSink:
             # They hold on to types, and would be of the old shape.
             self._stages.drop_temporary(connection)
             done = self._shapes.commit(
-                connection, batch, passage, run_job, only, replica_role=self._session.replica_role
+                connection,
+                batch,
+                passage,
+                run_job,
+                only,
+                replica_role=self._session.replica_role,
+                left_out=self._parked_in(passage),
             )
             fault_point("schema.after_commit")
             self.change_count += done.change_count
@@ -359,7 +378,7 @@ class PostgresSink:
         refused: Mapping[TableName, PenstockError],
     ) -> None:
         """One table that fails stops, the others are delivered."""
-        with self._by_table(steps, refused) as (cursor, failures, conflicts):
+        with self._by_table(batch, steps, refused) as (cursor, failures, conflicts):
             detached = {
                 table: self._tables.stop(cursor, table, batch.after_lsn, str(error))
                 for table, error in failures.items()
@@ -374,7 +393,7 @@ class PostgresSink:
 
     @contextmanager
     def _by_table(
-        self, steps: list[StagedStep], refused: Mapping[TableName, PenstockError]
+        self, batch: Batch, steps: list[StagedStep], refused: Mapping[TableName, PenstockError]
     ) -> Iterator[
         tuple[psycopg.Cursor[Any], dict[TableName, PenstockError], dict[TableName, Conflicts]]
     ]:
@@ -382,6 +401,7 @@ class PostgresSink:
         connection = self._connected()
         failures = dict(refused)
         conflicts: dict[TableName, Conflicts] = {}
+        parkings: dict[TableName, Parking] = {}
         for table, unstaged in self._stages.prepare(connection, steps).items():
             failures.setdefault(table, explain(unstaged, self._planner.known(table)))
         with connection.transaction(), connection.cursor() as cursor:
@@ -389,19 +409,110 @@ class PostgresSink:
             for table in sorted(tables, key=lambda name: self._planner.known(name).rank):
                 if table in failures:
                     continue
+                own = [step for step in steps if step.table == table]
+                parkings[table] = self._parking(table, batch)
                 merged = merge_table(
                     cursor,
                     self._planner.known(table),
-                    [step for step in steps if step.table == table],
+                    own,
                     self._stages,
                     self._options.on_conflict,
                     replica_role=self._session.replica_role,
+                    parking=parkings[table],
                 )
                 if isinstance(merged, PenstockError):
-                    failures[table] = merged
+                    failures[table] = self._unparked(merged, self._planner.known(table), own)
                 else:
                     conflicts[table] = merged
             yield cursor, failures, conflicts
+        self._take_note_of_parked(
+            {table: each for table, each in parkings.items() if table not in failures}
+        )
+
+    # --- what the target refuses ---------------------------------------------------------------
+
+    def _parking(self, table: TableName, batch: Batch) -> Parking:
+        return Parking(
+            self._tables.owner,
+            table,
+            batch.end_lsn,
+            has_rows=table in self._parked.tables,
+            may_park=self._options.on_refused is OnRefused.PARK,
+        )
+
+    def _unparked(
+        self, error: PenstockError, plan: TablePlan, steps: Sequence[StagedStep]
+    ) -> PenstockError:
+        """The error, which says why nothing was parked where a person expects that."""
+        if self._options.on_refused is not OnRefused.PARK or not isinstance(error, RowRefused):
+            return error
+        if all(step.kind == "truncate" or can_park(plan, step) for step in steps):
+            return error
+        why = "on_refused: park parks rows of clones with a key alone, so the table stops"
+        return RowRefused(error.what, error.where, f"{error.do}; {why}")
+
+    def _take_note_of_parked(self, parkings: Mapping[TableName, Parking]) -> None:
+        if not any(each.is_used for each in parkings.values()):
+            return
+        self._parked.read(self._connected())
+        for table, parking in parkings.items():
+            for place, reason in parking.refused:
+                _log.warning("%s %s is parked: %s", table, place, reason)
+
+    def _parked_in(self, passage: Passage) -> dict[TableName, PenstockError]:
+        """Tables of a transaction that changes shapes of which something is parked.
+
+        What is parked has the old shape, so they stop until it is delivered or dropped.
+        """
+        if not self._parked.tables:
+            return {}
+        return {
+            table: SchemaChangeRefused(
+                "rows of it are parked, and a transaction changes tables",
+                str(table),
+                "penstock parked PIPELINE.yml retry, or drop; the table then goes on by itself",
+            )
+            for table in self._parked.tables & tables_of(passage)
+        }
+
+    def _answer_parked(self, connection: psycopg.Connection[Any], lsn: Lsn) -> None:
+        """Try parked rows again, or forget them, as a person wants it."""
+        dropped = self._parked.drop_asked(connection)
+        if dropped:
+            _log.warning("%d parked rows dropped", dropped)
+        tables = self._parked.retries(connection)
+        for table in tables:
+            apart = self.apart.get(table)
+            self._unpark(connection, table, apart.delivered_lsn if apart is not None else lsn)
+            self._parked.answered(connection, table)
+        if dropped or tables:
+            self._parked.read(connection)
+
+    def _unpark(self, connection: psycopg.Connection[Any], table: TableName, lsn: Lsn) -> None:
+        try:
+            count = Unparking(
+                connection,
+                self._tables.owner,
+                self._planner.plan(table, lsn),
+                self._stages,
+                self._options.on_conflict,
+                replica_role=self._session.replica_role,
+            ).run()
+        except SinkError as error:
+            if error.remedy is Remedy.TIME:
+                raise
+            _log.error("%s: parked rows cannot be tried again: %s", table, error)
+            return
+        except psycopg.Error as error:
+            if not is_about_table(error):
+                raise
+            _log.error(
+                "%s: parked rows cannot be tried again: %s",
+                table,
+                explain(error, self._planner.known(table)),
+            )
+            return
+        _log.info("%s: %d parked rows delivered", table, count)
 
     def _note_flowing(
         self, cursor: psycopg.Cursor[Any], new: Collection[TableName], batch: Batch

@@ -10,6 +10,7 @@ import psycopg
 from penstock.errors import PenstockError
 from penstock.sinks.postgres.connect import classify_target_error, connect_target
 from penstock.sinks.postgres.state.objects import has_objects
+from penstock.sinks.postgres.state.parked import ParkedRows
 from penstock.sinks.postgres.state.progress import Progress
 from penstock.sinks.postgres.state.tables import TargetTables
 from penstock.sinks.status import TableStatus
@@ -54,6 +55,7 @@ def _read_source(place: Place, connection: psycopg.Connection[Any], status: Sink
         blocked -= set(owned.keys_due(connection))
     status.delivered_lsn = str(stored[0].delivered_lsn) if stored else None
     status.changes_delivered = stored[1] if stored else 0
+    status.parked = ParkedRows(place.pipeline, place.source_id).count(connection)
     status.tables = {
         str(row.table): TableStatus(
             state=row.state,

@@ -73,13 +73,16 @@ class ShapeCommits:
         only: Collection[TableName] | None,
         *,
         replica_role: bool,
+        left_out: Mapping[TableName, PenstockError] | None = None,
     ) -> Done:
         """All of it as one; done again without a table that cannot follow, which stops.
+
+        Those of `left_out` stop from the beginning.
 
         Raises:
             SinkError: the target, or a table that stops although it was left out.
         """
-        refused: dict[TableName, PenstockError] = {}
+        refused: dict[TableName, PenstockError] = dict(left_out or {})
         again: set[TableName] = set()  # those of them that are copied again
         while True:
             evolution = Evolution(

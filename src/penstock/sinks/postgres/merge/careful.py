@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -19,6 +20,7 @@ from penstock.sinks.postgres.mapping.target import refuse_new_code
 from penstock.sinks.postgres.merge import rows as merge
 from penstock.sinks.postgres.merge.conflicts import NONE
 from penstock.sinks.postgres.merge.copy_text import plain_text
+from penstock.sinks.postgres.merge.parking import Culprit
 from penstock.sinks.postgres.merge.statements import Statements
 from penstock.sinks.postgres.worker import refusal
 
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
     from penstock.sinks.postgres.mapping.plan import StagedStep, TablePlan
     from penstock.sinks.postgres.merge.conflicts import Conflicts
+    from penstock.sinks.postgres.merge.parking import Parking
     from penstock.sinks.postgres.merge.stages import LateStages
     from penstock.sinks.postgres.merge.stages import Stages as OwnStages
     from penstock.sinks.postgres.options import OnConflict
@@ -57,14 +60,52 @@ def merge_table(
     conflict: OnConflict,
     *,
     replica_role: bool,
+    parking: Parking | None = None,
 ) -> PenstockError | Conflicts:
     """Merge all steps of one table, or none: the conflicts, or the error when it cannot be.
 
-    Runs inside the caller's transaction, which stays usable whatever happens here.
+    Runs inside the caller's transaction, which stays usable whatever happens here. Rows that are refused
+    are parked, one after the other, where `parking` takes them.
 
     Raises:
         psycopg.OperationalError: the connection or the server, not the table.
     """
+    while True:
+        done = _merge(cursor, plan, steps, stages, conflict, parking, replica_role=replica_role)
+        if not isinstance(done, _Refused):
+            return done
+        culprit = None
+        if _has_culprit(done.error):
+            culprit = _blame(cursor, plan, steps, done, stages, conflict, parking)
+        error = explain(done.error, plan, culprit.place if culprit else None)
+        # A row that others refer to may be free to go once their tables are merged: stopping waits for that.
+        is_for_later = isinstance(done.error, psycopg.errors.ForeignKeyViolation)
+        if culprit is None or parking is None or is_for_later:
+            return error
+        if not parking.refuse(plan, steps[done.at], done.at, culprit, error.what):
+            return error
+
+
+@dataclass(frozen=True)
+class _Refused:
+    """What the server has refused, at which step, and in which way it was merged."""
+
+    error: psycopg.Error
+    at: int
+    way: Way
+
+
+def _merge(
+    cursor: Cursor,
+    plan: TablePlan,
+    steps: list[StagedStep],
+    stages: Stages,
+    conflict: OnConflict,
+    parking: Parking | None,
+    *,
+    replica_role: bool,
+) -> PenstockError | Conflicts | _Refused:
+    """One attempt, quick and then careful."""
     second: Way = merge.rewrite if replica_role else merge.upsert
     error: psycopg.Error | None = None
     way: Way = merge.apply
@@ -76,9 +117,10 @@ def merge_table(
             with cursor.connection.transaction():
                 refuse_new_code(cursor.connection, plan)
                 stages.unsettle()
-                for at, step in enumerate(steps):  # noqa: B007
+                for at, step in enumerate(steps):
                     _load(cursor, plan, step, stages)
-                    conflicts += way(cursor, plan, step, stages.place_of(step), conflict)
+                    sifted = _sift(cursor, step, at, stages, parking)
+                    conflicts += way(cursor, plan, sifted, stages.place_of(step), conflict)
                 cursor.execute(_CHECK_NOW)
         except (RowRefused, TargetObjectsForeign, TargetTableUnfit) as refused:
             stages.unsettle()
@@ -95,8 +137,16 @@ def merge_table(
             return conflicts
     if error is None:
         return unfit
-    place = _blame(cursor, plan, steps, at, stages, conflict, way) if _has_culprit(error) else None
-    return explain(error, plan, place)
+    return _Refused(error, at, way)
+
+
+def _sift(
+    cursor: Cursor, step: StagedStep, number: int, stages: Stages, parking: Parking | None
+) -> StagedStep:
+    """The step without what is parked of it."""
+    if parking is None:
+        return step
+    return parking.sift(cursor, step, number, stages.place_of(step))
 
 
 def _load(cursor: Cursor, plan: TablePlan, step: StagedStep, stages: Stages) -> None:
@@ -119,24 +169,26 @@ def _blame(
     cursor: Cursor,
     plan: TablePlan,
     steps: list[StagedStep],
-    failing: int,
+    refused: _Refused,
     stages: Stages,
     conflict: OnConflict,
-    way: Way,
-) -> str | None:
-    """The key of the first row without which the step would pass, found by halving."""
-    step = steps[failing]
+    parking: Parking | None,
+) -> Culprit | None:
+    """The first row without which the step would pass, found by halving."""
+    step, way = steps[refused.at], refused.way
     stage = stages.place_of(step)
     if not step.key:
         return None
-    found: str | None = None
+    found: Culprit | None = None
     try:
         with cursor.connection.transaction():
             stages.unsettle()
-            for earlier in steps[:failing]:
+            for number, earlier in enumerate(steps[: refused.at]):
                 stages.load(cursor, earlier)
-                way(cursor, plan, earlier, stages.place_of(earlier), conflict)
+                sifted = _sift(cursor, earlier, number, stages, parking)
+                way(cursor, plan, sifted, stages.place_of(earlier), conflict)
             stages.load(cursor, step)
+            step = _sift(cursor, step, refused.at, stages, parking)
             build = Statements(plan, step, stage)
             places = [place for (place,) in cursor.execute(build.places()).fetchall()]
             # The first `most` rows are refused, the first `least` pass.
@@ -147,8 +199,7 @@ def _blame(
                     least = middle
                 else:
                     most = middle
-            row = cursor.execute(build.key_at(places[most - 1])).fetchone() if places else None
-            found = f"key ({', '.join(row)})" if row is not None else None
+            found = _culprit(cursor, build, places[most - 1]) if places else None
             raise _Undo  # noqa: TRY301
     except _Undo:
         return found
@@ -160,6 +211,14 @@ def _blame(
     finally:
         stages.unsettle()
     return None  # other rows are refused on the way there; the table's error stands by itself
+
+
+def _culprit(cursor: Cursor, build: Statements, place: str) -> Culprit | None:
+    named = cursor.execute(build.key_at(place)).fetchone()
+    keys = cursor.execute(build.keys_at(place)).fetchone()
+    if named is None or keys is None:
+        return None
+    return Culprit(tuple(keys[0]), tuple(keys[1]), f"key ({', '.join(named)})")
 
 
 def _passes(

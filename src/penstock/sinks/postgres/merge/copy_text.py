@@ -26,6 +26,16 @@ def copy_text(columns: Sequence[pa.Array]) -> memoryview:
     return raw_bytes(copy_lines(columns, len(columns[0])))
 
 
+def cell_text(value: str | None) -> bytes:
+    """One value of a line; None is NULL."""
+    if value is None:
+        return b"\\N"
+    raw = value.encode()
+    for plain, escaped in ESCAPES:
+        raw = raw.replace(plain, escaped)
+    return raw
+
+
 _ESCAPED = re.compile(rb"\\(.)", re.DOTALL)
 _PLAIN = {escaped[1:]: plain for plain, escaped in ESCAPES}
 

@@ -417,6 +417,15 @@ class Statements:
             self._key_texts(), self._stage, sql.Literal(place)
         )
 
+    def keys_at(self, place: str) -> sql.Composed:
+        """The new and the old key of the staged row at a ctid, as arrays of texts."""
+        olds = range(len(self._step.key)) if self._step.kind == "move" else ()
+        new = [sql.SQL("{}::text").format(self._cells[each]) for each in self._step.key]
+        old = [sql.SQL("{}::text").format(sql.Identifier("s", f"k{each}")) for each in olds]
+        return sql.SQL(
+            "SELECT ARRAY[{}]::text[], ARRAY[{}]::text[] FROM {} s WHERE s.ctid = {}"
+        ).format(sql.SQL(", ").join(new), sql.SQL(", ").join(old), self._stage, sql.Literal(place))
+
 
 def fixed_names(plan: TablePlan) -> list[sql.Identifier]:
     """The columns that say which source a row is from."""

@@ -74,6 +74,23 @@ CREATE TABLE IF NOT EXISTS penstock.sequences (
     is_gone boolean NOT NULL DEFAULT false,
     PRIMARY KEY (pipeline, source, source_oid)
 );
+-- One row for each change that the target refused, and for those of its key that came after it.
+CREATE TABLE IF NOT EXISTS penstock.parked (
+    id bigint PRIMARY KEY GENERATED ALWAYS AS IDENTITY,
+    pipeline text NOT NULL,
+    source text NOT NULL,
+    schema_name text NOT NULL,
+    table_name text NOT NULL,
+    commit_lsn pg_lsn NOT NULL,
+    step integer NOT NULL,
+    op text NOT NULL,
+    key jsonb NOT NULL,
+    old_key jsonb,
+    row_values jsonb NOT NULL,
+    reason text,
+    request text,
+    parked_at timestamptz NOT NULL DEFAULT now()
+);
 """
 
 _LATER_COLUMNS = {
@@ -121,14 +138,15 @@ WITH own_schema AS (SELECT oid, nspowner FROM pg_namespace WHERE nspname = 'pens
 own_tables AS (
     SELECT c.oid, c.relname, c.relowner, c.relkind, c.relrowsecurity
     FROM pg_class c JOIN own_schema s ON s.oid = c.relnamespace
-    WHERE c.relname IN ('progress', 'tables', 'ranges', 'types', 'sequences')
+    WHERE c.relname IN ('progress', 'tables', 'ranges', 'types', 'sequences', 'parked')
 )
 SELECT EXISTS (SELECT FROM own_tables WHERE relname = 'progress'), (
     SELECT count(*) = %s FROM pg_attribute JOIN own_tables c ON c.oid = attrelid
     WHERE c.relname = 'tables' AND attname = ANY (%s) AND NOT attisdropped)
     AND EXISTS (SELECT FROM own_tables WHERE relname = 'ranges')
     AND EXISTS (SELECT FROM own_tables WHERE relname = 'types')
-    AND EXISTS (SELECT FROM own_tables WHERE relname = 'sequences'), (
+    AND EXISTS (SELECT FROM own_tables WHERE relname = 'sequences')
+    AND EXISTS (SELECT FROM own_tables WHERE relname = 'parked'), (
     SELECT what FROM own_schema, LATERAL (
         SELECT format('schema penstock belongs to role %%I', rolname), 0 FROM pg_roles
         WHERE oid = nspowner AND NOT rolsuper AND rolname <> current_user

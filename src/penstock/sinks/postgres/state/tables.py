@@ -182,10 +182,18 @@ class TargetTables:
         """List tables that wait to be copied, with their oids; 0: as it is known, or unknown.
 
         With `is_new` what was known of one that had the name is forgotten, unless it has that oid.
+        What is parked of them goes: the copy has it.
         """
+        with connection.transaction():
+            connection.execute(
+                _SCHEDULE + (_PERHAPS_ANOTHER if is_new else _SAME),
+                (*self._owner, str(lsn), *as_columns(tables), list(tables.values())),
+            )
+            self._drop_parked(connection, tables)
+
+    def _drop_parked(self, connection: Connection, tables: Iterable[TableName]) -> None:
         connection.execute(
-            _SCHEDULE + (_PERHAPS_ANOTHER if is_new else _SAME),
-            (*self._owner, str(lsn), *as_columns(tables), list(tables.values())),
+            "DELETE FROM penstock.parked WHERE" + _IN_LIST, (*self._owner, *as_columns(tables))
         )
 
     def rename(self, connection: Connection, old: TableName, new: TableName) -> None:
@@ -195,7 +203,7 @@ class TargetTables:
         connection.execute(
             f"DELETE FROM penstock.tables{this} AND state = 'removed'", (*self._owner, *new)
         )
-        for table in ("tables", "ranges"):
+        for table in ("tables", "ranges", "parked"):
             connection.execute(
                 f"UPDATE penstock.{table} SET schema_name = %s, table_name = %s{this}",
                 (*new, *self._owner, *old),
@@ -211,11 +219,13 @@ class TargetTables:
 
     def remove(self, connection: Connection, tables: Collection[TableName]) -> None:
         """Note that tables are followed no more."""
-        connection.execute(
-            "UPDATE penstock.tables SET state = 'removed', needs_copy = false, error = NULL,"
-            " delivered_lsn = NULL, request = NULL, changed_at = now() WHERE" + _IN_LIST,
-            (*self._owner, *as_columns(tables)),
-        )
+        with connection.transaction():
+            connection.execute(
+                "UPDATE penstock.tables SET state = 'removed', needs_copy = false, error = NULL,"
+                " delivered_lsn = NULL, request = NULL, changed_at = now() WHERE" + _IN_LIST,
+                (*self._owner, *as_columns(tables)),
+            )
+            self._drop_parked(connection, tables)
 
     def note(self, connection: Connection, table: TableName, text: str) -> None:
         """Have people read something of a table, once."""

@@ -1,0 +1,148 @@
+"""penstock parked: what sinks have refused under `on_refused: park`."""
+
+from __future__ import annotations
+
+import enum
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from penstock.cli.options import AsJson, PipelinePath, SourceId
+from penstock.cli.status import print_rendered
+from penstock.config import read_pipeline
+from penstock.errors import BadValue
+from penstock.table import TableRule
+from penstock.text import counted, printable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.run.parked import ParkedAt
+    from penstock.sinks.parked import ParkedEntry
+
+_BEHIND = "behind an earlier change of its key"
+
+
+class Action(enum.StrEnum):
+    """What to do with parked changes."""
+
+    LIST = "list"
+    RETRY = "retry"
+    DROP = "drop"
+
+
+def parked(
+    path: PipelinePath,
+    action: Annotated[Action, typer.Argument(metavar="ACTION", help="What to do.")] = Action.LIST,
+    sink: Annotated[
+        str | None,
+        typer.Option(
+            "--sink", metavar="NAME", envvar="PENSTOCK_SINK", help="One sink; default: all."
+        ),
+    ] = None,
+    source_id: SourceId = None,
+    table: Annotated[
+        str | None,
+        typer.Option(
+            "--table",
+            metavar="NAME",
+            envvar="PENSTOCK_TABLE",
+            help="Of one table: schema.table, schema.* or *.table.",
+        ),
+    ] = None,
+    ids: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--id", metavar="ID", envvar="PENSTOCK_ID", help="One of them; may be repeated."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+    values: Annotated[
+        bool,
+        typer.Option(
+            "--values", envvar="PENSTOCK_VALUES", help="With --json: the rows' values, too."
+        ),
+    ] = False,
+) -> None:
+    """List what sinks have refused and keep, have it tried again, or drop it."""
+    from penstock.run.parked import Choice, drop_parked, find_parked, retry_parked
+
+    if values and not as_json:
+        raise BadValue("--values without --json", "penstock parked", "add --json")
+    pipeline = read_pipeline(path)
+    rule = TableRule.parse(table) if table is not None else None
+    found = find_parked(pipeline, Choice(sink, source_id, rule, frozenset(ids or ())))
+    if action is Action.LIST and as_json:
+        typer.echo(json.dumps(_as_dicts(found, with_values=values)))
+    elif not found:
+        typer.echo("nothing is parked" if _is_all(sink, source_id, table, ids) else "none of these")
+    elif action is Action.LIST:
+        _print_entries(found)
+    elif action is Action.RETRY:
+        runs = retry_parked(pipeline, found)
+        when = "is tried again within seconds" if runs else "will be tried again at the next run"
+        _report(found, f"{when}; penstock parked {path} shows what is refused again")
+    else:
+        runs = drop_parked(pipeline, found)
+        _report(found, "is dropped within seconds" if runs else "dropped")
+
+
+def _is_all(*chosen: object) -> bool:
+    return not any(chosen)
+
+
+def _report(found: Sequence[ParkedAt], what: str) -> None:
+    for each in found:
+        typer.echo(printable(f"{_place(each)}: {counted(len(each.entries), 'change')}: {what}"))
+
+
+def _place(found: ParkedAt) -> str:
+    source = "" if found.pipeline.is_alone else f", source {found.pipeline.source_id}"
+    return f"sink {found.sink}{source}"
+
+
+def _print_entries(found: Sequence[ParkedAt]) -> None:
+    shown = Table(box=None, padding=(0, 2), header_style="dim")
+    for heading in ("sink", "table", "op", "key", "commit_lsn", "since", "id", "reason"):
+        shown.add_column(heading, overflow="fold")
+    for each in found:
+        source = "" if each.pipeline.is_alone else f"{each.pipeline.source_id}/"
+        for entry in each.entries:
+            asked = f" ({entry.request} asked for)" if entry.request else ""
+            cells = (
+                each.sink,
+                f"{source}{entry.table}",
+                entry.op,
+                entry.key or "",
+                entry.commit_lsn,
+                entry.parked_at,
+                entry.id,
+                f"{entry.reason or _BEHIND}{asked}",
+            )
+            shown.add_row(*(Text(printable(cell)) for cell in cells))
+    print_rendered(shown)
+
+
+def _as_dicts(found: Sequence[ParkedAt], *, with_values: bool) -> list[dict[str, Any]]:
+    return [
+        _as_dict(each, entry, with_values=with_values) for each in found for entry in each.entries
+    ]
+
+
+def _as_dict(found: ParkedAt, entry: ParkedEntry, *, with_values: bool) -> dict[str, Any]:
+    told = {
+        "sink": found.sink,
+        "source": found.pipeline.source_id,
+        "table": str(entry.table),
+        "id": entry.id,
+        "op": entry.op,
+        "key": None if entry.key is None else json.loads(entry.key),
+        "commit_lsn": entry.commit_lsn,
+        "reason": entry.reason,
+        "parked_at": entry.parked_at,
+        "request": entry.request,
+    }
+    return {**told, "values": entry.values} if with_values else told

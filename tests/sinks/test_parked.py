@@ -1,0 +1,220 @@
+"""`penstock parked` on documents that a destination refused."""
+
+from __future__ import annotations
+
+import json
+from importlib.metadata import EntryPoint
+from typing import TYPE_CHECKING, Any, Literal
+
+import pytest
+from typer.testing import CliRunner
+
+from penstock.cli.main import app
+from penstock.cli.status import as_text, render
+from penstock.errors import BadValue
+from penstock.options import SinkOptions
+from penstock.run.status import PipelineStatus, SourceStatus
+from penstock.sink import DocumentKind, DocumentSink, DocumentsRefused, LocalPath
+from penstock.sinks.registry import GROUP, Registry
+from penstock.sinks.status import SinkStatus
+from penstock.state.directory import StateDirectory
+from penstock.testing.scene import Scene
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import pyarrow as pa
+
+    from penstock.sink import SinkPlace
+
+PIPELINE = """\
+name: shop
+state: state
+source: {url: "postgresql://nobody@db.invalid/shop", tables: [orders, audit]}
+sinks:
+  under_test: {kind: picky, path: out, on_refused: park}
+"""
+
+
+class _Picky(SinkOptions):
+    kind: Literal["picky"] = "picky"
+    path: LocalPath
+
+
+class _PickySink(DocumentSink):
+    """A file that takes no order whose key is in a file beside it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def open(self) -> None:
+        self._path.mkdir(exist_ok=True)
+
+    def deliver(self, documents: Iterator[pa.RecordBatch], state: str | None) -> None:
+        rows = [row for batch in documents for row in batch.to_pylist()]
+        refused = self._path / "refused"
+        keys = refused.read_text().splitlines() if refused.exists() else []
+        orders = [row for row in rows if row["table"] == "orders"]
+        if found := {row["id"]: "too odd" for row in orders if row["key"] in keys}:
+            raise DocumentsRefused(found)
+        with (self._path / "documents").open("a") as file:
+            file.writelines(f"{row['value']}\n" for row in rows)
+
+
+class PickyKind(DocumentKind[_Picky]):
+    name = "picky"
+    options = _Picky
+
+    def sink(self, place: SinkPlace[_Picky]) -> _PickySink:
+        return _PickySink(place.options.path)
+
+
+class Refusing:
+    """The scene with a pipeline file for it, and keys that are refused."""
+
+    def __init__(self, directory: Path) -> None:
+        options = _Picky(path=directory / "out", on_refused="park")  # type: ignore[arg-type]
+        self.file = directory / "shop.yml"
+        self.file.write_text(PIPELINE)
+        self.state = StateDirectory(directory / "state", "shop")
+        self.state.claim()
+        self._out = directory / "out"
+        self._out.mkdir()
+        self.scene = Scene(PickyKind(), options, directory)
+        self.ids = self.scene.write(4)
+
+    def refuse(self, *keys: int) -> None:
+        (self._out / "refused").write_text("\n".join(f'{{"id":{key}}}' for key in keys))
+
+    def parked(self, *words: str) -> str:
+        done = CliRunner().invoke(app, ["parked", str(self.file), *words])
+        if done.exception is not None and not isinstance(done.exception, SystemExit):
+            raise done.exception
+        assert done.exit_code == 0
+        return done.output
+
+    def listed(self, *words: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = json.loads(self.parked("list", "--json", *words))
+        return found
+
+    def delivered(self) -> list[str]:
+        lines = (self._out / "documents").read_text().splitlines()
+        return [json.loads(line)["id"] for line in lines]
+
+
+@pytest.fixture
+def refusing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Refusing:
+    entry = EntryPoint("picky", f"{__name__}:PickyKind", GROUP)
+    monkeypatch.setattr("penstock.config.KINDS", Registry(lambda: [entry]))
+    return Refusing(tmp_path)
+
+
+@pytest.fixture
+def of_two_keys(refusing: Refusing) -> Refusing:
+    """Keys 2 and 4 are refused: four documents of the one, three of the other."""
+    refusing.refuse(2, 4)
+    refusing.scene.deliver()
+    return refusing
+
+
+def test_nothing_parked_says_so_and_is_no_failure(refusing: Refusing) -> None:
+    refusing.scene.deliver()
+
+    for action in ("list", "retry", "drop"):
+        assert refusing.parked(action) == "nothing is parked\n"
+    assert refusing.listed() == []
+
+
+def test_list_shows_reason_and_what_waits_behind_and_no_value(of_two_keys: Refusing) -> None:
+    found = of_two_keys.listed()
+
+    ids = of_two_keys.ids
+    of_2, of_4 = [ids[4], ids[5], ids[7], ids[11]], [ids[12], ids[13], ids[15]]
+    assert [each["id"] for each in found] == sorted(of_2 + of_4, key=ids.index)
+    assert [each["op"] for each in found if each["reason"] is None] == ["delete"]
+    assert {each["reason"] for each in found} == {"too odd", None}
+    assert found[0] == {
+        "sink": "under_test",
+        "source": "shop",
+        "table": "public.orders",
+        "id": ids[4],
+        "op": "insert",
+        "key": {"id": 2},
+        "commit_lsn": "0/1200",
+        "reason": "too odd",
+        "parked_at": found[0]["parked_at"],
+        "request": None,
+    }
+    text = of_two_keys.parked("list")
+    assert "paid" not in text
+    assert text.count("too odd") == 6
+    assert text.count("behind an earlier change of its key") == 1
+    assert '{"id":2}' in text
+    shown = [one["values"]["after"]["note"] for one in of_two_keys.listed("--values")[:2]]
+    assert shown == ["new", "paid"]
+
+
+def test_choice_by_id_and_table_and_sink(of_two_keys: Refusing) -> None:
+    one = of_two_keys.listed()[0]["id"]
+
+    assert [each["id"] for each in of_two_keys.listed("--id", one)] == [one]
+    assert len(of_two_keys.listed("--table", "orders")) == 7
+    assert of_two_keys.listed("--table", "audit") == []
+    assert len(of_two_keys.listed("--sink", "under_test", "--source", "shop")) == 7
+    assert of_two_keys.parked("drop", "--table", "audit") == "none of these\n"
+    with pytest.raises(BadValue, match="no sink 'other'"):
+        of_two_keys.parked("list", "--sink", "other")
+    with pytest.raises(BadValue, match="--values without --json"):
+        of_two_keys.parked("list", "--values")
+
+
+def test_retry_is_carried_out_by_the_next_run(of_two_keys: Refusing) -> None:
+    of_two_keys.scene.sink.close()
+    of_two_keys.refuse(4)
+
+    text = of_two_keys.parked("retry")
+    assert "7 changes: will be tried again at the next run" in text
+    assert {each["request"] for each in of_two_keys.listed()} == {"retry"}
+    of_two_keys.scene.deliver()
+
+    left = of_two_keys.listed()
+    assert {each["key"]["id"] for each in left} == {4}
+    assert {each["request"] for each in left} == {None}
+    of_2 = [one for one in of_two_keys.delivered() if one in of_two_keys.ids[4:8]]
+    assert of_2 == [of_two_keys.ids[6], *of_two_keys.ids[4:6], of_two_keys.ids[7]]
+
+
+def test_two_requests_are_both_carried_out(of_two_keys: Refusing) -> None:
+    of_4 = [each["id"] for each in of_two_keys.listed() if each["key"]["id"] == 4]
+    of_two_keys.refuse()
+
+    with of_two_keys.state.lock("deliver"):
+        choice = [word for one in of_4 for word in ("--id", one)]
+        assert "3 changes: is dropped within seconds" in of_two_keys.parked("drop", *choice)
+        assert "is tried again within seconds" in of_two_keys.parked("retry")
+        of_two_keys.scene.deliver()
+
+    assert of_two_keys.listed() == []
+    assert not set(of_4) & set(of_two_keys.delivered())
+    assert sorted([*of_two_keys.delivered(), *of_4]) == sorted(of_two_keys.ids)
+
+
+def test_drop_is_done_at_once_while_nothing_runs(of_two_keys: Refusing) -> None:
+    of_two_keys.scene.sink.close()
+
+    assert of_two_keys.parked("drop") == "sink under_test: 7 changes: dropped\n"
+
+    assert of_two_keys.listed() == []
+    of_two_keys.scene.deliver()
+    assert len(of_two_keys.delivered()) == len(of_two_keys.ids) - 7
+
+
+def test_status_counts_what_is_parked_and_says_how_to_see_it() -> None:
+    sinks = {"dw": SinkStatus(parked=1204), "files": SinkStatus()}
+
+    text = as_text(render(PipelineStatus("p", "streaming", {"main": SourceStatus()}, sinks)))
+
+    assert "parked  " in text
+    assert "1,204: penstock parked PIPELINE.yml shows them" in text
+    assert text.count("parked") == 2
