@@ -96,16 +96,16 @@ class Big(Workload):
 
     def figure(self, result: Result) -> str:
         """See Workload."""
-        told = (
+        reported = (
             f"visible {result.figures['after']:.1f} s after COMMIT"
             f" (written in {result.figures['write']:.1f} s)"
         )
         if "capture" in result.figures:
-            told += (
+            reported += (
                 f"; whole; capture {result.figures['capture']:.0f} MB,"
                 f" largest Python worker {result.figures['worker']:.0f} MB"
             )
-        return told
+        return reported
 
     def reached(self, native: Result | None, ours: Result) -> bool | None:
         """See Workload."""

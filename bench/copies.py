@@ -71,9 +71,9 @@ class Copy(Workload):
         result.figures["copy"] = result.seconds
         moments = system.copy_moments()
         if moments is not None:
-            result.figures["copy"] = moments.copied - moments.enrolled
+            result.figures["copy"] = moments.copied - moments.scheduled
             result.parts = _parts(moments, began_at, result.seconds)
-            result.notes.append(f"in its own words: {moments.told}")
+            result.notes.append(f"in its own words: {moments.reported}")
         if halves := _largest_worker(result.uses):
             result.figures["first half"], result.figures["second half"] = halves
         self._see_stream(pair, system)
@@ -98,16 +98,16 @@ class Copy(Workload):
     def figure(self, result: Result) -> str:
         """See Workload."""
         seconds = result.figures["copy"]
-        told = f"{seconds:.2f} s ({self._each(seconds)})"
+        reported = f"{seconds:.2f} s ({self._each(seconds)})"
         if result.parts:
-            told += f"; {result.seconds:.2f} s with enrolling and catching up"
+            reported += f"; {result.seconds:.2f} s with enrolling and catching up"
         if "first half" in result.figures:
             first, second = result.figures["first half"], result.figures["second half"]
-            told += (
+            reported += (
                 f"; largest Python worker {first / 1e6:.0f} MB in the first half,"
                 f" {second / 1e6:.0f} MB in the second"
             )
-        return told
+        return reported
 
     def ratio(self, native: Result, ours: Result) -> float | None:
         """See Workload."""
@@ -203,8 +203,8 @@ def await_streaming(system: System, table_count: int, row_count: int) -> float:
 def _parts(moments: CopyMoments, began_at: float, seconds: float) -> dict[str, float]:
     """One after the other; those of the copy itself lie between the first and the last."""
     return {
-        "enrol": moments.enrolled - began_at,
-        "describe": moments.described - moments.enrolled,
+        "enrol": moments.scheduled - began_at,
+        "describe": moments.described - moments.scheduled,
         "create": moments.created - moments.described,
         "transfer": moments.copied - moments.created,
         "join": began_at + seconds - moments.copied,

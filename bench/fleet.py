@@ -112,11 +112,11 @@ class IdleSources(Workload):
 
     def figure(self, result: Result) -> str:
         """See Workload."""
-        told = result.figures
+        reported = result.figures
         return (
-            f"{told[PENSTOCK]:.2f}%, and {told['source']:.2f}% at the source's and"
-            f" {told['target']:.2f}% at the target's server; {told['memory']:,.0f} MB;"
-            f" {told['at source']:.0f} connections at the source, {told['at target']:.0f} at the target"
+            f"{reported[PENSTOCK]:.2f}%, and {reported['source']:.2f}% at the source's and"
+            f" {reported['target']:.2f}% at the target's server; {reported['memory']:,.0f} MB;"
+            f" {reported['at source']:.0f} connections at the source, {reported['at target']:.0f} at the target"
         )
 
     def reached(self, native: Result | None, ours: Result) -> bool | None:

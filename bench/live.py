@@ -75,8 +75,8 @@ class Latency(Workload):
 
     def figure(self, result: Result) -> str:
         """See Workload."""
-        told = [f"{name} {result.figures[name]:.1f}" for name in ("p50", "p95", "p99", "max")]
-        return ", ".join(told) + " ms"
+        reported = [f"{name} {result.figures[name]:.1f}" for name in ("p50", "p95", "p99", "max")]
+        return ", ".join(reported) + " ms"
 
     def reached(self, native: Result | None, ours: Result) -> bool | None:
         """See Workload."""
@@ -130,8 +130,8 @@ class Steady(Workload):
         result.parts = growth(before, system.seconds())
         result.figures = _lag_figures(samples, result.per_second)
         result.figures["drain"] = max(0.0, ended - began - writing)
-        told = ", ".join(f"{lag.second:.0f} s: {lag.commits:,}" for lag in samples)
-        result.notes.append(f"commits not yet visible, second by second: {told}")
+        reported = ", ".join(f"{lag.second:.0f} s: {lag.commits:,}" for lag in samples)
+        result.notes.append(f"commits not yet visible, second by second: {reported}")
         result.notes.append(f"both sides equal: {pair.compare():,} rows")
         return result
 

@@ -197,15 +197,15 @@ class Penstock:
         # A round ends after its last table flows: statistics are gathered meanwhile.
         ended = self._await_line("copied ", copied)
         # The warm-up's table, too, was scheduled and copied.
-        enrolled = [at for at, text in self._lines() if text.endswith(" to be copied")]
+        scheduled = [at for at, text in self._lines() if text.endswith(" to be copied")]
         # "copying 3 tables, 1.2 MB, as of 0/1A2B3C"; how far it is, it reports otherwise.
         created = [at for at, text in self._lines() if _ROUND_BEGINS.match(text)]
         return CopyMoments(
-            enrolled=max(at for at in enrolled if at <= described),
+            scheduled=max(at for at in scheduled if at <= described),
             described=described,
             created=max(at for at in created if at <= copied),
             copied=copied,
-            told=ended,
+            reported=ended,
         )
 
     def _await_line(self, beginning: str, after: float) -> str:
@@ -230,8 +230,10 @@ class Penstock:
         for line in self._printed.read_text(errors="replace").splitlines():
             # Not everything printed is a line of its log.
             with suppress(ValueError, KeyError, TypeError):
-                told = json.loads(line)
-                lines.append((dt.datetime.fromisoformat(told["at"]).timestamp(), told["message"]))
+                reported = json.loads(line)
+                lines.append(
+                    (dt.datetime.fromisoformat(reported["at"]).timestamp(), reported["message"])
+                )
         return lines
 
     def _await_start(self) -> None:

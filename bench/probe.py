@@ -63,11 +63,11 @@ class System(Protocol):
 class CopyMoments:
     """Moments of a copy, by time.time, and what penstock said of it in the end."""
 
-    enrolled: float  # the tables are listed as waiting for a copy
+    scheduled: float  # the tables are listed as waiting for a copy
     described: float  # the snapshot is taken and the source's catalog read
     created: float  # the tables are there, empty
     copied: float  # the last table has its rows and its key, and begins to catch up
-    told: str
+    reported: str
 
 
 def await_truth(

@@ -75,9 +75,9 @@ def result_lines(workload: Workload, result: Result) -> list[str]:
     lines = [f"  {result.system}: {workload.figure(result)} ({result.seconds:.2f} s)"]
     lines += [f"    {note}" for note in result.notes]
     if result.parts:
-        told = ", ".join(f"{part} {seconds:.2f}" for part, seconds in _ordered(result.parts))
-        lines.append(f"    its own seconds: {told}")
-    for use in worth_telling(result.uses):
+        reported = ", ".join(f"{part} {seconds:.2f}" for part, seconds in _ordered(result.parts))
+        lines.append(f"    its own seconds: {reported}")
+    for use in worth_reporting(result.uses):
         lines.append(
             f"    {use.group:>8}  {use.label:<38} CPU {use.cpu_seconds:7.2f} s"
             + (f"   peak {use.peak_bytes / 1e6:7.1f} MB" if use.peak_bytes else "")
@@ -96,7 +96,7 @@ def verdict_line(workload: Workload, results: Sequence[Result]) -> str:
     )
 
 
-def worth_telling(uses: Iterable[ProcessUse]) -> list[ProcessUse]:
+def worth_reporting(uses: Iterable[ProcessUse]) -> list[ProcessUse]:
     """Every process of penstock, and those of the servers that did something."""
     return [use for use in uses if use.group == PENSTOCK or use.cpu_seconds >= _LEAST_CPU_SECONDS]
 
@@ -190,15 +190,15 @@ def _overview(measured: Sequence[tuple[Workload, Sequence[Result]]]) -> list[str
     ]
     for workload, results in measured:
         native, ours = _of(results, workload.baseline), _of(results, Penstock.name)
-        told = workload.figure(native) if native else ""
+        reported = workload.figure(native) if native else ""
         if native is not None and native.system != Native.name:
-            told += f" ({native.system})"
+            reported += f" ({native.system})"
         durable = _of(results, NativeDurable.name)
         if durable is not None:
-            told += f"; {workload.figure(durable)} with synchronous_commit on"
+            reported += f"; {workload.figure(durable)} with synchronous_commit on"
         cells = [
             workload.title,
-            told,
+            reported,
             workload.figure(ours) if ours else "",
             _ratio(workload, native, ours) if ours else "",
             workload.required,
@@ -235,7 +235,7 @@ def _where_time_goes(measured: Sequence[tuple[Workload, Sequence[Result]]]) -> l
 
 
 def _use_table(result: Result) -> list[str]:
-    uses = worth_telling(result.uses)
+    uses = worth_reporting(result.uses)
     total = sum(use.cpu_seconds for use in uses)
     lines = [
         f"| {result.system}, {result.seconds:.2f} s | CPU seconds | peak memory, MB |",

@@ -252,7 +252,7 @@ class StreamMaker:
     def __init__(self, dice: random.Random) -> None:
         self._dice = dice
         self._tables = [self._describe(16400 + number) for number in range(dice.randint(1, 3))]
-        self._told: set[int] = set()
+        self._reported: set[int] = set()
         self._commit_lsn = 0x1000
 
     def _describe(self, oid: int) -> Relation:
@@ -276,22 +276,24 @@ class StreamMaker:
             place = dice.randrange(len(self._tables))
             if dice.random() < 0.1:
                 self._tables[place] = self._describe(self._tables[place].oid)
-                self._told.discard(place)
-            yield from self._tell(place, xid)
+                self._reported.discard(place)
+            yield from self._announce(place, xid)
             yield self._row(place, xid)
             if dice.random() < 0.1:
                 extra = [logical_message(b"PSL1", xid=xid), type_message(xid), origin_message()]
                 yield dice.choice(extra)
 
-    def _tell(self, place: int, xid: int | None) -> Iterator[bytes]:
-        if place not in self._told or self._dice.random() < 0.1:
-            self._told.add(place)
+    def _announce(self, place: int, xid: int | None) -> Iterator[bytes]:
+        if place not in self._reported or self._dice.random() < 0.1:
+            self._reported.add(place)
             yield testing.relation(self._tables[place], xid=xid)
 
     def _row(self, place: int, xid: int | None) -> bytes:
         table, kind = self._tables[place], self._dice.choice("IIUUUDDT")
         if kind == "T":
-            others = [self._tables[told] for told in sorted(self._told) if told != place]
+            others = [
+                self._tables[reported] for reported in sorted(self._reported) if reported != place
+            ]
             chosen = [table, *others[: self._dice.randint(0, 2)]]
             return testing.truncate(*chosen, restart_identity=self._dice.random() < 0.5, xid=xid)
         if kind == "I":

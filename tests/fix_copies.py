@@ -95,17 +95,17 @@ def flow(sink: Sink, log: Path, position: Lsn) -> Lsn:
 def catch_up(sink: Sink, log: Path, position: Lsn) -> None:
     """Let the table catch up, a slice at a time, and join."""
     tables = {ORDERS.table}
-    at = sink.apart[ORDERS.table].delivered_lsn
+    at = sink.detached[ORDERS.table].delivered_lsn
     reader = FilesReader(log, at)
     try:
         while at < position:
             slices = reader.read(1)
             batch = batch_of(at, slices)
-            sink.commit_apart(tables, batch, [_run(sink, batch, slices, tables)])
+            sink.commit_detached(tables, batch, [_run(sink, batch, slices, tables)])
             at = batch.end_lsn
     finally:
         reader.close()
-    sink.join(tables)
+    sink.attach(tables)
 
 
 def _run(sink: Sink, batch: Any, slices: Sequence[Any], only: Any) -> Any:
@@ -118,18 +118,18 @@ def drive(sink: Sink, copying: DocumentCopying, log: Path, range_count: int) -> 
     table = ORDERS.table
     position = open_sink(sink)
     sink.refresh_tables(position)
-    if table not in sink.flowing and table not in sink.apart:
-        sink.enrol({table: 0}, position)
+    if table not in sink.streaming and table not in sink.detached:
+        sink.schedule_copy({table: 0}, position)
     copying.open()
     if copying.due():
         copy(copying, os.urandom(4).hex(), range_count)
-    if table in sink.apart:
+    if table in sink.detached:
         sink.refresh_tables(position)
     position = flow(sink, log, position)
-    if table in sink.apart:
+    if table in sink.detached:
         catch_up(sink, log, position)
-    assert sink.flowing == {table}
-    assert sink.apart == {}
+    assert sink.streaming == {table}
+    assert sink.detached == {}
     copying.due()  # tidies up
 
 

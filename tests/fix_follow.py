@@ -93,11 +93,11 @@ def plain(shape: TableShape) -> dict[str, Any]:
     """A picture without ids and what is not carried over."""
     columns = {}
     for column in shape.columns:
-        told = column.model_dump(
+        reported = column.model_dump(
             include={"name", "type", "not_null", "default", "expression", "collation"}
         )
         columns[column.name] = {
-            **told,
+            **reported,
             "identity": bool(column.identity),
             "generated": bool(column.generated),
             "counts": column.sequence

@@ -130,13 +130,13 @@ class Changes:
             return [insert(self.table, new)]
         old = rows[key]
         way = dice.choice("UUUDK")
-        told: dict[str, Any] = {}
+        reported: dict[str, Any] = {}
         if self.table.replica_identity == "f":
-            told["before"] = old
+            reported["before"] = old
         if way == "D":
             history.end(key, at, deleted=True)
             touched.add(key)
-            return [delete(self.table, **(told or {"key": [key]}))]
+            return [delete(self.table, **(reported or {"key": [key]}))]
         keeps_big = dice.random() < 0.4
         values = (key, new[1], old[2] if keeps_big else new[2])
         if way == "K":
@@ -149,12 +149,12 @@ class Changes:
             history.come(to, at, values)
             left.add(key)
             touched |= {key, to}
-            told = told or {"key": [key]}
+            reported = reported or {"key": [key]}
         else:
             history.update(key, at, values)
             touched.add(key)
         sent = [*values[:2], UNCHANGED if keeps_big else values[2]]
-        return [update(self.table, sent, **told)]
+        return [update(self.table, sent, **reported)]
 
     def batches(self) -> list[list[list[bytes]]]:
         """The messages in batches of slices, cut anywhere; a batch holds whole transactions."""

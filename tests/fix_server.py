@@ -157,8 +157,8 @@ class Server:
     def __init__(self, script: Script, after_lsn: int = 0) -> None:
         self._script = script
         self._after_lsn = after_lsn
-        self._told: dict[int, Relation] = {}
-        self._told_in: dict[int, dict[int, Relation]] = {}
+        self._reported: dict[int, Relation] = {}
+        self._reported_in: dict[int, dict[int, Relation]] = {}
         # When each description was sent: the latest counts.
         self._clock = 0
         self._when: dict[tuple[int | None, int], int] = {}
@@ -174,7 +174,7 @@ class Server:
                 yield from self._block(made, block)
             elif made.commit_lsn:
                 yield from self._aborts(made)
-                self._keep_told(made)
+                self._keep_reported(made)
                 yield testing.stream_commit(
                     made.xid, made.commit_lsn, made.end_lsn, made.committed_at
                 )
@@ -184,22 +184,22 @@ class Server:
     def _plain(self, made: ScriptedTransaction) -> Iterator[bytes]:
         yield testing.begin(made.commit_lsn, made.xid, made.committed_at)
         for row in made.rows:
-            yield from self._row(row, self._told, None)
+            yield from self._row(row, self._reported, None)
         yield testing.commit(made.commit_lsn, made.end_lsn, made.committed_at)
 
     def _block(self, made: ScriptedTransaction, block: int) -> Iterator[bytes]:
         begin = sum(made.blocks[:block])
         yield testing.stream_start(made.xid, is_first=block == 0)
-        told = self._told_in.setdefault(made.xid, {})
+        reported = self._reported_in.setdefault(made.xid, {})
         for row in made.rows[begin : begin + made.blocks[block]]:
-            yield from self._row(row, told, made.xid)
+            yield from self._row(row, reported, made.xid)
         yield testing.stream_stop()
 
-    def _row(self, row: Row, told: dict[int, Relation], topxid: int | None) -> Iterator[bytes]:
+    def _row(self, row: Row, reported: dict[int, Relation], topxid: int | None) -> Iterator[bytes]:
         xid = None if topxid is None else row.subxid
         for described in row.tables:
-            if told.get(described.oid) is not described:
-                told[described.oid] = described
+            if reported.get(described.oid) is not described:
+                reported[described.oid] = described
                 self._clock += 1
                 self._when[topxid, described.oid] = self._clock
                 yield type_message(xid)
@@ -210,10 +210,10 @@ class Server:
         for subxid in sorted(made.aborted):
             yield testing.stream_abort(made.xid, subxid)
 
-    def _keep_told(self, made: ScriptedTransaction) -> None:
-        for oid, described in self._told_in.pop(made.xid, {}).items():
+    def _keep_reported(self, made: ScriptedTransaction) -> None:
+        for oid, described in self._reported_in.pop(made.xid, {}).items():
             if self._when[made.xid, oid] > self._when.get((None, oid), 0):
-                self._told[oid] = described
+                self._reported[oid] = described
                 self._when[None, oid] = self._when[made.xid, oid]
 
 

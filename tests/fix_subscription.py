@@ -30,7 +30,7 @@ def ensure(source: Database, chosen: TableRules, name: str = "shop") -> Subscrip
         return ensure_subscription(connection, name, chosen)
 
 
-def look(source: Database, subscription: Subscription, chosen: TableRules) -> MembershipChange:
+def poll(source: Database, subscription: Subscription, chosen: TableRules) -> MembershipChange:
     with connect_source(source.dsn) as connection:
         return update_membership(connection, subscription, chosen)
 

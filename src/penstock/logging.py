@@ -55,8 +55,8 @@ class _TextLines(logging.Formatter):
         if record.args:
             text %= _safe(record.args)
         if record.exc_info:
-            told = printable_lines(self.formatException(record.exc_info))
-            text += "".join(f"\n    {line}" for line in told.split("\n"))
+            trace = printable_lines(self.formatException(record.exc_info))
+            text += "".join(f"\n    {line}" for line in trace.split("\n"))
         at = time.strftime("%H:%M:%S", time.localtime(record.created))
         sink = f"sink {_sink.get()}: " if _sink.get() else ""
         if not text.startswith(sink):  # some lines name it themselves

@@ -29,7 +29,7 @@ def as_columns(tables: Iterable[TableName]) -> tuple[list[str], list[str]]:
     return [table.schema for table in listed], [table.name for table in listed]
 
 
-def tell_tables(tables: Collection[TableName]) -> str:
+def name_tables(tables: Collection[TableName]) -> str:
     """A few tables by name, many by number; for log lines."""
     if len(tables) > _TOLD_BY_NAME:
         return f"{len(tables)} tables"

@@ -69,9 +69,11 @@ def test_every_part_has_a_layer():
 
 
 def test_capture_runs_without_loading_spark():
-    look = "import sys, penstock.run.capture_process; print('pyspark' in sys.modules)"
+    program = "import sys, penstock.run.capture_process; print('pyspark' in sys.modules)"
 
-    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
 
     assert done.stdout.strip() == "False"
 

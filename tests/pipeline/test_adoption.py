@@ -117,12 +117,12 @@ def test_check_names_what_is_taken_and_what_is_left_out(
         f"sinks: {{t: {{kind: postgres, url: '{target.url}', tables: {{meant: {{adopt: true}}}}}}}}\n"
     )
 
-    told = CliRunner().invoke(app, ["check", str(path)])
+    reported = CliRunner().invoke(app, ["check", str(path)])
 
-    findings = [line for line in told.output.splitlines() if "PEN-51" in line]
-    assert "PEN-507 public.seen: public.seen is no table at the target" in told.output
+    findings = [line for line in reported.output.splitlines() if "PEN-51" in line]
+    assert "PEN-507 public.seen: public.seen is no table at the target" in reported.output
     assert target.value("SELECT is_called FROM calls") is False, "a view is not read"
-    assert told.exit_code == 0, told.output
+    assert reported.exit_code == 0, reported.output
     [taken] = [line for line in findings if "PEN-513" in line]
     [odd] = [line for line in findings if "PEN-512" in line]
     assert "public.taken" in taken

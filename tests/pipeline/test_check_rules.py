@@ -54,10 +54,10 @@ def test_rule_that_matches_no_followed_table_is_a_warning_that_names_it(
             check=False,
         )
 
-    told, plain = check("--json"), check()
+    reported, plain = check("--json"), check()
 
-    assert told.returncode == plain.returncode == 0, told.stderr + plain.stderr
-    found = [each for each in json.loads(told.stdout) if each["code"] == "PEN-107"]
+    assert reported.returncode == plain.returncode == 0, reported.stderr + plain.stderr
+    found = [each for each in json.loads(reported.stdout) if each["code"] == "PEN-107"]
     assert [(each["severity"], each["place"], each["what"]) for each in found] == [
         ("warning", "sinks.target.tables", f"the rule {name} matches no table that is followed")
         for name in ("public.kept_out", "public.salery")
@@ -86,9 +86,9 @@ def test_rule_of_a_table_that_was_renamed_or_added_since_is_meant(
     source.execute("INSERT INTO wages VALUES (2)")
     pipeline.catch_up()
 
-    told = [each.what for each in find(pipeline.file) if each.code == "PEN-107"]
+    reported = [each.what for each in find(pipeline.file) if each.code == "PEN-107"]
 
-    assert told == ["the rule public.gone matches no table that is followed"]
+    assert reported == ["the rule public.gone matches no table that is followed"]
 
 
 def test_rules_are_not_judged_by_a_source_that_does_not_answer(

@@ -66,9 +66,9 @@ def test_column_that_comes_under_a_name_of_penstocks_own_stops_its_table_and_cha
     wait_for_state(target, "t", "failed")
     pipeline.catch_up()
 
-    told = table_error(target, "t")
-    assert "PEN-507" in told
-    assert f"the source has a column {name}, which penstock is to fill at the target" in told
+    reported = table_error(target, "t")
+    assert "PEN-507" in reported
+    assert f"the source has a column {name}, which penstock is to fill at the target" in reported
     assert target.query("SELECT * FROM t ORDER BY id") == before
     assert target.query("SELECT id FROM other") == [(1,)]
 

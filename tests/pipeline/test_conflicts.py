@@ -30,7 +30,7 @@ def wait_for_stop(pipeline: RunningPipeline, table: str) -> str:
     return wait_until(lambda: stopped(pipeline).get(table), what=f"{table} to stop")
 
 
-def wait_for_mend(pipeline: RunningPipeline) -> None:
+def wait_for_fix(pipeline: RunningPipeline) -> None:
     """Until no table waits any more."""
     wait_until(lambda: not stopped(pipeline), what="all tables to have caught up")
     pipeline.catch_up()
@@ -254,7 +254,7 @@ def test_row_already_there_stops_its_table_when_asked_and_goes_on_once_it_is_gon
     assert_equal(source, target, "other")
     assert rows(target, "t") == [("(7,target)",)]
     target.execute("DELETE FROM t")
-    wait_for_mend(pipeline)
+    wait_for_fix(pipeline)
 
     assert_equal(source, target, "t")
 
@@ -288,7 +288,7 @@ def test_missing_row_of_an_update_stops_with_its_key_when_asked(
     assert "key (id=5)" in reason
     assert "canary" not in reason
     target.execute("INSERT INTO t VALUES (5, 5, 'by hand')")
-    wait_for_mend(pipeline)
+    wait_for_fix(pipeline)
 
     assert_equal(source, target, "t")
 
@@ -316,7 +316,7 @@ def test_update_of_a_missing_row_never_invents_values_that_it_was_not_told(
     assert "key (id=3)" in reason
     assert target.value("SELECT count(*) FROM t") == 2
     target.execute("INSERT INTO t VALUES (3, 3, repeat('canary', 2000))")
-    wait_for_mend(pipeline)
+    wait_for_fix(pipeline)
     assert target.value("SELECT count(*) FROM t WHERE big IS NULL") == 0
     # The same for a row that takes another key.
     source.execute("UPDATE t SET id = 44 WHERE id = 4")
@@ -324,7 +324,7 @@ def test_update_of_a_missing_row_never_invents_values_that_it_was_not_told(
     assert "key (id=4)" in reason or "key (id=44)" in reason
     assert "canary" not in reason
     target.execute("INSERT INTO t VALUES (4, 4, repeat('canary', 2000))")
-    wait_for_mend(pipeline)
+    wait_for_fix(pipeline)
 
     assert_equal(source, target, "t")
 
@@ -462,7 +462,7 @@ def test_each_unfit_target_stops_its_own_table_and_says_why(
     source.execute("INSERT INTO good VALUES (6, 'ok')")
     pipeline.catch_up()
 
-    told = stopped(pipeline)
+    reported = stopped(pipeline)
     assert_equal(source, target, "good")
     assert target.value("SELECT count(*) FROM computed") == 5
     noted = "SELECT notes FROM penstock.tables WHERE table_name = 'computed'"
@@ -477,10 +477,10 @@ def test_each_unfit_target_stops_its_own_table_and_says_why(
         "published",
         "strange",
     )
-    assert set(told) == {f"public.{name}" for name in unfit}
+    assert set(reported) == {f"public.{name}" for name in unfit}
     for name, key in {"narrow": 6, "wide": 33333, "checked": 6, "indexed": 6}.items():
-        assert f"key (id={key})" in told[f"public.{name}"], name
-    assert "canary" not in str(told)
+        assert f"key (id={key})" in reported[f"public.{name}"], name
+    assert "canary" not in str(reported)
     assert not pipeline.failures
 
 
@@ -496,7 +496,7 @@ def test_missing_target_table_stops_it_when_penstock_may_not_create(
     assert "create_tables is false" in wait_for_stop(pipeline, "public.t")
     assert_equal(source, target, "good")
     target.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    wait_for_mend(pipeline)
+    wait_for_fix(pipeline)
 
     assert_equal(source, target, "t")
 
@@ -524,7 +524,7 @@ def test_several_bad_rows_are_told_one_after_another_and_none_is_lost(
             target.execute(
                 f"ALTER TABLE t ADD CONSTRAINT t_n_check CHECK ({last} AND NOT (b = 2 AND n > 1000))"
             )
-    wait_for_mend(pipeline)
+    wait_for_fix(pipeline)
 
     assert_equal(source, target, "t")
 

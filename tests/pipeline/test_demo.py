@@ -137,7 +137,7 @@ def test_watcher_sees_half_a_transfer(target: Database) -> None:
     stock = f"SELECT n, n, 1, {STOCK_EACH} FROM generate_series(1, {PRODUCT_COUNT}) n"
     target.execute(f"INSERT INTO products (sku, title, price, stock) {stock}")
     watcher = Watcher(target.url)
-    wait_until(lambda: watcher.look_count)
+    wait_until(lambda: watcher.poll_count)
     watcher.require_whole()
 
     target.execute("UPDATE products SET stock = stock - 5 WHERE sku = '1'")

@@ -63,9 +63,9 @@ def require_error(done: subprocess.CompletedProcess[str], *codes: str, exit_code
     lines = done.stderr.rstrip("\n").splitlines()
     assert lines[-2] == found[-1], done.stderr
     assert lines[-1].startswith("  Do: ")
-    told = [error for error in found if re.match(rf"(error: )?({'|'.join(codes)}) ", error)]
-    assert told, f"wanted {codes}, found {done.stderr}"
-    return told[0]
+    reported = [error for error in found if re.match(rf"(error: )?({'|'.join(codes)}) ", error)]
+    assert reported, f"wanted {codes}, found {done.stderr}"
+    return reported[0]
 
 
 def picture(database: Database) -> Any:
@@ -194,7 +194,7 @@ BAD_FILES = {
 
 
 @pytest.mark.parametrize("case", BAD_FILES)
-def test_bad_file_is_told_with_its_line(tmp_path: Path, case: str) -> None:
+def test_bad_file_is_reported_with_its_line(tmp_path: Path, case: str) -> None:
     text, code = BAD_FILES[case]
     (tmp_path / "pipeline.yml").write_text(text)
 
@@ -205,7 +205,7 @@ def test_bad_file_is_told_with_its_line(tmp_path: Path, case: str) -> None:
     assert re.search(r" pipeline\.yml(:\d+)?\b", error)
 
 
-def test_bad_command_line_is_told(tmp_path: Path) -> None:
+def test_bad_command_line_is_reported(tmp_path: Path) -> None:
     bad = f"postgresql://u:{CANARY}@h:port/d"
 
     with nothing_changes(tmp_path):
@@ -222,7 +222,7 @@ def test_bad_command_line_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.long
 @only_new
-def test_servers_that_cannot_be_used_are_told_and_left_alone(
+def test_servers_that_cannot_be_used_are_reported_and_left_alone(
     source: Database, target: Database, tmp_path: Path
 ) -> None:
     source.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE keyless (id int)")
@@ -257,7 +257,7 @@ def test_servers_that_cannot_be_used_are_told_and_left_alone(
 
 @pytest.mark.long
 @only_new
-def test_server_settings_that_do_not_do_are_told(
+def test_server_settings_that_do_not_do_are_reported(
     target: Database, make_server: MakeServer, tmp_path: Path
 ) -> None:
     server = make_server(settings={"wal_level": "replica"}, password=CANARY)
@@ -288,7 +288,7 @@ def test_server_settings_that_do_not_do_are_told(
 
 
 @only_15
-def test_old_target_is_told(source: Database, target: Database, tmp_path: Path) -> None:
+def test_old_target_is_reported(source: Database, target: Database, tmp_path: Path) -> None:
     old = Impostor(
         target.server.port,
         back=lambda data: data.replace(b"server_version\x0015", b"server_version\x0013"),
@@ -303,7 +303,7 @@ def test_old_target_is_told(source: Database, target: Database, tmp_path: Path) 
 
 @pytest.mark.parametrize("command", ["check", "init", "run"])
 @only_15
-def test_old_source_is_told(
+def test_old_source_is_reported(
     source: Database, target: Database, tmp_path: Path, command: str
 ) -> None:
     source.execute("CREATE TABLE t (id int PRIMARY KEY)")
@@ -336,7 +336,7 @@ def pooler_before(database: Database, refusal: bytes | None) -> Impostor:
 @pytest.mark.parametrize("kind", POOLERS)
 @pytest.mark.parametrize("command", ["check", "init", "run"])
 @only_15
-def test_pooler_is_told_before_anything_is_made(
+def test_pooler_is_reported_before_anything_is_made(
     source: Database, target: Database, tmp_path: Path, kind: str, command: str
 ) -> None:
     source.execute("CREATE TABLE t (id int PRIMARY KEY)")
@@ -352,7 +352,7 @@ def test_pooler_is_told_before_anything_is_made(
 
 @pytest.mark.long
 @only_new
-def test_state_directory_that_cannot_be_used_is_told(
+def test_state_directory_that_cannot_be_used_is_reported(
     source: Database, target: Database, tmp_path: Path
 ) -> None:
     source.execute("CREATE TABLE t (id int PRIMARY KEY)")

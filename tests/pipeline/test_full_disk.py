@@ -136,8 +136,8 @@ def test_check_compares_what_is_free_with_what_the_log_may_take(
         file = pipeline_from_document({**document, "log": {"retain_bytes": retain_bytes}}, "test")
         return [str(each) for each in check_logs(file)]
 
-    [told] = found("100MB")
-    assert "PEN-302" in told
-    assert " MB are free, less than the 100.0 MB that log.retain_bytes" in told
-    assert "Do: set log.retain_bytes to what may be used here, such as 18MB" in told
+    [reported] = found("100MB")
+    assert "PEN-302" in reported
+    assert " MB are free, less than the 100.0 MB that log.retain_bytes" in reported
+    assert "Do: set log.retain_bytes to what may be used here, such as 18MB" in reported
     assert found("10MB") == []

@@ -313,7 +313,7 @@ def _wait_for_copy(target: Database, table: str, before: Any) -> None:
     wait_until(lambda: target.value(_COPIED, table) != before, what=f"{table} to be copied")
 
 
-def test_oddities_are_counted_once_and_told_by_key_at_debug_level_only(
+def test_conflicts_are_counted_once_and_told_by_key_at_debug_level_only(
     source: Database,
     target: Database,
     make_pipeline: Make,
@@ -349,15 +349,15 @@ def test_oddities_are_counted_once_and_told_by_key_at_debug_level_only(
     ]
     for name in ("clone", "history"):
         assert conflicts(target, name) == (2, 1, 1), name
-        told = [
+        reported = [
             record.getMessage()
             for record in caplog.records
             if record.name == "penstock.sinks.postgres.merge.conflicts"
             and name in record.getMessage()
         ]
-        assert any("insert_exists: key (id=2)" in line for line in told), told
-        assert any("update_missing: key (id=101)" in line for line in told)
-        assert any("delete_missing: key (id=102)" in line for line in told)
+        assert any("insert_exists: key (id=2)" in line for line in reported), reported
+        assert any("update_missing: key (id=101)" in line for line in reported)
+        assert any("delete_missing: key (id=102)" in line for line in reported)
     assert "canary" not in caplog.text
 
 

@@ -240,11 +240,11 @@ def test_documents_of_a_table_that_came_back_tell_all_its_rows(
         source.execute(back)
     _end(source, pipeline, name)
 
-    def told_again() -> dict[str, str]:
+    def reported_again() -> dict[str, str]:
         documents = [one for one in read(directory) if one["table"] == "t" and one["key"]]
         ops = [one["op"] for one in documents]
         again = documents[ops.index("read") :] if "read" in ops else []
         return {one["key"]["id"].digits: one["after"]["v"] for one in again}
 
     wanted = {"2": "c", "3": "outside", "4": "back"}
-    wait_until(lambda: told_again() == wanted, what="it to be reported again")
+    wait_until(lambda: reported_again() == wanted, what="it to be reported again")

@@ -250,7 +250,7 @@ def test_target_that_was_away_is_gone_on_with_from_all_sources(
 
 
 @pytest.mark.long
-def test_wrong_password_of_one_source_is_told_and_mended_without_a_restart(
+def test_wrong_password_of_one_source_is_reported_and_fixed_without_a_restart(
     fleet: Fleet,
     pg_new: EmbeddedPostgres,
     make_database: MakeDatabase,

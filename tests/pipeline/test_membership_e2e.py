@@ -81,15 +81,15 @@ def test_include_exclude_and_insert_only_choose_what_arrives(
         "PEN-211",
         "a.keyless",
     )
-    told = status_of(path)
-    assert list(told["sources"]["test"]["left_out"]) == ["a.keyless"]
-    assert set(told["sinks"]["target"]["tables"]) == {
+    reported = status_of(path)
+    assert list(reported["sources"]["test"]["left_out"]) == ["a.keyless"]
+    assert set(reported["sinks"]["target"]["tables"]) == {
         "a.one",
         "a.events",
         "b.orders",
         "public.orders",
     }
-    assert "UPDATE" in told["sources"]["test"]["left_out"]["a.keyless"]
+    assert "UPDATE" in reported["sources"]["test"]["left_out"]["a.keyless"]
 
 
 @pytest.mark.long

@@ -131,7 +131,7 @@ def test_every_odd_name_works_for_tables_and_columns(
 
 
 @only_new
-def test_odd_names_are_told_as_they_are_when_their_rows_are_refused(
+def test_odd_names_are_reported_as_they_are_when_their_rows_are_refused(
     source: Database, target: Database, make_pipeline: Make
 ) -> None:
     name = 'a"b.c %s {}'
@@ -156,7 +156,7 @@ def test_odd_schemas_are_kept_apart_or_joined_as_asked(
         run(source, "CREATE TABLE {}.t (id int PRIMARY KEY, v text)", schema)
         run(source, "CREATE TABLE {}.{} (id int PRIMARY KEY)", schema, f"own {number}")
     include = ['"S ö.%s{}".*', '"x""y".*', "UPPER.*"]
-    apart = make_pipeline(source, target, tables=include, name="apart")
+    detached = make_pipeline(source, target, tables=include, name="apart")
     own = ['*."own 0"', '*."own 1"', '*."own 2"', '"x""y".t']
     joined = make_pipeline(
         source, target, tables=own, name="joined", sink={"schema": "all Of %s{}"}
@@ -170,7 +170,7 @@ def test_odd_schemas_are_kept_apart_or_joined_as_asked(
         )
         run(source, "INSERT INTO {}.{} VALUES (1), (2)", schema, f"own {number}")
         run(source, "UPDATE {}.{} SET id = 3 WHERE id = 1", schema, f"own {number}")
-    apart.catch_up()
+    detached.catch_up()
     joined.catch_up()
 
     for number, schema in enumerate(schemas):

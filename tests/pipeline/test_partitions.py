@@ -25,7 +25,7 @@ IDS = "SELECT id FROM p ORDER BY id"
 NOTES = "SELECT coalesce(notes, '') FROM penstock.tables WHERE table_name = 'p'"
 CAME = "partition public.{} was attached with rows, which no change tells of"
 WENT = "partition public.{} was detached or dropped, its rows stay at the target"
-MEND = "penstock tables PIPELINE.yml resync public.p makes both sides equal"
+FIX = "penstock tables PIPELINE.yml resync public.p makes both sides equal"
 
 
 def wait_for_notes(target: Database, *lines: str) -> None:
@@ -38,7 +38,7 @@ def resync(target: Database) -> None:
     wait_for_state(target, "p", "streaming")
 
 
-def test_partition_attached_with_rows_is_told_until_a_resync_brings_them(
+def test_partition_attached_with_rows_is_reported_until_a_resync_brings_them(
     source: Database, target: Database, make_pipeline: Make
 ):
     source.execute(TABLES)
@@ -51,7 +51,7 @@ def test_partition_attached_with_rows_is_told_until_a_resync_brings_them(
     source.execute(
         "ALTER TABLE p ATTACH PARTITION p25 FOR VALUES FROM ('2025-01-01') TO ('2026-01-01')"
     )
-    wait_for_notes(target, CAME.format("p25"), MEND)
+    wait_for_notes(target, CAME.format("p25"), FIX)
     source.execute("INSERT INTO p VALUES (6, '2025-06-06')")
     pipeline.catch_up()
     assert target.query(IDS) == [(1,), (6,)]
@@ -61,7 +61,7 @@ def test_partition_attached_with_rows_is_told_until_a_resync_brings_them(
     assert_equal(source, target, "p")
 
 
-def test_partition_that_goes_is_told_also_when_it_went_while_stopped(
+def test_partition_that_goes_is_reported_also_when_it_went_while_stopped(
     source: Database, target: Database, make_pipeline: Make
 ):
     source.execute(
@@ -70,12 +70,12 @@ def test_partition_that_goes_is_told_also_when_it_went_while_stopped(
     pipeline = make_pipeline(source, target, tables=("public.p",), source_options=INITIAL)
     wait_for_state(target, "p", "streaming")
     source.execute("ALTER TABLE p DETACH PARTITION p24")
-    wait_for_notes(target, WENT.format("p24"), MEND)
+    wait_for_notes(target, WENT.format("p24"), FIX)
 
     pipeline.stop()
     source.execute("DROP TABLE p25")
     pipeline.start()
-    wait_for_notes(target, WENT.format("p24"), MEND, WENT.format("p25"), MEND)
+    wait_for_notes(target, WENT.format("p24"), FIX, WENT.format("p25"), FIX)
     assert target.query(IDS) == [(1,)]
 
     resync(target)
@@ -103,7 +103,7 @@ def test_partitions_that_are_made_as_such_are_none_of_it(
     source.execute(
         "ALTER TABLE p ATTACH PARTITION p26 FOR VALUES FROM ('2026-01-01') TO ('2027-01-01')"
     )
-    wait_for_notes(target, CAME.format("p26a"), MEND)
+    wait_for_notes(target, CAME.format("p26a"), FIX)
     pipeline.catch_up()
     assert target.query(IDS) == [(1,), (2,)]
 
@@ -125,7 +125,7 @@ def test_empty_table_that_is_attached_is_none_of_it(source: Database):
     ]
 
 
-def test_partition_that_came_and_went_at_once_is_told(
+def test_partition_that_came_and_went_at_once_is_reported(
     source: Database, target: Database, make_pipeline: Make
 ):
     source.execute(TABLES)
@@ -141,7 +141,7 @@ def test_partition_that_came_and_went_at_once_is_told(
         "INSERT INTO p VALUES (9, '2026-02-02'); ALTER TABLE p DETACH PARTITION p26"
     )
 
-    wait_for_notes(target, WENT.format("p26"), MEND)
+    wait_for_notes(target, WENT.format("p26"), FIX)
     assert target.query(IDS) == [(1,), (9,)]
     resync(target)
     assert_equal(source, target, "p")

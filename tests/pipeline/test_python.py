@@ -100,16 +100,16 @@ class Notebook:
     def run(self, cell: str) -> Any:
         """Run a cell that raises nothing; what it has put into `answer`."""
         self.begin(cell)
-        told = self.end()
-        assert "raised" not in told, f"{told}\n{self.stderr[-2000:]}"
-        return told["answer"]
+        reported = self.end()
+        assert "raised" not in reported, f"{reported}\n{self.stderr[-2000:]}"
+        return reported["answer"]
 
     def fail(self, cell: str) -> dict[str, Any]:
         """Run a cell that raises; what."""
         self.begin(cell)
-        told = self.end()
-        assert "raised" in told, told
-        return told
+        reported = self.end()
+        assert "raised" in reported, reported
+        return reported
 
     def interrupt(self) -> None:
         """As the button that stops a cell."""
@@ -259,9 +259,9 @@ def test_interrupt_of_a_run_that_has_yet_to_catch_up_is_raised(
         notebook.begin(call)
         wait_until(lambda: target.query(waits), 60, "the merge to wait")
         notebook.interrupt()
-        told = notebook.end()
+        reported = notebook.end()
 
-    assert told["raised"] == "KeyboardInterrupt"
+    assert reported["raised"] == "KeyboardInterrupt"
     assert len(rows(target, "orders")) == 200
     assert notebook.run("answer = session.range(7).count()") == 7
 
@@ -275,16 +275,16 @@ def test_wrong_password_is_an_error_of_penstock(
     guarded = create_database(make_server(password="right"), "guarded")
     path = pipeline_file(guarded.url.replace("right", "wrong"), target)
 
-    told = notebook.fail(f"penstock.run({str(path)!r}, spark=session)")
+    reported = notebook.fail(f"penstock.run({str(path)!r}, spark=session)")
     is_ours = notebook.run(
         f"try:\n    penstock.run({str(path)!r}, spark=session)\n"
         "except penstock.PenstockError as error:\n    answer = error.do"
     )
 
-    assert told["code"].startswith("PEN-2")
-    assert "wrong" not in told["text"]
+    assert reported["code"].startswith("PEN-2")
+    assert "wrong" not in reported["text"]
     assert is_ours
-    [finding] = [each for each in penstock.check(path) if each.code == told["code"]]
+    [finding] = [each for each in penstock.check(path) if each.code == reported["code"]]
     assert finding.severity == "error"
 
 
@@ -328,9 +328,9 @@ def test_run_without_a_session_starts_its_own_and_ends_it(
     wait_until(lambda: len(rows(target, "orders")) == 201, 60, "the last row")
     for pid in jvms_of(plain_notebook.process.pid):
         os.kill(pid, signal.SIGKILL)
-    told = plain_notebook.end()
-    assert told["code"] == "PEN-607"
-    assert "penstock.run again" in told["text"]
+    reported = plain_notebook.end()
+    assert reported["code"] == "PEN-607"
+    assert "penstock.run again" in reported["text"]
 
 
 def test_status_and_check_are_what_the_commands_show(

@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from test_conflicts import wait_for_mend, wait_for_stop
+from test_conflicts import wait_for_fix, wait_for_stop
 from test_target_changes import as_writer
 
 from fix_pipeline import ALWAYS_COPIED, assert_equal, table_error, table_state, wait_for_state
@@ -54,10 +54,10 @@ def test_table_whose_policies_hold_for_the_sinks_role_stops_and_is_found_by_chec
     path = pipeline_file(source, url)
 
     # Of the owner policies are not enforced.
-    code, told = _check(path)
+    code, reported = _check(path)
     assert code == 1
-    assert "PEN-507 public.hidden: row-level security is on for public.hidden" in told
-    assert "public.forced" not in told
+    assert "PEN-507 public.hidden: row-level security is on for public.hidden" in reported
+    assert "public.forced" not in reported
     target.execute("ALTER TABLE forced FORCE ROW LEVEL SECURITY")
     assert "PEN-507 public.forced" in _check(path)[1]
 
@@ -76,7 +76,7 @@ def test_table_whose_policies_hold_for_the_sinks_role_stops_and_is_found_by_chec
     assert target.value("SELECT sum(delete_missing + update_missing) FROM penstock.tables") == 0
 
     target.execute("ALTER ROLE writer BYPASSRLS")
-    wait_for_mend(pipeline)
+    wait_for_fix(pipeline)
     assert_equal(source, target, *tables)
 
 
@@ -94,8 +94,8 @@ def test_copy_of_a_table_whose_policies_hold_for_the_sources_role_is_refused(
     url = source.server.dsn(source.name, user="reader")
     options: dict[str, Any] = {"source_options": ALWAYS_COPIED}
 
-    told = _check(pipeline_file(url, target, **options))[1]
-    assert "warning: PEN-205 public.hidden: row-level security holds" in told
+    reported = _check(pipeline_file(url, target, **options))[1]
+    assert "warning: PEN-205 public.hidden: row-level security holds" in reported
     make_pipeline(url, target, **options)
     wait_for_state(target, "good", "streaming")
     wait_until(lambda: table_error(target, "hidden"), what="the copy to be refused")

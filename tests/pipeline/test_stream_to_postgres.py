@@ -175,7 +175,7 @@ def test_prepared_transaction_arrives_at_commit_prepared(
     assert rows(target, "t") == [("(0)",), ("(1)",)]
 
 
-def test_refused_row_stops_its_table_names_the_key_and_goes_on_when_mended(
+def test_refused_row_stops_its_table_names_the_key_and_goes_on_when_fixed(
     source: Database, target: Database, make_pipeline: Make
 ) -> None:
     source.execute("CREATE TABLE bad (id int PRIMARY KEY, n int)")
@@ -193,9 +193,9 @@ def test_refused_row_stops_its_table_names_the_key_and_goes_on_when_mended(
     pipeline.catch_up()
 
     delivery = pipeline.deliveries[0]
-    told = {str(table): error for table, error in delivery.stopped_tables.items()}
-    assert list(told) == ["public.bad"]
-    assert "id=13" in told["public.bad"]
+    reported = {str(table): error for table, error in delivery.stopped_tables.items()}
+    assert list(reported) == ["public.bad"]
+    assert "id=13" in reported["public.bad"]
     assert_equal(source, target, "good")
 
     target.execute("ALTER TABLE bad DROP CONSTRAINT bad_n_check")
@@ -207,7 +207,7 @@ def test_refused_row_stops_its_table_names_the_key_and_goes_on_when_mended(
     assert_equal(source, target, "bad", "good")
 
 
-def test_table_that_appears_and_matches_is_enrolled(
+def test_table_that_appears_and_matches_is_followed(
     source: Database, target: Database, make_pipeline: Make
 ) -> None:
     from fix_wait import wait_until

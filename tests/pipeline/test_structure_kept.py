@@ -198,12 +198,12 @@ def test_not_null_is_kept_whatever_a_default_goes_without(
         {"g"} if expressions == "none" else set()
     )
     assert target.query(there.format("AND NOT attnotnull")) == []
-    told = notes(target)
-    assert "column a goes without its default" in told
-    assert "column e becomes text" in told
-    assert "column f goes without its collation" in told
+    reported = notes(target)
+    assert "column a goes without its default" in reported
+    assert "column e becomes text" in reported
+    assert "column f goes without its collation" in reported
     if expressions == "none":
-        assert "column g: its expression is not taken over" in told
+        assert "column g: its expression is not taken over" in reported
     found = differing(pipeline)["public.t"]
     assert "column e has type text" in found
     assert "column f has collation" in found

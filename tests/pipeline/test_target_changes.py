@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
-from test_conflicts import all_at_once, stopped, wait_for_mend, wait_for_stop
+from test_conflicts import all_at_once, stopped, wait_for_fix, wait_for_stop
 
 from fix_pipeline import assert_equal, rows, status_of
 from fix_postgres import only_15, only_new
@@ -57,24 +57,24 @@ def test_dropped_target_table_stops_until_a_person_brings_it_back(
     source.execute("DELETE FROM t WHERE id = 4; INSERT INTO good VALUES (3)")
     pipeline.catch_up()
     # It has been tried again, by both processes, and was not made anew with half of its rows.
-    told = status_of(pipeline_file(source, target))
-    table = told["sinks"]["target"]["tables"]["public.t"]
-    assert (table["state"], told["phase"]) == ("failed", "failed")
+    reported = status_of(pipeline_file(source, target))
+    table = reported["sinks"]["target"]["tables"]["public.t"]
+    assert (table["state"], reported["phase"]) == ("failed", "failed")
     assert "public.t is gone" in table["error"]
-    good = told["sinks"]["target"]["tables"]["public.good"]
+    good = reported["sinks"]["target"]["tables"]["public.good"]
     assert (good["state"], good["error"], good["delivered_lsn"]) == ("streaming", None, None)
     assert target.value("SELECT to_regclass('t')") is None
     assert_equal(source, target, "good")
     target.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     target.execute("INSERT INTO t SELECT g, 'v' FROM generate_series(1, 10) g")
-    wait_for_mend(pipeline)
+    wait_for_fix(pipeline)
 
     assert_equal(source, target, "t")
 
 
 @pytest.mark.long
 @only_15
-def test_altered_target_table_stops_until_it_is_mended(
+def test_altered_target_table_stops_until_it_is_fixed(
     source: Database, target: Database, make_pipeline: Make
 ) -> None:
     source.execute("CREATE TABLE good (id int PRIMARY KEY)")
@@ -97,9 +97,9 @@ def test_altered_target_table_stops_until_it_is_mended(
     source.execute("INSERT INTO good VALUES (1)")
     pipeline.catch_up()
     wait_until(lambda: len(stopped(pipeline)) == 3, what="three tables to stop")
-    told = stopped(pipeline)
-    assert "key (id=11)" in told["public.typed"]
-    assert "canary" not in str(told)
+    reported = stopped(pipeline)
+    assert "key (id=11)" in reported["public.typed"]
+    assert "canary" not in str(reported)
     assert_equal(source, target, "good")
     target.execute("ALTER TABLE typed ALTER v TYPE text; ALTER TABLE keyed RENAME key TO id")
     target.execute("ALTER TYPE mood ADD VALUE 'ok'")
@@ -107,7 +107,7 @@ def test_altered_target_table_stops_until_it_is_mended(
     for name in ("typed", "keyed"):
         target.execute(f"ALTER TABLE {name} ADD m mood; UPDATE {name} SET m = 'ok'")
     source.execute("UPDATE typed SET m = 'ok'; UPDATE keyed SET m = 'ok'")
-    wait_for_mend(pipeline)
+    wait_for_fix(pipeline)
 
     assert_equal(source, target, "typed", "keyed", "enumed")
 
@@ -273,7 +273,7 @@ def test_deferred_constraint_stops_only_its_table(
     assert "child_p_fkey" in reason
     assert_equal(source, target, "good")
     target.execute("INSERT INTO parent VALUES (1)")
-    wait_for_mend(pipeline)
+    wait_for_fix(pipeline)
 
     assert_equal(source, target, "child")
 
@@ -294,12 +294,12 @@ def test_missing_privilege_on_one_table_stops_only_that_one(
     source.execute("INSERT INTO good VALUES (1)")
     pipeline.catch_up()
     wait_until(lambda: len(stopped(pipeline)) == 2, what="two tables to stop")
-    told = stopped(pipeline)
-    assert "permission denied" in told["closed.t"]
-    assert "permission denied" in told["public.locked"]
+    reported = stopped(pipeline)
+    assert "permission denied" in reported["closed.t"]
+    assert "permission denied" in reported["public.locked"]
     assert_equal(source, target, "good")
     target.execute("GRANT USAGE, CREATE ON SCHEMA closed TO writer; GRANT ALL ON locked TO writer")
-    wait_for_mend(pipeline)
+    wait_for_fix(pipeline)
 
     assert_equal(source, target, "closed.t", "locked")
     assert rows(target, "closed.t") == [("(1)",)]

@@ -562,11 +562,11 @@ def test_row_that_the_target_spells_differently_is_found_where_its_collation_say
     target.execute("CREATE TABLE keyed (a text COLLATE loose PRIMARY KEY, b text)")
     full = (*kinds, "tamed", "alone")
     for name in (*full, "keyed"):
-        told = (composed, decomposed) if name != "listed" else ([composed], [decomposed])
+        reported = (composed, decomposed) if name != "listed" else ([composed], [decomposed])
         values = "(%s)" if name == "alone" else "(%s, 'first')"
         source.execute(f"ALTER TABLE {name} REPLICA IDENTITY FULL" if name in full else "SELECT 1")
-        source.execute(f"INSERT INTO {name} VALUES {values}", told[0])
-        target.execute(f"INSERT INTO {name} VALUES {values}", told[1])
+        source.execute(f"INSERT INTO {name} VALUES {values}", reported[0])
+        target.execute(f"INSERT INTO {name} VALUES {values}", reported[1])
     pipeline = make_pipeline(source, target)
 
     # One row at the target for each of the source's, also where both spellings are there, or NULL.

@@ -421,8 +421,8 @@ def test_tenant_that_leaves_takes_nothing_of_the_others_with_it(
     assert warehouse.query(rows_of, "globex") == [(1,), (2,)]
 
     # All of the pipeline goes, also what a source has left that is in the file no more.
-    told = succeed("teardown", file("acme"))
-    assert "source hooli is not in the file" in told
+    reported = succeed("teardown", file("acme"))
+    assert "source hooli is not in the file" in reported
     assert warehouse.query("SELECT 1 FROM pg_namespace WHERE nspname = 'penstock'") == []
     assert warehouse.query(rows_of, "hooli") == [(1,), (2,)]
     succeed("teardown", file("hooli"))

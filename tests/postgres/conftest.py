@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.schema.cascade import settle
-from penstock.schema.wire import read_told
+from penstock.schema.wire import read_reported
 from penstock.source.connect import connect_source, role_of
 from penstock.source.shapes import read_shape_now
 from penstock.source.tracking import install_tracking, read_seal
@@ -17,7 +17,7 @@ from penstock.source.tracking import install_tracking, read_seal
 if TYPE_CHECKING:
     from fix_postgres import Database
     from penstock.schema.shape import SchemaChange, TableShape
-    from penstock.schema.wire import Told
+    from penstock.schema.wire import Reported
 
 
 class Tracked:
@@ -33,30 +33,30 @@ class Tracked:
         source.execute("CREATE PUBLICATION heard")
         source.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", self._slot)
 
-    def messages(self) -> list[Told]:
+    def messages(self) -> list[Reported]:
         """What was said since the last time, as it was said."""
         rows = self.source.query(
             "SELECT data FROM pg_logical_slot_get_binary_changes(%s, NULL, NULL, 'proto_version', '1',"
             " 'publication_names', 'heard', 'messages', 'true')",
             self._slot,
         )
-        found: list[Told] = []
+        found: list[Reported] = []
         for (data,) in rows:
             if data[:1] != b"M":
                 continue
             # M, flags, LSN, prefix with its zero, length, content.
             prefix, _, rest = data[10:].partition(b"\0")
             if prefix == b"penstock.schema":
-                found.append(read_told(self._unsealed(rest[4:]).decode(), "test"))
+                found.append(read_reported(self._unsealed(rest[4:]).decode(), "test"))
         return found
 
     def heard(self) -> list[SchemaChange]:
         """The same, with all tables whose shape differs then."""
-        return [self._settled(told) for told in self.messages()]
+        return [self._settled(reported) for reported in self.messages()]
 
-    def _settled(self, told: Told) -> SchemaChange:
+    def _settled(self, reported: Reported) -> SchemaChange:
         with connect_source(self.source.dsn) as connection:
-            change = settle(told, self.known, lambda oid: read_shape_now(connection, oid))
+            change = settle(reported, self.known, lambda oid: read_shape_now(connection, oid))
         self.known.update({shape.id: shape for shape in change.tables})
         for gone in change.dropped_tables:
             self.known.pop(gone.id, None)

@@ -29,7 +29,7 @@ def init(source: Database, tracking: Tracking = Tracking.TRIGGERS) -> None:
         ensure_subscription(connection, "test", rules(*ALL), tracking)
 
 
-def looks(capturing: Capturing, oid: int) -> list[tuple[str, ...] | None]:
+def shapes_of(capturing: Capturing, oid: int) -> list[tuple[str, ...] | None]:
     """A table's shapes, by its columns, one after another; None where it was gone."""
     found: list[tuple[str, ...] | None] = []
     for marks in state_of(capturing.file).history.transactions_after(Lsn(0)):
@@ -72,10 +72,10 @@ def test_table_that_changes_before_capture_begins_is_known_as_it_was(
     capturing = capture_of(source.url)
     capturing.catch_up()
 
-    assert looks(capturing, oid) == expected
+    assert shapes_of(capturing, oid) == expected
 
 
-def test_table_that_is_made_before_capture_begins_is_told_once(
+def test_table_that_is_made_before_capture_begins_is_reported_once(
     source: Database, capture_of: Callable[..., Capturing]
 ):
     source.execute(GIVEN)
@@ -86,8 +86,8 @@ def test_table_that_is_made_before_capture_begins_is_told_once(
     capturing = capture_of(source.url)
     capturing.catch_up()
 
-    assert looks(capturing, number_of(source, "made")) == [("id",), ("id", "b")]
-    assert looks(capturing, number_of(source, "other")) == [("id",)]
+    assert shapes_of(capturing, number_of(source, "made")) == [("id",), ("id", "b")]
+    assert shapes_of(capturing, number_of(source, "other")) == [("id",)]
 
 
 def test_table_is_known_as_it_is_where_nothing_in_the_stream_describes_it(
@@ -101,4 +101,4 @@ def test_table_is_known_as_it_is_where_nothing_in_the_stream_describes_it(
     source.execute("INSERT INTO t VALUES (1, 'x', 2)")
     capturing.catch_up()
 
-    assert looks(capturing, number_of(source, "t")) == [("id", "a", "b")]
+    assert shapes_of(capturing, number_of(source, "t")) == [("id", "a", "b")]

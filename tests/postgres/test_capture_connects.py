@@ -85,9 +85,9 @@ def test_slot_that_changed_while_capture_was_away_is_refused(
     change(source, slot)
     proxy.heal()
 
-    told = capturing.ends_with(error)
-    assert slot in told
-    assert "Do: penstock teardown, then init" in told
+    reported = capturing.ends_with(error)
+    assert slot in reported
+    assert "Do: penstock teardown, then init" in reported
     assert capturing.durable_lsn == before
     assert source.value("SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), %s) > 0", str(before))
 
@@ -195,9 +195,9 @@ def test_source_restored_from_a_snapshot_of_its_disk_is_refused(
     if when == "stopped":
         capturing.start()
 
-    told = capturing.ends_with(errors.SourceRestored)
-    assert "PEN-223" in told
-    assert "Do: " in told
+    reported = capturing.ends_with(errors.SourceRestored)
+    assert "PEN-223" in reported
+    assert "Do: " in reported
 
 
 @pytest.mark.parametrize("mode", [pytest.param("fast", marks=pytest.mark.long), "immediate"])

@@ -108,7 +108,7 @@ def test_one_leaf_without_key_spoils_its_root(source: Database):
     assert not root.has_usable_key
     assert "public.bad" in root.flaw
     assert "public.good" not in root.flaw
-    assert root.mend == 'ALTER TABLE "public"."bad" REPLICA IDENTITY FULL'
+    assert root.fix == 'ALTER TABLE "public"."bad" REPLICA IDENTITY FULL'
 
 
 def test_leaf_that_logs_another_identity_than_its_root_spoils_it(source: Database):

@@ -56,7 +56,7 @@ def _forge(stranger: Database, name: str) -> None:
         )
 
 
-def test_trigger_enrols_no_table_in_a_publication_that_a_stranger_has_stamped(
+def test_trigger_publishes_no_table_in_a_publication_that_a_stranger_has_stamped(
     source: Database, stranger: Database
 ) -> None:
     source.execute("CREATE TABLE a (id int PRIMARY KEY)")

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 _TABLES = [TableName("public", name) for name in ("dropped", "kept", "root", "gone_root")]
 
 
-def test_what_was_dropped_after_the_snapshot_is_told_and_cannot_be_cut(source: Database) -> None:
+def test_what_was_dropped_after_the_snapshot_is_reported_and_cannot_be_cut(
+    source: Database,
+) -> None:
     source.execute(
         "CREATE TABLE dropped (id int); CREATE TABLE kept (id int);"
         "CREATE TABLE root (id int) PARTITION BY LIST (id);"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fix_subscription import ALL, ensure, follower, look, members, publications, rules, slots
+from fix_subscription import ALL, ensure, follower, members, poll, publications, rules, slots
 from penstock import errors
 from penstock.source import membership
 from penstock.source.catalog import SourceTable, list_tables
@@ -55,7 +55,7 @@ def test_keyless_table_of_a_wildcard_is_left_out_and_stays_updatable(source: Dat
     source.execute("CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE keyless (x int)")
     made = ensure(source, rules("public.*"))
 
-    change = look(source, made, rules("public.*"))
+    change = poll(source, made, rules("public.*"))
 
     [left] = change.left_out
     assert left.table == TableName("public", "keyless")
@@ -122,16 +122,16 @@ def test_odd_names_are_published(source: Database, name: str):
     chosen = TableRules((TableRule(name, None),))
 
     made = ensure(source, chosen)
-    change = look(source, made, chosen)
+    change = poll(source, made, chosen)
 
     assert members(source) == [str(TableName(name, name))]
     assert [left.table for left in change.left_out] == [TableName(name, "keyless")]
     source.execute(change.left_out[0].do.split(";")[0])
-    assert look(source, made, chosen).added == [TableName(name, "keyless")]
+    assert poll(source, made, chosen).added == [TableName(name, "keyless")]
 
 
 def test_partition_named_outright_is_not_left_out_with_its_root():
-    root = SourceTable(1, TableName("public", "r"), "p", "d", False, flaw="no key", mend="MEND")
+    root = SourceTable(1, TableName("public", "r"), "p", "d", False, flaw="no key", fix="MEND")
     leaf = SourceTable(2, TableName("public", "l"), "r", "d", True, root=1, ancestors=(1,))
 
     choice = choose_tables([root, leaf], rules("public.*"))
@@ -165,32 +165,32 @@ def test_quiet_source_changes_nothing(source: Database):
     source.execute("CREATE TABLE a (id int PRIMARY KEY)")
     made = ensure(source, rules(*ALL))
 
-    change = look(source, made, rules(*ALL))
+    change = poll(source, made, rules(*ALL))
 
     assert (change.added, change.removed, change.left_out) == ([], [], [])
     assert change.published == [TableName("public", "a")]
 
 
-def test_table_that_appears_is_enrolled(source: Database):
+def test_table_that_appears_is_followed(source: Database):
     made = ensure(source, rules("public.*"))
     source.execute(
         "CREATE TABLE a (id int PRIMARY KEY); CREATE SCHEMA s; CREATE TABLE s.b (id int)"
     )
 
-    change = look(source, made, rules("public.*"))
+    change = poll(source, made, rules("public.*"))
 
     assert change.added == change.published == [TableName("public", "a")]
     assert members(source) == ["public.a"]
 
 
-def test_table_dropped_and_made_again_is_enrolled_again(source: Database):
+def test_table_dropped_and_made_again_is_followed_again(source: Database):
     source.execute("CREATE TABLE a (id int PRIMARY KEY)")
     made = ensure(source, rules("a"))
     source.execute("DROP TABLE a")
 
-    gone = look(source, made, rules("a"))
+    gone = poll(source, made, rules("a"))
     source.execute("CREATE TABLE a (id int PRIMARY KEY)")
-    back = look(source, made, rules("a"))
+    back = poll(source, made, rules("a"))
 
     assert gone.published == []
     assert [left.reason for left in gone.left_out] == ["does not exist"]
@@ -202,9 +202,9 @@ def test_renamed_table_follows_the_rules_by_its_new_name(source: Database):
     made = ensure(source, rules("s.*"))
     source.execute("ALTER TABLE s.a RENAME TO b")
 
-    renamed = look(source, made, rules("s.*"))
+    renamed = poll(source, made, rules("s.*"))
     source.execute("ALTER TABLE s.b SET SCHEMA public")
-    moved = look(source, made, rules("s.*"))
+    moved = poll(source, made, rules("s.*"))
 
     assert (renamed.added, renamed.removed) == ([], [])
     assert renamed.published == [TableName("s", "b")]
@@ -216,10 +216,10 @@ def test_table_that_loses_its_key_leaves_before_its_updates_fail_for_long(source
     made = ensure(source, rules("a"))
     source.execute("ALTER TABLE a DROP CONSTRAINT k")
 
-    lost = look(source, made, rules("a"))
+    lost = poll(source, made, rules("a"))
     source.execute("INSERT INTO a VALUES (1); UPDATE a SET id = 2")
     source.execute("ALTER TABLE a REPLICA IDENTITY FULL")
-    back = look(source, made, rules("a"))
+    back = poll(source, made, rules("a"))
 
     assert lost.removed == [TableName("public", "a")]
     assert [left.table for left in lost.left_out] == [TableName("public", "a")]
@@ -243,13 +243,13 @@ def test_partition_attached_later_is_taken_over_by_its_root(source: Database):
     made = ensure(source, rules("public.*"))
     source.execute("ALTER TABLE r ATTACH PARTITION l FOR VALUES FROM (0) TO (5)")
 
-    change = look(source, made, rules("public.*"))
+    change = poll(source, made, rules("public.*"))
 
     assert change.removed == [TableName("public", "l")]
     assert change.published == [TableName("public", "r")]
 
 
-def test_table_vanishing_between_look_and_statement_does_no_harm(
+def test_table_vanishing_between_check_and_statement_does_no_harm(
     source: Database, monkeypatch: pytest.MonkeyPatch
 ):
     made = ensure(source, rules(*ALL))
@@ -261,22 +261,22 @@ def test_table_vanishing_between_look_and_statement_does_no_harm(
         carry_out(*args)
 
     monkeypatch.setattr(membership, "_carry_out", drop_first)
-    change = look(source, made, rules(*ALL))
+    change = poll(source, made, rules(*ALL))
 
     assert change.added == change.published == [TableName("public", "b")]
 
 
-def test_locked_table_waits_for_the_next_look(source: Database):
+def test_locked_table_waits_for_the_next_poll(source: Database):
     made = ensure(source, rules(*ALL))
     source.execute("CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (id int PRIMARY KEY)")
     with source.connect(autocommit=False) as holder:
         holder.execute("LOCK TABLE a")
 
-        change = look(source, made, rules(*ALL))
+        change = poll(source, made, rules(*ALL))
 
     assert change.added == [TableName("public", "b")]
     assert [left.table for left in change.left_out] == [TableName("public", "a")]
-    assert look(source, made, rules(*ALL)).added == [TableName("public", "a")]
+    assert poll(source, made, rules(*ALL)).added == [TableName("public", "a")]
 
 
 # Rights.
@@ -294,7 +294,7 @@ def test_role_with_the_least_rights_suffices(source: Database):
         assert len(drop_subscription(connection, "shop")) == 3
 
 
-def test_role_without_replication_is_told_and_leaves_nothing(source: Database):
+def test_role_without_replication_is_reported_and_leaves_nothing(source: Database):
     limited = follower(source, replication="NOREPLICATION")
 
     with pytest.raises(errors.SourcePrivilegeMissing, match="REPLICATION"):
@@ -303,7 +303,7 @@ def test_role_without_replication_is_told_and_leaves_nothing(source: Database):
     assert publications(source) == []
 
 
-def test_role_without_create_is_told(source: Database):
+def test_role_without_create_is_reported(source: Database):
     limited = follower(source)
     source.execute(f'REVOKE CREATE ON DATABASE "{source.name}" FROM follower')
 
@@ -320,7 +320,7 @@ def test_table_of_another_owner_is_an_error_outright_and_left_out_by_wildcard(so
         ensure(limited, rules("mine", "theirs"))
     assert caught.value.where == "public.theirs"
     made = ensure(limited, rules("public.*"))
-    change = look(limited, made, rules("public.*"))
+    change = poll(limited, made, rules("public.*"))
 
     assert members(source) == ["public.mine"]
     assert [left.table for left in change.left_out] == [TableName("public", "theirs")]

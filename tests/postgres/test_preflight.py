@@ -152,7 +152,7 @@ def test_every_fault_is_found_at_once(make_server: MakeServer):
     assert publications(source) == []
 
 
-def test_statements_that_mend_rights_do_mend_them(source: Database):
+def test_statements_that_fix_rights_do_fix_them(source: Database):
     limited = follower(source, replication="NOREPLICATION")
     source.execute(f'REVOKE CREATE ON DATABASE "{source.name}" FROM follower')
     source.execute("CREATE TABLE theirs (id int PRIMARY KEY)")

@@ -29,7 +29,7 @@ def table_mappings_of(target: Database, **options: Any) -> TableMappings:
     return TableMappings(PostgresOptions(url=target.url, **options), *OWNER, [OWNER[1]])
 
 
-def look(target: Database, review: Review | None = None) -> bool:
+def poll(target: Database, review: Review | None = None) -> bool:
     """What a pipeline does when it starts, or with the same review later."""
     with target.connect() as connection:
         return (review or Review(table_mappings_of(target))).run(connection)
@@ -53,7 +53,7 @@ def test_what_is_missing_is_noted_until_it_is_there(source: Database, target: Da
         " ALTER at DROP DEFAULT; UPDATE penstock.tables SET notes = 'a partition came with rows'"
     )
 
-    look(target)
+    poll(target)
 
     assert notes(target) == [
         "a partition came with rows",
@@ -66,10 +66,10 @@ def test_what_is_missing_is_noted_until_it_is_there(source: Database, target: Da
 
     review = Review(table_mappings_of(target))
     target.execute("CREATE INDEX other_name ON child (at DESC) WHERE note IS NOT NULL")
-    look(target, review)
+    poll(target, review)
     assert "index child_at is missing" not in notes(target)
     target.execute("ALTER TABLE child ALTER price SET NOT NULL")
-    look(target, review)
+    poll(target, review)
     assert notes(target)[1:] == [
         "column at lacks its default now()",
         "check constraint positive is missing",
@@ -77,7 +77,7 @@ def test_what_is_missing_is_noted_until_it_is_there(source: Database, target: Da
     target.execute(
         "ALTER TABLE child ALTER at SET DEFAULT now(), ADD CONSTRAINT positive CHECK (price >= 0)"
     )
-    look(target, review)
+    poll(target, review)
     assert notes(target) == ["a partition came with rows"]
 
 
@@ -85,13 +85,13 @@ def test_what_is_missing_is_noted_until_it_is_there(source: Database, target: Da
 def test_what_the_source_has_dropped_is_noted_no_more(source: Database, target: Database) -> None:
     start(source, target)
     target.execute("DROP INDEX child_at")
-    look(target)
+    poll(target)
     assert notes(target) == ["index child_at is missing"]
 
     source.execute("DROP INDEX child_at")
     with target.connect() as connection:
         ShapeStore(*OWNER).keep(connection, CHILD, shape_of(source, CHILD), Lsn(2))
-    look(target)
+    poll(target)
 
     assert notes(target) == []
 
@@ -110,11 +110,11 @@ def test_a_key_that_rows_did_not_hold_is_validated_once_they_do(
     query = "SELECT convalidated FROM pg_constraint WHERE conname = 'child_p_fkey'"
     assert target.query(query) == [(False,)]
     review = Review(table_mappings_of(target))
-    assert look(target, review), "at the start it is tried again"
+    assert poll(target, review), "at the start it is tried again"
     make_keys(target)
     assert target.query(query) == [(False,)]
     assert len(notes(target)) == 1
-    assert not look(target, review), "not over and over"
+    assert not poll(target, review), "not over and over"
 
     # when: the parent is copied again, and has the row
     target.execute(
@@ -123,7 +123,7 @@ def test_a_key_that_rows_did_not_hold_is_validated_once_they_do(
     )
 
     # then
-    assert look(target, review)
+    assert poll(target, review)
     make_keys(target)
     assert target.query(query) == [(True,)]
     assert notes(target) == []
@@ -135,9 +135,9 @@ def test_who_delivers_is_not_waited_for(source: Database, target: Database) -> N
     target.execute("DROP INDEX child_at")
     with target.connect(autocommit=False) as other:
         other.execute("SELECT FROM penstock.tables FOR UPDATE")
-        look(target)
+        poll(target)
         assert notes(target) == []
-    look(target)
+    poll(target)
 
     assert notes(target) == ["index child_at is missing"]
 
@@ -146,7 +146,7 @@ def test_who_delivers_is_not_waited_for(source: Database, target: Database) -> N
 def test_a_table_that_waits_for_its_copy_is_left_alone(source: Database, target: Database) -> None:
     start(source, target)
     target.execute("DROP INDEX child_at; UPDATE penstock.tables SET state = 'copying'")
-    look(target)
+    poll(target)
 
     assert notes(target) == []
 

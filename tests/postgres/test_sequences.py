@@ -92,8 +92,8 @@ def test_value_that_the_role_may_not_see_is_none(source: Database):
         connection.execute("SET ROLE seeing")
         found = read_structure(connection, [T])[T].sequences
 
-    told = {each.column: (each.last_value, each.is_called) for each in found}
-    assert told == {"a": (1, True), "b": (None, False), "c": (None, False), "d": (8, False)}
+    reported = {each.column: (each.last_value, each.is_called) for each in found}
+    assert reported == {"a": (1, True), "b": (None, False), "c": (None, False), "d": (8, False)}
 
 
 def test_created_table_counts_as_the_source_does(source: Database, target: Database):
@@ -330,7 +330,7 @@ def test_sequence_that_a_default_names_is_found_under_its_own_name(
 
 
 @only_15
-def test_sequence_too_small_for_the_value_is_told(source: Database, target: Database):
+def test_sequence_too_small_for_the_value_is_reported(source: Database, target: Database):
     source.execute("CREATE TABLE t (id bigserial); SELECT setval('t_id_seq', 5000000000)")
     target.execute("CREATE TABLE t (id serial)")
 
@@ -363,14 +363,14 @@ def test_command_moves_the_sequences_of_followed_tables_at_every_target(
     path = pipeline_file(source, target, tables=("s.*", "v"), sink={"schema": "all"})
 
     said = run_command(path)
-    told = run_command(path, "--json")
+    reported = run_command(path, "--json")
 
     assert said.stdout.splitlines() == [
         "target: all.v_id_seq of all.v stands at 5",
         "target: all.v_n_seq of all.v stands at 7, where it was: further on than the source's",
         "target: all.t_id_seq of all.t stands at 42",
     ]
-    assert json.loads(told.stdout) == [
+    assert json.loads(reported.stdout) == [
         {"sink": "target", "table": "all.v", "sequence": "all.v_id_seq", "value": 5, "set": True},
         {"sink": "target", "table": "all.v", "sequence": "all.v_n_seq", "value": 7, "set": False},
         {"sink": "target", "table": "all.t", "sequence": "all.t_id_seq", "value": 42, "set": True},

@@ -143,7 +143,7 @@ def test_values_of_rows_are_not_shown(source: Database):
             assert "secret" not in str(error)
 
 
-def test_ended_session_is_mended_by_time(source: Database):
+def test_ended_session_is_fixed_by_time(source: Database):
     connection = connect_source(source.dsn)
     source.execute("SELECT pg_terminate_backend(%s)", connection.info.backend_pid)
     with pytest.raises(psycopg.Error) as caught:

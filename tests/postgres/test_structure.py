@@ -172,7 +172,7 @@ def test_target_has_what_the_source_has_however_often_it_is_made(
     assert target.query(DEFINITIONS) == source.query(DEFINITIONS)
 
 
-def test_what_an_older_target_cannot_have_is_told_and_the_rest_is_made(
+def test_what_an_older_target_cannot_have_is_reported_and_the_rest_is_made(
     pg_new: EmbeddedPostgres, pg_15: EmbeddedPostgres, make_database: MakeDatabase
 ):
     source, target = make_database(pg_new, "source"), make_database(pg_15, "target")
@@ -289,7 +289,7 @@ def test_what_needs_a_column_that_is_not_delivered_is_left_out(source: Database,
     assert target.query(checks) == [("CHECK ((a > 0))",)]
 
 
-def test_what_the_rows_do_not_allow_is_told_without_their_values_and_the_rest_is_made(
+def test_what_the_rows_do_not_allow_is_reported_without_their_values_and_the_rest_is_made(
     source: Database, target: Database
 ):
     source.execute(
@@ -345,7 +345,7 @@ def test_index_whose_name_is_taken_gets_another_one_and_only_once(
     assert target.query(names) == [("again",), ("t_a_idx",), ("t_b_key",), ("t_pkey",)]
 
 
-def test_foreign_key_to_a_table_that_is_not_there_is_told(source: Database, target: Database):
+def test_foreign_key_to_a_table_that_is_not_there_is_reported(source: Database, target: Database):
     source.execute(
         "CREATE SCHEMA far; CREATE TABLE far.away (id int PRIMARY KEY);"
         "CREATE TABLE t (id int PRIMARY KEY, up int REFERENCES t, f int REFERENCES far.away)"

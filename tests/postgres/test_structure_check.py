@@ -127,10 +127,10 @@ def test_what_is_the_targets_own_and_refuses_no_row_is_said_with_its_reason(
     found = said(source, target)
 
     assert texts(found) == []
-    [told] = texts(found, is_meant=True)
-    assert "the target's own, which refuses no row" in told
-    assert "index own" in told
-    assert "column loaded_at" in told
+    [reported] = texts(found, is_meant=True)
+    assert "the target's own, which refuses no row" in reported
+    assert "index own" in reported
+    assert "column loaded_at" in reported
 
 
 def test_another_name_of_an_index_is_no_difference(source: Database, target: Database) -> None:
@@ -149,11 +149,11 @@ def test_a_change_that_has_not_arrived_is_said_to_be_on_its_way(
 
     found = said(source, target)
 
-    [told] = texts(found)
-    assert "index new is missing" in told
-    assert "may be on its way" in told
-    [told] = texts(found, is_meant=True)
-    assert "not at the target yet" in told
+    [reported] = texts(found)
+    assert "index new is missing" in reported
+    assert "may be on its way" in reported
+    [reported] = texts(found, is_meant=True)
+    assert "not at the target yet" in reported
 
 
 def test_expressions_that_are_left_out_are_not_told_twice(

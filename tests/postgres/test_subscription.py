@@ -17,8 +17,8 @@ from fix_subscription import (
     ALL,
     ensure,
     follower,
-    look,
     members,
+    poll,
     publications,
     rules,
     slots,
@@ -154,7 +154,7 @@ from penstock.table import TableRule, TableRules
 def fail(*args):
     raise SourceError("made to fail", "here", "nothing")
 
-subscription._tell_tables = fail
+subscription._describe_tables = fail
 with connect_source(Dsn(sys.argv[1])) as connection:
     subscription.ensure_subscription(
         connection, "shop", TableRules((TableRule.parse("*.*"),)), Tracking.TRIGGERS
@@ -357,7 +357,7 @@ def test_changed_publication_is_noticed(source: Database, change: str):
     source.execute(change)
 
     with pytest.raises(errors.PublicationChanged):
-        look(source, made, rules(*ALL))
+        poll(source, made, rules(*ALL))
     with pytest.raises(errors.PublicationChanged):
         ensure(source, rules(*ALL))
 
@@ -381,7 +381,7 @@ def test_subscription_made_anew_is_of_another_generation(source: Database):
         stored, found = read_identity(connection, old), read_identity(connection, new)
 
     with pytest.raises(errors.PublicationChanged, match="generation"):
-        look(source, old, rules(*ALL))
+        poll(source, old, rules(*ALL))
     with pytest.raises(errors.PublicationChanged, match="generation"):
         compare_identity(stored, found, "here")
 

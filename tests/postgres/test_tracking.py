@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from penstock.schema.shape import SchemaChange
 
 
-def told(changes: list[SchemaChange]) -> list[str]:
+def reported(changes: list[SchemaChange]) -> list[str]:
     """One word for each thing in what was said."""
     words: list[str] = []
     for change in changes:
@@ -95,7 +95,7 @@ def test_statement_tells_what_it_touched(tracked: Tracked, statement: str, words
 
     changes = tracked.said(statement)
 
-    assert told(changes) == words
+    assert reported(changes) == words
     assert len({change.tag for change in changes}) == 1
 
 
@@ -117,7 +117,7 @@ def test_statement_that_changes_no_table_says_nothing(tracked: Tracked, statemen
     assert tracked.said(statement) == []
 
 
-def test_partition_is_told_with_its_root_and_as_a_table_when_it_has_left(tracked: Tracked):
+def test_partition_is_reported_with_its_root_and_as_a_table_when_it_has_left(tracked: Tracked):
     tracked.source.execute(_GIVEN)
     changes = tracked.said(
         "CREATE TABLE sub PARTITION OF root FOR VALUES FROM (9) TO (20) PARTITION BY RANGE (d)",
@@ -160,7 +160,7 @@ def test_document_tells_the_table_as_it_is_after_the_statement(tracked: Tracked)
         ("ALTER TABLE t ALTER a TYPE text", False),
     ],
 )
-def test_values_of_its_own_are_told(tracked: Tracked, statement: str, is_so: bool):
+def test_values_of_its_own_are_reported(tracked: Tracked, statement: str, is_so: bool):
     tracked.source.execute(
         "CREATE TABLE t (a int); CREATE FUNCTION migrate() RETURNS void LANGUAGE plpgsql AS"
         " 'BEGIN ALTER TABLE t ALTER a TYPE text USING a::text; END'"
@@ -183,16 +183,16 @@ def test_what_is_rolled_back_leaves_nothing(tracked: Tracked):
         connection.execute("ROLLBACK TO s")
         connection.execute("CREATE TABLE d (id int)")
 
-    assert told(tracked.heard()) == ["table b", "table d"]
+    assert reported(tracked.heard()) == ["table b", "table d"]
 
 
 @only_new
-def test_prepared_transaction_is_told_when_it_commits(tracked: Tracked):
+def test_prepared_transaction_is_reported_when_it_commits(tracked: Tracked):
     with tracked.source.connect() as connection:
         connection.execute("BEGIN; CREATE TABLE a (id int); PREPARE TRANSACTION 'p'")
         connection.execute("COMMIT PREPARED 'p'")
 
-    assert told(tracked.heard()) == ["table a"]
+    assert reported(tracked.heard()) == ["table a"]
 
 
 def test_role_without_rights_on_penstock_changes_its_tables(tracked: Tracked):
@@ -214,7 +214,7 @@ def test_role_without_rights_on_penstock_changes_its_tables(tracked: Tracked):
             connection.rollback()
 
     assert notices == []
-    assert told(tracked.heard()) == ["table t", "table t"]
+    assert reported(tracked.heard()) == ["table t", "table t"]
 
 
 @pytest.mark.parametrize(
@@ -271,7 +271,7 @@ def test_damaged_triggers_never_fail_a_statement(tracked: Tracked, harm: str):
 def test_replica_sessions_are_heard(tracked: Tracked):
     changes = tracked.said("SET session_replication_role = replica; CREATE TABLE t (id int)")
 
-    assert told(changes) == ["table t"]
+    assert reported(changes) == ["table t"]
 
 
 def test_refresh_tells_everything_without_a_change(tracked: Tracked):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fix_subscription import ALL, follower, look, members, publications, rules, stamp_of
+from fix_subscription import ALL, follower, members, poll, publications, rules, stamp_of
 from fix_wait import wait_until
 from penstock import errors
 from penstock.source.connect import connect_source, role_of
@@ -142,12 +142,12 @@ def test_damage_is_seen_and_put_right(source: Database, harm: str, what: str):
     assert broken(source) is None
 
 
-def test_tables_are_told_when_the_slot_is_new_and_after_damage_alone(source: Database):
+def test_tables_are_reported_when_the_slot_is_new_and_after_damage_alone(source: Database):
     source.execute("CREATE TABLE a (id int PRIMARY KEY); CREATE SCHEMA s")
     source.execute("CREATE TABLE s.b (id int PRIMARY KEY)")
     made = ensure(source, rules("public.*"))
 
-    def told() -> int:
+    def reported() -> int:
         return source.value(
             "SELECT count(*) FROM pg_logical_slot_peek_binary_changes(%s, NULL, NULL,"
             " 'proto_version', '1', 'publication_names', 'penstock_shop', 'messages', 'true')"
@@ -155,13 +155,13 @@ def test_tables_are_told_when_the_slot_is_new_and_after_damage_alone(source: Dat
             made.slot,
         )
 
-    assert told() == 1
+    assert reported() == 1
     ensure(source, rules("public.*"))
-    assert told() == 1
+    assert reported() == 1
     source.execute("ALTER EVENT TRIGGER penstock_sql_drop DISABLE")
     ensure(source, rules("public.*"))
 
-    assert told() == 2
+    assert reported() == 2
 
 
 def test_functions_are_known_again_where_all_names_are_quoted(source: Database):
@@ -280,18 +280,18 @@ def test_stamp_carries_the_rules_and_an_older_one_is_read(source: Database):
     chosen = rules("public.*", "*.orders", exclude=("audit",), insert_only=("*.events",))
     ensure(source, chosen)
 
-    told = stamp_of(source)
-    stamp = Stamp.parse(json.dumps(told))
+    reported = stamp_of(source)
+    stamp = Stamp.parse(json.dumps(reported))
 
-    assert told["rules"] == {
+    assert reported["rules"] == {
         "include": [{"schema": "public"}, {"name": "orders"}],
         "exclude": [{"schema": "public", "name": "audit"}],
         "insert_only": [{"name": "events"}],
     }
     assert stamp is not None
     assert stamp.rules == chosen
-    del told["rules"]
-    older = Stamp.parse(json.dumps(told))
+    del reported["rules"]
+    older = Stamp.parse(json.dumps(reported))
     assert older is not None
     assert older.rules is None
     ensure(source, rules("public.*"))
@@ -301,7 +301,7 @@ def test_stamp_carries_the_rules_and_an_older_one_is_read(source: Database):
     assert "rules" not in stamp_of(source)
 
 
-def test_table_that_matches_is_born_into_the_publication(tracked: Tracked):
+def test_table_that_matches_is_in_the_publication_from_its_creation_on(tracked: Tracked):
     source = tracked.source
     chosen = rules("public.*", "*.orders", exclude=("audit", "s.*"), insert_only=("*.events",))
     source.execute("CREATE SCHEMA s; CREATE SCHEMA t")
@@ -323,8 +323,8 @@ def test_table_that_matches_is_born_into_the_publication(tracked: Tracked):
         "CREATE TABLE t.orders (id int PRIMARY KEY)",
     )
 
-    born = {table.name: table.born_in for change in changes for table in change.tables}
-    assert {name: where for name, where in born.items() if where} == {
+    created_in_stream = {table.name: table.born_in for change in changes for table in change.tables}
+    assert {name: where for name, where in created_in_stream.items() if where} == {
         "A'b": ("penstock_shop",),
         "root": ("penstock_shop",),
         "orders": ("penstock_second", "penstock_shop"),
@@ -334,13 +334,13 @@ def test_table_that_matches_is_born_into_the_publication(tracked: Tracked):
     }
     found = source.query("SELECT prrelid::regclass::text, oid::int8 FROM pg_publication_rel")
     assert {entry for _, entry in found} == set().union(*entries.values())
-    assert all(bool(entries[name]) == bool(where) for name, where in born.items())
+    assert all(bool(entries[name]) == bool(where) for name, where in created_in_stream.items())
     assert members(source) == ["public.A'b", "public.root", "t.orders"]
     assert members(source, "penstock_shop_inserts") == []
-    assert look(source, made, chosen).added == [TableName("public", "events")]
+    assert poll(source, made, chosen).added == [TableName("public", "events")]
 
 
-def test_tables_added_and_removed_by_people_are_born_accordingly(source: Database):
+def test_tables_added_and_removed_by_people_are_published_accordingly(source: Database):
     source.execute("CREATE SCHEMA s; CREATE TABLE s.a (id int PRIMARY KEY)")
     source.execute("CREATE TABLE b (id int PRIMARY KEY)")
     ensure(source, rules("public.*"))
@@ -354,7 +354,7 @@ def test_tables_added_and_removed_by_people_are_born_accordingly(source: Databas
     assert members(source) == ["s.a"]
 
 
-def test_nothing_is_born_without_tracking(source: Database):
+def test_nothing_is_published_at_creation_without_tracking(source: Database):
     install(source)
     with connect_source(source.dsn) as connection:
         ensure_subscription(connection, "shop", rules(*ALL), Tracking.RELATION)
@@ -377,7 +377,7 @@ def test_birth_does_not_wait_for_another_migration(source: Database):
     assert members(source) == ["public.a"]
     wait_until(
         lambda: (
-            look(source, made, rules(*ALL)).published
+            poll(source, made, rules(*ALL)).published
             == [TableName("public", "a"), TableName("public", "b")]
         ),
         what="both tables to be followed",

@@ -120,7 +120,7 @@ def test_change_in_a_savepoint_that_is_rolled_back_never_was(
 
 
 @pytest.mark.parametrize("tracking", [Tracking.TRIGGERS, Tracking.RELATION])
-def test_change_in_a_savepoint_that_is_kept_is_told(
+def test_change_in_a_savepoint_that_is_kept_is_reported(
     small_memory: Database, tmp_path: Path, tracking: Tracking
 ):
     course = [

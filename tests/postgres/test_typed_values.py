@@ -105,7 +105,7 @@ def test_typed_columns_hold_what_psycopg_reads(table: Database, zone: str) -> No
     for place, kind in enumerate(COLUMNS):
         typed = columns[f"c{place}"]
         assert len(typed.unfit) == (kind in UNFIT), kind
-        told = typed.values.drop_null().to_pylist()
+        reported = typed.values.drop_null().to_pylist()
         value = f"c{place}"
         if pa.types.is_string(typed.values.type):
             value = (
@@ -120,7 +120,7 @@ def test_typed_columns_hold_what_psycopg_reads(table: Database, zone: str) -> No
                 [int(row) + 1 for row in typed.unfit],
             )
         ]
-        assert told == [_plain(found) for found in wanted], kind
+        assert reported == [_plain(found) for found in wanted], kind
 
 
 def _plain(value):

@@ -21,7 +21,7 @@ def shape_of(database: Database, name: str = "t", schema: str = "public") -> Tab
         return read_shapes(connection, [TableName(schema, name)])[TableName(schema, name)]
 
 
-def test_everything_a_table_has_is_told(source: Database):
+def test_everything_a_table_has_is_reported(source: Database):
     source.execute(
         "CREATE TYPE mood AS ENUM ('sad', 'o''k');"
         "CREATE DOMAIN happy AS mood;"
@@ -85,7 +85,7 @@ def test_ids_stay_when_things_are_renamed_and_are_new_when_they_are_made_again(s
     assert [(c.id, c.name) for c in again.columns] == [(1, "c"), (3, "b")]
 
 
-def test_value_that_older_rows_hold_is_told(source: Database):
+def test_value_that_older_rows_hold_is_reported(source: Database):
     source.execute("CREATE TABLE t (a int); INSERT INTO t VALUES (1)")
     source.execute(
         "ALTER TABLE t ADD b text DEFAULT 'it''s', ADD c int[] DEFAULT '{1,2}', ADD d int"
@@ -117,12 +117,12 @@ def test_partitions_and_temporary_tables_are_left_out(source: Database):
 @pytest.mark.parametrize(
     "document", ["", "{", "[]", "null", '{"format": 2}', '{"format": 1, "tables": [{"id": "x"}]}']
 )
-def test_document_that_does_not_parse_is_told_without_its_content(document: str):
+def test_document_that_does_not_parse_is_reported_without_its_content(document: str):
     with pytest.raises(SchemaUnreadable) as caught:
         read_change(document, "0/1")
     assert caught.value.where == "0/1"
 
 
-def test_tables_that_are_none_are_told():
+def test_tables_that_are_none_are_reported():
     with pytest.raises(SchemaUnreadable, match=r"name: missing"):
         read_tables([{"id": 1, "schema_name": "secret"}], "here")

@@ -12,7 +12,7 @@ from penstock.schema.difference import (
     compare_sequences,
     compare_tables,
     compare_types,
-    tell,
+    describe_difference,
 )
 from penstock.schema.shape import (
     ColumnShape,
@@ -91,11 +91,11 @@ MOOD = TypeShape(
 )
 
 
-def told(after: TableShape, before: TableShape = TABLE) -> list[tuple[str, str]]:
+def reported(after: TableShape, before: TableShape = TABLE) -> list[tuple[str, str]]:
     found = compare_tables(before, after)
     for each in found:
         json.dumps(as_json(each))
-    return [(each.op, tell(each)) for each in found]
+    return [(each.op, describe_difference(each)) for each in found]
 
 
 def with_columns(*columns: ColumnShape) -> TableShape:
@@ -118,10 +118,10 @@ def test_nothing_differs_by_what_is_not_shape():
 def test_tables_come_go_and_are_renamed():
     (created,), (dropped,) = compare_tables(None, TABLE), compare_tables(TABLE, None)
 
-    assert (created.op, tell(created)) == ("create_table", "table public.t created")
+    assert (created.op, describe_difference(created)) == ("create_table", "table public.t created")
     assert created.after["primary_key"] == ["id"]
-    assert (dropped.op, tell(dropped)) == ("drop_table", "table public.t dropped")
-    assert told(with_parts(name="u", schema_name="s")) == [
+    assert (dropped.op, describe_difference(dropped)) == ("drop_table", "table public.t dropped")
+    assert reported(with_parts(name="u", schema_name="s")) == [
         ("rename_table", "table public.t renamed to s.u")
     ]
 
@@ -146,23 +146,23 @@ def test_tables_come_go_and_are_renamed():
 def test_column_differs(given: dict[str, Any], op: str, line: str):
     after = with_columns(TABLE.columns[0], column(2, **{"name": "a", "default": "3", **given}))
 
-    assert told(after) == [(op, line)]
+    assert reported(after) == [(op, line)]
 
 
 def test_column_that_was_made_again_is_another_one():
     after = with_columns(TABLE.columns[0], column(3, "a", default="3", not_null=True))
 
-    assert told(after)[:2] == [
+    assert reported(after)[:2] == [
         ("drop_column", "column a dropped"),
         ("add_column", "column a added: integer DEFAULT 3 NOT NULL"),
     ]
 
 
-def test_columns_without_ids_are_told_by_name():
+def test_columns_without_ids_are_reported_by_name():
     before = with_columns(column(0, "id"), column(0, "a"))
     after = with_columns(column(0, "id"), column(0, "b"))
 
-    assert [op for op, _ in told(after, before)] == ["drop_column", "add_column"]
+    assert [op for op, _ in reported(after, before)] == ["drop_column", "add_column"]
 
 
 def test_what_follows_from_a_rename_is_no_difference():
@@ -172,7 +172,7 @@ def test_what_follows_from_a_rename_is_no_difference():
         indexes=(INDEX.model_copy(update={"definition": 'btree ("x""y")'}),),
     )
 
-    assert [op for op, _ in told(after)] == ["rename_column"]
+    assert [op for op, _ in reported(after)] == ["rename_column"]
 
 
 def test_type_that_was_renamed_is_no_other_type():
@@ -181,7 +181,7 @@ def test_type_that_was_renamed_is_no_other_type():
     modified = with_columns(column(1, "m", type="public.mood(3)[]", type_id=20001))
 
     assert compare_tables(before, after) == ()
-    assert [op for op, _ in told(modified, before)] == ["column_type"]
+    assert [op for op, _ in reported(modified, before)] == ["column_type"]
 
 
 def test_parts_come_go_and_change():
@@ -194,7 +194,7 @@ def test_parts_come_go_and_change():
         comment="x",
     )
 
-    assert told(after) == [
+    assert reported(after) == [
         ("table_comment", "table public.t: another comment"),
         ("primary_key", "primary key was (id), is none"),
         ("drop_constraint", "constraint positive dropped"),
@@ -224,24 +224,30 @@ def test_labels_come_and_are_renamed():
     )
     after = MOOD.model_copy(update={"labels": labels, "name": "humour"})
 
-    assert [(each.op, tell(each)) for each in compare_types(MOOD, after)] == [
+    assert [(each.op, describe_difference(each)) for each in compare_types(MOOD, after)] == [
         ("rename_type", "type public.mood renamed to public.humour"),
         ("add_label", "label 'first' added to type public.humour before 'blue'"),
         ("rename_label", "label 'sad' of type public.humour renamed to 'blue'"),
         ("add_label", "label 'last' added to type public.humour after 'ok'"),
     ]
-    assert [tell(each) for each in compare_types(None, MOOD)] == ["type public.mood created"]
-    assert [tell(each) for each in compare_types(MOOD, None)] == ["type public.mood dropped"]
+    assert [describe_difference(each) for each in compare_types(None, MOOD)] == [
+        "type public.mood created"
+    ]
+    assert [describe_difference(each) for each in compare_types(MOOD, None)] == [
+        "type public.mood dropped"
+    ]
 
 
 def test_sequences_differ():
     after = SEQUENCE.model_copy(update={"name": "r", "increment": 2})
 
-    assert [tell(each) for each in compare_sequences(SEQUENCE, after)] == [
+    assert [describe_difference(each) for each in compare_sequences(SEQUENCE, after)] == [
         "sequence public.s renamed to public.r",
         "sequence public.r changed",
     ]
-    assert [tell(each) for each in compare_sequences(None, after)] == ["sequence public.r created"]
+    assert [describe_difference(each) for each in compare_sequences(None, after)] == [
+        "sequence public.r created"
+    ]
 
 
 def test_json_has_stable_keys():

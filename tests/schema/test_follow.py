@@ -249,7 +249,7 @@ def test_values_that_the_source_made_up_are_to_be_copied(
     assert not followed.notes
 
 
-def test_time_zone_is_told_by_whether_rows_were_written(source: Database, target: Database):
+def test_time_zone_is_reported_by_whether_rows_were_written(source: Database, target: Database):
     source.execute(START)
     clone(source, target)
 
@@ -455,7 +455,7 @@ def test_what_the_target_cannot_make_is_noted(source: Database, target: Database
     assert found["a"].default is None
 
 
-def test_table_that_is_missing_is_told(source: Database, target: Database):
+def test_table_that_is_missing_is_reported(source: Database, target: Database):
     before, after = change(source, target, "ALTER TABLE t ADD x int")
     target.execute("DROP TABLE t")
 

@@ -38,7 +38,7 @@ COMMIT
 COPIED = {"source_options": INITIAL}
 
 
-def look(database: Database, table: str, schema: str = "public") -> dict[str, Any] | None:
+def shape_of(database: Database, table: str, schema: str = "public") -> dict[str, Any] | None:
     """A table as its catalog has it, less what differs between any two servers."""
     with database.connect() as connection:
         connection.execute("SET search_path = ''")
@@ -62,7 +62,7 @@ def look(database: Database, table: str, schema: str = "public") -> dict[str, An
 
 def assert_alike(source: Database, target: Database, *tables: str) -> None:
     for table in tables:
-        assert look(target, table) == look(source, table), table
+        assert shape_of(target, table) == shape_of(source, table), table
         assert rows_by_name(target, table) == rows_by_name(source, table), table
 
 
@@ -98,18 +98,18 @@ def test_everything_that_happens_to_a_table_happens_at_the_target(
         source.execute(script)
         pipeline.catch_up()
         assert rows_by_name(target, "t") == rows_by_name(source, "t"), script
-        assert look(target, "t") == look(source, "t"), script
+        assert shape_of(target, "t") == shape_of(source, "t"), script
     source.execute("ALTER TABLE t RENAME TO u")
     source.execute("INSERT INTO u VALUES (7, 'seven', 7)")
     pipeline.catch_up()
-    assert look(target, "t") is None
+    assert shape_of(target, "t") is None
     assert_alike(source, target, "u")
     source.execute("CREATE SCHEMA s; ALTER TABLE u SET SCHEMA s; UPDATE s.u SET n = n - 1")
     pipeline.catch_up()
     assert rows_by_name(target, "s.u") == rows_by_name(source, "s.u")
     source.execute("DROP TABLE s.u")
     pipeline.catch_up()
-    assert look(target, "u", "s") is None
+    assert shape_of(target, "u", "s") is None
     assert target.query("SELECT state FROM penstock.tables") == []
 
 
@@ -132,7 +132,7 @@ def test_table_made_later_is_there_from_its_first_row(
 
     assert rows_by_name(target, "t") == rows_by_name(source, "t")
     assert len(rows(target, "t")) == 4
-    assert look(target, "t")["types"] == look(source, "t")["types"]
+    assert shape_of(target, "t")["types"] == shape_of(source, "t")["types"]
 
 
 @only_new
@@ -183,7 +183,7 @@ def test_changes_made_while_stopped_are_made_up_for_in_order(
 
 
 @only_new
-def test_change_that_the_target_refuses_stops_its_table_alone_until_it_is_mended(
+def test_change_that_the_target_refuses_stops_its_table_alone_until_it_is_fixed(
     source: Database, target: Database, make_pipeline: Make
 ) -> None:
     source.execute(

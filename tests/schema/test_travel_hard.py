@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
-from test_travel import look
+from test_travel import shape_of
 
 from fix_pipeline import INITIAL, rows, slowly, table_error, table_state, wait_for_state
 from fix_postgres import only_new
@@ -590,7 +590,7 @@ def test_statement_does_not_undo_what_others_did_to_tables_it_only_tells_of(
 
 
 @only_new
-def test_values_are_told_alike_whatever_the_session_is_set_to(
+def test_values_are_reported_alike_whatever_the_session_is_set_to(
     source: Database, target: Database, make_pipeline: Make
 ) -> None:
     source.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
@@ -840,8 +840,8 @@ def test_only_the_chosen_columns_follow(
     settle(pipeline, target)
     assert states(target)["public", "t"][0] == "streaming"
     assert rows(target, "t") == [("(1,a)",), ("(2,b)",), ("(3,c)",)]
-    assert [name for name, *_ in look(target, "t")["columns"]] == ["a", "id"]
-    assert [name for name, _ in look(target, "t")["indexes"]] == ["i"]
+    assert [name for name, *_ in shape_of(target, "t")["columns"]] == ["a", "id"]
+    assert [name for name, _ in shape_of(target, "t")["indexes"]] == ["i"]
 
 
 @pytest.mark.long
@@ -886,8 +886,8 @@ def test_without_indexes_columns_follow_and_indexes_do_not(
     )
     settle(pipeline, target)
     assert rows(target, "t") == rows(source, "t")
-    assert look(target, "t")["indexes"] == []
-    assert [text for _, text in look(target, "t")["constraints"]] == ["PRIMARY KEY (w)"]
+    assert shape_of(target, "t")["indexes"] == []
+    assert [text for _, text in shape_of(target, "t")["constraints"]] == ["PRIMARY KEY (w)"]
 
 
 @pytest.mark.long

@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from test_travel import look
+from test_travel import shape_of
 from test_travel_hard import assert_same, settle, states
 
 from fix_pipeline import INITIAL, rows, status_of, table_error, table_state, wait_for_state
@@ -31,7 +31,7 @@ OFF: dict[str, Any] = {"source_options": {**INITIAL, "schema": {"tracking": "off
 
 
 def columns(database: Database, table: str) -> dict[str, str]:
-    shape = look(database, table)
+    shape = shape_of(database, table)
     return {name: kind for name, kind, *_ in shape["columns"]} if shape else {}
 
 
@@ -70,8 +70,8 @@ def test_additive_adds_and_widens_and_never_takes_away(
     same = "SELECT id, n, w, y FROM u ORDER BY id"
     assert target.query(same) == source.query(same)
     assert target.query("SELECT v FROM u ORDER BY id") == [("a",), ("b",), ("c",), (None,), (None,)]
-    assert [name for name, _ in look(target, "u")["indexes"]] == ["i"]
-    assert [name for name, _ in look(target, "u")["constraints"]] == ["t_pkey"]
+    assert [name for name, _ in shape_of(target, "u")["indexes"]] == ["i"]
+    assert [name for name, _ in shape_of(target, "u")["constraints"]] == ["t_pkey"]
     assert rows(target, "gone") == [("(1)",)]
     assert rows(target, "made") == [("(1)",)]
 
@@ -86,7 +86,7 @@ def test_ignore_keeps_the_shape_and_takes_the_rows(
     )
     pipeline = make_pipeline(source, target, sink={"schema_changes": "ignore"}, **COPIED)
     settle(pipeline, target)
-    was = look(target, "t")
+    was = shape_of(target, "t")
     source.execute("ALTER TABLE t ADD x int DEFAULT 5; INSERT INTO t VALUES (2, 'b', 2, 2)")
     source.execute("ALTER TABLE t RENAME n TO m; INSERT INTO t VALUES (3, 'c', 3, 3)")
     source.execute("ALTER TABLE t ADD UNIQUE (m); CREATE INDEX ON t (x); DROP TABLE gone")
@@ -98,7 +98,7 @@ def test_ignore_keeps_the_shape_and_takes_the_rows(
     )
     settle(pipeline, target)
     print(states(target))
-    assert look(target, "t") == was
+    assert shape_of(target, "t") == was
     assert target.query("SELECT * FROM t ORDER BY id") == [
         (2, "b", 2),
         (3, "c", 3),
@@ -106,8 +106,8 @@ def test_ignore_keeps_the_shape_and_takes_the_rows(
         (5, "none", 5),
         (6, "none", 6),
     ]
-    assert look(target, "u") is None
-    assert look(target, "gone") is not None
+    assert shape_of(target, "u") is None
+    assert shape_of(target, "gone") is not None
     pipeline.stop()
     pipeline.start()
     source.execute("UPDATE u SET m = 60 WHERE id = 6; INSERT INTO u VALUES (7, 7, 7)")
@@ -168,7 +168,7 @@ def test_table_that_waits_for_a_copy_and_is_dropped_keeps_no_other_waiting(
     wait_until(lambda: rows(target, "o") == rows(source, "o"), what="the other table")
     pipeline.catch_up()
     assert pipeline.failures == []
-    assert look(target, "t") is not None
+    assert shape_of(target, "t") is not None
 
 
 @only_new
@@ -259,7 +259,7 @@ def test_relations_tell_of_columns_added_dropped_and_retyped(
 
 @pytest.mark.long
 @only_new
-def test_changes_while_stopped_are_told_by_relations_too(
+def test_changes_while_stopped_are_reported_by_relations_too(
     source: Database, target: Database, make_pipeline: Make
 ) -> None:
     source.execute(
@@ -322,10 +322,10 @@ def test_documents_tell_changes_in_order_with_version_and_difference(
         lambda: any((d.get("key") or {}).get("id") == 5 for d in documents(tmp_path / "out")),
         what="the last row",
     )
-    told = documents(tmp_path / "out")
-    for each in told:
+    reported = documents(tmp_path / "out")
+    for each in reported:
         print(json.dumps(each))
-    order = [(each["op"], each["table"]) for each in told]
+    order = [(each["op"], each["table"]) for each in reported]
     assert order == [
         ("insert", "t"),
         ("insert", "t"),
@@ -338,16 +338,16 @@ def test_documents_tell_changes_in_order_with_version_and_difference(
         ("schema", "u"),
         ("insert", "t"),
     ]
-    schemas = [each for each in told if each["op"] == "schema"]
+    schemas = [each for each in reported if each["op"] == "schema"]
     ops = [[one["op"] for one in each["difference"]] for each in schemas]
     assert ops == [["add_column"], ["rename_column"], ["create_table"], ["drop_table"]]
     versions = [each["version"] for each in schemas]
     assert versions[0] == versions[1]
     assert all(isinstance(version, int) for version in versions)
     assert versions == sorted(versions)
-    assert list(told[3]["after"]) == ["id", "v", "n"]
-    assert told[5]["after"] == {"id": 4, "w": "x", "n": 4}
-    places = [(each["commit_lsn"], each["ordinal"]) for each in told[1:6]]
+    assert list(reported[3]["after"]) == ["id", "v", "n"]
+    assert reported[5]["after"] == {"id": 4, "w": "x", "n": 4}
+    places = [(each["commit_lsn"], each["ordinal"]) for each in reported[1:6]]
     assert len({lsn for lsn, _ in places}) == 1
     assert [ordinal for _, ordinal in places] == sorted(ordinal for _, ordinal in places)
 
@@ -400,8 +400,8 @@ def test_commands_show_versions_and_say_what_is_wrong(
         assert done.returncode != 0, wrong
         assert "PEN-" in done.stderr, wrong
         assert "Traceback" not in done.stderr, wrong
-    [told] = status_of(path)["sources"].values()
-    assert told["tracking"] == "triggers"
+    [reported] = status_of(path)["sources"].values()
+    assert reported["tracking"] == "triggers"
 
 
 @pytest.mark.long
@@ -427,9 +427,9 @@ def test_status_is_failed_while_a_trigger_is_missing(
     ):
         source.execute(harm)
         status = status_of(path)
-        [told] = status["sources"].values()
+        [reported] = status["sources"].values()
         assert status["phase"] == "failed", harm
-        assert "PEN-221" in told["tracking_error"], harm
+        assert "PEN-221" in reported["tracking_error"], harm
         assert "PEN-221" in run("status", str(path)).stdout, harm
         if cure:
             source.execute(cure)

@@ -74,7 +74,7 @@ def copying(target: Database) -> Iterator[PostgresCopying]:
     copyin._connections.clear()
 
 
-def enrol(target: Database, orders: list[CopyOrder]) -> None:
+def schedule_copy(target: Database, orders: list[CopyOrder]) -> None:
     with target.connect() as connection:
         tables = {order.table: 0 for order in orders}
         TargetTables("p", "s").schedule(connection, tables, Lsn(8), is_new=True)
@@ -95,7 +95,7 @@ def test_tables_are_created_and_finished_in_sets(
     source: Database, target: Database, copying: PostgresCopying
 ):
     orders = make_tables(source, 2 * TOGETHER + 10)
-    enrol(target, orders)
+    schedule_copy(target, orders)
     begun: list[int] = []
 
     writers, failures = copying.begin(COPY, orders, begun.append)
@@ -121,7 +121,7 @@ def test_table_that_is_in_the_way_or_refused_fails_alone(
     source: Database, target: Database, copying: PostgresCopying
 ):
     orders = make_tables(source, 12)
-    enrol(target, orders)
+    schedule_copy(target, orders)
     target.execute("CREATE SCHEMA shop; CREATE VIEW shop.t3 AS SELECT 1 AS id")
 
     writers, failures = copying.begin(COPY, orders)
@@ -137,7 +137,7 @@ def test_key_that_rows_refuse_fails_its_table_alone(
     source: Database, target: Database, copying: PostgresCopying
 ):
     orders = make_tables(source, 12)
-    enrol(target, orders)
+    schedule_copy(target, orders)
     send(copying, orders, {"t5": b"1\ta\n1\tb\n"})
 
     failures = copying.finish(orders, COPY)
@@ -162,7 +162,7 @@ def test_index_that_is_refused_is_noted_and_keeps_no_table_away(
         CopyOrder(name, description_of(shape), structures[name], 1, shape)
         for name, shape in shapes.items()
     ]
-    enrol(target, orders)
+    schedule_copy(target, orders)
     send(copying, orders, {"t2": b"1\ta\n2\ta\n"})
 
     assert copying.finish(orders, COPY) == {}
@@ -176,7 +176,7 @@ def test_table_that_somebody_holds_is_begun_on_its_own_and_keeps_no_other_waitin
     source: Database, target: Database, copying: PostgresCopying
 ):
     orders = make_tables(source, 6)
-    enrol(target, orders)
+    schedule_copy(target, orders)
     held = "SELECT FROM penstock.tables WHERE table_name = 't4' FOR UPDATE"
     copied = "SELECT count(*) FROM penstock.tables WHERE state = 'copying'"
     with ThreadPoolExecutor(1) as pool, target.connect(autocommit=False) as another:

@@ -103,7 +103,7 @@ def test_every_change_is_in_the_files_once_in_source_order_across_restarts(
 
 
 @pytest.mark.long
-def test_table_that_changes_between_init_and_the_first_start_is_told_once(
+def test_table_that_changes_between_init_and_the_first_start_is_reported_once(
     source: Database, make_pipeline: Make, directory: Path
 ) -> None:
     source.execute("CREATE TABLE t (id int PRIMARY KEY, a text)")

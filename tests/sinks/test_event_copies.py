@@ -59,20 +59,23 @@ def copying(directory):
 def pending(sink, *tables):
     """Open the sink and schedule copies of tables; the position."""
     position = open_sink(sink)
-    sink.enrol(dict.fromkeys(tables or [TABLE], 0), position)
+    sink.schedule_copy(dict.fromkeys(tables or [TABLE], 0), position)
     return position
 
 
 def test_table_is_copied_catches_up_and_streams(log, directory, sink_of, copying):
     sink = sink_of()
     position = pending(sink)
-    assert sink.apart[TABLE].state == PENDING
+    assert sink.detached[TABLE].state == PENDING
     assert list(copying.due()) == [TABLE]
 
     copy(copying, "c", 3)
     assert copying.due() == {}
     sink.refresh_tables(position)
-    assert (sink.apart[TABLE].state, sink.apart[TABLE].delivered_lsn) == (CATCHING_UP, SNAPSHOT_LSN)
+    assert (sink.detached[TABLE].state, sink.detached[TABLE].delivered_lsn) == (
+        CATCHING_UP,
+        SNAPSHOT_LSN,
+    )
     assert copying.due() == {}
     assert copies_in(directory) == ["lock", "state.json"]
     position = flow(sink, log, position)
@@ -84,7 +87,7 @@ def test_table_is_copied_catches_up_and_streams(log, directory, sink_of, copying
     # Transactions 1 and 2 are before the snapshot, whose rows hold what they did.
     wanted = wanted_reads(3) + wanted_rows([3, 4, 5])
     assert rows_in(*visible(directory)) == wanted
-    assert sink.flowing == {TABLE}
+    assert sink.streaming == {TABLE}
     assert sink.change_count == 9
     assert hidden(directory) == TIDY
 
@@ -106,7 +109,7 @@ def test_nothing_is_visible_before_every_range_is_there(directory, sink_of, copy
     assert isinstance(failed[TABLE], SinkError)
     assert "1 ranges of documents are there, wanted 2" in str(failed[TABLE])
     sink.refresh_tables(position)
-    assert sink.apart[TABLE].state == COPYING
+    assert sink.detached[TABLE].state == COPYING
     copying.close()
     sink.close()
 
@@ -162,11 +165,11 @@ def test_long_copy_is_published_in_turns(log, directory, sink_of, copying, use_t
     copy(copying, "c", 3)
 
     turns = 0
-    while sink.apart[TABLE].state != CATCHING_UP:
+    while sink.detached[TABLE].state != CATCHING_UP:
         sink.refresh_tables(position)
         turns += 1
         if turns == 3:
-            assert sink.apart[TABLE].state == COPYING
+            assert sink.detached[TABLE].state == COPYING
             # Batches of other tables go on meanwhile.
             end = Lsn(position + 0x50)
             sink.commit(Batch(1, position, end, 0, frozenset({OTHER})), [])
@@ -193,7 +196,7 @@ def test_restart_in_the_middle_of_publishing_goes_on_from_there(
     second, again = sink_of(rotate_bytes=300), file_copying(directory)
     assert second.open().delivered_lsn == position
     assert again.due() == {}
-    while second.apart[TABLE].state == COPYING:
+    while second.detached[TABLE].state == COPYING:
         second.refresh_tables(position)
     second.close()
     again.close()
@@ -201,7 +204,7 @@ def test_restart_in_the_middle_of_publishing_goes_on_from_there(
     assert rows_in(*visible(directory)) == wanted_reads(3)
 
 
-def test_batch_passes_over_tables_that_are_apart(log, directory, sink_of):
+def test_batch_skips_tables_that_are_detached(log, directory, sink_of):
     sink = sink_of()
     position = pending(sink)
 
@@ -219,10 +222,10 @@ def test_table_that_does_not_stand_where_its_changes_begin_is_refused(log, sink_
     batch = Batch(1, position, Lsn(position + 8), 0, frozenset({TABLE}))
 
     with pytest.raises(PositionTaken, match="orders does not stand at"):
-        sink.commit_apart({TABLE}, batch, [])
+        sink.commit_detached({TABLE}, batch, [])
 
 
-def test_failed_copy_is_told_and_tried_again_later(directory, sink_of, copying):
+def test_failed_copy_is_reported_and_tried_again_later(directory, sink_of, copying):
     sink = sink_of()
     position = pending(sink)
     assert copying.claim()
@@ -231,34 +234,36 @@ def test_failed_copy_is_told_and_tried_again_later(directory, sink_of, copying):
     copying.fail(TABLE, SinkError("no luck", "there"))
     sink.refresh_tables(position)
 
-    apart = sink.apart[TABLE]
-    assert (apart.state, apart.needs_copy, apart.can_catch_up) == (FAILED, True, False)
-    assert "no luck" in apart.error
+    detached = sink.detached[TABLE]
+    assert (detached.state, detached.needs_copy, detached.can_catch_up) == (FAILED, True, False)
+    assert "no luck" in detached.error
     assert copying.due() == {}, "not at once"
     state = directory / ".copies" / "state.json"
-    told = json.loads(state.read_text())
-    assert told["copies"][0]["attempts"] == 1
-    told["copies"][0]["retry_at"] -= 10
-    state.write_text(json.dumps(told))
+    reported = json.loads(state.read_text())
+    assert reported["copies"][0]["attempts"] == 1
+    reported["copies"][0]["retry_at"] -= 10
+    state.write_text(json.dumps(reported))
     assert copying.due() == {}, "the log must be known to be kept first"
     sink.refresh_tables(position)
-    assert sink.apart[TABLE].state == PENDING
+    assert sink.detached[TABLE].state == PENDING
     assert list(copying.due()) == [TABLE]
     copy(copying, "d", 2)
     sink.refresh_tables(position)
-    assert sink.apart[TABLE].state == CATCHING_UP
+    assert sink.detached[TABLE].state == CATCHING_UP
 
 
-def test_copy_of_a_table_that_was_enrolled_anew_meanwhile_is_not_taken(directory, sink_of, copying):
+def test_copy_of_a_table_that_was_scheduled_anew_meanwhile_is_not_taken(
+    directory, sink_of, copying
+):
     sink = sink_of()
     position = pending(sink)
     assert copying.claim()
     order, snapshot = order_of(1), Copy("c", SNAPSHOT_LSN)
     writers, _ = copying.begin(snapshot, [order])
     sink.remove([TABLE])
-    assert sink.apart[TABLE].state == REMOVED
+    assert sink.detached[TABLE].state == REMOVED
     assert copying.due() == {}
-    sink.enrol({TABLE: 0}, position)
+    sink.schedule_copy({TABLE: 0}, position)
     into = writers[TABLE].begin(0)
     into.write(copied_rows(0))
     into.finish()
@@ -266,23 +271,23 @@ def test_copy_of_a_table_that_was_enrolled_anew_meanwhile_is_not_taken(directory
     assert copying.finish([order], snapshot) == {}
     sink.refresh_tables(position)
 
-    assert sink.apart[TABLE].state == PENDING
+    assert sink.detached[TABLE].state == PENDING
     assert list(copying.due()) == [TABLE]
     assert copies_in(directory) == ["lock", "state.json"]
 
 
-def test_copy_that_was_whole_before_the_table_was_enrolled_anew_is_not_taken(
+def test_copy_that_was_whole_before_the_table_was_scheduled_anew_is_not_taken(
     directory, sink_of, copying
 ):
     sink = sink_of()
     position = pending(sink)
     copy(copying, "c", 2)
-    sink.enrol({TABLE: 0}, position)
+    sink.schedule_copy({TABLE: 0}, position)
 
     sink.refresh_tables(position)
     sink.close()
 
-    assert sink.apart[TABLE].state == PENDING
+    assert sink.detached[TABLE].state == PENDING
     assert visible(directory) == []
     assert list(copying.due()) == [TABLE]
     assert copies_in(directory) == ["lock", "state.json"]
@@ -296,12 +301,12 @@ def test_table_is_copied_again_when_it_is_asked_for(log, directory, sink_of, cop
     assert file_copying(directory).ask([TABLE, OTHER]) == [TABLE]
     sink.refresh_tables(position)
 
-    assert (sink.apart[TABLE].state, sink.apart[TABLE].delivered_lsn) == (PENDING, position)
-    assert sink.flowing == set()
+    assert (sink.detached[TABLE].state, sink.detached[TABLE].delivered_lsn) == (PENDING, position)
+    assert sink.streaming == set()
     assert list(copying.due()) == [TABLE]
     copy(copying, "again", 1, position)
     sink.refresh_tables(position)
-    sink.join([TABLE])
+    sink.attach([TABLE])
     sink.close()
     wanted = wanted_reads(2) + wanted_rows([3, 4]) + wanted_reads(1)
     assert rows_in(*visible(directory)) == wanted
@@ -317,11 +322,11 @@ def test_table_whose_parts_are_gone_is_copied_again(directory, sink_of, copying)
     part.unlink()
 
     sink.refresh_tables(position)
-    assert sink.apart[TABLE].state == PENDING
+    assert sink.detached[TABLE].state == PENDING
     copy(copying, "d", 3)
     sink.refresh_tables(position)
 
-    assert sink.apart[TABLE].state == CATCHING_UP
+    assert sink.detached[TABLE].state == CATCHING_UP
 
 
 def test_one_copier_at_a_time(directory, sink_of, copying):
@@ -361,17 +366,17 @@ def test_position_of_an_earlier_version_knows_no_tables(log, directory, sink_of,
     end = deliver(first, log)
     first.close()
     path = directory / ".position.json"
-    told = json.loads(path.read_text())
-    del told["tables"], told["extra"]["last_number"]
-    path.write_text(json.dumps(told))
+    reported = json.loads(path.read_text())
+    del reported["tables"], reported["extra"]["last_number"]
+    path.write_text(json.dumps(reported))
 
     sink = sink_of()
     assert sink.open().delivered_lsn == end
-    assert (sink.flowing, sink.apart) == (set(), {})
-    sink.enrol({TABLE: 0}, end)
+    assert (sink.streaming, sink.detached) == (set(), {})
+    sink.schedule_copy({TABLE: 0}, end)
     copy(copying, "c", 1, end)
     sink.refresh_tables(end)
-    sink.join([TABLE])
+    sink.attach([TABLE])
     sink.close()
 
     assert rows_in(*visible(directory)) == wanted_rows(range(1, 5)) + wanted_reads(1)
@@ -418,5 +423,5 @@ def test_copy_is_printed_and_what_was_not_recorded_is_printed_again(tmp_path, mo
         sink.refresh_tables(position)
 
     assert rows_in(tmp_path / "printed") == wanted_reads(2) * 2
-    assert sink.apart[TABLE].state == CATCHING_UP
+    assert sink.detached[TABLE].state == CATCHING_UP
     copying.close()

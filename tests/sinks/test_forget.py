@@ -41,11 +41,11 @@ def deliver(target: Database, *owners: tuple[str, str]) -> None:
             connection.execute(
                 "INSERT INTO penstock.ranges VALUES (%s, %s, 'public', 't', 'c', 1, 1, 1)", owner
             )
-            for name in (f"{stage_prefix(*owner)}1", aside_of(owner)):
+            for name in (f"{stage_prefix(*owner)}1", shadow_of(owner)):
                 connection.execute(f"CREATE TABLE penstock.{name} ()")
 
 
-def aside_of(owner: tuple[str, str]) -> str:
+def shadow_of(owner: tuple[str, str]) -> str:
     return shadow_name(owner, TableName("public", "t")).name
 
 
@@ -58,7 +58,7 @@ def others(target: Database) -> set[str]:
 def assert_held(target: Database, *owners: tuple[str, str]) -> None:
     for table in ("progress", "tables", "ranges"):
         assert target.query(HELD.format(table)) == [("/".join(owner),) for owner in owners]
-    wanted = {name for owner in owners for name in (f"{stage_prefix(*owner)}1", aside_of(owner))}
+    wanted = {name for owner in owners for name in (f"{stage_prefix(*owner)}1", shadow_of(owner))}
     assert others(target) == wanted
 
 
@@ -87,7 +87,7 @@ def test_what_is_left_of_a_pipeline_is_forgotten_and_the_schema_goes_with_the_la
 
 
 @pytest.mark.long
-def test_what_another_process_delivers_is_no_stray(target: Database) -> None:
+def test_what_another_process_delivers_is_no_orphan(target: Database) -> None:
     deliver(target, ("tenants", "a"))
     with target.connect() as connection:
         Progress("tenants", "a").claim(connection, "test")

@@ -154,7 +154,7 @@ def at(seconds: int, *rows: bytes) -> list[bytes]:
     return transaction(0x1000 + seconds * 16, *rows, committed_at=BASE + seconds * 1_000_000)
 
 
-def told(made: Target) -> list[tuple[Any, ...]]:
+def reported(made: Target) -> list[tuple[Any, ...]]:
     """The rows, with seconds for instants."""
     return [
         (*values, *((x - BASE) // 1_000_000 if isinstance(x, int) else x for x in times), deleted)
@@ -211,7 +211,7 @@ def test_rows_that_are_there_or_missing_are_made_right_and_counted(
     )
 
     assert odd == Conflicts(insert_exists=1, update_missing=2, delete_missing=1)
-    assert told(made) == [
+    assert reported(made) == [
         ("1", "10", "a", ALWAYS, 5, False),
         ("1", "11", "b", 5, STILL, False),
         ("2", "20", "c", 5, STILL, False),
@@ -239,7 +239,7 @@ def test_rows_that_are_there_or_missing_are_passed_over_when_asked(
     )
 
     assert odd == Conflicts(insert_exists=5, update_missing=2)
-    assert told(made) == [
+    assert reported(made) == [
         ("1", "0", "kept", ALWAYS, STILL, False),
         ("2", "0", "kept", ALWAYS, 6, False),
         ("2", "2", "yes", 6, STILL, False),
@@ -290,7 +290,7 @@ def test_clock_that_was_set_back_makes_no_row_overlap_another(
     odd = [made.deliver(T, batch) for batch in batches]
 
     assert not any(odd)
-    assert told(made) == [
+    assert reported(made) == [
         ("1", "0", "a", ALWAYS, 9, False),
         ("1", "3", "c", 9, 20, False),
         ("1", "5", "e", 20, STILL, False),
@@ -354,4 +354,4 @@ def test_missing_whole_row_is_counted(history: Callable[..., Target]) -> None:
     )
 
     assert odd == Conflicts(update_missing=1, delete_missing=1)
-    assert told(made) == [("3", "3", "c", 1, STILL, False)]
+    assert reported(made) == [("3", "3", "c", 1, STILL, False)]

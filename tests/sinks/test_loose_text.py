@@ -79,7 +79,7 @@ def test_element_of_an_array_and_a_type_of_its_own_are_compared_as_the_target_do
     assert target.query("SELECT a, b::text FROM t") == [([], "")]
 
 
-def test_of_equal_rows_those_go_first_that_are_spelled_alike_and_no_more_than_are_told(
+def test_of_equal_rows_those_go_first_that_are_spelled_alike_and_no_more_than_are_reported(
     target: Database,
 ) -> None:
     target.execute("CREATE TABLE t (a text COLLATE loose)")

@@ -16,7 +16,7 @@ from fix_postgres import only_new
 from penstock.errors import TargetTableUnfit
 from penstock.log.files.kind import FilesLog
 from penstock.lsn import Lsn
-from penstock.run.passages import PassageReader
+from penstock.run.ddl_transactions import DdlTransactionReader
 from penstock.run.tables import TableKeeper
 from penstock.schema.catalog import read_shapes
 from penstock.schema.describe import description_of, structure_of
@@ -32,7 +32,7 @@ from penstock.schema.shape import (
     as_content,
 )
 from penstock.sinks.copying import Copy, CopyOrder, CopySuperseded, RangeThere
-from penstock.sinks.passage import Rows
+from penstock.sinks.ddl_transaction import Rows
 from penstock.sinks.postgres.copy.copying import PostgresCopying
 from penstock.sinks.postgres.ddl.displaced import stand_in
 from penstock.sinks.postgres.ddl.structure import add_key
@@ -67,7 +67,7 @@ def shape(
     oid: int,
     name: str,
     *,
-    is_born: bool = False,
+    is_created_in_stream: bool = False,
     schema: str = "public",
     key: str | None = None,
     indexes: tuple[str, ...] = (),
@@ -77,7 +77,7 @@ def shape(
         id=oid,
         schema_name=schema,
         name=name,
-        born_in=(PUBLICATION,) if is_born else (),
+        born_in=(PUBLICATION,) if is_created_in_stream else (),
         columns=(
             ColumnShape(id=1, name="id", type="integer", type_id=23, type_kind="b", not_null=True),
         ),
@@ -117,13 +117,17 @@ class Scene:
     stream: list[tuple[Lsn, Lsn, SchemaChange]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.passages = PassageReader(self.state.history, lambda _: True, [PUBLICATION])
+        self.ddl_transactions = DdlTransactionReader(
+            self.state.history, lambda _: True, [PUBLICATION]
+        )
         self.wire = FileWire(self.state)
         log = FilesLog(self.state.path / "log")
-        self.keeper = TableKeeper(self.sink, log, self.wire, self.passages, copies_first=True)
+        self.keeper = TableKeeper(
+            self.sink, log, self.wire, self.ddl_transactions, copies_first=True
+        )
         self.position = Lsn(self.end)
 
-    def tell(self, *shapes: TableShape, dropped: tuple[int, ...] = ()) -> Lsn:
+    def report(self, *shapes: TableShape, dropped: tuple[int, ...] = ()) -> Lsn:
         """One transaction of the source."""
         commit_lsn, end_lsn = Lsn(self.end + STEP // 2), Lsn(self.end + STEP)
         gone = tuple(Gone(id=oid, schema_name="public", name="t") for oid in dropped)
@@ -136,11 +140,11 @@ class Scene:
     def _mark(self, commit_lsn: Lsn, end_lsn: Lsn, change: SchemaChange) -> Mark:
         return Mark(commit_lsn, end_lsn, 0, 0, 0, 0, CHANGE, as_content(change))
 
-    def look(self, **published: int) -> None:
+    def read_catalog(self, **published: int) -> None:
         """The catalog is read where the stream ends by now, and the sink hears of it."""
-        self.look_at({public(name): oid for name, oid in published.items()})
+        self.read_catalog_of({public(name): oid for name, oid in published.items()})
 
-    def look_at(self, published: dict[TableName, int]) -> None:
+    def read_catalog_of(self, published: dict[TableName, int]) -> None:
         """The same, of tables of any schema."""
         lsn = Lsn(self.end)
         names = {str(name): oid for name, oid in published.items()}
@@ -175,7 +179,9 @@ class Scene:
     ) -> dict[TableName, TableName]:
         """Tables that flow, or those that catch up, follow a transaction."""
         commit_lsn, end_lsn, change = each
-        part = self.passages._shape_change(self._mark(commit_lsn, end_lsn, change), change, {})
+        part = self.ddl_transactions._shape_change(
+            self._mark(commit_lsn, end_lsn, change), change, {}
+        )
         batch = Batch(1, after_lsn, end_lsn, 0, frozenset(), copies_first=True)
         return self.sink.commit_shapes(batch, [part], cast("Any", None), only)
 
@@ -257,12 +263,12 @@ def scene(target: Database, tmp_path: Path) -> Iterator[Scene]:
     state.history.close()
 
 
-def test_table_that_was_renamed_while_nothing_was_delivered_is_enrolled_as_it_was(scene: Scene):
-    scene.tell(shape(A, "a"))
+def test_table_that_was_renamed_while_nothing_was_delivered_is_scheduled_as_it_was(scene: Scene):
+    scene.report(shape(A, "a"))
     scene.deliver()
-    scene.tell(shape(A, "b"))
+    scene.report(shape(A, "b"))
 
-    scene.look(b=A)
+    scene.read_catalog(b=A)
     assert scene.states() == {"a": ("pending", A)}
 
     scene.deliver()
@@ -270,10 +276,10 @@ def test_table_that_was_renamed_while_nothing_was_delivered_is_enrolled_as_it_wa
 
 
 def test_table_is_copied_once_its_name_is_the_same_at_both_ends(scene: Scene):
-    scene.tell(shape(A, "a"))
+    scene.report(shape(A, "a"))
     scene.deliver()
-    end_lsn = scene.tell(shape(A, "b"))
-    scene.look(b=A)
+    end_lsn = scene.report(shape(A, "b"))
+    scene.read_catalog(b=A)
     assert scene.copying.due() == {public("a"): A}
 
     scene.copying.postpone(public("a"), end_lsn)
@@ -288,14 +294,14 @@ def test_table_is_copied_once_its_name_is_the_same_at_both_ends(scene: Scene):
 
 def test_table_that_was_dropped_before_its_copy_leaves_nothing(scene: Scene):
     first = shape(A, "a")
-    scene.tell(first)
+    scene.report(first)
     scene.deliver()
-    scene.look(a=A)
+    scene.read_catalog(a=A)
     scene.begin_copy(first)
     assert scene.made() == ["a"]
 
-    scene.tell(dropped=(A,))
-    scene.look()
+    scene.report(dropped=(A,))
+    scene.read_catalog()
     scene.deliver()
 
     assert scene.states() == {}
@@ -303,15 +309,15 @@ def test_table_that_was_dropped_before_its_copy_leaves_nothing(scene: Scene):
 
 
 def test_tables_that_swapped_names_before_their_copies_wait_under_their_own(scene: Scene):
-    scene.tell(shape(A, "a"))
-    scene.tell(shape(B, "b"))
+    scene.report(shape(A, "a"))
+    scene.report(shape(B, "b"))
     scene.deliver_all()
-    scene.look(a=A, b=B)
-    scene.tell(shape(A, "x"))
-    scene.tell(shape(B, "a"))
-    scene.tell(shape(A, "b"))
+    scene.read_catalog(a=A, b=B)
+    scene.report(shape(A, "x"))
+    scene.report(shape(B, "a"))
+    scene.report(shape(A, "b"))
 
-    scene.look(a=B, b=A)
+    scene.read_catalog(a=B, b=A)
     scene.deliver_all()
     scene.check()
 
@@ -320,13 +326,13 @@ def test_tables_that_swapped_names_before_their_copies_wait_under_their_own(scen
 
 def test_copy_under_way_begins_again_under_the_name_that_the_stream_gives_its_table(scene: Scene):
     first = shape(A, "a")
-    scene.tell(first)
+    scene.report(first)
     scene.deliver()
-    scene.look(a=A)
+    scene.read_catalog(a=A)
     copy = scene.begin_copy(first)
 
-    scene.tell(shape(A, "b"))
-    scene.tell(shape(B, "a", is_born=True))
+    scene.report(shape(A, "b"))
+    scene.report(shape(B, "a", is_created_in_stream=True))
     scene.deliver_all()
 
     assert scene.states() == {"a": ("streaming", B), "b": ("pending", A)}
@@ -338,15 +344,15 @@ def test_copy_under_way_begins_again_under_the_name_that_the_stream_gives_its_ta
 
 def test_table_that_catches_up_under_an_old_name_makes_way_for_the_one_that_has_it(scene: Scene):
     first = shape(A, "a")
-    scene.tell(first)
+    scene.report(first)
     scene.deliver()
-    scene.look(a=A)
+    scene.read_catalog(a=A)
     copy = scene.begin_copy(first)
     scene.finish_copy(copy, first)
     assert scene.states() == {"a": ("catching_up", A)}
 
-    scene.tell(shape(A, "b"))
-    scene.tell(shape(B, "a", is_born=True))
+    scene.report(shape(A, "b"))
+    scene.report(shape(B, "a", is_created_in_stream=True))
     scene.deliver_all()
 
     assert scene.states() == {"a": ("streaming", B), "b": ("pending", A)}
@@ -355,37 +361,37 @@ def test_table_that_catches_up_under_an_old_name_makes_way_for_the_one_that_has_
 
 def test_table_that_meets_another_of_its_name_while_it_catches_up_is_copied_again(scene: Scene):
     # A stands where it was called a; since then B has had its next name, and has it still.
-    scene.tell(shape(A, "a"))
-    scene.tell(shape(B, "b"))
+    scene.report(shape(A, "a"))
+    scene.report(shape(B, "b"))
     scene.deliver_all()
-    scene.look(a=A, b=B)
+    scene.read_catalog(a=A, b=B)
     copy = scene.begin_copy(shape(A, "a"), shape(B, "b"))
     scene.finish_copy(copy, shape(A, "a"), shape(B, "b"))
-    scene.sink.join([public("b")])
+    scene.sink.attach([public("b")])
     behind = scene.position
-    scene.tell(shape(B, "x"))
-    scene.tell(shape(A, "b"))
-    scene.tell(shape(A, "c"))
-    scene.tell(shape(B, "b"))
+    scene.report(shape(B, "x"))
+    scene.report(shape(A, "b"))
+    scene.report(shape(A, "c"))
+    scene.report(shape(B, "b"))
     scene.deliver_all()
     assert scene.states() == {"a": ("catching_up", A), "b": ("streaming", B)}
 
     scene.commit(scene.stream[3], behind, {public("a")})
-    scene.look(b=B, c=A)
+    scene.read_catalog(b=B, c=A)
 
     assert scene.states() == {"b": ("streaming", B), "c": ("pending", A)}
 
 
-def test_table_that_is_to_be_copied_again_is_not_enrolled_twice(scene: Scene):
+def test_table_that_is_to_be_copied_again_is_not_scheduled_twice(scene: Scene):
     # It stands under an older name, and its rows come before anybody has checked names.
     first = shape(A, "a")
-    scene.tell(first)
+    scene.report(first)
     scene.deliver()
-    scene.look(a=A)
+    scene.read_catalog(a=A)
     scene.finish_copy(scene.begin_copy(first), first)
-    scene.tell(shape(A, "b"))
+    scene.report(shape(A, "b"))
     scene.deliver()
-    scene.sink.enrol({public("a"): A}, scene.position, is_new=False)
+    scene.sink.schedule_copy({public("a"): A}, scene.position, is_new=False)
 
     assert scene.keeper.skipped(scene.position) == {public("b")}
     rows = Rows(0, frozenset({public("b")}), {public("b"): A})
@@ -395,21 +401,21 @@ def test_table_that_is_to_be_copied_again_is_not_enrolled_twice(scene: Scene):
     assert scene.states() == {"a": ("pending", A)}
 
     scene.position, scene.end = lsn, int(lsn)
-    scene.tell(shape(A, "c"))
+    scene.report(shape(A, "c"))
     scene.deliver()
     assert scene.states() == {"c": ("pending", A)}
 
 
 def test_table_that_is_dropped_while_it_catches_up_leaves_nothing(scene: Scene):
     first = shape(A, "a")
-    scene.tell(first)
+    scene.report(first)
     scene.deliver()
-    scene.look(a=A)
+    scene.read_catalog(a=A)
     copy = scene.begin_copy(first)
     scene.finish_copy(copy, first)
 
-    scene.tell(dropped=(A,))
-    scene.look()
+    scene.report(dropped=(A,))
+    scene.read_catalog()
     scene.deliver()
     scene.check()
 
@@ -420,7 +426,7 @@ def test_table_that_is_dropped_while_it_catches_up_leaves_nothing(scene: Scene):
 def test_table_made_while_the_catalog_was_read_is_not_let_go(scene: Scene):
     # Made after the poll began, and before the position that it is reported with.
     since = Lsn(scene.end)
-    scene.tell(shape(A, "a", is_born=True))
+    scene.report(shape(A, "a", is_created_in_stream=True))
     scene.deliver()
     lsn = Lsn(scene.end)
     scene.wire.publish(CaptureReport(durable_lsn=lsn))
@@ -433,16 +439,16 @@ def test_table_made_while_the_catalog_was_read_is_not_let_go(scene: Scene):
 
 def test_stopped_table_that_was_renamed_since_is_copied_again_under_its_new_name(scene: Scene):
     first = shape(A, "a")
-    scene.tell(first)
+    scene.report(first)
     scene.deliver()
-    scene.look(a=A)
+    scene.read_catalog(a=A)
     scene.finish_copy(scene.begin_copy(first), first)
     scene.target.execute("UPDATE penstock.tables SET state = 'failed', error = 'a row'")
-    scene.tell(shape(A, "b"))
+    scene.report(shape(A, "b"))
     scene.deliver()
     assert scene.copying.ask([public("a")]) == [public("a")]
 
-    scene.look(b=A)
+    scene.read_catalog(b=A)
 
     assert scene.states() == {"b": ("pending", A)}
 
@@ -450,28 +456,28 @@ def test_stopped_table_that_was_renamed_since_is_copied_again_under_its_new_name
 def test_key_whose_name_another_table_has_yet_to_give_up_gets_it_then(scene: Scene):
     # B stands where its key is called x; since then it is y, and A came to its schema with an x.
     first = shape(B, "b", schema="other", key="x")
-    scene.tell(first)
+    scene.report(first)
     scene.deliver()
-    scene.look_at({first.table: B})
+    scene.read_catalog_of({first.table: B})
     scene.finish_copy(scene.begin_copy(first), first)
     behind = scene.position
-    scene.tell(shape(A, "a", is_born=True, key="x"))
-    scene.tell(shape(B, "b", schema="other", key="y"))
-    scene.tell(shape(A, "a", schema="other", key="x"))
+    scene.report(shape(A, "a", is_created_in_stream=True, key="x"))
+    scene.report(shape(B, "b", schema="other", key="y"))
+    scene.report(shape(A, "a", schema="other", key="x"))
     scene.deliver_all()
 
     assert scene.states() == {"a": ("streaming", A), "b": ("catching_up", B)}
     scene.copying.due()
-    assert scene.copying.after_join()
+    assert scene.copying.after_attach()
     assert scene.keys() == {"a": stand_in(scene.oid("other.a"), "x"), "b": "x"}
-    scene.look_at({TableName("other", "a"): A, first.table: B})
+    scene.read_catalog_of({TableName("other", "a"): A, first.table: B})
     assert not scene.keeper.is_settled
 
     for each in scene.stream[1:]:
         scene.commit(each, behind, {first.table})
         behind = each[1]
-    scene.sink.join([first.table])
-    assert scene.copying.after_join()
+    scene.sink.attach([first.table])
+    assert scene.copying.after_attach()
     scene.check()
     assert scene.keys() == {"a": "x", "b": "y"}
     assert scene.keeper.is_settled
@@ -481,12 +487,12 @@ def test_name_that_somebody_keeps_is_not_waited_for(scene: Scene):
     scene.target.execute(
         "CREATE SCHEMA other; CREATE TABLE other.theirs (id int CONSTRAINT x PRIMARY KEY)"
     )
-    scene.tell(shape(A, "a", is_born=True, key="x"))
-    scene.tell(shape(A, "a", schema="other", key="x"))
+    scene.report(shape(A, "a", is_created_in_stream=True, key="x"))
+    scene.report(shape(A, "a", schema="other", key="x"))
     scene.deliver_all()
     scene.copying.due()
-    scene.copying.after_join()
-    scene.look_at({TableName("other", "a"): A})
+    scene.copying.after_attach()
+    scene.read_catalog_of({TableName("other", "a"): A})
 
     assert scene.keys() == {"a": "x_1", "theirs": "x"}
     assert scene.keeper.is_settled
@@ -494,14 +500,14 @@ def test_name_that_somebody_keeps_is_not_waited_for(scene: Scene):
 
 def test_copy_of_a_renamed_table_leaves_the_one_alone_that_has_its_old_name(scene: Scene):
     first = shape(A, "a")
-    scene.tell(first)
+    scene.report(first)
     scene.deliver()
-    scene.look(a=A)
+    scene.read_catalog(a=A)
     scene.finish_copy(scene.begin_copy(first), first)
-    scene.sink.enrol({public("a"): A}, scene.position, is_new=False)
+    scene.sink.schedule_copy({public("a"): A}, scene.position, is_new=False)
     now = shape(A, "b", indexes=("i",))
-    scene.tell(now)
-    scene.tell(shape(B, "a", is_born=True))
+    scene.report(now)
+    scene.report(shape(B, "a", is_created_in_stream=True))
     scene.deliver_all()
 
     scene.finish_copy(scene.begin_copy(now), now)
@@ -514,14 +520,14 @@ def test_nothing_is_made_of_a_table_that_got_a_name_while_its_copy_was_finished(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ):
     first = shape(A, "a", indexes=("i",))
-    scene.tell(first)
+    scene.report(first)
     scene.deliver()
-    scene.look(a=A)
+    scene.read_catalog(a=A)
     copy = scene.begin_copy(first)
 
     def rename_first(*args: Any, **options: Any) -> None:
-        scene.tell(shape(A, "b", indexes=("i",)))
-        scene.tell(shape(B, "a", is_born=True))
+        scene.report(shape(A, "b", indexes=("i",)))
+        scene.report(shape(B, "a", is_created_in_stream=True))
         scene.deliver_all()
         add_key(*args, **options)
 
@@ -534,17 +540,17 @@ def test_nothing_is_made_of_a_table_that_got_a_name_while_its_copy_was_finished(
 
 def test_copy_that_failed_amid_others_is_tried_once_more_when_those_are_there(scene: Scene):
     first, second = shape(A, "a"), shape(B, "b")
-    scene.tell(first)
-    scene.tell(second)
+    scene.report(first)
+    scene.report(second)
     scene.deliver_all()
-    scene.look(a=A, b=B)
+    scene.read_catalog(a=A, b=B)
     copy = scene.begin_copy(first, second)
     in_the_way = TargetTableUnfit("another table is in the way", "public.a", "nothing")
     scene.copying.fail(public("a"), in_the_way, copy)
     scene.check()
     assert scene.states() == {"a": ("failed", A), "b": ("copying", B)}
     scene.finish_copy(copy, second)
-    scene.sink.join([public("b")])
+    scene.sink.attach([public("b")])
     assert not scene.keeper.is_settled
 
     scene.check()
@@ -555,7 +561,7 @@ def test_copy_that_failed_amid_others_is_tried_once_more_when_those_are_there(sc
     scene.check()
     scene.copying.fail(public("a"), in_the_way, copy)
     scene.copying.due()
-    scene.copying.after_join()
+    scene.copying.after_attach()
     scene.check()
     assert scene.states() == {"a": ("failed", A), "b": ("streaming", B)}
     assert scene.keeper.is_settled
@@ -565,14 +571,14 @@ def test_table_keeps_its_name_while_room_is_made_for_its_copy(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ):
     first = shape(A, "a")
-    scene.tell(first)
+    scene.report(first)
     scene.deliver()
-    scene.look(a=A)
+    scene.read_catalog(a=A)
     scene.finish_copy(scene.begin_copy(first), first)
-    scene.sink.enrol({public("a"): A}, scene.position, is_new=False)
+    scene.sink.schedule_copy({public("a"): A}, scene.position, is_new=False)
     seen: list[bool] = []
 
-    def look_first(*args: Any) -> Any:
+    def read_first(*args: Any) -> Any:
         with scene.target.connect() as connection:
             connection.execute("SET lock_timeout = '100ms'")
             with pytest.raises(psycopg.errors.LockNotAvailable):
@@ -582,8 +588,8 @@ def test_table_keeps_its_name_while_room_is_made_for_its_copy(
         seen.append(True)
         return follow_before_copy(*args)
 
-    monkeypatch.setattr("penstock.sinks.postgres.copy.copying.follow_before_copy", look_first)
-    scene.tell()
+    monkeypatch.setattr("penstock.sinks.postgres.copy.copying.follow_before_copy", read_first)
+    scene.report()
     copy = scene.begin_copy(first)
 
     assert seen == [True]
@@ -619,7 +625,7 @@ class RandomSource:
             oid = self.choice.choice(list(self.shapes))
             if kind == "drop" and len(self.shapes) > 2:
                 del self.shapes[oid]
-                self.scene.tell(dropped=(oid,))
+                self.scene.report(dropped=(oid,))
             elif kind == "swap" and len(self.shapes) > 1:
                 self._swap(oid)
             elif kind in ("rename", "move"):
@@ -637,20 +643,20 @@ class RandomSource:
         }
         return [name for name in names if name not in taken]
 
-    def tell(self, oid: int, **changed: Any) -> None:
+    def report(self, oid: int, **changed: Any) -> None:
         """A table has this shape from now on."""
         self.shapes[oid] = self.shapes[oid].model_copy(update={"born_in": (), **changed})
-        self.scene.tell(self.shapes[oid])
+        self.scene.report(self.shapes[oid])
 
     def _make(self) -> None:
         names, keys = self.free("public", "abcdef"), self.free("public", "uvwxyz")
         oid = self.next_oid
         if names and (keys or not self.with_objects):
             key = self.choice.choice(keys) if self.with_objects else None
-            is_born = self.choice.random() < 0.7
+            is_created_in_stream = self.choice.random() < 0.7
             name = self.choice.choice(names)
-            self.shapes[oid] = shape(oid, name, is_born=is_born, key=key)
-            self.scene.tell(self.shapes[oid])
+            self.shapes[oid] = shape(oid, name, is_created_in_stream=is_created_in_stream, key=key)
+            self.scene.report(self.shapes[oid])
             self.next_oid += 1
 
     def _rename(self, oid: int, kind: str) -> None:
@@ -658,9 +664,9 @@ class RandomSource:
         if kind == "move":
             schema = "other" if now.schema_name == "public" else "public"
             if set(self.free(schema, "abcdefuvwxyz")) >= names_in(now):
-                self.tell(oid, schema_name=schema)
+                self.report(oid, schema_name=schema)
         elif free := self.free(now.schema_name, "abcdef"):
-            self.tell(oid, name=self.choice.choice(free))
+            self.report(oid, name=self.choice.choice(free))
 
     def _swap(self, oid: int) -> None:
         now = self.shapes[oid]
@@ -673,9 +679,9 @@ class RandomSource:
         if others and free:
             other = self.choice.choice(others)
             name = self.shapes[other].name
-            self.tell(oid, name=free[0])
-            self.tell(other, name=now.name)
-            self.tell(oid, name=name)
+            self.report(oid, name=free[0])
+            self.report(other, name=now.name)
+            self.report(oid, name=name)
 
     def _change_objects(self, oid: int, kind: str) -> None:
         now = self.shapes[oid]
@@ -683,15 +689,15 @@ class RandomSource:
         if kind == "key" and free:
             [key] = now.constraints
             renamed = key.model_copy(update={"name": self.choice.choice(free)})
-            self.tell(oid, constraints=(renamed,))
+            self.report(oid, constraints=(renamed,))
         elif kind == "index" and free and len(now.indexes) < 2:
             names = (*(each.name for each in now.indexes), self.choice.choice(free))
-            self.tell(oid, indexes=shape(oid, "t", indexes=names).indexes)
+            self.report(oid, indexes=shape(oid, "t", indexes=names).indexes)
         elif kind == "unindex" and now.indexes:
-            self.tell(oid, indexes=now.indexes[:-1])
+            self.report(oid, indexes=now.indexes[:-1])
         elif kind == "index swap" and len(now.indexes) == 2:
             first, second = now.indexes
-            self.tell(
+            self.report(
                 oid,
                 indexes=(
                     first.model_copy(update={"name": second.name}),
@@ -699,8 +705,8 @@ class RandomSource:
                 ),
             )
 
-    def look(self) -> None:
-        self.scene.look_at({each.table: oid for oid, each in self.shapes.items()})
+    def read_catalog(self) -> None:
+        self.scene.read_catalog_of({each.table: oid for oid, each in self.shapes.items()})
 
     def begin_round(self) -> None:
         """As a round does: what is called otherwise under the snapshot waits, the rest is begun."""
@@ -737,40 +743,40 @@ class RandomSource:
         scene = self.scene
         scene.check()
         while group := scene.keeper.next_group(scene.position, time.monotonic()):
-            position = min(scene.sink.apart[name].delivered_lsn for name in group)
+            position = min(scene.sink.detached[name].delivered_lsn for name in group)
             for each in [each for each in scene.stream if each[1] > position]:
                 if each[1] > scene.position or not most or not group:
                     break
                 most -= 1
                 names = scene.commit(each, position, group)
                 position = each[1]
-                apart = scene.sink.apart
+                detached = scene.sink.detached
                 group = {
                     names[name]
                     for name in group
                     if name in names
-                    and names[name] in apart
-                    and apart[names[name]].delivered_lsn == position
+                    and names[name] in detached
+                    and detached[names[name]].delivered_lsn == position
                 }
             if not most:
                 return
             if group:
-                scene.sink.join(group)
+                scene.sink.attach(group)
             scene.check()
 
     def settle(self) -> None:
         """No more changes: everything comes to its end."""
         for _ in range(40):
             self.scene.deliver_all()
-            self.look()
+            self.read_catalog()
             self.catch_up()
             if self.scene.keeper.is_settled and not self.scene.copying.due():
                 return
-            self.scene.copying.after_join()
+            self.scene.copying.after_attach()
             self.begin_round()
             while self.rounds:
                 self.end_round()
-            self.scene.tell()  # a mark
+            self.scene.report()  # a mark
         raise AssertionError(f"it never ends: {self.scene.states()}, wanted {self.shapes}")
 
 
@@ -804,7 +810,7 @@ def live(source: RandomSource, count: int = 80) -> None:
         source.change,
         source.change,
         source.change,
-        source.look,
+        source.read_catalog,
         source.begin_round,
         source.end_round,
         lambda: scene.deliver_some(source.choice.randrange(4)),

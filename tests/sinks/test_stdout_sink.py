@@ -83,12 +83,12 @@ def test_large_transaction_travels_through_a_file_and_not_through_the_driver(
 
 def test_part_that_a_predecessor_left_is_removed(sink, position):
     open_sink(sink)
-    stray = position.parent / ".screen.part-0-abc"
-    stray.write_bytes(b"x")
+    orphan = position.parent / ".screen.part-0-abc"
+    orphan.write_bytes(b"x")
 
     sink.open()
 
-    assert not stray.exists()
+    assert not orphan.exists()
 
 
 def test_batch_without_changes_moves_the_position(sink, position, printed):

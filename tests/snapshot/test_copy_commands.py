@@ -37,7 +37,7 @@ def penstock(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 def states(path: Path) -> dict[str, str]:
     """Each table's state."""
     tables = status_of(path)["sinks"]["target"]["tables"]
-    return {name: told["state"] for name, told in tables.items()}
+    return {name: reported["state"] for name, reported in tables.items()}
 
 
 @pytest.mark.long

@@ -95,10 +95,10 @@ REFUSALS = {
 
 @pytest.mark.parametrize("kind", REFUSALS)
 @only_new
-def test_refused_row_is_named_by_its_key_and_stops_its_table_alone_until_the_target_is_mended(
+def test_refused_row_is_named_by_its_key_and_stops_its_table_alone_until_the_target_is_fixed(
     source: Database, target: Database, make_pipeline: Make, kind: str
 ) -> None:
-    column, spoil, mend = REFUSALS[kind]
+    column, spoil, fix = REFUSALS[kind]
     source.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     source.execute("INSERT INTO t SELECT g, 'v' || g FROM generate_series(1, 200) g")
     source.execute(spoil)
@@ -119,7 +119,7 @@ def test_refused_row_is_named_by_its_key_and_stops_its_table_alone_until_the_tar
     assert_equal(source, target, "other")
     assert table_state(target, "t") != "streaming"
 
-    target.execute(f"ALTER TABLE t {mend}")
+    target.execute(f"ALTER TABLE t {fix}")
     if kind != "unique":  # that one waits for its turn
         try_now(target)
     wait_for_state(target, "t", "streaming")
@@ -146,9 +146,9 @@ def test_table_whose_copy_fails_does_not_keep_the_log_for_the_others(
     report = pipeline.file.state / "sinks" / "target.json"
 
     def is_let_go() -> bool:
-        told = json.loads(report.read_text())
-        return told["tables"]["public.t"]["state"] == "failed" and (
-            told["safe_lsn"] == told["delivered_lsn"]
+        reported = json.loads(report.read_text())
+        return reported["tables"]["public.t"]["state"] == "failed" and (
+            reported["safe_lsn"] == reported["delivered_lsn"]
         )
 
     # The next copy of the table will be of a later moment than all that waits in the log.
@@ -157,7 +157,7 @@ def test_table_whose_copy_fails_does_not_keep_the_log_for_the_others(
 
 @pytest.mark.long
 @only_15
-def test_refused_row_that_is_mended_at_the_source_lets_its_table_be_copied(
+def test_refused_row_that_is_fixed_at_the_source_lets_its_table_be_copied(
     source: Database, target: Database, make_pipeline: Make
 ) -> None:
     source.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
@@ -377,8 +377,8 @@ def test_rows_that_were_at_the_target_are_replaced_or_kept_as_on_conflict_says(
     expected = {**expected, 9000: "x"}
     del expected[3]
     assert dict(target.query("SELECT id, v FROM t")) == expected
-    asides = "SELECT relname FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace WHERE nspname = 'penstock' AND relname LIKE 'copy\\_%'"
-    assert target.query(asides) == []
+    shadows = "SELECT relname FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace WHERE nspname = 'penstock' AND relname LIKE 'copy\\_%'"
+    assert target.query(shadows) == []
 
 
 @pytest.mark.long

@@ -226,7 +226,7 @@ def test_moved_rows_are_there_once_and_their_total_is_kept_at_all_times_after_th
         mark = list(movers.counts)
         with target.connect() as watcher:
 
-            def look() -> bool:
+            def poll() -> bool:
                 nonlocal seen
                 # The state comes first: what streams at the first poll is whole at the second.
                 streams = table_state(target, "t") == "streaming"
@@ -239,7 +239,7 @@ def test_moved_rows_are_there_once_and_their_total_is_kept_at_all_times_after_th
                         torn.append(row)
                 return seen > 100
 
-            wait_until(look, 120, what="the table to stream, and polls of it")
+            wait_until(poll, 120, what="the table to stream, and polls of it")
         assert all(now > then for now, then in zip(movers.counts, mark, strict=True))
     pipeline.catch_up()
 

@@ -70,10 +70,10 @@ def test_command_ends_once_foreign_keys_and_indexes_are_made(
     assert target.query(INDEXES) == source.query(INDEXES)
     assert "57P01" not in command.stderr
     tables = status_of(path)["sinks"]["target"]["tables"]
-    assert {name: told["notes"] for name, told in tables.items() if told["notes"]} == {
+    assert {name: reported["notes"] for name, reported in tables.items() if reported["notes"]} == {
         "shop.t0": "foreign key t0_far_fkey: the target has no table public.elsewhere"
     }
-    assert not any(told["foreign_keys_due"] for told in tables.values())
+    assert not any(reported["foreign_keys_due"] for reported in tables.values())
 
 
 @pytest.mark.long

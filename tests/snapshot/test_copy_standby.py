@@ -78,13 +78,13 @@ def standby_applications(
     source.execute("INSERT INTO large SELECT g, repeat('x', 500) FROM generate_series(1, 100000) g")
     found: set[str] = set()
 
-    def look() -> bool:
+    def poll() -> bool:
         rows = standby.query(
             "SELECT application_name FROM pg_stat_activity WHERE datname = current_database()"
         )
         found.update(name for (name,) in rows)
         return "penstock copy" in found
 
-    wait_until(look, what="a copy to read at the standby")
+    wait_until(poll, what="a copy to read at the standby")
     pipeline.catch_up()
     return found

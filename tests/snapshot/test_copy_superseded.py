@@ -77,7 +77,7 @@ def wait_for_round_to_end(source: Database) -> None:
 @pytest.mark.parametrize(
     "way", ["removed", *(pytest.param(way, marks=pytest.mark.long) for way in ("anew", "dropped"))]
 )
-def test_table_that_is_removed_or_enrolled_anew_while_it_is_copied_holds_up_no_other(
+def test_table_that_is_removed_or_scheduled_anew_while_it_is_copied_holds_up_no_other(
     source: Database, target: Database, make_pipeline: Make, small_ranges: Small, way: str
 ) -> None:
     small_ranges(1)

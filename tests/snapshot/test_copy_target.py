@@ -138,7 +138,7 @@ def test_connection_lost_after_a_table_was_made_leaves_none_without_its_key(
 
 
 @only_new
-def test_rows_aside_that_a_crash_of_the_target_took_away_are_copied_again_and_not_merged(
+def test_rows_in_a_shadow_table_that_a_crash_of_the_target_took_away_are_copied_again_and_not_merged(
     source: Database,
     target: Database,
     make_pipeline: Make,
@@ -155,12 +155,12 @@ def test_rows_aside_that_a_crash_of_the_target_took_away_are_copied_again_and_no
     def crash(point: str) -> None:
         if point == "copy.before_finish" and not crashed:
             # What is left of an unlogged table.
-            asides = target.query(
+            shadows = target.query(
                 "SELECT relname FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace"
                 " WHERE nspname = 'penstock' AND relname LIKE 'copy\\_%' AND relkind = 'r'"
             )
-            for (aside,) in asides:
-                target.execute(f"TRUNCATE penstock.{aside}")
+            for (shadow,) in shadows:
+                target.execute(f"TRUNCATE penstock.{shadow}")
                 crashed.append(copy_id(target))
         elif point == "copy.before_finish":
             counts.append(target.value("SELECT count(*) FROM t"))

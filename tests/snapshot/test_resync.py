@@ -105,11 +105,11 @@ def test_damaged_table_is_equal_again_after_a_resync_and_follows_on(
     pipeline.catch_up()
 
     assert_equal(source, target, "t", "u")
-    asides = (
+    shadows = (
         "SELECT relname FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace"
         " WHERE nspname = 'penstock' AND relname LIKE 'copy\\_%'"
     )
-    assert target.query(asides) == []
+    assert target.query(shadows) == []
 
 
 @pytest.mark.long
@@ -347,7 +347,7 @@ def test_resync_swaps_values_that_are_unique(
 
 @pytest.mark.long
 @only_new
-def test_resync_mends_the_spelling_of_a_key(
+def test_resync_fixes_the_spelling_of_a_key(
     source: Database, target: Database, make_pipeline: Make
 ) -> None:
     source.execute("CREATE TABLE t (id numeric PRIMARY KEY, v text)")

@@ -394,7 +394,7 @@ def _fail_at(patch, number):
 
 
 @pytest.mark.parametrize(
-    ("messages", "told"),
+    ("messages", "reported"),
     [
         ([testing.begin(8), testing.begin(8)], "inside another"),
         ([testing.commit(8)], "without its Begin"),
@@ -411,12 +411,12 @@ def _fail_at(patch, number):
     ],
 )
 def test_streams_that_no_server_sends_are_refused_before_they_are_logged(
-    writer, slices_of, messages, told
+    writer, slices_of, messages, reported
 ):
     slices_of(80)
     assembler = Assembler(writer)
 
-    with pytest.raises(DecodeError, match=told):  # noqa: PT012
+    with pytest.raises(DecodeError, match=reported):  # noqa: PT012
         feed(assembler, *messages)
         assembler.seal()
     assert read(writer) == []

@@ -13,7 +13,7 @@ from penstock.schema.shape import (
     TableShape,
     TypeShape,
 )
-from penstock.schema.wire import read_told
+from penstock.schema.wire import read_reported
 
 if TYPE_CHECKING:
     from penstock.schema.shape import SchemaChange
@@ -61,9 +61,9 @@ CHILD = TableShape(
 INDEX = {"id": 8, "table_id": 2, "name": "j", "is_unique": True, "numbers": [1], "key_count": 1}
 
 
-def after(*known: TableShape, now: TableShape | None = None, **told: Any) -> SchemaChange:
-    document = json.dumps({"format": 1, "tag": "ALTER", **told})
-    return settle(read_told(document, "test"), {each.id: each for each in known}, lambda _: now)
+def after(*known: TableShape, now: TableShape | None = None, **reported: Any) -> SchemaChange:
+    document = json.dumps({"format": 1, "tag": "ALTER", **reported})
+    return settle(read_reported(document, "test"), {each.id: each for each in known}, lambda _: now)
 
 
 def dumped(*things: Any) -> list[dict[str, Any]]:

@@ -117,10 +117,10 @@ def test_computed_columns_have_the_net_effect_versions_and_documents_of_decoded_
 
         assert documents([computed], "shop").equals(documents([piece], "shop"))
         for net in (compact, versions):
-            assert _told(net, computed, key) == _told(net, piece, key)
+            assert _reported(net, computed, key) == _reported(net, piece, key)
 
 
-def _told(net, piece, key):
+def _reported(net, piece, key):
     try:
         steps = net(piece, key)
     except DecodeError as error:

@@ -80,7 +80,7 @@ class Source:
                 self.messages.append(insert(self.table, row))
         elif way == "D":
             del self.rows[self.key_of(old)]
-            self.messages.append(delete(self.table, **self._told(old)))
+            self.messages.append(delete(self.table, **self._reported(old)))
         elif way == "K":
             if self.key_of(row) not in self.rows:
                 self._update(old, self._partly(old, row, self.key))
@@ -94,21 +94,21 @@ class Source:
         places = range(len(row))
         return tuple(row[p] if p in always or self.dice.random() < 0.5 else old[p] for p in places)
 
-    def _told(self, old):
+    def _reported(self, old):
         return {"before": old} if self.identity == "f" else {"key": self.key_of(old)}
 
     def _update(self, old, new):
         # A TOASTed key is sent although it did not change.
-        must_tell = self.identity == "f" or self.key_of(old) != self.key_of(new)
-        told = self._told(old) if must_tell or self.dice.random() < 0.2 else {}
+        must_state = self.identity == "f" or self.key_of(old) != self.key_of(new)
+        reported = self._reported(old) if must_state or self.dice.random() < 0.2 else {}
         sent = list(new)
         for place, name in enumerate(self.names):
-            is_toast = name in ("big", "huge") or (told and place in self.key)
+            is_toast = name in ("big", "huge") or (reported and place in self.key)
             if is_toast and new[place] == old[place] is not None and self.dice.random() < 0.7:
                 sent[place] = UNCHANGED
         del self.rows[self.key_of(old)]
         self.rows[self.key_of(new)] = new
-        self.messages.append(update(self.table, sent, **told))
+        self.messages.append(update(self.table, sent, **reported))
 
 
 def apply_steps(target, source, steps, *, lacks_rows=False):

@@ -222,7 +222,7 @@ def test_document_may_hold_numbers_and_is_not_expanded_again():
         (None, "stdin"),
     ],
 )
-def test_bad_document_is_told_with_the_path_of_keys(document, where):
+def test_bad_document_is_reported_with_the_path_of_keys(document, where):
     with pytest.raises(PipelineFileError) as caught:
         pipeline_from_document(document, "stdin")
 
@@ -311,7 +311,7 @@ def test_sole_entry_of_sources_has_the_layout_of_several(pipeline_of, tmp_path):
     assert view.state == tmp_path / "s" / "eu"
 
 
-def test_many_sources_are_looked_at_less_often_each(pipeline_of):
+def test_many_sources_are_polled_less_often_each(pipeline_of):
     sources = {f"s{n}": {"url": f"postgresql://db{n}/x", "tables": ["t"]} for n in range(50)}
     document = {"name": "many", "sources": sources, "sinks": {"screen": {"kind": "stdout"}}}
 

@@ -148,7 +148,7 @@ def test_promised_key_is_refused_as_not_there_yet(fault_of, found, written, line
         ("conf: {", "conf: {a: [1], ", 26, "spark.conf.a is a list, wanted text"),
     ],
 )
-def test_bad_value_is_told_with_found_beside_wanted(fault_of, found, written, line, what):
+def test_bad_value_is_reported_with_found_beside_wanted(fault_of, found, written, line, what):
     assert found in FULL
 
     error = fault_of(FULL.replace(found, written, 1))
@@ -182,7 +182,7 @@ def test_first_fault_by_line_is_the_one_reported(fault_of):
         (f"['x://{CANARY}']", "source.tables[0]: a URL, wanted schema.table"),
     ],
 )
-def test_bad_table_rule_is_told_with_its_line(fault_of, written, what):
+def test_bad_table_rule_is_reported_with_its_line(fault_of, written, what):
     error = fault_of(SMALL.replace("[orders]", written))
 
     assert isinstance(error, BadTableRule)
@@ -204,7 +204,7 @@ def test_table_of_a_sink_written_in_two_ways_is_refused(fault_of):
 @pytest.mark.parametrize(
     "url", [f"mysql://ana:{CANARY}@h/d", f"postgresql://ana:{CANARY}@h", f"host=h pasword={CANARY}"]
 )
-def test_bad_url_is_told_without_showing_it(fault_of, url):
+def test_bad_url_is_reported_without_showing_it(fault_of, url):
     error = fault_of(FULL, {"SHOP_URL": url})
 
     assert isinstance(error, BadUrl)
@@ -335,7 +335,7 @@ sinks: {screen: {kind: stdout}}
         ("    tables:", "    acknowledge: no\n    tables:", 6, "sources.us.acknowledge"),
     ],
 )
-def test_fault_in_sources_is_told_with_its_line(fault_of, found, written, line, what):
+def test_fault_in_sources_is_reported_with_its_line(fault_of, found, written, line, what):
     assert found in SOURCES
     error = fault_of(SOURCES.replace(found, written, 1))
 
@@ -344,7 +344,7 @@ def test_fault_in_sources_is_told_with_its_line(fault_of, found, written, line, 
 
 
 @pytest.mark.parametrize(
-    ("columns", "written", "told"),
+    ("columns", "written", "reported"),
     [
         ("columns: {id: sid}", "_column: sid", "another name than sid"),
         ("columns: {id: kvsz_end}, kind: history", "_column: null", "another name than kvsz_end"),
@@ -359,11 +359,11 @@ def test_fault_in_sources_is_told_with_its_line(fault_of, found, written, line, 
         ("kind: histroy", "_column: null", "history"),
     ],
 )
-def test_rule_that_cannot_hold_is_refused(fault_of, columns, written, told):
+def test_rule_that_cannot_hold_is_refused(fault_of, columns, written, reported):
     text = FULL.replace("_column: null", written)
     start = text.index("public.orders:")
     line = text[start : text.index("\n", start)]
     error = fault_of(text.replace(line, f"public.orders: {{{columns}}}", 1))
 
-    assert told in f"{error.what} {error.do}"
+    assert reported in f"{error.what} {error.do}"
     assert error.where.startswith("shop.yml:")

@@ -207,7 +207,7 @@ def test_slice_without_rows_gives_nothing():
 
 
 @pytest.mark.parametrize(
-    ("messages", "told"),
+    ("messages", "reported"),
     [
         ([relation(ORDERS), insert(ORDERS, ["1", "a"])], "before any Begin"),
         (transaction(LSN, insert(ORDERS, ["1", "a"])), "before its Relation"),
@@ -233,8 +233,8 @@ def test_slice_without_rows_gives_nothing():
         ([b"Z"], "kind that pgoutput does not have"),
     ],
 )
-def test_messages_that_pgoutput_never_sends_are_refused(messages, told):
-    with pytest.raises(DecodeError, match=told):
+def test_messages_that_pgoutput_never_sends_are_refused(messages, reported):
+    with pytest.raises(DecodeError, match=reported):
         changes(messages)
 
 

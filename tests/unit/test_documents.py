@@ -230,10 +230,10 @@ def reference(piece):
 def _row(columns, values, places):
     if values is None:
         return None
-    told = ((columns[place].name, values[place]) for place in places)
+    reported = ((columns[place].name, values[place]) for place in places)
     return {
         name: None if value is None else value.decode()
-        for name, value in told
+        for name, value in reported
         if value is not UNCHANGED
     }
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 P = TableName("public", "p")
 CAME = "partition public.b was attached with rows, which no change tells of"
 WENT = "partition public.a was detached or dropped, its rows stay at the target"
-MEND = "penstock tables PIPELINE.yml resync public.p makes both sides equal"
+FIX = "penstock tables PIPELINE.yml resync public.p makes both sides equal"
 
 
 @pytest.fixture
@@ -34,14 +34,14 @@ def report(**leaves: bool) -> Partitions:
     return {7: {ord(name): Partition(f"public.{name}", filled) for name, filled in leaves.items()}}
 
 
-def test_what_was_not_remembered_is_told_again(wire: Wire):
+def test_what_was_not_remembered_is_reported_again(wire: Wire):
     drift = PartitionDrift(wire, "s")
     assert drift.compare(report(a=False), {P: 7}, ()) == {}
     drift.remember()
     for _ in range(2):
-        assert drift.compare(report(b=True), {P: 7}, ()) == {P: [WENT, CAME, MEND]}
+        assert drift.compare(report(b=True), {P: 7}, ()) == {P: [WENT, CAME, FIX]}
     again = PartitionDrift(wire, "s")  # killed before it was reported
-    assert again.compare(report(b=True), {P: 7}, ()) == {P: [WENT, CAME, MEND]}
+    assert again.compare(report(b=True), {P: 7}, ()) == {P: [WENT, CAME, FIX]}
     again.remember()
     assert again.compare(report(b=True), {P: 7}, ()) == {}
     assert PartitionDrift(wire, "s").compare(report(b=True), {P: 7}, ()) == {}
@@ -56,13 +56,13 @@ def test_table_that_waits_for_its_copy_is_copied_as_it_is(wire: Wire):
     assert drift.compare(report(b=True), {P: 7}, ()) == {}
 
 
-def test_what_happens_during_a_copy_is_told_after_it(wire: Wire):
+def test_what_happens_during_a_copy_is_reported_after_it(wire: Wire):
     drift = PartitionDrift(wire, "s")
     drift.compare(report(a=False), {P: 7}, ())
     drift.remember()
     assert drift.compare(report(b=True), {}, ()) == {}
     drift.remember()
-    assert drift.compare(report(b=True), {P: 7}, ()) == {P: [WENT, CAME, MEND]}
+    assert drift.compare(report(b=True), {P: 7}, ()) == {P: [WENT, CAME, FIX]}
 
 
 def test_empty_partition_that_comes_is_nothing_to_tell(wire: Wire):
@@ -72,31 +72,31 @@ def test_empty_partition_that_comes_is_nothing_to_tell(wire: Wire):
     assert drift.compare(report(a=False, b=False), {P: 7}, ()) == {}
 
 
-def test_partition_that_came_and_went_between_two_polls_is_told_once(wire: Wire):
+def test_partition_that_came_and_went_between_two_polls_is_reported_once(wire: Wire):
     drift = PartitionDrift(wire, "s")
     left = {7: {ord("c"): TableName("public", "c")}}
     drift.compare(report(a=False), {P: 7}, (), {7: {ord("x"): TableName("public", "x")}})
     drift.remember()  # what went before the table was first seen is nobody's
 
     found = drift.compare(report(a=False), {P: 7}, (), left)
-    assert found == {P: [WENT.replace("public.a", "public.c"), MEND]}
+    assert found == {P: [WENT.replace("public.a", "public.c"), FIX]}
     drift.remember()
     assert drift.compare(report(a=False), {P: 7}, (), left) == {}
     assert PartitionDrift(wire, "s").compare(report(a=False), {P: 7}, (), left) == {}
 
 
 @pytest.mark.parametrize("stream_first", [True, False])
-def test_partition_that_poll_and_stream_tell_of_is_told_once(wire: Wire, stream_first: bool):
+def test_partition_that_poll_and_stream_tell_of_is_reported_once(wire: Wire, stream_first: bool):
     drift = PartitionDrift(wire, "s")
     left = {7: {ord("a"): TableName("public", "a")}}
     drift.compare(report(a=False, b=False), {P: 7}, ())
     drift.remember()
-    looks = [(report(a=False, b=False), left), (report(b=False), left), (report(b=False), left)]
+    polls = [(report(a=False, b=False), left), (report(b=False), left), (report(b=False), left)]
     if not stream_first:
-        looks = [(report(b=False), {}), (report(b=False), left)]
-    told = []
-    for reported, gone in looks:
-        told.append(drift.compare(reported, {P: 7}, (), gone))
+        polls = [(report(b=False), {}), (report(b=False), left)]
+    noted = []
+    for reported, gone in polls:
+        noted.append(drift.compare(reported, {P: 7}, (), gone))
         drift.remember()
 
-    assert [each for each in told if each] == [{P: [WENT, MEND]}]
+    assert [each for each in noted if each] == [{P: [WENT, FIX]}]

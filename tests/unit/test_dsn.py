@@ -131,7 +131,7 @@ def test_service_alone_says_how_to_connect(text, printed, database):
         ("postgresql://db1:0/shop", "the port is not a number"),
     ],
 )
-def test_bad_connection_string_is_told_without_showing_it(text, what):
+def test_bad_connection_string_is_reported_without_showing_it(text, what):
     with pytest.raises(BadUrl) as caught:
         Dsn.parse(text)
 

@@ -62,7 +62,7 @@ def test_wrong_file_ends_with_exit_code_2_and_every_other_error_with_1():
         assert cls.exit_code == (2 if issubclass(cls, PipelineFileError) else 1)
 
 
-def test_every_error_says_who_can_mend_it():
+def test_every_error_says_who_can_fix_it():
     assert all(isinstance(cls.remedy, Remedy) for cls in descendants(PenstockError))
     assert all(cls.remedy is Remedy.OPERATOR for cls in descendants(PipelineFileError))
     assert SourceError.remedy is Remedy.TIME

@@ -133,7 +133,7 @@ def test_bytes_that_are_not_utf8_can_be_recovered():
     assert value("text", b"a\xff\\b\xc3").encode(errors="surrogateescape") == b"a\xff\\b\xc3"
 
 
-def test_character_cut_between_two_values_is_not_mended():
+def test_character_cut_between_two_values_is_not_fixed():
     assert values("text", b"\xc3", b"\xa9") == ["\udcc3", "\udca9"]
 
 

@@ -84,7 +84,7 @@ def test_failure_to_write_or_sync_takes_the_slice_back(log, monkeypatch, step):
     assert log.ends() == [8]
 
 
-def test_failure_to_take_a_slice_back_is_mended_on_reopening(log, monkeypatch):
+def test_failure_to_take_a_slice_back_is_fixed_on_reopening(log, monkeypatch):
     log.whole(8)
     with monkeypatch.context() as patch:
         fail(patch, "fdatasync", errno.EIO)
@@ -111,7 +111,7 @@ def test_failure_to_begin_a_segment_keeps_what_is_durable(log, segments_of, monk
     assert log.ends() == [8, 16]
 
 
-def test_failure_to_make_a_spool_is_told_as_a_full_disk(log, monkeypatch):
+def test_failure_to_make_a_spool_is_reported_as_a_full_disk(log, monkeypatch):
     with monkeypatch.context() as patch:
         fail(patch, "open", errno.ENOSPC)
         with pytest.raises(DiskFull):

@@ -31,10 +31,10 @@ def test_line_names_the_source_where_there_are_several(
     for log_format in ("text", "json"):
         set_up_logging(log_format, "info")
         copy_context().run(speak)
-    text, told = capsys.readouterr().err.splitlines()
+    text, reported = capsys.readouterr().err.splitlines()
 
     assert text.partition(" ")[2] == (f"{source}: a line" if source else "a line")
-    found = json.loads(told)
+    found = json.loads(reported)
     assert (found["message"], found["part"], found.get("source", "")) == ("a line", "run", source)
 
 

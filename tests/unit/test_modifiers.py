@@ -82,7 +82,7 @@ class Recorder:
         return Receipt(0)
 
 
-def told(pieces, name):
+def reported(pieces, name):
     def text(row):
         return row and tuple(v.decode() if isinstance(v, bytes) else v for v in row)
 
@@ -100,8 +100,8 @@ def test_task_hands_the_sink_changes_as_the_modifier_made_them(tmp_path):
 
     run_task(recorder, Span(0x1000, end), 0, [slices], modifiers)
 
-    assert told(recorder.pieces, "orders") == WANTED
-    assert told(recorder.pieces, "books") == [("I", ("1", "a"), None)]
+    assert reported(recorder.pieces, "orders") == WANTED
+    assert reported(recorder.pieces, "books") == [("I", ("1", "a"), None)]
     assert [one.positions.ordinal.tolist() for one in recorder.pieces if hasattr(one, "positions")]
 
 
@@ -111,7 +111,7 @@ def test_task_without_modifiers_hands_on_what_was_decoded(tmp_path):
 
     run_task(recorder, Span(0x1000, end), 0, [slices])
 
-    assert told(recorder.pieces, "orders") == told(changes(STREAM), "orders")
+    assert reported(recorder.pieces, "orders") == reported(changes(STREAM), "orders")
 
 
 def test_truncate_stays_and_is_described_as_its_rows_are():

@@ -13,11 +13,11 @@ from penstock.log.files.reader import FilesReader
 from penstock.log.files.writer import FilesWriter
 from penstock.log.slice import SliceKind
 from penstock.lsn import Lsn
-from penstock.run.passages import PassageReader, cut_at_marks
+from penstock.run.ddl_transactions import DdlTransactionReader, cut_at_marks
 from penstock.schema import history as history_module
 from penstock.schema.history import SchemaHistory
 from penstock.schema.shape import ColumnShape, Gone, PartitionShape, SchemaChange, TableShape
-from penstock.sinks.passage import Rows, ShapeChange
+from penstock.sinks.ddl_transaction import Rows, ShapeChange
 from penstock.source.assemble import Assembler
 from penstock.source.notes import Notes
 from penstock.table import TableName
@@ -75,7 +75,7 @@ def sealed(document: str, seal: bytes = SEAL) -> bytes:
     return hashlib.sha256(seal + inner).hexdigest().encode() + raw
 
 
-def told(document: str, *, xid: int | None = None, prefix: str = "penstock.schema") -> bytes:
+def reported(document: str, *, xid: int | None = None, prefix: str = "penstock.schema") -> bytes:
     return logical_message(prefix, sealed(document), xid=xid)
 
 
@@ -103,8 +103,8 @@ class Log:
         finally:
             reader.close()
 
-    def passages(self):
-        reader = PassageReader(self.history, lambda _: True, ())
+    def ddl_transactions(self):
+        reader = DdlTransactionReader(self.history, lambda _: True, ())
         return [reader.read(each)[0] for each in self.stretches() if each.marks]
 
 
@@ -120,7 +120,7 @@ def log(tmp_path: Path):
 def test_transaction_that_changes_shapes_has_its_slices_to_itself(log: Log):
     log.feed(relation(ORDERS), *transaction(8, insert(ORDERS, ["1"])))
     log.feed(*transaction(24, insert(ORDERS, ["2"])))
-    log.feed(begin(40), told(change(shape(id="int8", note="text"))), commit(40))
+    log.feed(begin(40), reported(change(shape(id="int8", note="text"))), commit(40))
     log.feed(*transaction(56, relation(WIDER), insert(WIDER, ["3", "x"])))
 
     before, migration, after = log.stretches()
@@ -140,30 +140,37 @@ def test_rows_are_cut_where_the_shape_changes_within_a_transaction(log: Log):
         begin(8),
         relation(ORDERS),
         insert(ORDERS, ["1"]),
-        told(change(shape(id="int8", note="text"))),
-        told(change(shape(id="int8", note="text", more="text"))),
+        reported(change(shape(id="int8", note="text"))),
+        reported(change(shape(id="int8", note="text", more="text"))),
         relation(
             table(16400, "orders", {"id": "int8", "note": "text", "more": "text"}, key=["id"])
         ),
         insert(
             table(16400, "orders", {"id": "int8", "note": "text", "more": "text"}), ["2", "", ""]
         ),
-        told(change(shape())),
+        reported(change(shape())),
         commit(8),
     )
 
-    (passage,) = log.passages()
+    (ddl_transaction,) = log.ddl_transactions()
 
-    assert [type(part).__name__ for part in passage] == [
+    assert [type(part).__name__ for part in ddl_transaction] == [
         "Rows",
         "ShapeChange",
         "ShapeChange",
         "Rows",
         "ShapeChange",
     ]
-    assert [part.mark.ordinal for part in passage if isinstance(part, ShapeChange)] == [1, 1, 2]
-    assert [d.op for d in passage[2].followed[0].differences] == ["add_column"]
-    assert [d.op for d in passage[4].followed[0].differences] == ["drop_column", "drop_column"]
+    assert [part.mark.ordinal for part in ddl_transaction if isinstance(part, ShapeChange)] == [
+        1,
+        1,
+        2,
+    ]
+    assert [d.op for d in ddl_transaction[2].followed[0].differences] == ["add_column"]
+    assert [d.op for d in ddl_transaction[4].followed[0].differences] == [
+        "drop_column",
+        "drop_column",
+    ]
 
 
 def test_part_of_a_streamed_transaction_that_was_rolled_back_tells_nothing(log: Log):
@@ -172,38 +179,38 @@ def test_part_of_a_streamed_transaction_that_was_rolled_back_tells_nothing(log: 
         relation(ORDERS, xid=7),
         insert(ORDERS, ["1"], xid=7),
         # pgoutput gives a message the id of the whole transaction.
-        told(change(shape(id="int8", note="text"), xid=9), xid=7),
+        reported(change(shape(id="int8", note="text"), xid=9), xid=7),
         insert(WIDER, ["2", "x"], xid=8),
-        told(change(shape(id="int8", more="text"), xid=10), xid=7),
+        reported(change(shape(id="int8", more="text"), xid=10), xid=7),
         stream_stop(),
         stream_abort(7, 9),
         stream_abort(7, 8),
         stream_commit(7, 40),
     )
 
-    (passage,) = log.passages()
+    (ddl_transaction,) = log.ddl_transactions()
 
-    changes = [part for part in passage if isinstance(part, ShapeChange)]
+    changes = [part for part in ddl_transaction if isinstance(part, ShapeChange)]
     assert [c.change.tables[0].columns[1].name for c in changes] == ["more"]
-    assert isinstance(passage[0], Rows)
+    assert isinstance(ddl_transaction[0], Rows)
     assert log.history.shape_at(TableName("public", "orders"), Lsn(41)).columns[1].name == "more"
 
 
 def test_picture_of_a_table_that_was_not_locked_does_not_undo_what_others_have_told_since(log: Log):
-    log.feed(begin(8), told(change(shape())), commit(8))
-    log.feed(begin(24), told(change(shape(id="int8", note="text"))), commit(24))
+    log.feed(begin(8), reported(change(shape())), commit(8))
+    log.feed(begin(24), reported(change(shape(id="int8", note="text"))), commit(24))
     log.now[16400] = shape(id="int8", note="text", more="text")
     # Of a statement that ran before the last one, and commits after it.
-    log.feed(begin(40), told(change(shape(), shape("parent", 7), loose=(16400,))), commit(40))
+    log.feed(begin(40), reported(change(shape(), shape("parent", 7), loose=(16400,))), commit(40))
 
     assert [column.name for column in log.history.latest()[16400].columns] == ["id", "note", "more"]
     assert log.history.latest()[7].name == "parent"
 
 
 def test_picture_of_a_table_that_was_not_locked_is_taken_where_nothing_is_missing(log: Log):
-    log.feed(begin(8), told(change(shape())), commit(8))
+    log.feed(begin(8), reported(change(shape())), commit(8))
     renamed = shape().model_copy(update={"schema_name": "other"})
-    log.feed(begin(24), told(change(renamed, loose=(16400,))), commit(24))
+    log.feed(begin(24), reported(change(renamed, loose=(16400,))), commit(24))
 
     assert log.history.latest()[16400].schema_name == "other"
 
@@ -218,19 +225,19 @@ def test_message_without_the_seal_is_somebody_elses(log: Log, caplog: pytest.Log
         commit(8),
     )
 
-    assert log.passages() == []
+    assert log.ddl_transactions() == []
     assert caplog.text.count("without penstock's seal") == 2
 
 
 def test_message_that_an_older_transaction_has_sealed_is_not_taken_again(
     log: Log, caplog: pytest.LogCaptureFixture
 ):
-    said = told(change(shape(), xid=42))
+    said = reported(change(shape(), xid=42))
     log.feed(begin(8, xid=41), said, commit(8))
     log.feed(begin(24, xid=43), said, commit(24))
-    log.feed(begin(40, xid=2**32 - 5), told(change(shape("later"), xid=3)), commit(40))
+    log.feed(begin(40, xid=2**32 - 5), reported(change(shape("later"), xid=3)), commit(40))
 
-    assert len(log.passages()) == 2
+    assert len(log.ddl_transactions()) == 2
     assert caplog.text.count("of another transaction") == 1
 
 
@@ -240,14 +247,14 @@ def test_relation_message_that_is_news_is_noted_with_what_the_catalog_says(log: 
     log.feed(begin(24), relation(WIDER), insert(WIDER, ["2", "x"]), commit(24))
     log.feed(begin(40), relation(WIDER), insert(WIDER, ["3", "x"]), commit(40))
 
-    (passage,) = log.passages()
+    (ddl_transaction,) = log.ddl_transactions()
 
-    assert [type(part).__name__ for part in passage] == ["ShapeChange", "Rows"]
-    assert not passage[0].change.is_unsure
+    assert [type(part).__name__ for part in ddl_transaction] == ["ShapeChange", "Rows"]
+    assert not ddl_transaction[0].change.is_unsure
 
 
 def test_relation_message_that_a_crash_kept_out_of_the_log_is_noted_again(log: Log):
-    log.feed(begin(8), told(change(shape())), commit(8))
+    log.feed(begin(8), reported(change(shape())), commit(8))
     log.now[16400] = shape(id="int8", note="text")
     wider = [begin(24), relation(WIDER), insert(WIDER, ["2", "x"]), commit(24)]
     lost = Assembler(FilesWriter(log.writer.directory), log.notes)
@@ -262,9 +269,9 @@ def test_relation_message_that_a_crash_kept_out_of_the_log_is_noted_again(log: L
     log.assembler = Assembler(log.writer, log.notes)
     log.feed(*wider)
 
-    (_, passage) = log.passages()
+    (_, ddl_transaction) = log.ddl_transactions()
 
-    assert [type(part).__name__ for part in passage] == ["ShapeChange", "Rows"]
+    assert [type(part).__name__ for part in ddl_transaction] == ["ShapeChange", "Rows"]
 
 
 def test_relation_message_that_the_catalog_has_left_behind_is_patched_or_unsure(log: Log):
@@ -274,7 +281,7 @@ def test_relation_message_that_the_catalog_has_left_behind_is_patched_or_unsure(
     renamed = table(16400, "orders", {"id": "int8", "text": "text"}, key=["id"])
     log.feed(begin(40), relation(renamed), insert(renamed, ["2", "x"]), commit(40))
 
-    first, second = log.passages()
+    first, second = log.ddl_transactions()
 
     # What type the column has nobody can know any more; whether it was renamed neither.
     assert first[0].change.is_unsure
@@ -282,7 +289,7 @@ def test_relation_message_that_the_catalog_has_left_behind_is_patched_or_unsure(
 
 
 def test_what_comes_again_is_kept_once(log: Log, tmp_path: Path):
-    messages = [begin(8), told(change(shape(id="int8", note="text"))), commit(8)]
+    messages = [begin(8), reported(change(shape(id="int8", note="text"))), commit(8)]
     log.feed(*messages)
     size = log.history.path.stat().st_size
     again = Assembler(log.writer, log.notes)
@@ -294,15 +301,15 @@ def test_what_comes_again_is_kept_once(log: Log, tmp_path: Path):
 
 
 def test_name_is_found_in_the_history_without_a_check_of_every_table(log: Log, monkeypatch):
-    log.feed(begin(8), told(change(*(shape(f"t{n}", n) for n in range(1, 301)))), commit(8))
-    log.feed(begin(24), told(change(dropped_tables=(Gone(id=7),))), commit(24))
-    log.feed(begin(40), told(change(shape("t7", 1007))), commit(40))
-    looked_at = []
+    log.feed(begin(8), reported(change(*(shape(f"t{n}", n) for n in range(1, 301)))), commit(8))
+    log.feed(begin(24), reported(change(dropped_tables=(Gone(id=7),))), commit(24))
+    log.feed(begin(40), reported(change(shape("t7", 1007))), commit(40))
+    polled = []
     at = history_module._Life.at
     monkeypatch.setattr(
-        history_module._Life, "at", lambda life, when: looked_at.append(life) or at(life, when)
+        history_module._Life, "at", lambda life, when: polled.append(life) or at(life, when)
     )
-    reader = PassageReader(log.history, lambda _: True, ())
+    reader = DdlTransactionReader(log.history, lambda _: True, ())
 
     found = [reader.oid_at(TableName("public", f"t{n}"), Lsn(48)) for n in range(1, 301)]
 
@@ -311,19 +318,19 @@ def test_name_is_found_in_the_history_without_a_check_of_every_table(log: Log, m
     assert reader.is_gone(7)
     assert not reader.is_gone(1007)
     assert not reader.is_gone(5000)
-    assert len(looked_at) <= 304
+    assert len(polled) <= 304
 
 
 def test_history_tells_names_and_shapes_of_every_moment(log: Log):
     orders, renamed = TableName("public", "orders"), TableName("public", "old")
-    log.feed(begin(8), told(change(shape())), commit(8))
-    log.feed(begin(24), told(change(shape("old"))), commit(24))
+    log.feed(begin(8), reported(change(shape())), commit(8))
+    log.feed(begin(24), reported(change(shape("old"))), commit(24))
     log.feed(
         begin(40),
-        told(change(shape(oid=7))),
+        reported(change(shape(oid=7))),
         commit(40),
     )
-    log.feed(begin(56), told(change(dropped_tables=(Gone(id=16400),))), commit(56))
+    log.feed(begin(56), reported(change(dropped_tables=(Gone(id=16400),))), commit(56))
     history = log.history
 
     assert history.shape_at(orders, Lsn(8)) is None
@@ -337,7 +344,7 @@ def test_history_tells_names_and_shapes_of_every_moment(log: Log):
 
 
 def test_torn_line_of_the_history_is_cut_off(log: Log, tmp_path: Path):
-    log.feed(begin(8), told(change(shape())), commit(8))
+    log.feed(begin(8), reported(change(shape())), commit(8))
     with (tmp_path / "schema.jsonl").open("a") as file:
         file.write('[{"commit_lsn": 24, "end')
     again = SchemaHistory(tmp_path / "schema.jsonl")
@@ -351,13 +358,13 @@ def test_torn_line_of_the_history_is_cut_off(log: Log, tmp_path: Path):
 def test_large_transaction_with_a_change_is_in_parts(log: Log, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("penstock.source.assemble.SLICE_MESSAGES", 3)
     rows = [insert(ORDERS, [str(number)]) for number in range(10)]
-    log.feed(relation(ORDERS), begin(8), *rows, told(change(shape())), *rows, commit(8))
+    log.feed(relation(ORDERS), begin(8), *rows, reported(change(shape())), *rows, commit(8))
 
     (stretch,) = log.stretches()
-    (passage,) = log.passages()
+    (ddl_transaction,) = log.ddl_transactions()
 
     assert stretch.slices[-1].head.kind is SliceKind.LAST
-    assert [type(part).__name__ for part in passage] == ["Rows", "ShapeChange", "Rows"]
+    assert [type(part).__name__ for part in ddl_transaction] == ["Rows", "ShapeChange", "Rows"]
     assert sum(ref.head.meta["rows"] for ref in stretch.slices) == 20
 
 
@@ -366,12 +373,12 @@ def test_history_forgets_what_every_sink_has_passed(
 ):
     monkeypatch.setattr("penstock.schema.history._LEAST_BYTES", 1000)
     reader = SchemaHistory(tmp_path / "schema.jsonl")
-    log.feed(begin(8), told(change(shape(), shape("gone", 7))), commit(8))
+    log.feed(begin(8), reported(change(shape(), shape("gone", 7))), commit(8))
     for number in range(3, 40):
         columns = {"id": "int8", f"c{number}": "text"}
-        log.feed(begin(8 * number), told(change(shape(**columns))), commit(8 * number))
+        log.feed(begin(8 * number), reported(change(shape(**columns))), commit(8 * number))
         if number == 20:
-            log.feed(begin(164), told(change(dropped_tables=(Gone(id=7),))), commit(164))
+            log.feed(begin(164), reported(change(dropped_tables=(Gone(id=7),))), commit(164))
     before = {lsn: reader.at(Lsn(lsn)) for lsn in (200, 248, 320)}
     size = log.history.path.stat().st_size
 
@@ -386,15 +393,15 @@ def test_history_forgets_what_every_sink_has_passed(
         assert history.first_of(16400)[0] == 192
     assert log.history.path.stat().st_size < 0.6 * size
     assert [marks[0].commit_lsn for marks in again.transactions_after(Lsn(300))] == [304, 312]
-    log.feed(begin(400), told(change(shape("renamed"))), commit(400))
+    log.feed(begin(400), reported(change(shape("renamed"))), commit(400))
     assert reader.latest()[16400].name == "renamed"
     assert reader.last_versions() == {"public": 40}
 
 
 def test_transaction_that_comes_again_has_the_same_versions(log: Log):
-    message = told(change(shape()))
+    message = reported(change(shape()))
     log.feed(begin(8), message, commit(8))
-    log.feed(begin(24), told(change(shape("other", 7))), commit(24))
+    log.feed(begin(24), reported(change(shape("other", 7))), commit(24))
     again = Notes(log.history, Lsn(0), log.now.get, SEAL)
 
     note = again.of_message(memoryview(message), carries_xid=False)
@@ -410,15 +417,15 @@ def test_partitions_that_have_left_are_remembered(log: Log, monkeypatch: pytest.
         PartitionShape(id=number, schema_name="public", name=f"p{number}", root_id=16400)
         for number in (21, 22, 23, 24)
     ]
-    log.feed(begin(8), told(change(partitions=tuple(made))), commit(8))
-    log.feed(begin(24), told(change(shape("p21", 21))), commit(24))
-    log.feed(begin(40), told(change(dropped_tables=(Gone(id=22),))), commit(40))
+    log.feed(begin(8), reported(change(partitions=tuple(made))), commit(8))
+    log.feed(begin(24), reported(change(shape("p21", 21))), commit(24))
+    log.feed(begin(40), reported(change(dropped_tables=(Gone(id=22),))), commit(40))
     left = {16400: {21: TableName("public", "p21"), 22: TableName("public", "p22")}}
     assert log.history.left_partitions() == left
 
     assert log.history.forget_before(Lsn(48))
     assert log.history.left_partitions() == left
-    log.feed(begin(56), told(change(dropped_tables=(Gone(id=24),))), commit(56))
+    log.feed(begin(56), reported(change(dropped_tables=(Gone(id=24),))), commit(56))
     assert set(log.history.left_partitions()[16400]) == {21, 22, 24}
 
 
@@ -428,7 +435,7 @@ def test_schema_that_nobody_follows_has_no_versions(log: Log):
     )
     log.assembler = Assembler(log.writer, log.notes)
     scratch = shape("scratch", 9).model_copy(update={"schema_name": "scratch"})
-    log.feed(begin(8), told(change(shape())), commit(8))
-    log.feed(begin(24), told(change(scratch)), commit(24))
+    log.feed(begin(8), reported(change(shape())), commit(8))
+    log.feed(begin(24), reported(change(scratch)), commit(24))
 
     assert log.history.last_versions() == {"public": 8}

@@ -13,7 +13,7 @@ def test_tables_that_are_being_created_are_counted():
     assert (stage.done, stage.total) == (350, 1000)
 
 
-def test_rows_are_told_with_the_time_that_their_transfer_takes():
+def test_rows_are_reported_with_the_time_that_their_transfer_takes():
     under_way = RoundProgress(
         table_count=10,
         tables_begun=10,

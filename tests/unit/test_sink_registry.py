@@ -218,7 +218,7 @@ def test_penstocks_own_name_cannot_be_taken_over(offer: Offer, pipeline_of, faul
 def test_workers_are_imported_whatever_other_packages_offer(tmp_path: Path):
     site = tmp_path / "site"
     install(site, "acme-sinks", {"postgres": "no_such_module:Kind"})
-    look = (
+    program = (
         f"import sys; sys.path.insert(0, {str(site)!r})\n"
         "from penstock.spark import worker_daemon\n"
         "worker_daemon._warm()\n"
@@ -226,7 +226,9 @@ def test_workers_are_imported_whatever_other_packages_offer(tmp_path: Path):
         " for kind in ('postgres', 'documents')])\n"
     )
 
-    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
 
     assert done.stdout.strip() == "[True, True]"
 
@@ -264,7 +266,7 @@ def test_another_process_finds_the_kind_and_loads_no_other(tmp_path: Path):
         "source": {"url": "postgresql://db/shop", "tables": ["t"]},
         "sinks": {"out": {"kind": "acme", "path": str(tmp_path)}},
     }
-    look = (
+    program = (
         f"import json, sys; sys.path.insert(0, {str(site)!r})\n"
         "import penstock.cli.main\n"
         "from penstock.config import pipeline_from_document\n"
@@ -274,7 +276,7 @@ def test_another_process_finds_the_kind_and_loads_no_other(tmp_path: Path):
     )
 
     done = subprocess.run(
-        [sys.executable, "-c", look],
+        [sys.executable, "-c", program],
         input=json.dumps(document),
         capture_output=True,
         text=True,

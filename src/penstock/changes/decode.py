@@ -203,10 +203,10 @@ def _versions(messages: Messages, shift: int) -> dict[int, list[tuple[int, Relat
     parsed: dict[bytes, Relation] = {}
     for index in np.flatnonzero(messages.kinds == RELATION).tolist():
         raw = messages.one(index)
-        told = raw[1 + shift :]
-        if told not in parsed:
-            parsed[told] = parse_relation(raw, carries_xid=bool(shift))
-        relation = parsed[told]
+        described = raw[1 + shift :]
+        if described not in parsed:
+            parsed[described] = parse_relation(raw, carries_xid=bool(shift))
+        relation = parsed[described]
         known = versions.setdefault(relation.oid, [])
         # Slices that are decoded together each repeat what their rows need: that is nothing new.
         if not known or known[-1][1] is not relation:

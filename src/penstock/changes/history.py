@@ -96,7 +96,7 @@ def _step(
     at: Index,
     until: Index,
     ends_deleted: Mask,
-    told_at: Index,
+    change_at: Index,
     old_key: tuple[Cells, ...] = (),
 ) -> HistoryStep:
     group, named = unchanged_groups(images, len(operation))
@@ -114,8 +114,8 @@ def _step(
         at=at,
         until=until,
         ends_deleted=ends_deleted,
-        first_at=int(told_at[0]),
-        last_at=int(told_at[-1]),
+        first_at=int(change_at[0]),
+        last_at=int(change_at[-1]),
     )
 
 
@@ -144,7 +144,7 @@ def _chained(
     moves: Mask | None,
 ) -> HistoryStep:
     operation, images, rows = in_order(changes, after, span, moves)
-    told_at = changes.positions.committed_at[rows]
+    change_at = changes.positions.committed_at[rows]
     for column in key:
         if not bool(images[column].is_value.all()):
             raise DecodeError("a change lacks the key of its row")
@@ -154,8 +154,8 @@ def _chained(
     begins_key = _is_new(identity[order])
     if bool(begins_key.all()):
         still, no = np.full(count, STILL, np.int64), np.zeros(count, bool)
-        return _step(operation, images, ~no, told_at, still, no, told_at)
-    at = _never_back(told_at[order], begins_key)
+        return _step(operation, images, ~no, change_at, still, no, change_at)
+    at = _never_back(change_at[order], begins_key)
     chain = _Chain(operation[order], at, begins_key)
     images = [
         newest_known(cells, order, chain.is_end, chain.key_firsts, chain.lasts) for cells in images
@@ -170,7 +170,7 @@ def _chained(
         chain.at[kept],
         chain.until[kept],
         chain.ends_deleted[kept],
-        told_at,
+        change_at,
     )
 
 
@@ -231,17 +231,17 @@ def _keyless(changes: TableChanges, after: Sequence[Cells]) -> list[HistoryStep]
         raise DecodeError(f"{table}: a change lacks the old row")
     span = np.arange(len(changes))
     operation, images, rows = in_order(changes, after, span, changes.operation == UPDATE)
-    told_at = changes.positions.committed_at[rows]
+    change_at = changes.positions.committed_at[rows]
     count = len(operation)
     if bool(is_insert.all()):
         still, no = np.full(count, STILL, np.int64), np.zeros(count, bool)
-        return [_step(operation, images, ~no, told_at, still, no, told_at)]
+        return [_step(operation, images, ~no, change_at, still, no, change_at)]
     if any(bool(cells.is_unchanged.any()) for cells in images):
         raise DecodeError(f"{table}: a change lacks a part of its row")
     identity = row_numbers(images, count)
     order = np.argsort(identity, kind="stable")
     at = np.empty(count, np.int64)
-    at[order] = _never_back(told_at[order], _is_new(identity[order]))
+    at[order] = _never_back(change_at[order], _is_new(identity[order]))
     begin, end = _pairs(identity, order, (operation == INSERT) | (operation == COMES))
     until, ends_deleted = np.full(count, STILL, np.int64), np.zeros(count, bool)
     until[begin], ends_deleted[begin] = at[end], operation[end] == DELETE
@@ -258,7 +258,7 @@ def _keyless(changes: TableChanges, after: Sequence[Cells]) -> list[HistoryStep]
             at[kept],
             until[kept],
             ends_deleted[kept],
-            told_at,
+            change_at,
         )
     ]
 

@@ -115,13 +115,13 @@ def _utf8(values: pa.Array) -> pa.Array:
         values.cast(pa.large_string() if pa.types.is_large_binary(values.type) else pa.string())
     except pa.ArrowInvalid:
         return pa.array(
-            [None if value is None else _spell_stray_bytes(value) for value in values.to_pylist()],
+            [None if value is None else _spell_lone_bytes(value) for value in values.to_pylist()],
             values.type,
         )
     return values
 
 
-def _spell_stray_bytes(value: bytes) -> bytes:
+def _spell_lone_bytes(value: bytes) -> bytes:
     text = value.decode(errors="surrogateescape")
     return "".join(
         f"\\u{ord(char):04x}" if "\udc80" <= char <= "\udcff" else char for char in text
@@ -137,11 +137,11 @@ def _number(values: pa.Array) -> JsonColumn:
 
 def _bool(values: pa.Array) -> JsonColumn:
     is_true, is_false = (pc.equal(values, _scalar(one, values)) for one in (b"t", b"f"))
-    told = pc.if_else(is_true, _scalar(b"true", values), _scalar(b"false", values))
+    spelled = pc.if_else(is_true, _scalar(b"true", values), _scalar(b"false", values))
     is_known = pc.or_(is_true, is_false)
     if pc.all(is_known).as_py() is not False:
-        return _bare(told)
-    return _bare(pc.if_else(is_known, told, _wrap(_escape(values), b'"', b'"')))
+        return _bare(spelled)
+    return _bare(pc.if_else(is_known, spelled, _wrap(_escape(values), b'"', b'"')))
 
 
 def _bytea(values: pa.Array) -> JsonColumn:

@@ -202,8 +202,8 @@ def _floats(values: pa.Array, kind: pa.DataType) -> TypedColumn:
     if not bool(is_infinite.any()):
         return typed
     # Arrow makes an infinity of a number that is too large.
-    is_told = np.asarray(pc.fill_null(pc.ends_with(values, pattern=b"Infinity"), False))
-    too_large = is_infinite & ~is_told
+    is_stated = np.asarray(pc.fill_null(pc.ends_with(values, pattern=b"Infinity"), False))
+    too_large = is_infinite & ~is_stated
     return _without(typed.values, np.union1d(typed.unfit, np.flatnonzero(too_large)))
 
 

@@ -111,8 +111,8 @@ def main() -> None:
 def _print_usage_error(error: Any) -> None:
     command = error.ctx.command_path if error.ctx else "penstock"
     # As pydantic words what is wrong with one of several words.
-    told = error.format_message().replace("Value error, ", "")
-    mistake = BadValue(told, command, f"see {command} --help")
+    message = error.format_message().replace("Value error, ", "")
+    mistake = BadValue(message, command, f"see {command} --help")
     print(mistake, file=sys.stderr)  # noqa: T201
 
 

@@ -133,7 +133,7 @@ def _as_dicts(found: Sequence[ParkedAt], *, with_values: bool) -> list[dict[str,
 
 
 def _as_dict(found: ParkedAt, entry: ParkedEntry, *, with_values: bool) -> dict[str, Any]:
-    told = {
+    reported = {
         "sink": found.sink,
         "source": found.pipeline.source_id,
         "table": str(entry.table),
@@ -145,4 +145,4 @@ def _as_dict(found: ParkedAt, entry: ParkedEntry, *, with_values: bool) -> dict[
         "parked_at": entry.parked_at,
         "request": entry.request,
     }
-    return {**told, "values": entry.values} if with_values else told
+    return {**reported, "values": entry.values} if with_values else reported

@@ -105,5 +105,5 @@ def stage_of(rounds: Sequence[RoundProgress]) -> Stage:
         return Stage(doing, ended, tables, left)
     rate = done / max(0.001, *(each.transfer_seconds for each in rounds))
     left = f", about {(total - done) / rate:.0f} s left" if done else ""
-    told = f"{100 * done / total:.0f}% of {total / 1e6:.1f} MB, {rate / 1e6:.1f} MB/s{left}"
-    return Stage(doing, done, total, told)
+    summary = f"{100 * done / total:.0f}% of {total / 1e6:.1f} MB, {rate / 1e6:.1f} MB/s{left}"
+    return Stage(doing, done, total, summary)

@@ -15,7 +15,7 @@ from penstock.cli.status import print_rendered
 from penstock.config import read_pipeline
 from penstock.errors import BadValue
 from penstock.schema.difference import as_json as difference_as_json
-from penstock.schema.telling import tell
+from penstock.schema.difference_text import describe_difference
 from penstock.text import printable
 
 
@@ -95,7 +95,11 @@ def schema(
             typer.echo(json.dumps([difference_as_json(each) for each in differences]))
             return
         for difference in differences:
-            typer.echo(printable(f"{difference.schema}.{difference.name}: {tell(difference)}"))
+            typer.echo(
+                printable(
+                    f"{difference.schema}.{difference.name}: {describe_difference(difference)}"
+                )
+            )
         if not differences:
             typer.echo(f"versions {given[0]} and {given[1]} are the same")
 

@@ -146,9 +146,9 @@ def _render_sink(name: str, sink: SinkStatus) -> Table:
     grid = _grid()
     lag = "?" if sink.lag_bytes is None else size_text(sink.lag_bytes)
     seconds = "?" if sink.lag_seconds is None else f"{sink.lag_seconds:.1f} s"
-    told = f"delivered {sink.delivered_lsn or 'nothing yet'}"
-    told = told if len(sink.sources) == 1 else f"{len(sink.sources)} sources"
-    grid.add_row(_text(f"sink {name}"), told)
+    shown = f"delivered {sink.delivered_lsn or 'nothing yet'}"
+    shown = shown if len(sink.sources) == 1 else f"{len(sink.sources)} sources"
+    grid.add_row(_text(f"sink {name}"), shown)
     grid.add_row("  lag", f"{lag}, {seconds}")
     grid.add_row("  changes", f"{sink.changes_delivered:,}")
     for source_id, flow in sink.sources.items() if len(sink.sources) > 1 else ():
@@ -169,18 +169,18 @@ def render_tables(sink: SinkStatus) -> RenderableType:
     table.add_column("  table", overflow="fold")
     table.add_column("state")
     table.add_column("copied", justify="right", no_wrap=True)
-    told: list[RenderableType] = []
+    shown: list[RenderableType] = []
     for name, entry in sink.tables.items():
         colour = _COLOURS.get(entry.state, "white")
         state = f"{entry.state}, {entry.request} asked for" if entry.request else entry.state
         table.add_row(
             _text(f"  {printable(name)}"), _text(state, style=colour), _text(_copied(entry))
         )
-        told += _told(name, entry)
-    return Group(table, *told)
+        shown += _remarks(name, entry)
+    return Group(table, *shown)
 
 
-def _told(name: str, entry: TableStatus) -> Iterator[Text]:
+def _remarks(name: str, entry: TableStatus) -> Iterator[Text]:
     """Error, notes and conflicts of a table, each with its name: people search for that."""
     place = f"  {printable(name)}: "
     if entry.error:
@@ -202,10 +202,10 @@ def _copied(entry: TableStatus) -> str:
     """Rows and bytes, and how far the copy is while there is one."""
     if not entry.ranges_total:
         return ""
-    told = counted(entry.rows_copied, "row")
+    shown = counted(entry.rows_copied, "row")
     if entry.rows_copied:  # what is sent of an empty table is no more than how it begins and ends
-        told += f", {size_text(entry.bytes_copied)}"
+        shown += f", {size_text(entry.bytes_copied)}"
     if entry.state != "copying":
-        return told
+        return shown
     age = f", snapshot {entry.snapshot_seconds:.0f} s old" if entry.snapshot_seconds else ""
-    return f"{told}, {entry.ranges_done}/{entry.ranges_total} ranges{age}"
+    return f"{shown}, {entry.ranges_done}/{entry.ranges_total} ranges{age}"

@@ -58,11 +58,11 @@ def tables(
     if action is Action.LIST:
         found = read_status(pipeline if source_id is None else views[0])
         if as_json:
-            told = {
+            shown = {
                 name: {table: asdict(entry) for table, entry in sink.tables.items()}
                 for name, sink in found.sinks.items()
             }
-            typer.echo(json.dumps(told))
+            typer.echo(json.dumps(shown))
             return
         _print_tables(found)
         return

@@ -135,7 +135,7 @@ def _prove(
     view.done(f"{writer.rolled_back_count} transactions rolled back, nothing of them arrived")
     watcher.require_whole()
     view.done(
-        f"never half a transaction: {watcher.look_count:,} polls of {watcher.state_count:,} states"
+        f"never half a transaction: {watcher.poll_count:,} polls of {watcher.state_count:,} states"
         f" of the target,\n  each time {PIECES:,} pieces in stock or sold"
     )
 

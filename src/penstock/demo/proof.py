@@ -100,7 +100,7 @@ class Watcher:
     """Polls the target while changes arrive, each time in one snapshot."""
 
     def __init__(self, url: str) -> None:
-        self.look_count = 0
+        self.poll_count = 0
         self.state_count = 0
         self.torn_count = 0
         self._torn = ""
@@ -124,9 +124,9 @@ class Watcher:
         """
         if self._failure is not None:
             raise self._failure
-        if self.torn_count or not self.look_count:
+        if self.torn_count or not self.poll_count:
             raise SidesDiffer(
-                f"{self.torn_count} of {self.look_count} polls saw half a transaction{self._torn}",
+                f"{self.torn_count} of {self.poll_count} polls saw half a transaction{self._torn}",
                 "target",
                 _REPORT_IT,
             )
@@ -135,11 +135,11 @@ class Watcher:
         state = None
         try:
             while not self._stop.wait(_PAUSE_SECONDS):
-                found = self._look()
+                found = self._poll()
                 if found is None:
                     continue
                 pieces, money, delivered_lsn = found
-                self.look_count += 1
+                self.poll_count += 1
                 self.state_count += delivered_lsn != state
                 state = delivered_lsn
                 if (pieces, money) != (PIECES, 0):
@@ -151,7 +151,7 @@ class Watcher:
         except psycopg.Error as error:
             self._failure = error
 
-    def _look(self) -> tuple[int, Any, str] | None:
+    def _poll(self) -> tuple[int, Any, str] | None:
         """The sums and the position they belong to; None before the whole shop has been copied."""
         position = (
             "(SELECT delivered_lsn::text FROM penstock.progress),"

@@ -172,9 +172,9 @@ class Scene:
     def _read_sink(self) -> SinkStatus:
         """What `penstock status` would say of the only sink."""
         [sink] = read_status(self._running.pipeline).sinks.values()
-        for told in (sink.error, *(table.error for table in sink.tables.values())):
-            if told:
-                raise recognise(told) or RunError(told, "penstock demo", "try again")
+        for reported in (sink.error, *(table.error for table in sink.tables.values())):
+            if reported:
+                raise recognise(reported) or RunError(reported, "penstock demo", "try again")
         return sink
 
     def _all_stream(self) -> bool:
@@ -182,8 +182,8 @@ class Scene:
         return len(states) == len(TABLES) and set(states) == {"streaming"}
 
     def _delivered_lsn(self) -> Lsn:
-        told = self._sink.delivered_lsn
-        return Lsn(0) if told is None else Lsn.parse(told)
+        reported = self._sink.delivered_lsn
+        return Lsn(0) if reported is None else Lsn.parse(reported)
 
     def _picture(self, phase: str) -> Picture:
         return Picture(
@@ -193,6 +193,6 @@ class Scene:
             written_count=self._writer.change_count,
             delivered_count=self._sink.changes_delivered,
             lag_seconds=self._sink.lag_seconds,
-            look_count=self._watcher.look_count,
+            poll_count=self._watcher.poll_count,
             torn_count=self._watcher.torn_count,
         )

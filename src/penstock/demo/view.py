@@ -35,7 +35,7 @@ class Picture:
     written_count: int
     delivered_count: int
     lag_seconds: float | None
-    look_count: int
+    poll_count: int
     torn_count: int
 
 
@@ -127,7 +127,7 @@ def _drawn(picture: Picture) -> RenderableType:
             f" lag {_lag(picture)}"
         ),
         Text(
-            f"  {picture.look_count:,} polls of the target, {picture.torn_count:,} saw half a transaction",
+            f"  {picture.poll_count:,} polls of the target, {picture.torn_count:,} saw half a transaction",
             "bold red" if picture.torn_count else "",
         ),
     )

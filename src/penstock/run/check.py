@@ -79,7 +79,7 @@ def _same_database(view: PipelineFile, databases: Databases) -> list[PenstockErr
     except SourceTwice as error:
         return [error]
     except PenstockError:
-        databases.tell(view.source_id)  # it is among the findings already
+        databases.report(view.source_id)  # it is among the findings already
     return []
 
 

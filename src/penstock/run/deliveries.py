@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from penstock.logging import speak_for, speak_of_sink
 from penstock.pipeline import build_copying, build_shared, build_sinks, log_of, top_of, wire_of
+from penstock.run.ddl_transactions import DdlTransactionReader
 from penstock.run.deliver import Delivery
 from penstock.run.flow import Flow
-from penstock.run.passages import PassageReader
 from penstock.run.start import PositionCheck
 from penstock.snapshot.copier import Copier
 from penstock.source.publication import publication_names
@@ -36,7 +36,7 @@ def build_flow(
     rules = pipeline.source.tables
 
     def follows(table: TableName) -> bool:
-        return rules.chooses(table) or table in sink.flowing or table in sink.apart
+        return rules.chooses(table) or table in sink.streaming or table in sink.detached
 
     names = publication_names(pipeline.name)
     return Flow(
@@ -47,7 +47,7 @@ def build_flow(
         wire_of(pipeline),
         PositionCheck(pipeline, started),
         stop,
-        passages=PassageReader(started.state.history, follows, names),
+        ddl_transactions=DdlTransactionReader(started.state.history, follows, names),
         copies_first=pipeline.source.snapshot.copies_first,
         pace=pipeline.paced(1.0),
         run_id=top_of(pipeline).run_of("deliver"),

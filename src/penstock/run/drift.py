@@ -34,11 +34,11 @@ class PartitionDrift:
     def compare(
         self,
         partitions: Partitions,
-        flowing: Mapping[TableName, int],
+        streaming: Mapping[TableName, int],
         waiting: Collection[int],
         left: Mapping[int, Mapping[int, TableName]] | None = None,
     ) -> dict[TableName, list[str]]:
-        """What is to be noted of tables that are `flowing`, by name; the same again until `remember`.
+        """What is to be noted of tables that are `streaming`, by name; the same again until `remember`.
 
         `partitions` are those that the source has. Tables that are `waiting` are copied as they are; what
         happens while one is being copied is compared afterwards. `left` are partitions that the stream
@@ -46,7 +46,7 @@ class PartitionDrift:
         """
         seen = self._seen_before()
         self._left = set()
-        names = {oid: name for name, oid in flowing.items()}
+        names = {oid: name for name, oid in streaming.items()}
         compared = {*names, *waiting}
         self._now = {
             root: leaves

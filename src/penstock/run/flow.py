@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING
 from penstock.failpoints import fault_point
 from penstock.lsn import Lsn
 from penstock.retry import BackOff
-from penstock.run.passages import PassageReader, Stretch, cut_at_marks, oids_of, tables_of
+from penstock.run.ddl_transactions import (
+    DdlTransactionReader,
+    Stretch,
+    cut_at_marks,
+    oids_of,
+    tables_of,
+)
 from penstock.run.tables import TableKeeper
 from penstock.sinks.sink import Batch
 from penstock.sinks.tables import FAILED, STREAMING
@@ -30,7 +36,7 @@ if TYPE_CHECKING:
     from penstock.log.contract import Log, LogReader, Slice
     from penstock.modifiers.modifier import Modifiers
     from penstock.run.commits import Commits
-    from penstock.sinks.passage import Rows
+    from penstock.sinks.ddl_transaction import Rows
     from penstock.sinks.sink import Receipt, Sink, Worker
     from penstock.spark.session import Spark
     from penstock.state.wire import Wire
@@ -63,7 +69,7 @@ class Flow:
         check_position: Callable[[Sink], Lsn],
         stop: threading.Event,
         *,
-        passages: PassageReader,
+        ddl_transactions: DdlTransactionReader,
         copies_first: bool = False,
         pace: float = 1.0,
         run_id: str | None = None,
@@ -80,9 +86,11 @@ class Flow:
         self._wire = wire
         self._stop = stop
         self._batch_number = 0
-        self._passages = passages
+        self._ddl_transactions = ddl_transactions
         self._copies_first = copies_first
-        self.tables = TableKeeper(sink, log, wire, passages, copies_first=copies_first, pace=pace)
+        self.tables = TableKeeper(
+            sink, log, wire, ddl_transactions, copies_first=copies_first, pace=pace
+        )
         self._grow_bytes = 0
         self._reported_at = 0.0
         self._has_news = False
@@ -116,7 +124,9 @@ class Flow:
     def stopped_tables(self) -> dict[TableName, str]:
         """Tables that wait for a person to fix something, and why."""
         return {
-            name: table.error for name, table in self._sink.apart.items() if table.state == FAILED
+            name: table.error
+            for name, table in self._sink.detached.items()
+            if table.state == FAILED
         }
 
     def has_caught_up(self, lsn: Lsn) -> bool:
@@ -204,11 +214,11 @@ class Flow:
             self._commit_shapes(stretch, after_lsn)
             return self.delivered_lsn
         batch = self._batch(after_lsn, stretch.slices)
-        if unknown := self.tables.unknown(batch.tables - batch.aside):
+        if unknown := self.tables.unknown(batch.tables - batch.detached):
             commits.wait()
             self.raise_if_failed()
             oids = oids_of(stretch.slices)
-            self._sink.enrol({name: oids[name] for name in unknown}, batch.after_lsn)
+            self._sink.schedule_copy({name: oids[name] for name in unknown}, batch.after_lsn)
             self.on_scheduled()
             batch = self._batch(after_lsn, stretch.slices)
         receipts = self._run_job(batch, stretch.slices)
@@ -223,14 +233,14 @@ class Flow:
         """Deliver a transaction in which tables change their shape; what they are called then."""
         self._spark.running()  # waited for now: later, tables are locked at the sink
         batch = self._batch(after_lsn, stretch.slices, only)
-        passage, slices = self._passages.read(stretch)
+        ddl_transaction, slices = self._ddl_transactions.read(stretch)
         span = Span(batch.after_lsn, batch.end_lsn)
 
         def run(worker: Worker, parts: Sequence[Rows]) -> list[Receipt]:
             wanted = [ref for part in parts for ref in slices[part.number]]
             return run_job(self._spark, worker, wanted, span, self._spark.parallel, self._modifiers)
 
-        names = self._sink.commit_shapes(batch, passage, run, only)
+        names = self._sink.commit_shapes(batch, ddl_transaction, run, only)
         self.tables.poll_soon()
         if only is None:
             self.delivered_lsn = batch.end_lsn
@@ -277,7 +287,7 @@ class Flow:
             end_lsn=slices[-1].head.end_lsn,
             committed_at=max(ref.head.committed_at for ref in slices),
             tables=tables,
-            aside=frozenset() if only is not None else tables & self.tables.skipped(after_lsn),
+            detached=frozenset() if only is not None else tables & self.tables.skipped(after_lsn),
             copies_first=self._copies_first,
         )
 
@@ -331,7 +341,7 @@ class Flow:
         A long way is gone in several turns, so that the others are not held up. The answer:
         whether the log went so far.
         """
-        position = min(self._sink.apart[name].delivered_lsn for name in group)
+        position = min(self._sink.detached[name].delivered_lsn for name in group)
         reader = self._log.reader(position)
         try:
             while position < self.delivered_lsn:
@@ -347,7 +357,7 @@ class Flow:
             reader.close()
         if group and position >= self.delivered_lsn:
             fault_point("catch_up.before_join")
-            self._sink.join(group)
+            self._sink.attach(group)
             self.on_scheduled()  # the copier makes the foreign keys, once both tables flow
         return True
 
@@ -363,17 +373,17 @@ class Flow:
         else:
             batch = replace(self._batch(position, stretch.slices, group), end_lsn=end_lsn)
             receipts = self._run_job(batch, stretch.slices, group) if group & batch.tables else []
-            self._sink.commit_apart(group, batch, receipts)
-        apart = self._sink.apart
+            self._sink.commit_detached(group, batch, receipts)
+        detached = self._sink.detached
         return end_lsn, {
-            name for name in group if name in apart and apart[name].delivered_lsn == end_lsn
+            name for name in group if name in detached and detached[name].delivered_lsn == end_lsn
         }
 
     def report(self) -> None:
         """Publish how far it is: for capture, which tells the slot, and for `status`."""
         self._reported_at = time.monotonic()
         self._has_news = False
-        apart = dict(self._sink.apart)
+        detached = dict(self._sink.detached)
         wanted_lsn = self.tables.safe_lsn
         safe_lsn = self.delivered_lsn if wanted_lsn is None else min(self.delivered_lsn, wanted_lsn)
         report = DeliveryReport(
@@ -384,10 +394,10 @@ class Flow:
             changes_delivered=self._sink.change_count,
             tables={
                 str(name): TableReport(
-                    apart[name].state if name in apart else STREAMING,
-                    (apart[name].error or None) if name in apart else None,
+                    detached[name].state if name in detached else STREAMING,
+                    (detached[name].error or None) if name in detached else None,
                 )
-                for name in sorted(set(self._sink.flowing) | set(apart))
+                for name in sorted(set(self._sink.streaming) | set(detached))
             },
             error=str(self.error) if self.error else None,
             seconds=dict(self.seconds),

@@ -28,7 +28,7 @@ from penstock.source.slot import check_slot, slot_state, slot_warning
 from penstock.source.subscription import update_membership
 from penstock.source.tracking import broken_tracking, has_log
 from penstock.state.reports import MembershipReport
-from penstock.table import tell_tables
+from penstock.table import name_tables
 from penstock.timing import timing
 
 if TYPE_CHECKING:
@@ -164,16 +164,16 @@ class MembershipWatch:
             lsn=self._lsn,
         )
         if change.added:
-            _log.info("%s appeared and is followed from now on", tell_tables(change.added))
+            _log.info("%s appeared and is followed from now on", name_tables(change.added))
         if change.removed:
-            _log.info("%s is no longer followed", tell_tables(change.removed))
+            _log.info("%s is no longer followed", name_tables(change.removed))
         reasons: dict[str, list[TableName]] = {}
         for entry in change.left_out:
             if str(entry.table) not in self._logged:
                 self._logged.add(str(entry.table))
                 reasons.setdefault(entry.reason, []).append(entry.table)
         for reason, tables in reasons.items():
-            _log.warning("%s is left out: %s", tell_tables(tables), reason)
+            _log.warning("%s is left out: %s", name_tables(tables), reason)
         return not change.failed
 
     def _check_slot(self, connection: Connection) -> None:

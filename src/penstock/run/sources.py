@@ -80,7 +80,7 @@ class _Attempt(threading.Thread):
             except BaseException as failure:  # noqa: BLE001 - handed to the main thread
                 self.failure = failure
             finally:
-                self._databases.tell(self._view.source_id)
+                self._databases.report(self._view.source_id)
 
 
 class Sources:

@@ -83,9 +83,9 @@ class Origin:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, told: dict[str, Any]) -> Origin:
+    def from_json(cls, given: dict[str, Any]) -> Origin:
         """As another process told it: positions have become numbers, tuples lists."""
-        subscription = told["subscription"]
+        subscription = given["subscription"]
         return cls(
             Subscription(
                 **{
@@ -94,8 +94,8 @@ class Origin:
                     "created_lsn": Lsn(subscription["created_lsn"]),
                 }
             ),
-            SourceIdentity(**told["identity"]),
-            Lsn(told["start_lsn"]),
+            SourceIdentity(**given["identity"]),
+            Lsn(given["start_lsn"]),
         )
 
 
@@ -156,7 +156,7 @@ class Databases:
     def __init__(self, source_ids: Iterable[str]) -> None:
         self._order = list(source_ids)
         self._owners: dict[tuple[str, str], str] = {}
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._changed = threading.Condition()
 
     def claim(self, source_id: str, connection: Connection, url: Dsn) -> None:
@@ -169,10 +169,10 @@ class Databases:
         with self._changed:
             before = self._order[: self._order.index(source_id)]
             self._changed.wait_for(
-                lambda: self._told.issuperset(before), timing().sources_patience_seconds
+                lambda: self._reported.issuperset(before), timing().sources_patience_seconds
             )
             owner = self._owners.setdefault(found, source_id)
-        self.tell(source_id)
+        self.report(source_id)
         if owner != source_id:
             raise SourceTwice(
                 f"source {source_id} is the same database as source {owner}, wanted another",
@@ -180,10 +180,10 @@ class Databases:
                 f"take {source_id} out of `sources:`, or mend its url",
             )
 
-    def tell(self, source_id: str) -> None:
+    def report(self, source_id: str) -> None:
         """Nobody need wait for this source: it has its database, or does not answer."""
         with self._changed:
-            self._told.add(source_id)
+            self._reported.add(source_id)
             self._changed.notify_all()
 
 
@@ -236,13 +236,13 @@ def _name_occupied(pipeline: PipelineFile, connection: Connection) -> None:
 
 
 def _identity_of(stored: StoredPosition) -> SourceIdentity:
-    told = stored.identity
+    given = stored.identity
     return SourceIdentity(
-        told.get("system_identifier", ""),
-        int(told.get("timeline", "0")),
-        told.get("database", ""),
-        told.get("slot", ""),
-        told.get("generation", ""),
+        given.get("system_identifier", ""),
+        int(given.get("timeline", "0")),
+        given.get("database", ""),
+        given.get("slot", ""),
+        given.get("generation", ""),
     )
 
 
@@ -287,8 +287,8 @@ class PositionCheck:
             return first
         compare_identity(_identity_of(stored), started.identity, place)
         self._check_reach(stored.delivered_lsn, place)
-        apart = [table.delivered_lsn for table in sink.apart.values() if table.keeps_log]
-        self._check_slot(min([stored.delivered_lsn, *apart]), place)
+        detached = [table.delivered_lsn for table in sink.detached.values() if table.keeps_log]
+        self._check_slot(min([stored.delivered_lsn, *detached]), place)
         return stored.delivered_lsn
 
     def _check_reach(self, delivered_lsn: Lsn, place: str) -> None:
@@ -343,11 +343,11 @@ def _init(pipeline: PipelineFile, databases: Databases) -> list[str]:
             f"publication {started.subscription.publications[0]}"
         )
     ]
-    told = "" if pipeline.is_alone else f" with source {pipeline.source_id}"
+    given = "" if pipeline.is_alone else f" with source {pipeline.source_id}"
     for sink in build_sinks(pipeline):
         try:
             position = check(sink)
         finally:
             sink.close()
-        lines.append(f"sink {sink.name}: stands at {position}{told}")
+        lines.append(f"sink {sink.name}: stands at {position}{given}")
     return lines

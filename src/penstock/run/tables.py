@@ -14,7 +14,7 @@ from penstock.run.drift import PartitionDrift
 from penstock.run.members import Members, table_name
 from penstock.sinks.tables import CATCHING_UP, COPYING, FAILED, PENDING, REMOVED
 from penstock.state.reports import CaptureReport, MembershipReport, SeenMembers
-from penstock.table import TableName, tell_tables
+from penstock.table import TableName, name_tables
 from penstock.text import printable
 from penstock.timing import timing
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from penstock.log.contract import Log
-    from penstock.run.passages import PassageReader
+    from penstock.run.ddl_transactions import DdlTransactionReader
     from penstock.sinks.sink import Sink
-    from penstock.sinks.tables import ApartTable
+    from penstock.sinks.tables import DetachedTable
     from penstock.state.wire import Wire
 
 _log = logging.getLogger(__name__)
@@ -49,14 +49,14 @@ class TableKeeper:
         sink: Sink,
         log: Log,
         wire: Wire,
-        passages: PassageReader,
+        ddl_transactions: DdlTransactionReader,
         *,
         copies_first: bool,
         pace: float = 1.0,
     ) -> None:
         self._sink = sink
         self._log = log
-        self._passages = passages
+        self._ddl_transactions = ddl_transactions
         self._wire = wire
         self._copies_first = copies_first
         self._idle_seconds = timing().tables_idle_seconds * pace
@@ -89,7 +89,7 @@ class TableKeeper:
     def safe_lsn(self) -> Lsn | None:
         """From where on the log is still wanted by tables that are detached; None when by none."""
         return min(
-            (table.delivered_lsn for table in self._sink.apart.values() if table.keeps_log),
+            (table.delivered_lsn for table in self._sink.detached.values() if table.keeps_log),
             default=None,
         )
 
@@ -98,8 +98,9 @@ class TableKeeper:
 
         Not where one waits to be copied until the sink has come further.
         """
-        return not self._sink.flowing and any(
-            table.is_underway and table.delivered_lsn <= lsn for table in self._sink.apart.values()
+        return not self._sink.streaming and any(
+            table.is_underway and table.delivered_lsn <= lsn
+            for table in self._sink.detached.values()
         )
 
     @property
@@ -109,7 +110,7 @@ class TableKeeper:
             return False
         if self._sink.objects_due or self._are_names_taken or self._failed_amid:
             return False
-        for name, table in self._sink.apart.items():
+        for name, table in self._sink.detached.items():
             if table.state == REMOVED:
                 continue
             if table.is_underway or table.state == CATCHING_UP:
@@ -121,7 +122,7 @@ class TableKeeper:
     def are_on_their_way(self) -> bool:
         """Whether some do not flow or lack keys: the copier may be needed; from another thread."""
         return self._sink.objects_due or any(
-            table.state != REMOVED for table in list(self._sink.apart.values())
+            table.state != REMOVED for table in list(self._sink.detached.values())
         )
 
     def have_notes(self) -> bool:
@@ -145,15 +146,16 @@ class TableKeeper:
         self._match_members(lsn)
         self._try_at_rest(lsn)
         is_busy = any(
-            table.is_underway or table.state == CATCHING_UP for table in self._sink.apart.values()
+            table.is_underway or table.state == CATCHING_UP
+            for table in self._sink.detached.values()
         )
         waits_for_members = self._is_ahead or (self._copies_first and not self._has_seen_members)
         is_busy = is_busy or waits_for_members or self._sink.objects_due
         self._poll_at = now + (timing().tables_busy_seconds if is_busy else self._idle_seconds)
         before = self._pending
-        self._pending = {n for n, table in self._sink.apart.items() if table.state == PENDING}
+        self._pending = {n for n, table in self._sink.detached.items() if table.state == PENDING}
         self._pause_seconds = timing().tables_news_seconds
-        if len(self._sink.flowing) + len(self._sink.apart) > _MANY_TABLES:
+        if len(self._sink.streaming) + len(self._sink.detached) > _MANY_TABLES:
             took = time.monotonic() - began
             self._pause_seconds = min(
                 max(timing().tables_news_seconds, took / _LOOK_SHARE), timing().tables_idle_seconds
@@ -165,24 +167,26 @@ class TableKeeper:
 
         What was in their way may have gone. Once: what is refused then waits for a person, or for its time.
         """
-        apart = self._sink.apart
-        self._tried_at_rest &= set(apart)
+        detached = self._sink.detached
+        self._tried_at_rest &= set(detached)
         failed = {
             name
-            for name, table in apart.items()
+            for name, table in detached.items()
             if table.state == FAILED and table.needs_copy and table.error.startswith(_REFUSALS)
         }
         self._failed_amid &= failed
         if any(
             (table.is_underway or table.state == CATCHING_UP) and name not in self._tried_at_rest
-            for name, table in apart.items()
+            for name, table in detached.items()
         ):
             self._failed_amid |= failed
         elif self._failed_amid:
             again, self._failed_amid = self._failed_amid, set()
             self._tried_at_rest |= again
-            self._sink.enrol({name: apart[name].oid for name in again}, lsn, is_new=False)
-            _log.info("%s to be copied, now that the other tables are there", tell_tables(again))
+            self._sink.schedule_copy(
+                {name: detached[name].oid for name in again}, lsn, is_new=False
+            )
+            _log.info("%s to be copied, now that the other tables are there", name_tables(again))
 
     def poll_soon(self) -> None:
         """Poll again at the next occasion; from another thread."""
@@ -192,24 +196,24 @@ class TableKeeper:
         """Those of the tables whose copy must be scheduled before anything of them is delivered."""
         if not self._copies_first:
             return set()
-        return set(tables) - self._sink.flowing - set(self._sink.apart)
+        return set(tables) - self._sink.streaming - set(self._sink.detached)
 
     def skipped(self, lsn: Lsn) -> set[TableName]:
         """The tables that batches skip: those that are detached, by their names at the sink's position."""
-        return {self._called(name, table, lsn) for name, table in self._sink.apart.items()}
+        return {self._called(name, table, lsn) for name, table in self._sink.detached.items()}
 
-    def _called(self, name: TableName, table: ApartTable, lsn: Lsn) -> TableName:
+    def _called(self, name: TableName, table: DetachedTable, lsn: Lsn) -> TableName:
         if table.oid and table.state != REMOVED:
-            return self._passages.name_of(table.oid, lsn) or name
+            return self._ddl_transactions.name_of(table.oid, lsn) or name
         if table.needs_copy or table.delivered_lsn >= lsn:
             return name
-        return self._passages.name_at(name, table.delivered_lsn, lsn)
+        return self._ddl_transactions.name_at(name, table.delivered_lsn, lsn)
 
     def next_group(self, lsn: Lsn, now: float) -> set[TableName]:
         """Tables that stand at one position and can catch up with `lsn` now; empty when none can."""
         ready = {
             name: table
-            for name, table in self._sink.apart.items()
+            for name, table in self._sink.detached.items()
             if table.can_catch_up and table.delivered_lsn <= lsn
         }
         fresh = {name for name, table in ready.items() if table.state == CATCHING_UP}
@@ -227,7 +231,7 @@ class TableKeeper:
     def note_tried(self, tables: Collection[TableName]) -> None:
         """Tables have had their turn; those that failed get another one later."""
         for name in tables:
-            table = self._sink.apart.get(name)
+            table = self._sink.detached.get(name)
             if table is None or table.state == CATCHING_UP:
                 self._waits.pop(name, None)
                 continue
@@ -245,9 +249,9 @@ class TableKeeper:
             return  # of an earlier run: what it does not name need not be gone
         stand = (
             replace(report, at=None),
-            self._passages.last_lsn,
-            set(self._sink.flowing),
-            dict(self._sink.apart),
+            self._ddl_transactions.last_lsn,
+            set(self._sink.streaming),
+            dict(self._sink.detached),
         )
         if stand == self._matched:
             return
@@ -269,18 +273,18 @@ class TableKeeper:
         self._remember(members, oids, lsn)
         self._has_seen_members = True
         # Once the sink has passed all of the history, its position makes no difference.
-        if lsn >= members.lsn and lsn > self._passages.last_lsn:
+        if lsn >= members.lsn and lsn > self._ddl_transactions.last_lsn:
             self._matched = stand
 
     def _report_drift(self, report: MembershipReport, members: dict[TableName, int]) -> None:
-        flowing = {name: oid for name, oid in members.items() if name in self._sink.flowing}
+        streaming = {name: oid for name, oid in members.items() if name in self._sink.streaming}
         waiting = [
             members[name]
-            for name, table in self._sink.apart.items()
+            for name, table in self._sink.detached.items()
             if name in members and table.needs_copy and table.state != COPYING
         ]
         for name, lines in self._drift.compare(
-            report.partitions, flowing, waiting, self._passages.left_partitions()
+            report.partitions, streaming, waiting, self._ddl_transactions.left_partitions()
         ).items():
             _log.warning("%s: %s", name, "; ".join(lines))
             self._sink.note(name, "\n".join(map(printable, lines)))
@@ -288,10 +292,10 @@ class TableKeeper:
 
     def _known_oids(self, lsn: Lsn) -> dict[TableName, int]:
         """The tables that the sink knows, with their oids where it or the history knows them."""
-        oids = {name: self._passages.oid_at(name, lsn) for name in self._sink.flowing}
-        for name, table in self._sink.apart.items():
+        oids = {name: self._ddl_transactions.oid_at(name, lsn) for name in self._sink.streaming}
+        for name, table in self._sink.detached.items():
             at = lsn if table.needs_copy else table.delivered_lsn
-            oids[name] = table.oid or self._passages.oid_at(name, at)
+            oids[name] = table.oid or self._ddl_transactions.oid_at(name, at)
         return oids
 
     def _name_at(self, oid: int, members: Members, lsn: Lsn) -> TableName | None:
@@ -300,34 +304,36 @@ class TableKeeper:
         As the stream says. Once that has come to where the catalog was read and has reported nothing of
         it since, as it was seen there: not everything is reported where the source has no triggers.
         """
-        streamed, seen = self._passages.name_of(oid, lsn), members.names.get(oid)
+        streamed, seen = self._ddl_transactions.name_of(oid, lsn), members.names.get(oid)
         if streamed is None:
-            return None if self._passages.came_after(oid, lsn) else seen
-        if lsn < members.lsn or self._passages.was_told_after(oid, members.since_lsn, lsn):
+            return None if self._ddl_transactions.came_after(oid, lsn) else seen
+        if lsn < members.lsn or self._ddl_transactions.was_reported_after(
+            oid, members.since_lsn, lsn
+        ):
             return streamed
         return seen or streamed
 
     def _let_go(self, members: Members, oids: dict[TableName, int]) -> None:
         """Tables that are published no more; not those that came after the catalog was read."""
-        apart = self._sink.apart
+        detached = self._sink.detached
         gone = {
             name
             for name, oid in oids.items()
             if name not in members.oids
             and oid not in members.names
-            and not self._passages.came_after(oid, members.since_lsn)
-            and (name not in apart or apart[name].state != REMOVED)
+            and not self._ddl_transactions.came_after(oid, members.since_lsn)
+            and (name not in detached or detached[name].state != REMOVED)
         }
         if gone:
             self._sink.remove(gone)
-            _log.info("%s followed no more", tell_tables(gone))
+            _log.info("%s followed no more", name_tables(gone))
 
     def _rename_waiting(self, members: Members, lsn: Lsn) -> None:
         """Tables that need a copy wait under the names that they have where the sink stands.
 
         The stream sees to that itself, but for those that needed none yet when it came by.
         """
-        for name, table in list(self._sink.apart.items()):
+        for name, table in list(self._sink.detached.items()):
             if not table.needs_copy or table.state == REMOVED or not table.oid:
                 continue
             called = self._name_at(table.oid, members, lsn)
@@ -338,11 +344,11 @@ class TableKeeper:
     @property
     def _taken(self) -> set[TableName]:
         """The names that are in use."""
-        apart = self._sink.apart
-        return self._sink.flowing | {n for n, table in apart.items() if table.state != REMOVED}
+        detached = self._sink.detached
+        return self._sink.streaming | {n for n, table in detached.items() if table.state != REMOVED}
 
     def _schedule_new(self, members: Members, oids: dict[TableName, int], lsn: Lsn) -> None:
-        apart, taken = self._sink.apart, self._taken
+        detached, taken = self._sink.detached, self._taken
         known = {oid for name, oid in oids.items() if oid and name in taken}
         new: dict[TableName, int] = {}
         self._are_names_taken = False
@@ -350,45 +356,46 @@ class TableKeeper:
             # What the stream brings itself, from the first row on; or dropped after the catalog was read.
             if (
                 oid in known
-                or self._passages.will_be_created(oid, lsn)
-                or self._passages.is_gone(oid)
+                or self._ddl_transactions.will_be_created(oid, lsn)
+                or self._ddl_transactions.is_gone(oid)
             ):
                 continue
             name = self._name_at(oid, members, lsn)
             if name is None:
                 continue
             if name not in taken or (
-                self._is_made_anew(name, oid) and (name not in apart or apart[name].needs_copy)
+                self._is_made_anew(name, oid)
+                and (name not in detached or detached[name].needs_copy)
             ):
                 new[name] = oid
-            elif name in apart and apart[name].state == CATCHING_UP:
+            elif name in detached and detached[name].state == CATCHING_UP:
                 self._are_names_taken = True  # by one that has yet to come to its new name
         if new:
-            self._sink.enrol(new, lsn)
-            _log.info("%s to be copied", tell_tables(new))
+            self._sink.schedule_copy(new, lsn)
+            _log.info("%s to be copied", name_tables(new))
 
     def _schedule_again(self, members: Members, oids: dict[TableName, int], lsn: Lsn) -> None:
         """Tables that left the publications and came back: what happened between was not sent."""
-        apart = self._sink.apart
-        known = self._sink.flowing | {
+        detached = self._sink.detached
+        known = self._sink.streaming | {
             name
-            for name, table in apart.items()
+            for name, table in detached.items()
             if table.state == COPYING or (table.state != REMOVED and not table.needs_copy)
         }
         back = {
             oid
             for oid, now in members.entries.items()
-            if (before := self._entries.get(oid) or self._passages.first_entries(oid))
+            if (before := self._entries.get(oid) or self._ddl_transactions.first_entries(oid))
             and not set(before) & set(now)
         }
         # By the names that the sink has for them, which may be older.
         names = members.names | {oid: name for name, oid in oids.items() if oid}
         missed = {names[oid]: oid for oid in back if oid in names and names[oid] in known}
         if missed:
-            self._sink.enrol(missed, lsn, is_new=False)
+            self._sink.schedule_copy(missed, lsn, is_new=False)
             _log.warning(
                 "%s to be copied again: published anew, and what happened before that was not sent",
-                tell_tables(missed),
+                name_tables(missed),
             )
 
     def _remember(self, members: Members, oids: dict[TableName, int], lsn: Lsn) -> None:
@@ -403,7 +410,7 @@ class TableKeeper:
         known = {oid: each for oid, each in self._entries.items() if oid in held} | {
             oid: each
             for oid, each in members.entries.items()
-            if not self._passages.will_be_created(oid, lsn)
+            if not self._ddl_transactions.will_be_created(oid, lsn)
         }
         if (seen, known) != (self._members, self._entries):
             self._members, self._entries = seen, known

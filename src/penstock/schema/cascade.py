@@ -24,53 +24,63 @@ if TYPE_CHECKING:
         TableShape,
         TypeShape,
     )
-    from penstock.schema.wire import RowType, Told, ToldComment, ToldIndex, ToldSequence
+    from penstock.schema.wire import (
+        Reported,
+        ReportedComment,
+        ReportedIndex,
+        ReportedSequence,
+        RowType,
+    )
 
     LookUp = Callable[[int], TableShape | None]
 
 
-def settle(told: Told, known: Mapping[int, TableShape], look_up: LookUp) -> SchemaChange:
+def settle(reported: Reported, known: Mapping[int, TableShape], look_up: LookUp) -> SchemaChange:
     """The change with every table whose shape differs after it, given the shapes of all before.
 
     `look_up` reads a table as it is now: for the definition of an index whose table nobody had locked,
     for a type that no table had, or a table that nobody has described so far.
     """
-    others = _Others(known, {shape.id for shape in told.change.tables}, look_up)
-    others.drop_indexes({gone.id for gone in told.dropped_indexes})
-    for index in told.indexes:
+    others = _Others(known, {shape.id for shape in reported.change.tables}, look_up)
+    others.drop_indexes({gone.id for gone in reported.dropped_indexes})
+    for index in reported.indexes:
         others.take_index(index)
-    for comment in told.comments:
+    for comment in reported.comments:
         others.take_comment(comment)
-    renamed = {shape.id: shape for shape in told.change.tables}
-    for moved in told.moved_tables:
+    renamed = {shape.id: shape for shape in reported.change.tables}
+    for moved in reported.moved_tables:
         update = {"schema_name": moved.schema_name, "name": moved.name}
         shape = others.update(moved.id, **update)
         if shape is not None:
             renamed[moved.id] = shape
-    others.take_types({each.id: each for each in told.change.types})
-    others.take_row_types(told.row_types, {shape.id: shape for shape in told.change.tables})
-    others.take_sequences(told.column_sequences, {each.id: each for each in told.change.sequences})
+    others.take_types({each.id: each for each in reported.change.types})
+    others.take_row_types(reported.row_types, {shape.id: shape for shape in reported.change.tables})
+    others.take_sequences(
+        reported.column_sequences, {each.id: each for each in reported.change.sequences}
+    )
     others.take_names(renamed)
-    types = tuple(each for each in told.change.types if not each.is_array)
-    tables = (*told.change.tables, *others.changed())
-    return told.change.model_copy(update={"tables": tables, "types": types})
+    types = tuple(each for each in reported.change.types if not each.is_array)
+    tables = (*reported.change.tables, *others.changed())
+    return reported.change.model_copy(update={"tables": tables, "types": types})
 
 
 class _Others:
     """The tables that the statement has not described, and what becomes of them."""
 
-    def __init__(self, known: Mapping[int, TableShape], told: set[int], look_up: LookUp) -> None:
+    def __init__(
+        self, known: Mapping[int, TableShape], reported: set[int], look_up: LookUp
+    ) -> None:
         self._look_up = look_up
         self._before = known
-        self._told = told
+        self._reported = reported
         self._after: dict[int, TableShape] = {}
 
     def __iter__(self) -> Iterator[TableShape]:
-        shapes = [shape for oid, shape in self._before.items() if oid not in self._told]
+        shapes = [shape for oid, shape in self._before.items() if oid not in self._reported]
         return iter([self._after.get(shape.id, shape) for shape in shapes])
 
     def get(self, oid: int) -> TableShape | None:
-        return None if oid in self._told else self._after.get(oid, self._before.get(oid))
+        return None if oid in self._reported else self._after.get(oid, self._before.get(oid))
 
     def update(self, oid: int, **fields: Any) -> TableShape | None:
         shape = self.get(oid)
@@ -83,7 +93,7 @@ class _Others:
 
     def _meet(self, oid: int) -> None:
         """Take a table that nobody has described so far as it is now."""
-        now = None if oid in self._told else self._look_up(oid)
+        now = None if oid in self._reported else self._look_up(oid)
         if now is not None:
             self._after[oid] = now
 
@@ -93,38 +103,40 @@ class _Others:
                 left = tuple(index for index in shape.indexes if index.id not in gone)
                 self.update(shape.id, indexes=left)
 
-    def take_index(self, told: ToldIndex) -> None:
-        shape = self.get(told.table_id)
+    def take_index(self, reported: ReportedIndex) -> None:
+        shape = self.get(reported.table_id)
         if shape is None:
-            self._meet(told.table_id)
+            self._meet(reported.table_id)
             return
-        if told.constraint_id is not None:
+        if reported.constraint_id is not None:
             renamed = tuple(
-                each.model_copy(update={"name": told.name})
-                if each.id == told.constraint_id
+                each.model_copy(update={"name": reported.name})
+                if each.id == reported.constraint_id
                 else each
                 for each in shape.constraints
             )
             self.update(shape.id, constraints=_in_order(renamed, "kind", "name"))
             return
-        definition = told.definition or _definition(shape, told.id)
+        definition = reported.definition or _definition(shape, reported.id)
         if definition is None:
-            now = self._look_up(told.table_id)
-            definition = _definition(now, told.id) if now is not None else None
+            now = self._look_up(reported.table_id)
+            definition = _definition(now, reported.id) if now is not None else None
         if definition is None:
             return  # dropped since, which the stream reports in its turn
-        others = tuple(each for each in shape.indexes if each.id != told.id)
-        self.update(shape.id, indexes=_in_order((*others, told.shape(definition)), "name"))
+        others = tuple(each for each in shape.indexes if each.id != reported.id)
+        self.update(shape.id, indexes=_in_order((*others, reported.shape(definition)), "name"))
 
-    def take_comment(self, told: ToldComment) -> None:
-        shape = self.get(told.table_id)
+    def take_comment(self, reported: ReportedComment) -> None:
+        shape = self.get(reported.table_id)
         if shape is None:
-            self._meet(told.table_id)
-        elif told.column == 0:
-            self.update(shape.id, comment=told.text)
+            self._meet(reported.table_id)
+        elif reported.column == 0:
+            self.update(shape.id, comment=reported.text)
         else:
             columns = tuple(
-                each.model_copy(update={"comment": told.text}) if each.id == told.column else each
+                each.model_copy(update={"comment": reported.text})
+                if each.id == reported.column
+                else each
                 for each in shape.columns
             )
             self.update(shape.id, columns=columns)
@@ -184,7 +196,7 @@ class _Others:
         self.take_types(types)
 
     def take_sequences(
-        self, owned: Sequence[ToldSequence], free: Mapping[int, SequenceShape]
+        self, owned: Sequence[ReportedSequence], free: Mapping[int, SequenceShape]
     ) -> None:
         """Those that columns own; and `free` ones, which none owns, or none any more."""
         self._take_named(owned, free)
@@ -205,7 +217,9 @@ class _Others:
                 )
                 self.update(shape.id, columns=columns)
 
-    def _take_named(self, owned: Sequence[ToldSequence], free: Mapping[int, SequenceShape]) -> None:
+    def _take_named(
+        self, owned: Sequence[ReportedSequence], free: Mapping[int, SequenceShape]
+    ) -> None:
         """Those that defaults name and no column owns."""
         for shape in self if owned or free else ():
             named = {each.id: each for each in shape.sequences}
@@ -267,18 +281,18 @@ def _spelled_anew(column: ColumnShape, types: Mapping[int, TypeShape]) -> Column
     return column.model_copy(update={"type": spelled})
 
 
-def _counting(column: ColumnShape, told: ToldSequence) -> ColumnShape:
+def _counting(column: ColumnShape, reported: ReportedSequence) -> ColumnShape:
     had = column.sequence
-    if column.id != told.column:
-        if had is not None and had.id == told.sequence.id:
+    if column.id != reported.column:
+        if had is not None and had.id == reported.sequence.id:
             return column.model_copy(update={"sequence": None})
         return column
     update: dict[str, Any] = {}
-    if had is not None and had.id == told.sequence.id and told.kind == "a":
-        update = {"default": told.default}
-    elif told.kind == "a" and column.default != told.default:
+    if had is not None and had.id == reported.sequence.id and reported.kind == "a":
+        update = {"default": reported.default}
+    elif reported.kind == "a" and column.default != reported.default:
         return column
-    return column.model_copy(update={**update, "sequence": told.sequence})
+    return column.model_copy(update={**update, "sequence": reported.sequence})
 
 
 def _definition(shape: TableShape, index_id: int) -> str | None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from penstock.schema.describe import foreign_key_of
+from penstock.schema.difference_text import describe_difference
 from penstock.schema.match import (
     is_same_foreign_key,
     is_same_text,
@@ -18,7 +19,6 @@ from penstock.schema.match import (
     match_by_id_or_name,
     renamed_within,
 )
-from penstock.schema.telling import tell
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -39,7 +39,7 @@ __all__ = [
     "compare_sequences",
     "compare_tables",
     "compare_types",
-    "tell",
+    "describe_difference",
 ]
 
 Kind = Literal["table", "type", "sequence"]
@@ -64,13 +64,13 @@ class Difference:
 
 def as_json(difference: Difference) -> dict[str, Any]:
     """An object of `op`, `kind`, `name`, `before`, `after`; `schema` and `part` where there are any."""
-    told: dict[str, Any] = {"op": difference.op, "kind": difference.kind}
+    described: dict[str, Any] = {"op": difference.op, "kind": difference.kind}
     if difference.schema:
-        told["schema"] = difference.schema
-    told["name"] = difference.name
+        described["schema"] = difference.schema
+    described["name"] = difference.name
     if difference.part:
-        told["part"] = difference.part
-    return {**told, "before": difference.before, "after": difference.after}
+        described["part"] = difference.part
+    return {**described, "before": difference.before, "after": difference.after}
 
 
 def compare_tables(before: TableShape | None, after: TableShape | None) -> tuple[Difference, ...]:
@@ -79,8 +79,8 @@ def compare_tables(before: TableShape | None, after: TableShape | None) -> tuple
         shape = after or before
         if shape is None:
             return ()
-        op, told = ("drop_table", {}) if after is None else ("create_table", _table(after))
-        return (Difference(op, "table", shape.schema_name, shape.name, after=told or None),)
+        op, described = ("drop_table", {}) if after is None else ("create_table", _table(after))
+        return (Difference(op, "table", shape.schema_name, shape.name, after=described or None),)
     return tuple(_table_differences(before, after))
 
 
@@ -129,16 +129,16 @@ _Named = tuple[str, str, Any, Any]
 
 def _column(column: ColumnShape) -> dict[str, Any]:
     """What a person would write of it; what it has not is left out."""
-    told: dict[str, Any] = {"type": column.type, "not_null": column.not_null}
+    described: dict[str, Any] = {"type": column.type, "not_null": column.not_null}
     if column.default is not None:
-        told["default"] = column.default
+        described["default"] = column.default
     if column.identity:
-        told["identity"] = _IDENTITIES[column.identity]
+        described["identity"] = _IDENTITIES[column.identity]
     if column.generated:
-        told["generated"] = column.expression
+        described["generated"] = column.expression
     if column.collation is not None:
-        told["collation"] = column.collation
-    return {"name": column.name, **told}
+        described["collation"] = column.collation
+    return {"name": column.name, **described}
 
 
 _IDENTITIES = {"": None, "a": "always", "d": "by default"}
@@ -251,15 +251,15 @@ def _foreign_key_differences(before: TableShape, after: TableShape) -> Iterator[
 
 
 def _foreign_key(shape: TableShape, key: ForeignKeyShape) -> dict[str, Any]:
-    told = foreign_key_of(shape, key)
+    described = foreign_key_of(shape, key)
     return {
-        "columns": list(told.columns),
-        "references": str(told.referenced),
-        "referenced_columns": list(told.referenced_columns),
-        "on_update": told.on_update,
-        "on_delete": told.on_delete,
-        "is_deferrable": told.is_deferrable,
-        "is_valid": told.is_valid,
+        "columns": list(described.columns),
+        "references": str(described.referenced),
+        "referenced_columns": list(described.referenced_columns),
+        "on_update": described.on_update,
+        "on_delete": described.on_delete,
+        "is_deferrable": described.is_deferrable,
+        "is_valid": described.is_valid,
     }
 
 
@@ -269,8 +269,8 @@ def compare_types(before: TypeShape | None, after: TypeShape | None) -> tuple[Di
         shape = after or before
         if shape is None:
             return ()
-        op, told = ("drop_type", None) if after is None else ("create_type", _type(shape))
-        return (Difference(op, "type", shape.schema_name, shape.name, after=told),)
+        op, described = ("drop_type", None) if after is None else ("create_type", _type(shape))
+        return (Difference(op, "type", shape.schema_name, shape.name, after=described),)
     return tuple(_type_differences(before, after))
 
 
@@ -297,14 +297,14 @@ def _type_differences(before: TypeShape, after: TypeShape) -> Iterator[Differenc
 
 
 def _type(shape: TypeShape) -> dict[str, Any]:
-    told: dict[str, Any] = {"kind": shape.kind}
+    described: dict[str, Any] = {"kind": shape.kind}
     if shape.kind == "enum":
-        told["labels"] = [label.name for label in shape.labels]
+        described["labels"] = [label.name for label in shape.labels]
     elif shape.kind == "composite":
-        told["fields"] = [{"name": field.name, "type": field.type} for field in shape.fields]
+        described["fields"] = [{"name": field.name, "type": field.type} for field in shape.fields]
     elif shape.base:
-        told["base"] = shape.base
-    return told
+        described["base"] = shape.base
+    return described
 
 
 def compare_sequences(

@@ -299,7 +299,7 @@ class SchemaHistory:
         shape = self.by_id_at(table_id, lsn)
         return None if shape is None else shape.table
 
-    def was_told_after(self, table_id: int, since_lsn: Lsn, lsn: Lsn) -> bool:
+    def was_reported_after(self, table_id: int, since_lsn: Lsn, lsn: Lsn) -> bool:
         """Whether something of a table was reported after one position and before another."""
         life = self._now().lives.get(table_id)
         return life is not None and any(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-class ToldIndex(Shape):
+class ReportedIndex(Shape):
     """An index that was made or altered, of a table that is not described.
 
     `numbers` are those of its columns, 0 for an expression; the first `key_count` are its key.
@@ -52,7 +52,7 @@ class ToldIndex(Shape):
         )
 
 
-class ToldSequence(Shape):
+class ReportedSequence(Shape):
     """A sequence that was altered, and the column that owns it."""
 
     table_id: int
@@ -67,7 +67,7 @@ class ToldSequence(Shape):
         return _next_value(self.spelled)
 
 
-class ToldComment(Shape):
+class ReportedComment(Shape):
     """The comment of a table, or of the column of that id, as it is now."""
 
     table_id: int
@@ -84,29 +84,29 @@ class RowType(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Told:
+class Reported:
     """One message. `xid` is the subtransaction that sent it, 0 where it does not say."""
 
     change: SchemaChange
     xid: int = 0
-    indexes: tuple[ToldIndex, ...] = ()
-    column_sequences: tuple[ToldSequence, ...] = ()
+    indexes: tuple[ReportedIndex, ...] = ()
+    column_sequences: tuple[ReportedSequence, ...] = ()
     moved_tables: tuple[Gone, ...] = ()  # under the names that they have now
     dropped_indexes: tuple[Gone, ...] = ()
     row_types: tuple[RowType, ...] = ()
-    comments: tuple[ToldComment, ...] = ()
+    comments: tuple[ReportedComment, ...] = ()
 
 
 _PARTS: dict[str, TypeAdapter[Any]] = {
-    "indexes": TypeAdapter(tuple[ToldIndex, ...]),
-    "column_sequences": TypeAdapter(tuple[ToldSequence, ...]),
+    "indexes": TypeAdapter(tuple[ReportedIndex, ...]),
+    "column_sequences": TypeAdapter(tuple[ReportedSequence, ...]),
     "moved_tables": TypeAdapter(tuple[Gone, ...]),
     "dropped_indexes": TypeAdapter(tuple[Gone, ...]),
-    "comments": TypeAdapter(tuple[ToldComment, ...]),
+    "comments": TypeAdapter(tuple[ReportedComment, ...]),
 }
 
 
-def read_told(content: str, where: str) -> Told:
+def read_reported(content: str, where: str) -> Reported:
     """A message of the triggers, of this version's or of an older one's.
 
     Raises:
@@ -114,13 +114,13 @@ def read_told(content: str, where: str) -> Told:
     """
     try:
         raw = _without_nulls(json.loads(content))
-        born = raw.pop("born", {})
+        created_in_stream = raw.pop("born", {})
         row_types = tuple(
             RowType(one["id"], one["row_type_id"], one["row_type"])
             for one in raw.get("tables", ())
             if "row_type" in one
         )
-        raw["tables"] = [_table(one, born) for one in raw.get("tables", ())]
+        raw["tables"] = [_table(one, created_in_stream) for one in raw.get("tables", ())]
         parts = {
             name: kind.validate_json(json.dumps([_without_nulls(one) for one in raw.pop(name, ())]))
             for name, kind in _PARTS.items()
@@ -132,7 +132,7 @@ def read_told(content: str, where: str) -> Told:
             where,
             "penstock init puts the triggers right",
         ) from None
-    return Told(read_change(json.dumps(raw), where), xid, row_types=row_types, **parts)
+    return Reported(read_change(json.dumps(raw), where), xid, row_types=row_types, **parts)
 
 
 # The fields of what a trigger says in rows of text, in its order (`penstock.source.tracking_documents`), and
@@ -229,7 +229,7 @@ _ROWS: dict[str, _Fields] = {
 _KINDS = {"e": "enum", "d": "domain", "b": "other"}
 
 
-def _table(raw: dict[str, Any], born: dict[str, dict[str, Any]]) -> dict[str, Any]:
+def _table(raw: dict[str, Any], created_in_stream: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """One table. What an older trigger or a refresh has described is complete already."""
     if "depends" not in raw:
         return raw
@@ -258,7 +258,7 @@ def _table(raw: dict[str, Any], born: dict[str, dict[str, Any]]) -> dict[str, An
         "foreign_keys": sorted(map(_without_nulls, parts["foreign_keys"]), key=itemgetter("name")),
         "types": sorted(map(_type, parts["types"]), key=itemgetter("schema_name", "name")),
         "sequences": free_sequences,
-        **born.get(str(raw["id"]), {}),
+        **created_in_stream.get(str(raw["id"]), {}),
     }
     _complete_indexes(table, parts["indexes"])
     return table
@@ -291,8 +291,8 @@ def _type(raw: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _complete_indexes(table: dict[str, Any], told: list[dict[str, Any]]) -> None:
-    indexes = {index["id"]: index for index in sorted(told, key=itemgetter("name"))}
+def _complete_indexes(table: dict[str, Any], reported: list[dict[str, Any]]) -> None:
+    indexes = {index["id"]: index for index in sorted(reported, key=itemgetter("name"))}
     used = {number: set(index["numbers"]) for number, index in indexes.items()}
     for number, column in table.pop("depends"):
         if number in used and indexes[number]["has_expressions"]:

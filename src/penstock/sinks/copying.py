@@ -200,7 +200,7 @@ class Copying(Protocol):
         From any process; who delivers finds the request, now or when it runs again.
         """
 
-    def after_join(self, on_made: Callable[[int, int], None] = lambda _made, _due: None) -> bool:
+    def after_attach(self, on_made: Callable[[int, int], None] = lambda _made, _due: None) -> bool:
         """Do what waits until tables stream; whether anything did.
 
         `on_made` is called with how many tables have what they lacked, and how many lacked it.
@@ -208,7 +208,7 @@ class Copying(Protocol):
 
     @property
     def is_review_due(self) -> bool:
-        """Whether `after_join` would see which notes on tables are still so; from any thread."""
+        """Whether `after_attach` would see which notes on tables are still so; from any thread."""
 
     def interrupt(self) -> None:
         """Cancel what is under way, from another thread; nothing more is done after that."""

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from penstock.changes.decode import Piece
     from penstock.lsn import Lsn
-    from penstock.sinks.passage import Passage, RunJob
-    from penstock.sinks.tables import ApartTable
+    from penstock.sinks.ddl_transaction import DdlTransaction, RunJob
+    from penstock.sinks.tables import DetachedTable
     from penstock.table import TableName
 
 
@@ -53,7 +53,7 @@ class Batch:
         int  # of the last commit in it, microseconds since 2000-01-01; 0 when there is none
     )
     tables: frozenset[TableName]
-    aside: frozenset[TableName] = (
+    detached: frozenset[TableName] = (
         frozenset()
     )  # those of them that are detached, by their names here
     copies_first: bool = False  # whether a table that nobody knows yet is to be copied first
@@ -102,8 +102,8 @@ class Sink(Protocol):
 
     name: str
     change_count: int  # delivered since the beginning, as far as the sink remembers
-    flowing: set[TableName]  # tables known to go with the sink's own position
-    apart: dict[TableName, ApartTable]  # tables that do not
+    streaming: set[TableName]  # tables known to go with the sink's own position
+    detached: dict[TableName, DetachedTable]  # tables that do not
     objects_due: (
         bool  # whether the copier has yet to make something of tables, such as foreign keys
     )
@@ -131,7 +131,9 @@ class Sink(Protocol):
             SinkError: `open` and go on from the position.
         """
 
-    def enrol(self, tables: Mapping[TableName, int], lsn: Lsn, *, is_new: bool = True) -> None:
+    def schedule_copy(
+        self, tables: Mapping[TableName, int], lsn: Lsn, *, is_new: bool = True
+    ) -> None:
         """Tables that are to be copied first; they are detached from now on. Never during a `commit`.
 
         With their oids, 0 where one is not known. `is_new`: what is known of one that had the name
@@ -163,7 +165,7 @@ class Sink(Protocol):
     def commit_shapes(
         self,
         batch: Batch,
-        passage: Passage,
+        ddl_transaction: DdlTransaction,
         run_job: RunJob,
         only: Collection[TableName] | None = None,
     ) -> dict[TableName, TableName]:
@@ -171,7 +173,7 @@ class Sink(Protocol):
 
         Args:
             run_job: has a worker take the rows of a part, and returns the receipts.
-            only: tables that catch up, as in `commit_apart`; None: those that flow.
+            only: tables that catch up, as in `commit_detached`; None: those that flow.
 
         Returns:
             What tables were called before it, and are called now.
@@ -180,7 +182,7 @@ class Sink(Protocol):
             SinkError: nothing has happened; `open` and go on from the position.
         """
 
-    def commit_apart(
+    def commit_detached(
         self, tables: Collection[TableName], batch: Batch, receipts: Sequence[Receipt]
     ) -> None:
         """Deliver the changes of tables that catch up, up to `batch.end_lsn`, and move their position.
@@ -191,7 +193,7 @@ class Sink(Protocol):
             SinkError: nothing has happened.
         """
 
-    def join(self, tables: Collection[TableName]) -> None:
+    def attach(self, tables: Collection[TableName]) -> None:
         """Tables that have caught up with the position of the others flow with them."""
 
     def idle(self) -> None:

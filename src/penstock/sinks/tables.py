@@ -33,7 +33,7 @@ REMOVED = "removed"
 
 
 @dataclass(frozen=True)
-class ApartTable:
+class DetachedTable:
     """A table that does not flow with the others.
 
     Changes after `delivered_lsn` wait for it in the log. `needs_copy`: its rows are not there yet, so
@@ -69,11 +69,11 @@ class ApartTable:
 class WantedTables:
     """Whose changes a worker takes: all but some, or some alone. Travels to the executors."""
 
-    passed_over: frozenset[TableName] = frozenset()
+    skipped: frozenset[TableName] = frozenset()
     only: frozenset[TableName] | None = None
 
     def __contains__(self, table: TableName) -> bool:
-        return table not in self.passed_over if self.only is None else table in self.only
+        return table not in self.skipped if self.only is None else table in self.only
 
 
 ALL_TABLES = WantedTables()

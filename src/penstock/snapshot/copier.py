@@ -68,7 +68,7 @@ class Copier:
         self._is_alone = is_alone
         self._awake_until = 0.0
         self._has_news = threading.Event()
-        self._told_of_another = False
+        self._reported_another = False
         self._keys: RoundProgress | None = None
         self._rounds: list[tuple[Round, threading.Thread]] = []
 
@@ -95,7 +95,7 @@ class Copier:
                 try:
                     self._copying.open()
                     while not self._stop.is_set():
-                        self._look()
+                        self._poll()
                         back_off.succeed()
                         self.error = None
                         if self._is_needed():
@@ -167,7 +167,7 @@ class Copier:
     def _has_more(self) -> bool:
         return self._has_work() or (self._has_notes() and self._copying.is_review_due)
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         self._rounds = [each for each in self._rounds if each[1].is_alive()]
         taken = {table for each, _ in self._rounds for table in each.tables}
         due = {name: oid for name, oid in self._copying.due().items() if name not in taken}
@@ -196,7 +196,7 @@ class Copier:
 
     def _make_keys(self) -> None:
         try:
-            if self._copying.after_join(self._note_keys):
+            if self._copying.after_attach(self._note_keys):
                 self._on_change()
         finally:
             self._keys = None
@@ -206,9 +206,9 @@ class Copier:
 
     def _claim(self) -> bool:
         has_claim = self._copying.claim()
-        if not has_claim and not self._told_of_another:
+        if not has_claim and not self._reported_another:
             _log.info("another process copies tables to %s, this one waits", self.name)
-        self._told_of_another = not has_claim
+        self._reported_another = not has_claim
         return has_claim
 
     def _run_round(self, each: Round) -> None:

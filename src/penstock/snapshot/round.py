@@ -174,7 +174,7 @@ class Round:
                     pool.shutdown(wait=False, cancel_futures=True)
         finally:
             snapshot.close()
-        self._tell_end()
+        self._report_end()
 
     def _prepare(self, copy: Copy, snapshot: ExportedSnapshot) -> None:
         """Read the tables' shapes, cut them into ranges, make room at the sink."""
@@ -240,7 +240,7 @@ class Round:
         back_off = BackOff()
         while not self._stop.is_set():
             try:
-                self._look(pool, copy)
+                self._poll(pool, copy)
                 missing = self._missing()
                 if missing:
                     self._run_job(pool, snapshot, copy, missing)
@@ -309,7 +309,7 @@ class Round:
             while not job.done():
                 if self._stop.wait(self._pause(timing().round_poll_seconds)):
                     return
-                self._look(pool, copy)
+                self._poll(pool, copy)
         finally:
             # Also when the sink went away during the check: two jobs would copy the same ranges.
             self._end_job(job, copy)
@@ -318,7 +318,7 @@ class Round:
                 self._leave(ended.table)
             else:
                 self._fail(ended.table, _error_of(ended))
-        self._look(pool, copy)
+        self._poll(pool, copy)
 
     def _end_job(self, job: Future[list[TableFailure | TableLeft]], copy: Copy) -> None:
         """See that a job is over: it may be about to begin, where there is nothing to cancel yet."""
@@ -327,7 +327,7 @@ class Round:
             self._spark.cancel(copy.copy_id)
             wait([job], timing().round_poll_seconds)
 
-    def _look(self, pool: ThreadPoolExecutor, copy: Copy) -> None:
+    def _poll(self, pool: ThreadPoolExecutor, copy: Copy) -> None:
         """See what has arrived, and finish the tables that are whole."""
         began = time.monotonic()
         arrived = self._copying.arrived(copy)
@@ -438,13 +438,13 @@ class Round:
             transfer_seconds=time.monotonic() - self._transfer_began,
         )
 
-    def _tell_end(self) -> None:
-        told = self.progress
+    def _report_end(self) -> None:
+        so_far = self.progress
         _log.info(
             "copied %d tables, %d rows, %.1f MB in %.1f s",
-            told.tables_done,
-            told.row_count,
-            told.bytes_done / 1e6,
+            so_far.tables_done,
+            so_far.row_count,
+            so_far.bytes_done / 1e6,
             time.monotonic() - self._began,
         )
 

@@ -100,9 +100,9 @@ def copy_ranges(
                     # In the middle of a COPY the connection is of no use any more.
                     reader.close()
                     reader = None
-                    told = _blame(work, each, error) if isinstance(error, RangeRefused) else error
+                    shown = _blame(work, each, error) if isinstance(error, RangeRefused) else error
                     ended.add(each.table)
-                    yield TableFailure(each.table, told.code, told.what, told.where, told.do)
+                    yield TableFailure(each.table, shown.code, shown.what, shown.where, shown.do)
     finally:
         if reader is not None:
             reader.close()
@@ -198,8 +198,8 @@ def _blame(work: CopyWork, each: PageRange, refused: RangeRefused) -> PenstockEr
         except (psycopg.Error, SourceError, SnapshotGone):
             values = None  # the table's error stands without it
         if values is not None:
-            told = ", ".join(f"{name}={value}" for name, value in zip(key, values, strict=True))
-            place = f"{each.table} key ({told})"
+            shown = ", ".join(f"{name}={value}" for name, value in zip(key, values, strict=True))
+            place = f"{each.table} key ({shown})"
     return RowRefused(refused.what, place, refused.do)
 
 

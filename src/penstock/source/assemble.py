@@ -354,11 +354,11 @@ class Assembler:
         ]  # a spool that cannot be sealed is removed as one without commit
         streamed.spool.seal()
         # The server takes these as sent from now on, and will not repeat them outside the stream.
-        for oid, told in streamed.buffer.told.items():
-            if told > self._main.told.get(oid, 0):
+        for oid, described_at in streamed.buffer.described_at.items():
+            if described_at > self._main.described_at.get(oid, 0):
                 raw = streamed.buffer.relations[oid]
                 self._main.relations[oid] = raw[:1] + raw[5:]
-                self._main.told[oid] = told
+                self._main.described_at[oid] = described_at
         self.received_lsn = commit.end_lsn
         self.transaction_count += 1
         self._log.append(

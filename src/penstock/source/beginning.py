@@ -12,7 +12,7 @@ from penstock.changes.pgoutput import parse_message
 from penstock.errors import SchemaUnreadable
 from penstock.lsn import Lsn
 from penstock.schema.shape import CHANGE_PREFIX, REFRESH
-from penstock.schema.wire import read_told
+from penstock.schema.wire import read_reported
 from penstock.source.connect import source_errors
 from penstock.source.notes import unseal
 from penstock.source.shapes import read_published_shapes
@@ -49,13 +49,13 @@ def read_first_shapes(
     which the stream reports in its turn. Of others, and where there are no triggers, as they are now.
     """
     now = read_published_shapes(connection, subscription.publications)
-    told: dict[int, TableShape] = {}
+    described: dict[int, TableShape] = {}
     schemas: set[str] = set()
     for change in _descriptions(connection, subscription, start, seal) if seal else ():
-        told = {shape.id: shape for shape in change.tables} | told
+        described = {shape.id: shape for shape in change.tables} | described
         schemas.update(shape.schema_name for shape in change.tables)
         schemas.update(schema.name for schema in change.schemas)
-    return [*told.values(), *(shape for shape in now if shape.schema_name not in schemas)]
+    return [*described.values(), *(shape for shape in now if shape.schema_name not in schemas)]
 
 
 def _descriptions(
@@ -77,7 +77,7 @@ def _descriptions(
         if content is None:
             continue
         try:
-            change = read_told(content, "").change
+            change = read_reported(content, "").change
         except SchemaUnreadable:  # reported where it is delivered, with its place
             continue
         if change.tag == REFRESH:

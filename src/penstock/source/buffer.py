@@ -32,7 +32,7 @@ class SliceBuffer:
     lengths: array[int] = field(default_factory=lambda: array("I"))
     relations: dict[int, bytes] = field(default_factory=dict)
     arrived: list[tuple[int, int, bytes]] = field(default_factory=list)
-    told: dict[int, int] = field(default_factory=dict)  # when each table was last described
+    described_at: dict[int, int] = field(default_factory=dict)  # when each table was last described
     row_count: int = 0  # of the transaction so far, in slices that are sealed
     part_count: int = 0  # of those slices
 
@@ -45,7 +45,7 @@ class SliceBuffer:
         """Take a Relation message, and keep it for slices to come."""
         oid = relation_oid(message, carries_xid=self.carries_xids)
         self.arrived.append((len(self.lengths), oid, bytes(message)))
-        self.told[oid] = next(_order)
+        self.described_at[oid] = next(_order)
         self.add(message)
 
     def count_rows(self) -> int:

@@ -89,7 +89,7 @@ _SHOWN_PARTITION_COUNT = 3
 class SourceTable:
     """One ordinary or partitioned table of the source.
 
-    `flaw` says why its updates cannot be followed, `mend` is the SQL that would change that; both
+    `flaw` says why its updates cannot be followed, `fix` is the SQL that would change that; both
     are empty when `has_usable_key`. A partitioned table is judged with all its leaves, because
     UPDATE is checked on the leaf, while the stream announces the root's own identity.
     """
@@ -107,7 +107,7 @@ class SourceTable:
     ancestors: tuple[int, ...] = ()  # oids, nearest first
     key_columns: frozenset[str] = frozenset()
     flaw: str = ""
-    mend: str = ""
+    fix: str = ""
 
 
 def list_tables(connection: Connection) -> list[SourceTable]:
@@ -155,7 +155,7 @@ def _in_words(schema: str, kind: str, persistence: str) -> str:
 
 def _table(row: Any, version: int) -> SourceTable:
     name = TableName(row.schema, row.name)
-    flaw, mend = _flaw(row, name, version)
+    flaw, fix = _flaw(row, name, version)
     return SourceTable(
         oid=row.oid,
         name=name,
@@ -170,7 +170,7 @@ def _table(row: Any, version: int) -> SourceTable:
         ancestors=tuple(row.ancestors),
         key_columns=frozenset(row.key_columns),
         flaw=flaw,
-        mend=mend,
+        fix=fix,
     )
 
 
@@ -206,20 +206,20 @@ def _judged_with_leaves(table: SourceTable, leaves: Iterable[SourceTable]) -> So
     if not faulty:
         return table
     shown = [f"partition {leaf.name}: {flaw}" for leaf, flaw, _ in faulty]
-    mends = [mend for _, _, mend in faulty]
+    fixes = [fix for _, _, fix in faulty]
     hidden = len(faulty) - _SHOWN_PARTITION_COUNT
     more = [f"and {hidden} more partitions"] if hidden > 0 else []
     return replace(
         table,
         has_usable_key=False,
         flaw="; ".join([table.flaw] * bool(table.flaw) + shown[:_SHOWN_PARTITION_COUNT] + more),
-        mend="; ".join([table.mend] * bool(table.mend) + mends[:_SHOWN_PARTITION_COUNT] + more),
+        fix="; ".join([table.fix] * bool(table.fix) + fixes[:_SHOWN_PARTITION_COUNT] + more),
     )
 
 
 def _leaf_flaw(table: SourceTable, leaf: SourceTable) -> tuple[str, str] | None:
     if leaf.flaw:
-        return leaf.flaw, leaf.mend
+        return leaf.flaw, leaf.fix
     # The stream names the root's key columns and carries what the leaf logs: a leaf may log more
     # (full) than its root announces, never something else.
     is_same = leaf.replica_identity == table.replica_identity
@@ -228,8 +228,8 @@ def _leaf_flaw(table: SourceTable, leaf: SourceTable) -> tuple[str, str] | None:
     if is_same and (leaf.replica_identity != "i" or leaf.key_columns >= table.key_columns):
         return None
     wanted = {"d": "DEFAULT", "f": "FULL"}.get(table.replica_identity)
-    mend = identity_statement(leaf.name, wanted or "FULL")
-    return f"another replica identity than {table.name}", mend
+    fix = identity_statement(leaf.name, wanted or "FULL")
+    return f"another replica identity than {table.name}", fix
 
 
 def identity_statement(name: TableName, identity: str) -> str:

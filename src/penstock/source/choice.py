@@ -180,7 +180,7 @@ def _put(table: SourceTable, rules: TableRules, choice: Choice) -> LeftOut | Non
         choice.updates.append(table)
     else:
         reason = f"{table.flaw}; publishing it would make UPDATE and DELETE fail on the source"
-        return LeftOut(table.name, reason, table.mend + _OR_INSERTS)
+        return LeftOut(table.name, reason, table.fix + _OR_INSERTS)
     return None
 
 

@@ -132,14 +132,14 @@ def _ask(
     pgconn.send_query(command)
     pgconn.flush()
     began = time.monotonic()
-    tell_at, nudge_at = began + timing().snapshot_report_seconds, began
+    report_at, nudge_at = began + timing().snapshot_report_seconds, began
     while pgconn.is_busy():
         now = time.monotonic()
         if stop.wait(timing().snapshot_poll_seconds if now > began + 0.5 else 0.005):
             raise SourceError("asked to stop while waiting for a snapshot", str(dsn), "nothing")
-        if now > tell_at:
-            tell_at += 6 * timing().snapshot_report_seconds
-            _tell_waiting(primary or dsn)
+        if now > report_at:
+            report_at += 6 * timing().snapshot_report_seconds
+            _report_waiting(primary or dsn)
         if primary is not None and now > nudge_at:
             nudge_at = now + 1.0
             _nudge(primary)
@@ -160,7 +160,7 @@ def _clock(dsn: Dsn) -> datetime:
     return found
 
 
-def _tell_waiting(dsn: Dsn) -> None:
+def _report_waiting(dsn: Dsn) -> None:
     with connect_source(dsn, "penstock snapshot") as connection, source_errors(connection):
         row = connection.execute(_OPEN_TRANSACTIONS).fetchone()
     if row is not None and row[0]:

@@ -27,7 +27,7 @@ from penstock.schema.shape import (
     as_content,
 )
 from penstock.schema.versions import SchemaVersions
-from penstock.schema.wire import Told, read_told
+from penstock.schema.wire import Reported, read_reported
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -51,7 +51,7 @@ class Note:
     ordinal: int = 0
     subxid: int = 0
     shapes: tuple[TableShape, ...] = ()
-    told: Told | None = None  # what a trigger said; of a Relation message, None
+    reported: Reported | None = None  # what a trigger said; of a Relation message, None
 
 
 class Notes:
@@ -94,21 +94,25 @@ class Notes:
             _log.warning("a logical message %s without penstock's seal is skipped", message.prefix)
             return None
         try:
-            told = read_told(content, "")
+            reported = read_reported(content, "")
         except SchemaUnreadable:  # reported where it is delivered, with its place
             return Note(CHANGE, content, subxid=message.xid)
-        if told.xid and xid and (told.xid - xid) % 2**32 >= 2**31:
+        if reported.xid and xid and (reported.xid - xid) % 2**32 >= 2**31:
             # Sealed, but by an older transaction: somebody has read it there, and says it again.
             _log.warning("a logical message %s of another transaction is skipped", message.prefix)
             return None
-        if told.change.has_old_snapshot:
-            told = replace(told, change=self._made_current(told.change))
+        if reported.change.has_old_snapshot:
+            reported = replace(reported, change=self._made_current(reported.change))
         known = dict(self._known)
         for note in pending:
             known.update({shape.id: shape for shape in note.shapes})
-        change = settle(told, known, self._look_up)
+        change = settle(reported, known, self._look_up)
         return Note(
-            CHANGE, content, subxid=told.xid or message.xid, shapes=change.tables, told=told
+            CHANGE,
+            content,
+            subxid=reported.xid or message.xid,
+            shapes=change.tables,
+            reported=reported,
         )
 
     def of_relation(
@@ -156,9 +160,9 @@ class Notes:
         changes: list[SchemaChange] = []
         for note in notes:
             content, shapes = note.content, note.shapes
-            if note.told is not None:
+            if note.reported is not None:
                 # What others have committed since the statement is in what is known by now.
-                change = self._without_stale(settle(note.told, self._known, self._look_up))
+                change = self._without_stale(settle(note.reported, self._known, self._look_up))
                 content, shapes = as_content(change), change.tables
                 changes.append(change)
                 for gone in change.dropped_tables:
@@ -219,13 +223,13 @@ def unseal(content: bytes, seal: bytes | None) -> str | None:
 
 def agrees(shape: TableShape, relation: Relation) -> bool:
     """Whether a table's shape is as a Relation message says. Generated columns are not in the stream."""
-    told = [(column.name, column.type_oid, column.type_modifier) for column in relation.columns]
+    reported = [(column.name, column.type_oid, column.type_modifier) for column in relation.columns]
     known = [
         (column.name, column.type_id, column.type_modifier)
         for column in shape.columns
         if not column.generated
     ]
-    return shape.table == relation.table and sorted(told) == sorted(known)
+    return shape.table == relation.table and sorted(reported) == sorted(known)
 
 
 def patch(known: TableShape, relation: Relation, now: TableShape | None) -> tuple[TableShape, bool]:
@@ -238,17 +242,19 @@ def patch(known: TableShape, relation: Relation, now: TableShape | None) -> tupl
     next_id = max((column.id for column in (*known.columns, *current.values())), default=0) + 1
     columns: list[ColumnShape] = []
     added = 0
-    for told in relation.columns:
-        found = of_name.get(told.name)
+    for reported in relation.columns:
+        found = of_name.get(reported.name)
         if found is None:
             added += 1
         if found is None or (found.type_id, found.type_modifier) != (
-            told.type_oid,
-            told.type_modifier,
+            reported.type_oid,
+            reported.type_modifier,
         ):
-            fresh = current.get(told.name)
-            if fresh is None or fresh.type_id != told.type_oid:
-                fresh = _unknown_type(told.name, told.type_oid, found.id if found else next_id)
+            fresh = current.get(reported.name)
+            if fresh is None or fresh.type_id != reported.type_oid:
+                fresh = _unknown_type(
+                    reported.name, reported.type_oid, found.id if found else next_id
+                )
                 next_id += 1
             found = fresh if found is None else fresh.model_copy(update={"id": found.id})
         columns.append(found)

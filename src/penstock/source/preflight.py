@@ -54,7 +54,7 @@ def preflight(
     """
     try:
         with connect_source(dsn, "penstock check") as connection:
-            findings = _look(connection, dsn, rules, name)
+            findings = _check(connection, dsn, rules, name)
             if tracking is Tracking.TRIGGERS:
                 findings += _tracking_findings(connection)
     except (PenstockError, psycopg.Error) as error:
@@ -84,7 +84,7 @@ def _tracking_findings(connection: Connection) -> list[Finding]:
     ]
 
 
-def _look(connection: Connection, dsn: Dsn, rules: TableRules, name: str) -> list[Finding]:
+def _check(connection: Connection, dsn: Dsn, rules: TableRules, name: str) -> list[Finding]:
     version = connection.info.server_version
     if version < OLDEST_VERSION:
         found = f"{version // 10000}.{version % 10000}"

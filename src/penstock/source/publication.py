@@ -108,7 +108,7 @@ class Stamp:
     def text(self) -> str:
         """The comment."""
         lsn = None if self.created_lsn is None else str(self.created_lsn)
-        told: dict[str, object] = {
+        content: dict[str, object] = {
             "penstock": _STAMP_VERSION,
             "generation": self.generation,
             "slot": self.slot,
@@ -116,10 +116,12 @@ class Stamp:
         }
         for key, tables in (("added", self.added), ("removed", self.removed)):
             if tables:
-                told[key] = sorted(tables)
+                content[key] = sorted(tables)
         if self.rules is not None:
-            told["rules"] = {key: _told_rules(getattr(self.rules, key)) for key in _RULE_LISTS}
-        return json.dumps(told)
+            content["rules"] = {
+                key: _stamped_rules(getattr(self.rules, key)) for key in _RULE_LISTS
+            }
+        return json.dumps(content)
 
     @classmethod
     def parse(cls, text: str | None) -> Stamp | None:
@@ -145,17 +147,17 @@ def _tables(pairs: Iterable[tuple[str, str]]) -> frozenset[TableName]:
     return frozenset(TableName(str(schema), str(name)) for schema, name in pairs)
 
 
-def _told_rules(rules: Iterable[TableRule]) -> list[dict[str, str]]:
+def _stamped_rules(rules: Iterable[TableRule]) -> list[dict[str, str]]:
     """Each with the parts that it names; a part that stands for every name is left out."""
     parts = [{"schema": rule.schema, "name": rule.name} for rule in rules]
     return [{key: name for key, name in rule.items() if name is not None} for rule in parts]
 
 
-def _read_rules(told: dict[str, list[dict[str, str]]] | None) -> TableRules | None:
-    if told is None:
+def _read_rules(content: dict[str, list[dict[str, str]]] | None) -> TableRules | None:
+    if content is None:
         return None
     include, exclude, insert_only = (
-        tuple(TableRule(rule.get("schema"), rule.get("name")) for rule in told[key])
+        tuple(TableRule(rule.get("schema"), rule.get("name")) for rule in content[key])
         for key in _RULE_LISTS
     )
     return TableRules(include, exclude, insert_only)

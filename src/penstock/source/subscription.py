@@ -142,7 +142,7 @@ def ensure_subscription(
         publications = pub.read_publications(connection, name)
         _raise_what_forbids(connection, name, publications, rules)
         if publications is not None:
-            stamp = publications.stamp.with_rules(_told_rules(rules, tracking))
+            stamp = publications.stamp.with_rules(_stamped_rules(rules, tracking))
             if stamp != publications.stamp:
                 _write_stamp(connection, name, stamp)
             match_publications(connection, name, stamp.generation, rules)
@@ -247,16 +247,16 @@ def print_sql(
         stamp = publications.stamp
         steps, _ = plan_steps(connection, names, publications, choice)
         statements += step_statements(steps)
-        stamp = stamp.with_rules(_told_rules(rules, tracking))
+        stamp = stamp.with_rules(_stamped_rules(rules, tracking))
         if stamp != publications.stamp:
             statements += [pub.stamp_statement(each, stamp) for each in names]
-    told = [f"{statement.as_string(connection)};" for statement in statements]
+    lines = [f"{statement.as_string(connection)};" for statement in statements]
     if tracking is Tracking.TRIGGERS and not read_tracking(connection).in_force:
-        told.append(tracking_statements(role_of(connection)))
+        lines.append(tracking_statements(role_of(connection)))
     if stamp.created_lsn is None:
         slot = _slot_statements(connection, names, stamp)
-        told += [f"{statement.as_string(connection)};" for statement in slot]
-    return told
+        lines += [f"{statement.as_string(connection)};" for statement in slot]
+    return lines
 
 
 def _slot_statements(
@@ -314,10 +314,10 @@ def _create_publications(connection: Connection, name: str, stamp: pub.Stamp) ->
 def _new_stamp(name: str, rules: TableRules, tracking: Tracking) -> pub.Stamp:
     generation = str(uuid.uuid4())
     stamp = pub.Stamp(generation, pub.slot_name(name, generation), None)
-    return stamp.with_rules(_told_rules(rules, tracking))
+    return stamp.with_rules(_stamped_rules(rules, tracking))
 
 
-def _told_rules(rules: TableRules, tracking: Tracking) -> TableRules | None:
+def _stamped_rules(rules: TableRules, tracking: Tracking) -> TableRules | None:
     return rules if tracking is Tracking.TRIGGERS else None
 
 
@@ -333,15 +333,15 @@ def _finish(
     """Make triggers and slot and stamp its creation point, as far as that is still to be done."""
     if stamp.created_lsn is not None:
         check_slot(slot_state(connection, stamp.slot), stamp.slot, place_of(connection))
-    mended = tracking is Tracking.TRIGGERS and ensure_tracking(connection)
+    fixed = tracking is Tracking.TRIGGERS and ensure_tracking(connection)
     if stamp.created_lsn is not None:
-        if mended:
-            _tell_tables(connection, name)
+        if fixed:
+            _describe_tables(connection, name)
         return _whole(name, stamp, stamp.created_lsn)
     created_lsn = _create_sound_slot(connection, name, stamp.slot)
     fault_point("init.after_slot")
     if tracking is Tracking.TRIGGERS:
-        _tell_tables(connection, name)
+        _describe_tables(connection, name)
     stamp = stamp.with_created_lsn(created_lsn)
     _write_stamp(connection, name, stamp)
     return _whole(name, stamp, created_lsn)
@@ -366,7 +366,7 @@ def _create_sound_slot(connection: Connection, name: str, slot: str) -> Lsn:
     )
 
 
-def _tell_tables(connection: Connection, name: str) -> None:
+def _describe_tables(connection: Connection, name: str) -> None:
     """Let the stream begin with the shapes of the followed tables, and again after a gap."""
     publications = pub.read_publications(connection, name)
     if publications is not None and read_tracking(connection).in_force:

@@ -211,7 +211,7 @@ class SinkContract:
             return
         scene.deliver()
         found = self._ids(options)
-        stopped = scene.sink.apart
+        stopped = scene.sink.detached
         went_on = [one for one in found if one in ids[2::4]]
         _assert_same(went_on, ids[2::4], "of the table of which nothing is refused")
         assert [str(name) for name in stopped] == ["public.orders"], (
@@ -226,7 +226,7 @@ class SinkContract:
         scene.sink.close()
 
         self._assert_all(scene, ids, "once nothing is refused any more", ordered=False)
-        assert not scene.sink.apart, "the table did not go on once nothing was refused any more"
+        assert not scene.sink.detached, "the table did not go on once nothing was refused any more"
 
     def test_refused_document_is_parked_with_what_must_not_overtake_it(
         self, tmp_path: Path

@@ -345,7 +345,7 @@ class DocumentCopying:
         """Notes are on partitions alone, which nobody can make."""
         return False
 
-    def after_join(self, on_made: Callable[[int, int], None] = lambda _made, _due: None) -> bool:
+    def after_attach(self, on_made: Callable[[int, int], None] = lambda _made, _due: None) -> bool:
         """Nothing waits until tables stream."""
         del on_made
         return False

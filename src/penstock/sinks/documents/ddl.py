@@ -17,22 +17,22 @@ import numpy as np
 from penstock.changes.documents import document
 from penstock.changes.textcolumns import utc_times
 from penstock.schema.difference import as_json
-from penstock.sinks.passage import Rows
+from penstock.sinks.ddl_transaction import Rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     import pyarrow as pa
 
-    from penstock.sinks.passage import Passage, RunJob, ShapeChange
+    from penstock.sinks.ddl_transaction import DdlTransaction, RunJob, ShapeChange
     from penstock.sinks.sink import Batch, Receipt, Worker
     from penstock.table import TableName
 
 
-class PassageDocuments:
+class DdlDocuments:
     """The documents of a transaction that changes shapes: what receipts stand for, and its own.
 
-    `names` tells what the tables that take part were called before, and are called now; `born` are
+    `names` tells what the tables that take part were called before, and are called now; `created_in_stream` are
     those that came with it, `unknown` those that must be copied before their rows are told.
     """
 
@@ -42,47 +42,53 @@ class PassageDocuments:
         self.names = {table: table for table in taking_part}
         self.content: list[list[Receipt] | pa.RecordBatch] = []
         self.count = 0
-        self.born: set[TableName] = set()
+        self.created_in_stream: set[TableName] = set()
         self.unknown: dict[TableName, int] = {}  # with their oids
         # Where tasks have delivered the rows before: documents of changes go at once, in their place.
         self.on_own: Callable[[list[pa.RecordBatch]], None] | None = None
         self._batch = batch
         self._is_group = is_group
         self._source = source
-        self._aside = set(batch.aside)
+        self._detached = set(batch.detached)
 
     def run(
         self,
-        passage: Passage,
+        ddl_transaction: DdlTransaction,
         worker_of: Callable[[Batch, Collection[TableName] | None], Worker],
         run_job: RunJob,
     ) -> None:
         """Go through it, part by part."""
-        for part in passage:
+        for part in ddl_transaction:
             if isinstance(part, Rows):
-                aside = frozenset(self._aside | self._unlisted(part))
-                batch = replace(self._batch, tables=part.tables, aside=aside)
+                detached = frozenset(self._detached | self._unlisted(part))
+                batch = replace(self._batch, tables=part.tables, detached=detached)
                 only = set(self.names.values()) if self._is_group else None
                 receipts = run_job(worker_of(batch, only), [part])
                 self.content.append(receipts)
                 self.count += sum(receipt.change_count for receipt in receipts)
             else:
-                self._tell(part)
+                self._describe(part)
 
     def _unlisted(self, part: Rows) -> set[TableName]:
         """Those of the tables that nobody knows, and that are to be copied first."""
         if self._is_group or not self._batch.copies_first:
             return set()
-        found = set(part.tables) - self._aside - set(self.names.values()) - self.born
+        found = (
+            set(part.tables) - self._detached - set(self.names.values()) - self.created_in_stream
+        )
         self.unknown |= {table: part.oids.get(table, 0) for table in found}
         return found
 
-    def _tell(self, part: ShapeChange) -> None:
-        self.born = {part.renamed.get(table, table) for table in self.born} - part.dropped
+    def _describe(self, part: ShapeChange) -> None:
+        self.created_in_stream = {
+            part.renamed.get(table, table) for table in self.created_in_stream
+        } - part.dropped
         if not self._is_group:
-            self.born |= part.born - set(self.names.values()) - self._aside
+            self.created_in_stream |= (
+                part.created_in_stream - set(self.names.values()) - self._detached
+            )
         before = set(self.names.values())
-        self._aside = {part.renamed.get(table, table) for table in self._aside}
+        self._detached = {part.renamed.get(table, table) for table in self._detached}
         self.unknown = {
             part.renamed.get(table, table): oid
             for table, oid in self.unknown.items()
@@ -93,7 +99,7 @@ class PassageDocuments:
             for began_as, now in self.names.items()
             if now not in part.dropped
         }
-        skipped = self._aside
+        skipped = self._detached
         if self._is_group:
             own = before | set(self.names.values())
             skipped = {each.table for each in part.followed} - own

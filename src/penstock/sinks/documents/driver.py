@@ -23,7 +23,7 @@ from penstock.failpoints import fault_point
 from penstock.options import OnRefused
 from penstock.sinks.documents.contract import DocumentsRefused
 from penstock.sinks.documents.copies import COPIED, Copies
-from penstock.sinks.documents.ddl import PassageDocuments
+from penstock.sinks.documents.ddl import DdlDocuments
 from penstock.sinks.documents.failures import explained
 from penstock.sinks.documents.parked import Holds, Parked, Retry, batch_of
 from penstock.sinks.documents.parts import Cursor, read_some, remove_parts, value_bytes
@@ -39,10 +39,10 @@ from penstock.sinks.tables import (
     PENDING,
     REMOVED,
     STREAMING,
-    ApartTable,
+    DetachedTable,
     WantedTables,
 )
-from penstock.table import tell_tables
+from penstock.table import name_tables
 from penstock.timing import timing
 
 if TYPE_CHECKING:
@@ -51,11 +51,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from penstock.lsn import Lsn
+    from penstock.sinks.ddl_transaction import DdlTransaction, RunJob
     from penstock.sinks.documents.contract import DocumentKind
     from penstock.sinks.documents.copies import TableCopy
     from penstock.sinks.documents.parked import ParkedRequest
     from penstock.sinks.kind import SinkPlace
-    from penstock.sinks.passage import Passage, RunJob
     from penstock.sinks.sink import Batch, Receipt, StoredPosition
     from penstock.table import TableName
 
@@ -89,8 +89,8 @@ class DocumentDriver:
     def __init__(self, kind: DocumentKind[Any], place: SinkPlace[Any]) -> None:
         self.name = place.name
         self.change_count = 0
-        self.flowing: set[TableName] = set()
-        self.apart: dict[TableName, ApartTable] = {}
+        self.streaming: set[TableName] = set()
+        self.detached: dict[TableName, DetachedTable] = {}
         self.objects_due = False
         self.has_notes = False
         self._source = place.source_id
@@ -148,16 +148,18 @@ class DocumentDriver:
                 self._raise_if_cancelled(lsn)
         self._see_tables()
 
-    def enrol(self, tables: Mapping[TableName, int], lsn: Lsn, *, is_new: bool = True) -> None:
+    def schedule_copy(
+        self, tables: Mapping[TableName, int], lsn: Lsn, *, is_new: bool = True
+    ) -> None:
         """Note that tables wait for a copy. What is known of an earlier life is forgotten."""
         del is_new  # all that is known is the position
-        self._set_tables({table: KeptTable.enrolled(lsn, oid) for table, oid in tables.items()})
+        self._set_tables({table: KeptTable.scheduled(lsn, oid) for table, oid in tables.items()})
 
     def rename(self, table: TableName, name: TableName, lsn: Lsn) -> None:
         """Let a table wait for a copy under another name."""
         kept = self._require_open()
         others = {each: known for each, known in kept.tables.items() if each != table}
-        others[name] = KeptTable.enrolled(lsn, kept.tables[table].oid)
+        others[name] = KeptTable.scheduled(lsn, kept.tables[table].oid)
         with self._or_forget():
             self._record(replace(kept, tables=others))
         self._see_tables()
@@ -177,7 +179,7 @@ class DocumentDriver:
         wanted = (
             WantedTables(only=frozenset(only))
             if only is not None
-            else WantedTables(batch.aside | (batch.tables & set(self.apart)))
+            else WantedTables(batch.detached | (batch.tables & set(self.detached)))
         )
         if self._by_tasks:
             holds = self._parked.holds
@@ -200,30 +202,32 @@ class DocumentDriver:
     def commit_shapes(
         self,
         batch: Batch,
-        passage: Passage,
+        ddl_transaction: DdlTransaction,
         run_job: RunJob,
         only: Collection[TableName] | None = None,
     ) -> dict[TableName, TableName]:
         """Deliver rows and documents of changes in turn; tables bear their new names from then on."""
-        kept = self._require_position(batch) if only is None else self._require_apart(only, batch)
+        kept = (
+            self._require_position(batch) if only is None else self._require_detached(only, batch)
+        )
         taking_part = set(only or ()) or {
             table for table, known in kept.tables.items() if known.state in (STREAMING, PENDING)
         }
-        done = PassageDocuments(batch, taking_part, only is not None, self._source)
+        done = DdlDocuments(batch, taking_part, only is not None, self._source)
         stopped: dict[TableName, str] = {}
         with self._or_forget():
             if self._by_tasks:
                 done.on_own = lambda own: stopped.update(self._deliver_between(own))
-            done.run(passage, self.worker, run_job)
+            done.run(ddl_transaction, self.worker, run_job)
         tables: dict[TableName, KeptTable] = {}
         for table, known in kept.tables.items():
             if table not in taking_part:
                 tables[table] = known
             elif table in done.names:
                 tables[done.names[table]] = _moved(known, batch, is_new=done.names[table] != table)
-        tables |= {table: KeptTable(STREAMING) for table in done.born}
+        tables |= {table: KeptTable(STREAMING) for table in done.created_in_stream}
         tables |= {
-            table: KeptTable.enrolled(batch.end_lsn, oid) for table, oid in done.unknown.items()
+            table: KeptTable.scheduled(batch.end_lsn, oid) for table, oid in done.unknown.items()
         }
         moved = replace(kept, change_count=kept.change_count + done.count, tables=tables)
         if only is None:
@@ -241,11 +245,11 @@ class DocumentDriver:
         self._see_tables()
         return done.names
 
-    def commit_apart(
+    def commit_detached(
         self, tables: Collection[TableName], batch: Batch, receipts: Sequence[Receipt]
     ) -> None:
         """Deliver the documents of tables that catch up, and their position with them."""
-        kept = self._require_apart(tables, batch)
+        kept = self._require_detached(tables, batch)
         moved = _counted(kept, receipts).with_tables(
             {
                 table: replace(
@@ -259,14 +263,14 @@ class DocumentDriver:
             self._deliver_receipts(receipts, moved, batch.after_lsn)
         self._see_tables()
 
-    def join(self, tables: Collection[TableName]) -> None:
+    def attach(self, tables: Collection[TableName]) -> None:
         """Let tables stream with the others."""
         kept = self._require_open()
         # One whose last documents were refused stays where it is.
         ready = {table for table in tables if kept.tables[table].state == CATCHING_UP}
         if ready:
             self._set_tables({table: KeptTable(STREAMING) for table in ready})
-            _log.info("caught up: %s", tell_tables(ready))
+            _log.info("caught up: %s", name_tables(ready))
 
     def idle(self) -> None:
         """Let the sink do what is due without documents."""
@@ -412,9 +416,9 @@ class DocumentDriver:
     def _see_tables(self) -> None:
         """Know how tables stand, by what is recorded and by what a copier says of those that wait."""
         tables = self._require_open().tables
-        self.flowing = {name for name, table in tables.items() if table.state == STREAMING}
-        self.apart = {
-            name: _apart(table, self._known_copies.get(name))
+        self.streaming = {name for name, table in tables.items() if table.state == STREAMING}
+        self.detached = {
+            name: _detached(table, self._known_copies.get(name))
             for name, table in tables.items()
             if table.state != STREAMING
         }
@@ -435,7 +439,7 @@ class DocumentDriver:
             again -= kept.in_state(REMOVED)
             oids = {table: kept.tables[table].oid for table in again}
             kept = kept.with_tables(
-                {table: KeptTable.enrolled(lsn, oid) for table, oid in oids.items()}
+                {table: KeptTable.scheduled(lsn, oid) for table, oid in oids.items()}
             )
             self._record(kept)
             path.unlink()  # what is found twice is begun twice, which only costs time
@@ -481,7 +485,7 @@ class DocumentDriver:
         kept = self._require_open()
         now = time.monotonic()
         due = {
-            table: KeptTable.enrolled(lsn, kept.tables[table].oid)
+            table: KeptTable.scheduled(lsn, kept.tables[table].oid)
             for table in kept.in_state(PENDING)
             if self._is_refused(table, now) is False
             or (
@@ -534,7 +538,7 @@ class DocumentDriver:
             part = parts.get(at.number)
             if part is None:
                 _log.warning("%s is copied again: what was copied of it is gone", copy.table)
-                step.tables[copy.table] = KeptTable.enrolled(lsn, kept.oid)
+                step.tables[copy.table] = KeptTable.scheduled(lsn, kept.oid)
                 return
             batches, cursor = read_some(part.path, part.size, Cursor(at.offset, at.row), step.room)
             step.batches += batches
@@ -565,7 +569,7 @@ class DocumentDriver:
             raise self._taken(f"the position is {kept.delivered_lsn}, wanted {batch.after_lsn}")
         return kept
 
-    def _require_apart(self, tables: Collection[TableName], batch: Batch) -> KeptPosition:
+    def _require_detached(self, tables: Collection[TableName], batch: Batch) -> KeptPosition:
         """The stored position, with tables that catch up and stand where the batch begins.
 
         Raises:
@@ -670,15 +674,15 @@ def _moved(table: KeptTable, batch: Batch, *, is_new: bool) -> KeptTable:
         return replace(table, state=CATCHING_UP, delivered_lsn=batch.end_lsn, error="")
     # What was copied of it so far bears the old name.
     is_begun_again = table.state == PENDING and is_new
-    return KeptTable.enrolled(batch.end_lsn, table.oid) if is_begun_again else table
+    return KeptTable.scheduled(batch.end_lsn, table.oid) if is_begun_again else table
 
 
-def _apart(table: KeptTable, copy: TableCopy | None) -> ApartTable:
+def _detached(table: KeptTable, copy: TableCopy | None) -> DetachedTable:
     """What the delivering loop is to know of a table."""
     if table.state != PENDING:
-        return ApartTable(table.state, table.delivered_lsn, table.error, oid=table.oid)
+        return DetachedTable(table.state, table.delivered_lsn, table.error, oid=table.oid)
     state, error = PENDING, ""
     if copy is not None and copy.enrolment == table.enrolment:
         state = FAILED if copy.state == FAILED or table.error else COPYING
         error = table.error or copy.error
-    return ApartTable(state, table.delivered_lsn, error, needs_copy=True, oid=table.oid)
+    return DetachedTable(state, table.delivered_lsn, error, needs_copy=True, oid=table.oid)

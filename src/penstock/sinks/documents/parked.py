@@ -229,10 +229,10 @@ class Parked:
         found = []
         for path in self._ask_paths():
             try:
-                told = json.loads(path.read_text())
-                ids = told["ids"]
+                content = json.loads(path.read_text())
+                ids = content["ids"]
                 found.append(
-                    ParkedRequest(str(told["action"]), None if ids is None else tuple(ids), path)
+                    ParkedRequest(str(content["action"]), None if ids is None else tuple(ids), path)
                 )
             except (ValueError, KeyError, TypeError):
                 path.unlink(missing_ok=True)

@@ -52,7 +52,7 @@ class KeptTable:
     error: str = ""
 
     @classmethod
-    def enrolled(cls, lsn: Lsn, oid: int = 0) -> KeptTable:
+    def scheduled(cls, lsn: Lsn, oid: int = 0) -> KeptTable:
         """A table that is to be copied from now on."""
         return cls(PENDING, lsn, uuid.uuid4().hex, oid=oid)
 

@@ -47,11 +47,11 @@ def check_sink(
     yield from map(Finding, faults)
     if faults:
         return
-    landed = _landed(mappings, chosen)
-    yield from map(Finding, filtered_tables(options.url, landed))
+    mapped = _mapped_tables(mappings, chosen)
+    yield from map(Finding, filtered_tables(options.url, mapped))
     for source_id, each in chosen.items():
         yield from _tables_of_source(kind, places[source_id], each)
-    yield from map(_finding, other_tables(options, pipeline, landed))
+    yield from map(_finding, other_tables(options, pipeline, mapped))
     yield from _warnings(missing_extensions(options.url, _extensions(chosen)))
     if len(chosen) == len(places):
         named = {table for each in chosen.values() for table in each.named}
@@ -71,7 +71,7 @@ def _mixed_tables(
                 yield mixed(mapping.target, first, source_id, table)
 
 
-def _landed(
+def _mapped_tables(
     mappings: Mapping[str, TableMappings], chosen: Mapping[str, ChosenTables]
 ) -> dict[TableName, TableName]:
     """The tables that are delivered to, each with a table of a source that lands there."""

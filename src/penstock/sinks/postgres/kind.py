@@ -116,11 +116,11 @@ class PostgresKind(SinkKind[PostgresOptions]):
         from penstock.sinks.postgres.mapping.target_shape import target_structure
 
         mappings, url = mappings_of(place), place.options.url
-        landed = [
+        mapped = [
             target_structure(each, mappings.of(each.name), mappings.of) for each in structures
         ]
         with connect_target(url, "penstock sync-sequences") as connection, target_errors(url):
-            return sync_sequences(connection, landed, mappings.target)
+            return sync_sequences(connection, mapped, mappings.target)
 
     def parked(self, place: Place) -> list[ParkedEntry]:
         """Rows of penstock.parked."""

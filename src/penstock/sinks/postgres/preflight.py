@@ -17,7 +17,7 @@ from penstock.errors import (
 )
 from penstock.sinks.postgres.connect import OLDEST_VERSION, classify_target_error, connect_target
 from penstock.sinks.postgres.state.objects import has_objects
-from penstock.table import tell_tables
+from penstock.table import name_tables
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -55,7 +55,7 @@ def missing_extensions(dsn: Dsn, wanted: Mapping[str, Sequence[TableName]]) -> l
     there = {name for (name,) in rows}
     return [
         ExtensionMissing(
-            f"extension {name} is not there, which {tell_tables(tables)} of the source needs: columns of its"
+            f"extension {name} is not there, which {name_tables(tables)} of the source needs: columns of its"
             " types become text, indexes with its operators are left out",
             str(dsn),
             sql.SQL("CREATE EXTENSION {}").format(sql.Identifier(name)).as_string(None),

@@ -24,7 +24,7 @@ from penstock.errors import (
 )
 from penstock.failpoints import fault_point
 from penstock.options import OnRefused
-from penstock.sinks.passage import tables_of
+from penstock.sinks.ddl_transaction import tables_of
 from penstock.sinks.postgres.compare.notes import are_on_objects
 from penstock.sinks.postgres.connect import (
     classify_target_error,
@@ -48,21 +48,21 @@ from penstock.sinks.postgres.state.progress import Progress
 from penstock.sinks.postgres.state.tables import TargetTables, requested, retried
 from penstock.sinks.postgres.worker import PostgresWorker
 from penstock.sinks.tables import FAILED
-from penstock.table import tell_tables
+from penstock.table import name_tables
 from penstock.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from penstock.lsn import Lsn
+    from penstock.sinks.ddl_transaction import DdlTransaction, RunJob
     from penstock.sinks.describe import Describe
-    from penstock.sinks.passage import Passage, RunJob
     from penstock.sinks.postgres.mapping.plan import StagedStep, TablePlan
     from penstock.sinks.postgres.mapping.table_mapping import TableMappings
     from penstock.sinks.postgres.merge.conflicts import Conflicts
     from penstock.sinks.postgres.state.tables import TableRow
     from penstock.sinks.sink import Batch, Receipt, StoredPosition
-    from penstock.sinks.tables import ApartTable
+    from penstock.sinks.tables import DetachedTable
     from penstock.table import TableName
 
 _log = logging.getLogger(__name__)
@@ -84,8 +84,8 @@ class PostgresSink:
         source = table_mappings.source
         self.name = name
         self.change_count = 0
-        self.flowing: set[TableName] = set()
-        self.apart: dict[TableName, ApartTable] = {}
+        self.streaming: set[TableName] = set()
+        self.detached: dict[TableName, DetachedTable] = {}
         self.objects_due = False
         self.has_notes = False
         self._table_mappings = table_mappings
@@ -150,7 +150,9 @@ class PostgresSink:
             if again or once_more:
                 self._read_tables(connection)
 
-    def enrol(self, tables: Mapping[TableName, int], lsn: Lsn, *, is_new: bool = True) -> None:
+    def schedule_copy(
+        self, tables: Mapping[TableName, int], lsn: Lsn, *, is_new: bool = True
+    ) -> None:
         """List tables as pending."""
         with target_errors(self._options.url):
             self._tables.schedule(self._connected(), tables, lsn, is_new=is_new)
@@ -180,8 +182,8 @@ class PostgresSink:
         """Know how tables stand."""
         self._sign = self._tables.sign(connection)  # before: what changes meanwhile is read again
         rows = self._tables.read(connection)
-        self.apart = {row.table: row.detached for row in rows if row.detached is not None}
-        self.flowing = {row.table for row in rows} - set(self.apart)
+        self.detached = {row.table: row.detached for row in rows if row.detached is not None}
+        self.streaming = {row.table for row in rows} - set(self.detached)
         self.has_notes = any(are_on_objects(row.notes) for row in rows)
         self.objects_due = self._are_objects_due(connection, rows)
         if self._parked.tables:
@@ -210,7 +212,9 @@ class PostgresSink:
 
     def worker(self, batch: Batch, only: Collection[TableName] | None = None) -> PostgresWorker:
         """The executor half, with the plan of each table of the batch."""
-        wanted = set(only) if only is not None else batch.tables - batch.aside - set(self.apart)
+        wanted = (
+            set(only) if only is not None else batch.tables - batch.detached - set(self.detached)
+        )
         skipped = set(batch.tables) - wanted
         plans: dict[TableName, TablePlan] = {}
         for table in sorted(wanted & set(batch.tables)):
@@ -230,9 +234,9 @@ class PostgresSink:
         """Merge, move the position, commit; table by table if all at once does not work."""
         staged = staged_steps(receipts)
         refused = self._refused(batch, receipts)
-        refused = {table: why for table, why in refused.items() if table not in self.apart}
+        refused = {table: why for table, why in refused.items() if table not in self.detached}
         # A table may have stopped after this batch was staged: its changes wait in the log.
-        steps = [step for step in staged if step.table not in self.apart]
+        steps = [step for step in staged if step.table not in self.detached]
         counts = change_counts(receipts)
         connection = self._connected()
         by_table = bool(refused) or any(step.table in self._parked.tables for step in steps)
@@ -257,7 +261,7 @@ class PostgresSink:
             self.change_count += self._delivered(counts)
             self._stages.drop_staged(connection, staged)
 
-    def commit_apart(
+    def commit_detached(
         self, tables: Collection[TableName], batch: Batch, receipts: Sequence[Receipt]
     ) -> None:
         """Merge the changes of tables that catch up, each under a savepoint of its own."""
@@ -281,13 +285,13 @@ class PostgresSink:
         self.change_count += count
         self._planner.filled.update(moved)
         for table in moved:
-            self.apart[table] = replace(self.apart[table], delivered_lsn=batch.end_lsn)
+            self.detached[table] = replace(self.detached[table], delivered_lsn=batch.end_lsn)
         self._detach(detached, failures)
 
     def commit_shapes(
         self,
         batch: Batch,
-        passage: Passage,
+        ddl_transaction: DdlTransaction,
         run_job: RunJob,
         only: Collection[TableName] | None = None,
     ) -> dict[TableName, TableName]:
@@ -299,11 +303,11 @@ class PostgresSink:
             done = self._shapes.commit(
                 connection,
                 batch,
-                passage,
+                ddl_transaction,
                 run_job,
                 only,
                 replica_role=self._session.replica_role,
-                left_out=self._parked_in(passage),
+                left_out=self._parked_in(ddl_transaction),
             )
             fault_point("schema.after_commit")
             self.change_count += done.change_count
@@ -311,14 +315,14 @@ class PostgresSink:
             self._read_tables(connection)
         return done.names
 
-    def join(self, tables: Collection[TableName]) -> None:
+    def attach(self, tables: Collection[TableName]) -> None:
         """Let tables flow with the others."""
         with target_errors(self._options.url):
-            self._tables.join(self._connected(), tables)
+            self._tables.attach(self._connected(), tables)
         for table in tables:
-            del self.apart[table]
-            self.flowing.add(table)
-        _log.info("caught up: %s", tell_tables(tables))
+            del self.detached[table]
+            self.streaming.add(table)
+        _log.info("caught up: %s", name_tables(tables))
 
     def idle(self) -> None:
         """Nothing is due: what is committed is visible."""
@@ -345,7 +349,7 @@ class PostgresSink:
         return sum(
             count
             for table, count in counts.items()
-            if table not in self.apart and table not in failures
+            if table not in self.detached and table not in failures
         )
 
     def _commit_at_once(
@@ -365,7 +369,7 @@ class PostgresSink:
                 replica_role=self._session.replica_role,
             )
             self._progress.advance(cursor, batch, self._delivered(counts))
-            self._note_flowing(cursor, new, batch)
+            self._note_streaming(cursor, new, batch)
             add_conflicts(cursor, self._tables.owner, conflicts)
             fault_point("deliver.before_commit")
         self._take_note(new)
@@ -385,7 +389,7 @@ class PostgresSink:
             }
             self._progress.advance(cursor, batch, self._delivered(counts, failures))
             new = [table for table in self._unlisted(steps) if table not in failures]
-            self._note_flowing(cursor, new, batch)
+            self._note_streaming(cursor, new, batch)
             add_conflicts(cursor, self._tables.owner, conflicts)
             fault_point("deliver.before_commit")
         self._take_note(new)
@@ -459,7 +463,7 @@ class PostgresSink:
             for place, reason in parking.refused:
                 _log.warning("%s %s is parked: %s", table, place, reason)
 
-    def _parked_in(self, passage: Passage) -> dict[TableName, PenstockError]:
+    def _parked_in(self, ddl_transaction: DdlTransaction) -> dict[TableName, PenstockError]:
         """Tables of a transaction that changes shapes of which something is parked.
 
         What is parked has the old shape, so they stop until it is delivered or dropped.
@@ -472,7 +476,7 @@ class PostgresSink:
                 str(table),
                 "penstock parked PIPELINE.yml retry, or drop; the table then goes on by itself",
             )
-            for table in self._parked.tables & tables_of(passage)
+            for table in self._parked.tables & tables_of(ddl_transaction)
         }
 
     def _answer_parked(self, connection: psycopg.Connection[Any], lsn: Lsn) -> None:
@@ -482,8 +486,8 @@ class PostgresSink:
             _log.warning("%d parked rows dropped", dropped)
         tables = self._parked.retries(connection)
         for table in tables:
-            apart = self.apart.get(table)
-            self._unpark(connection, table, apart.delivered_lsn if apart is not None else lsn)
+            detached = self.detached.get(table)
+            self._unpark(connection, table, detached.delivered_lsn if detached is not None else lsn)
             self._parked.answered(connection, table)
         if dropped or tables:
             self._parked.read(connection)
@@ -514,13 +518,13 @@ class PostgresSink:
             return
         _log.info("%s: %d parked rows delivered", table, count)
 
-    def _note_flowing(
+    def _note_streaming(
         self, cursor: psycopg.Cursor[Any], new: Collection[TableName], batch: Batch
     ) -> None:
         """List tables that got their first rows from the stream, and how they looked then."""
         for table in new:
             made_by_us = table in self._planner.created
-            self._tables.note_flowing(cursor, table)
+            self._tables.note_streaming(cursor, table)
             if made_by_us:
                 target = self._planner.known(table).target
                 self._tables.made(cursor.connection, table, target)
@@ -530,19 +534,21 @@ class PostgresSink:
 
     def _take_note(self, new: Collection[TableName]) -> None:
         self._planner.filled.update(new)
-        self.flowing.update(new)
+        self.streaming.update(new)
 
     def _detach(
-        self, detached: Mapping[TableName, ApartTable], failures: Mapping[TableName, PenstockError]
+        self,
+        detached: Mapping[TableName, DetachedTable],
+        failures: Mapping[TableName, PenstockError],
     ) -> None:
         if detached:
             self._stages.drop_temporary(self._connected())
         for table, stopped in detached.items():
-            known = self.apart.get(table)
+            known = self.detached.get(table)
             if known is None or known.error != stopped.error:
                 _log.error("%s stops, the other tables go on: %s", table, failures[table])
-            self.apart[table] = stopped
-            self.flowing.discard(table)
+            self.detached[table] = stopped
+            self.streaming.discard(table)
             self._planner.forget(table)
 
     def _unlisted(self, steps: list[StagedStep]) -> list[TableName]:

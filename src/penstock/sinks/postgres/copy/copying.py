@@ -54,7 +54,7 @@ from penstock.sinks.postgres.state import copy_records as records
 from penstock.sinks.postgres.state.objects import has_objects, make_objects
 from penstock.sinks.postgres.state.shapes import ShapeStore
 from penstock.sinks.postgres.state.tables import TargetTables
-from penstock.table import TableName, tell_tables
+from penstock.table import TableName, name_tables
 from penstock.text import printable
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ class PostgresCopying:
             writers |= self._begin_new(copy, orders[first : first + TOGETHER])
             on_begun(len(writers))
         if writers:
-            _log.info("created %s like the source's", tell_tables(writers))
+            _log.info("created %s like the source's", name_tables(writers))
         for order in orders:
             if order.table in writers:
                 continue
@@ -524,7 +524,7 @@ class PostgresCopying:
             make_objects(self._connected())
             return TargetTables(*self._owner).ask(self._connected(), tables)
 
-    def after_join(self, on_made: Callable[[int, int], None] = lambda _made, _due: None) -> bool:
+    def after_attach(self, on_made: Callable[[int, int], None] = lambda _made, _due: None) -> bool:
         """Foreign keys hold once both tables stand at the same position."""
         if not self._has_objects:
             return False

@@ -16,8 +16,8 @@ from psycopg import sql
 from penstock.errors import SchemaChangeStops, TargetTableMissing
 from penstock.schema.catalog import read_shapes
 from penstock.schema.difference import compare_tables
+from penstock.schema.difference_text import describe_differences
 from penstock.schema.match import is_same_type
-from penstock.schema.telling import tell_all
 from penstock.sinks.postgres.ddl.alter_claims import (
     Claims,
     ColumnRules,
@@ -208,10 +208,10 @@ def follow(
         steps = [*table.steps()]
         differences = compare_tables(before, after)
         if context.policy == "stop" and any(not step.is_record for step in steps):
-            raise _stops(connection, after, found, tell_all(differences), steps)
+            raise _stops(connection, after, found, describe_differences(differences), steps)
         parts = {each.part for each in differences} | {str(each.before) for each in differences}
         described = (
-            f"source: {tell_all(differences)}; target:"
+            f"source: {describe_differences(differences)}; target:"
             f" {found.table} ({describe_columns(found, parts) or 'none of these columns'})"
         )
         outcome = run_steps(connection, steps, after.table, described, context.rules)
@@ -493,7 +493,7 @@ def drop_gone_foreign_keys(
         if found is None:
             return []
         steps = drop_foreign_keys(before, after, found, target, before_copy=before_copy)
-        described = tell_all(compare_tables(before, after))
+        described = describe_differences(compare_tables(before, after))
         return run_steps(connection, steps, before.table, described).statements
 
 
@@ -515,7 +515,7 @@ def make_new_foreign_keys(
         if found is None:
             return []
         steps = make_foreign_keys(before, after, found, target, place)
-        described = tell_all(compare_tables(before, after))
+        described = describe_differences(compare_tables(before, after))
         return run_steps(connection, steps, after.table, described).notes
 
 

@@ -9,7 +9,7 @@ from psycopg import sql
 from penstock.errors import SchemaChangeStops
 from penstock.schema.describe import sequence_of
 from penstock.schema.difference import compare_sequences
-from penstock.schema.telling import tell_all
+from penstock.schema.difference_text import describe_differences
 from penstock.sinks.postgres.ddl.alter_steps import Outcome, Step, run_steps
 from penstock.sinks.postgres.ddl.create import (
     counting,
@@ -70,7 +70,7 @@ def follow_sequence(
     connection = cursor.connection
     with connection.transaction(), without_search_path(connection):
         steps = list(_sequence_steps(connection, before, after, is_kept=policy == "additive"))
-        described = tell_all(compare_sequences(before, after))
+        described = describe_differences(compare_sequences(before, after))
         return _run(connection, steps, TableName(shape.schema_name, shape.name), described, policy)
 
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from penstock.errors import PenstockError
     from penstock.lsn import Lsn
+    from penstock.sinks.ddl_transaction import DdlTransaction, RunJob
     from penstock.sinks.describe import Describe
-    from penstock.sinks.passage import Passage, RunJob
     from penstock.sinks.postgres.mapping.table_mapping import TableMappings
     from penstock.sinks.postgres.state.progress import Progress
     from penstock.sinks.postgres.state.tables import TargetTables
@@ -68,7 +68,7 @@ class ShapeCommits:
         self,
         connection: Connection,
         batch: Batch,
-        passage: Passage,
+        ddl_transaction: DdlTransaction,
         run_job: RunJob,
         only: Collection[TableName] | None,
         *,
@@ -96,7 +96,9 @@ class ShapeCommits:
                 refused=refused,
             )
             try:
-                count = self._attempt(connection, evolution, passage, run_job, refused, again)
+                count = self._attempt(
+                    connection, evolution, ddl_transaction, run_job, refused, again
+                )
             except TableStops as stops:
                 if stops.table in refused:
                     raise stops.error from None  # or this would never end
@@ -119,21 +121,21 @@ class ShapeCommits:
         self,
         connection: Connection,
         evolution: Evolution,
-        passage: Passage,
+        ddl_transaction: DdlTransaction,
         run_job: RunJob,
         refused: Mapping[TableName, PenstockError],
         again: Collection[TableName],
     ) -> int:
         batch, only = evolution.batch, evolution.only
         with connection.transaction(), connection.cursor() as cursor:
-            evolution.run(cursor, passage, run_job)
+            evolution.run(cursor, ddl_transaction, run_job)
             for table, error in refused.items():
                 if table in again:
                     self._store.have_copied(cursor, table, batch.after_lsn)
                 else:
                     self._tables.stop(cursor, table, batch.after_lsn, str(error))
             for table, made_as in evolution.created.items():
-                self._tables.note_flowing(cursor, table)
+                self._tables.note_streaming(cursor, table)
                 if made_as is not None:
                     self._tables.made(connection, table, made_as)
                 self.note(cursor, table, batch.end_lsn)

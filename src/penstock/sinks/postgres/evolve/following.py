@@ -12,7 +12,7 @@ from penstock.errors import SchemaChangeStops, TargetTableUnfit
 from penstock.schema.catalog import read_shapes
 from penstock.schema.describe import row_key_of
 from penstock.schema.difference import compare_tables
-from penstock.schema.telling import tell_all
+from penstock.schema.difference_text import describe_differences
 from penstock.sinks.postgres.ddl.alter import (
     AlterContext,
     Followed,
@@ -269,7 +269,7 @@ def unsure(
     """Columns went and others came: only a person knows whether one is the other."""
     return SchemaChangeStops(
         "columns went and others came, which may have been a rename: "
-        + tell_all(compare_tables(before, after)),
+        + describe_differences(compare_tables(before, after)),
         str(before.table),
         f"alter {table_mappings.target(before.table)} at the target as it was altered at the source,"
         f" then penstock tables PIPELINE.yml resync {after.table}",
@@ -278,7 +278,7 @@ def unsure(
 
 def unexplained(error: psycopg.Error, before: TableShape, after: TableShape) -> PenstockError:
     """What the target said outside of any statement that a person could run."""
-    return refusal(error, before.table, tell_all(compare_tables(before, after)))
+    return refusal(error, before.table, describe_differences(compare_tables(before, after)))
 
 
 _PRIMARY_KEY = """

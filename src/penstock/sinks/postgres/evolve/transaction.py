@@ -19,7 +19,7 @@ from penstock.errors import (
     SinkError,
 )
 from penstock.schema.describe import description_of
-from penstock.sinks.passage import Rows
+from penstock.sinks.ddl_transaction import Rows
 from penstock.sinks.postgres.connect import is_about_table
 from penstock.sinks.postgres.ddl import alter
 from penstock.sinks.postgres.ddl.free_sequences import drop_gone_sequences, follow_sequences
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from penstock.lsn import Lsn
     from penstock.schema.description import TableDescription
     from penstock.schema.shape import TableShape
+    from penstock.sinks.ddl_transaction import DdlTransaction, RunJob, ShapeChange
     from penstock.sinks.describe import Describe
-    from penstock.sinks.passage import Passage, RunJob, ShapeChange
     from penstock.sinks.postgres.mapping.kept_names import KeptNames
     from penstock.sinks.postgres.mapping.plan import StagedStep, TablePlan
     from penstock.sinks.postgres.mapping.table_mapping import TableMapping, TableMappings
@@ -97,7 +97,7 @@ class Evolution:
         # What of a table could not follow: kept with it, under the name that it has in the end.
         self.kept_notes: list[tuple[KnownTable, str]] = []
 
-    def run(self, cursor: Cursor, passage: Passage, run_job: RunJob) -> None:
+    def run(self, cursor: Cursor, ddl_transaction: DdlTransaction, run_job: RunJob) -> None:
         """Do all of it inside the caller's transaction.
 
         Raises:
@@ -109,7 +109,7 @@ class Evolution:
         self._name_by_position()
         try:
             waiting: list[Rows] = []
-            for part in passage:
+            for part in ddl_transaction:
                 if isinstance(part, Rows):
                     waiting.append(part)
                     continue
@@ -159,7 +159,7 @@ class Evolution:
         for known, shape in tables:
             if known is not None:
                 self._follow(cursor, known, shape, part)
-            elif shape.table in part.born and self.only is None:
+            elif shape.table in part.created_in_stream and self.only is None:
                 self._create(cursor, shape, part)
         self._make_foreign_keys(cursor)
         if self.only is None:  # who catches up comes by what others have done already
@@ -453,7 +453,7 @@ class Evolution:
         self._store.add(cursor, shape, self.batch.end_lsn, made_as)
         if created.awaits_names:
             self._store.await_names(cursor, shape.table)
-        known = KnownTable.flowing(shape.table, shape.id, made_here=created.is_new)
+        known = KnownTable.streaming(shape.table, shape.id, made_here=created.is_new)
         self.tables.add(known)
         self._note(known, shape.table, created.notes)
 
@@ -532,7 +532,7 @@ class Evolution:
                 self._store.schedule(cursor, name, oid, self.batch.end_lsn)
                 self.tables.add(KnownTable.waiting(name, oid))
             return None
-        known = KnownTable.flowing(name)
+        known = KnownTable.streaming(name)
         self.tables.add(known)
         return known
 

@@ -65,7 +65,7 @@ class KnownTable:
         self.recorded_as = self.name
 
     @classmethod
-    def flowing(cls, name: TableName, oid: int = 0, *, made_here: bool = False) -> KnownTable:
+    def streaming(cls, name: TableName, oid: int = 0, *, made_here: bool = False) -> KnownTable:
         """One that the stream brings."""
         return cls(
             name,

@@ -16,7 +16,7 @@ from penstock.lsn import Lsn
 from penstock.sinks.postgres.mapping.kept_names import NO_NAMES, KeptNames
 from penstock.sinks.postgres.merge.conflicts import NONE, Conflicts
 from penstock.sinks.postgres.state.copy_records import KEYS_DUE
-from penstock.sinks.tables import CATCHING_UP, COPYING, FAILED, PENDING, STREAMING, ApartTable
+from penstock.sinks.tables import CATCHING_UP, COPYING, FAILED, PENDING, STREAMING, DetachedTable
 from penstock.table import TableName, as_columns
 
 if TYPE_CHECKING:
@@ -95,11 +95,11 @@ class TableRow:
     source_oid: int = 0
 
     @property
-    def detached(self) -> ApartTable | None:
+    def detached(self) -> DetachedTable | None:
         """What the delivering loop is to know, None for a table that flows."""
         if self.state == STREAMING:
             return None
-        return ApartTable(
+        return DetachedTable(
             self.state,
             self.delivered_lsn or Lsn(0),
             self.error or "",
@@ -144,7 +144,7 @@ class TargetTables:
         with connection.cursor(row_factory=namedtuple_row) as cursor:
             return [_row(row, arrived) for row in cursor.execute(_READ, self._owner).fetchall()]
 
-    def note_flowing(self, cursor: Cursor, table: TableName) -> None:
+    def note_streaming(self, cursor: Cursor, table: TableName) -> None:
         """List a table that has got its first rows from the stream."""
         cursor.execute(
             "INSERT INTO penstock.tables"
@@ -245,7 +245,7 @@ class TargetTables:
         )
         return [TableName(schema, name) for schema, name in rows]
 
-    def stop(self, cursor: Cursor, table: TableName, lsn: Lsn, error: str) -> ApartTable:
+    def stop(self, cursor: Cursor, table: TableName, lsn: Lsn, error: str) -> DetachedTable:
         """Record that a table waits, where and why."""
         cursor.execute(
             "INSERT INTO penstock.tables"
@@ -256,7 +256,7 @@ class TargetTables:
             " changed_at = now()",
             (*self._owner, *table, str(lsn), error),
         )
-        return ApartTable(FAILED, lsn, error)
+        return DetachedTable(FAILED, lsn, error)
 
     def advance(self, cursor: Cursor, tables: Collection[TableName], after: Lsn, end: Lsn) -> None:
         """Move the position of tables that catch up.
@@ -276,7 +276,7 @@ class TargetTables:
                 "stop the other penstock that delivers this pipeline, and start again",
             )
 
-    def join(self, connection: Connection, tables: Collection[TableName]) -> None:
+    def attach(self, connection: Connection, tables: Collection[TableName]) -> None:
         """Tables have caught up and flow with the others."""
         connection.execute(
             "UPDATE penstock.tables SET state = 'streaming', delivered_lsn = NULL, error = NULL,"

@@ -9,7 +9,7 @@ from penstock.log.slice import SliceKind
 from penstock.schema.difference import compare_tables
 from penstock.schema.mark import CHANGE, VERSION, Mark
 from penstock.schema.shape import read_change, read_version
-from penstock.sinks.passage import Rows, ShapeChange, TableDifference
+from penstock.sinks.ddl_transaction import Rows, ShapeChange, TableDifference
 from penstock.table import TableName
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from penstock.lsn import Lsn
     from penstock.schema.history import SchemaHistory
     from penstock.schema.shape import SchemaChange
-    from penstock.sinks.passage import Part
+    from penstock.sinks.ddl_transaction import Part
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def tables_of(slices: Iterable[Slice]) -> frozenset[TableName]:
     return frozenset(oids_of(slices))
 
 
-class PassageReader:
+class DdlTransactionReader:
     """Reads marks with the history at hand. `follows`: whether a table is the pipeline's.
 
     `publications` are the pipeline's own: a table that one of them has had from the first row on
@@ -137,9 +137,9 @@ class PassageReader:
         """What the table of an oid is called at a position; None when the history does not know."""
         return self._history.name_of(oid, lsn)
 
-    def was_told_after(self, oid: int, since_lsn: Lsn, lsn: Lsn) -> bool:
+    def was_reported_after(self, oid: int, since_lsn: Lsn, lsn: Lsn) -> bool:
         """Whether the stream reports something of a table after one position and before another."""
-        return self._history.was_told_after(oid, since_lsn, lsn)
+        return self._history.was_reported_after(oid, since_lsn, lsn)
 
     def oid_at(self, table: TableName, lsn: Lsn) -> int:
         """The oid of the table that had a name at a position; 0 when the history does not know."""

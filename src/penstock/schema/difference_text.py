@@ -10,14 +10,14 @@ if TYPE_CHECKING:
     from penstock.schema.difference import Difference
 
 
-def tell(difference: Difference) -> str:
+def describe_difference(difference: Difference) -> str:
     """One line, without what it is a difference of: `column a renamed to b`."""
     return " ".join(_WORDS.get(difference.op, _plain)(difference).split())
 
 
-def tell_all(differences: Iterable[Difference]) -> str:
+def describe_differences(differences: Iterable[Difference]) -> str:
     """All of them in a row."""
-    return "; ".join(map(tell, differences)) or "nothing"
+    return "; ".join(map(describe_difference, differences)) or "nothing"
 
 
 def _plain(one: Difference) -> str:

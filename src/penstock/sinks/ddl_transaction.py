@@ -45,19 +45,19 @@ class ShapeChange:
     renamed: dict[TableName, TableName] = field(default_factory=dict)
     dropped: frozenset[TableName] = frozenset()
     # Tables that are in the stream since before their first row: there is nothing to copy.
-    born: frozenset[TableName] = frozenset()
+    created_in_stream: frozenset[TableName] = frozenset()
 
 
 Part = Rows | ShapeChange
-Passage = Sequence[Part]
+DdlTransaction = Sequence[Part]
 # Has a worker take rows of one part, or of several that follow one another.
 RunJob = Callable[["Worker", Sequence[Rows]], "list[Receipt]"]
 
 
-def tables_of(passage: Passage) -> set[TableName]:
+def tables_of(ddl_transaction: DdlTransaction) -> set[TableName]:
     """Every table that has rows in it, or that it changes, under all its names."""
     found: set[TableName] = set()
-    for part in passage:
+    for part in ddl_transaction:
         if isinstance(part, Rows):
             found |= part.tables
         else:

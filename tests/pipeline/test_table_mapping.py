@@ -286,7 +286,7 @@ def test_history_keeps_its_kind_and_follows_what_becomes_of_its_table(
 
 
 @pytest.mark.parametrize(
-    ("made", "told"),
+    ("made", "reported"),
     [
         (
             "kvsz_deleted int, PRIMARY KEY (id, kvsz_end)",
@@ -296,8 +296,8 @@ def test_history_keeps_its_kind_and_follows_what_becomes_of_its_table(
         ("PRIMARY KEY (id, kvsz_end)", "no column kvsz_deleted, which a history has"),
     ],
 )
-def test_table_that_cannot_be_a_history_is_told_before_it_is_copied(
-    source: Database, target: Database, make_pipeline: Make, made: str, told: str
+def test_table_that_cannot_be_a_history_is_reported_before_it_is_copied(
+    source: Database, target: Database, make_pipeline: Make, made: str, reported: str
 ) -> None:
     source.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
     source.execute("CREATE TABLE good (id int PRIMARY KEY); INSERT INTO good VALUES (1)")
@@ -308,7 +308,7 @@ def test_table_that_cannot_be_a_history_is_told_before_it_is_copied(
     pipeline.catch_up()
 
     wait_for_state(target, "t", "failed")  # it is tried again meanwhile, each time in vain
-    assert told in table_error(target, "t")
+    assert reported in table_error(target, "t")
     assert rows(target, "good") == [("(1)",)]
     assert rows(target, "t") == []
 
@@ -382,7 +382,7 @@ def test_column_that_comes_late_or_again_lands_under_the_name_that_the_rule_give
 
 
 @pytest.mark.parametrize(
-    ("before", "told"),
+    ("before", "reported"),
     [
         ({"tables": {"t": {"kind": "history"}}}, "public.t is a history"),
         ({"source_id_column": "sid"}, "nothing fills sid"),
@@ -390,7 +390,7 @@ def test_column_that_comes_late_or_again_lands_under_the_name_that_the_rule_give
     ids=["history", "sid"],
 )
 def test_slip_in_the_file_does_not_make_a_clone_of_what_is_more(
-    source: Database, target: Database, make_pipeline: Make, before: dict[str, Any], told: str
+    source: Database, target: Database, make_pipeline: Make, before: dict[str, Any], reported: str
 ) -> None:
     source.execute(
         "CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'a'), (2, 'a')"
@@ -404,7 +404,7 @@ def test_slip_in_the_file_does_not_make_a_clone_of_what_is_more(
     pipeline = make_pipeline(source, target, sink={}, source_options=INITIAL)
     source.execute("UPDATE t SET v = 'c'; DELETE FROM t WHERE id = 2; TRUNCATE t")
     pipeline.catch_up()
-    assert told in table_error(target, "t")
+    assert reported in table_error(target, "t")
     assert rows(target, "t") == there
     pipeline.stop()
 
@@ -474,8 +474,8 @@ def test_table_that_was_rotated_is_not_mixed_with_its_successor(
     pipeline.catch_up()
     wait_for_state(target, "orders", "failed")
 
-    told = "dw.orders at the target already takes the rows of public.orders_2024"
-    assert told in table_error(target, "orders")
+    reported = "dw.orders at the target already takes the rows of public.orders_2024"
+    assert reported in table_error(target, "orders")
     assert table_state(target, "orders_2024") == "streaming"
     assert rows(target, "dw.orders") == [("(1,old)",), ("(2,old)",), ("(4,old)",)]
     # Who was first keeps the place, also when it is copied again.
@@ -514,8 +514,8 @@ def test_table_that_is_made_later_does_not_join_one_that_stayed_in_its_place(
     wait_for_state(target, later, "failed")
     pipeline.catch_up()
 
-    told = f"public.b at the target already takes the rows of public.{first}"
-    assert told in table_error(target, later)
+    reported = f"public.b at the target already takes the rows of public.{first}"
+    assert reported in table_error(target, later)
     assert rows(target, "b") == there
     assert table_state(target, first) == "streaming"
 
