@@ -142,6 +142,7 @@ def test_partition_that_came_and_went_at_once_is_reported(
     )
 
     wait_for_notes(target, WENT.format("p26"), FIX)
+    pipeline.catch_up()
     assert target.query(IDS) == [(1,), (9,)]
     resync(target)
     assert_equal(source, target, "p")

@@ -189,7 +189,9 @@ def test_several_tables_are_brought_into_one(
     source.execute("TRUNCATE orders_2025")
     pipeline.catch_up()
     wait_for_state(target, "orders_2025", "failed")
-    assert "nothing tells its rows in dw.orders from others" in table_error(target, "orders_2025")
+    assert "nothing distinguishes its rows in dw.orders from others" in table_error(
+        target, "orders_2025"
+    )
     assert rows(target, "dw.orders") == [("(1,a)",), ("(3,c)",)]
 
 

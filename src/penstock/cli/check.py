@@ -67,7 +67,7 @@ def _creates_tables(pipeline: PipelineFile) -> bool:
 
 
 def _tables(chosen: ChosenTables | None, *, creates: bool) -> list[str]:
-    """What is followed, in a few words, and what will look different where penstock creates it."""
+    """What is followed, in a few words, and what will differ where penstock creates it."""
     if chosen is None:
         return []
     lines = {"tables": chosen.followed}
@@ -111,7 +111,5 @@ def _tier(pipeline: PipelineFile) -> str | None:
 
 def _verdict(pipeline: PipelineFile, error_count: int, warning_count: int) -> str:
     if error_count:
-        return (
-            f"{pipeline.name}: {error_count} to mend before it can run, warnings: {warning_count}"
-        )
+        return f"{pipeline.name}: {error_count} to fix before it can run, warnings: {warning_count}"
     return f"{pipeline.name}: ready to run, warnings: {warning_count}"

@@ -238,7 +238,7 @@ class Capture:
         self._writer.flush()  # of the connection before
         try:
             found = self._identify(stream)
-            # Before anything is streamed, so that tables are known as they look where the stream begins.
+            # Before anything is streamed, so that tables are known as they are where the stream begins.
             assembler = Assembler(self._writer, self._notes())
             self._begin(stream, found)
             self._connected, self._error = True, None
@@ -339,7 +339,7 @@ class Capture:
             seal = read_seal(connection)
             numbered = numbered_versions(connection, self._subscription.name)
             if self._history.is_empty:
-                # What the stream reports from here on is compared with how tables look where it begins.
+                # What the stream reports from here on is compared with the shapes of tables where it begins.
                 start = self._writer.durable_lsn
                 tables = read_first_shapes(connection, self._subscription, start, seal)
                 change = SchemaChange(format=FORMAT, tag=REFRESH, tables=tuple(tables))
@@ -456,7 +456,7 @@ class Capture:
                 f"the log holds {size} bytes, at most {self._retain_bytes} are allowed; capture "
                 "waits for the sinks, and the source keeps its WAL meanwhile",
                 self._log.place,
-                "mend the sink or table that is behind (penstock status), or raise log.retain_bytes",
+                "fix the sink or table that is behind (penstock status), or raise log.retain_bytes",
             )
             _log.warning("%s", str(self._error).splitlines()[0])
         elif was_full and not self._log_is_full:

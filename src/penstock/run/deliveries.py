@@ -55,7 +55,7 @@ def build_flow(
 
 
 def build_copier(pipeline: PipelineFile, flow: Flow, spark: Spark, stop: threading.Event) -> Copier:
-    """Who copies tables of a flow's source into its sink."""
+    """The copier of a flow: its source's tables into its sink."""
     copier = Copier(
         spark,
         flow.name,

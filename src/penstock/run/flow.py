@@ -380,7 +380,7 @@ class Flow:
         }
 
     def report(self) -> None:
-        """Publish how far it is: for capture, which tells the slot, and for `status`."""
+        """Publish how far it is: for capture, which acknowledges it to the slot, and for `status`."""
         self._reported_at = time.monotonic()
         self._has_news = False
         detached = dict(self._sink.detached)

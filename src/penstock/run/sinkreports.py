@@ -1,4 +1,4 @@
-"""What the sinks have, as the half that delivers reports it: what capture may tell the slot."""
+"""What the sinks have, as the half that delivers reports it: what capture may acknowledge to the slot."""
 
 from __future__ import annotations
 

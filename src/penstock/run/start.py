@@ -84,7 +84,7 @@ class Origin:
 
     @classmethod
     def from_json(cls, given: dict[str, Any]) -> Origin:
-        """As another process told it: positions have become numbers, tuples lists."""
+        """As another process reported it: positions have become numbers, tuples lists."""
         subscription = given["subscription"]
         return cls(
             Subscription(
@@ -177,7 +177,7 @@ class Databases:
             raise SourceTwice(
                 f"source {source_id} is the same database as source {owner}, wanted another",
                 str(url),
-                f"take {source_id} out of `sources:`, or mend its url",
+                f"take {source_id} out of `sources:`, or fix its url",
             )
 
     def report(self, source_id: str) -> None:
@@ -191,7 +191,7 @@ def _require_fresh(pipeline: PipelineFile, connection: Connection) -> None:
     """See, before anything is made, that it can be used and that no sink goes on from elsewhere.
 
     Raises:
-        SourceError: what `penstock check` would tell first.
+        SourceError: what `penstock check` would report first.
         OtherCluster: a sink holds a position in another cluster.
         PublicationChanged: a sink holds a position, but slot and publication are gone.
     """

@@ -91,7 +91,7 @@ class PipelineStatus:
 
 
 def read_status(pipeline: PipelineFile) -> PipelineStatus:
-    """Look at sources, state and sinks; a server that does not answer is told, not raised."""
+    """Read sources, state and sinks; a server that does not answer is reported, not raised."""
     views = pipeline.each()
     with ThreadPoolExecutor(min(len(views), _AT_ONCE)) as pool:
         found = pool.map(_source, views)

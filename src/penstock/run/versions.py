@@ -1,4 +1,4 @@
-"""Versions of the source's schemas: which there are, how each looked, how two differ."""
+"""Versions of the source's schemas: which there are, what each was, how two differ."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ def commit(commit_lsn: int, end_lsn: int | None = None, committed_at: int = 0) -
 
 
 def relation(described: Relation, *, xid: int | None = None) -> bytes:
-    """R: how the rows of a table look from here on. `xid` as in every message of a stream."""
+    """R: the columns of a table's rows from here on. `xid` as in every message of a stream."""
     columns = b"".join(
         struct.pack(">B", column.in_identity)
         + column.name.encode()

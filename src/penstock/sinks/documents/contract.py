@@ -27,7 +27,7 @@ OptionsT = TypeVar("OptionsT", bound=Options)
 class DocumentsRefused(Exception):
     """The destination refuses some documents for what they are; it would take the others.
 
-    `reasons` tells why, by the id of each. Raised by `deliver`, of which nothing has happened then; penstock
+    `reasons` says why, by the id of each. Raised by `deliver`, of which nothing has happened then; penstock
     parks these documents or stops their tables, as `on_refused:` says, and delivers the rest. A
     reason holds no value of a row.
     """
@@ -151,7 +151,7 @@ class DocumentKind(SinkKind[OptionsT], Generic[OptionsT]):
         """The driver half around the sink."""
         from penstock.sinks.documents.driver import DocumentDriver
 
-        del describe, shared  # documents say by themselves how a table looks
+        del describe, shared  # documents say by themselves which shape a table has
         return DocumentDriver(self, place)
 
     def build_copying(self, place: SinkPlace[OptionsT]) -> Any:

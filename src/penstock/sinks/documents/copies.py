@@ -164,7 +164,7 @@ class Copies:
         make_directory(self.path)
 
     def try_lock(self) -> int | None:
-        """Be the one who copies as long as the descriptor is open; None while another one is."""
+        """Be the copier as long as the descriptor is open; None while another one is."""
         self._make()
         fd = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:

@@ -269,7 +269,7 @@ class DocumentCopying:
                 if begun is None or begun.copy_id != copy.copy_id:
                     continue  # begun anew
                 if table not in waiting or waiting[table].enrolment != begun.enrolment:
-                    self._forget(table)  # removed, or enrolled anew, meanwhile
+                    self._forget(table)  # removed, or scheduled anew, meanwhile
                     continue
                 sealed = replace(begun, state=COPIED, attempts=0)
                 parts = self._copies.parts(begun) or self._copies.parts(sealed)
@@ -322,12 +322,12 @@ class DocumentCopying:
             TableMissing(
                 "the source has no such table any more",
                 str(table),
-                f"nothing; the stream tells by {lsn} what became of it",
+                f"nothing; the stream reports by {lsn} what became of it",
             ),
         )
 
     def under_way(self) -> dict[TableName, tuple[Arrived, int]]:
-        """For who looks on: what has arrived of each copy, and of how many ranges it is."""
+        """For observers: what has arrived of each copy, and of how many ranges it is."""
         with self._guarded():
             return {
                 table: (_arrived(self._copies.parts(copy).values()), copy.range_count)
@@ -421,5 +421,5 @@ def _arrived(parts: Collection[CopyPart]) -> Arrived:
 def _is_due(kept: KeptTable, copy: TableCopy | None) -> bool:
     if copy is None or copy.enrolment != kept.enrolment:
         return True
-    # One that failed waits until the delivering loop enrols it anew.
+    # One that failed waits until the delivering loop schedules it anew.
     return copy.state not in (COPIED, FAILED)

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 class DdlDocuments:
     """The documents of a transaction that changes shapes: what receipts stand for, and its own.
 
-    `names` tells what the tables that take part were called before, and are called now; `created_in_stream` are
-    those that came with it, `unknown` those that must be copied before their rows are told.
+    `names` says what the tables that take part were called before, and are called now; `created_in_stream` are
+    those that came with it, `unknown` those that must be copied before their rows are delivered.
     """
 
     def __init__(

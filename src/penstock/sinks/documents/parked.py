@@ -109,7 +109,7 @@ def _keys_of(row: dict[str, Any]) -> Iterator[Key]:
 
 
 def _parse(text: str) -> Any:
-    """JSON whose numbers are told apart from texts, and are equal digit for digit."""
+    """JSON whose numbers are distinct from texts, and are equal digit for digit."""
     return json.loads(text, parse_int="n{}".format, parse_float="n{}".format)
 
 
@@ -166,7 +166,7 @@ class Parked:
         return len(self._ids)
 
     def count(self) -> int:
-        """How many there are, by the file: for who only looks on."""
+        """How many there are, by the file: for observers."""
         try:
             return self._path.read_bytes().count(b"\n")
         except FileNotFoundError:

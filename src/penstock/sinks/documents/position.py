@@ -1,7 +1,7 @@
 """How far a sink of documents has got, and how its tables stand: what its destination stores for penstock.
 
 To the destination it is one opaque text (JSON). A destination that cannot store it with the documents
-has it kept in a file (`PositionFile`); of one that can, that file is a copy, for who copies.
+has it kept in a file (`PositionFile`); of one that can, that file is a copy, for the copier.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ class PositionFile:
         """Store a position.
 
         Raises:
-            OSError: it is stored or not; only `read` can tell.
+            OSError: it is stored or not; only `read` can say which.
         """
         replace_file(self.path, text.encode())
 

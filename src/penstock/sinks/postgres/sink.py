@@ -521,7 +521,7 @@ class PostgresSink:
     def _note_streaming(
         self, cursor: psycopg.Cursor[Any], new: Collection[TableName], batch: Batch
     ) -> None:
-        """List tables that got their first rows from the stream, and how they looked then."""
+        """List tables that got their first rows from the stream, and their shapes then."""
         for table in new:
             made_by_us = table in self._planner.created
             self._tables.note_streaming(cursor, table)

@@ -206,10 +206,10 @@ class PostgresTask:
 
 def _ambiguous_truncate(plan: TablePlan) -> RefusedTable:
     error = TargetTableUnfit(
-        f"the source has emptied the table, but nothing tells its rows in {plan.target} from others",
+        f"the source has emptied the table, but nothing distinguishes its rows in {plan.target} from others",
         str(plan.source),
         f"delete them from {plan.target}, then penstock tables PIPELINE.yml resync {plan.source};"
-        " source_id_column tells rows of several sources apart",
+        " source_id_column distinguishes rows of several sources",
     )
     return RefusedTable(plan.source, error.code, error.what, error.where, error.do)
 

@@ -391,7 +391,7 @@ class PostgresCopying:
 
     def _require_going_on(self) -> None:
         if self._is_cancelled:
-            raise SinkError("told to stop", str(self._options.url), "nothing, it is begun again")
+            raise SinkError("asked to stop", str(self._options.url), "nothing, it is begun again")
 
     def _connect_to_finish(self) -> Connection:
         self._require_going_on()

@@ -2,7 +2,7 @@
 
 A type is what its definition says, not what it is called: one that was dropped at the source and made anew
 under its name is another one. penstock.types keeps which types penstock has made here, for which of the
-source's, and how those looked when they were last followed: several tables may have a type, and each comes
+source's, and their shapes when they were last followed: several tables may have a type, and each comes
 by a change of it in its own turn.
 """
 

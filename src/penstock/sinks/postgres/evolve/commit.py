@@ -59,7 +59,7 @@ class ShapeCommits:
         self._store = ShapeStore(*tables.owner)
 
     def note(self, cursor: psycopg.Cursor[Any], table: TableName, lsn: Lsn) -> None:
-        """Note how a table looked at a position, where that is known."""
+        """Note a table's shape at a position, where it is known."""
         shape = self._describe.shape(table, lsn)
         if shape is not None:
             self._store.keep(cursor, table, shape, lsn)

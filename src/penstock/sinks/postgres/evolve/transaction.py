@@ -236,7 +236,7 @@ class Evolution:
             known.name, self.batch.after_lsn
         )
         if before is None or before.id != shape.id:
-            # Nobody has noted how it looked: from here on it is known.
+            # Nobody has noted its shape: from here on it is known.
             self._keep(cursor, known, shape, known.kept_names, self.batch.end_lsn)
             return
         if part.change.is_unsure:
@@ -552,7 +552,7 @@ class Evolution:
             raise TableStops(known.began_as, error) from None
 
     def _description(self, cursor: Cursor, table: TableName) -> TableDescription | None:
-        """How the table looks at this moment of the transaction."""
+        """The table's shape at this moment of the transaction."""
         shape = self._store.shape(cursor, table)
         if shape is not None:
             return description_of(shape)

@@ -25,7 +25,7 @@ _FUNCTION = re.compile(r":(?:funcid|opfuncid|hashfuncid|negfuncid) (\d+)")
 _OPERATOR = re.compile(r":opno (\d+)")
 _OPERATORS = re.compile(r":opnos \(o ([\d ]+)\)")
 _TYPE = re.compile(r":\w*(?:type|typeid|typid|typeId) (\d+)")
-# Names of objects that are looked up once and kept by number: regclass, regconfig and the like.
+# Names of objects that are resolved once and kept by number: regclass, regconfig and the like.
 _OBJECT = re.compile(
     r"\{CONST :consttype (\d+) [^{}]*?:constisnull false[^{}]*?:constvalue 4 \[ ((?:-?\d+ )+)\]"
 )

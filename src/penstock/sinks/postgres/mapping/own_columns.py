@@ -1,4 +1,4 @@
-"""Columns of a target table that penstock fills itself: which source a row is from, when it was so."""
+"""Columns of a target table that penstock fills itself: which source a row is from, when it was the current version."""
 
 from __future__ import annotations
 
@@ -152,6 +152,6 @@ def refuse_unfilled(
         raise TargetTableUnfit(
             f"nothing fills {', '.join(unfilled)}, which is a part of the key of {plan.target}",
             str(plan.source),
-            "set source_id_column if it tells sources apart; else give it a default, or take it out of"
+            "set source_id_column if it distinguishes sources; else give it a default, or take it out of"
             " the key",
         )

@@ -109,7 +109,7 @@ _LATER_COLUMNS = {
     "foreign_keys_due": "boolean NOT NULL DEFAULT false",  # once the table streams
     "notes": "text",  # indexes and constraints that could not be made
     "source_oid": "bigint",  # the source's table, whatever it is called
-    "shape": "jsonb",  # how the source's table looked when this one last followed
+    "shape": "jsonb",  # the shape of the source's table when this one last followed
     "shape_lsn": "pg_lsn",  # the position of that
     "mapping": "jsonb",  # names that this one did not follow
     "constraints_of": "jsonb",  # the shape whose constraints this one has, until a copy brings rows

@@ -1,4 +1,4 @@
-"""How source tables looked when the target last followed them: kept in penstock.tables.
+"""Shapes of source tables when the target last followed them: kept in penstock.tables.
 
 Written in the same transaction as what was done to the target's table, so that a difference is
 applied exactly once, whatever is killed when.
@@ -206,7 +206,7 @@ class ShapeStore:
     def shape(
         self, executor: Executor, table: TableName, *, lock: bool = False
     ) -> TableShape | None:
-        """How the table looked when the target last followed it; None when nobody has noted it.
+        """The table's shape when the target last followed it; None when nobody has noted it.
 
         `lock`: it stays so until the transaction ends.
         """
@@ -235,7 +235,7 @@ class ShapeStore:
         *,
         before_copy: bool = False,
     ) -> None:
-        """Note how a table looks that the target has followed, and where in the stream that is.
+        """Note the shape of a table that the target has followed, and where in the stream that is.
 
         `before_copy`: all but what is claimed of rows; whose claims it has is remembered until then.
         """
