@@ -11,9 +11,14 @@ import json
 import os
 import secrets
 import threading
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from penstock.errors import VaultUnreadable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 class Vault:
@@ -41,6 +46,17 @@ def use(vault: Vault | None) -> None:
     """Have what is pickled from now on kept in this vault; None: nothing can be pickled."""
     global _in_use  # noqa: PLW0603 - pickle asks the object, which cannot know where it goes
     _in_use = vault
+
+
+@contextmanager
+def using(vault: Vault) -> Iterator[None]:
+    """Have another vault for a while; a Spark that runs in this process has its own again afterwards."""
+    before = _in_use
+    use(vault)
+    try:
+        yield
+    finally:
+        use(before)
 
 
 def seal(secret: str) -> tuple[str, str]:

@@ -54,7 +54,7 @@ class Scene:
             "under_test", options, "shop", "shop", ("shop",), self._state
         )
         (directory / "vault").mkdir(exist_ok=True)
-        vault.use(vault.Vault(directory / "vault"))  # as while Spark runs
+        self._vault = vault.Vault(directory / "vault")
         self.sink: Sink = self.another()
 
     def another(self) -> Sink:
@@ -182,7 +182,8 @@ class Scene:
 
     def _run(self, batch: Batch, tasks: Sequence[Sequence[Any]], only: Any) -> list[Receipt]:
         """The tasks of a batch, the last first, as executors might finish them."""
-        worker = pickle.loads(pickle.dumps(self.sink.worker(batch, only)))  # noqa: S301
+        with vault.using(self._vault):  # as while Spark runs
+            worker = pickle.loads(pickle.dumps(self.sink.worker(batch, only)))  # noqa: S301
         span = Span(batch.after_lsn, batch.end_lsn)
         receipts = [
             run_task(worker, span, number, [[ref] for ref in slices])
