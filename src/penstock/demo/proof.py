@@ -159,7 +159,7 @@ class Watcher:
         )
         try:
             row = self._connection.execute(f"{SUMS.rstrip()}, {position}".encode()).fetchone()
-        except psycopg.errors.UndefinedTable:
-            return None
+        except (psycopg.errors.UndefinedTable, psycopg.errors.DeadlockDetected):
+            return None  # tables are being made: all of them are locked at once, in another order
         assert row is not None
         return row[:3] if row[3] else None
