@@ -401,9 +401,9 @@ def ran_once(source: Database, target: Database, make_pipeline: Make, tmp_path: 
 
 
 def behind_our_back(source: Database, target: Database, what: str) -> None:
-    slot = source.value(
-        "SELECT slot_name FROM pg_replication_slots WHERE database = %s", source.name
-    )
+    # The server takes a moment to notice that capture has hung up.
+    free = "SELECT slot_name FROM pg_replication_slots WHERE database = %s AND NOT active"
+    ((slot,),) = wait_until(lambda: source.query(free, source.name), what="the slot to be free")
     if what in ("dropped", "recreated", "all dropped"):
         source.execute("SELECT pg_drop_replication_slot(%s)", slot)
     source.execute("INSERT INTO t SELECT generate_series(2, 100)")

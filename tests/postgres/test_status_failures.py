@@ -71,8 +71,8 @@ def test_error_that_kept_capture_from_starting_is_seen(
     capturing.catch_up()
     capturing.stop()
     source.execute("INSERT INTO t VALUES (1)")
-    slot = source.value(SLOT, source.name)
-    source.execute("SELECT pg_replication_slot_advance(%s, pg_current_wal_lsn())", slot)
+    free = wait_until(lambda: source.query(f"{SLOT} AND NOT active", source.name), what="the slot")
+    source.execute("SELECT pg_replication_slot_advance(%s, pg_current_wal_lsn())", free[0][0])
 
     capturing.start()
     capturing.ends_with(errors.SlotMoved)
