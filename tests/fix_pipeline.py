@@ -231,9 +231,15 @@ def table_state(target: Database, table: str, schema: str = "public") -> str | N
 
 
 def table_error(target: Database, table: str, schema: str = "public") -> str:
-    """Why a table waits, "" when it does not."""
-    found = _table_row(target, table, schema)
-    return (found[1] or "") if found else ""
+    """Why a table waits, "" when it does not. One that is just being tried again is waited for."""
+
+    def settled() -> list[str]:
+        found = _table_row(target, table, schema)
+        if found and not found[1] and found[0] in ("pending", "copying"):
+            return []
+        return [(found[1] or "") if found else ""]
+
+    return str(wait_until(settled, what=f"{table} to be tried again")[0])
 
 
 def _table_row(target: Database, table: str, schema: str) -> tuple[Any, ...] | None:

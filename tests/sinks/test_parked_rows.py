@@ -90,6 +90,14 @@ class Describe:
         return None
 
 
+@pytest.fixture(autouse=True)
+def vault_of_spark() -> Iterator[None]:
+    """A Spark of this process has its vault again after the test."""
+    before = vault._in_use
+    yield
+    vault.use(before)
+
+
 class Rig:
     """A target with a constraint, a log, and a sink between them."""
 
