@@ -91,11 +91,11 @@ class Describe:
 
 
 @pytest.fixture(autouse=True)
-def vault_of_spark() -> Iterator[None]:
-    """A Spark of this process has its vault again after the test."""
-    before = vault._in_use
-    yield
-    vault.use(before)
+def own_vault(tmp_path: Path) -> Iterator[None]:
+    """Connection strings can be pickled, as while Spark runs."""
+    (tmp_path / "vault").mkdir()
+    with vault.using(vault.Vault(tmp_path / "vault")):
+        yield
 
 
 class Rig:
@@ -105,8 +105,6 @@ class Rig:
         self.target = target
         self.directory = directory
         self.written = 0
-        (directory / "vault").mkdir()
-        vault.use(vault.Vault(directory / "vault"))  # as while Spark runs
         (directory / "shop.yml").write_text(PIPELINE.format(url=target.url))
         given = {"kind": "postgres", "url": target.url, "on_refused": "park", **options}
         self.place = SinkPlace(

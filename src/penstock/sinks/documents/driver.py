@@ -197,7 +197,8 @@ class DocumentDriver:
         with self._or_forget():
             self._deliver_receipts(receipts, moved, batch.after_lsn)
         fault_point("deliver.after_commit")
-        self._see_tables()
+        if self._require_open().tables is not kept.tables:  # one has stopped
+            self._see_tables()
 
     def commit_shapes(
         self,
@@ -400,7 +401,9 @@ class DocumentDriver:
         """
         before = self._kept
         is_due = (
-            before is None or before.tables != kept.tables if self._sink.stores_state else is_news
+            before is None or before.tables is not kept.tables
+            if self._sink.stores_state
+            else is_news
         )
         if is_due and not self._space.sink_writes_position:
             self._position.write(text)
