@@ -40,6 +40,10 @@ class Receipt:
     change_count: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
     content: Any = None
+    # For those who watch: when the task began, what it read and handed over.
+    began_at: float = 0.0
+    rows: dict[tuple[TableName, str], int] = field(default_factory=dict)
+    read_bytes: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from penstock.state.reports import (
     DeliveryReport,
     Failure,
     MembershipReport,
+    Pause,
     SeenMembers,
     SeenPartitions,
     SourceErrors,
@@ -37,6 +38,7 @@ _FILES: dict[type[Report], str] = {
     SeenPartitions: "sinks/{of}.partitions.json",
     SourceErrors: "sources.json",
     Failure: "{of}.failed.json",
+    Pause: "sinks/{of}.pause.json",
 }
 
 
