@@ -36,7 +36,7 @@ class Instrument:
     def prometheus_name(self) -> str:
         """The name at /metrics."""
         name = self.name.replace(".", "_")
-        suffix = {"s": "_seconds", "By": "_bytes", "1": "_ratio"}.get(self.unit, "")
+        suffix = {"s": "_seconds", "By": "_bytes", "{row}/s": "_per_second"}.get(self.unit, "")
         name = name if name.endswith(suffix) else name + suffix
         return f"{name}_total" if self.kind == COUNTER else name
 
@@ -194,7 +194,7 @@ INSTRUMENTS = (
         ("role",),
     ),
     Instrument("penstock.process.memory", GAUGE, "By", "Resident memory, by role.", ("role",)),
-    Instrument("penstock.process.count", GAUGE, "{process}", "Processes, by role.", ("role",)),
+    Instrument("penstock.processes", GAUGE, "{process}", "Processes, by role.", ("role",)),
     Instrument("penstock.build.info", GAUGE, "", "1; what runs.", ("version", "python")),
 )
 

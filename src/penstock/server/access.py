@@ -95,8 +95,9 @@ class Access:
             await send(message)
 
         try:
-            is_trusted = self._check(scope)
+            # Before anything is refused: who still sends would not read the answer.
             body = await _read_body(scope, receive)
+            is_trusted = self._check(scope)
         except Refusal as refusal:
             await _answer(refusal, send_safely)
             return

@@ -100,6 +100,7 @@ class Counts:
         for name, sink in snapshot.status.sinks.items():
             rows = copied(sink, "rows_copied")
             at, before = self._copying.get(name, (0.0, 0))
+            self._copy_rates.setdefault(name, 0.0)
             if not rows:
                 self._copying.pop(name, None)
                 self._copy_rates[name] = 0.0

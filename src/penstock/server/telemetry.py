@@ -159,7 +159,7 @@ class Telemetry(Recorder):
         if name in OBSERVED:
             snapshot = self._snapshot()
             return () if snapshot is None else OBSERVED[name](snapshot.status)
-        if name.startswith("penstock.process."):
+        if name in _USED:
             read = _USED[name]
             return [(read(used), {"role": role}) for role, used in self._processes.usage().items()]
         if name == "penstock.build.info":
@@ -170,7 +170,7 @@ class Telemetry(Recorder):
 _USED: dict[str, Callable[[Any], float]] = {
     "penstock.process.cpu.time": lambda used: used.cpu_seconds,
     "penstock.process.memory": lambda used: used.memory_bytes,
-    "penstock.process.count": lambda used: used.count,
+    "penstock.processes": lambda used: used.count,
 }
 
 

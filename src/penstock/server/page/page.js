@@ -7,7 +7,7 @@ const STATES = ["failed", "copying", "catching_up", "pending", "streaming", "rem
 const NAMES = { catching_up: "catching up" };
 
 const seen = { summary: null, tables: new Map(), history: {} };
-const shown = { state: null, filter: "", sort: "name", up: true };
+const shown = { state: null, filter: "", sort: "state", up: true };
 
 // -- elements ---------------------------------------------------------------------------------
 
@@ -305,7 +305,7 @@ function drawRoad(summary) {
 // -- charts -----------------------------------------------------------------------------------
 
 const HOUR = 3600;
-const WIDTH = 560, HEIGHT = 170, LEFT = 44, RIGHT = 8, TOP = 10, BOTTOM = 22;
+const HEIGHT = 170, LEFT = 44, RIGHT = 8, TOP = 10, BOTTOM = 22;
 
 function ceiling(most) {
   if (most <= 1) return 1;
@@ -314,25 +314,27 @@ function ceiling(most) {
 }
 
 function short(value) {
-  if (value >= 1e6) return `${value / 1e6}M`;
-  if (value >= 1e3) return `${value / 1e3}k`;
-  return String(Math.round(value * 10) / 10);
+  const round = (n) => String(Math.round(n * 10) / 10);
+  if (value >= 1e6) return `${round(value / 1e6)}M`;
+  if (value >= 1e3) return `${round(value / 1e3)}k`;
+  return round(value);
 }
 
 function drawChart(place, what, unit) {
   const box = $(place);
+  const WIDTH = Math.max(240, box.clientWidth);
   const sinks = Object.entries(seen.history).slice(0, 6);
   const now = Date.now() / 1000;
   const top = ceiling(Math.max(0, ...sinks.flatMap(([, each]) => each[what].map((value) => value || 0))));
   const x = (at) => LEFT + (WIDTH - LEFT - RIGHT) * Math.max(0, 1 - (now - at) / HOUR);
   const y = (value) => HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * Math.min(1, value / top);
   const last = sinks.map(([name, each]) => `${name} ${short(each[what].at(-1) || 0)} ${unit}`).join(", ");
-  const drawing = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": `Last: ${last || "nothing yet"}; scale to ${short(top)} ${unit}`, preserveAspectRatio: "none" });
+  const drawing = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": `Last: ${last || "nothing yet"}; scale to ${short(top)} ${unit}` });
   for (const share of [0, 0.5, 1]) {
     drawing.append(svg("line", { class: "grid", x1: LEFT, x2: WIDTH - RIGHT, y1: y(top * share), y2: y(top * share) }),
       svg("text", { x: LEFT - 6, y: y(top * share) + 4, "text-anchor": "end" }, short(top * share)));
   }
-  for (const minutes of [60, 45, 30, 15, 0]) {
+  for (const minutes of WIDTH < 380 ? [60, 30, 0] : [60, 45, 30, 15, 0]) {
     drawing.append(svg("text", { x: x(now - minutes * 60), y: HEIGHT - 6, "text-anchor": minutes === 60 ? "start" : minutes === 0 ? "end" : "middle" }, minutes ? `−${minutes} min` : "now"));
   }
   sinks.forEach(([, each], at) => {
