@@ -21,10 +21,12 @@ import yaml
 
 from fix_wait import wait_until
 from penstock.config import pipeline_from_document
-from penstock.pipeline import build_sinks, top_of
+from penstock.metrics import NOTHING
+from penstock.pipeline import build_sinks, top_of, top_wire_of
 from penstock.run.capture_process import capture_here
 from penstock.run.deliver import Delivery
 from penstock.run.deliveries import build_copier, build_flow
+from penstock.run.pauses import PauseWatch
 from penstock.run.sources import mark_now
 from penstock.run.start import Origin, start
 from penstock.spark.options import SparkOptions
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 
     from fix_postgres import Database
     from penstock.lsn import Lsn
+    from penstock.metrics import Recorder
     from penstock.run.flow import Flow
     from penstock.snapshot.copier import Copier
 
@@ -66,8 +69,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spark]:
 class RunningPipeline:
     """A pipeline between two databases of a test."""
 
-    def __init__(self, document: dict[str, Any], spark: Spark) -> None:
+    def __init__(
+        self, document: dict[str, Any], spark: Spark, recorder: Recorder = NOTHING
+    ) -> None:
         self.file = pipeline_from_document(document, "test")
+        self._recorder = recorder
         self._spark = spark
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -83,10 +89,14 @@ class RunningPipeline:
         self._locks = ExitStack()
         self._locks.enter_context(top_of(self.file).lock("deliver"))
         self.deliveries = [
-            build_flow(self.file, started, sink, self._spark, self._stop)
+            build_flow(self.file, started, sink, self._spark, self._stop, self._recorder)
             for sink in build_sinks(self.file)
         ]
-        loops = [Delivery(flow.name, self._stop, [flow]) for flow in self.deliveries]
+        wire = top_wire_of(self.file)
+        loops = [
+            Delivery(flow.name, self._stop, [flow], is_paused=PauseWatch(wire, flow.name))
+            for flow in self.deliveries
+        ]
         self._copiers = [
             build_copier(self.file, flow, self._spark, self._stop) for flow in self.deliveries
         ]
@@ -156,6 +166,7 @@ def make_pipeline(spark: Spark, tmp_path: Path) -> Iterator[Callable[..., Runnin
         name: str = "test",
         source_options: dict[str, Any] | None = None,
         sink: dict[str, Any] | None = None,
+        recorder: Recorder = NOTHING,
         **top: Any,
     ) -> RunningPipeline:
         document = pipeline_document(
@@ -167,7 +178,7 @@ def make_pipeline(spark: Spark, tmp_path: Path) -> Iterator[Callable[..., Runnin
             source_options=source_options,
             sink=sink,
         )
-        pipeline = RunningPipeline({**document, **top}, spark)
+        pipeline = RunningPipeline({**document, **top}, spark, recorder)
         made.append(pipeline)
         return pipeline.start()
 

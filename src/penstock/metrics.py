@@ -41,8 +41,8 @@ class Instrument:
         return f"{name}_total" if self.kind == COUNTER else name
 
 
-_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
-_BYTES = tuple(float(4**power) for power in range(5, 15))  # 1 kiB to 256 MiB
+_TIMES = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+_SIZES = tuple(float(4**power) for power in range(5, 15))  # 1 kiB to 256 MiB
 _CHANGES = tuple(float(10**power) for power in range(8))
 
 SOURCE, SINK, FLOW = ("source",), ("sink",), ("sink", "source")
@@ -144,7 +144,7 @@ INSTRUMENTS = (
         ("sink", "source", "operation"),
     ),
     Instrument("penstock.batches", COUNTER, "{batch}", "Batches committed.", FLOW),
-    Instrument("penstock.batch.size", HISTOGRAM, "By", "Bytes of a batch.", FLOW, False, _BYTES),
+    Instrument("penstock.batch.size", HISTOGRAM, "By", "Bytes of a batch.", FLOW, False, _SIZES),
     Instrument(
         "penstock.batch.changes",
         HISTOGRAM,
@@ -161,7 +161,7 @@ INSTRUMENTS = (
         "Time of a batch: read, decode, modify, stage (sums over its tasks), job and commit (on the clock).",
         ("sink", "source", "part"),
         False,
-        _SECONDS,
+        _TIMES,
     ),
     Instrument("penstock.spark.jobs", COUNTER, "{job}", "Spark jobs of batches.", SINK),
     Instrument(
@@ -171,7 +171,7 @@ INSTRUMENTS = (
         "Time of a job beyond its longest task: planning, scheduling, results.",
         SINK,
         False,
-        _SECONDS,
+        _TIMES,
     ),
     # -- what goes wrong --------------------------------------------------------------------------
     Instrument(

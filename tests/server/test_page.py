@@ -236,6 +236,7 @@ def _picture(page: Page, name: str, directory: Path) -> None:
             assert path.stat().st_size > 10_000
 
 
+@pytest.mark.long
 def test_story_of_a_pipeline_seen_and_fixed_through_its_page(
     pg_new: EmbeddedPostgres,
     make_database: MakeDatabase,
