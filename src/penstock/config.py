@@ -7,6 +7,7 @@ none shows a password or the value of a variable.
 """
 
 import hashlib
+import json
 import os
 import re
 from collections.abc import Mapping
@@ -368,7 +369,17 @@ def _refuse_two_routes(one: Rule, other: Rule) -> None:
 def _rule_of(number: int, entry: RuleEntry, document: Document) -> Rule:
     """The rule, which knows where it stands."""
     path = document.find(("modifiers", number, entry.rule.family))
-    return replace(entry.rule, place=document.marks[path].where)
+    rule = replace(entry.rule, place=document.marks[path].where)
+    return replace(rule, digest=_digest(rule, document.values["modifiers"][number]))
+
+
+def _digest(rule: Rule, written: Any) -> str:
+    """What a rule says, and what the files say that it names, in short."""
+    found = hashlib.sha256(json.dumps(written, sort_keys=True, default=str).encode())
+    for _, value in rule.options:
+        if isinstance(value, Path) and value.is_file():
+            found.update(value.read_bytes())
+    return found.hexdigest()[:16]
 
 
 def _with_absolute_paths(

@@ -5,9 +5,16 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import yaml
+
 from fix_event_sinks import visible
-from fix_pipeline import INITIAL, rows, table_error, wait_for_state
+from fix_pipeline import INITIAL, pipeline_document, rows, table_error, wait_for_state
 from fix_postgres import only_new
+from fix_wait import wait_until
+from penstock.pipeline import build_copying
+from penstock.run.preview import preview
+from penstock.run.rules import find_rules
+from penstock.table import TableName
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -135,3 +142,169 @@ def test_documents_follow_the_rules_of_their_own_sink(
         ("insert", {"id": 1, "total": 300}, None),
         ("delete", None, {"id": 2, "total": 200}),
     ]
+
+
+def test_edited_rule_is_reported_until_the_table_is_copied_again(
+    source: Database, target: Database, make_pipeline: Make, caplog: Any
+) -> None:
+    source.execute("CREATE TABLE orders (id int PRIMARY KEY, total int)")
+    source.execute("INSERT INTO orders VALUES (1, 50), (2, 200)")
+    pipeline = make_pipeline(source, target, source_options=INITIAL, modifiers=[PAID])
+    pipeline.catch_up()
+    pipeline.stop()
+    assert list(find_rules(pipeline.file, {})) == []
+
+    wider = {
+        "filter": {"table": "orders", "where": {"column": "total", "operator": "gte", "value": 10}}
+    }
+    pipeline = make_pipeline(source, target, source_options=INITIAL, modifiers=[wider])
+    pipeline.catch_up()
+    [finding] = find_rules(pipeline.file, {})
+    assert (finding.code, finding.severity) == ("PEN-704", "warning")
+    assert "resync public.orders" in finding.do
+    assert "PEN-704" in caplog.text
+    assert target.query("SELECT id FROM orders") == [(2,)]
+
+    build_copying(pipeline.file, "target").ask([TableName("public", "orders")])
+    wait_until(lambda: len(rows(target, "orders")) == 2, what="the table to be copied again")
+    pipeline.catch_up()
+    wait_until(lambda: not list(find_rules(pipeline.file, {})), what="the warning to go")
+
+
+def test_check_prints_chains_and_finds_rules_that_do_not_fit(
+    source: Database, target: Database, tmp_path: Path, penstock_command: Callable[..., Any]
+) -> None:
+    source.execute(
+        "CREATE TABLE orders (id int PRIMARY KEY, total int); INSERT INTO orders VALUES (1, 5), (2, 500)"
+    )
+    bad = {
+        "filter": {"table": "orders", "where": {"column": "totl", "operator": "gte", "value": 1}}
+    }
+    moved = {"route": {"table": "orders", "target": "raw.{table}"}}
+    document = pipeline_document(source, target, tmp_path)
+    path = tmp_path / "shop.yml"
+    path.write_text(yaml.safe_dump({**document, "modifiers": [PAID, moved, bad]}, sort_keys=False))
+
+    found = penstock_command("check", str(path))
+    assert found.wait() == 1
+    assert "PEN-701 " in found.stderr
+    assert f"{path}:" in found.stderr
+    assert "column totl is not there" in found.stderr
+
+    path.write_text(yaml.safe_dump({**document, "modifiers": [PAID, moved]}, sort_keys=False))
+    found = penstock_command("check", str(path))
+    assert found.wait() == 0, found.stderr
+    [line] = [each for each in found.stdout.splitlines() if "filter (" in each]
+    assert line.startswith("public.orders: filter (")
+    assert " > route to raw.orders (" in line
+
+    found = penstock_command("modifiers", str(path), "preview", "--table", "orders", "--json")
+    assert found.wait() == 0, found.stderr
+    assert json.loads(found.stdout) == [
+        {"op": "insert", "before": {"id": "1", "total": "5"}, "after": None, "became": "insert"},
+        {
+            "op": "insert",
+            "before": {"id": "2", "total": "500"},
+            "after": {"id": "2", "total": "500"},
+            "became": "insert",
+        },
+    ]
+    found = penstock_command("modifiers", str(path), "preview", "--table", "orders")
+    assert found.wait() == 0, found.stderr
+    assert "2 shown, 1 delivered" in found.stdout
+    assert "not delivered" in found.stdout
+
+
+def test_route_and_injected_ids_reach_documents_in_copies_and_stream(
+    source: Database, make_pipeline: Make, tmp_path: Path
+) -> None:
+    source.execute(
+        "CREATE TABLE users (id int PRIMARY KEY, name text, secret text);"
+        "CREATE TABLE loose (n int);"
+        "INSERT INTO users VALUES (1, 'a', 's')"
+    )
+    oid = source.value("SELECT 'users'::regclass::oid::int8")
+    pipeline = make_pipeline(
+        source,
+        tables={"include": ["users"]},
+        sink={"kind": "file", "path": str(tmp_path / "out")},
+        source_options=INITIAL,
+        modifiers=[
+            {"inject": {}},
+            {
+                "route": {
+                    "table": "users",
+                    "target": "crm.customers",
+                    "columns": {"id": "customer_id"},
+                    "drop": ["secret"],
+                }
+            },
+        ],
+    )
+    pipeline.catch_up()
+    source.execute("UPDATE users SET name = 'b'")
+    source.execute("ALTER TABLE users RENAME COLUMN name TO called")
+    source.execute("UPDATE users SET called = 'c'")
+    pipeline.catch_up()
+    preview_rows = preview(pipeline.file, "users", sink=None, rows=5, from_log=True)
+    pipeline.stop()
+
+    found = [each for each in documents(tmp_path / "out") if each["op"] != "schema"]
+    assert {(each["schema"], each["table"]) for each in documents(tmp_path / "out")} == {
+        ("crm", "customers")
+    }
+    assert [each["after"] for each in found] == [
+        {"customer_id": 1, "name": "a"},
+        {"customer_id": 1, "name": "b"},
+        {"customer_id": 1, "called": "c"},
+    ]
+    assert [each["metadata"]["identity"] for each in found] == [[f"{oid}-1"]] * 3
+    assert [list(each["metadata"]["column_ids"].values()) for each in found] == [
+        [f"{oid}-1", f"{oid}-2"]
+    ] * 3
+    versions = [each["metadata"]["version"] for each in found]
+    assert versions == sorted(versions)
+    assert len(set(versions)) == 3
+    assert [each.after for each in preview_rows][-1] == {"customer_id": "1", "called": "c"}
+
+
+def test_route_moves_a_table_of_a_postgres_target(
+    source: Database, target: Database, make_pipeline: Make
+) -> None:
+    source.execute(
+        "CREATE TABLE users (id int PRIMARY KEY, name text UNIQUE, secret text);"
+        "CREATE TABLE books (id int PRIMARY KEY);"
+        "INSERT INTO users VALUES (1, 'a', 's'); INSERT INTO books VALUES (1)"
+    )
+    pipeline = make_pipeline(
+        source,
+        target,
+        source_options=INITIAL,
+        modifiers=[
+            {"route": {"table": "public.*", "target": "raw.{schema}_{table}"}},
+            {
+                "route": {
+                    "table": "users",
+                    "target": "crm.customers",
+                    "columns": {"id": "customer_id"},
+                    "drop": ["secret"],
+                }
+            },
+        ],
+    )
+    pipeline.catch_up()
+    source.execute("INSERT INTO users VALUES (2, 'b', 's'); UPDATE users SET id = 3 WHERE id = 1")
+    source.execute("ALTER TABLE users ADD COLUMN age int DEFAULT 7")
+    source.execute("INSERT INTO users VALUES (4, 'd', 's'); INSERT INTO books VALUES (2)")
+    pipeline.catch_up()
+
+    assert target.query("SELECT customer_id, name, age FROM crm.customers ORDER BY 1") == [
+        (2, "b", 7),
+        (3, "a", 7),
+        (4, "d", 7),
+    ]
+    assert target.query("SELECT id FROM raw.public_books ORDER BY 1") == [(1,), (2,)]
+    columns = target.query(
+        "SELECT column_name::text FROM information_schema.columns WHERE table_schema = 'crm' ORDER BY ordinal_position"
+    )
+    assert columns == [("customer_id",), ("name",), ("age",)]

@@ -11,6 +11,7 @@ from penstock.cli.options import AsJson, PipelinePath
 from penstock.config import PipelineFile, read_pipeline
 from penstock.errors import PenstockError
 from penstock.run.check import find, read_choices
+from penstock.run.rules import chain_lines
 from penstock.sinks.chosen import ChosenTables
 from penstock.source.connect import connect_source
 from penstock.source.tracking import tier_in_force
@@ -53,6 +54,8 @@ def check(path: PipelinePath, as_json: AsJson = False) -> None:
                 typer.echo(f"{place}{line}")
             if tier is not None:
                 typer.echo(f"{place}changes of tables: tracking by {tier}")
+            for line in chain_lines(pipeline, choices.get(view.source_id)):
+                typer.echo(printable(f"{place}{line}"))
         warnings = [finding for finding in findings if finding.severity == "warning"]
         typer.echo(_verdict(pipeline, len(errors), len(warnings)))
     if errors:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from penstock.errors import ModifierError
-from penstock.table import TableName
+from penstock.table import TableName, filled
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -159,6 +159,31 @@ class Chain:
     def lacks_rows(self, table: TableName) -> bool:
         """Whether the sink may not have every row of a table."""
         return self.excludes(table) or self.of(table).lacks_rows
+
+    def digest_of(self, table: TableName) -> str:
+        """What the rules say of a table, in short; "" where nothing."""
+        concerned = [
+            rule.digest
+            for rule in self.rules
+            if rule.modifier_for(table) or self._excluded(rule, table)
+        ]
+        return "-".join(concerned)
+
+    def _excluded(self, rule: Rule, table: TableName) -> bool:
+        return isinstance(rule.options, Excludes) and rule.options.excludes(table)
+
+    def describe(self, table: TableName) -> str:
+        """The rules of a table in one line, in their order; "" where there are none."""
+        if self.excludes(table):
+            return "not delivered"
+        said = []
+        for rule in self.rules:
+            target = getattr(rule.options, "target", None)
+            goes = target is not None and rule.options.table.matches(table)  # type: ignore[attr-defined]
+            if goes or rule.modifier_for(table) is not None:
+                where = f" to {filled(target, table)}" if goes and target is not None else ""
+                said.append(f"{rule.family}{where} ({rule.place})")
+        return " > ".join(said)
 
     def modified_shape(self, shape: TableShape) -> TableShape:
         """How the sink sees a table, also one whose rows nothing is done to.

@@ -81,7 +81,7 @@ class ModifiedRange:
         Raises:
             DecodeError: these are not rows of the table, or a modifier leaves a value out.
         """
-        changes = self._copy.modifier.apply(self._inserts(block))
+        changes = self._copy.modifier.apply(self.inserts(block))
         # What a modifier turned into a DELETE is not there.
         kept = np.flatnonzero(changes.operation == INSERT)
         if len(kept) < len(changes):
@@ -105,7 +105,8 @@ class ModifiedRange:
         kept = np.concatenate(self._kept) if self._kept else np.zeros(0, np.int64)
         return int(kept[line]) if line < len(kept) else None
 
-    def _inserts(self, block: Sequence[bytes | memoryview]) -> TableChanges:
+    def inserts(self, block: Sequence[bytes | memoryview]) -> TableChanges:
+        """Whole rows as COPY sent them, as changes that no rule has seen yet."""
         relation = self._copy.relation
         rows = parse_rows(b"".join(block), len(relation.columns))
         count = len(rows)

@@ -62,6 +62,7 @@ class Rule:
     options: Options
     sinks: frozenset[str] | None = None  # None: all
     place: str = ""  # file and line, for errors
+    digest: str = ""  # another one: the rule says something else
 
     def is_for(self, sink: str) -> bool:
         """Whether the rule holds for what goes to a sink."""

@@ -22,6 +22,7 @@ from penstock.run.ddl_transactions import (
     oids_of,
     tables_of,
 )
+from penstock.run.rules import RuleWatch
 from penstock.run.tables import TableKeeper
 from penstock.sinks.sink import Batch
 from penstock.sinks.tables import FAILED, STREAMING
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
     from penstock.errors import PenstockError
     from penstock.log.contract import Log, LogReader, Slice
+    from penstock.modifiers.chain import Chain
     from penstock.modifiers.modifier import Modifiers
     from penstock.run.commits import Commits
     from penstock.schema.shape import TableShape
@@ -99,6 +101,7 @@ class Flow:
             pace=pace,
             excludes=self._excludes,
         )
+        self._rules = RuleWatch(wire, sink, self._chain)
         self._grow_bytes = 0
         self._reported_at = 0.0
         self._has_news = False
@@ -146,6 +149,7 @@ class Flow:
         self.delivered_lsn = self._read_lsn = self.check_position(self._sink)
         self._reader = self._log.reader(self.delivered_lsn)
         self._has_opened = True
+        self._rules.compare()
         self.report()
 
     def check_again(self, check_position: Callable[[Sink], Lsn]) -> None:
@@ -262,9 +266,13 @@ class Flow:
 
     def _excludes(self, table: TableName) -> bool:
         """Whether the sink is not to have a table."""
-        modifiers = self._modifiers
-        chain = modifiers.chain if isinstance(modifiers, Binding) else modifiers
-        return chain is not None and chain.excludes(table)
+        if isinstance(self._modifiers, Binding):
+            return self._modifiers.chain.excludes(table)
+        return self._modifiers is not None and self._modifiers.excludes(table)
+
+    @property
+    def _chain(self) -> Chain | None:
+        return self._modifiers.chain if isinstance(self._modifiers, Binding) else None
 
     def _modifiers_at(
         self,
@@ -278,6 +286,7 @@ class Flow:
         return self._modifiers
 
     def _poll_tables(self, now: float) -> None:
+        self._rules.note()
         if self.tables.poll(self.delivered_lsn, now):
             self.on_scheduled()
             self.report()  # the log is kept for tables that wait, from here on

@@ -244,7 +244,7 @@ def run_task(
     refused: dict[TableName, ModifierError] = {}
     for chunk in chunks:
         began = time.perf_counter()
-        data, lengths, transaction = _read(chunk)
+        data, lengths, transaction = read_chunk(chunk)
         read = time.perf_counter()
         pieces: list[Piece] = decode(data, lengths, transaction, *span)
         if modifiers is not None:
@@ -261,7 +261,8 @@ def run_task(
     return receipt
 
 
-def _read(chunk: list[Slice]) -> tuple[bytes, Any, Transaction | None]:
+def read_chunk(chunk: list[Slice]) -> tuple[bytes, Any, Transaction | None]:
+    """Slices that go together: their messages, and the transaction that they are part of."""
     bodies = [ref.read() for ref in chunk]
     head = chunk[0].head
     transaction = None

@@ -96,7 +96,7 @@ def _search(condition: Condition, kind: ColumnType, column: str) -> str:
     # A domain over text has no text of its own; a database of another encoding has no other letters.
     if kind.family not in _SEARCHED or not value.isascii() or kind.family is Family.PADDED:
         raise _Unsayable
-    text = f'{column}::text COLLATE "C"'
+    text = f'({column}::text COLLATE "C")'
     if condition.operator == "contains":
         return f"position({_literal(value)} IN {text}) > 0"
     return f"left({text}, {len(value)}) = {_literal(value)}"
