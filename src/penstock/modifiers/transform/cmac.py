@@ -49,6 +49,8 @@ def _cipher(key: bytes) -> CipherContext:
 
 def encrypt(key: bytes, blocks: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     """Each block of 128 bits through AES; of the same shape."""
+    if blocks.size == 0:
+        return blocks
     done = _cipher(key).update(np.ascontiguousarray(blocks).data.cast("B"))
     return np.frombuffer(done, np.uint64).reshape(blocks.shape)
 

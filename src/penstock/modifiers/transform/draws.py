@@ -86,17 +86,18 @@ class Draws:
         number = np.arange(len(of_row)) - first[of_row]
         counters = self.tags[of_row].copy()
         counters[:, 0] ^= number.astype(np.uint64)
-        drawn = encrypt(self.key, counters).view(np.uint8).reshape(-1)
-        within = np.arange(16) < np.repeat(counts, blocks)[:, None] - 16 * number[:, None]
-        return drawn[within.reshape(-1)]
+        drawn: npt.NDArray[np.uint8] = encrypt(self.key, counters).view(np.uint8).reshape(-1)
+        left = np.repeat(counts, blocks) - 16 * number
+        picked: npt.NDArray[np.uint8] = drawn[(np.arange(16) < left[:, None]).reshape(-1)]
+        return picked
 
     def matrix(self, width: int) -> npt.NDArray[np.uint8]:
-        """`width` bytes of each row."""
+        """`width` bytes of each row, at least one."""
         blocks = [
             encrypt(self.key, self.tags ^ np.array([number, 0], np.uint64)).view(np.uint8)
             for number in range((width + 15) // 16)
         ]
-        return np.concatenate(blocks, axis=1)[:, :width] if blocks else np.zeros((len(self), 0))
+        return np.concatenate(blocks, axis=1)[:, :width]
 
     def _word(self, number: int) -> Numbers:
         if number < 2:

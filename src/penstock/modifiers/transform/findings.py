@@ -109,11 +109,11 @@ def _of_table(transform: TableTransform, shape: TableShape) -> Iterator[Finding]
                 error = missing(transform.table, wanted, rule)
                 advice = f"{nearest(wanted, names)}; {error.do}"
                 yield Finding(RuleUnfit(error.what, error.where, advice))
-    bare = []
+    bare: list[str] = []
     for column in shape.columns:
-        rule = _rule_of(transform, shape, column)
-        if rule is not None:
-            yield from _of_column(_Ruled(shape, column, rule))
+        found = _rule_of(transform, shape, column)
+        if found is not None:
+            yield from _of_column(_Ruled(shape, column, found))
         elif not column.generated:
             bare.append(column.name)
     if bare and transform.is_strict:

@@ -41,7 +41,7 @@ _LAST_FOUR = 4
 class Edge(NamedTuple):
     """A place in a value: so many characters, or so many hundredths of them, from its beginning."""
 
-    count: int
+    number: int
     is_percent: bool
 
     @classmethod
@@ -55,8 +55,8 @@ class Edge(NamedTuple):
     def places(self, lengths: Counts) -> Counts:
         """Where it is in values of these lengths."""
         if self.is_percent:
-            return lengths * min(max(self.count, 0), 100) // 100
-        return np.clip(self.count, 0, lengths)
+            return lengths * min(max(self.number, 0), 100) // 100
+        return np.minimum(max(self.number, 0), lengths)
 
 
 class Masking(Transformer):

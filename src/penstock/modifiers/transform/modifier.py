@@ -23,7 +23,7 @@ from penstock.modifiers.transform.transformer import Batch
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from penstock.changes.cells import Mask
+    from penstock.changes.cells import Index, Mask
     from penstock.changes.decode import TableChanges
     from penstock.changes.pgoutput import Relation
     from penstock.modifiers.transform.options import TransformOptions
@@ -52,8 +52,13 @@ class TableTransform:
 
     def with_shape(self, shape: TableShape) -> TableTransform:
         """The same, with what the catalog says of types that are not Postgres's own."""
-        known = {column.type_id: type_of(column, shape) for column in shape.columns}
-        return replace(self, known={oid: one for oid, one in known.items() if oid != one.oid})
+        known = {
+            column.type_id: found
+            for column in shape.columns
+            if (found := type_of(column, shape)).family
+            != type_by_oid(column.type_id, column.type_modifier).family
+        }
+        return replace(self, known=known)
 
     def modified_shape(self, shape: TableShape) -> TableShape:
         """The shape is what it was; a migration that the rules do not cover ends here."""
@@ -230,7 +235,7 @@ class _Column:
                 " large and did not change"
             )
             do = f"ALTER TABLE {self.table} REPLICA IDENTITY FULL at the source"
-            raise ValueNotSent(what, self._at(needed), do)
+            raise ValueNotSent(what, self._at(int(np.flatnonzero(needed)[0])), do)
         return own.where(rows, cells)
 
     def _number_of(self, name: str) -> int:
@@ -262,7 +267,7 @@ class _Column:
         untouched = cells.is_value & ~rows
         return cells.where(untouched, made) if bool(untouched.any()) else made
 
-    def _checked(self, batch: Batch, places: Mask) -> pa.Array:
+    def _checked(self, batch: Batch, places: Index) -> pa.Array:
         try:
             done = self.rule.transformer.apply(batch)
         except BadResult as error:
@@ -285,20 +290,19 @@ class _Column:
         if self.rule.options.on_error is OnError.STOP:
             what = f"{self.rule.name} cannot be applied to a value: {batch.reason}"
             do = "correct the rule, or write on_error: null"
-            raise TransformFailed(what, self._at(places[batch.failed]), do)
+            raise TransformFailed(what, self._at(int(places[batch.failed][0])), do)
         instead = pa.nulls(len(batch), pa.binary())
         if self.rule.options.on_error is OnError.KEEP:
             instead = batch.values
         return pc.if_else(pa.array(batch.failed), instead, done)
 
-    def _at(self, rows: Mask) -> str:
-        """The place of the first of some rows, by its position: its key may be what is to be hidden."""
-        row = int(np.flatnonzero(rows)[0]) if rows.dtype == np.bool_ else int(rows[0])
+    def _at(self, row: int) -> str:
+        """The place of a row, by its position: its key may be what is to be hidden."""
         positions = self.changes.positions
         lsn, ordinal = Lsn(int(positions.commit_lsn[row])), int(positions.ordinal[row])
         return f"{self._place} at {lsn}, row {ordinal} of its transaction"
 
-    def _stamps(self, row: tuple[Cells, ...], places: Mask) -> pa.Array | None:
+    def _stamps(self, row: tuple[Cells, ...], places: Index) -> pa.Array | None:
         """What differs between rows and is the same again when a batch is repeated."""
         if self.rule.transformer.is_repeatable or not self.rule.transformer.draws:
             return None

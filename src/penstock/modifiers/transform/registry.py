@@ -91,27 +91,23 @@ _REFUSED = {
 }
 
 
-def read_transformer(
-    name: Any, parameters: Mapping[str, Any], key: str, context: Any
-) -> Transformer:
-    """The transformer of a name, with its parameters. `key` is where the file names it.
+def find_transformer(name: Any) -> tuple[type[Transformer], Alias]:
+    """The transformer that a file names, and what the name says of its parameters.
 
     Raises:
-        PydanticCustomError: a fault, with the path to it.
-        ValidationError: a parameter does not fit.
+        PydanticCustomError: a fault: there is none.
     """
     # YAML reads `with: null` as nothing; NULL is also the harmless reading of a name that was forgotten.
     given = "null" if name is None else name
     if given in _REFUSED:
         what, do = _REFUSED[given]
-        raise fault(BadValue(f"{given} {what}", do=do), key)
+        raise fault(BadValue(f"{given} {what}", do=do))
     alias = ALIASES.get(given, Alias(given)) if isinstance(given, str) else Alias("?")
     kind = TRANSFORMERS.get(alias.name)
     if kind is None:
         what = f"{given!r} is no transformer, wanted one of {', '.join(TRANSFORMERS)}"
-        raise fault(BadValue(what, do=nearest(str(given), [*TRANSFORMERS, *ALIASES])), key)
-    filled = {**alias.defaults, **{alias.renamed.get(k, k): v for k, v in parameters.items()}}
-    return kind.model_validate(filled, context=context)
+        raise fault(BadValue(what, do=nearest(str(given), [*TRANSFORMERS, *ALIASES])))
+    return kind, alias
 
 
 def name_of(transformer: Transformer) -> str:

@@ -15,7 +15,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from penstock.errors import BadValue
 from penstock.modifiers.transform.plain import Keep
-from penstock.modifiers.transform.registry import TRANSFORMERS, name_of, read_transformer
+from penstock.modifiers.transform.registry import TRANSFORMERS, find_transformer, name_of
 from penstock.modifiers.transform.secret import SecretOption
 from penstock.options import Options, fault, wanted
 
@@ -155,7 +155,11 @@ def read_rule(
     if name in _FAMILIES_OF_OPERATIONS and _are_mappings(given.get("operations")):
         parameters = {**parameters, "operations": of_rule.pop("operations")}
     options = RuleOptions.model_validate({**(defaults or {}), **of_rule}, context=context)
-    transformer = read_transformer(name, parameters, key, context)
+    with Below(key):
+        kind, alias = find_transformer(name)
+    filled = {**alias.defaults, **{alias.renamed.get(k, k): v for k, v in parameters.items()}}
+    with Below(*(["parameters"] if given.get("parameters") else [])):
+        transformer = kind.model_validate(filled, context=context)
     rule = ColumnRule(column, transformer, options, options.salt or _salt_of(context))
     if transformer.draws and rule.salt is None:
         what = f"{rule.name} needs a salt, and there is none"
@@ -197,15 +201,12 @@ class Below:
 
 def _moved(error: ValidationError, path: tuple[str | int, ...]) -> ValidationError:
     """The same faults, so much further down."""
-    lines: list[InitErrorDetails] = [
-        InitErrorDetails(
-            type=_type_of(one),
-            loc=(*path, *one["loc"]),
-            input=None,
-            **({"ctx": one["ctx"]} if "ctx" in one and one["type"] != "fault" else {}),
-        )
-        for one in error.errors(include_url=False, include_input=False)
-    ]
+    lines: list[InitErrorDetails] = []
+    for one in error.errors(include_url=False, include_input=False):
+        line = InitErrorDetails(type=_type_of(one), loc=(*path, *one["loc"]), input=None)
+        if "ctx" in one and isinstance(line["type"], str):
+            line["ctx"] = one["ctx"]
+        lines.append(line)
     return ValidationError.from_exception_data(error.title, lines)
 
 

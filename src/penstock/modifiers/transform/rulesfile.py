@@ -191,7 +191,7 @@ def _renamed(columns: Any) -> Any:
         return columns
     renamed = {}
     for column, rule in columns.items():
-        given = dict(rule) if isinstance(rule, Mapping) else {"name": rule or ""}
+        given: dict[str, Any] = dict(rule) if isinstance(rule, Mapping) else {"name": rule or ""}
         given["name"] = given.get("name") or "noop"
         if "allow_uniqueness_loss" in given:
             given["allow_collisions"] = given.pop("allow_uniqueness_loss")
