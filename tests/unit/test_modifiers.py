@@ -208,7 +208,7 @@ def test_shape_relation_and_rows_of_a_modifier_agree():
 
 def copy_of(modifiers=None):
     shapes = {ORDERS.table: SHAPE, BOOKS.table: SHAPE.model_copy(update={"name": "books"})}
-    copies = modified_copies(modifiers or ShoutingOrders(), shapes, LSN)
+    copies, _ = modified_copies(modifiers or ShoutingOrders(), shapes, LSN)
     assert list(copies) == [ORDERS.table], "only tables that are concerned lose the quick way"
     return pickle.loads(pickle.dumps(copies[ORDERS.table]))
 

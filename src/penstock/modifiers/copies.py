@@ -19,13 +19,17 @@ from penstock.changes.copyrows import copy_lines, parse_rows
 from penstock.changes.decode import Positions, TableChanges
 from penstock.changes.pgoutput import INSERT, Column, Relation
 from penstock.changes.textcolumns import raw_bytes
-from penstock.errors import DecodeError
+from penstock.errors import DecodeError, ModifierError
+from penstock.modifiers.chain import NeedsShape, TableChain
+from penstock.modifiers.filter.pushdown import pushed
+from penstock.modifiers.inject import Injection
 from penstock.schema.describe import description_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from penstock.changes.cells import Index
+    from penstock.errors import PenstockError
     from penstock.lsn import Lsn
     from penstock.modifiers.modifier import Modifiers, TableModifier
     from penstock.schema.shape import TableShape
@@ -43,6 +47,9 @@ class ModifiedCopy:
     relation: Relation
     key_columns: tuple[str, ...]
     commit_lsn: int
+    condition: str = ""  # SQL that the source itself can ask of its rows, before all else
+    injected: Relation | None = None  # how rows are described, where documents say more
+    is_whole: bool = False  # nothing else is done: what matches is passed on as the server sends it
 
     @property
     def source_columns(self) -> tuple[str, ...]:
@@ -128,15 +135,67 @@ class ModifiedRange:
 
 def modified_copies(
     modifiers: Modifiers, shapes: Mapping[TableName, TableShape], lsn: Lsn
-) -> dict[TableName, ModifiedCopy]:
-    """How the rows of tables are to be changed; those that nothing is done to are left out."""
-    return {
-        name: ModifiedCopy(
-            modifiers.of(name), relation_of(shape), description_of(shape).key_columns, int(lsn)
+) -> tuple[dict[TableName, ModifiedCopy], dict[TableName, PenstockError]]:
+    """How the rows of tables are to be changed; those that nothing is done to are left out.
+
+    And the tables that their rules do not fit.
+    """
+    made: dict[TableName, ModifiedCopy] = {}
+    unfit: dict[TableName, PenstockError] = {}
+    for name, shape in shapes.items():
+        if not modifiers.concerns(name):
+            continue
+        modifier = modifiers.of(name)
+        try:
+            if isinstance(modifier, NeedsShape):
+                modifier = modifier.with_shape(shape)
+        except ModifierError as error:
+            unfit[name] = error
+            continue
+        keys = description_of(shape).key_columns
+        rest, condition = _pushed(modifier)
+        described = modifier.modified_relation(relation_of(shape))
+        made[name] = ModifiedCopy(
+            rest,
+            relation_of(shape),
+            keys,
+            int(lsn),
+            condition,
+            injected=described if described.injected is not None else None,
+            is_whole=isinstance(rest, TableChain) and not rest.links,
         )
-        for name, shape in shapes.items()
-        if modifiers.concerns(name)
-    }
+    return made, unfit
+
+
+def _pushed(modifier: TableModifier) -> tuple[TableModifier, str]:
+    """What is left to do of a chain after the source has been asked for rows that match, and that SQL."""
+    if not isinstance(modifier, TableChain):
+        return modifier, ""
+    said: list[str] = []
+    links = list(modifier.links)
+    # Only what comes first: what follows another rule is about the rows that this one leaves.
+    while links and (condition := _condition(links[0].modifier)) is not None:
+        said += [f"({condition})"] if condition else []
+        links.pop(0)
+    return TableChain(tuple(links)), " AND ".join(said)
+
+
+def _condition(modifier: TableModifier) -> str | None:
+    return "" if isinstance(modifier, Injection) else pushed(modifier)
+
+
+def modified_shapes(
+    modifiers: Modifiers, shapes: Mapping[TableName, TableShape]
+) -> tuple[dict[TableName, TableShape], dict[TableName, PenstockError]]:
+    """Tables as the sink sees them, and those that their rules do not fit."""
+    seen = dict(shapes)
+    unfit: dict[TableName, PenstockError] = {}
+    for name, shape in shapes.items():
+        try:
+            seen[name] = modifiers.modified_shape(shape)
+        except ModifierError as error:
+            unfit[name] = error
+    return seen, unfit
 
 
 def relation_of(shape: TableShape) -> Relation:

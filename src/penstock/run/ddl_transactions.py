@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from penstock.errors import ModifierError
 from penstock.log.slice import SliceKind
 from penstock.schema.difference import compare_tables
 from penstock.schema.mark import CHANGE, VERSION, Mark
@@ -17,9 +18,10 @@ if TYPE_CHECKING:
 
     from penstock.log.contract import Slice
     from penstock.lsn import Lsn
+    from penstock.modifiers.modifier import Modifiers
     from penstock.schema.history import SchemaHistory
-    from penstock.schema.shape import SchemaChange
-    from penstock.sinks.ddl_transaction import Part
+    from penstock.schema.shape import SchemaChange, TableShape
+    from penstock.sinks.ddl_transaction import DdlTransaction, Part
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,7 @@ class DdlTransactionReader:
     """Reads marks with the history at hand. `follows`: whether a table is the pipeline's.
 
     `publications` are the pipeline's own: a table that one of them has had from the first row on
-    need not be copied.
+    need not be copied. `modifiers`: shapes are given as these leave them.
     """
 
     def __init__(
@@ -86,8 +88,10 @@ class DdlTransactionReader:
         history: SchemaHistory,
         follows: Callable[[TableName], bool],
         publications: Collection[str],
+        modifiers: Modifiers | None = None,
     ) -> None:
         self._history = history
+        self._modifiers = modifiers
         self._follows = follows
         self._publications = frozenset(publications)
 
@@ -111,7 +115,10 @@ class DdlTransactionReader:
 
         def end_rows() -> None:
             if rows:
-                parts.append(Rows(len(slices), tables_of(rows), oids_of(rows)))
+                oids = {
+                    name: oid for name, oid in oids_of(rows).items() if not self._excludes(name)
+                }
+                parts.append(Rows(len(slices), frozenset(oids), oids))
                 slices.append(tuple(rows))
                 rows.clear()
 
@@ -124,6 +131,23 @@ class DdlTransactionReader:
         end_rows()
         parts += [self._shape_change(*each, versions) for each in changes]
         return parts, slices
+
+    def shapes_of(
+        self, rows: Rows, ddl_transaction: DdlTransaction, end_lsn: Lsn
+    ) -> dict[TableName, TableShape]:
+        """How the source has the tables of a part, between the changes before and after it."""
+        after = ddl_transaction[ddl_transaction.index(rows) :]
+        mark = next((part.mark for part in after if isinstance(part, ShapeChange)), None)
+        found = {
+            table: self._history.by_id_at(oid, end_lsn)
+            if mark is None
+            else self._history.shape_before(oid, mark)
+            for table, oid in rows.oids.items()
+        }
+        return {table: shape for table, shape in found.items() if shape is not None}
+
+    def _excludes(self, table: TableName) -> bool:
+        return self._modifiers is not None and self._modifiers.excludes(table)
 
     def name_at(self, table: TableName, own_lsn: Lsn, lsn: Lsn) -> TableName:
         """What a table that is called so at its own position is called at a later one."""
@@ -182,14 +206,26 @@ class DdlTransactionReader:
         self, mark: Mark, change: SchemaChange, versions: dict[str, int]
     ) -> ShapeChange:
         followed: list[TableDifference] = []
+        refused: dict[TableName, ModifierError] = {}
+        given: list[TableShape] = []
         renamed: dict[TableName, TableName] = {}
         created: set[TableName] = set()
         for shape in change.tables:
             before = self._history.shape_before(shape.id, mark)
             names = {shape.table} if before is None else {shape.table, before.table}
             if not any(map(self._follows, names)):
+                given.append(shape)
                 continue
-            differences = compare_tables(before, shape)
+            try:
+                if self._modifiers is not None:
+                    self._modifiers.require_fit(shape)
+                seen_before, seen = self._modified(before), self._modified(shape)
+            except ModifierError as error:
+                refused[shape.table if before is None else before.table] = error
+                continue
+            assert seen is not None
+            given.append(seen)
+            differences = compare_tables(seen_before, seen)
             if differences:
                 followed.append(TableDifference(shape.table, differences))
             if before is not None and before.table != shape.table:
@@ -203,6 +239,21 @@ class DdlTransactionReader:
             if self._follows(name):
                 dropped.add(name)
                 followed.append(TableDifference(name, compare_tables(before, None)))
+        if self._modifiers is not None:
+            change = change.model_copy(update={"tables": tuple(given)})
         return ShapeChange(
-            mark, change, versions, tuple(followed), renamed, frozenset(dropped), frozenset(created)
+            mark,
+            change,
+            versions,
+            tuple(followed),
+            renamed,
+            frozenset(dropped),
+            frozenset(created),
+            refused,
         )
+
+    def _modified(self, shape: TableShape | None) -> TableShape | None:
+        """A shape as the sink sees it."""
+        if shape is None or self._modifiers is None:
+            return shape
+        return self._modifiers.modified_shape(shape)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from penstock.failpoints import fault_point
 from penstock.lsn import Lsn
+from penstock.modifiers.binding import Binding
 from penstock.retry import BackOff
 from penstock.run.ddl_transactions import (
     DdlTransactionReader,
@@ -30,12 +31,13 @@ from penstock.timing import timing
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from penstock.errors import PenstockError
     from penstock.log.contract import Log, LogReader, Slice
     from penstock.modifiers.modifier import Modifiers
     from penstock.run.commits import Commits
+    from penstock.schema.shape import TableShape
     from penstock.sinks.ddl_transaction import Rows
     from penstock.sinks.sink import Receipt, Sink, Worker
     from penstock.spark.session import Spark
@@ -73,7 +75,7 @@ class Flow:
         copies_first: bool = False,
         pace: float = 1.0,
         run_id: str | None = None,
-        modifiers: Modifiers | None = None,
+        modifiers: Modifiers | Binding | None = None,
     ) -> None:
         self.source_id = source_id
         self._modifiers = modifiers
@@ -89,7 +91,13 @@ class Flow:
         self._ddl_transactions = ddl_transactions
         self._copies_first = copies_first
         self.tables = TableKeeper(
-            sink, log, wire, ddl_transactions, copies_first=copies_first, pace=pace
+            sink,
+            log,
+            wire,
+            ddl_transactions,
+            copies_first=copies_first,
+            pace=pace,
+            excludes=self._excludes,
         )
         self._grow_bytes = 0
         self._reported_at = 0.0
@@ -238,7 +246,9 @@ class Flow:
 
         def run(worker: Worker, parts: Sequence[Rows]) -> list[Receipt]:
             wanted = [ref for part in parts for ref in slices[part.number]]
-            return run_job(self._spark, worker, wanted, span, self._spark.parallel, self._modifiers)
+            shapes = self._ddl_transactions.shapes_of(parts[0], ddl_transaction, batch.end_lsn)
+            modifiers = self._modifiers_at(parts[0].tables, batch.after_lsn, shapes)
+            return run_job(self._spark, worker, wanted, span, self._spark.parallel, modifiers)
 
         names = self._sink.commit_shapes(batch, ddl_transaction, run, only)
         self.tables.poll_soon()
@@ -249,6 +259,23 @@ class Flow:
         self.on_scheduled()  # some may have to be copied again
         self.report()
         return names
+
+    def _excludes(self, table: TableName) -> bool:
+        """Whether the sink is not to have a table."""
+        modifiers = self._modifiers
+        chain = modifiers.chain if isinstance(modifiers, Binding) else modifiers
+        return chain is not None and chain.excludes(table)
+
+    def _modifiers_at(
+        self,
+        tables: Collection[TableName],
+        lsn: Lsn,
+        shapes: Mapping[TableName, TableShape] | None = None,
+    ) -> Modifiers | None:
+        """What is done to rows of tables that stand at a position."""
+        if isinstance(self._modifiers, Binding):
+            return self._modifiers.at(tables, lsn, shapes)
+        return self._modifiers
 
     def _poll_tables(self, now: float) -> None:
         if self.tables.poll(self.delivered_lsn, now):
@@ -280,7 +307,7 @@ class Flow:
         self, after_lsn: Lsn, slices: Sequence[Slice], only: set[TableName] | None = None
     ) -> Batch:
         self._batch_number += 1
-        tables = tables_of(slices)
+        tables = frozenset(name for name in tables_of(slices) if not self._excludes(name))
         return Batch(
             number=self._batch_number,
             after_lsn=after_lsn,
@@ -299,7 +326,8 @@ class Flow:
         began = time.perf_counter()
         worker = self._sink.worker(batch, only)
         span = Span(batch.after_lsn, batch.end_lsn)
-        receipts = run_job(self._spark, worker, slices, span, self._spark.parallel, self._modifiers)
+        modifiers = self._modifiers_at(batch.tables, batch.after_lsn)
+        receipts = run_job(self._spark, worker, slices, span, self._spark.parallel, modifiers)
         self.seconds["job"] += time.perf_counter() - began
         for receipt in receipts:
             for part, seconds in receipt.seconds.items():

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.errors import RunError, recognise
+from penstock.modifiers.chain import chain_for
 from penstock.pipeline import build_copying, top_of
 from penstock.run.deliveries import LoopThread
 from penstock.run.requests import (
@@ -156,4 +157,5 @@ def _build_worker(view: PipelineFile, name: str, spark: Spark, stop: threading.E
         stop,
         keeps_claim=True,
         is_alone=view.is_alone,
+        modifiers=chain_for(view.modifiers, name),
     )

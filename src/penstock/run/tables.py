@@ -19,7 +19,7 @@ from penstock.text import printable
 from penstock.timing import timing
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
     from typing import Any
 
     from penstock.log.contract import Log
@@ -42,6 +42,7 @@ class TableKeeper:
 
     `copies_first`: a table that is not known yet is to be copied before its changes are applied.
     `pace`: how much less often than those of a sole source tables are polled while nothing happens.
+    `excludes`: which tables the sink is not to have, though they are published.
     """
 
     def __init__(
@@ -53,12 +54,14 @@ class TableKeeper:
         *,
         copies_first: bool,
         pace: float = 1.0,
+        excludes: Callable[[TableName], bool] = lambda _: False,
     ) -> None:
         self._sink = sink
         self._log = log
         self._ddl_transactions = ddl_transactions
         self._wire = wire
         self._copies_first = copies_first
+        self._excludes = excludes
         self._idle_seconds = timing().tables_idle_seconds * pace
         self._poll_at = 0.0
         self._polled_at = 0.0
@@ -256,7 +259,7 @@ class TableKeeper:
         if stand == self._matched:
             return
         self._matched = None
-        members = Members.of(report)
+        members = Members.of(report).without(self._excludes)
         self._report_drift(report, members.oids)
         if not self._copies_first:
             return  # a table that goes and comes again would miss what it is skipped for

@@ -22,6 +22,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from penstock.errors import PenstockError, error_classes
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
@@ -32,14 +34,39 @@ if TYPE_CHECKING:
     from penstock.table import TableName
 
 
+@dataclass(frozen=True)
+class RefusedTable:
+    """A table that a task could not do; the others of the task are done. Errors do not travel, text does."""
+
+    table: TableName
+    code: str
+    what: str
+    where: str
+    do: str
+
+    @classmethod
+    def of(cls, table: TableName, error: PenstockError) -> RefusedTable:
+        """A table, and why."""
+        return cls(table, error.code, error.what, error.where, error.do)
+
+    @property
+    def error(self) -> PenstockError:
+        """Why."""
+        return error_classes()[self.code](self.what, self.where, self.do)
+
+
 @dataclass
 class Receipt:
-    """What a task has done and where it left it. Small: it travels through the driver."""
+    """What a task has done and where it left it. Small: it travels through the driver.
+
+    `refused` are tables that no modifier could be applied to: they stop, and nothing of the batch's is delivered.
+    """
 
     task: int
     change_count: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
     content: Any = None
+    refused: list[RefusedTable] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from penstock.errors import (
     error_classes,
 )
 from penstock.failpoints import fault_point
-from penstock.modifiers.copies import modified_copies
+from penstock.modifiers.copies import modified_copies, modified_shapes
 from penstock.retry import BackOff, is_temporary
 from penstock.schema.describe import description_of
 from penstock.sinks.copying import Arrived, Copy, CopyLost, CopyOrder, CopySuperseded
@@ -186,12 +186,11 @@ class Round:
             role = role_of(connection)
             heaps = read_heaps(connection, names)
             shapes = read_named_shapes(connection, names)
+            unfit: dict[TableName, PenstockError] = {}
             if self._modifiers is not None:
-                self._modified = modified_copies(self._modifiers, shapes, snapshot.lsn)
-                shapes = shapes | {
-                    name: modified.modifier.modified_shape(shapes[name])
-                    for name, modified in self._modified.items()
-                }
+                self._modified, unfit = modified_copies(self._modifiers, shapes, snapshot.lsn)
+                shapes, more = modified_shapes(self._modifiers, shapes)
+                unfit |= more
             structures = structures_of(connection, shapes.values())
         by_table: dict[TableName, list[HeapSize]] = {}
         for heap in heaps:
@@ -199,6 +198,9 @@ class Round:
         for name in names:
             own = by_table.get(name, [])
             shape = shapes.get(name)
+            if name in unfit:
+                self._fail(name, unfit[name])
+                continue
             if self._oids[name] and (shape is None or shape.id != self._oids[name]):
                 self._postpone(name, snapshot.lsn)
                 continue
@@ -222,7 +224,8 @@ class Round:
                 structures[name],
                 len(ranges),
                 shape,
-                as_text=name in self._modified,
+                as_text=name in self._modified and not self._modified[name].is_whole,
+                injected=self._modified[name].injected if name in self._modified else None,
             )
             self._on_the_way[name] = _Table(order, ranges)
         orders = [table.order for table in self._on_the_way.values()]

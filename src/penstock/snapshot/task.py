@@ -10,6 +10,7 @@ import psycopg
 
 from penstock.errors import (
     DecodeError,
+    ModifierError,
     PenstockError,
     RowRefused,
     SnapshotGone,
@@ -96,7 +97,7 @@ def copy_ranges(
                 except CopySuperseded:
                     ended.add(each.table)
                     yield TableLeft(each.table)
-                except (RangeRefused, TableUnreadable, TableRewritten) as error:
+                except (RangeRefused, TableUnreadable, TableRewritten, ModifierError) as error:
                     # In the middle of a COPY the connection is of no use any more.
                     reader.close()
                     reader = None
@@ -113,7 +114,7 @@ def _copy_range(work: CopyWork, reader: SnapshotReader, each: PageRange) -> None
     fault_point("copy.before_range")
     into = writer.begin(each.number)
     modified = work.modified.get(each.table)
-    if modified is not None:
+    if modified is not None and not modified.is_whole:
         _copy_modified(work, reader, each, into, modified)
         return
     blocks = reader.blocks(
@@ -122,6 +123,7 @@ def _copy_range(work: CopyWork, reader: SnapshotReader, each: PageRange) -> None
         each.pages,
         is_binary=writer.is_binary,
         literals=writer.literals,
+        condition="" if modified is None else modified.condition,
     )
     _write(work, each, into, blocks)
     into.finish()
@@ -136,7 +138,13 @@ def _copy_modified(
 ) -> None:
     writer = work.writers[each.table]
     change = modified.begin(writer.columns, writer.literals)
-    blocks = reader.blocks(each.relation, modified.source_columns, each.pages, is_binary=False)
+    blocks = reader.blocks(
+        each.relation,
+        modified.source_columns,
+        each.pages,
+        is_binary=False,
+        condition=modified.condition,
+    )
     try:
         _write(work, each, into, blocks, change.rows)
         into.finish()
@@ -157,7 +165,7 @@ def _write(
         for rows in blocks:
             into.write(rows if change is None else change(rows))
             pace.keep(len(rows))
-    except (TableRewritten, DecodeError):
+    except (TableRewritten, DecodeError, ModifierError):
         into.abort()
         raise
     except psycopg.Error as error:  # of the source: the sink speaks in its own errors
@@ -192,7 +200,9 @@ def _blame(work: CopyWork, each: PageRange, refused: RangeRefused) -> PenstockEr
         try:
             reader = SnapshotReader(work.dsn, work.snapshot)
             try:
-                values = reader.key_at(each.relation, key, each.pages, refused.line)
+                modified = work.modified.get(each.table)
+                condition = "" if modified is None else modified.condition
+                values = reader.key_at(each.relation, key, each.pages, refused.line, condition)
             finally:
                 reader.close()
         except (psycopg.Error, SourceError, SnapshotGone):

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.errors import NotThereYet
 from penstock.modifiers.transform.findings import findings
 from penstock.modifiers.transform.modifier import table_transform
 from penstock.modifiers.transform.options import TransformOptions
@@ -33,7 +32,8 @@ def modifier_for(options: TransformOptions, table: TableName) -> TableModifier |
 
 
 def _set_columns(options: TransformOptions, table: TableName) -> TableModifier | None:
-    """The seam to SQL: `penstock.modifiers.sql.set_columns(options.set, table)` belongs here."""
     if not options.table.matches(table):
         return None
-    raise NotThereYet("set is not there yet in this version", "modifiers", "leave set out")
+    from penstock.modifiers.sql import set_columns
+
+    return set_columns(options.set, table)

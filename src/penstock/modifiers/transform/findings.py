@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.errors import RuleUnfit
+from penstock.errors import ModifierError, RuleUnfit
 from penstock.findings import Finding
 from penstock.modifiers.transform.modifier import (
     TableTransform,
@@ -39,6 +39,8 @@ def findings(
     options: TransformOptions, shapes: Mapping[TableName, TableShape]
 ) -> Iterator[Finding]:
     """Every fault of an entry's rules, against the tables that are followed."""
+    if options.set:
+        yield from _of_sql(options, shapes)
     yield from _lost_tables(options, shapes)
     yield from _lost_patterns(options, shapes)
     for table, shape in shapes.items():
@@ -47,6 +49,17 @@ def findings(
             yield from _of_table(transform, shape)
         yield from _unreported(options, table, shape, transform)
     yield from _torn_keys(options, shapes)
+
+
+def _of_sql(options: TransformOptions, shapes: Mapping[TableName, TableShape]) -> Iterator[Finding]:
+    from penstock.modifiers.sql import set_columns
+
+    for table, shape in shapes.items():
+        if options.table.matches(table):
+            try:
+                set_columns(options.set, table).with_shape(shape)
+            except ModifierError as error:
+                yield Finding(error)
 
 
 def _lost_tables(

@@ -11,13 +11,13 @@ import pyarrow.compute as pc
 
 from penstock.changes.cells import ABSENT, Cells, gather
 from penstock.changes.compact import fill_from_before
-from penstock.changes.pgoutput import DELETE, INSERT, UPDATE
 from penstock.errors import ColumnUncovered, RuleUnfit, TransformFailed, ValueNotSent
 from penstock.lsn import Lsn
+from penstock.modifiers.operations import Operation, letters_of
 from penstock.modifiers.transform.arrays import of_width
 from penstock.modifiers.transform.pgtypes import ColumnType, type_by_oid, type_of
 from penstock.modifiers.transform.plain import BadResult
-from penstock.modifiers.transform.rules import OnError, Operation, ordered
+from penstock.modifiers.transform.rules import OnError, ordered
 from penstock.modifiers.transform.transformer import Batch
 
 if TYPE_CHECKING:
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from penstock.modifiers.transform.rules import ColumnRule
     from penstock.schema.shape import TableShape
     from penstock.table import TableName
-
-_CODES = {Operation.INSERT: INSERT, Operation.UPDATE: UPDATE, Operation.DELETE: DELETE}
 
 
 class Typed(NamedTuple):
@@ -209,8 +207,8 @@ class _Column:
     def transformed_after(self) -> Cells:
         """The new values; those of operations that the rule is not for stay."""
         cells = self.changes.after[self.number]
-        codes = [_CODES[one] for one in self.rule.options.operations]
-        rows = np.isin(self.changes.operation, np.array(codes, np.uint8))
+        letters = letters_of(self.rule.options.operations)
+        rows = np.isin(self.changes.operation, np.array(letters, np.uint8))
         others = self.changes.after
         if self.rule.transformer.columns:
             others = fill_from_before(self.changes)

@@ -8,8 +8,10 @@ from typing import Any, Self
 from pydantic import Field, PrivateAttr, ValidationInfo, model_validator
 
 from penstock.errors import BadValue, UnknownKey
+from penstock.modifiers.sql_text import read_expression
 from penstock.modifiers.transform.rules import (
     RULE_KEYS,
+    Below,
     ColumnRule,
     Coverage,
     TableRules,
@@ -51,8 +53,8 @@ class TransformOptions(Options):
             filled._tables = (
                 TableRules(filled.table, _rules_of(given, way, info.context), filled.coverage),
             )
-        elif not filled.set:
-            raise fault(BadValue("sets no column", do='write set: {column: "SQL"}'), "set")
+        else:
+            _require_expressions(filled.set)
         return filled
 
     @model_validator(mode="before")
@@ -67,6 +69,14 @@ class TransformOptions(Options):
     def tables(self) -> tuple[TableRules, ...]:
         """The rules by tables, the more exact ones first; none of `set`."""
         return self._tables
+
+
+def _require_expressions(given: Mapping[str, str]) -> None:
+    if not given:
+        raise fault(BadValue("sets no column", do='write set: {column: "SQL"}'), "set")
+    for column, text in given.items():
+        with Below("set", column):
+            read_expression(text)
 
 
 def _way_of(given: Mapping[str, Any]) -> str:

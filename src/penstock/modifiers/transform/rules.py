@@ -14,6 +14,7 @@ from pydantic import BeforeValidator, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from penstock.errors import BadValue
+from penstock.modifiers.operations import ALL_OPERATIONS, Operations
 from penstock.modifiers.transform.plain import Keep
 from penstock.modifiers.transform.registry import TRANSFORMERS, find_transformer, name_of
 from penstock.modifiers.transform.secret import SecretOption
@@ -26,14 +27,6 @@ if TYPE_CHECKING:
 
 SALT_VARIABLE = "PENSTOCK_SALT"
 _FAMILIES_OF_OPERATIONS = ("json", "hstore")
-
-
-class Operation(enum.Enum):
-    """What a rule looks at."""
-
-    INSERT = "insert"
-    UPDATE = "update"
-    DELETE = "delete"
 
 
 class OnError(enum.Enum):
@@ -50,12 +43,6 @@ def _lower(given: Any) -> Any:
     return "null" if given is None else given
 
 
-def _operations(given: Any) -> Any:
-    if not isinstance(given, list | tuple) or not given:
-        raise wanted("a list of insert, update, delete")
-    return [one.lower() if isinstance(one, str) else one for one in given]
-
-
 OnErrorOption = Annotated[OnError, BeforeValidator(_lower)]
 Coverage = Literal["report", "strict", "off"]
 
@@ -63,7 +50,7 @@ Coverage = Literal["report", "strict", "off"]
 class RuleOptions(Options):
     """What every rule takes, beside the parameters of its transformer."""
 
-    operations: Annotated[frozenset[Operation], BeforeValidator(_operations)] = frozenset(Operation)
+    operations: Operations = ALL_OPERATIONS
     on_error: OnErrorOption = OnError.STOP
     allow_collisions: bool = False
     when_missing: Literal["stop", "skip"] = "stop"

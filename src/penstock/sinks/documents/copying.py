@@ -238,7 +238,7 @@ class DocumentCopying:
                 self._under_way[table] = known[table] = begun
                 writers[table] = DocumentRangeWriter(
                     str(self._copies.make_room(begun)),
-                    relation_of(order.description),
+                    order.injected or relation_of(order.description),
                     int(copy.lsn),
                     self._source,
                     copy.copy_id,

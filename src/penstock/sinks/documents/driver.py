@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.errors import PenstockError, PositionTaken, SinkError
 from penstock.failpoints import fault_point
 from penstock.options import OnRefused
+from penstock.sinks.ddl_transaction import refused_in
 from penstock.sinks.documents.contract import DocumentsRefused
 from penstock.sinks.documents.copies import COPIED, Copies
 from penstock.sinks.documents.ddl import DdlDocuments
@@ -29,6 +30,7 @@ from penstock.sinks.documents.parked import Holds, Parked, Retry, batch_of
 from penstock.sinks.documents.parts import Cursor, read_some, remove_parts, value_bytes
 from penstock.sinks.documents.position import KeptPosition, KeptTable, PositionFile, Published
 from penstock.sinks.documents.refusals import Attempt
+from penstock.sinks.documents.routed import sink_of
 from penstock.sinks.documents.tasks import Outcome, SealedSink, SharedOut
 from penstock.sinks.documents.worker import DocumentWorker, Prepared
 from penstock.sinks.durable import make_directory
@@ -94,7 +96,7 @@ class DocumentDriver:
         self.objects_due = False
         self.has_notes = False
         self._source = place.source_id
-        self._sink = kind.sink(place)
+        self._sink = sink_of(kind, place)
         self._space = kind.workspace(place)
         self._position = PositionFile(self._space.position, place.pipeline, place.source_id)
         self._copies = Copies(self._space.copies, self._space.directory_mode)
@@ -240,7 +242,13 @@ class DocumentDriver:
             if self._by_tasks:
                 self._settle(receipts, moved, batch.after_lsn, former_names, stopped)
             else:
-                self._deliver(_content_reader(done.content), moved, batch.after_lsn, former_names)
+                unfit = _unfit(receipts) | {
+                    done.names.get(table, table): str(error)
+                    for table, error in refused_in(ddl_transaction).items()
+                    if table in taking_part
+                }
+                read = _content_reader(done.content)
+                self._deliver(read, moved, batch.after_lsn, former_names, unfit)
                 _discard(receipts)
         fault_point("schema.after_commit")
         self._see_tables()
@@ -297,7 +305,7 @@ class DocumentDriver:
         if self._by_tasks:
             self._settle(receipts, kept, after_lsn)
         else:
-            self._deliver(_reader(receipts), kept, after_lsn)
+            self._deliver(_reader(receipts), kept, after_lsn, unfit=_unfit(receipts))
             _discard(receipts)
 
     # --- positions -----------------------------------------------------------------------------
@@ -308,12 +316,15 @@ class DocumentDriver:
         kept: KeptPosition,
         after_lsn: Lsn,
         former_names: Mapping[TableName, TableName] | None = None,
+        unfit: Mapping[TableName, str] | None = None,
     ) -> None:
         """Deliver documents and record the position that they lead to.
 
-        Tables whose documents are refused stop at `after_lsn`, under the names that they had there.
+        Tables whose documents are refused stop at `after_lsn`, under the names that they had there; so do those
+        of `unfit`.
         """
         attempt = self._attempt(read)
+        attempt.stopped |= unfit or {}
         while True:
             moved = self._stopped(kept, attempt.stopped, after_lsn, former_names or {})
             # Before the position can move past them.
@@ -658,6 +669,11 @@ def _content_reader(content: Sequence[list[Receipt] | pa.RecordBatch]) -> ReadDo
             yield from _reader(each)() if isinstance(each, list) else (each,)
 
     return read
+
+
+def _unfit(receipts: Sequence[Receipt]) -> dict[TableName, str]:
+    """Tables that no modifier could be applied to, and why."""
+    return {each.table: str(each.error) for receipt in receipts for each in receipt.refused}
 
 
 def _discard(receipts: Sequence[Receipt]) -> None:

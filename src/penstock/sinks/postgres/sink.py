@@ -24,7 +24,7 @@ from penstock.errors import (
 )
 from penstock.failpoints import fault_point
 from penstock.options import OnRefused
-from penstock.sinks.ddl_transaction import tables_of
+from penstock.sinks.ddl_transaction import refused_in, tables_of
 from penstock.sinks.postgres.compare.notes import are_on_objects
 from penstock.sinks.postgres.connect import (
     classify_target_error,
@@ -307,7 +307,7 @@ class PostgresSink:
                 run_job,
                 only,
                 replica_role=self._session.replica_role,
-                left_out=self._parked_in(ddl_transaction),
+                left_out=self._left_out(ddl_transaction),
             )
             fault_point("schema.after_commit")
             self.change_count += done.change_count
@@ -462,6 +462,13 @@ class PostgresSink:
         for table, parking in parkings.items():
             for place, reason in parking.refused:
                 _log.warning("%s %s is parked: %s", table, place, reason)
+
+    def _left_out(self, ddl_transaction: DdlTransaction) -> dict[TableName, PenstockError]:
+        """Tables that stop where a transaction changes shapes."""
+        known = self.streaming | set(self.detached)
+        refused = refused_in(ddl_transaction)
+        unfit = {table: error for table, error in refused.items() if table in known}
+        return self._parked_in(ddl_transaction) | unfit
 
     def _parked_in(self, ddl_transaction: DdlTransaction) -> dict[TableName, PenstockError]:
         """Tables of a transaction that changes shapes of which something is parked.

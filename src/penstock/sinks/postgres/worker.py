@@ -33,7 +33,6 @@ from penstock.sinks.postgres.connect import (
 )
 from penstock.sinks.postgres.mapping.plan import (
     HistoryTimes,
-    RefusedTable,
     Staged,
     StagedStep,
     TablePlan,
@@ -41,7 +40,7 @@ from penstock.sinks.postgres.mapping.plan import (
 )
 from penstock.sinks.postgres.merge.copy_text import copy_text
 from penstock.sinks.postgres.options import Kind
-from penstock.sinks.sink import Receipt
+from penstock.sinks.sink import Receipt, RefusedTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -110,9 +109,7 @@ class PostgresTask:
                 else:
                     self._stage(plan, piece)
             except (RowRefused, TargetTableUnfit) as error:
-                self._refused[table] = RefusedTable(
-                    table, error.code, error.what, error.where, error.do
-                )
+                self._refused[table] = RefusedTable.of(table, error)
 
     def finish(self) -> Receipt:
         """Everything taken is staged."""
@@ -211,7 +208,7 @@ def _ambiguous_truncate(plan: TablePlan) -> RefusedTable:
         f"delete them from {plan.target}, then penstock tables PIPELINE.yml resync {plan.source};"
         " source_id_column distinguishes rows of several sources",
     )
-    return RefusedTable(plan.source, error.code, error.what, error.where, error.do)
+    return RefusedTable.of(plan.source, error)
 
 
 def _times(plan: TablePlan, first_at: int, last_at: int) -> HistoryTimes | None:

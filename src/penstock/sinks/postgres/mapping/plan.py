@@ -11,6 +11,7 @@ from penstock.sinks.postgres.options import Kind
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from penstock.sinks.sink import RefusedTable
     from penstock.table import TableName
 
 
@@ -174,17 +175,6 @@ class StagedStep:
             ]
         declared += [(f"c{place}", column.stage_type) for place, column in enumerate(self.columns)]
         return declared
-
-
-@dataclass(frozen=True)
-class RefusedTable:
-    """A table whose rows the target would not even stage; the others of the task are staged."""
-
-    table: TableName
-    code: str
-    what: str
-    where: str
-    do: str
 
 
 @dataclass(frozen=True)
