@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from fix_changes import examples
 from fix_transform import LSN, applied, read_transform, shape_of, transformed
 from penstock.errors import ColumnUncovered, RuleUnfit, TransformFailed, ValueNotSent
+from penstock.modifiers.chain import Chain
 from penstock.modifiers.copies import modified_copies
+from penstock.modifiers.rule import Rule
 from penstock.modifiers.transform import modifier_for
 from penstock.schema.shape import LabelShape, TypeShape
 from penstock.testing import UNCHANGED, delete, insert, relation, table, transaction, update
@@ -303,17 +305,9 @@ def test_copied_rows_are_transformed_as_streamed_ones():
     shape = shape_of("users", {"id": "text", "email": "text"}, key=["id"])
     users = table(16400, "users", {"id": "text", "email": "text"}, key=["id"])
 
-    class Modifiers:
-        def concerns(self, table):
-            return True
-
-        def excludes(self, table):
-            return False
-
-        def of(self, table):
-            return modifier_for(options, table)
-
-    [copy] = modified_copies(Modifiers(), {shape.table: shape}, LSN).values()
+    chain = Chain((Rule("transform", options),)).bound({shape.table: shape})
+    copies, _ = modified_copies(chain, {shape.table: shape}, LSN)
+    [copy] = copies.values()
     lines = copy.begin(("id", "email")).rows([b"1\ta@b\n", b"2\t\\N\n"])
 
     streamed = applied(options, users, insert(users, ["1", "a@b"]), insert(users, ["2", None]))
