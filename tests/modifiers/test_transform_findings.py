@@ -54,7 +54,6 @@ def found(entry, *shapes, severity="error"):
         ("{table: users, column: name, with: full_name}", "the column holds 5", "max_length"),
         ("{table: users, column: name, with: masking, type: id}", "up to 11", ""),
         ("{table: users, column: email, with: 'null'}", "NOT NULL", "literal"),
-        ("{table: users, column: email, with: email, on_error: null}", "NOT NULL", "on_error: stop"),
         ("{table: users, column: login, with: masking}", "users_login_key is unique", "hash"),
         ("{table: users, column: login, with: literal, literal: x}", "is unique", "allow_collisions"),
         ("{table: users, column: login, with: regex, pattern: a, replace: b}", "unique", "hash"),
@@ -198,6 +197,26 @@ def test_pattern_that_fits_nothing_is_reported():
     [one] = found("{column: '*emial*', with: email}", severity="warning")
 
     assert "no column fits *emial*" in one.what
+
+
+def test_null_for_what_fails_is_reported_where_the_column_is_not_null():
+    entry = "{table: users, column: email, with: email, on_error: null}"
+
+    [one] = found(entry, severity="warning")
+
+    assert "NOT NULL" in one.what
+    assert found(entry) == []
+
+
+def test_rule_of_pg_flo_leaves_other_types_alone_and_says_so(tmp_path):
+    text = "tables: {users: [{type: transform, column: age, parameters: {type: mask}}]}"
+    (tmp_path / "rules.yml").write_text(text)
+    options = read_transform("transform: {rules_file: rules.yml}", directory=tmp_path)
+
+    [one] = findings(options, {USERS.table: USERS})
+
+    assert one.severity == "warning"
+    assert "pass as they are" in one.what
 
 
 def test_foreign_key_whose_ends_are_not_transformed_alike_is_reported():

@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from fix_transform import KEY_OF_TESTS, applied, read_transform
-from penstock.errors import BadValue, PenstockError, PipelineFileError, UnknownKey
+from penstock.errors import BadValue, ColumnUncovered, PenstockError, PipelineFileError, UnknownKey
 from penstock.testing import insert, table
 from penstock.vault import Vault, using
 
@@ -220,6 +220,32 @@ def test_rules_file_of_pgstream(tmp_path):
 
 def test_rules_file_of_pg_flo(tmp_path):
     assert after(from_file(FLO, tmp_path)) == ("1", "a@masked.com", "A#n", "33")
+
+
+def test_rule_of_pg_flo_leaves_a_number_alone(tmp_path):
+    text = "tables: {users: [{type: transform, column: age, parameters: {type: regex, pattern: '3', replace: x}}]}"
+
+    assert after(from_file(text, tmp_path)) == ("1", "a@b.org", "Ann", "33")
+
+
+def test_tables_that_pgstreams_table_level_does_not_name_are_strict(tmp_path):
+    options = from_file(PGSTREAM.replace("relaxed", "table_level"), tmp_path)
+    others = table(16500, "others", {"a": "text"}, key=["a"])
+
+    after(options)
+    with pytest.raises(ColumnUncovered, match="covers a"):
+        after(options, others, insert(others, ["x"]))
+
+
+def test_another_salt_has_another_fingerprint():
+    one, two = (
+        read_transform("transform: {column: c, with: email}", {"PENSTOCK_SALT": salt}).fingerprint
+        for salt in ("first", "second")
+    )
+
+    assert one != two
+    assert "first" not in one
+    assert read_transform("transform: {column: c, with: keep}", {}).fingerprint == ""
 
 
 @pytest.mark.parametrize(

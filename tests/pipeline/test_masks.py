@@ -136,6 +136,7 @@ def test_migration_without_a_rule_stops_the_table_before_a_value_passes(
     assert len(rows(target, "people")) == 5
 
 
+@pytest.mark.long
 def test_no_byte_that_penstock_wrote_shows_a_masked_value_or_the_salt(
     source: Database,
     target: Database,

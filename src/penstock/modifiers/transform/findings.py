@@ -129,8 +129,19 @@ def _of_table(transform: TableTransform, shape: TableShape) -> Iterator[Finding]
             yield from _of_column(_Ruled(shape, column, found))
         elif not column.generated:
             bare.append(column.name)
+            yield from _left_alone(transform, shape, column)
     if bare and transform.is_strict:
         yield Finding(uncovered(transform.table, bare))
+
+
+def _left_alone(
+    transform: TableTransform, shape: TableShape, column: ColumnShape
+) -> Iterator[Finding]:
+    for rule in transform.rules:
+        if rule.is_lenient and rule.column == column.name:
+            error = unfit_type(shape.table, Typed(column.name, type_of(column, shape)), rule)
+            what = f"{error.what}: its values pass as they are"
+            yield Finding(RuleUnfit(what, error.where, error.do), "warning")
 
 
 def _rule_of(
@@ -139,7 +150,7 @@ def _rule_of(
     """The column's rule, also one that does not take its type."""
     type_ = type_of(column, shape)
     for rule in transform.rules:
-        if rule.fits(column.name) and (not rule.is_pattern or takes(rule, type_)):
+        if rule.fits(column.name) and (not rule.leaves_other_types or takes(rule, type_)):
             return rule
     return None
 
@@ -184,10 +195,14 @@ def _too_long(ruled: _Ruled) -> Iterator[Finding]:
 def _not_null(ruled: _Ruled) -> Iterator[Finding]:
     if not ruled.column.not_null:
         return
-    gives_null = isinstance(ruled.rule.transformer, Null)
-    if gives_null or ruled.rule.options.on_error is OnError.NULL:
-        what = "the rule can make the value NULL, and the column is NOT NULL"
-        yield ruled.fault(what, "take literal instead, or on_error: stop")
+    if isinstance(ruled.rule.transformer, Null):
+        what = "the rule makes the value NULL, and the column is NOT NULL"
+        yield ruled.fault(what, "take literal instead")
+    elif ruled.rule.options.on_error is OnError.NULL:
+        what = (
+            "a value that fails becomes NULL, and the column is NOT NULL: the sink would refuse it"
+        )
+        yield ruled.warning(what, "write on_error: stop")
 
 
 def _unique(ruled: _Ruled) -> Iterator[Finding]:

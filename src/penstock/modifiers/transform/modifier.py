@@ -121,7 +121,7 @@ class TableTransform:
                 continue
             if takes(rule, column.type):
                 return rule
-            if not rule.is_pattern:
+            if not rule.leaves_other_types:
                 raise unfit_type(self.table, column, rule)
         return None
 
@@ -268,11 +268,12 @@ class _Column:
     def _checked(self, batch: Batch, places: Index) -> pa.Array:
         try:
             done = self.rule.transformer.apply(batch)
+            done = _one_array(done)
         except BadResult as error:
             raise TransformFailed(str(error), self._place, "correct the function") from None
-        if isinstance(done, pa.ChunkedArray):
-            done = done.combine_chunks()
-        done = done.cast(pa.binary())
+        except pa.ArrowInvalid:
+            what = f"{self.rule.name} gives more than 2 GiB for the rows of one batch"
+            raise TransformFailed(what, self._place, "have it give shorter values") from None
         longest = self.type.longest
         if longest is not None:
             # No text has more characters than bytes.
@@ -314,6 +315,11 @@ class _Column:
             if column.in_identity:
                 parts.append(pc.fill_null(gather(row[number].take(places)), b""))
         return pc.binary_join_element_wise(*parts, f"\0{self.rule.column}".encode())
+
+
+def _one_array(done: pa.Array | pa.ChunkedArray) -> pa.Array:
+    whole = done.combine_chunks() if isinstance(done, pa.ChunkedArray) else done
+    return whole.cast(pa.binary())
 
 
 def key_complaints(rule: ColumnRule) -> Iterator[tuple[str, str]]:

@@ -9,6 +9,7 @@ from pydantic import Field, PrivateAttr, ValidationInfo, model_validator
 
 from penstock.errors import BadValue, UnknownKey
 from penstock.modifiers.sql_text import read_expression
+from penstock.modifiers.transform.draws import key_of
 from penstock.modifiers.transform.rules import (
     RULE_KEYS,
     Below,
@@ -64,6 +65,14 @@ class TransformOptions(Options):
         if isinstance(given, Mapping) and isinstance(given.get("columns"), Mapping):
             return {**given, "columns": tuple(given["columns"])}
         return given
+
+    @property
+    def fingerprint(self) -> str:
+        """Another one: a salt is another one, and so are the results. It says nothing else of the salts."""
+        salts = {
+            rule.salt for group in self._tables for rule in group.rules if rule.salt is not None
+        }
+        return "-".join(sorted(key_of(salt, "fingerprint").hex()[:8] for salt in salts))
 
     @property
     def tables(self) -> tuple[TableRules, ...]:

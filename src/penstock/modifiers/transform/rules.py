@@ -68,11 +68,17 @@ class ColumnRule:
     transformer: Transformer
     options: RuleOptions
     salt: Secret | None
+    is_lenient: bool = False  # of a file whose rules are for columns of fitting types only
 
     @property
     def is_pattern(self) -> bool:
         """Whether it is for any column that fits."""
         return "*" in self.column
+
+    @property
+    def leaves_other_types(self) -> bool:
+        """Whether a column of a type that the transformer does not take is left alone."""
+        return self.is_pattern or self.is_lenient
 
     @property
     def keeps(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import PlainValidator, ValidationError, ValidationInfo
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _LONGEST_FILE = 256 * 1024
-_MODES = {"relaxed": "report", "table_level": "report", "strict": "strict"}
+_MODES: dict[str, Coverage] = {"relaxed": "report", "strict": "strict"}
 _FLO_ELSEWHERE = {
     "filter": "write it as a filter: entry of modifiers",
     "exclude_column": "write it as a route: entry with drop: [column]",
@@ -151,7 +152,10 @@ class _Pgstream(Options):
 
     def by_table(self) -> list[TableRules]:
         """What the file says."""
-        return _with_rest(list(self.table_transformers), _coverage(self.validation_mode))
+        # With table_level, tables that are not named are strict.
+        is_by_table = self.validation_mode == "table_level"
+        rest = "strict" if is_by_table else _coverage(self.validation_mode)
+        return _with_rest(list(self.table_transformers), rest)
 
 
 def _coverage(mode: Any) -> Coverage:
@@ -160,7 +164,7 @@ def _coverage(mode: Any) -> Coverage:
         raise fault(
             BadValue(f"{mode!r} is no mode", do="write relaxed or strict"), "validation_mode"
         )
-    return found  # type: ignore[return-value]
+    return found
 
 
 def _pgstream_tables(given: Any, info: ValidationInfo) -> tuple[TableRules, ...]:
@@ -173,7 +177,8 @@ def _pgstream_tables(given: Any, info: ValidationInfo) -> tuple[TableRules, ...]
             if not isinstance(one, Mapping) or not isinstance(one.get("table"), str):
                 raise wanted("a mapping with schema, table and column_transformers")
             schema, name = one.get("schema") or "public", one["table"]
-            mode = one.get("validation_mode", info.data.get("validation_mode", "relaxed"))
+            above = info.data.get("validation_mode", "relaxed")
+            mode = one.get("validation_mode", "relaxed" if above == "table_level" else above)
             rules = read_columns(
                 _renamed(one.get("column_transformers")),
                 info.context,
@@ -249,4 +254,5 @@ def _flo_rule(given: Any, context: Any) -> ColumnRule:
     rule = {"with": parameters.pop("type", ""), "parameters": parameters}
     if "operations" in given:
         rule["operations"] = given["operations"]
-    return read_rule(given["column"], rule, context)
+    # pg_flo leaves columns alone that are no text.
+    return replace(read_rule(given["column"], rule, context), is_lenient=True)
