@@ -16,6 +16,7 @@ from bench.failure import BenchFailed
 from bench.fleet import IdleSources
 from bench.history import History
 from bench.live import Idle, Latency, Steady
+from bench.masks import MaskedCopy, Masks
 from bench.native import Native, NativeDurable
 from bench.newcomer import IdleTables, Newcomer, Newcomers
 from bench.ours import Penstock
@@ -33,6 +34,7 @@ _WORKLOADS: tuple[type[Workload], ...] = (
     Mixed,
     Tracked,
     History,
+    Masks,
     Together,
     Latency,
     Steady,
@@ -40,6 +42,7 @@ _WORKLOADS: tuple[type[Workload], ...] = (
     Idle,
     IdleSources,
     BigTable,
+    MaskedCopy,
     ManyTables,
     Newcomer,
     Newcomers,

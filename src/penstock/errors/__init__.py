@@ -106,11 +106,18 @@ from penstock.errors.source import (
     TrackingBroken,
     WalLevelTooLow,
 )
+from penstock.errors.transform import (
+    ColumnUncovered,
+    CryptoMissing,
+    TransformFailed,
+)
 
 __all__ = [
     "BadTableRule",
     "BadUrl",
     "BadValue",
+    "ColumnUncovered",
+    "CryptoMissing",
     "DecodeError",
     "DecodingFailed",
     "DestinationRefuses",
@@ -179,6 +186,7 @@ __all__ = [
     "TargetTableOccupied",
     "TargetTableUnfit",
     "TrackingBroken",
+    "TransformFailed",
     "UnknownKey",
     "ValueNotSent",
     "VaultUnreadable",
