@@ -21,6 +21,7 @@ from bench.native import Native, NativeDurable
 from bench.newcomer import IdleTables, Newcomer, Newcomers
 from bench.ours import Penstock
 from bench.report import page, result_lines, this_machine, verdict_line
+from bench.rules import FilteredInserts, SqlInserts
 from bench.servers import Servers
 from bench.together import Together
 from bench.tracked import Tracked
@@ -34,6 +35,8 @@ _WORKLOADS: tuple[type[Workload], ...] = (
     Mixed,
     Tracked,
     History,
+    FilteredInserts,
+    SqlInserts,
     Masks,
     Together,
     Latency,

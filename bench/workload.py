@@ -79,6 +79,11 @@ class Workload(ABC):
         """How many rows both sides have before anything is followed."""
         return 0
 
+    def chosen(self, system: System) -> str:
+        """What a row of the source must be to arrive, as SQL; "" is nothing."""
+        del system
+        return ""
+
     def compared(self, system: System) -> tuple[str, ...]:
         """The columns that are to be equal on both sides in the end; () is all."""
         del system

@@ -49,12 +49,16 @@ class Mover:
                 connection.execute(
                     dice.choice(
                         [
-                            f"INSERT INTO {table} VALUES ({key}, {total}, 'n')"
-                            f" ON CONFLICT (id) DO UPDATE SET total = {total}, note = 'm'",
+                            (
+                                f"INSERT INTO {table} VALUES ({key}, {total}, 'n')"
+                                f" ON CONFLICT (id) DO UPDATE SET total = {total}, note = 'm'"
+                            ),
                             f"UPDATE {table} SET total = {total} WHERE id = {key}",
                             f"UPDATE {table} SET total = {total} WHERE id % 10 = {key % 10}",
-                            f"UPDATE {table} SET id = id + 1000 WHERE id = {key}"
-                            f" AND NOT EXISTS (SELECT FROM {table} WHERE id = {key + 1000})",
+                            (
+                                f"UPDATE {table} SET id = id + 1000 WHERE id = {key}"
+                                f" AND NOT EXISTS (SELECT FROM {table} WHERE id = {key + 1000})"
+                            ),
                             f"DELETE FROM {table} WHERE id = {key}",
                         ]
                     )
