@@ -346,3 +346,14 @@ def test_bad_rule_is_named_with_its_place(rule, what) -> None:
     assert what is None or what in caught.value.what
     assert "shop.yml" in caught.value.where
     assert caught.value.do
+
+
+def test_table_that_is_renamed_away_from_its_rules_is_refused() -> None:
+    made = chain(RULE, {"filter": {"table": "kept", "rows": "none"}})
+    renamed = SHAPE.model_copy(update={"name": "purchases"})
+
+    made.require_fit(SHAPE, SHAPE.table)
+    with pytest.raises(RuleUnfit, match=r"called public\.purchases from here on"):
+        made.require_fit(renamed, SHAPE.table)
+    made.require_fit(renamed.model_copy(update={"name": "kept"}), SHAPE.table)
+    made.require_fit(renamed, TableName("public", "other"))

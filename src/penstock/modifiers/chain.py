@@ -6,10 +6,11 @@ referred to by no foreign key (`modified_shape`).
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from penstock.errors import ModifierError
+from penstock.errors import ModifierError, RuleUnfit
 from penstock.table import TableName, filled
 
 if TYPE_CHECKING:
@@ -196,13 +197,29 @@ class Chain:
             shape = shape.model_copy(update={"foreign_keys": kept})
         return self.of(shape.table).modified_shape(shape)
 
-    def require_fit(self, shape: TableShape) -> None:
-        """See that every rule fits a table of this shape.
+    def require_fit(self, shape: TableShape, called_before: TableName | None = None) -> None:
+        """See that every rule fits a table of this shape, and that none is lost with a former name.
 
         Raises:
-            ModifierError: one does not.
+            ModifierError: one does not, or is.
         """
+        if called_before not in (None, shape.table):
+            self._require_kept(called_before, shape.table)
         self.of(shape.table).with_shape(shape)
+
+    def _require_kept(self, before: TableName, after: TableName) -> None:
+        """What was masked must not come bare under another name."""
+        lost = self._families(before) - self._families(after)
+        if lost and not self.excludes(after):
+            raise RuleUnfit(
+                f"the table is called {after} from here on, and no rule of {', '.join(sorted(lost))} is for"
+                " that name, as one was for the old",
+                str(before),
+                f"add rules for {after}; leave those for {before} until the table has passed this",
+            )
+
+    def _families(self, table: TableName) -> Counter[str]:
+        return Counter(link.family for link in self.of(table).links)
 
     def _has_all_rows_of(self, key: ForeignKeyShape) -> bool:
         return not self.lacks_rows(TableName(key.referenced_schema, key.referenced_name))

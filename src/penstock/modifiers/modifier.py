@@ -84,8 +84,8 @@ class Modifiers(Protocol):
     def modified_shape(self, shape: TableShape) -> TableShape:
         """How the sink sees a table, concerned or not."""
 
-    def require_fit(self, shape: TableShape) -> None:
-        """See that rows of a table of this shape can be modified.
+    def require_fit(self, shape: TableShape, called_before: TableName | None = None) -> None:
+        """See that rows of a table of this shape can be modified; and that rules went along with a new name.
 
         Raises:
             ModifierError: a rule and the table do not fit.

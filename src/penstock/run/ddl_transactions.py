@@ -218,7 +218,7 @@ class DdlTransactionReader:
                 continue
             try:
                 if self._modifiers is not None:
-                    self._modifiers.require_fit(shape)
+                    self._modifiers.require_fit(shape, None if before is None else before.table)
                 seen_before, seen = self._modified(before), self._modified(shape)
             except ModifierError as error:
                 refused[shape.table if before is None else before.table] = error
