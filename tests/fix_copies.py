@@ -95,7 +95,7 @@ def flow(sink: Sink, log: Path, position: Lsn) -> Lsn:
 def catch_up(sink: Sink, log: Path, position: Lsn) -> None:
     """Let the table catch up, a slice at a time, and join."""
     tables = {ORDERS.table}
-    at = sink.detached[ORDERS.table].delivered_lsn
+    at = sink.tables.detached[ORDERS.table].delivered_lsn
     reader = FilesReader(log, at)
     try:
         while at < position:
@@ -105,7 +105,7 @@ def catch_up(sink: Sink, log: Path, position: Lsn) -> None:
             at = batch.end_lsn
     finally:
         reader.close()
-    sink.attach(tables)
+    sink.tables.attach(tables)
 
 
 def _run(sink: Sink, batch: Any, slices: Sequence[Any], only: Any) -> Any:
@@ -118,18 +118,18 @@ def drive(sink: Sink, copying: DocumentCopying, log: Path, range_count: int) -> 
     table = ORDERS.table
     position = open_sink(sink)
     sink.refresh_tables(position)
-    if table not in sink.streaming and table not in sink.detached:
-        sink.schedule_copy({table: 0}, position)
+    if table not in sink.tables.streaming and table not in sink.tables.detached:
+        sink.tables.schedule_copy({table: 0}, position)
     copying.open()
     if copying.due():
         copy(copying, os.urandom(4).hex(), range_count)
-    if table in sink.detached:
+    if table in sink.tables.detached:
         sink.refresh_tables(position)
     position = flow(sink, log, position)
-    if table in sink.detached:
+    if table in sink.tables.detached:
         catch_up(sink, log, position)
-    assert sink.streaming == {table}
-    assert sink.detached == {}
+    assert sink.tables.streaming == {table}
+    assert sink.tables.detached == {}
     copying.due()  # tidies up
 
 

@@ -367,7 +367,7 @@ def test_table_that_meets_another_of_its_name_while_it_catches_up_is_copied_agai
     scene.read_catalog(a=A, b=B)
     copy = scene.begin_copy(shape(A, "a"), shape(B, "b"))
     scene.finish_copy(copy, shape(A, "a"), shape(B, "b"))
-    scene.sink.attach([public("b")])
+    scene.sink.tables.attach([public("b")])
     behind = scene.position
     scene.report(shape(B, "x"))
     scene.report(shape(A, "b"))
@@ -391,7 +391,7 @@ def test_table_that_is_to_be_copied_again_is_not_scheduled_twice(scene: Scene):
     scene.finish_copy(scene.begin_copy(first), first)
     scene.report(shape(A, "b"))
     scene.deliver()
-    scene.sink.schedule_copy({public("a"): A}, scene.position, is_new=False)
+    scene.sink.tables.schedule_copy({public("a"): A}, scene.position, is_new=False)
 
     assert scene.keeper.skipped(scene.position) == {public("b")}
     rows = Rows(0, frozenset({public("b")}), {public("b"): A})
@@ -476,7 +476,7 @@ def test_key_whose_name_another_table_has_yet_to_give_up_gets_it_then(scene: Sce
     for each in scene.stream[1:]:
         scene.commit(each, behind, {first.table})
         behind = each[1]
-    scene.sink.attach([first.table])
+    scene.sink.tables.attach([first.table])
     assert scene.copying.after_attach()
     scene.check()
     assert scene.keys() == {"a": "x", "b": "y"}
@@ -504,7 +504,7 @@ def test_copy_of_a_renamed_table_leaves_the_one_alone_that_has_its_old_name(scen
     scene.deliver()
     scene.read_catalog(a=A)
     scene.finish_copy(scene.begin_copy(first), first)
-    scene.sink.schedule_copy({public("a"): A}, scene.position, is_new=False)
+    scene.sink.tables.schedule_copy({public("a"): A}, scene.position, is_new=False)
     now = shape(A, "b", indexes=("i",))
     scene.report(now)
     scene.report(shape(B, "a", is_created_in_stream=True))
@@ -550,7 +550,7 @@ def test_copy_that_failed_amid_others_is_tried_once_more_when_those_are_there(sc
     scene.check()
     assert scene.states() == {"a": ("failed", A), "b": ("copying", B)}
     scene.finish_copy(copy, second)
-    scene.sink.attach([public("b")])
+    scene.sink.tables.attach([public("b")])
     assert not scene.keeper.is_settled
 
     scene.check()
@@ -575,7 +575,7 @@ def test_table_keeps_its_name_while_room_is_made_for_its_copy(
     scene.deliver()
     scene.read_catalog(a=A)
     scene.finish_copy(scene.begin_copy(first), first)
-    scene.sink.schedule_copy({public("a"): A}, scene.position, is_new=False)
+    scene.sink.tables.schedule_copy({public("a"): A}, scene.position, is_new=False)
     seen: list[bool] = []
 
     def read_first(*args: Any) -> Any:
@@ -743,14 +743,14 @@ class RandomSource:
         scene = self.scene
         scene.check()
         while group := scene.keeper.next_group(scene.position, time.monotonic()):
-            position = min(scene.sink.detached[name].delivered_lsn for name in group)
+            position = min(scene.sink.tables.detached[name].delivered_lsn for name in group)
             for each in [each for each in scene.stream if each[1] > position]:
                 if each[1] > scene.position or not most or not group:
                     break
                 most -= 1
                 names = scene.commit(each, position, group)
                 position = each[1]
-                detached = scene.sink.detached
+                detached = scene.sink.tables.detached
                 group = {
                     names[name]
                     for name in group
@@ -761,7 +761,7 @@ class RandomSource:
             if not most:
                 return
             if group:
-                scene.sink.attach(group)
+                scene.sink.tables.attach(group)
             scene.check()
 
     def settle(self) -> None:

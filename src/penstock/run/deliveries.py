@@ -36,7 +36,9 @@ def build_flow(
     rules = pipeline.source.tables
 
     def follows(table: TableName) -> bool:
-        return rules.chooses(table) or table in sink.streaming or table in sink.detached
+        return (
+            rules.chooses(table) or table in sink.tables.streaming or table in sink.tables.detached
+        )
 
     names = publication_names(pipeline.name)
     return Flow(

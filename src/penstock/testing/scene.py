@@ -116,7 +116,7 @@ class Scene:
     def copy(self, keys: Sequence[int], lsn: Lsn) -> list[str]:
         """Copy rows of `orders` as of a position, in two ranges, and have them delivered; their ids."""
         position = self.open()
-        self.sink.schedule_copy({ORDERS.table: ORDERS.oid}, position)
+        self.sink.tables.schedule_copy({ORDERS.table: ORDERS.oid}, position)
         copying = self._kind.build_copying(self.place)
         copying.open()
         assert copying.claim()
@@ -138,10 +138,10 @@ class Scene:
 
     def catch_up(self) -> None:
         """Deliver to tables that have been copied what came since, and let them stream."""
-        tables = {name for name, each in self.sink.detached.items() if each.can_catch_up}
+        tables = {name for name, each in self.sink.tables.detached.items() if each.can_catch_up}
         if not tables:
             return
-        position = self.sink.detached[min(tables)].delivered_lsn
+        position = self.sink.tables.detached[min(tables)].delivered_lsn
         stored = self.sink.open()
         assert stored is not None
         for ref in read_log(self._log, position):
@@ -150,8 +150,10 @@ class Scene:
             batch = _batch(position, [ref])
             self.sink.commit_detached(tables, batch, self._run(batch, [[ref]], tables))
             position = batch.end_lsn
-            tables = {name for name in tables if self.sink.detached[name].delivered_lsn == position}
-        self.sink.attach(tables)
+            tables = {
+                name for name in tables if self.sink.tables.detached[name].delivered_lsn == position
+            }
+        self.sink.tables.attach(tables)
 
     def killed_at(self, point: str, passing: int, work: Callable[[], None]) -> bool:
         """Do some work in a process that dies at a fault point; whether it came so far."""

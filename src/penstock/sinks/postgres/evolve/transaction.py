@@ -33,7 +33,7 @@ from penstock.sinks.postgres.merge.receipts import change_counts, refused_tables
 from penstock.sinks.postgres.merge.stages import LateStages
 from penstock.sinks.postgres.state.shapes import KnownTable, KnownTables, ShapeStore, TableStops
 from penstock.sinks.postgres.worker import PostgresWorker
-from penstock.sinks.tables import PENDING
+from penstock.sinks.tables import TableState
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -248,7 +248,7 @@ class Evolution:
                 f"{shape.table}: what its rows hold does not follow from the change; it is copied again"
             )
             self._store.have_copied(cursor, shape.table, self.batch.end_lsn)
-            known.state, known.needs_copy = PENDING, True
+            known.state, known.needs_copy = TableState.PENDING, True
 
     def _alter(
         self,
@@ -344,7 +344,7 @@ class Evolution:
         self._store.rename(cursor, known.recorded_as, name)
         self._store.have_copied(cursor, name, self.batch.end_lsn)
         known.name = known.recorded_as = name
-        known.state, known.needs_copy = PENDING, True
+        known.state, known.needs_copy = TableState.PENDING, True
         if before is not None:
             self._keep(cursor, known, after, kept, known.shape_lsn, before_copy=True)
 
