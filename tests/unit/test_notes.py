@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SEAL = b"secret"
+END = Lsn(1 << 62)
 ORDERS = table(16400, "orders", {"id": "int8"}, key=["id"])
 WIDER = table(16400, "orders", {"id": "int8", "note": "text"}, key=["id"])
 
@@ -203,8 +204,8 @@ def test_picture_of_a_table_that_was_not_locked_does_not_undo_what_others_have_t
     # Of a statement that ran before the last one, and commits after it.
     log.feed(begin(40), reported(change(shape(), shape("parent", 7), loose=(16400,))), commit(40))
 
-    assert [column.name for column in log.history.latest()[16400].columns] == ["id", "note", "more"]
-    assert log.history.latest()[7].name == "parent"
+    assert [column.name for column in log.history.at(END)[16400].columns] == ["id", "note", "more"]
+    assert log.history.at(END)[7].name == "parent"
 
 
 def test_picture_of_a_table_that_was_not_locked_is_taken_where_nothing_is_missing(log: Log):
@@ -212,7 +213,7 @@ def test_picture_of_a_table_that_was_not_locked_is_taken_where_nothing_is_missin
     renamed = shape().model_copy(update={"schema_name": "other"})
     log.feed(begin(24), reported(change(renamed, loose=(16400,))), commit(24))
 
-    assert log.history.latest()[16400].schema_name == "other"
+    assert log.history.at(END)[16400].schema_name == "other"
 
 
 def test_message_without_the_seal_is_somebody_elses(log: Log, caplog: pytest.LogCaptureFixture):
@@ -297,7 +298,7 @@ def test_what_comes_again_is_kept_once(log: Log, tmp_path: Path):
         again.add(memoryview(message))
 
     assert log.history.path.stat().st_size == size
-    assert len(SchemaHistory(tmp_path / "schema.jsonl").latest()) == 1
+    assert len(SchemaHistory(tmp_path / "schema.jsonl").at(END)) == 1
 
 
 def test_name_is_found_in_the_history_without_a_check_of_every_table(log: Log, monkeypatch):
@@ -339,7 +340,7 @@ def test_history_tells_names_and_shapes_of_every_moment(log: Log):
     assert history.shape_at(renamed, Lsn(32)).id == 16400
     assert history.shape_at(orders, Lsn(48)).id == 7
     assert history.shape_at(renamed, Lsn(64)) is None
-    assert list(history.latest()) == [7]
+    assert list(history.at(END)) == [7]
     assert [history.versions_at(Lsn(lsn))[0].version for lsn in (8, 24, 40, 56)] == [1, 2, 3, 4]
 
 
@@ -352,7 +353,7 @@ def test_torn_line_of_the_history_is_cut_off(log: Log, tmp_path: Path):
     again.close()
 
     assert (tmp_path / "schema.jsonl").read_text().endswith("]\n")
-    assert len(again.latest()) == 1
+    assert len(again.at(END)) == 1
 
 
 def test_large_transaction_with_a_change_is_in_parts(log: Log, monkeypatch: pytest.MonkeyPatch):
@@ -394,7 +395,7 @@ def test_history_forgets_what_every_sink_has_passed(
     assert log.history.path.stat().st_size < 0.6 * size
     assert [marks[0].commit_lsn for marks in again.transactions_after(Lsn(300))] == [304, 312]
     log.feed(begin(400), reported(change(shape("renamed"))), commit(400))
-    assert reader.latest()[16400].name == "renamed"
+    assert reader.at(END)[16400].name == "renamed"
     assert reader.last_versions() == {"public": 40}
 
 

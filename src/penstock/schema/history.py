@@ -330,11 +330,6 @@ class SchemaHistory:
         then = {oid: life.at((int(lsn), -1)) for oid, life in tuple(lives.items())}
         return {oid: shape for oid, shape in then.items() if shape is not None}
 
-    def latest(self) -> dict[int, TableShape]:
-        """Every table that is there, as it last was, by id."""
-        last = {oid: life.shapes[-1][1] for oid, life in tuple(self._now().lives.items())}
-        return {oid: shape for oid, shape in last.items() if shape is not None}
-
     def left_partitions(self) -> dict[int, dict[int, TableName]]:
         """Partitions that were detached or dropped, by the table that they were part of."""
         found: dict[int, dict[int, TableName]] = {}

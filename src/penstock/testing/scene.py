@@ -38,9 +38,6 @@ AUDIT = table(16401, "audit", {"id": "int8", "note": "text"}, key=["id"])
 START = Lsn(0x1000)
 IDENTITY = {"system_identifier": "7", "slot": "penstock_shop_00000000"}
 
-# What the scene's transactions do, three rows of `orders` and one of `audit` in each.
-CHANGES_EACH = 4
-
 
 class Scene:
     """One pipeline `shop` with one sink, and a log of transactions for it."""
