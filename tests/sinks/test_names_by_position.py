@@ -118,7 +118,7 @@ class Scene:
 
     def __post_init__(self) -> None:
         self.ddl_transactions = DdlTransactionReader(
-            self.state.history, lambda _: True, [PUBLICATION]
+            self.state.past_shapes, lambda _: True, [PUBLICATION]
         )
         self.wire = FileWire(self.state)
         log = FilesLog(self.state.path / "log")
@@ -132,7 +132,7 @@ class Scene:
         commit_lsn, end_lsn = Lsn(self.end + STEP // 2), Lsn(self.end + STEP)
         gone = tuple(Gone(id=oid, schema_name="public", name="t") for oid in dropped)
         change = SchemaChange(format=FORMAT, tag="ALTER TABLE", tables=shapes, dropped_tables=gone)
-        self.state.history.append([self._mark(commit_lsn, end_lsn, change)])
+        self.state.past_shapes.append([self._mark(commit_lsn, end_lsn, change)])
         self.stream.append((commit_lsn, end_lsn, change))
         self.end = int(end_lsn)
         return end_lsn
@@ -234,22 +234,22 @@ class Scene:
 def scene(target: Database, tmp_path: Path) -> Iterator[Scene]:
     state = StateDirectory(tmp_path / "state", "p")
     state.claim()
-    state.history.open_for_writing()
+    state.past_shapes.open_for_writing()
     options = PostgresOptions.model_validate({"kind": "postgres", "url": target.url})
     table_mappings = TableMappings(options, "p", "s", ["s"])
 
     class Describe:
-        """As the history says."""
+        """As the past shapes say."""
 
         def __call__(self, table: TableName, lsn: Lsn) -> Any:
             found = self.shape(table, lsn)
             return None if found is None else description_of(found)
 
         def shape(self, table: TableName, lsn: Lsn) -> TableShape | None:
-            return state.history.shape_at(table, lsn)
+            return state.past_shapes.shape_at(table, lsn)
 
         def name_of(self, oid: int, lsn: Lsn) -> TableName | None:
-            return state.history.name_of(oid, lsn)
+            return state.past_shapes.name_of(oid, lsn)
 
     sink = PostgresSink("target", table_mappings, "p", Describe())
     copying = PostgresCopying(table_mappings, "p")
@@ -260,7 +260,7 @@ def scene(target: Database, tmp_path: Path) -> Iterator[Scene]:
     yield Scene(state, sink, copying, target)
     copying.close()
     sink.close()
-    state.history.close()
+    state.past_shapes.close()
 
 
 def test_table_that_was_renamed_while_nothing_was_delivered_is_scheduled_as_it_was(scene: Scene):

@@ -49,7 +49,7 @@ def build_flow(
         wire_of(pipeline),
         PositionCheck(pipeline, started),
         stop,
-        ddl_transactions=DdlTransactionReader(started.state.history, follows, names),
+        ddl_transactions=DdlTransactionReader(started.state.past_shapes, follows, names),
         copies_first=pipeline.source.snapshot.copies_first,
         pace=pipeline.paced(1.0),
         run_id=top_of(pipeline).run_of("deliver"),

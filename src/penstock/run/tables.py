@@ -77,7 +77,7 @@ class TableKeeper:
         self._entries = seen.entries
         self._drift = PartitionDrift(wire, sink.name)
         self._pending: set[TableName] = set()
-        # How members, history and tables stood when all were last found in step.
+        # How members, past shapes and tables stood when all were last found in step.
         self._matched: tuple[Any, ...] | None = None
         self._waits: dict[TableName, tuple[float, BackOff]] = {}
         self._tried: set[TableName] = set()
@@ -285,7 +285,7 @@ class TableKeeper:
         self._schedule_again(members, oids, lsn)
         self._remember(members, oids, lsn)
         self._has_seen_members = True
-        # Once the sink has passed all of the history, its position makes no difference.
+        # Once the sink has passed all past shapes, its position makes no difference.
         if lsn >= members.lsn and lsn > self._ddl_transactions.last_lsn:
             self._matched = stand
 
@@ -306,7 +306,7 @@ class TableKeeper:
         self._drift.remember()
 
     def _known_oids(self, lsn: Lsn) -> dict[TableName, int]:
-        """The tables that the sink knows, with their oids where it or the history knows them."""
+        """The tables that the sink knows, with their oids where it or the past shapes have them."""
         oids = {
             name: self._ddl_transactions.oid_at(name, lsn) for name in self._sink.tables.streaming
         }

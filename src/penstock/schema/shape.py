@@ -253,7 +253,7 @@ class VersionWritten(Shape):
 
 
 def as_content(document: SchemaChange | VersionWritten) -> str:
-    """The document as the log and the history hold it: without what goes without saying."""
+    """The document as the log and the past shapes hold it: without what goes without saying."""
     return document.model_dump_json(exclude_defaults=True)
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from penstock.changes.pgoutput import Commit, Relation
     from penstock.lsn import Lsn
-    from penstock.schema.history import SchemaHistory
+    from penstock.schema.past_shapes import PastShapes
     from penstock.table import TableName
 
 _log = logging.getLogger(__name__)
@@ -57,27 +57,27 @@ class Note:
 class Notes:
     """Recognises documents, and Relation messages that are news.
 
-    `lsn` is where the log ends: the history may be ahead of it, by documents whose transaction a crash
+    `lsn` is where the log ends: the past shapes may be ahead of it, by documents whose transaction a crash
     has kept out of the log, and which come again. `look_up` gives the table's shape now; `seal` is the secret that the triggers sign with, without
     which no document of theirs is believed: anybody may write logical messages. `follows` says whether
     a table is the pipeline's: only schemas with such tables have versions; `numbered` is how far these
-    were counted before, where the history does not know it.
+    were counted before, where the past shapes do not have it.
     """
 
     def __init__(
         self,
-        history: SchemaHistory,
+        past_shapes: PastShapes,
         lsn: Lsn,
         look_up: Callable[[int], TableShape | None],
         seal: bytes | None,
         follows: Callable[[TableName], bool] = lambda _: True,
         numbered: Mapping[str, int] | None = None,
     ) -> None:
-        self._history = history
+        self._past_shapes = past_shapes
         self._look_up = look_up
         self._seal = seal
-        self._known = history.at(lsn)
-        self._versions = SchemaVersions(history, follows, numbered or {})
+        self._known = past_shapes.at(lsn)
+        self._versions = SchemaVersions(past_shapes, follows, numbered or {})
 
     def of_message(
         self, raw: memoryview, *, carries_xid: bool, xid: int = 0, pending: Iterable[Note] = ()
@@ -150,10 +150,10 @@ class Notes:
         return SchemaChange(format=FORMAT, tag="RELATION", tables=(patched,), is_unsure=is_unsure)
 
     def commit(self, notes: Iterable[Note], commit: Commit, xid: int) -> list[Mark]:
-        """The marks of a transaction that has committed; they are in the history from now on.
+        """The marks of a transaction that has committed; they are among the past shapes from now on.
 
         Raises:
-            LogError: the history cannot be written.
+            LogError: the past shapes cannot be written.
         """
         before = dict(self._known)
         contents: list[tuple[int, str, str]] = []
@@ -184,7 +184,7 @@ class Notes:
             )
             for number, (ordinal, kind, content) in enumerate(contents)
         ]
-        self._history.append(marks)
+        self._past_shapes.append(marks)
         return marks
 
     def _without_stale(self, change: SchemaChange) -> SchemaChange:

@@ -1,8 +1,8 @@
-"""Whether a server still has the history that it has sent: the last commit, asked for once more.
+"""Whether a server still has what it has sent: the last commit, asked for once more.
 
 A source that was restored from a snapshot of its disk has its system identifier and its timeline, and
 after some writes its WAL reaches as far as before, with other contents. Its slot was restored, too, so
-that it sends again what came after the snapshot; the first transaction of that shows whose history it is.
+that it sends again what came after the snapshot; the first transaction of that shows whose it is.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ def require_commit(
     while first.begin is None and stream.server_end_lsn < durable_lsn and not stop.is_set():
         now = time.monotonic()
         if now >= ask_at or stream.reply_due:
-            ask_at = now + timing().same_history_ask_seconds
+            ask_at = now + timing().last_commit_ask_seconds
             stream.acknowledge(ZERO, ZERO, request_reply=True)
-        stream.receive(first, timing().same_history_wait_seconds)
+        stream.receive(first, timing().last_commit_wait_seconds)
     if stop.is_set():
         return
     found = first.begin
