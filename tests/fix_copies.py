@@ -13,7 +13,8 @@ from fix_documents import parse
 from fix_event_sinks import ORDERS, START, batch_of, file_place, open_sink, visible
 from penstock.log.files.reader import FilesReader
 from penstock.lsn import Lsn
-from penstock.schema.description import ColumnDescription, TableDescription
+from penstock.schema.description import TableDescription
+from penstock.schema.shape import ColumnShape
 from penstock.sinks.copying import Copy, CopyOrder
 from penstock.sinks.documents.workspace import copying_of
 from penstock.sinks.file.kind import FileKind
@@ -39,11 +40,18 @@ def file_copying(directory: Path) -> DocumentCopying:
 def order_of(range_count: int, *, identity: str = "d") -> CopyOrder:
     """The table `orders`, in so many ranges."""
     columns = tuple(
-        ColumnDescription(column.name, "", column.type_oid, "base", False, "", "")
-        for column in ORDERS.columns
+        ColumnShape(
+            id=number,
+            name=column.name,
+            type="",
+            type_id=column.type_oid,
+            type_kind="b",
+            not_null=False,
+        )
+        for number, column in enumerate(ORDERS.columns, 1)
     )
     description = TableDescription(
-        ORDERS.table, ORDERS.oid, "r", identity, columns, ("id",), ("id",), ()
+        ORDERS.table, ORDERS.oid, "r", identity, columns, ("id",), ("id",)
     )
     structure: Any = None  # of no concern to documents
     return CopyOrder(ORDERS.table, description, structure, range_count)

@@ -20,7 +20,8 @@ from penstock.cli.main import app
 from penstock.config import read_pipeline
 from penstock.lsn import Lsn
 from penstock.run.status import read_status
-from penstock.schema.description import ColumnDescription, TableDescription
+from penstock.schema.description import TableDescription
+from penstock.schema.shape import ColumnShape
 from penstock.sinks.ddl_transaction import Rows
 from penstock.sinks.kind import SinkPlace
 from penstock.sinks.postgres import worker as worker_module
@@ -75,12 +76,19 @@ class Describe:
             return None
         types = {"id": "integer", "n": "integer", "big": "text"}
         columns = tuple(
-            ColumnDescription(each.name, types[each.name], each.type_oid, "base", False, "", "")
-            for each in found.columns
+            ColumnShape(
+                id=number,
+                name=each.name,
+                type=types[each.name],
+                type_id=each.type_oid,
+                type_kind="b",
+                not_null=False,
+            )
+            for number, each in enumerate(found.columns, 1)
         )
         key = () if found is FULL else ("id",)
         return TableDescription(
-            found.table, found.oid, "r", found.replica_identity, columns, key, key, ()
+            found.table, found.oid, "r", found.replica_identity, columns, key, key
         )
 
     def shape(self, name: Any, lsn: Lsn) -> None:

@@ -111,15 +111,15 @@ def read_status(pipeline: PipelineFile) -> PipelineStatus:
 def _phase(
     top: StateDirectory, sources: dict[str, SourceStatus], sinks: dict[str, SinkStatus]
 ) -> str:
-    running = top.is_held("capture") and top.is_held("deliver")
-    errors = [error for each in sources.values() for error in (each.error, each.tracking_error)]
+    tables = [table for sink in sinks.values() for table in sink.tables.values()]
+    errors = [each.error or each.tracking_error for each in sources.values()]
     errors += [sink.error for sink in sinks.values()]
-    errors += [table.error for sink in sinks.values() for table in sink.tables.values()]
+    errors += [table.error for table in tables]
     if any(errors):
         return "failed"
-    if not running:
+    if not (top.is_held("capture") and top.is_held("deliver")):
         return "stopped"
-    states = {table.state for sink in sinks.values() for table in sink.tables.values()}
+    states = {table.state for table in tables}
     if states & {"pending", "copying"}:
         return "copying"
     if "catching_up" in states:

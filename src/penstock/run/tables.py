@@ -372,26 +372,28 @@ class TableKeeper:
         new: dict[TableName, int] = {}
         self._are_names_taken = False
         for oid in members.names:
-            # What the stream brings itself, from the first row on; or dropped after the catalog was read.
-            if (
-                oid in known
-                or self._ddl_transactions.will_be_created(oid, lsn)
-                or self._ddl_transactions.is_gone(oid)
-            ):
+            if oid in known or self._is_the_streams(oid, lsn):
                 continue
             name = self._name_at(oid, members, lsn)
             if name is None:
                 continue
-            if name not in taken or (
-                self._is_made_anew(name, oid)
-                and (name not in detached or detached[name].needs_copy)
-            ):
+            before = detached.get(name)
+            if name not in taken or self._is_replaced(name, oid, before):
                 new[name] = oid
-            elif name in detached and detached[name].state == TableState.CATCHING_UP:
+            elif before is not None and before.state == TableState.CATCHING_UP:
                 self._are_names_taken = True  # by one that has yet to come to its new name
         if new:
             self._sink.tables.schedule_copy(new, lsn)
             _log.info("%s to be copied", name_tables(new))
+
+    def _is_replaced(self, name: TableName, oid: int, before: DetachedTable | None) -> bool:
+        """Whether another table has the name now, and nothing of the first one is on its way."""
+        return self._is_made_anew(name, oid) and (before is None or before.needs_copy)
+
+    def _is_the_streams(self, oid: int, lsn: Lsn) -> bool:
+        """Whether the stream brings a table from its first row on, or has dropped it since."""
+        reader = self._ddl_transactions
+        return reader.will_be_created(oid, lsn) or reader.is_gone(oid)
 
     def _schedule_again(self, members: Members, oids: dict[TableName, int], lsn: Lsn) -> None:
         """Tables that left the publications and came back: what happened between was not sent."""
@@ -402,12 +404,7 @@ class TableKeeper:
             if table.state == TableState.COPYING
             or (table.state != TableState.REMOVED and not table.needs_copy)
         }
-        back = {
-            oid
-            for oid, now in members.entries.items()
-            if (before := self._entries.get(oid) or self._ddl_transactions.first_entries(oid))
-            and not set(before) & set(now)
-        }
+        back = self._published_anew(members)
         # By the names that the sink has for them, which may be older.
         names = members.names | {oid: name for name, oid in oids.items() if oid}
         missed = {names[oid]: oid for oid in back if oid in names and names[oid] in known}
@@ -417,6 +414,15 @@ class TableKeeper:
                 "%s to be copied again: published anew, and what happened before that was not sent",
                 name_tables(missed),
             )
+
+    def _published_anew(self, members: Members) -> set[int]:
+        """Tables that have none of the entries in publications that they had."""
+        found = set()
+        for oid, now in members.entries.items():
+            before = self._entries.get(oid) or self._ddl_transactions.first_entries(oid)
+            if before and not set(before) & set(now):
+                found.add(oid)
+        return found
 
     def _remember(self, members: Members, oids: dict[TableName, int], lsn: Lsn) -> None:
         """Keep what was seen, beside the log: tables may go and come back while nobody watches.

@@ -11,6 +11,7 @@ import hashlib
 import hmac
 import logging
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import TYPE_CHECKING
 
 from penstock.changes.pgoutput import parse_message, parse_relation
@@ -30,9 +31,9 @@ from penstock.schema.versions import SchemaVersions
 from penstock.schema.wire import Reported, read_reported
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from penstock.changes.pgoutput import Commit, Relation
+    from penstock.changes.pgoutput import Column, Commit, Relation
     from penstock.lsn import Lsn
     from penstock.schema.past_shapes import PastShapes
     from penstock.table import TableName
@@ -237,29 +238,16 @@ def patch(known: TableShape, relation: Relation, now: TableShape | None) -> tupl
 
     The catalog has moved on already, but what it has of the same name and type is taken from it.
     """
-    of_name = {column.name: column for column in known.columns}
+    known_columns = {column.name: column for column in known.columns}
     current = {column.name: column for column in now.columns} if now is not None else {}
-    next_id = max((column.id for column in (*known.columns, *current.values())), default=0) + 1
-    columns: list[ColumnShape] = []
-    added = 0
-    for reported in relation.columns:
-        found = of_name.get(reported.name)
-        if found is None:
-            added += 1
-        if found is None or (found.type_id, found.type_modifier) != (
-            reported.type_oid,
-            reported.type_modifier,
-        ):
-            fresh = current.get(reported.name)
-            if fresh is None or fresh.type_id != reported.type_oid:
-                fresh = _unknown_type(
-                    reported.name, reported.type_oid, found.id if found else next_id
-                )
-                next_id += 1
-            found = fresh if found is None else fresh.model_copy(update={"id": found.id})
-        columns.append(found)
+    free_ids = count(max((each.id for each in (*known.columns, *current.values())), default=0) + 1)
+    columns = [
+        _patched(reported, known_columns.get(reported.name), current.get(reported.name), free_ids)
+        for reported in relation.columns
+    ]
     names = {column.name for column in relation.columns}
-    gone = [c for c in known.columns if c.name not in names and not c.generated]
+    added = names - known_columns.keys()
+    gone = {name for name, each in known_columns.items() if not each.generated} - names
     columns += [column for column in known.columns if column.generated]
     patched = known.model_copy(
         update={
@@ -269,6 +257,19 @@ def patch(known: TableShape, relation: Relation, now: TableShape | None) -> tupl
         }
     )
     return patched, bool(added and gone) or any(column.type == "" for column in columns)
+
+
+def _patched(
+    reported: Column, known: ColumnShape | None, now: ColumnShape | None, free_ids: Iterator[int]
+) -> ColumnShape:
+    """One column as it is reported: what is known of it if its type is the same, else by the catalog."""
+    kind = (reported.type_oid, reported.type_modifier)
+    if known is not None and (known.type_id, known.type_modifier) == kind:
+        return known
+    if now is None or now.type_id != reported.type_oid:
+        number = known.id if known is not None else next(free_ids)
+        return _unknown_type(reported.name, reported.type_oid, number)
+    return now if known is None else now.model_copy(update={"id": known.id})
 
 
 def _unknown_type(name: str, type_oid: int, number: int) -> ColumnShape:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from penstock import failpoints, vault
 from penstock.lsn import Lsn
-from penstock.schema.description import ColumnDescription, TableDescription
+from penstock.schema.description import TableDescription
+from penstock.schema.shape import ColumnShape
 from penstock.sinks.copying import Copy, CopyOrder
 from penstock.sinks.kind import SinkPlace
 from penstock.sinks.sink import Batch, SharingWorker
@@ -204,11 +205,16 @@ def _batch(after: Lsn, slices: Sequence[Any]) -> Batch:
 
 def _order(range_count: int) -> CopyOrder:
     columns = tuple(
-        ColumnDescription(column.name, "", column.type_oid, "base", False, "", "")
-        for column in ORDERS.columns
+        ColumnShape(
+            id=number,
+            name=column.name,
+            type="",
+            type_id=column.type_oid,
+            type_kind="b",
+            not_null=False,
+        )
+        for number, column in enumerate(ORDERS.columns, 1)
     )
-    description = TableDescription(
-        ORDERS.table, ORDERS.oid, "r", "d", columns, ("id",), ("id",), ()
-    )
+    description = TableDescription(ORDERS.table, ORDERS.oid, "r", "d", columns, ("id",), ("id",))
     structure: Any = None  # of no concern to documents
     return CopyOrder(ORDERS.table, description, structure, range_count)

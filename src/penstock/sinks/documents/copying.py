@@ -139,7 +139,7 @@ def relation_of(description: TableDescription) -> Relation:
         description.name,
         identity,
         tuple(
-            Column(column.name, column.type_oid, -1, column.name in marked)
+            Column(column.name, column.type_id, -1, column.name in marked)
             for column in description.columns
             if not column.generated
         ),
