@@ -134,7 +134,7 @@ def test_wrapper_drops_one_argument_and_keeps_the_others_whole(tmp_path: Path):
     assert done.stdout == '<-Xmx1g><-Da=b c><><*><"q"><$x>'
 
 
-def test_unusable_cache_directory_is_passed_over(
+def test_unusable_cache_directory_is_skipped(
     machine: Callable[[str, int], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     (tmp_path / "file").write_text("not a directory")

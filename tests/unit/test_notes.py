@@ -174,7 +174,7 @@ def test_rows_are_cut_where_the_shape_changes_within_a_transaction(log: Log):
     ]
 
 
-def test_part_of_a_streamed_transaction_that_was_rolled_back_tells_nothing(log: Log):
+def test_part_of_a_streamed_transaction_that_was_rolled_back_reports_nothing(log: Log):
     log.feed(
         stream_start(7),
         relation(ORDERS, xid=7),
@@ -199,7 +199,9 @@ def test_part_of_a_streamed_transaction_that_was_rolled_back_tells_nothing(log: 
     )
 
 
-def test_picture_of_a_table_that_was_not_locked_does_not_undo_what_others_have_told_since(log: Log):
+def test_picture_of_a_table_that_was_not_locked_does_not_undo_what_others_have_reported_since(
+    log: Log,
+):
     log.feed(begin(8), reported(change(shape())), commit(8))
     log.feed(begin(24), reported(change(shape(id="int8", note="text"))), commit(24))
     log.now[16400] = shape(id="int8", note="text", more="text")
