@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from penstock.errors import (
+    ModifierError,
     PenstockError,
     Remedy,
     RowRefused,
@@ -157,7 +158,7 @@ class PostgresSink:
         for table in sorted(wanted & set(batch.tables)):
             try:
                 plans[table] = self._planner.plan(table, batch.after_lsn)
-            except SinkError as error:
+            except (SinkError, ModifierError) as error:
                 if error.remedy is Remedy.TIME:
                     raise
                 # Earlier batches may still be on their way: the table stops in its turn, at `commit`.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from penstock.errors import (
+    ModifierError,
     PenstockError,
     Remedy,
     SchemaChangeRefused,
@@ -502,7 +503,10 @@ class Evolution:
             known = self.tables.by_name(name) or self._meet(cursor, name, oids.get(name, 0))
             if known is None or not self.tables.takes_part(known):
                 continue
-            plans[name] = self._plan(cursor, known)
+            try:
+                plans[name] = self._plan(cursor, known)
+            except ModifierError as error:
+                raise self._stop(name, error) from None
             self._note(known, name, plans[name].notes)
             if not known.is_filled:
                 made_as = plans[name].target if plans[name].is_new else None
