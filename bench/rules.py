@@ -37,11 +37,11 @@ class HalfFiltered(Ruled):
         {
             "filter": {
                 "table": "public.orders",
-                "where": {"column": "total", "operator": "lt", "value": "5000"},
+                "where": {"column": "customer_id", "operator": "lt", "value": "25000"},
             }
         }
     ]
-    chosen: ClassVar = "total < 5000"
+    chosen: ClassVar = "customer_id < 25000"
 
 
 class Computed(Ruled):
