@@ -169,7 +169,10 @@ BAD_FILES = {
     "yaml that does not parse": ("name: [shop\n", "PEN-101"),
     "no mapping": ("- a\n- b\n", "PEN-1.."),
     "unknown key": ("name: a\nsource: {url: x}\nsnik: {}\n", "PEN-102"),
-    "key of later work": ("name: a\nlog: {kind: kafka}\nsource: {url: x}\n", "PEN-105"),
+    "key of later work": (
+        "name: a\nlog: {kind: kafka}\nsource: {url: 'postgresql://h/d', tables: ['*.*']}\nsinks: {s: {kind: stdout}}\n",
+        "PEN-105",
+    ),
     "typo in the scheme": (
         f"name: a\nsource: {{url: 'postgre://u:{CANARY}@h/d', tables: ['*.*']}}\nsinks: {{s: {{kind: stdout}}}}\n",
         "PEN-106",
