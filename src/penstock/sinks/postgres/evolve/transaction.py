@@ -7,6 +7,7 @@ that cannot follow stops: then everything is rolled back and done again without 
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -538,7 +539,7 @@ class Evolution:
 
     def _plan(self, cursor: Cursor, known: KnownTable) -> TablePlan:
         try:
-            return plan_table(
+            plan = plan_table(
                 cursor.connection,
                 self._table_mappings,
                 known.name,
@@ -546,6 +547,7 @@ class Evolution:
                 is_filled=known.is_filled,
                 kept=known.kept_names,
             )
+            return replace(plan, lacks_rows=self._describe.lacks_rows(known.name))
         except SinkError as error:
             if error.remedy is Remedy.TIME:
                 raise
