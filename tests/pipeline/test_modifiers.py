@@ -11,10 +11,9 @@ from fix_event_sinks import visible
 from fix_pipeline import INITIAL, pipeline_document, rows, table_error, wait_for_state
 from fix_postgres import only_new
 from fix_wait import wait_until
-from penstock.pipeline import build_copying
 from penstock.run.preview import preview
+from penstock.run.requests import resync_tables
 from penstock.run.rules import find_rules
-from penstock.table import TableName
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -169,7 +168,7 @@ def test_edited_rule_is_reported_until_the_table_is_copied_again(
     assert "PEN-704" in caplog.text
     assert target.query("SELECT id FROM orders") == [(2,)]
 
-    build_copying(pipeline.file, "target").ask([TableName("public", "orders")])
+    resync_tables(pipeline.file, ["orders"])
     wait_until(lambda: len(rows(target, "orders")) == 2, what="the table to be copied again")
     pipeline.catch_up()
     wait_until(lambda: not list(find_rules(pipeline.file, {})), what="the warning to go")
@@ -348,3 +347,46 @@ def test_rows_that_a_filter_left_out_are_no_conflict_and_come_whatever_on_confli
     source.execute("UPDATE kept SET total = 500 WHERE id = 2")
     wait_for_state(target, "kept", "failed")
     assert "REPLICA IDENTITY FULL, then penstock tables resync" in table_error(target, "kept")
+
+
+def test_columns_that_sql_computes_are_copied_followed_and_survive_changes_of_the_table(
+    source: Database, target: Database, make_pipeline: Make
+) -> None:
+    source.execute(
+        "CREATE TABLE orders (id int PRIMARY KEY, total numeric(10,2), country text, extra int);"
+        "INSERT INTO orders VALUES (1, 100, 'de', 1), (2, 5, 'fr', 2)"
+    )
+    rules = [
+        {"filter": {"table": "orders", "where": "total >= 10 OR country = 'fr'"}},
+        {
+            "transform": {
+                "table": "orders",
+                "set": {"country": "upper(country)", "vat": "(total * 0.19)::decimal(12,2)"},
+            }
+        },
+    ]
+    pipeline = make_pipeline(source, target, source_options=INITIAL, modifiers=rules)
+    pipeline.catch_up()
+    source.execute("INSERT INTO orders VALUES (3, 50, 'it', 3), (4, 1, 'xx', 4)")
+    source.execute("ALTER TABLE orders DROP COLUMN extra")
+    source.execute("ALTER TABLE orders ADD COLUMN note text DEFAULT 'n'")
+    source.execute("UPDATE orders SET total = 200 WHERE id = 4")
+    pipeline.catch_up()
+
+    found = target.query("SELECT id, country, vat, note FROM orders ORDER BY id")
+    assert [(each[0], each[1], float(each[2]), each[3]) for each in found] == [
+        (1, "DE", 19.0, "n"),
+        (2, "FR", 0.95, "n"),
+        (3, "IT", 9.5, "n"),
+        (4, "XX", 38.0, "n"),
+    ]
+    kind = target.value(
+        "SELECT format_type(atttypid, atttypmod) FROM pg_attribute"
+        " WHERE attrelid = 'orders'::regclass AND attname = 'vat'"
+    )
+    assert kind == "numeric(12,2)"
+
+    source.execute("ALTER TABLE orders ALTER COLUMN total TYPE text")
+    source.execute("INSERT INTO orders VALUES (5, '7', 'be')")
+    wait_for_state(target, "orders", "failed")
+    assert "PEN-701" in table_error(target, "orders"), "text is not multiplied"
