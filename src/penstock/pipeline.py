@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from penstock.log.contract import Log
     from penstock.lsn import Lsn
     from penstock.modifiers.modifier import Modifiers
-    from penstock.schema.history import SchemaHistory
+    from penstock.schema.past_shapes import PastShapes
     from penstock.schema.shape import TableShape
     from penstock.sinks.copying import Copying
     from penstock.sinks.sink import Sink
@@ -40,16 +40,16 @@ if TYPE_CHECKING:
 
 
 class Describer:
-    """Describes a source table to a sink as it was at a position: by the history, else as it is now.
+    """Describes a source table to a sink as it was at a position: by the past shapes, else as it is now.
 
     As the sink's modifiers leave it. Remembers what it has learned, for when the source is away.
     """
 
     def __init__(
-        self, dsn: Dsn, history: SchemaHistory, modifiers: Modifiers | None = None
+        self, dsn: Dsn, past_shapes: PastShapes, modifiers: Modifiers | None = None
     ) -> None:
         self._dsn = dsn
-        self._history = history
+        self._past_shapes = past_shapes
         self._modifiers = modifiers
         self._known: dict[TableName, TableDescription | None] = {}
         self._shapes: dict[TableName, TableShape | None] = {}
@@ -78,23 +78,23 @@ class Describer:
             return self._known[table]
 
     def shape(self, table: TableName, lsn: Lsn) -> TableShape | None:
-        """The table's shape at a position, where the history has it.
+        """The table's shape at a position, where it is known.
 
         Raises:
             ModifierError: a rule and the table do not fit.
         """
-        shape = self._history.shape_at(table, lsn)
+        shape = self._past_shapes.shape_at(table, lsn)
         if shape is None or self._modifiers is None:
             return shape
         return self._modifiers.modified_shape(shape)
 
     def source_shape(self, table: TableName, lsn: Lsn) -> TableShape | None:
-        """How the source has the table: at a position, or now where the history does not have it.
+        """How the source has the table: at a position, or now where that is not known.
 
         Raises:
             SourceError: the source is away, and was never asked about this table.
         """
-        shape = self._history.shape_at(table, lsn)
+        shape = self._past_shapes.shape_at(table, lsn)
         if shape is not None:
             return shape
         with self._lock:
@@ -111,8 +111,8 @@ class Describer:
         return self._modifiers is not None and self._modifiers.lacks_rows(table)
 
     def name_of(self, oid: int, lsn: Lsn) -> TableName | None:
-        """What the table of an oid was called at a position, where the history has it."""
-        return self._history.name_of(oid, lsn)
+        """What the table of an oid was called at a position, where it is known."""
+        return self._past_shapes.name_of(oid, lsn)
 
 
 def state_of(pipeline: PipelineFile) -> StateDirectory:
@@ -166,8 +166,8 @@ def build_sinks(pipeline: PipelineFile, shared: Mapping[str, Any] | None = None)
 
 def describer_of(pipeline: PipelineFile, sink: str) -> Describer:
     """What describes the source's tables to a sink."""
-    history = state_of(pipeline).history
-    return Describer(pipeline.source.url, history, chain_for(pipeline.modifiers, sink))
+    past_shapes = state_of(pipeline).past_shapes
+    return Describer(pipeline.source.url, past_shapes, chain_for(pipeline.modifiers, sink))
 
 
 def modifiers_of(pipeline: PipelineFile, sink: str) -> Binding | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from penstock.errors import ModifierError, RuleUnfit
 from penstock.table import TableName, filled
@@ -134,6 +134,10 @@ class Chain:
 
     rules: tuple[Rule, ...]
     known: Mapping[TableName, TableChain] = field(default_factory=dict)
+    _made: dict[TableName, TableChain] = field(default_factory=dict, compare=False, repr=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Chain, (self.rules, self.known)
 
     def concerns(self, table: TableName) -> bool:
         """Whether something is done to a table's rows."""
@@ -143,6 +147,11 @@ class Chain:
         """What is done to a table."""
         if table in self.known:
             return self.known[table]
+        if table not in self._made:
+            self._made[table] = self._make(table)
+        return self._made[table]
+
+    def _make(self, table: TableName) -> TableChain:
         links = [
             Link(modifier, rule.family, rule.place)
             for rule in self.rules

@@ -48,7 +48,7 @@ def build_flow(
 
     def follows(table: TableName) -> bool:
         is_chosen = rules.chooses(table) and not (chain is not None and chain.excludes(table))
-        return is_chosen or table in sink.streaming or table in sink.detached
+        return is_chosen or table in sink.tables.streaming or table in sink.tables.detached
 
     names = publication_names(pipeline.name)
     return Flow(
@@ -59,7 +59,7 @@ def build_flow(
         wire_of(pipeline),
         PositionCheck(pipeline, started),
         stop,
-        ddl_transactions=DdlTransactionReader(started.state.history, follows, names, chain),
+        ddl_transactions=DdlTransactionReader(started.state.past_shapes, follows, names, chain),
         copies_first=pipeline.source.snapshot.copies_first,
         pace=pipeline.paced(1.0),
         run_id=top_of(pipeline).run_of("deliver"),

@@ -11,7 +11,7 @@ from penstock.findings import Finding
 from penstock.modifiers.chain import chain_for
 from penstock.pipeline import wire_of
 from penstock.run.members import table_name
-from penstock.sinks.tables import REMOVED
+from penstock.sinks.tables import TableState
 from penstock.state.reports import SeenRules
 
 if TYPE_CHECKING:
@@ -163,8 +163,9 @@ class RuleWatch:
         """Take note of tables that are new, or are copied anew; cheap where there are none."""
         if self._seen is None:
             return
-        detached = self._sink.detached
-        known = self._sink.streaming | {n for n, each in detached.items() if each.state != REMOVED}
+        detached = self._sink.tables.detached
+        waiting = {name for name, each in detached.items() if each.state != TableState.REMOVED}
+        known = self._sink.tables.streaming | waiting
         copied = {name for name, each in detached.items() if each.needs_copy and name in known}
         now = {str(name): name for name in known}
         kept = {name: digest for name, digest in self._seen.items() if name in now}
