@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import penstock
-from fix_pipeline import INITIAL, assert_equal, rows, status_of
+from fix_command import run_penstock
+from fix_pipeline import INITIAL, assert_equal, rows
 from fix_postgres import create_database, only_new
 from fix_processes import jvms_of, tree_of
 from fix_wait import wait_until
@@ -341,15 +342,12 @@ def test_status_and_check_are_what_the_commands_show(
 
     status = penstock.status(str(path))
     findings = penstock.check(penstock.read_pipeline(path))
+    shown = json.loads(run_penstock("status", path, "--json").stdout)
 
     assert isinstance(status, penstock.PipelineStatus)
-    assert status.as_dict() | {"sources": {}} == status_of(path) | {"sources": {}}
+    assert status.as_dict() | {"sources": {}} == shown | {"sources": {}}
     assert status.phase == "stopped"
-    done = subprocess.run(
-        [sys.executable, "-m", "penstock", "check", str(path), "--json"],
-        capture_output=True,
-        check=False,
-    )
+    done = run_penstock("check", path, "--json")
     listed = [(each["code"], each["what"]) for each in json.loads(done.stdout)]
     assert all(isinstance(each, penstock.Finding) for each in findings)
     assert [(each.code, each.what) for each in findings] == listed
