@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg.pq import TransactionStatus
 
+from penstock.sinks.postgres import worker
+from penstock.sinks.postgres.copy import copy_in
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -58,8 +61,11 @@ def close_sessions(url: str | None = None) -> None:
 
 
 def pytest_unconfigure() -> None:
-    """End all."""
+    """End all, and those that tasks keep for the next one, where a test has run some in this process."""
     close_sessions()
+    for kept in (worker._connections, copy_in._connections):
+        while kept:
+            kept.popitem()[1].close()
 
 
 def _connect(url: str) -> Connection:
