@@ -219,6 +219,14 @@ def rows(database: Database, table: str) -> list[tuple[Any, ...]]:
     return sorted(found)
 
 
+def row_count(database: Database, table: str) -> int:
+    """How many rows a table has; none where it is not there yet."""
+    try:
+        return int(database.value(f"SELECT count(*) FROM {table}"))
+    except psycopg.errors.UndefinedTable:
+        return 0
+
+
 def assert_equal(source: Database, target: Database, *tables: str) -> None:
     """Both sides have the same rows."""
     for table in tables:

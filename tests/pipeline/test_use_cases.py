@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from fix_command import run_penstock
-from fix_pipeline import INITIAL, assert_equal, rows, table_error, wait_for_state
+from fix_pipeline import INITIAL, assert_equal, row_count, rows, table_error, wait_for_state
 from fix_postgres import only_new
 from fix_wait import wait_until
 
@@ -311,7 +311,7 @@ def test_tables_of_one_name_are_not_mixed_unless_somebody_says_so(
     wait_until(lambda: target.query(query) == [("streaming",)], 90, what="both to flow")
     us.execute("INSERT INTO t VALUES (3, 'us')")
     eu.execute("INSERT INTO t VALUES (4, 'eu')")
-    wait_until(lambda: len(rows(target, "t")) == 4, 60, what="the rows of both")
+    wait_until(lambda: row_count(target, "t") == 4, 60, what="the rows of both")
     assert running.terminate() == 0, running.stderr
 
 

@@ -10,7 +10,15 @@ from test_travel import shape_of
 from test_travel_hard import assert_same, settle, states
 
 from fix_command import run_penstock
-from fix_pipeline import INITIAL, rows, status_of, table_error, table_state, wait_for_state
+from fix_pipeline import (
+    INITIAL,
+    row_count,
+    rows,
+    status_of,
+    table_error,
+    table_state,
+    wait_for_state,
+)
 from fix_postgres import only_15, only_new
 from fix_wait import wait_until
 
@@ -132,7 +140,7 @@ def test_stop_stops_the_table_until_a_person_has_done_it(
         "INSERT INTO o VALUES (1); COMMIT"
     )
     source.execute("INSERT INTO o VALUES (2)")
-    wait_until(lambda: len(rows(target, "o")) == 2, what="the other table")
+    wait_until(lambda: row_count(target, "o") == 2, what="the other table")
     wait_for_state(target, "t", "failed")
     error = table_error(target, "t")
     assert "PEN-511" in error
