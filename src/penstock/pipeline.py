@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from penstock.dsn import Dsn
     from penstock.log.contract import Log
     from penstock.lsn import Lsn
-    from penstock.schema.history import SchemaHistory
+    from penstock.schema.past_shapes import PastShapes
     from penstock.schema.shape import TableShape
     from penstock.sinks.copying import Copying
     from penstock.sinks.sink import Sink
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
 
 
 class Describer:
-    """Describes a source table to sinks as it was at a position: by the history, else as it is now.
+    """Describes a source table to sinks as it was at a position: by the past shapes, else as it is now.
 
     Remembers what it has learned, for when the source is away.
     """
 
-    def __init__(self, dsn: Dsn, history: SchemaHistory) -> None:
+    def __init__(self, dsn: Dsn, past_shapes: PastShapes) -> None:
         self._dsn = dsn
-        self._history = history
+        self._past_shapes = past_shapes
         self._known: dict[TableName, TableDescription | None] = {}
         self._lock = threading.Lock()
 
@@ -66,12 +66,12 @@ class Describer:
             return self._known[table]
 
     def shape(self, table: TableName, lsn: Lsn) -> TableShape | None:
-        """The table's shape at a position, where the history has it."""
-        return self._history.shape_at(table, lsn)
+        """The table's shape at a position, where it is known."""
+        return self._past_shapes.shape_at(table, lsn)
 
     def name_of(self, oid: int, lsn: Lsn) -> TableName | None:
-        """What the table of an oid was called at a position, where the history has it."""
-        return self._history.name_of(oid, lsn)
+        """What the table of an oid was called at a position, where it is known."""
+        return self._past_shapes.name_of(oid, lsn)
 
 
 def state_of(pipeline: PipelineFile) -> StateDirectory:
@@ -114,7 +114,7 @@ def build_sinks(pipeline: PipelineFile, shared: Mapping[str, Any] | None = None)
 
     Those of several sources that are delivered by one loop have what `build_shared` made.
     """
-    describe = Describer(pipeline.source.url, state_of(pipeline).history)
+    describe = Describer(pipeline.source.url, state_of(pipeline).past_shapes)
     shared = shared or {}
     return [
         pipeline.kind_of(name).build(pipeline.place_of(name), describe, shared.get(name))

@@ -81,23 +81,28 @@ class TableRule:
         return f"{schema}.{'*' if self.name is None else _spell(self.name)}"
 
 
+def _closing_quote(text: str) -> int | None:
+    """Where the quote ends that begins the text; two quotes stand for one inside it."""
+    end = 1
+    while (end := text.find('"', end)) != -1 and text[end : end + 2] == '""':
+        end += 2
+    return None if end == -1 else end
+
+
 def _split(text: str) -> list[str | None]:
     """The parts of a rule; None stands for `*`."""
     parts: list[str | None] = []
     rest = text.strip()
     while True:
-        if rest.startswith('"'):
-            end = 1
-            while (end := rest.find('"', end)) != -1 and rest[end : end + 2] == '""':
-                end += 2
-            if end == -1:
+        quoted = rest.startswith('"')
+        if quoted:
+            end = _closing_quote(rest)
+            if end is None:
                 raise BadTableRule(f"{text!r} has an open quote", do="close the quote")
             part, rest = rest[1:end].replace('""', '"'), rest[end + 1 :]
-            quoted = True
         else:
-            cut = rest.find(".")
-            part, rest = (rest, "") if cut == -1 else (rest[:cut], rest[cut:])
-            quoted = False
+            part, dot, rest = rest.partition(".")
+            rest = dot + rest
         if not part:
             raise BadTableRule(
                 f"{text!r} has an empty part, wanted schema.table", do="name the table"

@@ -255,7 +255,7 @@ def test_shape_changed_inside_a_large_streamed_transaction_and_rolled_back(
 
 @pytest.mark.long
 @only_new
-def test_equal_rows_are_told_apart_until_their_table_got_a_key(
+def test_equal_rows_are_distinguished_until_their_table_got_a_key(
     source: Database, target: Database, make_pipeline: Make
 ) -> None:
     source.execute("CREATE TABLE t (id int, v text); ALTER TABLE t REPLICA IDENTITY FULL")

@@ -237,7 +237,7 @@ def test_stop_is_no_stop_for_what_a_sink_need_not_do(
 @pytest.mark.parametrize(
     "server", ["15", pytest.param("new", marks=pytest.mark.long)], indirect=True
 )
-def test_relations_tell_of_columns_added_dropped_and_retyped(
+def test_relations_report_columns_added_dropped_and_retyped(
     source: Database, target: Database, make_pipeline: Make
 ) -> None:
     source.execute(
@@ -308,7 +308,7 @@ def documents(directory: Path) -> list[dict[str, Any]]:
 
 
 @only_new
-def test_documents_tell_changes_in_order_with_version_and_difference(
+def test_documents_report_changes_in_order_with_version_and_difference(
     source: Database, make_pipeline: Make, tmp_path: Path
 ) -> None:
     source.execute("CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'a')")

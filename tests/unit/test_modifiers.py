@@ -238,7 +238,7 @@ def test_line_of_a_modified_range_leads_to_the_row_of_the_source():
     assert begun.source_row(None) is None
 
 
-def test_copied_row_whose_value_a_modifier_does_not_tell_is_refused():
+def test_copied_row_whose_value_a_modifier_does_not_give_is_refused():
     """COPY would write NULL for it."""
 
     class Forgetful:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from penstock.log.contract import Slice
     from penstock.lsn import Lsn
-    from penstock.schema.history import SchemaHistory
+    from penstock.schema.past_shapes import PastShapes
     from penstock.schema.shape import SchemaChange
     from penstock.sinks.ddl_transaction import Part
 
@@ -75,7 +75,7 @@ def tables_of(slices: Iterable[Slice]) -> frozenset[TableName]:
 
 
 class DdlTransactionReader:
-    """Reads marks with the history at hand. `follows`: whether a table is the pipeline's.
+    """Reads marks with the past shapes at hand. `follows`: whether a table is the pipeline's.
 
     `publications` are the pipeline's own: a table that one of them has had from the first row on
     need not be copied.
@@ -83,11 +83,11 @@ class DdlTransactionReader:
 
     def __init__(
         self,
-        history: SchemaHistory,
+        past_shapes: PastShapes,
         follows: Callable[[TableName], bool],
         publications: Collection[str],
     ) -> None:
-        self._history = history
+        self._past_shapes = past_shapes
         self._follows = follows
         self._publications = frozenset(publications)
 
@@ -127,53 +127,53 @@ class DdlTransactionReader:
 
     def name_at(self, table: TableName, own_lsn: Lsn, lsn: Lsn) -> TableName:
         """What a table that is called so at its own position is called at a later one."""
-        known = self._history.shape_at(table, own_lsn)
+        known = self._past_shapes.shape_at(table, own_lsn)
         if known is None:
             return table
-        then = self._history.by_id_at(known.id, lsn)
+        then = self._past_shapes.by_id_at(known.id, lsn)
         return then.table if then is not None else table
 
     def name_of(self, oid: int, lsn: Lsn) -> TableName | None:
-        """What the table of an oid is called at a position; None when the history does not know."""
-        return self._history.name_of(oid, lsn)
+        """What the table of an oid is called at a position; None when it is not known."""
+        return self._past_shapes.name_of(oid, lsn)
 
     def was_reported_after(self, oid: int, since_lsn: Lsn, lsn: Lsn) -> bool:
         """Whether the stream reports something of a table after one position and before another."""
-        return self._history.was_reported_after(oid, since_lsn, lsn)
+        return self._past_shapes.was_reported_after(oid, since_lsn, lsn)
 
     def oid_at(self, table: TableName, lsn: Lsn) -> int:
-        """The oid of the table that had a name at a position; 0 when the history does not know."""
-        known = self._history.shape_at(table, lsn)
+        """The oid of the table that had a name at a position; 0 when it is not known."""
+        known = self._past_shapes.shape_at(table, lsn)
         return known.id if known is not None else 0
 
     @property
     def last_lsn(self) -> Lsn:
-        """After this position the history has nothing more."""
-        return self._history.last_lsn
+        """After this position no shape has changed."""
+        return self._past_shapes.last_lsn
 
     def left_partitions(self) -> dict[int, dict[int, TableName]]:
         """Partitions that the stream reports as detached or dropped, by the table they were part of."""
-        return self._history.left_partitions()
+        return self._past_shapes.left_partitions()
 
     def came_after(self, oid: int, lsn: Lsn) -> bool:
         """Whether the stream first reports a table after a position."""
-        first = self._history.first_of(oid)
+        first = self._past_shapes.first_of(oid)
         return first is not None and first[0] >= lsn
 
     def is_gone(self, oid: int) -> bool:
-        """Whether the history has it that a table was dropped."""
-        return self._history.is_dropped(oid)
+        """Whether it is known that a table was dropped."""
+        return self._past_shapes.is_dropped(oid)
 
     def will_be_created(self, oid: int, lsn: Lsn) -> bool:
         """Whether the stream brings a table from its first row on, after a position."""
-        first = self._history.first_of(oid)
+        first = self._past_shapes.first_of(oid)
         if first is None or first[0] < lsn:
             return False
         return bool(self._publications & set(first[1].born_in))
 
     def first_entries(self, oid: int) -> tuple[int, ...]:
         """The entries in publications that a table created in the stream had then; else none."""
-        first = self._history.first_of(oid)
+        first = self._past_shapes.first_of(oid)
         if first is None or not self._publications & set(first[1].born_in):
             return ()
         return first[1].first_entries
@@ -185,7 +185,7 @@ class DdlTransactionReader:
         renamed: dict[TableName, TableName] = {}
         created: set[TableName] = set()
         for shape in change.tables:
-            before = self._history.shape_before(shape.id, mark)
+            before = self._past_shapes.shape_before(shape.id, mark)
             names = {shape.table} if before is None else {shape.table, before.table}
             if not any(map(self._follows, names)):
                 continue
@@ -198,7 +198,7 @@ class DdlTransactionReader:
                 created.add(shape.table)
         dropped: set[TableName] = set()
         for gone in change.dropped_tables:
-            before = self._history.shape_before(gone.id, mark)
+            before = self._past_shapes.shape_before(gone.id, mark)
             name = before.table if before else TableName(gone.schema_name, gone.name)
             if self._follows(name):
                 dropped.add(name)

@@ -36,7 +36,9 @@ def build_flow(
     rules = pipeline.source.tables
 
     def follows(table: TableName) -> bool:
-        return rules.chooses(table) or table in sink.streaming or table in sink.detached
+        return (
+            rules.chooses(table) or table in sink.tables.streaming or table in sink.tables.detached
+        )
 
     names = publication_names(pipeline.name)
     return Flow(
@@ -47,7 +49,7 @@ def build_flow(
         wire_of(pipeline),
         PositionCheck(pipeline, started),
         stop,
-        ddl_transactions=DdlTransactionReader(started.state.history, follows, names),
+        ddl_transactions=DdlTransactionReader(started.state.past_shapes, follows, names),
         copies_first=pipeline.source.snapshot.copies_first,
         pace=pipeline.paced(1.0),
         run_id=top_of(pipeline).run_of("deliver"),

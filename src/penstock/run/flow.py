@@ -23,7 +23,7 @@ from penstock.run.ddl_transactions import (
 )
 from penstock.run.tables import TableKeeper
 from penstock.sinks.sink import Batch
-from penstock.sinks.tables import FAILED, STREAMING
+from penstock.sinks.tables import TableState
 from penstock.spark.jobs import Span, run_job
 from penstock.state.reports import DeliveryReport, TableReport
 from penstock.timing import timing
@@ -125,8 +125,8 @@ class Flow:
         """Tables that wait for a person to fix something, and why."""
         return {
             name: table.error
-            for name, table in self._sink.detached.items()
-            if table.state == FAILED
+            for name, table in self._sink.tables.detached.items()
+            if table.state == TableState.FAILED
         }
 
     def has_caught_up(self, lsn: Lsn) -> bool:
@@ -218,7 +218,7 @@ class Flow:
             commits.wait()
             self.raise_if_failed()
             oids = oids_of(stretch.slices)
-            self._sink.schedule_copy({name: oids[name] for name in unknown}, batch.after_lsn)
+            self._sink.tables.schedule_copy({name: oids[name] for name in unknown}, batch.after_lsn)
             self.on_scheduled()
             batch = self._batch(after_lsn, stretch.slices)
         receipts = self._run_job(batch, stretch.slices)
@@ -341,7 +341,7 @@ class Flow:
         A long way is gone in several turns, so that the others are not held up. The answer:
         whether the log went so far.
         """
-        position = min(self._sink.detached[name].delivered_lsn for name in group)
+        position = min(self._sink.tables.detached[name].delivered_lsn for name in group)
         reader = self._log.reader(position)
         try:
             while position < self.delivered_lsn:
@@ -357,7 +357,7 @@ class Flow:
             reader.close()
         if group and position >= self.delivered_lsn:
             fault_point("catch_up.before_join")
-            self._sink.attach(group)
+            self._sink.tables.attach(group)
             self.on_scheduled()  # the copier makes the foreign keys, once both tables flow
         return True
 
@@ -374,7 +374,7 @@ class Flow:
             batch = replace(self._batch(position, stretch.slices, group), end_lsn=end_lsn)
             receipts = self._run_job(batch, stretch.slices, group) if group & batch.tables else []
             self._sink.commit_detached(group, batch, receipts)
-        detached = self._sink.detached
+        detached = self._sink.tables.detached
         return end_lsn, {
             name for name in group if name in detached and detached[name].delivered_lsn == end_lsn
         }
@@ -383,7 +383,7 @@ class Flow:
         """Publish how far it is: for capture, which acknowledges it to the slot, and for `status`."""
         self._reported_at = time.monotonic()
         self._has_news = False
-        detached = dict(self._sink.detached)
+        detached = dict(self._sink.tables.detached)
         wanted_lsn = self.tables.safe_lsn
         safe_lsn = self.delivered_lsn if wanted_lsn is None else min(self.delivered_lsn, wanted_lsn)
         report = DeliveryReport(
@@ -394,10 +394,10 @@ class Flow:
             changes_delivered=self._sink.change_count,
             tables={
                 str(name): TableReport(
-                    detached[name].state if name in detached else STREAMING,
+                    detached[name].state if name in detached else TableState.STREAMING,
                     (detached[name].error or None) if name in detached else None,
                 )
-                for name in sorted(set(self._sink.streaming) | set(detached))
+                for name in sorted(set(self._sink.tables.streaming) | set(detached))
             },
             error=str(self.error) if self.error else None,
             seconds=dict(self.seconds),

@@ -287,7 +287,9 @@ class PositionCheck:
             return first
         compare_identity(_identity_of(stored), started.identity, place)
         self._check_reach(stored.delivered_lsn, place)
-        detached = [table.delivered_lsn for table in sink.detached.values() if table.keeps_log]
+        detached = [
+            table.delivered_lsn for table in sink.tables.detached.values() if table.keeps_log
+        ]
         self._check_slot(min([stored.delivered_lsn, *detached]), place)
         return stored.delivered_lsn
 

@@ -40,11 +40,12 @@ from penstock.timing import timing
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from penstock.lsn import Lsn
     from penstock.modifiers.copies import ModifiedCopy
     from penstock.modifiers.modifier import Modifiers
+    from penstock.schema.shape import TableShape
     from penstock.sinks.copying import Copying, RangeWriter
     from penstock.snapshot.ranges import PageRange
     from penstock.snapshot.task import TableFailure
@@ -176,6 +177,34 @@ class Round:
             snapshot.close()
         self._report_end()
 
+    def _modify(self, shapes: dict[TableName, TableShape], lsn: Lsn) -> dict[TableName, TableShape]:
+        """The shapes that rows have once modifiers have seen them."""
+        if self._modifiers is None:
+            return shapes
+        self._modified = modified_copies(self._modifiers, shapes, lsn)
+        return shapes | {
+            name: modified.modifier.modified_shape(shapes[name])
+            for name, modified in self._modified.items()
+        }
+
+    def _still_there(
+        self, name: TableName, shape: TableShape | None, own: Sequence[HeapSize], lsn: Lsn
+    ) -> TableShape | None:
+        """The shape of a table that can be copied under the snapshot; None, and what becomes of it."""
+        if self._oids[name] and (shape is None or shape.id != self._oids[name]):
+            self._postpone(name, lsn)
+            return None
+        # One that is partitioned may have no partition yet, and so nothing to copy.
+        if shape is None or (not own and shape.kind != "p"):
+            gone = TableMissing("the source has no such table", str(name), "fix `tables:`")
+            self._fail(name, gone)
+            return None
+        dropped = [str(heap.relation) for heap in own if heap.is_gone]
+        if dropped:
+            self._begin_again(name, f"{', '.join(dropped)} was dropped after the snapshot")
+            return None
+        return shape
+
     def _prepare(self, copy: Copy, snapshot: ExportedSnapshot) -> None:
         """Read the tables' shapes, cut them into ranges, make room at the sink."""
         names = sorted(self.tables)
@@ -185,31 +214,15 @@ class Round:
         ):
             role = role_of(connection)
             heaps = read_heaps(connection, names)
-            shapes = read_named_shapes(connection, names)
-            if self._modifiers is not None:
-                self._modified = modified_copies(self._modifiers, shapes, snapshot.lsn)
-                shapes = shapes | {
-                    name: modified.modifier.modified_shape(shapes[name])
-                    for name, modified in self._modified.items()
-                }
+            shapes = self._modify(read_named_shapes(connection, names), snapshot.lsn)
             structures = structures_of(connection, shapes.values())
         by_table: dict[TableName, list[HeapSize]] = {}
         for heap in heaps:
             by_table.setdefault(heap.table, []).append(heap)
         for name in names:
             own = by_table.get(name, [])
-            shape = shapes.get(name)
-            if self._oids[name] and (shape is None or shape.id != self._oids[name]):
-                self._postpone(name, snapshot.lsn)
-                continue
-            # One that is partitioned may have no partition yet, and so nothing to copy.
-            if shape is None or (not own and shape.kind != "p"):
-                gone = TableMissing("the source has no such table", str(name), "fix `tables:`")
-                self._fail(name, gone)
-                continue
-            dropped = [str(heap.relation) for heap in own if heap.is_gone]
-            if dropped:
-                self._begin_again(name, f"{', '.join(dropped)} was dropped after the snapshot")
+            shape = self._still_there(name, shapes.get(name), own, snapshot.lsn)
+            if shape is None:
                 continue
             unreadable = _unreadable(own, role)
             if unreadable is not None:

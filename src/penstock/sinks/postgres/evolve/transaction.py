@@ -33,14 +33,14 @@ from penstock.sinks.postgres.merge.receipts import change_counts, refused_tables
 from penstock.sinks.postgres.merge.stages import LateStages
 from penstock.sinks.postgres.state.shapes import KnownTable, KnownTables, ShapeStore, TableStops
 from penstock.sinks.postgres.worker import PostgresWorker
-from penstock.sinks.tables import PENDING
+from penstock.sinks.tables import TableState
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from penstock.lsn import Lsn
     from penstock.schema.description import TableDescription
-    from penstock.schema.shape import TableShape
+    from penstock.schema.shape import SchemaChange, TableShape
     from penstock.sinks.ddl_transaction import DdlTransaction, RunJob, ShapeChange
     from penstock.sinks.describe import Describe
     from penstock.sinks.postgres.mapping.kept_names import KeptNames
@@ -162,12 +162,16 @@ class Evolution:
             elif shape.table in part.created_in_stream and self.only is None:
                 self._create(cursor, shape, part)
         self._make_foreign_keys(cursor)
+        self._follow_others(cursor, part.change)
+
+    def _follow_others(self, cursor: Cursor, change: SchemaChange) -> None:
+        """What is no table: sequences and schemas."""
+        policy, owner = self._options.schema_changes.value, self._table_mappings.owner
         if self.only is None:  # who catches up comes by what others have done already
-            policy, owner = self._options.schema_changes.value, self._table_mappings.owner
-            self.notes += follow_sequences(cursor, owner, part.change, policy)
+            self.notes += follow_sequences(cursor, owner, change, policy)
         has_own_schemas = self._options.keeps_schemas and self._table_mappings.is_alone
-        if self._options.schema_changes.value == "apply" and has_own_schemas:
-            for schema in part.change.dropped_schemas:
+        if policy == "apply" and has_own_schemas:
+            for schema in change.dropped_schemas:
                 self.notes += alter.drop_schema(cursor, schema.name)
 
     def _make_foreign_keys(self, cursor: Cursor) -> None:
@@ -248,7 +252,7 @@ class Evolution:
                 f"{shape.table}: what its rows hold does not follow from the change; it is copied again"
             )
             self._store.have_copied(cursor, shape.table, self.batch.end_lsn)
-            known.state, known.needs_copy = PENDING, True
+            known.state, known.needs_copy = TableState.PENDING, True
 
     def _alter(
         self,
@@ -344,7 +348,7 @@ class Evolution:
         self._store.rename(cursor, known.recorded_as, name)
         self._store.have_copied(cursor, name, self.batch.end_lsn)
         known.name = known.recorded_as = name
-        known.state, known.needs_copy = PENDING, True
+        known.state, known.needs_copy = TableState.PENDING, True
         if before is not None:
             self._keep(cursor, known, after, kept, known.shape_lsn, before_copy=True)
 
@@ -399,6 +403,15 @@ class Evolution:
         known.name = known.recorded_as = known.shaped_as = shape.table
         known.source_oid, known.kept_names = shape.id, kept
 
+    def _drop_target(
+        self, cursor: Cursor, known: KnownTable, target: TableName, before: TableShape | None
+    ) -> None:
+        try:
+            with cursor.connection.transaction():
+                alter.drop_table(cursor, known.name, target, before)
+        except SinkError as error:
+            raise TableStops(known.began_as, error) from None
+
     def _drop(self, cursor: Cursor, known: KnownTable) -> None:
         if known.began_as in self.tables.refused:
             return
@@ -423,12 +436,8 @@ class Evolution:
             self._store.detach(cursor, known.recorded_as, _KEPT.format(target=target))
             self.notes.append(f"{known.name}: {_KEPT.format(target=target)}")
         elif policy == "apply":
-            try:
-                with cursor.connection.transaction():
-                    if is_ours:  # else it was refused a place
-                        alter.drop_table(cursor, known.name, target, before)
-            except SinkError as error:
-                raise TableStops(known.began_as, error) from None
+            if is_ours:  # else it was refused a place
+                self._drop_target(cursor, known, target, before)
             self._store.forget(cursor, known.recorded_as)
         else:
             take_ours(cursor, self._table_mappings, self._table_mapping_of(known), target, known)

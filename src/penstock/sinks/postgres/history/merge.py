@@ -169,12 +169,10 @@ def _settle(
     there = build.keys("I", "N", are_open=True, most=1)
     missing = build.keys("U", are_open=False, most=1)
     if conflict is OnConflict.STOP:
-        key = first_key(cursor, there)
-        if key is not None:
-            raise is_there(plan, key)
-        key = first_key(cursor, missing)
-        if key is not None:
-            raise is_missing(plan, key)
+        for keys, refuse in ((there, is_there), (missing, is_missing)):
+            key = first_key(cursor, keys)
+            if key is not None:
+                raise refuse(plan, key)
         return NONE
     existing = passed = 0
     if cursor.execute(there).fetchone() is not None:
