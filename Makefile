@@ -47,15 +47,20 @@ setup: .venv/.ready ## make .venv and install penstock into it, if anything chan
 demo: setup ## two embedded Postgres servers, a pipeline between them, a proof
 	.venv/bin/penstock demo
 
-# The tests of one file share servers and a Spark: a file stays with one process.
-WORKERS ?= auto
+# The tests of one file share servers and a Spark: a file stays with one process. Of two processes one
+# waits for a server or for Spark at any moment, so there are two more than cores.
+WORKERS ?= $$(($$(getconf _NPROCESSORS_ONLN) + 2))
+# Tests start hundreds of Pythons: without bytecode each of them compiles penstock anew.
+unexport PYTHONDONTWRITEBYTECODE
 # In their own order, slow directories first: those with the fewest tests, which come last else, take longest.
 PYTEST := .venv/bin/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
-# Spark's classes for the JVMs of tests. Without them these only start more slowly.
+# Spark's classes for the JVMs of tests. Without them these only start more slowly. On the other core,
+# the bytecode of all tests, which each process would compile for itself else.
 CLASSES := .pytest_cache/spark-classes.jsa
 
 $(CLASSES): .venv/.ready tests/archive_classes.py
-	-@$(PY) tests/archive_classes.py $@ && touch -c $@
+	-@.venv/bin/pytest --collect-only --quiet >/dev/null & \
+	$(PY) tests/archive_classes.py $@ && touch -c $@; wait
 
 test: setup $(CLASSES) ## the tests that are quick
 	$(PYTEST) -m "not long"

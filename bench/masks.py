@@ -27,8 +27,6 @@ class Unmasked(Penstock):
 class TwoMasks(Penstock):
     """masking on 96 characters, and email."""
 
-    name = "penstock, two masks"
-
     def followed(self, source: dict[str, Any]) -> dict[str, Any]:
         """See Penstock."""
         return {"source": source, "modifiers": self.modifiers()}
@@ -40,8 +38,6 @@ class TwoMasks(Penstock):
 
 class ThreeMasks(TwoMasks):
     """And a phone number out of what email gives."""
-
-    name = "penstock, three masks"
 
     def modifiers(self) -> list[dict[str, Any]]:
         """The rules."""

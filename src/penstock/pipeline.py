@@ -106,6 +106,10 @@ class Describer:
                     raise
             return self._shapes[table]
 
+    def lacks_rows(self, table: TableName) -> bool:
+        """Whether rules leave rows of the table out."""
+        return self._modifiers is not None and self._modifiers.lacks_rows(table)
+
     def name_of(self, oid: int, lsn: Lsn) -> TableName | None:
         """What the table of an oid was called at a position, where it is known."""
         return self._past_shapes.name_of(oid, lsn)

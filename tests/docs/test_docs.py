@@ -18,6 +18,7 @@ import pytest
 from typer.main import get_command
 
 import penstock
+from fix_machine import missing
 from penstock import config
 from penstock.changes.documents import documents
 from penstock.cli.main import app
@@ -361,7 +362,7 @@ def test_no_file_holds_a_path_of_one_machine_or_the_address_of_a_registry():
         check=False,
     )
     if listed.returncode:
-        pytest.skip("not a git working copy, so what belongs to the project is not known")
+        missing("not a git working copy, so what belongs to the project is not known")
     found = []
     for name in filter(None, listed.stdout.decode().split("\0")):
         path = ROOT / name

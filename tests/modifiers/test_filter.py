@@ -13,7 +13,6 @@ from penstock.config import pipeline_from_document
 from penstock.errors import ModifierError, PipelineFileError, RuleUnfit, ValueNotSent
 from penstock.modifiers.copies import relation_of
 from penstock.modifiers.modifier import modify
-from penstock.run.rules import rule_findings
 from penstock.table import TableName
 from penstock.testing import UNCHANGED, changes, delete, insert, relation, transaction, update
 
@@ -358,30 +357,3 @@ def test_table_that_is_renamed_away_from_its_rules_is_refused() -> None:
         made.require_fit(renamed, SHAPE.table)
     made.require_fit(renamed.model_copy(update={"name": "kept"}), SHAPE.table)
     made.require_fit(renamed, TableName("public", "other"))
-
-
-@pytest.mark.parametrize(
-    ("on_conflict", "described", "column", "count"),
-    [
-        ("keep", SHAPE, "total", 1),
-        ("stop", SHAPE, "total", 1),
-        ("replace", SHAPE, "total", 0),
-        ("keep", FULL, "total", 0),
-        ("keep", SHAPE, "id", 0),
-    ],
-)
-def test_filter_that_would_lose_rows_that_move_in_is_found(
-    on_conflict, described, column, count
-) -> None:
-    sinks = {
-        "target": {"kind": "postgres", "url": "postgresql://u@t/d", "on_conflict": on_conflict}
-    }
-    rule = {
-        "filter": {"table": "orders", "where": {"column": column, "operator": "gt", "value": 1}}
-    }
-    pipeline = pipeline_from_document(document(rule, sinks=sinks), "test")
-
-    found = list(rule_findings(pipeline, "target", {described.table: described}))
-
-    assert len(found) == count
-    assert all("REPLICA IDENTITY FULL" in each.do for each in found)

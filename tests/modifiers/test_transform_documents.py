@@ -75,6 +75,26 @@ def test_template_that_cannot_compare_fails_the_row_and_no_other():
 
 
 @pytest.mark.parametrize(
+    ("template", "value", "type_name"),
+    [
+        ("{{ int .GetValue }}", "sesame", "text"),
+        ("{{ int .GetValue }}", "1e999999999", "text"),
+        ("{{ add 1 .GetValue }}", "9" * 5000, "text"),
+        ("{{ if lt .GetValue 1 }}x{{ end }}", "NaN", "numeric"),
+        ("{{ repeat 99999999 .GetValue }}", "sesame", "text"),
+        ("{{ b64dec .GetValue }}", "sesame!", "text"),
+        ("{{ upper .GetValue | int }}", "sesame", "text"),
+    ],
+)
+def test_value_that_a_template_cannot_take_fails_without_being_shown(template, value, type_name):
+    _, batch = run_batch({"with": "template", "template": template}, [value], type_name)
+
+    assert batch.failed.tolist() == [True]
+    assert batch.reason
+    assert "sesame" not in batch.reason.lower()
+
+
+@pytest.mark.parametrize(
     ("template", "complaint"),
     [
         ("{{- if eq syntaxerror", "not closed"),
@@ -202,6 +222,7 @@ def test_json_with_other_columns_lists_and_masks():
         ([{"operation": "delete", "path": "1.a", "error_not_exist": True}], "[{}]", "nothing at"),
         ([operation(path="a", value_template="{{ .GetValue }}")], '{"a": "x y"}', "no JSON"),
         ([operation(path="a", value="x")], "no json", "it is no JSON"),
+        ([operation(path="a", value="x")], "[" * 100_000, "it is no JSON"),
         ([operation(path="a.b", value="x")], '{"a": 1}', "neither object nor list"),
         ([operation(path="a", value="x")], "[1]", "key in a list"),
     ],

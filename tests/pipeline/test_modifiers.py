@@ -314,6 +314,41 @@ def test_route_moves_a_table_of_a_postgres_target(
     assert columns == [("customer_id",), ("name",), ("age",)]
 
 
+def test_rows_that_a_filter_left_out_are_no_conflict_and_come_whatever_on_conflict_says(
+    source: Database, target: Database, make_pipeline: Make
+) -> None:
+    source.execute(
+        "CREATE TABLE orders (id int PRIMARY KEY, total int);"
+        "CREATE TABLE kept (id int PRIMARY KEY, total int, note text);"
+        "ALTER TABLE kept ALTER note SET STORAGE EXTERNAL;"
+        "INSERT INTO orders SELECT n, n FROM generate_series(1, 120) n;"
+        "INSERT INTO kept SELECT n, n, repeat('x', 9000) FROM generate_series(1, 3) n"
+    )
+    large = {"column": "total", "operator": "gte", "value": 100}
+    pipeline = make_pipeline(
+        source,
+        target,
+        source_options=INITIAL,
+        sink={"on_conflict": "keep"},
+        modifiers=[PAID, {"filter": {"table": "kept", "where": large}}],
+    )
+    pipeline.catch_up()
+    source.execute("UPDATE orders SET total = 500 WHERE id = 1")  # comes: it was never there
+    source.execute("UPDATE orders SET total = 7 WHERE id = 2")  # was never there, and stays away
+    source.execute("DELETE FROM orders WHERE id IN (3, 101)")
+    pipeline.catch_up()
+
+    wanted = source.query("SELECT * FROM orders WHERE total >= 100 ORDER BY id")
+    assert target.query("SELECT * FROM orders ORDER BY id") == wanted
+    missing = "SELECT sum(delete_missing + update_missing) FROM penstock.tables"
+    assert target.value(missing) == 0
+
+    # The value that its UPDATE has not sent is nowhere to be had.
+    source.execute("UPDATE kept SET total = 500 WHERE id = 2")
+    wait_for_state(target, "kept", "failed")
+    assert "REPLICA IDENTITY FULL, then penstock tables resync" in table_error(target, "kept")
+
+
 def test_columns_that_sql_computes_are_copied_followed_and_survive_changes_of_the_table(
     source: Database, target: Database, make_pipeline: Make
 ) -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from fix_command import run_penstock
 from fix_postgres import Database, only_15, only_new
 from penstock.dsn import Dsn
 from penstock.errors import TargetTableUnfit
@@ -22,6 +21,7 @@ from penstock.source.structure import TableStructure, UsedSequence, read_structu
 from penstock.table import TableName
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Callable
     from pathlib import Path
 
@@ -339,12 +339,7 @@ def test_sequence_too_small_for_the_value_is_reported(source: Database, target: 
 
 
 def run_command(path: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "penstock", "sync-sequences", str(path), *options],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return run_penstock("sync-sequences", path, *options)
 
 
 def test_command_moves_the_sequences_of_followed_tables_at_every_target(

@@ -251,6 +251,9 @@ def scene(target: Database, tmp_path: Path) -> Iterator[Scene]:
         def name_of(self, oid: int, lsn: Lsn) -> TableName | None:
             return state.past_shapes.name_of(oid, lsn)
 
+        def lacks_rows(self, table: TableName) -> bool:
+            return False
+
     sink = PostgresSink("target", table_mappings, "p", Describe())
     copying = PostgresCopying(table_mappings, "p")
     sink.open()

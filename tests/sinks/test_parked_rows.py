@@ -97,6 +97,9 @@ class Describe:
     def name_of(self, oid: int, lsn: Lsn) -> None:
         return None
 
+    def lacks_rows(self, name: Any) -> bool:
+        return False
+
 
 @pytest.fixture(autouse=True)
 def own_vault(tmp_path: Path) -> Iterator[None]:

@@ -50,7 +50,9 @@ class Writer:
         return self
 
     def write(self, rows) -> None:
-        self.written += map(bytes, rows)
+        # Text comes as lines, some or many at once.
+        whole = b"".join(rows)
+        self.written += [whole] if self.is_binary else whole.splitlines(keepends=True)
 
     def finish(self) -> None:
         for line, row in enumerate(self.written):

@@ -219,7 +219,7 @@ def test_copied_rows_go_through_the_modifier_and_are_copy_text_again():
     first = begun.rows([b"1\ta\\tb\n", b"90\tx\n", b"2\t\\N\n"])
     second = begun.rows([b"91\tx\n3\tc\\\\\n"])
 
-    assert list(map(bytes, first + second)) == [
+    assert b"".join(first + second).splitlines(keepends=True) == [
         b"eu\tA\\tB\t1\tshop\\t1\n",
         b"eu\t\\N\t2\tshop\\t1\n",
         b"eu\tC\\\\\t3\tshop\\t1\n",

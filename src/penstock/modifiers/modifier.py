@@ -84,6 +84,9 @@ class Modifiers(Protocol):
     def modified_shape(self, shape: TableShape) -> TableShape:
         """How the sink sees a table, concerned or not."""
 
+    def lacks_rows(self, table: TableName) -> bool:
+        """Whether the sink may not have every row of a table."""
+
     def require_fit(self, shape: TableShape, called_before: TableName | None = None) -> None:
         """See that rows of a table of this shape can be modified; and that rules went along with a new name.
 

@@ -6,10 +6,9 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from penstock.errors import ModifierError, RulesEdited, RuleUnfit
+from penstock.errors import ModifierError, RulesEdited
 from penstock.findings import Finding
 from penstock.modifiers.chain import chain_for
-from penstock.modifiers.filter.rows import RowFilter
 from penstock.pipeline import wire_of
 from penstock.run.members import table_name
 from penstock.sinks.tables import TableState
@@ -52,7 +51,6 @@ def rule_findings(
 ) -> Iterator[Finding]:
     """What is wrong with the rules of a sink, each beside the tables as the ones before leave them."""
     left = dict(shapes)
-    inserts_missing = pipeline.kind_of(sink).inserts_missing(pipeline.sinks[sink])
     for rule in pipeline.modifiers:
         if not rule.is_for(sink):
             continue
@@ -64,24 +62,10 @@ def rule_findings(
         for table, shape in list(left.items()):
             try:
                 modifier = rule.modifier_for(table)
-                if isinstance(modifier, RowFilter) and not inserts_missing:
-                    yield from _guesses(rule.place, modifier, shape)
                 if modifier is not None:
                     left[table] = modifier.modified_shape(shape)
             except ModifierError:
                 del left[table]  # it is among the findings already
-
-
-def _guesses(place: str, rule: RowFilter, shape: TableShape) -> Iterator[Finding]:
-    """A filter whose rows may come as updates, at a sink that does not make rows of those."""
-    if rule.with_shape(shape).guesses(shape):
-        error = RuleUnfit(
-            "rows that move into the filter come as updates, since the source does not send old rows,"
-            " and on_conflict lets no update bring a row",
-            f"{place} {shape.table}",
-            f"ALTER TABLE {shape.table} REPLICA IDENTITY FULL, or set on_conflict: replace",
-        )
-        yield Finding(error)
 
 
 def modified_choices(

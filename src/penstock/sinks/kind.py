@@ -154,11 +154,6 @@ class SinkKind(ABC, Generic[OptionsT]):
         del options
         return False
 
-    def inserts_missing(self, options: OptionsT) -> bool:
-        """Whether an update of a row that is not there brings it."""
-        del options
-        return True
-
     # --- while it runs, and after --------------------------------------------------------------
 
     def read_status(

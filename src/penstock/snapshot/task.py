@@ -40,6 +40,9 @@ _STATES_OF_ANOTHER_SHAPE = ("42P01", "42703")
 # Whose words name objects, never values.
 _CLASSES_WITHOUT_VALUES = ("42", "55", "57")
 
+# A rule costs something for each block, and little for each row of it.
+_MODIFIED_BLOCK_BYTES = 2 << 20
+
 
 @dataclass(frozen=True)
 class CopyWork:
@@ -144,6 +147,7 @@ def _copy_modified(
         each.pages,
         is_binary=False,
         condition=modified.condition,
+        block_bytes=_MODIFIED_BLOCK_BYTES,
     )
     try:
         _write(work, each, into, blocks, change.rows)

@@ -91,10 +91,12 @@ class SnapshotReader:
         is_binary: bool,
         literals: Sequence[tuple[str, str]] = (),
         condition: str = "",
+        block_bytes: int = BLOCK_BYTES,
     ) -> Iterator[list[memoryview]]:
         """The rows on some pages of a relation, its own only, some at a time; each one COPY message.
 
         `literals`, types and values, follow the columns in every row. `condition`: SQL that rows must meet.
+        `block_bytes`: how many of them at a time.
 
         Raises:
             psycopg.Error: as the server says.
@@ -114,7 +116,7 @@ class SnapshotReader:
                 break
             rows.append(data)
             size += length
-            if size >= BLOCK_BYTES:
+            if size >= block_bytes:
                 yield rows
                 rows, size = [], 0
         _finish(pgconn)

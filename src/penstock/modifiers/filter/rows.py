@@ -22,7 +22,6 @@ from penstock.errors import RuleUnfit, ValueNotSent
 from penstock.modifiers.column_types import ColumnType, column_type, shape_of
 from penstock.modifiers.filter.comparison import check_condition, compare
 from penstock.modifiers.operations import ALL_OPERATIONS, letters_of
-from penstock.schema.describe import row_key_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -128,12 +127,6 @@ class RowFilter:
     def with_shape(self, shape: TableShape) -> RowFilter:
         """Know the types of the columns."""
         return replace(self, matcher=self.matcher.with_shape(shape), is_bound=True)
-
-    def guesses(self, shape: TableShape) -> bool:
-        """Whether it cannot know if the row of an UPDATE matched before; once it knows the shape."""
-        key = row_key_of(shape)
-        known = shape.names_of(key.columns) if key is not None else ()
-        return shape.replica_identity != "f" and not set(self.matcher.columns()) <= set(known)
 
     def modified_shape(self, shape: TableShape) -> TableShape:
         """As it is: whether the rule fits is seen where rows come."""

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _TEXT_OID = 25
 _LONGEST = 1 << 20  # of `repeat`
+_MOST_DIGITS = 1000
 
 
 def shown(value: Any) -> str:
@@ -69,16 +70,15 @@ def _ordered(compare: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
 def _number(value: Any) -> int | Decimal:
     if isinstance(value, bool) or value is None:
         raise ValueError("a number is wanted")
-    if isinstance(value, int | Decimal):
-        return value
     try:
-        return int(value)
-    except ValueError:
-        pass
-    try:
-        return Decimal(str(value))
+        number = value if isinstance(value, int | Decimal) else Decimal(str(value))
     except ArithmeticError:
         raise ValueError("a number is wanted") from None
+    if isinstance(number, int):
+        return number
+    if not number.is_finite() or abs(number.adjusted()) > _MOST_DIGITS:
+        raise ValueError("a number of this size cannot be computed with")
+    return int(number) if number == number.to_integral_value() and "." not in str(value) else number
 
 
 def _arithmetic(compute: Callable[[Any, Any], Any]) -> Callable[..., Any]:

@@ -80,7 +80,7 @@ class Batch:
     def each_distinct(self, function: Callable[..., bytes | None], *others: str) -> pa.Array:
         """A function of Python's over distinct values: (value, and those of other columns) -> result.
 
-        `ValueError` from it fails the row, its text is the reason.
+        `ValueError` from it fails the row; its text is the reason, and shows no value.
         """
         columns = [self.values, *(self.others[name] for name in others)]
         firsts, which = _distinct(columns)
@@ -91,13 +91,22 @@ class Batch:
         for place, row in enumerate(zip(*arguments, strict=True)):
             try:
                 results.append(function(*row))
-            except ValueError as error:
-                reason = reason or str(error)
+            except (ValueError, ArithmeticError, RecursionError) as error:
+                reason = reason or _reason(error)
                 bad.append(place)
                 results.append(b"")
         if bad:
             self.fail(np.isin(which, np.array(bad)), reason)
         return pa.array(results, pa.binary()).take(pa.array(which))
+
+
+def _reason(error: Exception) -> str:
+    """In words that show no value: those of the library may."""
+    if isinstance(error, UnicodeDecodeError):
+        return "it is not UTF-8"
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    return str(error) if type(error) is ValueError else "it cannot be computed with"
 
 
 def _distinct(columns: list[pa.Array]) -> tuple[pa.Array, Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.findings import Finding
 from penstock.sinks.kind import SinkKind, SinkPlace, Statements
 from penstock.sinks.postgres.mapping.table_mapping import TableMappings
-from penstock.sinks.postgres.options import OnConflict, PostgresOptions
+from penstock.sinks.postgres.options import PostgresOptions
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -102,10 +102,6 @@ class PostgresKind(SinkKind[PostgresOptions]):
     def connections(self, options: PostgresOptions) -> Iterator[Dsn]:
         """The target."""
         yield options.url
-
-    def inserts_missing(self, options: PostgresOptions) -> bool:
-        """Where what is missing is made, and not counted alone or refused."""
-        return options.on_conflict is OnConflict.REPLACE
 
     def creates_tables(self, options: PostgresOptions) -> bool:
         """Unless a person makes them."""

@@ -187,7 +187,7 @@ class PostgresTask:
                     str(plan.source),
                     f"fix {plan.target}; its changes wait in the log",
                 ) from None
-            _connections.pop(self._worker.dsn.conninfo, None)
+            _forget(self._worker.dsn)
             raise classify_target_error(error, self._worker.dsn) from None
         fault_point("stage.after_copy")
         self._steps.append(replace(staged, stage_table=name))
@@ -199,6 +199,12 @@ class PostgresTask:
             connection = connect_target(dsn, "penstock stage", autocommit=False)
             _connections[dsn.conninfo] = connection
         return connection
+
+
+def _forget(dsn: Dsn) -> None:
+    connection = _connections.pop(dsn.conninfo, None)
+    if connection is not None:
+        connection.close()
 
 
 def _ambiguous_truncate(plan: TablePlan) -> RefusedTable:

@@ -7,6 +7,7 @@ that cannot follow stops: then everything is rolled back and done again without 
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -60,6 +61,17 @@ _LOCK_TIMEOUT = "10s"
 _KEPT = "the source has dropped it; {target} is kept, which penstock has not made"
 
 
+@dataclass(frozen=True)
+class EvolvingTarget:
+    """Where shapes change: one pipeline's and source's part of a target."""
+
+    table_mappings: TableMappings
+    store: ShapeStore
+    describe: Describe
+    stage_prefix: str
+    replica_role: bool
+
+
 class Evolution:
     """One attempt. `refused` are tables that stopped in an earlier one, by the names they had.
 
@@ -68,25 +80,20 @@ class Evolution:
 
     def __init__(
         self,
-        table_mappings: TableMappings,
-        store: ShapeStore,
-        describe: Describe,
-        stage_prefix: str,
+        target: EvolvingTarget,
         batch: Batch,
-        *,
-        replica_role: bool,
         only: Collection[TableName] | None,
         refused: Collection[TableName],
     ) -> None:
-        self._table_mappings = table_mappings
-        self._options = table_mappings.options
-        self._store = store
-        self._describe = describe
-        self._stage_prefix = stage_prefix
+        self._table_mappings = target.table_mappings
+        self._options = target.table_mappings.options
+        self._store = target.store
+        self._describe = target.describe
+        self._stage_prefix = target.stage_prefix
+        self._replica_role = target.replica_role
         self.batch = batch
-        self._replica_role = replica_role
         self.only = only
-        self._stages = LateStages(table_mappings.options.url)
+        self._stages = LateStages(self._options.url)
         self._with_keys: list[tuple[TableShape, TableShape, TableName]] = []
         self.tables = KnownTables(only, refused)
         self.staged: list[StagedStep] = []
@@ -551,7 +558,7 @@ class Evolution:
 
     def _plan(self, cursor: Cursor, known: KnownTable) -> TablePlan:
         try:
-            return plan_table(
+            plan = plan_table(
                 cursor.connection,
                 self._table_mappings,
                 known.name,
@@ -559,6 +566,7 @@ class Evolution:
                 is_filled=known.is_filled,
                 kept=known.kept_names,
             )
+            return replace(plan, lacks_rows=self._describe.lacks_rows(known.name))
         except SinkError as error:
             if error.remedy is Remedy.TIME:
                 raise
