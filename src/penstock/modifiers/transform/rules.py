@@ -17,11 +17,10 @@ from penstock.errors import BadValue
 from penstock.modifiers.operations import ALL_OPERATIONS, Operations
 from penstock.modifiers.transform.plain import Keep
 from penstock.modifiers.transform.registry import TRANSFORMERS, find_transformer, name_of
-from penstock.modifiers.transform.secret import SecretOption
+from penstock.modifiers.transform.secret import Secret, SecretOption
 from penstock.options import Options, fault, wanted
 
 if TYPE_CHECKING:
-    from penstock.modifiers.transform.secret import Secret
     from penstock.modifiers.transform.transformer import Transformer
     from penstock.table import TableName, TableRule
 
@@ -233,7 +232,5 @@ def _are_mappings(given: Any) -> bool:
 
 
 def _salt_of(context: Any) -> Secret | None:
-    from penstock.modifiers.transform.secret import Secret
-
     given = (context or {}).get("environ", os.environ).get(SALT_VARIABLE, "")
     return Secret(given) if given.strip() else None

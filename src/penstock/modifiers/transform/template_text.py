@@ -68,9 +68,6 @@ class Template:
         return _Reader(text).template()
 
 
-_Step = "Callable[[Row], Any]"
-
-
 class _Reader:
     """Reads one template, from its beginning to its end."""
 
