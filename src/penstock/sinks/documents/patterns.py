@@ -79,7 +79,10 @@ class TablesOfBatch:
         pairs = schemas.indices.to_numpy().astype(np.int64) * count + tables.indices.to_numpy()
         distinct, numbers = np.unique(pairs, return_inverse=True)
         names = [
-            (schemas.dictionary[int(one) // count].as_py(), tables.dictionary[int(one) % count].as_py())
+            (
+                schemas.dictionary[int(one) // count].as_py(),
+                tables.dictionary[int(one) % count].as_py(),
+            )
             for one in distinct
         ]
         return cls(names, numbers)

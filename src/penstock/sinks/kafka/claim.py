@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import Consumer
 
 from penstock.errors import PenstockError, SecondInstance, SinkPrivilegeMissing
-
 from penstock.sinks.kafka.client import ASK_SECONDS
 
 if TYPE_CHECKING:
@@ -159,8 +158,9 @@ def _machine() -> str:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()[:8]
     except OSError:
         boot = "0"
-    # Containers share the boot's id, and may share the name; what is wrong then is only slower.
-    namespace = os.stat("/proc/self/ns/pid").st_ino if Path("/proc/self/ns/pid").exists() else 0
+    # Containers of one machine share the boot's id, but do not see each other's processes.
+    space = Path("/proc/self/ns/pid")
+    namespace = space.stat().st_ino if space.exists() else 0
     return f"{socket.gethostname().replace('/', '-')}.{boot}.{namespace}"
 
 

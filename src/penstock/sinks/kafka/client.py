@@ -1,6 +1,6 @@
 """Clients of one Kafka: how they are made, how one waits for them, and what their errors mean.
 
-The package is an extra: nothing but this module and its neighbours imports it, and only when a sink is made.
+The package is an extra: nothing but this folder imports it, and only when a sink is made.
 """
 
 from __future__ import annotations
@@ -11,24 +11,15 @@ import time
 from concurrent.futures import TimeoutError as NotYet
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
+
 from penstock.errors import (
     DestinationRefuses,
     SinkError,
     SinkLoginRefused,
     SinkPrivilegeMissing,
 )
-
-try:
-    from confluent_kafka import KafkaError, KafkaException
-    from confluent_kafka.admin import AdminClient
-except ModuleNotFoundError as error:
-    if (error.name or "").split(".")[0] != "confluent_kafka":
-        raise
-    raise DestinationRefuses(
-        "a sink of kind kafka needs the package confluent-kafka, which is not installed",
-        "sink",
-        "pip install 'penstock[kafka]', on the executors, too",
-    ) from None
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -169,7 +160,9 @@ class Clients:
         """End a piece of work that was interrupted."""
         if self._given_up.is_set():
             raise SinkError(
-                "delivering was cancelled", self.place, "nothing; it goes on when penstock runs again"
+                "delivering was cancelled",
+                self.place,
+                "nothing; it goes on when penstock runs again",
             )
 
     def steps(self, what: str) -> Waiting:

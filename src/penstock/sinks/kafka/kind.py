@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.sinks.documents.contract import DocumentKind
+from penstock.sinks.documents.extras import require_package
 from penstock.sinks.kafka.options import Delivery, KafkaOptions
 
 if TYPE_CHECKING:
@@ -22,8 +23,9 @@ class KafkaKind(DocumentKind[KafkaOptions]):
         """The sink, unopened.
 
         Raises:
-            DestinationRefuses: the extra is not installed.
+            PackageMissing: the extra is not installed.
         """
+        require_package("confluent_kafka", "kafka", f"sink {place.name}")
         from penstock.sinks.kafka.sink import AtLeastOnceSink, ExactlyOnceSink
 
         if place.options.delivery is Delivery.EXACTLY_ONCE:

@@ -77,7 +77,8 @@ def _check_conf(given: dict[str, SecretStr]) -> dict[str, SecretStr]:
         use = _OWN_SETTINGS.get(key)
         raise fault(
             BadValue(
-                "is set by penstock itself", do=f"write {use}: of the sink" if use else "take it out"
+                "is set by penstock itself",
+                do=f"write {use}: of the sink" if use else "take it out",
             ),
             key,
         )

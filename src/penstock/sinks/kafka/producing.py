@@ -101,7 +101,11 @@ class Producing:
     def sends_too_much(self) -> bool:
         """Whether the producer makes larger batches than a topic takes that was met since."""
         is_set = "batch.size" in self._options.conf
-        return self._producer is not None and not is_set and self._batch_bytes > self._wanted_batch_bytes
+        return (
+            self._producer is not None
+            and not is_set
+            and self._batch_bytes > self._wanted_batch_bytes
+        )
 
     def refused(self, batch: pa.RecordBatch) -> dict[str, str]:
         """What of a batch the broker would not take, by what is known of topics; why.
@@ -173,7 +177,7 @@ class Producing:
             else:
                 return
 
-    def raise_failures(self) -> dict[str, str]:
+    def failures(self) -> dict[str, str]:
         """What the broker said of records since the last time: refusals by document.
 
         Raises:

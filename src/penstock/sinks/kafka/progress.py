@@ -86,6 +86,7 @@ class Progress:
                 "isolation.level": "read_committed",
                 "enable.auto.commit": False,
                 "enable.partition.eof": True,
+                "fetch.wait.max.ms": 10,  # the end is known at once, not when more comes
                 "auto.offset.reset": "earliest",
             }
         )
@@ -137,20 +138,20 @@ class Progress:
         waiting = self._clients.steps(f"reading topic {self._topic}")
         found, at = None, begin
         while at < until:
-            for one in consumer.consume(1000, STEP_SECONDS):
-                if one.error() is None:
-                    at = one.offset() + 1
-                    if one.key() == self._key and one.offset() < until:
-                        found = one
-                elif one.error().code() == KafkaError._PARTITION_EOF:
-                    # Control records and compacted ones are passed over; open transactions stop it.
-                    at = max(at, one.offset())
-                    if at < until:
-                        raise self._hidden()
-                else:
-                    raise self._clients.explained(one.error(), f"reading topic {self._topic}")
-            if at < until:
+            one = consumer.poll(STEP_SECONDS)
+            if one is None:
                 waiting.go_on()
+            elif one.error() is None:
+                at = one.offset() + 1
+                if one.key() == self._key and one.offset() < until:
+                    found = one
+            elif one.error().code() == KafkaError._PARTITION_EOF:
+                # Compacted records and ends of transactions are passed over; open ones stop it.
+                at = max(at, one.offset())
+                if at < until:
+                    raise self._hidden()
+            else:
+                raise self._clients.explained(one.error(), f"reading topic {self._topic}")
         return found
 
     def _hidden(self) -> SinkError:

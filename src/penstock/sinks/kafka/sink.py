@@ -9,7 +9,8 @@ At least once: tasks produce in parallel, each key in one task; the position is 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Literal
 
 from confluent_kafka import KafkaException
 
@@ -34,7 +35,11 @@ if TYPE_CHECKING:
     from penstock.sinks.kafka.options import KafkaOptions
     from penstock.sinks.kind import SinkPlace
 
-_SHARED_BY = {RecordKey.PRIMARY_KEY: "key", RecordKey.TABLE: "table", RecordKey.SCHEMA: "schema"}
+_SHARED_BY: dict[RecordKey, Literal["key", "table", "schema"]] = {
+    RecordKey.PRIMARY_KEY: "key",
+    RecordKey.TABLE: "table",
+    RecordKey.SCHEMA: "schema",
+}
 
 
 class ExactlyOnceSink(DocumentSink):
@@ -55,9 +60,7 @@ class ExactlyOnceSink(DocumentSink):
             **{
                 "transactional.id": name,
                 "transaction.timeout.ms": int(1000 * options.transaction_timeout),
-                "message.timeout.ms": int(
-                    1000 * min(options.timeout, options.transaction_timeout)
-                ),
+                "message.timeout.ms": int(1000 * min(options.timeout, options.transaction_timeout)),
             },
         )
         self._clients = self._producing.clients
@@ -82,7 +85,7 @@ class ExactlyOnceSink(DocumentSink):
     def deliver(self, documents: Iterator[pa.RecordBatch], state: str | None) -> None:
         """Produce documents and position in one transaction."""
         assert state is not None, "delivered by the driver"
-        try:
+        with self._or_discard():
             refused = self._produce(documents)
             if not refused:
                 self._store(state.encode())
@@ -90,9 +93,14 @@ class ExactlyOnceSink(DocumentSink):
                 refused = self._commit()
             if refused:
                 self._abort()
-                raise DocumentsRefused(refused)
-        except DocumentsRefused:
-            raise
+        if refused:
+            raise DocumentsRefused(refused)
+
+    @contextmanager
+    def _or_discard(self) -> Iterator[None]:
+        """After a failure nothing of the transaction stays; `open` finds out what has happened."""
+        try:
+            yield
         except BaseException:
             self._discard()
             raise
@@ -145,7 +153,7 @@ class ExactlyOnceSink(DocumentSink):
             self._in_steps(self._producing.producer.commit_transaction, "committing")
         except PenstockError:
             # The reason, where it is one record's: the transaction only knows that one failed.
-            refused = self._producing.raise_failures()
+            refused = self._producing.failures()
             if not refused:
                 raise
             return refused
@@ -155,7 +163,7 @@ class ExactlyOnceSink(DocumentSink):
     def _abort(self) -> None:
         self._in_transaction = False
         self._in_steps(self._producing.producer.abort_transaction, "aborting a transaction")
-        self._producing.raise_failures()
+        self._producing.failures()
 
     def _in_steps(self, call: Callable[[float], None], what: str) -> None:
         """Call until it is done; a call that timed out may be repeated, and goes on where it was."""
@@ -227,10 +235,9 @@ class ExactlyOnceSink(DocumentSink):
         """Let go of the producer; a transaction that is open is aborted, or is by the next `open`."""
         if self._in_transaction:
             self._in_transaction = False
-            try:
+            # The broker may be away, or have fenced us: then `open` sees to it.
+            with suppress(KafkaException):
                 self._producing.producer.abort_transaction(STEP_SECONDS)
-            except KafkaException:  # the broker is away, or has fenced us: `open` sees to it
-                pass
         self._producing.discard()
 
 
@@ -266,25 +273,27 @@ class AtLeastOnceSink(DocumentSink):
         batches = list(documents)  # of a task, or a step of a copy: in memory as it is
         if not batches:
             return
-        mine = self._mine
         try:
-            refused: dict[str, str] = {}
-            for batch in batches:
-                refused |= mine.refused(batch)
-            if refused:
-                raise DocumentsRefused(refused)
-            if mine.sends_too_much:
-                mine.discard()
-            for batch in batches:
-                mine.produce(batch)
-            mine.flush()
-            if refused := mine.raise_failures():
-                raise DocumentsRefused(refused)
-        except DocumentsRefused:
-            raise
+            refused = self._deliver(self._mine, batches)
         except BaseException:
-            mine.discard()
+            self._mine.discard()
             raise
+        if refused:
+            raise DocumentsRefused(refused)
+
+    def _deliver(self, mine: Producing, batches: list[pa.RecordBatch]) -> dict[str, str]:
+        """Deliver all; or what is refused, before anything is produced where that can be known."""
+        refused: dict[str, str] = {}
+        for batch in batches:
+            refused |= mine.refused(batch)
+        if refused:
+            return refused
+        if mine.sends_too_much:
+            mine.discard()
+        for batch in batches:
+            mine.produce(batch)
+        mine.flush()
+        return mine.failures()
 
     def interrupt(self) -> None:
         """Wait for the brokers no longer."""
@@ -327,4 +336,3 @@ def layout_of(place: SinkPlace[KafkaOptions]) -> Layout:
         "application/json",
         options.tombstones,
     )
-

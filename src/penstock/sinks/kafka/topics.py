@@ -24,8 +24,6 @@ _DEFAULT_LIMIT = 1_048_588
 # Framing of a batch of one record: the broker counts it, too.
 _BATCH_BYTES = 100
 
-_NOT_FOUND = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC}
-
 
 class Topics:
     """What is known of topics; asked of the broker when one is met for the first time."""

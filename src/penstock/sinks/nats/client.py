@@ -13,6 +13,10 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from nats import errors as nats_errors
+from nats.aio.client import Client
+from nats.js import errors as js_errors
+
 from penstock.errors import (
     DestinationRefuses,
     PenstockError,
@@ -20,19 +24,6 @@ from penstock.errors import (
     SinkLoginRefused,
     SinkPrivilegeMissing,
 )
-
-try:
-    import nats
-    from nats import errors as nats_errors
-    from nats.js import errors as js_errors
-except ModuleNotFoundError as error:
-    if (error.name or "").split(".")[0] != "nats":
-        raise
-    raise DestinationRefuses(
-        "a sink of kind nats needs the package nats-py, which is not installed",
-        "sink",
-        "pip install 'penstock[nats]'",
-    ) from None
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -99,7 +90,7 @@ class Connection:
             "nkeys_seed": options.nkey and str(options.nkey),
             "tls": self._tls(),
         }
-        self._client = nats.aio.client.Client()
+        self._client = Client()
         await self._client.connect(
             list(options.url),
             error_cb=self._note,
@@ -153,7 +144,9 @@ class Connection:
     def _ended(self, what: str) -> SinkError:
         if self._given_up.is_set():
             return SinkError(
-                "delivering was cancelled", self.place, "nothing; it goes on when penstock runs again"
+                "delivering was cancelled",
+                self.place,
+                "nothing; it goes on when penstock runs again",
             )
         return SinkError(
             f"{what}: no answer within {self._options.timeout:g} s",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.sinks.documents.contract import DocumentKind
+from penstock.sinks.documents.extras import require_package
 from penstock.sinks.nats.options import NatsOptions
 
 if TYPE_CHECKING:
@@ -22,8 +23,9 @@ class NatsKind(DocumentKind[NatsOptions]):
         """The sink, unopened.
 
         Raises:
-            DestinationRefuses: the extra is not installed.
+            PackageMissing: the extra is not installed.
         """
+        require_package("nats", "nats", f"sink {place.name}")
         from penstock.sinks.nats.sink import NatsSink
 
         return NatsSink(place)

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+from nats import errors as nats_errors
 
 from penstock.changes.textcolumns import lsn_texts
 from penstock.errors import PenstockError, SecondInstance, SinkError
 from penstock.findings import Finding
 from penstock.sinks.documents.contract import DocumentSink, DocumentsRefused
 from penstock.sinks.documents.patterns import Pattern, TablesOfBatch, sizes_of
-from penstock.sinks.nats.client import Connection, nats_errors
+from penstock.sinks.nats.client import Connection
 from penstock.sinks.nats.stream import Stream, plain_name, subject_filter
 
 if TYPE_CHECKING:
@@ -115,7 +116,9 @@ class NatsSink(DocumentSink):
         places = np.flatnonzero(sizes > self._largest).tolist()
         ids = batch.column("id")
         return {
-            ids[place].as_py(): f"a message of {int(sizes[place])} bytes, NATS takes {self._largest}"
+            ids[
+                place
+            ].as_py(): f"a message of {int(sizes[place])} bytes, NATS takes {self._largest}"
             for place in places
         }
 
@@ -270,4 +273,3 @@ def _error_of(message: Any) -> dict[str, Any]:
 def _header(text: str) -> str:
     """A header's value has no line ends; ids hold names of tables, which may."""
     return text.replace("\r", "%0d").replace("\n", "%0a")
-

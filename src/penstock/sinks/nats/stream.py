@@ -41,7 +41,9 @@ def covers(wider: str, narrower: str) -> bool:
 class Stream:
     """One stream, by name."""
 
-    def __init__(self, connection: Connection, options: NatsOptions, name: str, filter_: str) -> None:
+    def __init__(
+        self, connection: Connection, options: NatsOptions, name: str, filter_: str
+    ) -> None:
         self._connection = connection
         self._options = options
         self.name = name
