@@ -14,6 +14,7 @@ import subprocess
 import tempfile
 import uuid
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 KAFKA_VERSION = "4.3.1"
 USERS = {"writer": "wr1ter-pass"}
 _CACHE = Path(__file__).parents[1] / ".pytest_cache" / f"kafka-{KAFKA_VERSION}"
-_POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
+_POM = """<project><modelVersion>4.0.0</modelVersion>
 <groupId>penstock</groupId><artifactId>kafka-for-tests</artifactId><version>1</version><dependencies>
 <dependency><groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId>
 <version>{version}</version></dependency></dependencies></project>"""
@@ -138,7 +139,7 @@ class KafkaServer:
         """Where it listens for users with passwords."""
         return f"127.0.0.1:{self.login_port}"
 
-    @property
+    @cached_property
     def admin(self) -> Any:
         """A client that may do everything."""
         from confluent_kafka.admin import AdminClient

@@ -217,7 +217,7 @@ def test_position_is_found_among_those_of_many_pipelines(kafka, name, sink_of):
     others.close()
 
     assert sink_of().open() == '{"mine":1}'
-    assert sink_of("another").open() == '{"other":99}'
+    assert sink_of("another").open() == '{"other": 99}'
 
 
 def test_newcomer_that_was_let_in_fences_the_first_who_says_that_it_is_not_alone(
@@ -237,7 +237,7 @@ def test_newcomer_that_was_let_in_fences_the_first_who_says_that_it_is_not_alone
 
 
 def test_broker_that_goes_away_is_waited_for_and_nothing_is_doubled(own_kafka, name, sink_of):
-    sink = sink_of(servers=own_kafka.servers, timeout=2.0, partitions=1)
+    sink = sink_of(servers=own_kafka.servers, timeout=8.0, partitions=1)
     sink.open()
     sink.deliver(iter((documents((1, "before")),)), '{"n":1}')
     own_kafka.kill()
@@ -287,7 +287,7 @@ def test_user_without_rights_is_told_which_are_missing(kafka, name, sink_of):
     found = [each.code for each in sink.check()]
 
     assert "AUTHORIZATION_FAILED" in str(refused.value)
-    assert found == ["PEN-503"]
+    assert set(found) == {"PEN-503"}
 
 
 def test_user_with_the_documented_rights_delivers_and_a_foreign_topic_is_refused(

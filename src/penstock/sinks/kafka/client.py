@@ -165,6 +165,11 @@ class Clients:
                 "nothing; it goes on when penstock runs again",
             )
 
+    def hear_complaints(self) -> None:
+        """Clients call back only when they are polled; others than this one are as they work."""
+        if self._admin is not None:
+            self._admin.poll(0)
+
     def steps(self, what: str) -> Waiting:
         """A wait of at most the sink's time-out."""
         return Waiting(self, what, self._options.timeout)
@@ -247,6 +252,7 @@ class Waiting:
 
     def go_on(self) -> None:
         """Raise where there is no point in waiting on."""
+        self._clients.hear_complaints()
         self._clients.raise_if_given_up()
         if time.monotonic() >= self._deadline or self._clients.login_was_refused:
             raise self._clients.timed_out(self._what)

@@ -87,9 +87,9 @@ class Producing:
         """Let go of the producer; nothing that waits in it is sent any more."""
         producer, self._producer = self._producer, None
         if producer is not None:
+            # Ended with its last reference: `close` fails on a producer that was fenced.
             producer.purge()
             producer.flush(0)
-            producer.close()
         self._reports.take()
 
     @property

@@ -55,44 +55,29 @@ class Layout:
     tombstones: bool
 
     def rows(self, batch: pa.RecordBatch, tables: TablesOfBatch) -> Iterator[Row]:
-        """The records of a batch, in its order."""
+        """The records of a batch, in its order; behind a delete its tombstone, where they are wanted."""
         topics = tables.each(self.topics.of)
         values = batch.column("value").cast(pa.large_binary()).to_pylist()
         keys = record_keys(batch, tables, self.key)
-        headers = self._headers(batch)
-        if self.tombstones:
-            ops = batch.column("op").to_pylist()
-            return _with_tombstones(zip(topics, values, keys, headers, strict=True), ops)
-        return zip(topics, values, keys, headers, strict=True)
-
-    def _headers(self, batch: pa.RecordBatch) -> list[list[Header]]:
         ids = batch.column("id").to_pylist()
-        ops = {op: ("op", op) for op in batch.column("op").unique().to_pylist()}
-        lsn = batch.column("commit_lsn").to_numpy()
-        distinct, numbers = np.unique(lsn, return_inverse=True)
+        op_names = batch.column("op").to_pylist()
+        ops = {op: ("op", op) for op in set(op_names)}
+        distinct, numbers = np.unique(batch.column("commit_lsn").to_numpy(), return_inverse=True)
         lsns = [("commit_lsn", text) for text in lsn_texts(distinct).to_pylist()]
-        source = ("source", self.topics.source)
-        content_type = ("content-type", self.content_type)
-        return [
-            [("id", one), ops[op], lsns[number], source, content_type]
-            for one, op, number in zip(
-                ids, batch.column("op").to_pylist(), numbers.tolist(), strict=True
-            )
-        ]
+        rest = (("source", self.topics.source), ("content-type", self.content_type))
+        columns = zip(topics, values, keys, ids, op_names, numbers.tolist(), strict=True)
+        # One after another: headers of a whole batch at once are work for the garbage collector.
+        for topic, value, key, one, op, number in columns:
+            headers: list[Header] = [("id", one), ops[op], lsns[number], *rest]
+            yield topic, value, key, headers
+            if self.tombstones and op == "delete":
+                yield topic, None, key, headers
 
     def sizes(self, batch: pa.RecordBatch) -> Any:
         """About how many bytes each record has, never fewer than it will."""
         key = 2 * sizes_of(batch.column("key"))
         names = sizes_of(batch.column("schema")) + sizes_of(batch.column("table"))
         return sizes_of(batch.column("value")) + key + 2 * names + RECORD_OVERHEAD_BYTES
-
-
-def _with_tombstones(rows: Iterator[Row], ops: list[str]) -> Iterator[Row]:
-    """Behind each delete a record without a value, by which compaction forgets the key."""
-    for row, op in zip(rows, ops, strict=True):
-        yield row
-        if op == "delete":
-            yield row[0], None, row[2], row[3]
 
 
 def record_keys(batch: pa.RecordBatch, tables: TablesOfBatch, key: RecordKey) -> list[str]:
@@ -127,10 +112,11 @@ def _key_values(keys: pa.Array) -> list[str | None]:
 
 
 def _joined_values(key: str) -> str:
-    values = json.loads(key, parse_int=str, parse_float=str).values()
+    digits = json.loads(key, parse_int=str, parse_float=str)
+    values = json.loads(key)  # of json itself: nobody has kept its digits before
     texts = (
-        each if isinstance(each, str) else json.dumps(each, separators=(",", ":"))
-        for each in values
+        digits[name] if isinstance(digits[name], str) else json.dumps(value, separators=(",", ":"))
+        for name, value in values.items()
     )
     joined = ",".join(text.replace("\\", "\\\\").replace(",", "\\,") for text in texts)
     # Bytes that are not UTF-8 are lone surrogates in a document; see jsonvalues.
