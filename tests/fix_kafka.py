@@ -12,6 +12,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import time
 import uuid
 from contextlib import suppress
 from functools import cached_property
@@ -144,7 +145,7 @@ class KafkaServer:
         """A client that may do everything."""
         from confluent_kafka.admin import AdminClient
 
-        return AdminClient({"bootstrap.servers": self.servers})
+        return AdminClient({"bootstrap.servers": self.servers, "log_level": 0})
 
     def start(self) -> None:
         """Start the broker, and wait until it answers."""
@@ -156,6 +157,8 @@ class KafkaServer:
                 start_new_session=True,
             )
         wait_until(self._answers, 60, "Kafka to answer", 0.1)
+        # Who coordinates is decided when somebody first asks: not within a test's patience.
+        wait_until(self._coordinates, 60, "Kafka to know its coordinators", 0.1)
 
     def _answers(self) -> bool:
         from confluent_kafka import KafkaException
@@ -164,6 +167,18 @@ class KafkaServer:
         assert self._process.poll() is None, (self._directory / "log").read_text()[-2000:]
         with suppress(KafkaException):
             return bool(_quiet_admin(self.servers).list_topics(timeout=1).brokers)
+        return False
+
+    def _coordinates(self) -> bool:
+        from confluent_kafka import KafkaException, Producer
+
+        with suppress(KafkaException):
+            self.admin.describe_consumer_groups(["nobody"])["nobody"].result(10)
+            producer = Producer(
+                {"bootstrap.servers": self.servers, "transactional.id": "nobody", "log_level": 0}
+            )
+            producer.init_transactions(10)
+            return True
         return False
 
     def stop(self) -> None:
@@ -230,18 +245,42 @@ class KafkaServer:
                 for number in sorted(known[topic].partitions)
             ]
             consumer.assign(places)
-            found, open_ones = [], {(place.topic, place.partition) for place in places}
-            while open_ones:
+            # An end that is reached may lie before the last record: commits arrive a little later.
+            ends = self._ends(places)
+            found, at = [], dict.fromkeys(ends, 0)
+            deadline = time.monotonic() + 30
+            while any(at[place] < end for place, end in ends.items()):
+                assert time.monotonic() < deadline, "a transaction stays open"
                 # Not `consume`: it waits for its whole time where there are fewer records.
-                if (one := consumer.poll(5.0)) is not None:
-                    if one.error():
-                        assert one.error().name() == "_PARTITION_EOF", one.error()
-                        open_ones.discard((one.topic(), one.partition()))
-                    else:
-                        found.append(one)
+                one = consumer.poll(0.5)
+                if one is None:
+                    continue
+                place = one.topic(), one.partition()
+                if one.error():
+                    assert one.error().name() == "_PARTITION_EOF", one.error()
+                    at[place] = max(at[place], one.offset())
+                else:
+                    at[place] = one.offset() + 1
+                    found.append(one)
             return found
         finally:
             consumer.close()
+
+    def _ends(self, places: list[Any]) -> dict[tuple[str, int], int]:
+        """Where partitions end, open transactions included."""
+        from confluent_kafka import IsolationLevel
+        from confluent_kafka.admin import OffsetSpec
+
+        if not places:
+            return {}
+        asked = self.admin.list_offsets(
+            {place: OffsetSpec.latest() for place in places},
+            isolation_level=IsolationLevel.READ_UNCOMMITTED,
+        )
+        return {
+            (place.topic, place.partition): future.result(20).offset
+            for place, future in asked.items()
+        }
 
     def documents(self, *topics: str, committed: bool = True) -> list[dict[str, Any]]:
         """The values of all records with one, parsed."""

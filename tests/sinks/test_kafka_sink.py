@@ -8,7 +8,13 @@ import uuid
 import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType
+from confluent_kafka.admin import (
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
 
 from fix_kafka import USERS
 from penstock.errors import (
@@ -115,8 +121,9 @@ def test_limit_that_was_raised_is_seen_without_a_restart(kafka, name, sink_of):
     large = documents((2, "x" * 30_000))
     with pytest.raises(DocumentsRefused):
         sink.deliver(iter((large,)), "{}")
-    place = ConfigResource(ResourceType.TOPIC, name, set_config={"max.message.bytes": "90000"})
-    kafka.admin.alter_configs([place])[place].result(20)
+    entry = ConfigEntry("max.message.bytes", "90000", incremental_operation=AlterConfigOpType.SET)
+    place = ConfigResource(ResourceType.TOPIC, name, incremental_configs=[entry])
+    kafka.admin.incremental_alter_configs([place])[place].result(20)
 
     sink.deliver(iter((large,)), "{}")
 
@@ -312,7 +319,7 @@ def test_user_with_the_documented_rights_delivers_and_a_foreign_topic_is_refused
     sink.deliver(iter(both[:1]), "{}")
 
     assert list(refused.value.reasons) == ["shop:0/1000:audit:1:0"]
-    assert "TOPIC_AUTHORIZATION_FAILED" in next(iter(refused.value.reasons.values()))
+    assert "may not write to topic" in next(iter(refused.value.reasons.values()))
     assert notes(kafka, f"{name}.orders") == ["o"]
     assert list(sink.check()) == []
     sink.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from confluent_kafka.admin import AclOperation
+from confluent_kafka.admin import NewTopic
 
 from penstock.errors import PenstockError, SinkPrivilegeMissing
 from penstock.findings import Finding
@@ -56,30 +56,15 @@ def _findings(producing: Producing, options: KafkaOptions) -> Iterator[Finding]:
 
 
 def _rights(producing: Producing, topic: str) -> Iterator[Finding]:
-    clients = producing.clients
-    from confluent_kafka import TopicCollection
-
-    described = clients.ask(
-        lambda: clients.admin.describe_topics(
-            TopicCollection([topic]), include_authorized_operations=True
-        )[topic],
-        f"describing topic {topic}",
-    )
-    allowed = described.authorized_operations
-    # A broker without an authorizer says that everything is allowed.
-    if allowed is not None and AclOperation.WRITE not in allowed:
+    for reason in producing.topics.forbidden([topic]).values():
         yield Finding(
             SinkPrivilegeMissing(
-                f"penstock's user may not write to topic {topic}",
-                clients.place,
-                f"allow the operation Write on topic {topic}",
+                reason, producing.clients.place, f"allow the operation Write on topic {topic}"
             )
         )
 
 
 def _may_create(producing: Producing, topic: str) -> Iterator[Finding]:
-    from confluent_kafka.admin import NewTopic
-
     clients = producing.clients
     wanted = NewTopic(topic, 1)
     try:

@@ -250,11 +250,16 @@ class Waiting:
         self._what = what
         self._deadline = time.monotonic() + seconds
 
+    @property
+    def is_over(self) -> bool:
+        """Whether it has lasted as long as it may."""
+        return time.monotonic() >= self._deadline
+
     def go_on(self) -> None:
         """Raise where there is no point in waiting on."""
         self._clients.hear_complaints()
         self._clients.raise_if_given_up()
-        if time.monotonic() >= self._deadline or self._clients.login_was_refused:
+        if self.is_over or self._clients.login_was_refused:
             raise self._clients.timed_out(self._what)
 
 

@@ -136,10 +136,12 @@ class Progress:
         """The last of the key's records from one offset up to another."""
         consumer.assign([TopicPartition(self._topic, partition, begin)])
         waiting = self._clients.steps(f"reading topic {self._topic}")
-        found, at = None, begin
+        found, at, is_at_end = None, begin, False
         while at < until:
             one = consumer.poll(STEP_SECONDS)
             if one is None:
+                if is_at_end and waiting.is_over:
+                    raise self._hidden()
                 waiting.go_on()
             elif one.error() is None:
                 at = one.offset() + 1
@@ -147,9 +149,7 @@ class Progress:
                     found = one
             elif one.error().code() == KafkaError._PARTITION_EOF:
                 # Compacted records and ends of transactions are passed over; open ones stop it.
-                at = max(at, one.offset())
-                if at < until:
-                    raise self._hidden()
+                at, is_at_end = max(at, one.offset()), True
             else:
                 raise self._clients.explained(one.error(), f"reading topic {self._topic}")
         return found

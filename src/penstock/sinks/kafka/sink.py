@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from confluent_kafka import KafkaException
 
-from penstock.errors import PenstockError, SecondInstance, SinkError
+from penstock.errors import PenstockError, SecondInstance, SinkError, SinkPrivilegeMissing
 from penstock.failpoints import fault_point
 from penstock.sinks.documents.contract import DocumentSink, DocumentsRefused
 from penstock.sinks.documents.patterns import Pattern
@@ -151,12 +151,15 @@ class ExactlyOnceSink(DocumentSink):
         """Commit; or what is refused, and nothing is committed."""
         try:
             self._in_steps(self._producing.producer.commit_transaction, "committing")
-        except PenstockError:
-            # The reason, where it is one record's: the transaction only knows that one failed.
-            refused = self._producing.failures()
-            if not refused:
-                raise
-            return refused
+        except PenstockError as error:
+            # Where it is one record's, its report has the reason: the transaction only knows that one failed.
+            if refused := self._producing.failures():
+                return refused
+            self._producing.topics.forget()
+            if isinstance(error, SinkPrivilegeMissing):
+                # A right that was taken away meanwhile: whose, the next attempt finds out by asking.
+                raise SinkError(error.what, error.where, "nothing, penstock tries again") from None
+            raise
         self._in_transaction = False
         return {}
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from confluent_kafka import KafkaError
-from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType
+from confluent_kafka import KafkaError, TopicCollection
+from confluent_kafka.admin import AclOperation, ConfigResource, NewTopic, ResourceType
 
 from penstock.errors import PenstockError, Remedy
 from penstock.sinks.kafka.client import ASK_SECONDS, REFUSED
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Sequence
 
     from penstock.sinks.kafka.client import Clients
     from penstock.sinks.kafka.options import KafkaOptions
@@ -74,8 +74,32 @@ class Topics:
             reasons = {
                 topic: f"topic {topic} is not there, and create_topics is false" for topic in absent
             }
+        reasons |= self.forbidden([topic for topic in new if topic not in reasons])
         self.read_limits([topic for topic in new if topic not in reasons])
         return reasons
+
+    def forbidden(self, topics: Sequence[str]) -> dict[str, str]:
+        """Topics that are there and that we may not write to; why.
+
+        A transaction that meets one fails as a whole, and does not say which record is to blame.
+        """
+        if not topics:
+            return {}
+        admin = self._clients.admin
+        wanted = TopicCollection(list(topics))
+        found = {}
+        for topic in topics:
+            described = self._clients.ask(
+                lambda topic=topic: admin.describe_topics(  # type: ignore[misc]
+                    wanted, include_authorized_operations=True, request_timeout=ASK_SECONDS
+                )[topic],
+                f"describing topic {topic}",
+            )
+            # A broker without an authorizer says that everything is allowed, or nothing at all.
+            allowed = described.authorized_operations
+            if allowed and AclOperation.WRITE not in allowed:
+                found[topic] = f"penstock's user may not write to topic {topic}"
+        return found
 
     def _see(self, topics: Iterable[str]) -> list[str]:
         """Count partitions of topics; those that are not there."""
