@@ -8,10 +8,13 @@ import time
 import pyarrow as pa
 import pytest
 
-from penstock.sink import DOCUMENTS
+from penstock.errors import PackageMissing
+from penstock.sink import DOCUMENTS, SinkPlace
 from penstock.sinks.documents.patterns import Pattern, TablesOfBatch, escaped, problem_of
+from penstock.sinks.kafka.kind import KafkaKind
 from penstock.sinks.kafka.options import KafkaOptions, RecordKey
 from penstock.sinks.kafka.records import Layout, record_keys
+from penstock.sinks.nats.kind import NatsKind
 
 
 def document(key, table="orders", schema="public", op="insert", lsn=0x1000, ordinal=0):
@@ -156,3 +159,15 @@ def test_settings_do_not_print_themselves():
 
     assert "s3cret" not in repr(options)
     assert options.conf["linger.ms"].get_secret_value() == "5"
+
+
+@pytest.mark.parametrize("kind", [KafkaKind(), NatsKind()])
+def test_missing_package_is_named_with_the_command_that_installs_it(monkeypatch, kind, tmp_path):
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
+    place = SinkPlace("bus", None, "shop", "shop", ("shop",), tmp_path)
+
+    with pytest.raises(PackageMissing, match=rf"pip install 'penstock\[{kind.name}\]'"):
+        kind.sink(place)
+    [finding] = kind.check({"shop": place}, {})
+
+    assert finding.code == "PEN-519"

@@ -22,14 +22,10 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import Consumer
 
 from penstock.errors import PenstockError, SecondInstance, SinkPrivilegeMissing
-from penstock.sinks.kafka.client import ASK_SECONDS
+from penstock.timing import timing
 
 if TYPE_CHECKING:
     from penstock.sinks.kafka.client import Clients
-
-# The least that brokers allow by default (group.min.session.timeout.ms).
-_SESSION_SECONDS = 6.0
-_POLL_SECONDS = 0.02
 
 
 @dataclass(frozen=True)
@@ -82,7 +78,7 @@ class Claim:
         """
         if self._me.pid != os.getpid():  # forked
             self._me, self._member = Holder.here(), None
-        deadline = time.monotonic() + _SESSION_SECONDS + 1
+        deadline = time.monotonic() + timing().kafka_session_seconds + 1
         while others := self.others():
             is_elsewhere = all(each.machine != _machine() for each in others)
             if not is_elsewhere or time.monotonic() > deadline:
@@ -92,7 +88,9 @@ class Claim:
                     "stop it first",
                 )
             self._clients.raise_if_given_up()
-            time.sleep(_POLL_SECONDS * 10)  # a dead one is forgotten by the broker in its time
+            time.sleep(
+                timing().kafka_claim_poll_seconds
+            )  # a dead one is forgotten by the broker in its time
         if self._member is None:
             self._join()
 
@@ -115,7 +113,9 @@ class Claim:
     def _members(self) -> list[Any]:
         admin, group = self._clients.admin, self._group
         found = self._clients.ask(
-            lambda: admin.describe_consumer_groups([group], request_timeout=ASK_SECONDS)[group],
+            lambda: admin.describe_consumer_groups(
+                [group], request_timeout=timing().broker_ask_seconds
+            )[group],
             f"asking who is in group {group}",
         )
         return list(found.members)
@@ -125,8 +125,8 @@ class Claim:
             **{
                 "client.id": str(self._me),
                 "group.id": self._group,
-                "session.timeout.ms": int(1000 * _SESSION_SECONDS),
-                "heartbeat.interval.ms": int(1000 * _SESSION_SECONDS / 3),
+                "session.timeout.ms": int(1000 * timing().kafka_session_seconds),
+                "heartbeat.interval.ms": int(1000 * timing().kafka_session_seconds / 3),
                 "max.poll.interval.ms": 86_400_000,  # nothing is read: who lives is who heartbeats
                 "enable.auto.commit": False,
             }
@@ -135,7 +135,7 @@ class Claim:
         self._member.subscribe([self._topic])
         waiting = self._clients.steps(f"joining group {self._group}")
         while not any(each.client_id == str(self._me) for each in self._members()):
-            self._member.poll(_POLL_SECONDS)
+            self._member.poll(timing().broker_ask_pause_seconds)
             waiting.go_on()
 
     def forget(self) -> None:
@@ -144,7 +144,9 @@ class Claim:
         admin, group = self._clients.admin, self._group
         try:
             self._clients.ask(
-                lambda: admin.delete_consumer_groups([group], request_timeout=ASK_SECONDS)[group],
+                lambda: admin.delete_consumer_groups(
+                    [group], request_timeout=timing().broker_ask_seconds
+                )[group],
                 f"removing group {group}",
             )
         except SinkPrivilegeMissing:

@@ -20,6 +20,7 @@ from penstock.errors import (
     SinkLoginRefused,
     SinkPrivilegeMissing,
 )
+from penstock.timing import timing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,12 +32,6 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 
 _log = logging.getLogger(__name__)
-
-# A call is waited for in steps of this length, so that it can be given up within the time of a stop.
-STEP_SECONDS = 0.5
-# A broker may not know yet that it is the one to ask, or may never answer: then it is asked again.
-_PAUSE_SECONDS = 0.05
-ASK_SECONDS = 5.0
 
 _LOGIN = {KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError._SSL}
 _PRIVILEGE = {
@@ -184,14 +179,15 @@ class Clients:
         future = call()
         while True:
             try:
-                return future.result(STEP_SECONDS)
+                return future.result(timing().broker_step_seconds)
             except NotYet:
                 waiting.go_on()
             except KafkaException as error:
                 if not _passes_at_once(error.args[0]):
                     raise self.explained(error.args[0], what) from error
                 waiting.go_on()
-                time.sleep(_PAUSE_SECONDS)
+                # It may not know yet that it is the one to ask.
+                time.sleep(timing().broker_ask_pause_seconds)
                 future = call()
 
     def metadata(self, client: Any, what: str) -> Any:
@@ -199,7 +195,7 @@ class Clients:
         waiting = self.steps(what)
         while True:
             try:
-                return client.list_topics(timeout=STEP_SECONDS)
+                return client.list_topics(timeout=timing().broker_step_seconds)
             except KafkaException as error:
                 if not _passes_at_once(error.args[0]):
                     raise self.explained(error.args[0], what) from None

@@ -9,8 +9,9 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from penstock.errors import DestinationRefuses
 from penstock.sinks.documents.patterns import TablesOfBatch
-from penstock.sinks.kafka.client import REFUSED, STEP_SECONDS, Clients
+from penstock.sinks.kafka.client import REFUSED, Clients
 from penstock.sinks.kafka.topics import Topics
+from penstock.timing import timing
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -202,7 +203,7 @@ class Producing:
 
     def flush(self) -> None:
         """Wait until everything is with the broker, or has failed."""
-        while self.producer.flush(STEP_SECONDS):
+        while self.producer.flush(timing().broker_step_seconds):
             self.clients.raise_if_given_up()
 
 

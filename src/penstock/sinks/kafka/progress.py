@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, IsolationLevel, KafkaError, TopicPartition
 from confluent_kafka.admin import NewTopic, OffsetSpec
 
 from penstock.errors import PositionMissing, SinkError
-from penstock.sinks.kafka.client import ASK_SECONDS, STEP_SECONDS
+from penstock.timing import timing
 
 if TYPE_CHECKING:
     from penstock.sinks.kafka.client import Clients
@@ -126,7 +126,7 @@ class Progress:
             lambda: admin.list_offsets(
                 {place: OffsetSpec.latest()},
                 isolation_level=IsolationLevel.READ_UNCOMMITTED,
-                request_timeout=ASK_SECONDS,
+                request_timeout=timing().broker_ask_seconds,
             )[place],
             f"asking how long topic {self._topic} is",
         )
@@ -138,7 +138,7 @@ class Progress:
         waiting = self._clients.steps(f"reading topic {self._topic}")
         found, at, is_at_end = None, begin, False
         while at < until:
-            one = consumer.poll(STEP_SECONDS)
+            one = consumer.poll(timing().broker_step_seconds)
             if one is None:
                 if is_at_end and waiting.is_over:
                     raise self._hidden()

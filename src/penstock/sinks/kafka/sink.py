@@ -20,11 +20,12 @@ from penstock.sinks.documents.contract import DocumentSink, DocumentsRefused
 from penstock.sinks.documents.patterns import Pattern
 from penstock.sinks.kafka.check import findings
 from penstock.sinks.kafka.claim import Claim
-from penstock.sinks.kafka.client import FENCED, STEP_SECONDS
+from penstock.sinks.kafka.client import FENCED
 from penstock.sinks.kafka.options import RecordKey
 from penstock.sinks.kafka.producing import Producing
 from penstock.sinks.kafka.progress import Progress
 from penstock.sinks.kafka.records import Layout
+from penstock.timing import timing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -173,7 +174,7 @@ class ExactlyOnceSink(DocumentSink):
         waiting = self._clients.steps(what)
         while True:
             try:
-                call(STEP_SECONDS)
+                call(timing().broker_step_seconds)
             except KafkaException as error:
                 if not error.args[0].retriable():
                     raise self._explained(error, what) from None
@@ -240,7 +241,7 @@ class ExactlyOnceSink(DocumentSink):
             self._in_transaction = False
             # The broker may be away, or have fenced us: then `open` sees to it.
             with suppress(KafkaException):
-                self._producing.producer.abort_transaction(STEP_SECONDS)
+                self._producing.producer.abort_transaction(timing().broker_step_seconds)
         self._producing.discard()
 
 

@@ -9,7 +9,8 @@ from confluent_kafka import KafkaError, TopicCollection
 from confluent_kafka.admin import AclOperation, ConfigResource, NewTopic, ResourceType
 
 from penstock.errors import PenstockError, Remedy
-from penstock.sinks.kafka.client import ASK_SECONDS, REFUSED
+from penstock.sinks.kafka.client import REFUSED
+from penstock.timing import timing
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -91,7 +92,9 @@ class Topics:
         for topic in topics:
             described = self._clients.ask(
                 lambda topic=topic: admin.describe_topics(  # type: ignore[misc]
-                    wanted, include_authorized_operations=True, request_timeout=ASK_SECONDS
+                    wanted,
+                    include_authorized_operations=True,
+                    request_timeout=timing().broker_ask_seconds,
                 )[topic],
                 f"describing topic {topic}",
             )
@@ -140,7 +143,9 @@ class Topics:
         admin, name = self._clients.admin, topic.topic
         try:
             self._clients.ask(
-                lambda: admin.create_topics([topic], request_timeout=ASK_SECONDS)[name],
+                lambda: admin.create_topics([topic], request_timeout=timing().broker_ask_seconds)[
+                    name
+                ],
                 f"making topic {name}",
             )
         except PenstockError as error:
@@ -162,7 +167,7 @@ class Topics:
             try:
                 found = self._clients.ask(
                     lambda place=place: admin.describe_configs(  # type: ignore[misc]
-                        [place], request_timeout=ASK_SECONDS
+                        [place], request_timeout=timing().broker_ask_seconds
                     )[place],
                     f"asking for settings of {topic}",
                 )

@@ -24,6 +24,7 @@ from penstock.errors import (
     SinkLoginRefused,
     SinkPrivilegeMissing,
 )
+from penstock.timing import timing
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -34,8 +35,6 @@ Answer = TypeVar("Answer")
 
 _log = logging.getLogger(__name__)
 
-# A call is waited for in steps of this length, so that it can be given up within the time of a stop.
-_STEP_SECONDS = 0.2
 _MOST_PENDING_BYTES = 16 * 1024 * 1024
 
 
@@ -129,7 +128,7 @@ class Connection:
         deadline = time.monotonic() + self._options.timeout
         while True:
             try:
-                return future.result(_STEP_SECONDS)
+                return future.result(timing().broker_step_seconds)
             except concurrent.futures.TimeoutError as error:
                 if future.done():  # the work's own
                     raise self.explained(error, what) from None

@@ -22,6 +22,7 @@ from penstock.sinks.documents.contract import DocumentSink, DocumentsRefused
 from penstock.sinks.documents.patterns import Pattern, TablesOfBatch, sizes_of
 from penstock.sinks.nats.client import Connection
 from penstock.sinks.nats.stream import Stream, plain_name, subject_filter
+from penstock.timing import timing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
 
 # What a message weighs beside its value: headers, whose size hardly varies.
 _OVERHEAD_BYTES = 512
-# Where the one who delivers answers for himself; ends with the connection.
-_CLAIM_SECONDS = 1.0
 
 
 class NatsSink(DocumentSink):
@@ -83,14 +82,16 @@ class NatsSink(DocumentSink):
         await client.flush(timeout=5)
         try:
             # Ours is there by then, and so are those of others who are connected to the same server.
-            await replies.next_msg(timeout=_CLAIM_SECONDS if await self._is_clustered() else 0.1)
+            await replies.next_msg(timeout=self._claim_seconds)
         except nats_errors.TimeoutError:
             await replies.unsubscribe()
             return
         raise SecondInstance("another process delivers there", self._where, "stop it first")
 
-    async def _is_clustered(self) -> bool:
-        return len(self._connection.client.discovered_servers) > 0
+    @property
+    def _claim_seconds(self) -> float:
+        is_clustered = len(self._connection.client.discovered_servers) > 0
+        return timing().nats_claim_seconds if is_clustered else timing().nats_claim_alone_seconds
 
     def deliver(self, documents: Iterator[pa.RecordBatch], state: str | None) -> None:
         """Publish, and wait for every acknowledgement."""

@@ -9,6 +9,7 @@ from nats.js import api
 from nats.js.errors import NotFoundError
 
 from penstock.errors import DestinationRefuses
+from penstock.timing import timing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
     from penstock.sinks.documents.patterns import Pattern
     from penstock.sinks.nats.client import Connection
     from penstock.sinks.nats.options import NatsOptions
-
-_ASK_SECONDS = 5.0
 
 
 def subject_filter(pattern: Pattern) -> str:
@@ -54,7 +53,7 @@ class Stream:
         return self._connection.run(self._find(), f"asking for stream {self.name}")
 
     async def _find(self) -> Any:
-        manager = self._connection.client.jsm(timeout=_ASK_SECONDS)
+        manager = self._connection.client.jsm(timeout=timing().broker_ask_seconds)
         try:
             return (await manager.stream_info(self.name)).config
         except NotFoundError:
@@ -96,7 +95,7 @@ class Stream:
 
     async def _create(self) -> Any:
         options = self._options
-        manager = self._connection.client.jsm(timeout=_ASK_SECONDS)
+        manager = self._connection.client.jsm(timeout=timing().broker_ask_seconds)
         made = await manager.add_stream(
             api.StreamConfig(
                 name=self.name,
