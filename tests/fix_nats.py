@@ -95,6 +95,7 @@ class NatsServer:
 
 async def _messages(url: str, stream: str, login: dict[str, Any]) -> list[Any]:
     import nats
+    from nats.js.api import AckPolicy, ConsumerConfig
     from nats.js.errors import NotFoundError
 
     client = await nats.connect(url, **login)
@@ -104,7 +105,8 @@ async def _messages(url: str, stream: str, login: dict[str, Any]) -> list[Any]:
             count = (await jetstream.stream_info(stream)).state.messages
         except NotFoundError:
             return []
-        reader = await jetstream.pull_subscribe(">", stream=stream)
+        config = ConsumerConfig(ack_policy=AckPolicy.NONE)
+        reader = await jetstream.pull_subscribe(">", stream=stream, config=config)
         found: list[Any] = []
         while len(found) < count:
             found += await reader.fetch(min(1000, count - len(found)), timeout=10)

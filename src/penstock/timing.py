@@ -109,6 +109,7 @@ class Timing:
     # Who else delivers may be connected to another server of a cluster of NATS, or to the same.
     nats_claim_seconds: float = _limit(1.0)
     nats_claim_alone_seconds: float = _limit(0.1)
+    nats_close_seconds: float = _limit(1.0)
 
     # -- copies ----------------------------------------------------------------------------------
     # How often a copier asks for tables to copy that nobody has woken it for.

@@ -171,7 +171,9 @@ def test_claim_ends_with_the_connection(sink_of):
 
 
 def test_stream_that_takes_other_subjects_is_an_error_for_a_person(name, sink_of):
-    sink_of().open()
+    first = sink_of()
+    first.open()
+    first.close()
     other = sink_of(subject="elsewhere.{table}")
 
     with pytest.raises(DestinationRefuses, match=r"wanted elsewhere\.\*"):

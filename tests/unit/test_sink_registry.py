@@ -255,7 +255,13 @@ def test_own_kinds_are_there_where_the_installation_knows_of_no_entry_points():
 
     found = [registry.find(name) for name in registry.names]
 
-    assert [kind.name for kind in found if kind is not None] == ["postgres", "file", "stdout", "kafka", "nats"]
+    assert [kind.name for kind in found if kind is not None] == [
+        "postgres",
+        "file",
+        "stdout",
+        "kafka",
+        "nats",
+    ]
 
 
 def test_another_process_finds_the_kind_and_loads_no_other(tmp_path: Path):

@@ -163,12 +163,11 @@ class Connection:
         loop, self._loop = self._loop, None
         if loop is None:
             return
-        if client is not None:
-            closing = asyncio.run_coroutine_threadsafe(_close(client), loop)
-            concurrent.futures.wait([closing], timeout=2)
+        closing = asyncio.run_coroutine_threadsafe(_close(client), loop)
+        concurrent.futures.wait([closing], timeout=2 * timing().nats_close_seconds)
         loop.call_soon_threadsafe(loop.stop)
         if self._thread is not None:
-            self._thread.join(2)
+            self._thread.join(timing().nats_close_seconds)
             self._thread = None
         if not loop.is_running():
             loop.close()
@@ -201,10 +200,16 @@ class Connection:
 
 
 async def _close(client: Any) -> None:
+    """Hang up, and let nothing go on in the loop. A server with TLS may not answer to the farewell."""
     try:
-        await client.close()
-    except (nats_errors.Error, OSError) as error:  # it is gone as it is
+        if client is not None:
+            await asyncio.wait_for(client.close(), timing().nats_close_seconds)
+    except (nats_errors.Error, OSError, TimeoutError) as error:  # it is gone as it is
         _log.debug("closing: %s", type(error).__name__)
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
 
 
 def _name(error: Exception) -> str:
