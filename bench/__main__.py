@@ -17,10 +17,12 @@ from bench.failure import BenchFailed
 from bench.fleet import IdleSources
 from bench.history import History
 from bench.live import Idle, Latency, Steady
+from bench.masks import MaskedCopy, Masks
 from bench.native import Native, NativeDurable
 from bench.newcomer import IdleTables, Newcomer, Newcomers
 from bench.ours import Penstock
 from bench.report import page, result_lines, this_machine, verdict_line
+from bench.rules import FilteredInserts, SqlInserts
 from bench.servers import Servers
 from bench.together import Together
 from bench.tracked import Tracked
@@ -34,6 +36,9 @@ _WORKLOADS: tuple[type[Workload], ...] = (
     Mixed,
     Tracked,
     History,
+    FilteredInserts,
+    SqlInserts,
+    Masks,
     Together,
     Latency,
     Steady,
@@ -41,6 +46,7 @@ _WORKLOADS: tuple[type[Workload], ...] = (
     Idle,
     IdleSources,
     BigTable,
+    MaskedCopy,
     ManyTables,
     Newcomer,
     Newcomers,

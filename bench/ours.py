@@ -125,7 +125,7 @@ class Penstock:
 
     def hold(self) -> None:
         """Freeze capture: nothing reaches the log, and the server keeps what is written."""
-        pid = int((self._state / "capture.lock").read_text())
+        pid = int((self._state / "capture.lock").read_text().split()[0])
         os.kill(pid, signal.SIGSTOP)
         self._held_pid = pid
         deadline = time.monotonic() + 5

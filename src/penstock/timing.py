@@ -67,8 +67,8 @@ class Timing:
     # The server begins to answer at once, or is being restarted.
     stream_answer_seconds: float = _limit(30.0)
     # The socket is read so long at a time, and the server asked this often how far it is.
-    same_history_wait_seconds: float = _limit(0.1)
-    same_history_ask_seconds: float = _pause(1.0)
+    last_commit_wait_seconds: float = _limit(0.1)
+    last_commit_ask_seconds: float = _pause(1.0)
     # How long transactions that were open when a slot was ready are waited for.
     slot_open_seconds: float = _limit(10.0)
     # The server may take so long to decode what a slot holds, for a number in `status`.

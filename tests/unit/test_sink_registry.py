@@ -7,19 +7,22 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from fix_pipeline_file import SMALL
 from penstock.config import pipeline_from_document
 from penstock.errors import BadValue, NotThereYet
-from penstock.sinks.registry import BUILT_IN, GROUP, Registry
+from penstock.sinks.registry import BUILT_IN, GROUP, sink_kinds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    Offer = Callable[..., Registry]
+    from penstock.registry import Registry
+    from penstock.sinks.kind import SinkKind
+
+    Offer = Callable[..., Registry[SinkKind[Any]]]
 
 ROOT = Path(__file__).parents[2]
 
@@ -70,9 +73,9 @@ def offer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Offer:
     """Install a package with kinds of sink; the kinds that are there then."""
     monkeypatch.syspath_prepend(tmp_path / "site")
 
-    def make(package: str, offers: dict[str, str], **modules: str) -> Registry:
+    def make(package: str, offers: dict[str, str], **modules: str) -> Registry[SinkKind[Any]]:
         install(tmp_path / "site", package, offers, **modules)
-        registry = Registry()
+        registry = sink_kinds()
         monkeypatch.setattr("penstock.config.KINDS", registry)
         for module in modules:
             monkeypatch.delitem(sys.modules, module, raising=False)
@@ -251,7 +254,7 @@ def test_own_kinds_are_offered_as_others_are():
 
 
 def test_own_kinds_are_there_where_the_installation_knows_of_no_entry_points():
-    registry = Registry(list)
+    registry = sink_kinds(list)
 
     found = [registry.find(name) for name in registry.names]
 

@@ -6,7 +6,8 @@
     ├── LogError            PEN-3xx  the durable log and the state directory
     ├── DecodeError         PEN-4xx  bytes that are not what the protocol says
     ├── SinkError           PEN-5xx  what changes are delivered to
-    └── RunError            PEN-6xx  processes, Spark, locks
+    ├── RunError            PEN-6xx  processes, Spark, locks
+    └── ModifierError       PEN-7xx  what `modifiers:` says of tables
 
 An exception raised in a Spark task reaches the driver as text only, so the code in the text is how
 the driver recognises it (`recognise`). No message holds a password or a row value; keys are allowed.
@@ -29,6 +30,14 @@ from penstock.errors.log import (
     LogShortened,
     StateOfAnother,
     StateUnusable,
+)
+from penstock.errors.modifier import (
+    ExpressionFails,
+    ModifierError,
+    RulesEdited,
+    RuleUnfit,
+    SqlMissing,
+    ValueNotSent,
 )
 from penstock.errors.pipelinefile import (
     BadTableRule,
@@ -98,17 +107,25 @@ from penstock.errors.source import (
     TrackingBroken,
     WalLevelTooLow,
 )
+from penstock.errors.transform import (
+    ColumnUncovered,
+    CryptoMissing,
+    TransformFailed,
+)
 
 __all__ = [
     "BadTableRule",
     "BadUrl",
     "BadValue",
+    "ColumnUncovered",
+    "CryptoMissing",
     "DecodeError",
     "DecodingFailed",
     "DestinationRefuses",
     "DiskFull",
     "EmbeddedServerFailed",
     "Exposed",
+    "ExpressionFails",
     "ExpressionLeftOut",
     "ExtensionMissing",
     "JavaMissing",
@@ -116,6 +133,7 @@ __all__ = [
     "LogFull",
     "LogShortened",
     "MissingVariable",
+    "ModifierError",
     "NoSlotLeft",
     "NotThereYet",
     "OtherCluster",
@@ -129,6 +147,8 @@ __all__ = [
     "ReaderGone",
     "Remedy",
     "RowRefused",
+    "RuleUnfit",
+    "RulesEdited",
     "RunError",
     "SchemaChangeRefused",
     "SchemaChangeStops",
@@ -155,6 +175,7 @@ __all__ = [
     "SparkDies",
     "SparkFailed",
     "SparkGone",
+    "SqlMissing",
     "StateOfAnother",
     "StateUnusable",
     "StructureDiffers",
@@ -167,7 +188,9 @@ __all__ = [
     "TargetTableOccupied",
     "TargetTableUnfit",
     "TrackingBroken",
+    "TransformFailed",
     "UnknownKey",
+    "ValueNotSent",
     "VaultUnreadable",
     "WalLevelTooLow",
     "error_classes",

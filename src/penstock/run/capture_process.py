@@ -92,7 +92,7 @@ def capture_here(pipeline: PipelineFile, origin: Origin, stop: threading.Event) 
         watch = MembershipWatch(
             pipeline.source,
             origin.subscription,
-            state.history,
+            state.past_shapes,
             wire,
             reports,
             pace=pipeline.paced(1.0),

@@ -20,16 +20,18 @@ from penstock.changes.decode import Piece, Transaction, decode
 from penstock.errors import PenstockError, SparkFailed, SparkGone, recognise
 from penstock.log.slice import SliceKind
 from penstock.modifiers.modifier import modify
-from penstock.sinks.sink import SharingWorker
+from penstock.sinks.sink import RefusedTable, SharingWorker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from penstock.errors import ModifierError
     from penstock.log.contract import Slice
     from penstock.log.slice import SliceHead
     from penstock.modifiers.modifier import Modifiers
     from penstock.sinks.sink import Receipt, Worker
     from penstock.spark.session import Running, Spark
+    from penstock.table import TableName
 
 _log = logging.getLogger(__name__)
 
@@ -209,7 +211,11 @@ def _share_out_documents(
 ) -> Iterator[tuple[int, tuple[int, bytes]]]:
     """Runs in a Spark task, the first of two: blocks of documents, each with its partition."""
     for number, chunks in work:
-        for partition, block in run_task(worker, span, number, chunks, modifiers).content.items():
+        receipt = run_task(worker, span, number, chunks, modifiers)
+        for refused in receipt.refused:
+            # The second stage delivers before the driver knows: then the batch waits as a whole.
+            raise refused.error
+        for partition, block in receipt.content.items():
             yield partition, (number, block)
 
 
@@ -235,13 +241,14 @@ def run_task(
     seconds = {"read": 0.0, "decode": 0.0, "stage": 0.0}
     cpu_began = time.process_time()
     job = worker.begin(number)
+    refused: dict[TableName, ModifierError] = {}
     for chunk in chunks:
         began = time.perf_counter()
-        data, lengths, transaction = _read(chunk)
+        data, lengths, transaction = read_chunk(chunk)
         read = time.perf_counter()
         pieces: list[Piece] = decode(data, lengths, transaction, *span)
         if modifiers is not None:
-            pieces = modify(modifiers, pieces)
+            pieces = modify(modifiers, pieces, refused)
         decoded = time.perf_counter()
         job.take(pieces)
         seconds["read"] += read - began
@@ -250,10 +257,12 @@ def run_task(
     receipt = job.finish()
     seconds["cpu"] = time.process_time() - cpu_began
     receipt.seconds.update(seconds)
+    receipt.refused += [RefusedTable.of(table, error) for table, error in refused.items()]
     return receipt
 
 
-def _read(chunk: list[Slice]) -> tuple[bytes, Any, Transaction | None]:
+def read_chunk(chunk: list[Slice]) -> tuple[bytes, Any, Transaction | None]:
+    """Slices that go together: their messages, and the transaction that they are part of."""
     bodies = [ref.read() for ref in chunk]
     head = chunk[0].head
     transaction = None

@@ -16,6 +16,7 @@ from penstock.state.reports import (
     MembershipReport,
     SeenMembers,
     SeenPartitions,
+    SeenRules,
     SourceErrors,
     from_json,
     to_json,
@@ -35,6 +36,7 @@ _FILES: dict[type[Report], str] = {
     DeliveryReport: "sinks/{of}.json",
     SeenMembers: "sinks/{of}.members.json",
     SeenPartitions: "sinks/{of}.partitions.json",
+    SeenRules: "sinks/{of}.rules.json",
     SourceErrors: "sources.json",
     Failure: "{of}.failed.json",
 }

@@ -24,6 +24,7 @@ from penstock.sinks.documents.contract import DocumentsRefused
 from penstock.sinks.documents.failures import explained
 from penstock.sinks.documents.parts import message_of, read_messages
 from penstock.sinks.documents.refusals import Attempt
+from penstock.sinks.documents.routed import sink_of
 from penstock.sinks.sink import Receipt
 from penstock.sinks.tables import ALL_TABLES, WantedTables
 
@@ -96,7 +97,7 @@ class SharedOut:
 
     def _deliver(self, batch: pa.RecordBatch) -> Outcome:
         place = self.sink.place
-        sink = self.sink.kind.sink(place)
+        sink = sink_of(self.sink.kind, place)
         attempt = Attempt(lambda: iter((batch,)), self.holds, self.on_refused, f"sink {place.name}")
         try:
             while True:

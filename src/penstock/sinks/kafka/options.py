@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
 
-from penstock.errors import BadValue
-from penstock.options import Seconds, SinkOptions, fault, not_yet, wanted
+from penstock.errors import BadValue, NotThereYet
+from penstock.options import Seconds, SinkOptions, fault, wanted
 from penstock.sinks.documents.patterns import problem_of
 
 # What penstock sets itself, and what would break a promise if somebody else did.
@@ -64,6 +64,13 @@ def _read_topic(given: str) -> str:
     return given
 
 
+def _read_format(given: Any) -> Any:
+    if given in ("debezium", "avro"):
+        what = f"is {given}, which is not there yet in this version; wanted json"
+        raise fault(NotThereYet(what, do="write format: json"))
+    return given
+
+
 def _read_setting(given: Any) -> Any:
     if isinstance(given, bool):
         return str(given).lower()
@@ -106,7 +113,7 @@ class KafkaOptions(SinkOptions):
     replication_factor: Annotated[int, Field(ge=1, le=100)] | None = None
     config: dict[str, Setting] = Field(default_factory=dict)
     key: RecordKey = RecordKey.PRIMARY_KEY
-    format: Annotated[Format, not_yet("debezium", "avro", now="json")] = Format.JSON
+    format: Annotated[Format, BeforeValidator(_read_format)] = Format.JSON
     delivery: Delivery = Delivery.EXACTLY_ONCE
     tombstones: bool = False
     progress_topic: Annotated[str, AfterValidator(_topic_name)] = "penstock.progress"
