@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from bench.backlogs import Inserts, Mixed
 from bench.big import Big
+from bench.brokers import Kafka, KafkaAtLeastOnce, Nats
 from bench.copies import BigTable, ManyTables
 from bench.failure import BenchFailed
 from bench.fleet import IdleSources
@@ -50,6 +51,9 @@ _WORKLOADS: tuple[type[Workload], ...] = (
     Newcomer,
     Newcomers,
     IdleTables,
+    Kafka,
+    KafkaAtLeastOnce,
+    Nats,
 )
 _PAGE = Path("docs/benchmarks.md")
 

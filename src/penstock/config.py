@@ -40,7 +40,7 @@ from penstock.sinks.registry import KINDS
 from penstock.source.options import SourceOptions
 from penstock.spark.options import SparkOptions
 
-_LATER_SINK_KINDS = ("kafka", "nats", "search", "webhook", "delta", "iceberg", "parquet")
+_LATER_SINK_KINDS = ("search", "webhook", "delta", "iceberg", "parquet")
 
 # Where states lie that the file does not place.
 DEFAULT_PARENT = ".penstock"

@@ -20,6 +20,8 @@ BUILT_IN = {
     "postgres": "penstock.sinks.postgres.kind:PostgresKind",
     "file": "penstock.sinks.file.kind:FileKind",
     "stdout": "penstock.sinks.stdout.kind:StdoutKind",
+    "kafka": "penstock.sinks.kafka.kind:KafkaKind",
+    "nats": "penstock.sinks.nats.kind:NatsKind",
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import signal
@@ -157,6 +158,8 @@ class Scene:
         """Do some work in a process that dies at a fault point; whether it came so far."""
         child = os.fork()
         if child == 0:
+            # What the parent has made is the parent's to end: a client's threads are not here.
+            gc.freeze()
             try:
                 failpoints.arm(point, passing)
                 work()

@@ -142,7 +142,13 @@ class DocumentDriver:
         if self._by_tasks:
             holds = self._parked.holds
             return SharedOut(
-                self._sealed, self._source, _PARTITIONS, self._on_refused, holds, wanted
+                self._sealed,
+                self._source,
+                _PARTITIONS,
+                self._on_refused,
+                holds,
+                wanted,
+                self._sink.shared_by,
             )
         space = self._space
         return DocumentWorker(str(space.directory), space.part_prefix, self._source, wanted)

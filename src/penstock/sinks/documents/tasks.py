@@ -75,6 +75,7 @@ class SharedOut:
     on_refused: OnRefused
     holds: Holds
     tables: WantedTables = ALL_TABLES
+    shared_by: str = "key"  # see DocumentSink
 
     def begin(self, task: int) -> FirstStage:
         """Start the work of one task of the first stage."""
@@ -128,7 +129,7 @@ class FirstStage:
         batch = documents(wanted, self._worker.source)
         if not len(batch):
             return
-        partition = partition_of(batch, self._worker.partitions)
+        partition = partition_of(batch, self._worker.partitions, self._worker.shared_by)
         for number in np.unique(partition).tolist():
             some = batch.filter(pa.array(partition == number))
             self._blocks.setdefault(number, bytearray()).extend(memoryview(message_of(some)))
@@ -139,12 +140,19 @@ class FirstStage:
         return self._receipt
 
 
-def partition_of(batch: pa.RecordBatch, count: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Which partition each document belongs to: by table and key, by the table alone without a key."""
+_SHARED_BY = {"schema": 1, "table": 2, "key": 3}
+
+
+def partition_of(
+    batch: pa.RecordBatch, count: int, shared_by: str = "key"
+) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Which partition each document belongs to: by schema, table and key, or less of it.
+
+    Where there is no key, by the table.
+    """
+    columns = [batch.column(name).cast(pa.large_string()) for name in ("schema", "table", "key")]
     of = pc.binary_join_element_wise(
-        batch.column("schema").cast(pa.large_string()),
-        batch.column("table").cast(pa.large_string()),
-        batch.column("key"),
+        *columns[: _SHARED_BY[shared_by]],
         pa.scalar("\0", pa.large_string()),
         null_handling="replace",
         null_replacement="",
