@@ -379,6 +379,8 @@ def _digest(rule: Rule, written: Any) -> str:
     for _, value in rule.options:
         if isinstance(value, Path) and value.is_file():
             found.update(value.read_bytes())
+    # A salt may come from the environment, which the file does not show.
+    found.update(getattr(rule.options, "fingerprint", "").encode())
     return found.hexdigest()[:16]
 
 

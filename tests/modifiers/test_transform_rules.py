@@ -6,8 +6,10 @@ import pickle
 
 import pytest
 
+from fix_rules import chain
 from fix_transform import KEY_OF_TESTS, applied, read_transform
 from penstock.errors import BadValue, ColumnUncovered, PenstockError, PipelineFileError, UnknownKey
+from penstock.table import TableName
 from penstock.testing import insert, table
 from penstock.vault import Vault, using
 
@@ -277,3 +279,13 @@ def test_bad_rules_file_names_its_own_line(text, found, line, tmp_path):
     assert f"rules.yml:{line}" in caught.value.what, caught.value
     assert found in caught.value.what
     assert caught.value.do
+
+
+def test_salt_of_the_environment_is_part_of_what_a_rule_says(monkeypatch) -> None:
+    rule = {"transform": {"table": "users", "column": "email", "with": "email"}}
+    digests = set()
+    for salt in ("one", "other", "one"):
+        monkeypatch.setenv("PENSTOCK_SALT", salt)
+        digests.add(chain(rule).digest_of(TableName("public", "users")))
+
+    assert len(digests) == 2
