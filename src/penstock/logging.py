@@ -16,6 +16,8 @@ from penstock.text import printable, printable_lines
 # Which source and which sink the work of this thread is for, where a pipeline has several.
 _source: ContextVar[str] = ContextVar("source", default="")
 _sink: ContextVar[str] = ContextVar("sink", default="")
+# Which batch it is about, and its trace.
+_batch: ContextVar[tuple[int, str | None] | None] = ContextVar("batch", default=None)
 
 
 def speak_for(source_id: str) -> None:
@@ -26,6 +28,17 @@ def speak_for(source_id: str) -> None:
 def speak_of_sink(name: str) -> None:
     """Have lines of this thread name a sink; "" for none."""
     _sink.set(name)
+
+
+def speak_of_batch(number: int, trace_id: str | None = None) -> None:
+    """Have lines of this thread in JSON name a batch and its trace."""
+    _batch.set((number, trace_id))
+
+
+def _of_batch() -> dict[str, Any]:
+    number, trace_id = _batch.get() or (None, None)
+    named = {} if number is None else {"batch": number}
+    return {**named, "trace_id": trace_id} if trace_id else named
 
 
 class _JsonLines(logging.Formatter):
@@ -39,6 +52,7 @@ class _JsonLines(logging.Formatter):
                 "part": record.name.removeprefix("penstock."),
                 **({"source": _source.get()} if _source.get() else {}),
                 **({"sink": _sink.get()} if _sink.get() else {}),
+                **_of_batch(),
                 "message": record.getMessage(),
             }
         )

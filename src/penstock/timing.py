@@ -199,6 +199,33 @@ class Timing:
     # -- what people see -------------------------------------------------------------------------
     # Without a terminal a copy says how far it is this often.
     progress_line_seconds: float = _limit(5.0)
+    # Who watches a run has a status of it that is so old at most: what is reported in the state directory, and
+    # what servers are asked. Shorter while somebody looks at the page, or a table is being copied.
+    watch_seconds: float = _pause(5.0)
+    watch_asking_seconds: float = _pause(15.0)
+    watch_live_seconds: float = _pause(1.0)
+    watch_live_asking_seconds: float = _pause(2.0)
+    # For so long after a request for the page's events.
+    watch_interest_seconds: float = _limit(5.0)
+    # A status, or a report of capture, that is older says that something hangs.
+    watch_stale_seconds: float = _limit(60.0)
+    # How often the loop of a sink asks whether it is paused.
+    pause_poll_seconds: float = _pause(1.0)
+
+    # -- HTTP server -----------------------------------------------------------------------------
+    server_start_seconds: float = _limit(10.0)
+    server_stop_seconds: float = _limit(2.0)
+    # A body that takes longer is not read.
+    server_body_seconds: float = _limit(10.0)
+    # How often a stream of events asks for news, and says that it lives.
+    server_event_seconds: float = _pause(0.5)
+    server_alive_seconds: float = _limit(15.0)
+    # The charts have a point this often.
+    history_point_seconds: float = _limit(5.0)
+    # Rates of tables are over so long at least.
+    table_rate_seconds: float = _limit(2.0)
+    # Which processes are ours is asked this often.
+    process_list_seconds: float = _limit(30.0)
 
     def shortened(self, factor: float) -> Timing:
         """The same with pauses of this part of their length."""

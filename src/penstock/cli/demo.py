@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Annotated
 
-def demo() -> None:
+import typer
+
+
+def demo(
+    opens: Annotated[
+        bool,
+        typer.Option(
+            "--open",
+            envvar="PENSTOCK_OPEN",
+            help="Show the pipeline's page in a browser meanwhile; needs penstock[server].",
+        ),
+    ] = False,
+) -> None:
     """Run the whole product on embedded parts: two servers, a workload, a pipeline, a proof."""
     from penstock.demo.play import play
 
-    play()
+    play(opens=opens)

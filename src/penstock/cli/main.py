@@ -20,6 +20,7 @@ from penstock.cli.modifiers import modifiers
 from penstock.cli.parked import parked
 from penstock.cli.run import capture, deliver, run
 from penstock.cli.schema import schema
+from penstock.cli.sinks import sinks
 from penstock.cli.snapshot import snapshot
 from penstock.cli.status import status
 from penstock.cli.sync_sequences import sync_sequences
@@ -51,6 +52,7 @@ app.command("status", short_help="positions, lag, each table's state and error")
 app.command("tables", short_help="list, add, remove, or copy tables again (resync)")(tables)
 app.command("modifiers", short_help="preview: rows before and after the file's rules")(modifiers)
 app.command("parked", short_help="list, retry or drop what a sink refused")(parked)
+app.command("sinks", short_help="list, pause or resume sinks")(sinks)
 app.command("schema", short_help="versions of the source's schemas")(schema)
 app.command("sync-sequences", short_help="set the target's sequences, to cut over")(sync_sequences)
 app.command("teardown", short_help="remove what penstock made; your tables stay")(teardown)

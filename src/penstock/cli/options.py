@@ -47,6 +47,15 @@ UntilCaughtUp = Annotated[
         help="End once every sink has what the source had committed at the start.",
     ),
 ]
+Listen = Annotated[
+    str | None,
+    typer.Option(
+        "--listen",
+        metavar="HOST:PORT",
+        envvar="PENSTOCK_LISTEN",
+        help="Serve health, status, metrics and the page there; default: as the file says.",
+    ),
+]
 SourceId = Annotated[
     str | None,
     typer.Option(

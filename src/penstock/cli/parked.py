@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import json
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from penstock.config import PipelineFile
     from penstock.run.parked import ParkedAt
-    from penstock.sinks.parked import ParkedEntry
 
 _BEHIND = "behind an earlier change of its key"
 
@@ -70,7 +69,7 @@ def parked(
     ] = False,
 ) -> None:
     """List what sinks have refused and keep, have it tried again, or drop it."""
-    from penstock.run.parked import Choice, find_parked
+    from penstock.run.parked import Choice, as_dicts, find_parked
 
     if values and not as_json:
         raise BadValue("--values without --json", "penstock parked", "add --json")
@@ -79,7 +78,7 @@ def parked(
     choice = Choice(sink, source_id, rule, frozenset(ids or ()))
     found = find_parked(pipeline, choice)
     if action is Action.LIST and as_json:
-        typer.echo(json.dumps(_as_dicts(found, with_values=values)))
+        typer.echo(json.dumps(as_dicts(found, with_values=values)))
     elif not found:
         typer.echo("nothing is parked" if choice.is_all else "none of these")
     elif action is Action.LIST:
@@ -135,25 +134,3 @@ def _print_entries(found: Sequence[ParkedAt]) -> None:
             )
             shown.add_row(*(Text(printable(cell)) for cell in cells))
     print_rendered(shown)
-
-
-def _as_dicts(found: Sequence[ParkedAt], *, with_values: bool) -> list[dict[str, Any]]:
-    return [
-        _as_dict(each, entry, with_values=with_values) for each in found for entry in each.entries
-    ]
-
-
-def _as_dict(found: ParkedAt, entry: ParkedEntry, *, with_values: bool) -> dict[str, Any]:
-    reported = {
-        "sink": found.sink,
-        "source": found.pipeline.source_id,
-        "table": str(entry.table),
-        "id": entry.id,
-        "op": entry.op,
-        "key": None if entry.key is None else json.loads(entry.key),
-        "commit_lsn": entry.commit_lsn,
-        "reason": entry.reason,
-        "parked_at": entry.parked_at,
-        "request": entry.request,
-    }
-    return {**reported, "values": entry.values} if with_values else reported

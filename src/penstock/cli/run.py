@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from penstock.cli.options import (
+    Listen,
     LogFormat,
     LogFormatOption,
     LogLevel,
@@ -57,12 +59,13 @@ def run(
         ),
     ] = None,
     until_caught_up: UntilCaughtUp = False,
+    listen: Listen = None,
     log_format: LogFormatOption = LogFormat.TEXT,
     log_level: LogLevelOption = LogLevel.INFO,
 ) -> None:
     """Create what is missing, copy what is not copied yet, then stream until stopped (Ctrl-C)."""
     set_up_logging(log_format, log_level)
-    pipeline = _pipeline(path, source, target, table)
+    pipeline = _listening(_pipeline(path, source, target, table), listen)
     _warn_of_passwords(context, source=source, target=target)
     from penstock.run.signals import stop_on_signals
     from penstock.run.supervise import run_pipeline
@@ -77,6 +80,10 @@ def run(
             until_caught_up=until_caught_up,
             on_copying=progress,
         )
+
+
+def _listening(pipeline: PipelineFile, listen: str | None) -> PipelineFile:
+    return replace(pipeline, server=pipeline.server.at(listen))
 
 
 def _warn_of_passwords(context: typer.Context, **urls: str | None) -> None:
@@ -119,12 +126,13 @@ def _pipeline(
 
 def capture(
     path: PipelinePath,
+    listen: Listen = None,
     log_format: LogFormatOption = LogFormat.TEXT,
     log_level: LogLevelOption = LogLevel.INFO,
 ) -> None:
     """Run only the left half, source to log, until stopped. Needs no Java."""
     set_up_logging(log_format, log_level)
-    pipeline = read_pipeline(path)
+    pipeline = _listening(read_pipeline(path), listen)
     from penstock.run.capture_process import run_capture
     from penstock.run.signals import stop_on_signals
 
@@ -135,12 +143,13 @@ def capture(
 def deliver(
     path: PipelinePath,
     until_caught_up: UntilCaughtUp = False,
+    listen: Listen = None,
     log_format: LogFormatOption = LogFormat.TEXT,
     log_level: LogLevelOption = LogLevel.INFO,
 ) -> None:
     """Run only the right half, log to sinks, until stopped."""
     set_up_logging(log_format, log_level)
-    pipeline = read_pipeline(path)
+    pipeline = _listening(read_pipeline(path), listen)
     from penstock.run.signals import stop_on_signals
     from penstock.run.supervise import run_deliver
 

@@ -16,7 +16,7 @@ from penstock.cli.status import print_rendered, render_tables
 from penstock.config import read_pipeline
 from penstock.errors import BadValue
 from penstock.run.status import PipelineStatus, read_status
-from penstock.text import printable, printable_lines
+from penstock.text import printable_lines
 
 
 class Action(enum.StrEnum):
@@ -26,13 +26,6 @@ class Action(enum.StrEnum):
     ADD = "add"
     REMOVE = "remove"
     RESYNC = "resync"
-
-
-_DONE = {
-    Action.ADD: "followed from now on; copied first",
-    Action.REMOVE: "followed no more; its rows at the sinks stay",
-    Action.RESYNC: "copied again, as soon as the pipeline runs",
-}
 
 
 def tables(
@@ -45,13 +38,7 @@ def tables(
     as_json: AsJson = False,
 ) -> None:
     """List the pipeline's tables, add or remove some, or have them copied again."""
-    from penstock.run.requests import (
-        add_tables,
-        at_each_source,
-        choose_sources,
-        remove_tables,
-        resync_tables,
-    )
+    from penstock.run.requests import change_followed, choose_sources
 
     pipeline = read_pipeline(path)
     views = choose_sources(pipeline, source_id)
@@ -72,14 +59,8 @@ def tables(
             "penstock tables",
             f"penstock tables {path} {action.value} schema.table",
         )
-    carry_out = {
-        Action.ADD: add_tables,
-        Action.REMOVE: remove_tables,
-        Action.RESYNC: resync_tables,
-    }[action]
-    for view, table in at_each_source(views, names, carry_out):
-        place = "" if view.is_alone else f"{view.source_id}/"
-        typer.echo(printable(f"{place}{table}: {_DONE[action]}"))
+    for line in change_followed(pipeline, action.value, names, source_id):
+        typer.echo(line)
 
 
 def _print_tables(found: PipelineStatus) -> None:

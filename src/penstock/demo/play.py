@@ -9,12 +9,14 @@ import shutil
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import psycopg
 
 from penstock.config import read_pipeline
+from penstock.demo.address import free_address, open_page
 from penstock.demo.advice import PIPELINE, SOURCE_SQL, TARGET_SQL, advice
 from penstock.demo.proof import Watcher, compare, require_equal, require_none_twice
 from penstock.demo.scene import Interrupted, PipelineThread, Scene
@@ -38,8 +40,10 @@ if TYPE_CHECKING:
 _TITLE = "penstock demo: two Postgres servers, a busy shop, one pipeline through Spark, a proof"
 
 
-def play() -> None:
+def play(*, opens: bool = False) -> None:
     """Run the demo and print it. Ctrl-C and SIGTERM end it early.
+
+    `opens`: show the pipeline's page in a browser meanwhile.
 
     Raises:
         PenstockError: a part failed, or the two sides differ; nothing is left behind even then.
@@ -52,7 +56,7 @@ def play() -> None:
         view.say()
         stack = ExitStack()
         try:
-            _act(view, stack, interrupted)
+            _act(view, stack, interrupted, opens=opens)
         except (Interrupted, PenstockError, psycopg.Error) as error:
             # Ctrl-C reaches every process of the terminal: what breaks after it is no news.
             if not interrupted.is_set():
@@ -78,7 +82,9 @@ def _raise(error: Exception) -> NoReturn:
     ) from error
 
 
-def _act(view: View, stack: ExitStack, interrupted: threading.Event) -> None:
+def _act(
+    view: View, stack: ExitStack, interrupted: threading.Event, *, opens: bool = False
+) -> None:
     home = stack.enter_context(_directory())
     with view.during("starting two Postgres servers"):
         source, target = stack.enter_context(_two_servers())
@@ -90,11 +96,15 @@ def _act(view: View, stack: ExitStack, interrupted: threading.Event) -> None:
     if interrupted.is_set():
         raise Interrupted
     pipeline = _pipeline(home, source, target)
+    if opens:
+        pipeline = replace(pipeline, server=free_address())
     running = PipelineThread(pipeline)
     stack.callback(running.end)
     with view.during("preparing the source"):
         slot = running.begin()
     view.done(f"slot {slot} and its publication at the source")
+    if opens:
+        open_page(view, pipeline.server)
 
     with view.during("opening the shop"):
         writer = Writer(source.dsn("shop", "shop_owner"))

@@ -78,3 +78,17 @@ class VaultUnreadable(RunError):
 
     code = "PEN-609"
     remedy = Remedy.OPERATOR
+
+
+class ServerFailed(RunError):
+    """The HTTP server cannot be started."""
+
+    code = "PEN-620"
+    remedy = Remedy.OPERATOR
+
+
+class RequestRefused(RunError):
+    """An HTTP request that may not do what it asks for."""
+
+    code = "PEN-621"
+    remedy = Remedy.OPERATOR

@@ -25,14 +25,17 @@ from typing import TYPE_CHECKING, Any
 from penstock.config import pipeline_from_document
 from penstock.errors import PenstockError, RunError, error_classes
 from penstock.logging import set_up_logging, speak_for
+from penstock.metrics import NOTHING
 from penstock.pipeline import log_of, state_of, top_of, wire_of
 from penstock.retry import BackOff
 from penstock.run.capture import Capture
 from penstock.run.failures import CAPTURE, forget_failure, kept_failure
 from penstock.run.membership import MembershipWatch
+from penstock.run.notify import notified_by_a_thread
 from penstock.run.sinkreports import SinkReports
 from penstock.run.sources import Sources
 from penstock.run.start import Origin
+from penstock.run.watched import CAPTURE_ALONE, watched
 from penstock.shelter import start_sheltered
 from penstock.timing import timing
 
@@ -40,6 +43,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from penstock.config import PipelineFile
+    from penstock.metrics import Recorder
+    from penstock.run.notify import Notify
     from penstock.run.start import Started
 
 _log = logging.getLogger(__name__)
@@ -53,38 +58,37 @@ def run_capture(
     log_level: str = "info",
 ) -> None:
     """Only the left half of the pipeline: a sole source in this process, several in children."""
-    with kept_failure(top_of(pipeline), CAPTURE):
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(kept_failure(top_of(pipeline), CAPTURE))
+        notify = stack.enter_context(notified_by_a_thread())
         sources = Sources(pipeline)
         sources.begin(stop)
-        # Else it is the source's own, which is locked by the process that captures it.
-        with top_of(pipeline).lock("capture") if pipeline.is_whole else contextlib.nullcontext():
-            _run_capture(pipeline, sources, stop, log_format, log_level)
-
-
-def _run_capture(
-    pipeline: PipelineFile,
-    sources: Sources,
-    stop: threading.Event,
-    log_format: str,
-    log_level: str,
-) -> None:
-    if pipeline.is_alone:
-        for view, started in sources.take_started():
-            capture_here(view, Origin.of(started), stop)
-        return
-    captures = Captures(pipeline, log_format, log_level)
-    try:
-        while not stop.wait(timing().capture_process_poll_seconds):
-            sources.poll()
+        if pipeline.is_whole:
+            # Else it is the source's own, which is locked by the process that captures it.
+            stack.enter_context(top_of(pipeline).lock("capture"))
+        _, recorder = stack.enter_context(watched(pipeline, CAPTURE_ALONE))
+        if pipeline.is_alone:
             for view, started in sources.take_started():
-                captures.follow(view, started)
-            for source_id, error in captures.errors():
-                sources.fail(source_id, error)
-    finally:
-        captures.stop()
+                capture_here(view, Origin.of(started), stop, notify)
+            return
+        captures = Captures(pipeline, log_format, log_level, recorder)
+        stack.callback(captures.stop)
+        notify.ready()
+        _supervise(captures, sources, stop)
 
 
-def capture_here(pipeline: PipelineFile, origin: Origin, stop: threading.Event) -> None:
+def _supervise(captures: Captures, sources: Sources, stop: threading.Event) -> None:
+    while not stop.wait(timing().capture_process_poll_seconds):
+        sources.poll()
+        for view, started in sources.take_started():
+            captures.follow(view, started)
+        for source_id, error in captures.errors():
+            sources.fail(source_id, error)
+
+
+def capture_here(
+    pipeline: PipelineFile, origin: Origin, stop: threading.Event, notify: Notify | None = None
+) -> None:
     """Capture one source in this thread until stopped."""
     state, wire = state_of(pipeline), wire_of(pipeline)
     reports = SinkReports(wire, pipeline.sinks)
@@ -100,16 +104,24 @@ def capture_here(pipeline: PipelineFile, origin: Origin, stop: threading.Event) 
         watch.start()
         try:
             capture = Capture(pipeline, state, log_of(pipeline), wire, reports, origin, stop)
-            capture.on_connected = partial(forget_failure, top_of(pipeline), CAPTURE)
+            capture.on_connected = partial(_connected, pipeline, notify)
             capture.run(watch)
         finally:
             watch.stop()
 
 
+def _connected(pipeline: PipelineFile, notify: Notify | None) -> None:
+    forget_failure(top_of(pipeline), CAPTURE)
+    if notify is not None:
+        notify.ready()
+
+
 class Captures:
     """The children, seen from the parent. Each source is one child's."""
 
-    def __init__(self, pipeline: PipelineFile, log_format: str, log_level: str) -> None:
+    def __init__(
+        self, pipeline: PipelineFile, log_format: str, log_level: str, recorder: Recorder = NOTHING
+    ) -> None:
         head = {
             "document": pipeline.document,
             "log_format": log_format,
@@ -117,7 +129,8 @@ class Captures:
         }
         count = min(len(pipeline.source_ids), os.cpu_count() or 1)
         processes = [
-            CaptureProcess(json.dumps(head), is_alone=pipeline.is_alone) for _ in range(count)
+            CaptureProcess(json.dumps(head), recorder, is_alone=pipeline.is_alone)
+            for _ in range(count)
         ]
         self._by_source = {
             source_id: processes[number % count]
@@ -150,8 +163,9 @@ class Captures:
 class CaptureProcess:
     """One child, made when there is something for it to do."""
 
-    def __init__(self, head: str, *, is_alone: bool) -> None:
+    def __init__(self, head: str, recorder: Recorder = NOTHING, *, is_alone: bool) -> None:
         self._head = head
+        self._recorder = recorder
         self._is_alone = is_alone
         self._orders: dict[str, str] = {}  # by source: what is followed, or should be
         self._back_off = BackOff(timing().process_retry_first_seconds)
@@ -218,6 +232,7 @@ class CaptureProcess:
         wait = self._back_off.next_seconds()
         self._start_at = time.monotonic() + wait
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        self._recorder.restart("capture")
         _log.warning("capture %s, starting it again in %.1f s", how, wait)
 
     def close_orders(self) -> None:

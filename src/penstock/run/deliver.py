@@ -20,14 +20,16 @@ from penstock.errors import (
     SinkTooOld,
 )
 from penstock.logging import speak_for
+from penstock.metrics import NOTHING
 from penstock.retry import is_temporary
 from penstock.run.commits import Commits
 from penstock.timing import timing
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
+    from penstock.metrics import Recorder
     from penstock.run.flow import Flow
 
 _log = logging.getLogger(__name__)
@@ -40,12 +42,22 @@ class Delivery:
     """Delivers to one sink until stopped.
 
     `is_alone`: there is one source and there will be no other, so that what ends its flow ends all.
+    `is_paused`: whether a person holds it; then what is under way ends, and nothing is begun.
     """
 
     def __init__(
-        self, name: str, stop: threading.Event, flows: Sequence[Flow] = (), *, is_alone: bool = True
+        self,
+        name: str,
+        stop: threading.Event,
+        flows: Sequence[Flow] = (),
+        *,
+        is_alone: bool = True,
+        is_paused: Callable[[], bool] = lambda: False,
+        recorder: Recorder = NOTHING,
     ) -> None:
         self.name = name
+        self._is_paused = is_paused
+        self._recorder = recorder
         self._stop = stop
         self._is_alone = is_alone
         self._commits = Commits(name)
@@ -68,7 +80,9 @@ class Delivery:
             while not self._stop.is_set():
                 while self._new:
                     self.flows.append(self._new.pop(0))
-                if not self._go_round(time.monotonic()):
+                if self._is_paused() and all(flow.is_open for flow in self.flows):
+                    self._rest()
+                elif not self._go_round(time.monotonic()):
                     busy = any(flow.is_busy(time.monotonic()) for flow in self.flows)
                     self._stop.wait(
                         timing().flow_busy_seconds if busy else timing().flow_idle_seconds
@@ -83,6 +97,17 @@ class Delivery:
                 for flow in self.flows:
                     if flow.is_open:  # else it has reported, before its tables were forgotten
                         flow.report()
+
+    def _rest(self) -> None:
+        """Begin nothing, since a person holds the sink."""
+        self._commits.wait()
+        for flow in self.flows:
+            try:
+                flow.raise_if_failed()
+                flow.rest()
+            except PenstockError as error:
+                self._fail(flow, error)
+        self._stop.wait(timing().flow_idle_seconds)
 
     def _raise_if_failed(self) -> None:
         """Raise what ended the last commits, unless it would have been waited out.
@@ -146,6 +171,7 @@ class Delivery:
         if (self._is_alone or concerns_all) and not is_temporary(error):
             flow.report()
             raise error
+        self._recorder.retry(self.name)
         self._commits.wait()
         flow.report()  # before its tables are forgotten: the log is kept for some
         wait = flow.back_off.seconds_after(error)

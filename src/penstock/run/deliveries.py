@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from penstock.logging import speak_for, speak_of_sink
+from penstock.metrics import NOTHING
 from penstock.modifiers.chain import chain_for
 from penstock.pipeline import (
     build_copying,
@@ -15,11 +16,13 @@ from penstock.pipeline import (
     log_of,
     modifiers_of,
     top_of,
+    top_wire_of,
     wire_of,
 )
 from penstock.run.ddl_transactions import DdlTransactionReader
 from penstock.run.deliver import Delivery
 from penstock.run.flow import Flow
+from penstock.run.pauses import PauseWatch
 from penstock.run.start import PositionCheck
 from penstock.snapshot.copier import Copier
 from penstock.source.publication import publication_names
@@ -27,6 +30,7 @@ from penstock.timing import timing
 
 if TYPE_CHECKING:
     from penstock.config import PipelineFile
+    from penstock.metrics import Recorder
     from penstock.run.start import Started
     from penstock.sinks.sink import Sink
     from penstock.snapshot.round import RoundProgress
@@ -40,6 +44,7 @@ def build_flow(
     sink: Sink,
     spark: Spark,
     stop: threading.Event,
+    recorder: Recorder = NOTHING,
 ) -> Flow:
     """What flows from one source to one sink."""
     rules = pipeline.source.tables
@@ -64,6 +69,7 @@ def build_flow(
         pace=pipeline.paced(1.0),
         run_id=top_of(pipeline).run_of("deliver"),
         modifiers=modifiers,
+        recorder=recorder,
     )
 
 
@@ -80,6 +86,7 @@ def build_copier(pipeline: PipelineFile, flow: Flow, spark: Spark, stop: threadi
         has_notes=flow.tables.have_notes,
         is_alone=pipeline.is_alone,
         modifiers=chain_for(pipeline.modifiers, flow.name),
+        is_paused=PauseWatch(top_wire_of(pipeline), flow.name),
     )
     flow.on_scheduled = copier.wake
     return copier
@@ -115,12 +122,20 @@ class LoopThread(threading.Thread):
 class Deliveries:
     """All loops and copiers of a pipeline. All methods from one thread."""
 
-    def __init__(self, pipeline: PipelineFile, spark: Spark) -> None:
+    def __init__(self, pipeline: PipelineFile, spark: Spark, recorder: Recorder = NOTHING) -> None:
         self._spark = spark
+        self._recorder = recorder
         self._stop = threading.Event()
         self._shared = build_shared(pipeline)
         self._loops = {
-            name: Delivery(name, self._stop, is_alone=pipeline.is_alone) for name in pipeline.sinks
+            name: Delivery(
+                name,
+                self._stop,
+                is_alone=pipeline.is_alone,
+                is_paused=PauseWatch(top_wire_of(pipeline), name),
+                recorder=recorder,
+            )
+            for name in pipeline.sinks
         }
         self._copiers: list[Copier] = []
         self._names_sink = len(pipeline.sinks) > 1
@@ -140,7 +155,7 @@ class Deliveries:
             return
         self.flows[view.source_id] = []
         for sink in build_sinks(view, self._shared):
-            flow = build_flow(view, started, sink, self._spark, self._stop)
+            flow = build_flow(view, started, sink, self._spark, self._stop, self._recorder)
             copier = build_copier(view, flow, self._spark, self._stop)
             thread = LoopThread(copier, view, names_sink=self._names_sink)
             self.flows[view.source_id].append(flow)

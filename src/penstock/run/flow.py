@@ -12,7 +12,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.failpoints import fault_point
+from penstock.logging import speak_of_batch
 from penstock.lsn import Lsn
+from penstock.metrics import NOTHING
 from penstock.modifiers.binding import Binding
 from penstock.retry import BackOff
 from penstock.run.ddl_transactions import (
@@ -22,6 +24,7 @@ from penstock.run.ddl_transactions import (
     oids_of,
     tables_of,
 )
+from penstock.run.jobreport import JobReport
 from penstock.run.rules import RuleWatch
 from penstock.run.tables import TableKeeper
 from penstock.sinks.sink import Batch
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
 
     from penstock.errors import PenstockError
     from penstock.log.contract import Log, LogReader, Slice
+    from penstock.metrics import BatchRecord, BatchTrace, Recorder
     from penstock.modifiers.chain import Chain
     from penstock.modifiers.modifier import Modifiers
     from penstock.run.commits import Commits
@@ -61,6 +65,7 @@ class Flow:
     `pace`: how much less often than a sole source an idle one among many is polled.
     `run_id`: the run that reports; capture believes only one that delivers now.
     `modifiers`: what is done to changes before the sink sees them.
+    `recorder`: who counts batches and traces them.
     """
 
     def __init__(
@@ -78,9 +83,11 @@ class Flow:
         pace: float = 1.0,
         run_id: str | None = None,
         modifiers: Modifiers | Binding | None = None,
+        recorder: Recorder = NOTHING,
     ) -> None:
         self.source_id = source_id
         self._modifiers = modifiers
+        self._recorder = recorder
         self._run_id = run_id
         self._has_opened = False
         self.check_position = check_position
@@ -137,6 +144,14 @@ class Flow:
         return {
             name: table.error
             for name, table in self._sink.tables.detached.items()
+            if table.state == TableState.FAILED
+        }
+
+    def stopped(self) -> dict[TableName, bool]:
+        """Tables that have stopped, and whether each needs a copy; from another thread."""
+        return {
+            name: table.needs_copy
+            for name, table in dict(self._sink.tables.detached).items()
             if table.state == TableState.FAILED
         }
 
@@ -212,6 +227,11 @@ class Flow:
                 self.report()
         return False
 
+    def rest(self) -> None:
+        """A person holds the sink, and no commit is under way: report what is delivered."""
+        if self._has_news:
+            self.report()
+
     def raise_if_failed(self) -> None:
         """Raise what ended the last commit."""
         if self._failure is not None:
@@ -233,10 +253,16 @@ class Flow:
             self._sink.tables.schedule_copy({name: oids[name] for name in unknown}, batch.after_lsn)
             self.on_scheduled()
             batch = self._batch(after_lsn, stretch.slices)
-        receipts = self._run_job(batch, stretch.slices)
-        commits.wait()
-        self.raise_if_failed()
-        commits.begin(self._commit, batch, receipts)
+        trace = self._recorder.begin(self.source_id, self.name, batch.number)
+        speak_of_batch(batch.number, trace.trace_id)
+        try:
+            report = self._run_job(batch, stretch.slices, trace=trace)
+            commits.wait()
+            self.raise_if_failed()
+        except BaseException:
+            trace.end(None)
+            raise
+        commits.begin(self._commit, batch, report, trace)
         return batch.end_lsn
 
     def _commit_shapes(
@@ -328,28 +354,47 @@ class Flow:
         )
 
     def _run_job(
-        self, batch: Batch, slices: Sequence[Slice], only: set[TableName] | None = None
-    ) -> list[Receipt]:
+        self,
+        batch: Batch,
+        slices: Sequence[Slice],
+        only: set[TableName] | None = None,
+        trace: BatchTrace | None = None,
+    ) -> JobReport:
+        report = JobReport(_size(slices), time.time())
         if not batch.tables:
-            return []  # nothing but commits and marks: only the position moves
+            return report  # nothing but commits and marks: only the position moves
         began = time.perf_counter()
         worker = self._sink.worker(batch, only)
         span = Span(batch.after_lsn, batch.end_lsn)
         modifiers = self._modifiers_at(batch.tables, batch.after_lsn)
-        receipts = run_job(self._spark, worker, slices, span, self._spark.parallel, modifiers)
-        self.seconds["job"] += time.perf_counter() - began
-        for receipt in receipts:
+        report.receipts = run_job(
+            self._spark,
+            worker,
+            slices,
+            span,
+            self._spark.parallel,
+            modifiers,
+            trace.traceparent if trace is not None else None,
+        )
+        report.seconds = time.perf_counter() - began
+        self.seconds["job"] += report.seconds
+        for receipt in report.receipts:
             for part, seconds in receipt.seconds.items():
                 self.seconds[part] += seconds
-        return receipts
+        return report
 
-    def _commit(self, batch: Batch, receipts: list[Receipt]) -> None:
+    def _commit(self, batch: Batch, report: JobReport, trace: BatchTrace) -> None:
         """Runs in a thread of its own, one batch at a time."""
         self.is_committing = True
+        record: BatchRecord | None = None
         try:
-            began = time.perf_counter()
-            self._sink.commit(batch, receipts)
-            self.seconds["commit"] += time.perf_counter() - began
+            began, began_at = time.perf_counter(), time.time()
+            self._sink.commit(batch, report.receipts)
+            took = time.perf_counter() - began
+            self.seconds["commit"] += took
+            if self._recorder.is_on:
+                record = report.record(self.source_id, self.name, batch, began_at, took)
+                self._recorder.batch(record)
             self.delivered_lsn = batch.end_lsn
             self._committed_at = batch.committed_at or self._committed_at
             self._has_news = True
@@ -360,6 +405,7 @@ class Flow:
         except BaseException as failure:  # noqa: BLE001 - raised in the flow's own turn
             self._failure = failure
         finally:
+            trace.end(record)
             self.is_committing = False
 
     def _catch_up(self, now: float) -> None:
@@ -409,8 +455,15 @@ class Flow:
             group = {names[name] for name in group if name in names}
         else:
             batch = replace(self._batch(position, stretch.slices, group), end_lsn=end_lsn)
-            receipts = self._run_job(batch, stretch.slices, group) if group & batch.tables else []
-            self._sink.commit_detached(group, batch, receipts)
+            report = JobReport(_size(stretch.slices), time.time())
+            if group & batch.tables:
+                report = self._run_job(batch, stretch.slices, group)
+            began, began_at = time.perf_counter(), time.time()
+            self._sink.commit_detached(group, batch, report.receipts)
+            if self._recorder.is_on and report.receipts:
+                took = time.perf_counter() - began
+                record = report.record(self.source_id, self.name, batch, began_at, took, group)
+                self._recorder.batch(record)
         detached = self._sink.tables.detached
         return end_lsn, {
             name for name in group if name in detached and detached[name].delivered_lsn == end_lsn

@@ -5,8 +5,9 @@ A request is left where the process that delivers finds it. Nothing here waits f
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.pipeline import top_of
 from penstock.run.requests import choose_sinks, choose_sources
@@ -70,6 +71,29 @@ def find_parked(pipeline: PipelineFile, choice: Choice) -> list[ParkedAt]:
             if meant:
                 found.append(ParkedAt(view, name, meant))
     return found
+
+
+def as_dicts(found: Sequence[ParkedAt], *, with_values: bool = False) -> list[dict[str, Any]]:
+    """The entries as `penstock parked --json` and the admin API give them."""
+    return [
+        _as_dict(each, entry, with_values=with_values) for each in found for entry in each.entries
+    ]
+
+
+def _as_dict(found: ParkedAt, entry: ParkedEntry, *, with_values: bool) -> dict[str, Any]:
+    reported = {
+        "sink": found.sink,
+        "source": found.pipeline.source_id,
+        "table": str(entry.table),
+        "id": entry.id,
+        "op": entry.op,
+        "key": None if entry.key is None else json.loads(entry.key),
+        "commit_lsn": entry.commit_lsn,
+        "reason": entry.reason,
+        "parked_at": entry.parked_at,
+        "request": entry.request,
+    }
+    return {**reported, "values": entry.values} if with_values else reported
 
 
 def retry_parked(pipeline: PipelineFile, found: Sequence[ParkedAt]) -> bool:

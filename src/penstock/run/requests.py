@@ -13,6 +13,7 @@ from penstock.run.status import read_status
 from penstock.source.connect import connect_source
 from penstock.source.subscription import change_tables
 from penstock.table import TableName, TableRule
+from penstock.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -20,6 +21,30 @@ if TYPE_CHECKING:
     from penstock.config import PipelineFile
 
     CarryOut = Callable[[PipelineFile, Sequence[str]], list[TableName]]
+
+
+DONE = {
+    "add": "followed from now on; copied first",
+    "remove": "followed no more; its rows at the sinks stay",
+    "resync": "copied again, as soon as the pipeline runs",
+}
+"""What is said of a table when a request is written."""
+
+
+def change_followed(
+    pipeline: PipelineFile, action: str, names: Sequence[str], source_id: str | None = None
+) -> list[str]:
+    """Add, remove or resync tables at one source, or at all that have them; a line for each.
+
+    Raises:
+        PenstockError: a name stands for nothing, or a server cannot be asked.
+    """
+    carry_out = {"add": add_tables, "remove": remove_tables, "resync": resync_tables}[action]
+    done = at_each_source(choose_sources(pipeline, source_id), names, carry_out)
+    return [
+        printable(f"{'' if view.is_alone else f'{view.source_id}/'}{table}: {DONE[action]}")
+        for view, table in done
+    ]
 
 
 def choose_sources(pipeline: PipelineFile, source_id: str | None) -> list[PipelineFile]:

@@ -14,7 +14,7 @@ from penstock.spark.session import Spark
 from penstock.timing import timing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from penstock.spark.options import SparkOptions
@@ -32,6 +32,7 @@ class SparkWatch:
     """
 
     def __init__(self, spark: Spark) -> None:
+        self.on_restart: Callable[[], None] = lambda: None
         self.spark = spark
         self._back_off = BackOff(timing().process_retry_first_seconds)
         self._deaths: list[float] = []
@@ -110,6 +111,7 @@ class SparkWatch:
                 failure.where,
                 failure.do.removeprefix("nothing, penstock starts it again; "),
             )
+        self.on_restart()
         wait = self._back_off.next_seconds()
         self._start_at = now + wait
         _log.warning("%s (starting it again in %.1f s)", str(failure).splitlines()[0], wait)

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from penstock.changes.pgoutput import EPOCH_2000_UNIX_MICROSECONDS
 from penstock.errors import PenstockError, recognise
-from penstock.lsn import Lsn
+from penstock.lsn import ZERO, Lsn
 from penstock.pipeline import log_of, state_of, top_of, top_wire_of, wire_of
 from penstock.retry import is_temporary
 from penstock.run.failures import CAPTURE, DELIVER, last_failure
+from penstock.run.pauses import paused_since
 from penstock.sinks.status import FlowStatus, SinkStatus, TableStatus
 from penstock.source.connect import connect_source, source_errors
 from penstock.source.options import Tracking
@@ -59,6 +60,9 @@ class SourceStatus:
     tracking: str = "off"  # how changes of tables are noticed
     tracking_error: str | None = None
     left_out: dict[str, str] = field(default_factory=dict)
+    connected: bool = False  # whether capture is, as it last said
+    reported_at: float | None = None  # when it did, seconds since 1970
+    transactions: int = 0  # that it has written to the log since it was started
 
     @property
     def newest_lsn(self) -> str | None:
@@ -97,6 +101,22 @@ def read_status(pipeline: PipelineFile) -> PipelineStatus:
         found = pool.map(_source, views)
         sources = {view.source_id: each for view, each in zip(views, found, strict=True)}
     sinks = {name: _sink(pipeline, name, sources) for name in pipeline.sinks}
+    return _whole(pipeline, sources, sinks)
+
+
+def refresh_status(pipeline: PipelineFile, before: PipelineStatus) -> PipelineStatus:
+    """The same from what the halves have reported since, and what servers last said. Asks no server."""
+    sources = {
+        view.source_id: _refreshed_source(view, before.sources[view.source_id])
+        for view in pipeline.each()
+    }
+    sinks = {name: _sink(pipeline, name, sources, before.sinks[name]) for name in pipeline.sinks}
+    return _whole(pipeline, sources, sinks)
+
+
+def _whole(
+    pipeline: PipelineFile, sources: dict[str, SourceStatus], sinks: dict[str, SinkStatus]
+) -> PipelineStatus:
     top = top_of(pipeline)
     ended = last_failure(top, CAPTURE) or last_failure(top, DELIVER)
     return PipelineStatus(
@@ -139,6 +159,9 @@ def _source(pipeline: PipelineFile) -> SourceStatus:
         log_bytes=report.log_bytes,
         tracking=pipeline.source.schema_options.tracking.value,
         left_out=members.left_out,
+        connected=report.connected and state_of(pipeline).is_held("capture"),
+        reported_at=report.at or None,
+        transactions=report.transactions,
     )
     try:
         with connect_source(pipeline.source.url, "penstock status") as connection:
@@ -147,6 +170,32 @@ def _source(pipeline: PipelineFile) -> SourceStatus:
         status.error = str(error)
     status.error = _reported_error(pipeline, report) or status.error
     return status
+
+
+def _refreshed_source(pipeline: PipelineFile, before: SourceStatus) -> SourceStatus:
+    """A source by its last report, with what its server said before."""
+    report = wire_of(pipeline).latest(CaptureReport) or CaptureReport()
+    received_lsn = report.received_lsn or ZERO
+    current_lsn = max(received_lsn, Lsn.parse(before.current_lsn or str(ZERO)))
+    asked = recognise(before.error) if before.error else None
+    return replace(
+        before,
+        current_lsn=_text(current_lsn) if before.current_lsn else None,
+        received_lsn=_text(report.received_lsn),
+        durable_lsn=_text(report.durable_lsn),
+        acknowledged_lsn=_text(report.acknowledged_lsn) or before.acknowledged_lsn,
+        log_bytes=report.log_bytes,
+        connected=report.connected and state_of(pipeline).is_held("capture"),
+        reported_at=report.at or None,
+        transactions=report.transactions,
+        # What the server said counts until it is asked again; unless it was only away, and is back.
+        error=_reported_error(pipeline, report)
+        or (
+            before.error
+            if asked is None or not is_temporary(asked) or not report.connected
+            else None
+        ),
+    )
 
 
 def _ask_source(
@@ -214,16 +263,46 @@ def _ask_tracking(
         status.tracking_error = str(broken)
 
 
-def _sink(pipeline: PipelineFile, name: str, sources: dict[str, SourceStatus]) -> SinkStatus:
-    """One sink: of a sole source as it is, of several put together."""
+def _sink(
+    pipeline: PipelineFile,
+    name: str,
+    sources: dict[str, SourceStatus],
+    before: SinkStatus | None = None,
+) -> SinkStatus:
+    """One sink: of a sole source as it is, of several put together.
+
+    `before`: what it said when it was last asked; it is not asked again.
+    """
     views = pipeline.each()
     parts = [_reported(view, name) for view in views]
-    pipeline.kind_of(name).read_status([view.place_of(name) for view in views], parts)
+    if before is None:
+        pipeline.kind_of(name).read_status([view.place_of(name) for view in views], parts)
+    else:
+        for view, part in zip(views, parts, strict=True):
+            _add_said(part, before, "" if len(parts) == 1 else f"{view.source_id}/")
     for view, part in zip(views, parts, strict=True):
         _complete(view, name, part, sources[view.source_id])
-    if len(parts) == 1:
-        return parts[0]
-    return _together(parts, views)
+    whole = parts[0] if len(parts) == 1 else _together(parts, views)
+    whole.paused_since = paused_since(pipeline, name)
+    if before is not None:
+        whole.parked = before.parked
+        whole.error = whole.error or before.error
+    return whole
+
+
+def _add_said(part: SinkStatus, before: SinkStatus, prefix: str) -> None:
+    """Add to a report of a loop what the sink said of its tables when it was asked."""
+    said = {
+        table.removeprefix(prefix): entry
+        for table, entry in before.tables.items()
+        if table.startswith(prefix)
+    }
+    reported, part.tables = part.tables, said
+    for table, entry in reported.items():
+        if table in said:
+            part.tables[table] = replace(said[table], state=entry.state, error=entry.error)
+        else:
+            part.tables[table] = entry
 
 
 def _together(parts: list[SinkStatus], views: list[PipelineFile]) -> SinkStatus:

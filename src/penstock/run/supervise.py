@@ -11,16 +11,20 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.errors import PenstockError, ReaderGone, RunError, recognise
+from penstock.metrics import NOTHING
 from penstock.pipeline import top_of, wire_of
 from penstock.retry import is_temporary
 from penstock.run.capture_process import Captures
 from penstock.run.deliveries import Deliveries
 from penstock.run.failures import DELIVER, forget_failure, kept_failure
+from penstock.run.notify import Notify
 from penstock.run.sources import Sources
 from penstock.run.sparkwatch import watched_spark
+from penstock.run.watched import BOTH, DELIVER_ALONE, watched
 from penstock.state.reports import CaptureReport
 from penstock.timing import timing
 
@@ -30,7 +34,10 @@ if TYPE_CHECKING:
 
     from penstock.config import PipelineFile
     from penstock.lsn import Lsn
+    from penstock.metrics import Recorder
+    from penstock.run.flow import Flow
     from penstock.run.start import Started
+    from penstock.run.watched import WatchedRun
     from penstock.snapshot.round import RoundProgress
     from penstock.spark.session import Spark
 
@@ -64,7 +71,8 @@ def run_pipeline(
         stack.enter_context(top_of(pipeline).lock("deliver"))
         if pipeline.is_whole:  # else the child holds it
             stack.enter_context(top_of(pipeline).lock("capture"))
-        captures = Captures(pipeline, log_format, log_level)
+        run.watched, run.recorder = stack.enter_context(watched(pipeline, BOTH))
+        captures = Captures(pipeline, log_format, log_level, run.recorder)
         stack.callback(captures.stop)
         run.captures = captures
         run.take_started()
@@ -84,8 +92,10 @@ def run_deliver(
     sources = Sources(pipeline, wants_marks=until_caught_up)
     with kept_failure(top_of(pipeline), DELIVER):
         sources.begin(stop)
-        with top_of(pipeline).lock("deliver"):
-            _Run(pipeline, sources, stop, on_copying).deliver(until_caught_up=until_caught_up)
+        run = _Run(pipeline, sources, stop, on_copying)
+        with top_of(pipeline).lock("deliver"), watched(pipeline, DELIVER_ALONE) as found:
+            run.watched, run.recorder = found
+            run.deliver(until_caught_up=until_caught_up)
 
 
 class _Run:
@@ -100,6 +110,9 @@ class _Run:
         spark: Spark | None = None,
     ) -> None:
         self.captures: Captures | None = None
+        self.watched: WatchedRun | None = None
+        self.recorder: Recorder = NOTHING
+        self._notify = Notify()
         self.waiting: list[
             tuple[PipelineFile, Started]
         ] = []  # to be delivered, once Spark is there
@@ -127,14 +140,19 @@ class _Run:
         with watched_spark(
             pipeline.name, pipeline.spark, log_path, self._stop, self._spark
         ) as watch:
-            deliveries = Deliveries(pipeline, watch.spark)
+            watch.on_restart = partial(self.recorder.restart, "spark")
+            deliveries = Deliveries(pipeline, watch.spark, self.recorder)
+            if self.watched is not None:
+                self.watched.flows = partial(_all_flows, deliveries)
             try:
                 while not self._stop.wait(timing().supervise_poll_seconds):
+                    self._notify.beat()
                     watch.poll()
                     self._poll(deliveries)
                     if until_caught_up and self._has_caught_up(deliveries):
                         break
             finally:
+                self._notify.stopping()
                 deliveries.stop()
         try:
             deliveries.raise_if_failed()
@@ -159,6 +177,7 @@ class _Run:
         deliveries.raise_if_failed()
         if not self._has_begun and deliveries.has_open:
             self._has_begun = True
+            self._notify.ready()
             forget_failure(top_of(self._pipeline), DELIVER)
         if self._on_copying is not None:
             self._on_copying(deliveries.progress)
@@ -207,6 +226,10 @@ class _Run:
             if error is not None:
                 raise error
             raise RunError("did not catch up", f"source {source_id}", "see penstock status")
+
+
+def _all_flows(deliveries: Deliveries) -> list[Flow]:
+    return [flow for flows in list(deliveries.flows.values()) for flow in list(flows)]
 
 
 def _raise_if_tables_wait(deliveries: Deliveries) -> None:

@@ -244,6 +244,11 @@ class TableKeeper:
                 return {name}
         return set()
 
+    def retry_now(self, table: TableName) -> None:
+        """Let a table that failed have its turn at the next occasion; from another thread."""
+        self._waits[table] = (0.0, slow_back_off())
+        self._has_news = True
+
     def note_tried(self, tables: Collection[TableName]) -> None:
         """Tables have had their turn; those that failed get another one later."""
         for name in tables:

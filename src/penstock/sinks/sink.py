@@ -67,6 +67,10 @@ class Receipt:
     seconds: dict[str, float] = field(default_factory=dict)
     content: Any = None
     refused: list[RefusedTable] = field(default_factory=list)
+    # For those who watch: when the task began, what it read and handed over.
+    began_at: float = 0.0
+    rows: dict[tuple[TableName, str], int] = field(default_factory=dict)
+    read_bytes: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

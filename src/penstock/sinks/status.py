@@ -49,6 +49,7 @@ class SinkStatus:
     lag_seconds: float | None = None
     changes_delivered: int = 0
     parked: int = 0
+    paused_since: str | None = None  # a person holds it
     error: str | None = None
     sources: dict[str, FlowStatus] = field(default_factory=dict)
     tables: dict[str, TableStatus] = field(default_factory=dict)

@@ -38,6 +38,7 @@ class Copier:
     `has_notes`: whether tables lack something that may be there by now.
     `keeps_claim`: once it is the copier, it stays that, also when nothing is to be copied.
     `is_alone`: there is no other source, so that what only a person can fix ends the command.
+    `is_paused`: whether a person holds the sink; then no copy is begun.
     """
 
     def __init__(
@@ -54,8 +55,10 @@ class Copier:
         keeps_claim: bool = False,
         is_alone: bool = True,
         modifiers: Modifiers | None = None,
+        is_paused: Callable[[], bool] = lambda: False,
     ) -> None:
         self.name = name
+        self._is_paused = is_paused
         self._modifiers = modifiers
         self.error: PenstockError | None = None
         self._spark = spark
@@ -170,6 +173,8 @@ class Copier:
 
     def _poll(self) -> None:
         self._rounds = [each for each in self._rounds if each[1].is_alive()]
+        if self._is_paused():
+            return
         taken = {table for each, _ in self._rounds for table in each.tables}
         due = {name: oid for name, oid in self._copying.due().items() if name not in taken}
         # Rounds go on after the connection was lost, and with it the claim.

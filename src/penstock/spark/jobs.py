@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from penstock.changes.decode import Piece, Transaction, decode
+from penstock.changes.decode import Piece, TableChanges, Transaction, decode
+from penstock.changes.pgoutput import DELETE, INSERT, TRUNCATE, UPDATE
 from penstock.errors import PenstockError, SparkFailed, SparkGone, recognise
 from penstock.log.slice import SliceKind
 from penstock.modifiers.modifier import modify
@@ -44,6 +45,12 @@ _SMALLEST_CHUNK_BYTES = 1024 * 1024
 _LARGEST_CHUNK_BYTES = 8 * 1024 * 1024
 
 
+# Beside a job in Spark's records, where a trace is sampled.
+_TRACE_PROPERTY = "penstock.traceparent"
+
+_OPERATIONS = {INSERT: "insert", UPDATE: "update", DELETE: "delete", TRUNCATE: "truncate"}
+
+
 class Span(NamedTuple):
     """Which transactions of the slices are meant: those that end after one LSN, up to another."""
 
@@ -58,8 +65,12 @@ def run_job(
     span: Span,
     parallel: int,
     modifiers: Modifiers | None = None,
+    traceparent: str | None = None,
 ) -> list[Receipt]:
     """Run one Spark job over the slices; the receipts in the slices' order.
+
+    Args:
+        traceparent: of the trace that the job belongs to, for Spark's own records.
 
     Raises:
         PenstockError: as raised in a task, recognised by its code.
@@ -73,8 +84,10 @@ def run_job(
     if isinstance(worker, SharingWorker):
         first = partial(_share_out_documents, worker, span, modifiers)
         second = partial(_deliver_shared_out, worker)
-        return run_tasks(spark, first, work, shuffle=Shuffle(worker.partitions, second))
-    return run_tasks(spark, partial(_run_tasks, worker, span, modifiers), work)
+        shuffle = Shuffle(worker.partitions, second)
+        return run_tasks(spark, first, work, shuffle=shuffle, traceparent=traceparent)
+    function = partial(_run_tasks, worker, span, modifiers)
+    return run_tasks(spark, function, work, traceparent=traceparent)
 
 
 class Shuffle(NamedTuple):
@@ -90,6 +103,7 @@ def run_tasks(
     work: Sequence[Work],
     group: str | None = None,
     shuffle: Shuffle | None = None,
+    traceparent: str | None = None,
 ) -> list[Any]:
     """Run a function over pieces of work, each in a task of its own. Waits while Spark is being started.
 
@@ -109,12 +123,18 @@ def run_tasks(
         if group is not None:
             context.setJobGroup(group, "penstock copy", interruptOnCancel=True)
             context.setLocalProperty("spark.scheduler.pool", "copy")
+        if traceparent is not None:
+            context.setLocalProperty(_TRACE_PROPERTY, traceparent)
         rdd: Any = context.parallelize(work, count)
         last: Any = function
         if shuffle is not None:
             count, last = shuffle.partitions, shuffle.function
             rdd = rdd.mapPartitions(function).partitionBy(count, operator.index)
-        ended = list(rdd.mapPartitions(partial(_at_once, last)).collect())
+        try:
+            ended = list(rdd.mapPartitions(partial(_at_once, last)).collect())
+        finally:
+            if traceparent is not None:
+                context.setLocalProperty(_TRACE_PROPERTY, None)  # type: ignore[arg-type]
     except PenstockError:
         raise
     except Exception as error:
@@ -208,26 +228,49 @@ def _share_out_documents(
     span: Span,
     modifiers: Modifiers | None,
     work: Iterable[tuple[int, list[list[Slice]]]],
-) -> Iterator[tuple[int, tuple[int, bytes]]]:
-    """Runs in a Spark task, the first of two: blocks of documents, each with its partition."""
+) -> Iterator[tuple[int, tuple[int, bytes, Receipt | None]]]:
+    """Runs in a Spark task, the first of two: blocks of documents, each with its partition.
+
+    What the task has read goes with its first block.
+    """
     for number, chunks in work:
         receipt = run_task(worker, span, number, chunks, modifiers)
         for refused in receipt.refused:
             # The second stage delivers before the driver knows: then the batch waits as a whole.
             raise refused.error
-        for partition, block in receipt.content.items():
-            yield partition, (number, block)
+        content, receipt.content = receipt.content, None
+        for place, (partition, block) in enumerate(content.items()):
+            yield partition, (number, block, receipt if place == 0 else None)
 
 
 def _deliver_shared_out(
-    worker: SharingWorker, blocks: Iterable[tuple[int, tuple[int, bytes]]]
+    worker: SharingWorker, blocks: Iterable[tuple[int, tuple[int, bytes, Receipt | None]]]
 ) -> Iterator[Receipt]:
     """Runs in a Spark task, the second of two."""
     by_partition: dict[int, list[tuple[int, bytes]]] = {}
-    for partition, block in blocks:
-        by_partition.setdefault(partition, []).append(block)
+    read: dict[int, list[Receipt]] = {}
+    for partition, (number, block, receipt) in blocks:
+        by_partition.setdefault(partition, []).append((number, block))
+        if receipt is not None:
+            read.setdefault(partition, []).append(receipt)
     for partition, found in by_partition.items():
-        yield worker.deliver(partition, found)
+        began, began_at = time.perf_counter(), time.time()
+        delivered = worker.deliver(partition, found)
+        delivered.began_at = began_at
+        delivered.seconds.setdefault("deliver", time.perf_counter() - began)
+        for receipt in read.get(partition, ()):
+            _add_read(delivered, receipt)
+        yield delivered
+
+
+def _add_read(delivered: Receipt, receipt: Receipt) -> None:
+    """Add what a task of the first stage has read to a receipt of the second."""
+    for part, seconds in receipt.seconds.items():
+        delivered.seconds[part] = delivered.seconds.get(part, 0.0) + seconds
+    for key, count in receipt.rows.items():
+        delivered.rows[key] = delivered.rows.get(key, 0) + count
+    for operation, size in receipt.read_bytes.items():
+        delivered.read_bytes[operation] = delivered.read_bytes.get(operation, 0) + size
 
 
 def run_task(
@@ -238,8 +281,10 @@ def run_task(
     modifiers: Modifiers | None = None,
 ) -> Receipt:
     """What one task does; also runs without Spark, in a test or in another loop."""
-    seconds = {"read": 0.0, "decode": 0.0, "stage": 0.0}
-    cpu_began = time.process_time()
+    seconds = {"read": 0.0, "decode": 0.0, "modify": 0.0, "stage": 0.0}
+    rows: dict[tuple[TableName, str], int] = {}
+    read_bytes: dict[str, int] = {}
+    began_at, cpu_began = time.time(), time.process_time()
     job = worker.begin(number)
     refused: dict[TableName, ModifierError] = {}
     for chunk in chunks:
@@ -247,18 +292,46 @@ def run_task(
         data, lengths, transaction = read_chunk(chunk)
         read = time.perf_counter()
         pieces: list[Piece] = decode(data, lengths, transaction, *span)
+        decoded = modified = time.perf_counter()
         if modifiers is not None:
             pieces = modify(modifiers, pieces, refused)
-        decoded = time.perf_counter()
+            modified = time.perf_counter()
         job.take(pieces)
         seconds["read"] += read - began
         seconds["decode"] += decoded - read
-        seconds["stage"] += time.perf_counter() - decoded
+        seconds["modify"] += modified - decoded
+        seconds["stage"] += time.perf_counter() - modified
+        _count_rows(pieces, rows)
+        _count_bytes(data, lengths, read_bytes)
     receipt = job.finish()
     seconds["cpu"] = time.process_time() - cpu_began
     receipt.seconds.update(seconds)
     receipt.refused += [RefusedTable.of(table, error) for table, error in refused.items()]
+    receipt.began_at, receipt.rows, receipt.read_bytes = began_at, rows, read_bytes
     return receipt
+
+
+def _count_rows(pieces: Iterable[Piece], counts: dict[tuple[TableName, str], int]) -> None:
+    """Add rows by table and operation."""
+    for piece in pieces:
+        table = piece.relation.table
+        if not isinstance(piece, TableChanges):
+            counts[table, "truncate"] = counts.get((table, "truncate"), 0) + 1
+            continue
+        for kind, count in enumerate(np.bincount(piece.operation)):
+            if count and kind in _OPERATIONS:
+                key = (table, _OPERATIONS[kind])
+                counts[key] = counts.get(key, 0) + int(count)
+
+
+def _count_bytes(data: bytes, lengths: Any, counts: dict[str, int]) -> None:
+    """Add the bytes of messages by operation: a message begins with its kind."""
+    ends = np.cumsum(lengths)
+    kinds = np.frombuffer(data, np.uint8)[ends - lengths]
+    sizes = np.bincount(kinds, weights=lengths, minlength=max(_OPERATIONS) + 1)
+    for kind, operation in _OPERATIONS.items():
+        if sizes[kind]:
+            counts[operation] = counts.get(operation, 0) + int(sizes[kind])
 
 
 def read_chunk(chunk: list[Slice]) -> tuple[bytes, Any, Transaction | None]:

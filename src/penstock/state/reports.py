@@ -3,6 +3,7 @@
     CaptureReport, MembershipReport     capture -> deliver, status
     DeliveryReport                      deliver -> capture, status
     SourceErrors, Failure               a run -> status
+    Pause                               a person -> deliver, status
     SeenMembers, SeenPartitions         deliver -> itself, after a restart
 
 Every field has a default, so that a report of an earlier version is one, too; keys that are not known are
@@ -103,6 +104,13 @@ class Failure(Report):
 
     error: str = ""
     at: float = 0.0
+
+
+@dataclass(frozen=True)
+class Pause(Report):
+    """A person holds delivery to a sink."""
+
+    since: float = 0.0
 
 
 @dataclass(frozen=True)

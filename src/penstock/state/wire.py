@@ -14,6 +14,7 @@ from penstock.state.reports import (
     DeliveryReport,
     Failure,
     MembershipReport,
+    Pause,
     SeenMembers,
     SeenPartitions,
     SeenRules,
@@ -39,6 +40,7 @@ _FILES: dict[type[Report], str] = {
     SeenRules: "sinks/{of}.rules.json",
     SourceErrors: "sources.json",
     Failure: "{of}.failed.json",
+    Pause: "sinks/{of}.pause.json",
 }
 
 

@@ -1,0 +1,232 @@
+"""A run as its HTTP server sees it: a thread keeps the last status in memory, and actions are carried out.
+
+Servers are asked seldom, unless somebody looks or a table is being copied; what the halves report in the
+state directory is read in between.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import BadValue, PenstockError
+from penstock.run.parked import Choice, as_dicts, drop_parked, find_parked, retry_parked
+from penstock.run.pauses import set_pause
+from penstock.run.requests import change_followed, choose_sources
+from penstock.run.status import read_status, refresh_status
+from penstock.run.versions import compare_versions, list_versions, show_version
+from penstock.schema.difference_text import describe_difference
+from penstock.server.serve import watched_run
+from penstock.server.watched import Snapshot
+from penstock.table import TableRule
+from penstock.text import printable
+from penstock.timing import timing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from penstock.config import PipelineFile
+    from penstock.metrics import Recorder
+    from penstock.run.flow import Flow
+    from penstock.run.status import PipelineStatus
+
+_log = logging.getLogger(__name__)
+
+CAPTURE_ALONE = frozenset({"capture"})
+DELIVER_ALONE = frozenset({"deliver"})
+BOTH = CAPTURE_ALONE | DELIVER_ALONE
+
+
+@contextmanager
+def watched(
+    pipeline: PipelineFile, halves: frozenset[str]
+) -> Iterator[tuple[WatchedRun, Recorder]]:
+    """Serve and count what a run does for as long as the block lasts, where the file says so.
+
+    Raises:
+        ServerFailed: the address cannot be listened on, or what that needs is not installed.
+    """
+    run = WatchedRun(pipeline, halves)
+    with watched_run(run, pipeline.server, is_alone=pipeline.is_alone) as recorder:
+        if recorder.is_on:
+            run.start()
+        try:
+            yield run, recorder
+        finally:
+            run.stop()
+
+
+class WatchedRun:
+    """Implements `penstock.server.watched.Watched`."""
+
+    def __init__(self, pipeline: PipelineFile, halves: frozenset[str]) -> None:
+        self.name = pipeline.name
+        self.halves = halves
+        self.on_snapshot: Callable[[Snapshot], None] = lambda _: None
+        self.flows: Callable[[], Sequence[Flow]] = tuple  # of the loops of this process
+        self._pipeline = pipeline
+        self._snapshot: Snapshot | None = None
+        self._asked: PipelineStatus | None = None  # as servers last said it
+        self._wanted_until = 0.0
+        self._asked_at = float("-inf")
+        self._wake = threading.Event()
+        self._is_ended = False
+        self._thread: threading.Thread | None = None
+
+    # -- the status in memory ---------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Keep the status from now on."""
+        self._thread = threading.Thread(target=self._keep, name="watch", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Keep it no more."""
+        self._is_ended = True
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join(timing().server_stop_seconds)
+
+    def snapshot(self) -> Snapshot | None:
+        """The last one."""
+        return self._snapshot
+
+    def hurry(self) -> None:
+        """Somebody is looking."""
+        was_wanted = time.monotonic() < self._wanted_until
+        self._wanted_until = time.monotonic() + timing().watch_interest_seconds
+        if not was_wanted:
+            self._wake.set()
+
+    def _keep(self) -> None:
+        while not self._is_ended:
+            self._wake.clear()
+            try:
+                self._take(self._read())
+            except (PenstockError, OSError) as error:
+                # It grows old, and /ready says so. The run itself is not concerned.
+                _log.debug("the status cannot be read", exc_info=error)
+            self._wake.wait(self._pause_seconds())
+
+    def _read(self) -> PipelineStatus:
+        now = time.monotonic()
+        asking = (
+            timing().watch_live_asking_seconds if self._is_live else timing().watch_asking_seconds
+        )
+        if self._asked is not None and now - self._asked_at < self._pipeline.paced(asking):
+            return refresh_status(self._pipeline, self._asked)
+        self._asked_at = now
+        self._asked = read_status(self._pipeline)
+        return self._asked
+
+    def _take(self, status: PipelineStatus) -> None:
+        version = self._snapshot.version + 1 if self._snapshot is not None else 1
+        self._snapshot = Snapshot(status, version, time.time())
+        self.on_snapshot(self._snapshot)
+
+    @property
+    def _is_live(self) -> bool:
+        if time.monotonic() < self._wanted_until:
+            return True
+        return self._snapshot is not None and self._snapshot.status.phase == "copying"
+
+    def _pause_seconds(self) -> float:
+        return timing().watch_live_seconds if self._is_live else timing().watch_seconds
+
+    def _ask_again(self) -> None:
+        """Something was asked for: have its effect seen soon."""
+        self._asked_at = float("-inf")
+        self._wake.set()
+
+    # -- actions ----------------------------------------------------------------------------------
+
+    def change_tables(self, action: str, names: Sequence[str], source: str | None) -> list[str]:
+        """Add, remove or resync tables."""
+        done = change_followed(self._pipeline, action, names, source)
+        for flow in self.flows():
+            flow.tables.poll_soon()
+        self._ask_again()
+        return done
+
+    def retry_tables(self, sink: str, names: Sequence[str], source: str | None) -> list[str]:
+        """Try stopped tables again now."""
+        wanted = [flow for flow in self.flows() if flow.name == sink]
+        wanted = [flow for flow in wanted if source in (None, flow.source_id)]
+        if not wanted:
+            raise BadValue(f"this process delivers to no sink {sink!r}", "sink", "see /status")
+        rules = [TableRule.parse(name) for name in names]
+        done = []
+        for flow in wanted:
+            for table, needs_copy in flow.stopped().items():
+                if not any(rule.matches(table) for rule in rules):
+                    continue
+                if needs_copy:
+                    done += change_followed(self._pipeline, "resync", [str(table)], flow.source_id)
+                else:
+                    flow.tables.retry_now(table)
+                    done.append(f"{table}: is tried again now")
+        self._ask_again()
+        return done
+
+    def pause(self, sink: str, *, is_paused: bool) -> str:
+        """Hold delivery to a sink, or go on."""
+        done = set_pause(self._pipeline, sink, is_paused=is_paused)
+        self._ask_again()
+        return done
+
+    def parked(
+        self, sink: str | None, source: str | None, table: str | None, ids: Sequence[str]
+    ) -> list[dict[str, Any]]:
+        """Changes that are parked."""
+        return as_dicts(find_parked(self._pipeline, _choice(sink, source, table, ids)))
+
+    def change_parked(
+        self,
+        action: str,
+        sink: str | None,
+        source: str | None,
+        table: str | None,
+        ids: Sequence[str],
+    ) -> int:
+        """Retry or drop parked changes."""
+        found = find_parked(self._pipeline, _choice(sink, source, table, ids))
+        {"retry": retry_parked, "drop": drop_parked}[action](self._pipeline, found)
+        self._ask_again()
+        return sum(len(each.entries) for each in found)
+
+    def versions(self, source: str | None, schema: str | None) -> list[dict[str, Any]]:
+        """Versions of the schemas of a source, of all sources where none is named."""
+        return [
+            {**vars(each), "created_at": each.created_at.isoformat(), "source": view.source_id}
+            for view in choose_sources(self._pipeline, source)
+            for each in list_versions(view, schema)
+        ]
+
+    def changes_of_version(self, source: str | None, schema: str, number: int) -> list[str]:
+        """What a version changed."""
+        view = self._one_source(source)
+        if number == min(each.version for each in list_versions(view, schema)):
+            return []
+        return [
+            printable(f"{each.schema}.{each.name}: {describe_difference(each)}")
+            for each in compare_versions(view, schema, number - 1, number)
+        ]
+
+    def version(self, source: str | None, schema: str, number: int) -> dict[str, Any]:
+        """What a schema was in a version."""
+        return show_version(self._one_source(source), schema, number)
+
+    def _one_source(self, source: str | None) -> PipelineFile:
+        views = choose_sources(self._pipeline, source)
+        if len(views) > 1:
+            ids = ", ".join(view.source_id for view in views)
+            raise BadValue(f"{len(views)} sources, wanted one", "source", f"name one of {ids}")
+        return views[0]
+
+
+def _choice(sink: str | None, source: str | None, table: str | None, ids: Sequence[str]) -> Choice:
+    rule = TableRule.parse(table) if table is not None else None
+    return Choice(sink, source, rule, frozenset(ids))

@@ -1,0 +1,237 @@
+"""Who may do what: the gate in front of every route.
+
+- Reading needs the token, unless the server listens on loopback alone. Actions always need it.
+- `Host` must be a name of this server where it listens on loopback: a web page elsewhere could have its own
+  name point at 127.0.0.1. Elsewhere everything but the empty page needs the token, which no browser sends by itself.
+- `Origin`, where a browser sends one, must be the server itself; so must what `Sec-Fetch-Site` says.
+- A body is read whole, up to a limit, before anybody looks at it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import json
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import PenstockError, RequestRefused
+from penstock.listen import Address
+from penstock.timing import timing
+
+if TYPE_CHECKING:
+    from penstock.listen import ServerOptions
+
+MOST_BODY_BYTES = 64 * 1024
+
+# Nothing of the pipeline is in these; `/ready` gives no texts without the token.
+OPEN_PATHS = frozenset({"/", "/docs", "/page.js", "/page.css", "/icon.svg", "/health", "/ready"})
+# What names keys of rows is for those with the token alone, on loopback as well.
+_KEPT_PATHS = ("/api/parked",)
+_READING = frozenset({"GET", "HEAD"})
+_LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]"})
+
+_HEADERS = [
+    (b"cache-control", b"no-store"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (
+        b"content-security-policy",
+        (
+            b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:;"
+            b" connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        ),
+    ),
+]
+
+
+class Refusal(Exception):
+    """A request that goes no further."""
+
+    def __init__(self, status: int, what: str, do: str) -> None:
+        super().__init__(what)
+        self.status = status
+        self.error = RequestRefused(what, "", do)
+
+
+def as_json(error: PenstockError) -> dict[str, Any]:
+    """An error as the API answers it."""
+    return {
+        "error": {
+            "code": error.code,
+            "what": error.what,
+            "where": error.where,
+            "do": error.do,
+        }
+    }
+
+
+class Access:
+    """An ASGI application that lets through to another what may pass.
+
+    What passes has `state["is_trusted"]`: whether the request showed the token.
+    """
+
+    def __init__(self, app: Any, options: ServerOptions) -> None:
+        assert options.listen is not None
+        self._app = app
+        self._is_local = options.listen.is_loopback
+        self._scheme = "https" if options.cert is not None else "http"
+        self._digest = _digest(options.token.encode()) if options.token is not None else None
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """One request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_safely(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                own = {name for name, _ in message.get("headers", ())}
+                more = [each for each in _HEADERS if each[0] not in own]
+                message = {**message, "headers": [*message.get("headers", ()), *more]}
+            await send(message)
+
+        try:
+            # Before anything is refused: who still sends would not read the answer.
+            body = await _read_body(scope, receive)
+            is_trusted = self._check(scope)
+        except Refusal as refusal:
+            await _answer(refusal, send_safely)
+            return
+        scope.setdefault("state", {})["is_trusted"] = is_trusted
+        await self._app(scope, _replayed(body, receive), send_safely)
+
+    def _check(self, scope: Any) -> bool:
+        """Whether the request showed the token.
+
+        Raises:
+            Refusal: it may not pass.
+        """
+        headers = _headers(scope)
+        host = self._check_host(headers.get("host", ""))
+        is_reading = scope["method"] in _READING
+        self._check_origin(headers, host, is_page=is_reading and scope["path"] in OPEN_PATHS)
+        is_trusted = self._check_token(headers.get("authorization"))
+        if is_trusted:
+            return True
+        if not is_reading:
+            self._require_token("an action")
+        if scope["path"].startswith(_KEPT_PATHS):
+            self._require_token("what names keys of rows")
+        if not self._is_local and scope["path"] not in OPEN_PATHS:
+            self._require_token("reading from another machine")
+        return False
+
+    def _check_host(self, host: str) -> str:
+        try:
+            found = Address.parse(host)
+        except ValueError:
+            raise Refusal(400, "no usable Host header", "name host and port") from None
+        name = f"[{found.host}]" if ":" in found.host else found.host.lower()
+        if self._is_local and name not in _LOOPBACK_HOSTS:
+            what = f"Host {host!r} is not this server, which listens on loopback alone"
+            raise Refusal(421, what, "use http://127.0.0.1, or listen: elsewhere with a token")
+        return host
+
+    def _check_origin(self, headers: dict[str, str], host: str, *, is_page: bool) -> None:
+        origin = headers.get("origin")
+        if origin is not None and origin != f"{self._scheme}://{host}":
+            raise Refusal(403, "a page of another origin asks", "open penstock's own page")
+        site = headers.get("sec-fetch-site", "none")
+        # A link elsewhere may lead to the page; nothing else may be fetched from there.
+        is_link = is_page and headers.get("sec-fetch-mode", "navigate") == "navigate"
+        if site not in ("none", "same-origin") and not is_link:
+            raise Refusal(403, "a page of another origin asks", "open penstock's own page")
+
+    def _check_token(self, authorization: str | None) -> bool:
+        if authorization is None:
+            return False
+        scheme, _, token = authorization.partition(" ")
+        digest = self._digest or _digest(b"")
+        is_right = hmac.compare_digest(_digest(token.strip().encode(errors="replace")), digest)
+        if scheme.lower() != "bearer" or self._digest is None or not is_right:
+            raise Refusal(401, "the token is wrong", "send the token: of the pipeline file")
+        return True
+
+    def _require_token(self, what: str) -> None:
+        if self._digest is None:
+            raise Refusal(
+                403,
+                f"{what} needs a token, and the pipeline file has none",
+                "write token: ${PENSTOCK_TOKEN} into the file, and start penstock again",
+            )
+        raise Refusal(401, f"{what} needs the token", "send Authorization: Bearer and the token")
+
+
+def _digest(token: bytes) -> bytes:
+    # Of one length, so that the comparison takes the same time whatever is sent.
+    return hashlib.sha256(token).digest()
+
+
+def _headers(scope: Any) -> dict[str, str]:
+    """By their names; one that is there twice is refused, for readers differ in which they take."""
+    found: dict[str, str] = {}
+    for name, value in scope["headers"]:
+        key = name.decode("latin-1")
+        if key in found and key in ("host", "origin", "authorization", "content-length"):
+            raise Refusal(400, f"{key} is there twice", "send it once")
+        found[key] = value.decode("latin-1")
+    return found
+
+
+async def _read_body(scope: Any, receive: Any) -> bytes:
+    """The whole body.
+
+    Raises:
+        Refusal: it is too large, or takes too long to come.
+    """
+    if scope["method"] in _READING:
+        return b""
+    declared = _headers(scope).get("content-length", "0")
+    if not declared.isdigit() or int(declared) > MOST_BODY_BYTES:
+        raise _too_large()
+    body = b""
+    deadline = asyncio.get_running_loop().time() + timing().server_body_seconds
+    while True:
+        left = deadline - asyncio.get_running_loop().time()
+        try:
+            message = await asyncio.wait_for(receive(), max(0.0, left))
+        except TimeoutError:
+            raise Refusal(408, "the body did not come in time", "send it at once") from None
+        if message["type"] == "http.disconnect":
+            raise Refusal(400, "the body broke off", "send all of it")
+        more: bytes = message.get("body", b"")
+        body += more
+        if len(body) > MOST_BODY_BYTES:
+            raise _too_large()
+        if not message.get("more_body"):
+            return body
+
+
+def _too_large() -> Refusal:
+    return Refusal(413, f"a body above {MOST_BODY_BYTES} bytes", "name fewer tables at a time")
+
+
+def _replayed(body: bytes, receive: Any) -> Any:
+    is_given = False
+
+    async def replay() -> Any:
+        nonlocal is_given
+        if is_given:
+            return await receive()
+        is_given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return replay
+
+
+async def _answer(refusal: Refusal, send: Any) -> None:
+    content = json.dumps(as_json(refusal.error)).encode()
+    headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
+    if refusal.status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
+    await send({"type": "http.response.body", "body": content})

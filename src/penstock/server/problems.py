@@ -1,0 +1,196 @@
+"""What stands still, why, and what a person can do about it; and whether all is ready.
+
+Errors may name keys of rows. Who has not shown the token is given the code and what it means, not the text.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import error_classes, recognise
+from penstock.timing import timing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from penstock.run.status import PipelineStatus
+    from penstock.server.watched import Snapshot
+
+_ASK = "give the token to see what was found, and what to do"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that needs somebody, or may soon."""
+
+    level: str  # error | warning
+    part: str  # source | sink | table | pipeline
+    name: str
+    code: str | None
+    what: str
+    do: str
+    sink: str | None = None
+    actions: tuple[str, ...] = field(default=())  # what the admin API can do: retry, resync, …
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+def without_details(status: PipelineStatus) -> PipelineStatus:
+    """The same status for who has not shown the token: no text of an error."""
+    return replace(
+        status,
+        error=brief(status.error),
+        sources={
+            name: replace(each, error=brief(each.error), tracking_error=brief(each.tracking_error))
+            for name, each in status.sources.items()
+        },
+        sinks={
+            name: replace(
+                sink,
+                error=brief(sink.error),
+                sources={
+                    source: replace(flow, error=brief(flow.error))
+                    for source, flow in sink.sources.items()
+                },
+                tables={
+                    table: replace(entry, error=brief(entry.error)) if entry.error else entry
+                    for table, entry in sink.tables.items()
+                },
+            )
+            for name, sink in status.sinks.items()
+        },
+    )
+
+
+def brief(text: str | None) -> str | None:
+    """An error by its code and what that means in general."""
+    if text is None:
+        return None
+    code, what = _meaning(text)
+    return f"{code} {what}\n  Do: {_ASK}"
+
+
+def _meaning(text: str) -> tuple[str, str]:
+    known = recognise(text)
+    cls = type(known) if known is not None else error_classes()["PEN-900"]
+    said = (cls.__doc__ or "").strip().partition("\n")[0]
+    return cls.code, said[:1].lower() + said[1:].rstrip(".")
+
+
+def problems(status: PipelineStatus, halves: frozenset[str]) -> list[Problem]:
+    """All of them, errors first."""
+    found = [*_of_sources(status), *_of_sinks(status, halves)]
+    if status.error:
+        found.insert(0, _problem("error", "pipeline", status.name, status.error))
+    return sorted(found, key=lambda each: each.level != "error")
+
+
+def _of_sources(status: PipelineStatus) -> Iterator[Problem]:
+    for name, source in status.sources.items():
+        if source.error:
+            yield _problem("error", "source", name, source.error)
+        elif source.tracking_error:
+            yield _problem("error", "source", name, source.tracking_error)
+        if source.warning:
+            yield _problem("warning", "source", name, source.warning)
+
+
+def _of_sinks(status: PipelineStatus, halves: frozenset[str]) -> Iterator[Problem]:
+    can_act = "deliver" in halves
+    for name, sink in status.sinks.items():
+        if sink.error:
+            yield _problem("error", "sink", name, sink.error, sink=name)
+        if sink.paused_since:
+            yield Problem(
+                "warning",
+                "sink",
+                name,
+                None,
+                f"paused since {sink.paused_since}; changes wait in the log",
+                "resume it when its destination is ready",
+                name,
+                ("resume",),
+            )
+        for table, entry in sink.tables.items():
+            if entry.error:
+                actions = ("retry", "resync") if can_act else ("resync",)
+                yield _problem("error", "table", table, entry.error, sink=name, actions=actions)
+        if sink.parked:
+            yield Problem(
+                "warning",
+                "sink",
+                name,
+                None,
+                f"{sink.parked:,} changes are parked: the destination refused them",
+                "fix what refuses them and retry, or drop them",
+                name,
+                ("parked",),
+            )
+
+
+def _problem(
+    level: str,
+    part: str,
+    name: str,
+    text: str,
+    *,
+    sink: str | None = None,
+    actions: tuple[str, ...] = (),
+) -> Problem:
+    known = recognise(text)
+    if known is None:
+        return Problem(level, part, name, None, text, "", sink, actions)
+    place = f"{known.where}: " if known.where else ""
+    return Problem(level, part, name, known.code, f"{place}{known.what}", known.do, sink, actions)
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why the pipeline is not ready."""
+
+    component: str  # source shop, sink warehouse, table public.orders, …
+    error: str
+
+
+def reasons_not_ready(
+    snapshot: Snapshot | None, halves: frozenset[str], now: float | None = None
+) -> list[Reason]:
+    """Empty when data can move: everything is connected, nothing has failed, and reports come in."""
+    if snapshot is None:
+        return [Reason("run", "is being started")]
+    now = time.time() if now is None else now
+    status = snapshot.status
+    found = [Reason("pipeline", status.error)] if status.error else []
+    if now - snapshot.at > timing().watch_stale_seconds:
+        found.append(Reason("run", f"its status is {now - snapshot.at:.0f} s old"))
+    if "capture" in halves:
+        found += _sources_not_ready(status, now)
+    if "deliver" in halves:
+        found += _sinks_not_ready(status)
+    return found
+
+
+def _sources_not_ready(status: PipelineStatus, now: float) -> Iterator[Reason]:
+    for name, source in status.sources.items():
+        age = now - source.reported_at if source.reported_at else None
+        if source.error:
+            yield Reason(f"source {name}", source.error)
+        elif not source.connected:
+            yield Reason(f"source {name}", "is not connected")
+        elif age is not None and age > timing().watch_stale_seconds:
+            yield Reason(f"source {name}", f"capture has not reported for {age:.0f} s")
+
+
+def _sinks_not_ready(status: PipelineStatus) -> Iterator[Reason]:
+    for name, sink in status.sinks.items():
+        if sink.error:
+            yield Reason(f"sink {name}", sink.error)
+        elif not any(flow.delivered_lsn for flow in sink.sources.values()):
+            yield Reason(f"sink {name}", "is not connected yet")
+        for table, entry in sink.tables.items():
+            if entry.error:
+                yield Reason(f"table {table} at sink {name}", entry.error)

@@ -1,0 +1,73 @@
+"""CPU and memory of this run's processes, by what they are: run, capture, spark, worker."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import defaultdict
+from dataclasses import dataclass
+
+import psutil
+
+from penstock.timing import timing
+
+
+@dataclass
+class Usage:
+    """What the processes of one role use together."""
+
+    cpu_seconds: float = 0.0
+    memory_bytes: int = 0
+    count: int = 0
+
+
+class Processes:
+    """This process and its children. From any thread."""
+
+    def __init__(self) -> None:
+        self._known: list[tuple[str, psutil.Process]] = []
+        self._listed_at = float("-inf")
+        self._lock = threading.Lock()
+
+    def usage(self) -> dict[str, Usage]:
+        """By role, of those that are alive."""
+        with self._lock:
+            now = time.monotonic()
+            if now - self._listed_at > timing().process_list_seconds:
+                self._known, self._listed_at = _listed(), now
+            known = list(self._known)
+        found: defaultdict[str, Usage] = defaultdict(Usage)
+        for role, process in known:
+            try:
+                with process.oneshot():
+                    times, memory = process.cpu_times(), process.memory_info().rss
+            except psutil.Error:
+                continue  # it has ended
+            used = found[role]
+            used.cpu_seconds += times.user + times.system
+            used.memory_bytes += memory
+            used.count += 1
+        return dict(found)
+
+
+def _listed() -> list[tuple[str, psutil.Process]]:
+    own = psutil.Process(os.getpid())
+    found = [("run", own)]
+    try:
+        children = own.children(recursive=True)
+    except psutil.Error:
+        children = []
+    for child in children:
+        try:
+            found.append((_role(child.cmdline()), child))
+        except psutil.Error:
+            continue
+    return found
+
+
+def _role(words: list[str]) -> str:
+    line = " ".join(words)
+    if "penstock.run.capture_process" in line:
+        return "capture"
+    return "spark" if words and "java" in os.path.basename(words[0]) else "worker"  # noqa: PTH119

@@ -1,0 +1,247 @@
+"""Metrics: all instruments are exposed under the names of the documentation, with bounded labels, and pushed."""
+
+from __future__ import annotations
+
+import http.server
+import re
+import shutil
+import subprocess
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from prometheus_client.parser import text_string_to_metric_families
+
+from fix_watched import REFUSED, Served, ToyRun, make_status
+from penstock.metrics import (
+    INSTRUMENTS,
+    MOST_TABLES,
+    NOTHING,
+    OTHER_TABLES,
+    BatchRecord,
+    TaskRecord,
+)
+from penstock.server.observed import OBSERVED
+from penstock.server.telemetry import Telemetry
+from penstock.sinks.status import TableStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def a_batch(number: int = 1, table: str = "public.orders", rows: int = 100) -> BatchRecord:
+    return BatchRecord(
+        "shop",
+        "warehouse",
+        number,
+        size_bytes=20_000,
+        change_count=rows,
+        began_at=1_700_000_000.0,
+        job_seconds=0.05,
+        commit_began_at=1_700_000_000.05,
+        commit_seconds=0.02,
+        has_job=True,
+        rows={(table, "insert"): rows},
+        read_bytes={"insert": 20_000},
+        tasks=[TaskRecord(1_700_000_000.01, {"read": 0.001, "decode": 0.01, "stage": 0.02}, rows)],
+    )
+
+
+def busy(server: Served) -> None:
+    """Give every instrument something to say."""
+    tables = {
+        "public.orders": TableStatus("copying", 10, 20, 1, 2, conflicts={"insert_exists": 2}),
+        "public.bad": TableStatus("failed", error=REFUSED),
+    }
+    server.run.show(make_status(tables, parked=2))
+    server.telemetry.batch(a_batch())
+    server.telemetry.retry("warehouse")
+    server.telemetry.restart("spark")
+
+
+def samples(server: Served) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    text = server.ask("GET", "/metrics").body.decode()
+    return {
+        (each.name, tuple(sorted(each.labels.items()))): each.value
+        for family in text_string_to_metric_families(text)
+        for each in family.samples
+    }
+
+
+def test_every_instrument_is_exposed_under_its_name_with_its_labels(toy_server: Served):
+    busy(toy_server)
+    text = toy_server.ask("GET", "/metrics").body.decode()
+    names = set(re.findall(r"^# TYPE (\S+) ", text, re.M))
+
+    assert names == {each.prometheus_name for each in INSTRUMENTS}
+    labels: dict[str, set[str]] = {}
+    for name, given in samples(toy_server):
+        base = re.sub(r"_(bucket|count|sum)$", "", name)
+        labels.setdefault(base, set()).update(key for key, _ in given)
+    for each in INSTRUMENTS:
+        found = labels[each.prometheus_name] - {"le"}
+        assert found == {*each.labels, "pipeline"}, each.name
+
+
+def test_values_are_those_of_status_and_batches(toy_server: Served):
+    busy(toy_server)
+    found = samples(toy_server)
+    place = (("pipeline", "shop"), ("sink", "warehouse"), ("source", "shop"))
+
+    assert found["penstock_sink_position_bytes", place] == 0x2A00
+    assert found["penstock_batches_total", place] == 1
+    assert found["penstock_batch_size_bytes_sum", place] == 20_000
+    rows = (*place[:1], *place[1:], ("operation", "insert"), ("table", "public.orders"))
+    assert found["penstock_rows_total", tuple(sorted(rows))] == 100
+    commit = tuple(sorted((*place, ("part", "commit"))))
+    assert found["penstock_batch_duration_seconds_sum", commit] == pytest.approx(0.02)
+    assert found["penstock_restarts_total", (("pipeline", "shop"), ("process", "spark"))] == 1
+    failed = (("pipeline", "shop"), ("sink", "warehouse"), ("state", "failed"))
+    assert found["penstock_tables", failed] == 1
+    assert found["penstock_errors_total", (("code", "PEN-506"), ("pipeline", "shop"))] == 1
+
+
+def test_error_is_counted_when_it_appears_not_while_it_stays(toy_server: Served):
+    for error in (REFUSED, REFUSED, None, REFUSED):
+        toy_server.run.show(make_status({"public.a": TableStatus("failed", error=error)}))
+
+    assert (
+        samples(toy_server)["penstock_errors_total", (("code", "PEN-506"), ("pipeline", "shop"))]
+        == 2
+    )
+
+
+def test_tables_above_the_limit_are_counted_together_and_that_is_said(
+    toy_server: Served, caplog: pytest.LogCaptureFixture
+):
+    for number in range(MOST_TABLES + 50):
+        toy_server.telemetry.batch(a_batch(number, f"public.t{number}", 1))
+
+    found = samples(toy_server)
+
+    tables = {dict(given)["table"] for name, given in found if name == "penstock_rows_total"}
+    assert len(tables) == MOST_TABLES + 1
+    [others] = [
+        value
+        for (name, given), value in found.items()
+        if name == "penstock_rows_total" and dict(given)["table"] == OTHER_TABLES
+    ]
+    assert others == 50
+    assert found["penstock_metrics_tables_joined", (("pipeline", "shop"),)] == 50
+    assert [each.getMessage() for each in caplog.records].count(
+        f"metrics: more than {MOST_TABLES} tables; rows of further ones are counted as {OTHER_TABLES}"
+    ) == 1
+
+
+def test_no_key_and_no_text_of_an_error_is_in_metrics(toy_server: Served):
+    busy(toy_server)
+
+    assert b"981" not in toy_server.ask("GET", "/metrics").body
+
+
+def test_promtool_finds_nothing_wrong(toy_server: Served):
+    if shutil.which("promtool") is None:
+        pytest.skip("promtool is not there (Debian: prometheus)")
+    busy(toy_server)
+    text = toy_server.ask("GET", "/metrics").body
+
+    done = subprocess.run(
+        ["promtool", "check", "metrics"], input=text, capture_output=True, check=False
+    )
+
+    # It wants no name to end as that of another kind would: ours are OpenTelemetry's.
+    assert done.returncode in (0, 3), done.stderr
+    assert b"error" not in done.stderr.lower() or done.returncode == 3, done.stderr
+
+
+def test_every_instrument_that_is_read_off_the_status_exists():
+    assert set(OBSERVED) <= {each.name for each in INSTRUMENTS}
+
+
+def test_recorder_of_a_run_that_nobody_watches_does_nothing():
+    trace = NOTHING.begin("shop", "warehouse", 1)
+    NOTHING.batch(a_batch())
+    trace.end(None)
+
+    assert (trace.trace_id, trace.traceparent, NOTHING.is_on) == (None, None, False)
+
+
+class _Collector(http.server.ThreadingHTTPServer):
+    """A small OTLP receiver: keeps what is pushed, by path."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Take)
+        self.taken: list[tuple[str, bytes]] = []
+
+
+class _Take(http.server.BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.headers.get("Content-Encoding") == "gzip":
+            import gzip
+
+            body = gzip.decompress(body)
+        self.server.taken.append((self.path, body))  # type: ignore[attr-defined]
+        self.send_response(200)
+        self.send_header("Content-Type", "application/x-protobuf")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[_Collector]:
+    server = _Collector()
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_on")
+    yield server
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_metrics_and_traces_are_pushed_where_an_endpoint_is_set(collector: _Collector):
+    run = ToyRun()
+    telemetry = Telemetry("shop", "1.2.3", run.snapshot, is_alone=True)
+    trace = telemetry.begin("shop", "warehouse", 7)
+    record = a_batch(7)
+
+    telemetry.batch(record)
+    trace.end(record)
+    lost = telemetry.begin("shop", "warehouse", 8)
+    lost.end(None)
+    telemetry.close()
+
+    pushed = [
+        metric.name
+        for path, body in collector.taken
+        if path == "/v1/metrics"
+        for resource in ExportMetricsServiceRequest.FromString(body).resource_metrics
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+    ]
+    assert {"penstock.sink.lag", "penstock.batch.duration", "penstock.rows"} <= set(pushed)
+    spans = [
+        span
+        for path, body in collector.taken
+        if path == "/v1/traces"
+        for resource in ExportTraceServiceRequest.FromString(body).resource_spans
+        for scope in resource.scope_spans
+        for span in scope.spans
+    ]
+    assert trace.traceparent is not None
+    whole = [span for span in spans if span.trace_id.hex() == trace.trace_id]
+    assert sorted(span.name for span in whole) == ["batch", "commit", "job", "task"]
+    ids = {span.span_id: span.name for span in whole}
+    parents = {span.name: ids.get(span.parent_span_id) for span in whole}
+    assert parents == {"batch": None, "job": "batch", "task": "job", "commit": "batch"}
+    [task] = [span for span in whole if span.name == "task"]
+    assert task.end_time_unix_nano - task.start_time_unix_nano == pytest.approx(
+        31_000_000, abs=1000
+    )

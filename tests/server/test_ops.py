@@ -1,0 +1,186 @@
+"""What lies in ops/ fits the instruments that exist, and the documentation says what to do at each alarm."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import time
+import urllib.parse
+import urllib.request
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from fix_wait import wait_until
+from fix_watched import REFUSED, Served, make_status
+from penstock.metrics import HISTOGRAM, INSTRUMENTS
+from penstock.server.observed import _STATES, _WAL_STATUSES
+from penstock.sinks.status import TableStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).parents[2]
+RULES = ROOT / "ops" / "alerts.yml"
+DASHBOARD = ROOT / "ops" / "grafana.json"
+MONITOR = (ROOT / "docs" / "howto" / "monitor.md").read_text()
+
+
+def series() -> set[str]:
+    """Every name that a query may use."""
+    names = {each.prometheus_name for each in INSTRUMENTS if each.kind != HISTOGRAM}
+    for each in INSTRUMENTS:
+        if each.kind == HISTOGRAM:
+            names |= {f"{each.prometheus_name}_{end}" for end in ("bucket", "sum", "count")}
+    return names
+
+
+def rules() -> list[dict[str, Any]]:
+    [group] = yaml.safe_load(RULES.read_text())["groups"]
+    return group["rules"]
+
+
+def test_rules_use_instruments_that_exist():
+    for rule in rules():
+        used = set(re.findall(r"penstock_\w+", rule["expr"]))
+        assert used <= series(), rule["alert"]
+        for label, value in re.findall(r"(\w+)=~?\"([^\"]+)\"", rule["expr"]):
+            known = {"state": _STATES, "status": _WAL_STATUSES, "job": ("penstock",)}[label]
+            assert set(value.split("|")) <= set(known), rule["alert"]
+
+
+def test_every_rule_is_explained_and_no_other():
+    section = MONITOR.partition("## What to do at each alarm")[2]
+    explained = set(re.findall(r"`(Penstock\w+)`", section))
+
+    assert explained == {rule["alert"] for rule in rules()}
+
+
+def test_dashboard_uses_instruments_and_labels_that_exist():
+    dashboard = json.loads(DASHBOARD.read_text())
+    queries = [
+        target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())
+    ]
+    labels = {label for each in INSTRUMENTS for label in each.labels} | {"pipeline", "le"}
+
+    assert len(queries) > 15
+    for query in queries:
+        assert set(re.findall(r"penstock_\w+", query)) <= series(), query
+        for group in re.findall(r"(?:by|on) \(([^)]*)\)", query):
+            assert set(re.split(r", *", group)) <= labels, query
+    ids = [panel["id"] for panel in dashboard["panels"]]
+    assert len(set(ids)) == len(ids)
+
+
+def test_every_instrument_is_documented_and_no_other():
+    page = (ROOT / "docs" / "reference" / "metrics.md").read_text()
+    rows = re.findall(
+        r"^\| `(penstock_\w+)` \| `([\w.]+)`(?:, \S+)? \| (\w+) \| (.*?) \|", page, re.M
+    )
+
+    assert [row[:3] for row in rows] == [
+        (each.prometheus_name, each.name, each.kind) for each in INSTRUMENTS
+    ]
+    for row, each in zip(rows, INSTRUMENTS, strict=True):
+        assert re.findall(r"`(\w+)`", row[3]) == list(each.labels), each.name
+
+
+def _need(program: str) -> str:
+    found = shutil.which(program)
+    if found is None:
+        pytest.skip(f"{program} is not there (Debian: apt install prometheus)")
+    return found
+
+
+def test_promtool_accepts_the_rules():
+    done = subprocess.run(
+        [_need("promtool"), "check", "rules", str(RULES)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture
+def prometheus(toy_server: Served, tmp_path: Path) -> Iterator[str]:
+    """Prometheus itself, which scrapes the server every second; its rules wait a second at most."""
+    text = re.sub(r"^( +for:) \S+$", r"\1 1s", RULES.read_text(), flags=re.M)
+    (tmp_path / "alerts.yml").write_text(text)
+    config = {
+        "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+        "rule_files": [str(tmp_path / "alerts.yml")],
+        "scrape_configs": [
+            {
+                "job_name": "penstock",
+                "static_configs": [{"targets": [f"127.0.0.1:{toy_server.port}"]}],
+            }
+        ],
+    }
+    (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(config))
+    port = toy_server.port + 1 if toy_server.port < 65000 else toy_server.port - 1000
+    process = subprocess.Popen(
+        [
+            _need("prometheus"),
+            f"--config.file={tmp_path / 'prometheus.yml'}",
+            f"--storage.tsdb.path={tmp_path / 'data'}",
+            f"--web.listen-address=127.0.0.1:{port}",
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    yield f"http://127.0.0.1:{port}"
+    process.terminate()
+    process.wait(30)
+
+
+def _alerts(url: str) -> set[str]:
+    try:
+        with urllib.request.urlopen(f"{url}/api/v1/alerts", timeout=5) as answer:
+            found = json.load(answer)["data"]["alerts"]
+    except OSError:
+        return set()
+    return {each["labels"]["alertname"] for each in found if each["state"] == "firing"}
+
+
+@pytest.mark.long
+def test_prometheus_scrapes_and_raises_the_alarms_of_a_fault(toy_server: Served, prometheus: str):
+    query = urllib.parse.quote('penstock_sink_up{pipeline="shop"}')
+
+    def is_scraped() -> bool:
+        try:
+            with urllib.request.urlopen(
+                f"{prometheus}/api/v1/query?query={query}", timeout=5
+            ) as got:
+                return bool(json.load(got)["data"]["result"])
+        except OSError:
+            return False
+
+    wait_until(is_scraped, 60, "the first scrape", 0.5)
+    assert _alerts(prometheus) == set()
+
+    status = make_status({"public.orders": TableStatus("failed", error=REFUSED)}, parked=2)
+    status.sources["shop"].wal_status = "unreserved"
+    status.sources["shop"].retained_bytes = 20_000_000_000
+    status.sources["shop"].connected = False
+    status.sources["shop"].reported_at = time.time() - 600
+    status.sinks["warehouse"].sources["shop"].lag_seconds = 300.0
+    toy_server.run.show(status)
+
+    wanted = {
+        "PenstockTableStopped",
+        "PenstockParked",
+        "PenstockSlotAtRisk",
+        "PenstockSlotRetention",
+        "PenstockSourceDown",
+        "PenstockNoHeartbeat",
+        "PenstockLag",
+    }
+    wait_until(lambda: wanted <= _alerts(prometheus), 60, "the alarms", 0.5)
+    toy_server.run.show(make_status())
+    wait_until(lambda: not _alerts(prometheus), 60, "the alarms to end", 0.5)

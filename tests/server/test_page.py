@@ -1,0 +1,304 @@
+"""The page in a real browser: over status objects of every kind, and on a pipeline that runs."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+from playwright.sync_api import expect
+
+from fix_pipeline import ALWAYS_COPIED, pipeline_document, table_state, wait_for_state
+from fix_wait import wait_until
+from fix_watched import REFUSED, TOKEN, Served, make_status
+from penstock.sinks.status import TableStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from playwright.sync_api import Page
+
+    from fix_browser import OpenPage
+    from fix_pipeline import Command
+    from fix_postgres import MakeDatabase
+    from penstock.embedded.postgres import EmbeddedPostgres
+
+# Where pictures for the documentation are put: PENSTOCK_PICTURES=docs/images.
+PICTURES = os.environ.get("PENSTOCK_PICTURES")
+
+HOSTILE = 'public.<img src=x onerror="document.title=1">&amp;\u202e'
+
+
+def trusted(server: Served) -> str:
+    return f"{server.url}#token={TOKEN}"
+
+
+def test_page_says_at_a_glance_that_everything_is_delivered(
+    toy_server: Served, open_page: OpenPage
+):
+    page = open_page(trusted(toy_server))
+
+    expect(page.locator("#headline")).to_have_text("Everything is delivered.")
+    expect(page.locator("#live")).to_have_text("live")
+    expect(page.locator("#problems")).to_be_hidden()
+    assert "token" not in page.url
+
+
+def test_page_says_what_stands_still_and_what_to_do(toy_server: Served, open_page: OpenPage):
+    page = open_page(trusted(toy_server))
+    expect(page.locator("#rows tr")).to_have_count(1)
+
+    toy_server.run.show(make_status({"public.orders": TableStatus("failed", error=REFUSED)}))
+
+    expect(page.locator("#headline")).to_have_text("1 table stands still; the others go on.")
+    expect(page.locator(".problem .do")).to_contain_text("fix the row at the target")
+    expect(page.locator("#rows .pill")).to_have_text("failed")
+
+
+def test_button_asks_before_it_acts(toy_server: Served, open_page: OpenPage):
+    toy_server.run.show(make_status({"public.orders": TableStatus("failed", error=REFUSED)}))
+    page = open_page(trusted(toy_server))
+
+    page.locator(".problem button", has_text="Retry now").click()
+    expect(page.locator("#ask-title")).to_have_text("Try public.orders again now?")
+    page.keyboard.press("Escape")
+    expect(page.locator("#ask")).to_be_hidden()
+    assert toy_server.run.asked == []
+    page.locator(".problem button", has_text="Retry now").click()
+    page.locator("#ask-yes").click()
+
+    expect(page.locator("#toast")).to_contain_text("is tried again now")
+    assert toy_server.run.asked == [("retry", "warehouse", ["public.orders"], None)]
+
+
+def test_action_without_a_token_asks_for_it_first(toy_server: Served, open_page: OpenPage):
+    toy_server.run.show(make_status({"public.orders": TableStatus("failed", error=REFUSED)}))
+    page = open_page(toy_server.url)
+    expect(page.locator(".problem .what")).not_to_contain_text("981")
+
+    page.locator("#rows button", has_text="Resync").click()
+    page.locator("#ask-input").fill(TOKEN)
+    page.keyboard.press("Enter")
+    expect(page.locator("#ask-title")).to_have_text("Copy public.orders again?")
+    page.locator("#ask-yes").click()
+
+    expect(page.locator("#toast")).to_contain_text("resync")
+    assert toy_server.run.asked == [("resync", ["public.orders"], None)]
+    expect(page.locator(".problem .what")).to_contain_text("981")
+
+
+def test_hostile_names_are_shown_as_text(toy_server: Served, open_page: OpenPage):
+    toy_server.run.show(
+        make_status(
+            {HOSTILE: TableStatus("failed", error=f"PEN-506 {HOSTILE}: bad\n  Do: {HOSTILE}")}
+        )
+    )
+    page = open_page(trusted(toy_server))
+
+    expect(page.locator("#rows td.name")).to_contain_text('<img src=x onerror="document.title=1">')
+    expect(page.locator(".problem")).to_contain_text("<img src=x")
+    assert page.locator("main img").count() == 0
+    assert page.title() != "1"
+
+
+def test_page_is_usable_with_a_thousand_tables(toy_server: Served, open_page: OpenPage):
+    tables = {
+        f"app_{number % 7}.t{number:04}": TableStatus(
+            "streaming" if number % 100 else "failed", number, number, 1, 1
+        )
+        for number in range(1000)
+    }
+    toy_server.run.show(make_status(tables))
+    page = open_page(trusted(toy_server))
+    expect(page.locator("#rows tr")).to_have_count(1000)
+
+    began = time.perf_counter()
+    page.keyboard.press("/")
+    page.keyboard.type("t0421")
+    expect(page.locator("#rows tr")).to_have_count(1)
+    took = time.perf_counter() - began
+    page.keyboard.press("Escape")
+    page.locator("#chips button", has_text="failed").click()
+    expect(page.locator("#rows tr")).to_have_count(10)
+    page.locator("#chips button", has_text="all").click()
+    page.locator("[data-sort=name]").click()
+    page.locator("[data-sort=name]").click()
+
+    expect(page.locator("#rows td.name").first).to_have_text("app_6.t0993")
+    expect(page.locator("th[aria-sort=descending]")).to_have_text("Table")
+    assert took < 3
+    # A table that changes is drawn anew, the others stay where they are.
+    tables["app_0.t0007"] = TableStatus("copying", 5, 5, 1, 4)
+    page.evaluate("document.querySelector('#rows tr:last-child').dataset.kept = 'yes'")
+    toy_server.run.show(make_status(tables))
+    expect(page.locator("#rows .progress")).to_have_count(1)
+    assert page.locator("#rows [data-kept]").count() == 1
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_page_fits_a_phone_and_its_text_can_be_read(
+    toy_server: Served, open_page: OpenPage, scheme: str
+):
+    tables = {
+        "public.a_table_with_quite_a_long_name_that_has_to_wrap": TableStatus(
+            "failed", error=REFUSED
+        )
+    }
+    toy_server.run.show(make_status(tables, parked=2))
+    page = open_page(trusted(toy_server), width=360, scheme=scheme)
+    expect(page.locator("#rows tr")).to_have_count(1)
+
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    assert page.evaluate(CONTRAST) == []
+    unnamed = page.evaluate(
+        "[...document.querySelectorAll('button, input')].filter(e => e.offsetParent && !(e.textContent.trim()"
+        " || e.getAttribute('aria-label') || e.closest('label'))).map(e => e.outerHTML)"
+    )
+    assert unnamed == []
+
+
+# Text whose contrast to what lies behind it is below 4.5 to 1 (WCAG, AA).
+CONTRAST = """() => {
+  const parse = (c) => { const m = c.match(/[\\d.]+/g).map(Number); return m.length > 3 && m[3] === 0 ? null : m; };
+  const light = ([r, g, b]) => [r, g, b].map(v => { v /= 255; return v <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4; })
+    .reduce((sum, v, i) => sum + v * [.2126, .7152, .0722][i], 0);
+  const bad = [];
+  for (const element of document.querySelectorAll('main *, header *')) {
+    if (!element.offsetParent || ![...element.childNodes].some(n => n.nodeType === 3 && n.textContent.trim())) continue;
+    let behind = element, back = null;
+    while (behind && !back) { back = parse(getComputedStyle(behind).backgroundColor); behind = behind.parentElement; }
+    const [a, b] = [light(parse(getComputedStyle(element).color)), light(back || [255, 255, 255])];
+    const ratio = (Math.max(a, b) + .05) / (Math.min(a, b) + .05);
+    if (ratio < 4.5) bad.push([element.className, element.textContent.slice(0, 30), ratio.toFixed(2)]);
+  }
+  return bad;
+}"""
+
+
+def test_page_says_when_the_run_has_ended(toy_server: Served, browser: object, open_page: OpenPage):
+    page = open_page(trusted(toy_server))
+    expect(page.locator("#live")).to_have_text("live")
+
+    page.route("**/api/**", lambda route: route.abort())
+    toy_server.server.stop()
+
+    expect(page.locator("#headline")).to_contain_text("does not answer")
+    page.close()
+
+
+def test_parked_changes_are_shown_and_dropped_after_a_question(
+    toy_server: Served, open_page: OpenPage
+):
+    toy_server.run.entries = [
+        {
+            "sink": "warehouse",
+            "source": "shop",
+            "table": "public.orders",
+            "id": "7",
+            "op": "update",
+            "key": {"id": 981},
+            "parked_at": "2026-01-01",
+            "reason": "refused",
+            "request": None,
+        }
+    ]
+    toy_server.run.show(make_status(parked=1))
+    page = open_page(trusted(toy_server))
+
+    page.locator("#parked-show").click()
+    expect(page.locator("#parked-list tbody tr")).to_have_count(1)
+    page.locator("#parked-list button", has_text="Drop").click()
+    page.locator("#ask-yes").click()
+
+    expect(page.locator("#toast")).to_contain_text("1 change: dropped")
+    assert toy_server.run.asked == [("parked drop", "warehouse", "shop", None, ["7"])]
+
+
+def test_api_page_lists_the_routes(toy_server: Served, open_page: OpenPage):
+    page = open_page(f"{toy_server.url}docs")
+
+    expect(page.locator("article", has_text="/api/tables/resync")).to_be_visible()
+
+
+def _picture(page: Page, name: str, directory: Path) -> None:
+    """At two widths, light and dark."""
+    for width in (1280, 390):
+        for scheme in ("light", "dark"):
+            page.set_viewport_size({"width": width, "height": 900})
+            page.emulate_media(color_scheme=scheme)
+            page.evaluate("window.scrollTo(0, 0)")
+            path = directory / f"{name}-{width}-{scheme}.png"
+            page.screenshot(path=path, full_page=width == 1280)
+            assert path.stat().st_size > 10_000
+
+
+def test_story_of_a_pipeline_seen_and_fixed_through_its_page(
+    pg_new: EmbeddedPostgres,
+    make_database: MakeDatabase,
+    penstock_command: Callable[..., Command],
+    open_page: OpenPage,
+    tmp_path: Path,
+):
+    source, target = make_database(pg_new, "source"), make_database(pg_new, "target")
+    source.execute(
+        "CREATE TABLE orders (id int PRIMARY KEY, total int);"
+        "CREATE TABLE customers (id int PRIMARY KEY, name text);"
+        "CREATE TABLE big (id int PRIMARY KEY, note text);"
+        "INSERT INTO orders SELECT n, n FROM generate_series(1, 500) n;"
+        "INSERT INTO customers SELECT n, 'c' FROM generate_series(1, 300) n;"
+        "INSERT INTO big SELECT n, repeat('x', 200) FROM generate_series(1, 6000) n"
+    )
+    snapshot = {"mode": "initial", "max_rows_per_second": 1500}
+    document = pipeline_document(
+        source,
+        target,
+        tmp_path,
+        tables=("public.orders", "public.customers"),
+        name="shop",
+        source_options={**ALWAYS_COPIED, "snapshot": snapshot},
+    )
+    path = tmp_path / "shop.yml"
+    path.write_text(yaml.safe_dump({**document, "listen": "127.0.0.1:0", "token": TOKEN}))
+    # So that a table that has stopped waits for the button.
+    patient = "0.1 slow_retry_first_seconds=900 slow_retry_last_seconds=900"
+    running = penstock_command("run", str(path), env={"PENSTOCK_TIMING": patient})
+    found = wait_until(
+        lambda: re.search(r"listening on (http://\S+)", running.stderr), 60, "the server"
+    )
+    page = open_page(f"{found[1]}#token={TOKEN}")
+    wait_for_state(target, "orders", "streaming", deadline_seconds=90)
+    wait_for_state(target, "customers", "streaming")
+    expect(page.locator("#rows .pill.streaming")).to_have_count(2, timeout=20_000)
+    expect(page.locator("#headline")).to_have_text("Everything is delivered.", timeout=20_000)
+
+    # A table is added through the page, and copied while one looks on.
+    page.locator("#add-table").click()
+    page.locator("#ask-input").fill("public.big")
+    page.keyboard.press("Enter")
+    expect(page.locator("#rows .pill.copying")).to_have_count(1, timeout=30_000)
+    # Another one stops at a row that the target refuses.
+    target.execute("ALTER TABLE orders ADD CHECK (total < 1000)")
+    source.execute("INSERT INTO orders VALUES (9001, 5000)")
+    expect(page.locator("#rows .pill.failed")).to_have_count(1, timeout=30_000)
+    expect(page.locator(".problem").first).to_contain_text("key (id=9001)")
+    _picture(page, "page", Path(PICTURES) if PICTURES else tmp_path)
+    page.set_viewport_size({"width": 1280, "height": 900})
+    wait_for_state(target, "big", "streaming", deadline_seconds=60)
+    assert table_state(target, "orders") == "failed"
+
+    # Fixed at the target, and tried again by the button.
+    target.execute("ALTER TABLE orders DROP CONSTRAINT orders_total_check")
+    page.locator(".problem button", has_text="Retry now").click()
+    page.locator("#ask-yes").click()
+    wait_for_state(target, "orders", "streaming")
+
+    expect(page.locator("#headline")).to_have_text("Everything is delivered.", timeout=20_000)
+    assert target.query("SELECT total FROM orders WHERE id = 9001") == [(5000,)]
+    assert "admin: tables retry public.orders" in running.stderr
+    assert TOKEN not in running.stderr
+    page.close()
+    assert running.terminate() == 0
