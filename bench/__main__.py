@@ -11,15 +11,18 @@ from typing import TYPE_CHECKING
 
 from bench.backlogs import Inserts, Mixed
 from bench.big import Big
+from bench.brokers import Kafka, KafkaAtLeastOnce, Nats
 from bench.copies import BigTable, ManyTables
 from bench.failure import BenchFailed
 from bench.fleet import IdleSources
 from bench.history import History
 from bench.live import Idle, Latency, Steady
+from bench.masks import MaskedCopy, Masks
 from bench.native import Native, NativeDurable
 from bench.newcomer import IdleTables, Newcomer, Newcomers
 from bench.ours import Penstock
 from bench.report import page, result_lines, this_machine, verdict_line
+from bench.rules import FilteredInserts, SqlInserts
 from bench.servers import Servers
 from bench.together import Together
 from bench.tracked import Tracked
@@ -33,6 +36,9 @@ _WORKLOADS: tuple[type[Workload], ...] = (
     Mixed,
     Tracked,
     History,
+    FilteredInserts,
+    SqlInserts,
+    Masks,
     Together,
     Latency,
     Steady,
@@ -40,10 +46,14 @@ _WORKLOADS: tuple[type[Workload], ...] = (
     Idle,
     IdleSources,
     BigTable,
+    MaskedCopy,
     ManyTables,
     Newcomer,
     Newcomers,
     IdleTables,
+    Kafka,
+    KafkaAtLeastOnce,
+    Nats,
 )
 _PAGE = Path("docs/benchmarks.md")
 

@@ -68,7 +68,7 @@ class Backlog(Workload):
                 f"{ahead:.1%} of the backlog had reached the buffers of its socket before the clock"
                 " started"
             )
-        row_count = pair.compare()
+        row_count = pair.compare(self.compared(system), self.chosen(system))
         result.notes.append(f"both sides equal: {row_count:,} rows")
         return result
 

@@ -77,7 +77,7 @@ class Copy(Workload):
         if halves := _largest_worker(result.uses):
             result.figures["first half"], result.figures["second half"] = halves
         self._see_stream(pair, system)
-        found = pair.compare_copies()
+        found = pair.compare_copies(self.compared(system))
         if found != row_count + self.table_count:
             raise BenchFailed(
                 f"{self.name}: {found} rows on both sides, wanted {row_count + self.table_count}"

@@ -14,7 +14,7 @@ from bench.failure import BenchFailed
 from penstock.embedded.postgres import EmbeddedPostgres
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     Connection = psycopg.Connection[Any]
 
@@ -137,15 +137,15 @@ class Pair:
             )
         )
 
-    def compare(self) -> int:
-        """The number of rows, the same on both sides and with the same content.
+    def compare(self, columns: Sequence[str] = (), chosen: str = "") -> int:
+        """The number of rows, the same on both sides and with the same content, in all columns or in some.
 
         Raises:
             BenchFailed: they differ.
         """
-        return self._compare("public", "orders")
+        return self._compare("public", "orders", columns, chosen)
 
-    def compare_copies(self) -> int:
+    def compare_copies(self, columns: Sequence[str] = ()) -> int:
         """The number of rows in all tables that were copied; each is as `compare` says, with its key.
 
         Raises:
@@ -155,13 +155,15 @@ class Pair:
         if source != target:
             unlike = sorted(set(source.items()) ^ set(target.items()))
             raise BenchFailed(f"{self.name}: tables or keys differ, such as {unlike[0]}")
-        return sum(self._compare(COPIED_SCHEMA, name) for name in source)
+        return sum(self._compare(COPIED_SCHEMA, name, columns) for name in source)
 
-    def _compare(self, schema: str, name: str) -> int:
+    def _compare(self, schema: str, name: str, columns: Sequence[str], chosen: str = "") -> int:
+        row = sql.SQL("ROW({})").format(sql.SQL(", ").join(map(sql.Identifier, columns)))
         query = sql.SQL(
-            "SELECT count(*), sum(hashtextextended(o::text, 0)::numeric) FROM {} o"
-        ).format(sql.Identifier(schema, name))
-        source = self.source.execute(query).fetchone()
+            "SELECT count(*), sum(hashtextextended({}::text, 0)::numeric) FROM {} o"
+        ).format(row if columns else sql.SQL("o"), sql.Identifier(schema, name))
+        wanted = query + sql.SQL(f" WHERE {chosen}" if chosen else "")
+        source = self.source.execute(wanted).fetchone()
         target = self.target.execute(query).fetchone()
         if source is None or source != target:
             raise BenchFailed(

@@ -85,7 +85,8 @@ class SharedTable(Penstock):
     def hold(self) -> None:
         """See System."""
         self._held = {
-            int((self._state / source_id / "capture.lock").read_text().split()[0]) for source_id in self.dsns
+            int((self._state / source_id / "capture.lock").read_text().split()[0])
+            for source_id in self.dsns
         }
         for pid in self._held:
             os.kill(pid, signal.SIGSTOP)

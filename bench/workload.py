@@ -79,6 +79,16 @@ class Workload(ABC):
         """How many rows both sides have before anything is followed."""
         return 0
 
+    def chosen(self, system: System) -> str:
+        """What a row of the source must be to arrive, as SQL; "" is nothing."""
+        del system
+        return ""
+
+    def compared(self, system: System) -> tuple[str, ...]:
+        """The columns that are to be equal on both sides in the end; () is all."""
+        del system
+        return ()
+
     def prepare(self, pair: Pair) -> None:
         """Fill fresh databases, before any system is up."""
         pair.preload(self.preloaded)
@@ -116,8 +126,8 @@ def warm_up(pair: Pair, system: System) -> None:
         time.sleep(0.02)
     seen = "SELECT count(*) = %s FROM orders WHERE id < 0"
     await_truth(system, pair.target, seen, (count,), 120)
-    pair.source.execute("UPDATE orders SET status = 'warm' WHERE id < 0")
-    changed = seen + " AND status = 'warm'"
+    pair.source.execute("UPDATE orders SET customer_id = -1 WHERE id < 0")
+    changed = seen + " AND customer_id = -1"
     await_truth(system, pair.target, changed, (count,), 60)
     pair.source.execute("DELETE FROM orders WHERE id < 0")
     await_truth(system, pair.target, seen, (0,), 60)

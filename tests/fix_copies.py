@@ -13,7 +13,8 @@ from fix_documents import parse
 from fix_event_sinks import ORDERS, START, batch_of, file_place, open_sink, visible
 from penstock.log.files.reader import FilesReader
 from penstock.lsn import Lsn
-from penstock.schema.description import ColumnDescription, TableDescription
+from penstock.schema.description import TableDescription
+from penstock.schema.shape import ColumnShape
 from penstock.sinks.copying import Copy, CopyOrder
 from penstock.sinks.documents.workspace import copying_of
 from penstock.sinks.file.kind import FileKind
@@ -39,11 +40,18 @@ def file_copying(directory: Path) -> DocumentCopying:
 def order_of(range_count: int, *, identity: str = "d") -> CopyOrder:
     """The table `orders`, in so many ranges."""
     columns = tuple(
-        ColumnDescription(column.name, "", column.type_oid, "base", False, "", "")
-        for column in ORDERS.columns
+        ColumnShape(
+            id=number,
+            name=column.name,
+            type="",
+            type_id=column.type_oid,
+            type_kind="b",
+            not_null=False,
+        )
+        for number, column in enumerate(ORDERS.columns, 1)
     )
     description = TableDescription(
-        ORDERS.table, ORDERS.oid, "r", identity, columns, ("id",), ("id",), ()
+        ORDERS.table, ORDERS.oid, "r", identity, columns, ("id",), ("id",)
     )
     structure: Any = None  # of no concern to documents
     return CopyOrder(ORDERS.table, description, structure, range_count)
@@ -95,7 +103,7 @@ def flow(sink: Sink, log: Path, position: Lsn) -> Lsn:
 def catch_up(sink: Sink, log: Path, position: Lsn) -> None:
     """Let the table catch up, a slice at a time, and join."""
     tables = {ORDERS.table}
-    at = sink.detached[ORDERS.table].delivered_lsn
+    at = sink.tables.detached[ORDERS.table].delivered_lsn
     reader = FilesReader(log, at)
     try:
         while at < position:
@@ -105,7 +113,7 @@ def catch_up(sink: Sink, log: Path, position: Lsn) -> None:
             at = batch.end_lsn
     finally:
         reader.close()
-    sink.attach(tables)
+    sink.tables.attach(tables)
 
 
 def _run(sink: Sink, batch: Any, slices: Sequence[Any], only: Any) -> Any:
@@ -118,18 +126,18 @@ def drive(sink: Sink, copying: DocumentCopying, log: Path, range_count: int) -> 
     table = ORDERS.table
     position = open_sink(sink)
     sink.refresh_tables(position)
-    if table not in sink.streaming and table not in sink.detached:
-        sink.schedule_copy({table: 0}, position)
+    if table not in sink.tables.streaming and table not in sink.tables.detached:
+        sink.tables.schedule_copy({table: 0}, position)
     copying.open()
     if copying.due():
         copy(copying, os.urandom(4).hex(), range_count)
-    if table in sink.detached:
+    if table in sink.tables.detached:
         sink.refresh_tables(position)
     position = flow(sink, log, position)
-    if table in sink.detached:
+    if table in sink.tables.detached:
         catch_up(sink, log, position)
-    assert sink.streaming == {table}
-    assert sink.detached == {}
+    assert sink.tables.streaming == {table}
+    assert sink.tables.detached == {}
     copying.due()  # tidies up
 
 

@@ -1,4 +1,4 @@
-"""Follows a source into a log and a history, as capture does, step by step and without a thread."""
+"""Follows a source into a log and past shapes, as capture does, step by step and without a thread."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fix_subscription import ALL, rules
 from penstock.changes.pgoutput import STREAM_START
 from penstock.log.files.writer import FilesWriter
 from penstock.lsn import Lsn
-from penstock.schema.history import SchemaHistory
+from penstock.schema.past_shapes import PastShapes
 from penstock.source.assemble import Assembler
 from penstock.source.connect import connect_source
 from penstock.source.notes import Notes
@@ -38,9 +38,9 @@ class Listener:
             shapes = read_published_shapes(connection, subscription.publications)
         self._writer = FilesWriter(directory / "log")
         self._writer.open(Lsn(0))
-        self.history = SchemaHistory(directory / "schema.jsonl")
-        self.history.open_for_writing()
-        notes = Notes(self.history, Lsn(0), self.now, seal)
+        self.past_shapes = PastShapes(directory / "schema.jsonl")
+        self.past_shapes.open_for_writing()
+        notes = Notes(self.past_shapes, Lsn(0), self.now, seal)
         notes._known.update({shape.id: shape for shape in shapes})
         self._assembler = Assembler(self._writer, notes)
         self._subscription = subscription
@@ -73,7 +73,7 @@ class Listener:
     def close(self) -> None:
         self._stream.close()
         self._assembler.discard()
-        self.history.close()
+        self.past_shapes.close()
         self._writer.close()
 
     def _open(self, in_progress: InProgress) -> SlotStream:

@@ -77,6 +77,16 @@ class ShoutingOrders:
     def concerns(self, table: TableName) -> bool:
         return table == ORDERS_NAME
 
+    def excludes(self, table: TableName) -> bool:
+        return False
+
+    def require_fit(self, shape: TableShape, called_before: TableName | None = None) -> None:
+        pass
+
+    def modified_shape(self, shape: TableShape) -> TableShape:
+        concerned = self.concerns(shape.table)
+        return self.of(shape.table).modified_shape(shape) if concerned else shape
+
     def of(self, table: TableName) -> Shouting:
         assert self.concerns(table), "nobody asks for a table that is not concerned"
         return Shouting(self.region)

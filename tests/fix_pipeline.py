@@ -19,6 +19,7 @@ import psycopg
 import pytest
 import yaml
 
+import penstock
 from fix_wait import wait_until
 from penstock.config import pipeline_from_document
 from penstock.metrics import NOTHING
@@ -229,6 +230,14 @@ def rows(database: Database, table: str) -> list[tuple[Any, ...]]:
     return sorted(found)
 
 
+def row_count(database: Database, table: str) -> int:
+    """How many rows a table has; none where it is not there yet."""
+    try:
+        return int(database.value(f"SELECT count(*) FROM {table}"))
+    except psycopg.errors.UndefinedTable:
+        return 0
+
+
 def assert_equal(source: Database, target: Database, *tables: str) -> None:
     """Both sides have the same rows."""
     for table in tables:
@@ -365,10 +374,5 @@ def pipeline_file(tmp_path: Path) -> Callable[..., Path]:
 
 
 def status_of(path: Path) -> dict[str, Any]:
-    """`penstock status --json` of a pipeline file."""
-    done = subprocess.run(
-        [sys.executable, "-m", "penstock", "status", str(path), "--json"],
-        capture_output=True,
-        check=True,
-    )
-    return json.loads(done.stdout)
+    """What `penstock status --json` prints of a pipeline file; tests/pipeline/test_python.py has it print."""
+    return json.loads(json.dumps(penstock.status(path).as_dict()))

@@ -119,41 +119,57 @@ def create_database(server: EmbeddedPostgres, prefix: str) -> Database:
 
 def drop_database(database: Database) -> None:
     """Remove the database with all that would keep it: sessions, slots, prepared transactions."""
-    name, admin = database.name, Database(database.server, "postgres")
-    subscriptions = admin.query(
+    close_sessions(database.url)
+    with shared_session(Database(database.server, "postgres").url, "") as admin:
+        _free(admin, database)
+        name = sql.Identifier(database.name)
+        admin.execute(sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS false").format(name))
+        wait_until(
+            lambda: _has_no_slots(admin, database.name),
+            what=f"the slots of {database.name} to be free",
+        )
+        admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(name))
+        roles = admin.execute(
+            "SELECT rolname FROM pg_roles WHERE rolname <> 'postgres' AND rolname NOT LIKE 'pg\\_%'"
+        )
+        for (role,) in roles.fetchall():
+            try:
+                admin.execute(sql.SQL("DROP ROLE {}").format(sql.Identifier(role)))
+            except psycopg.errors.DependentObjectsStillExist:
+                continue  # it owns something in the test's other database, dropped next
+
+
+def _free(admin: psycopg.Connection[Any], database: Database) -> None:
+    """Undo what only a session of the database itself can undo."""
+    subscriptions = admin.execute(
         "SELECT subname FROM pg_subscription s JOIN pg_database d ON d.oid = s.subdbid"
         " WHERE datname = %s",
-        name,
+        (database.name,),
     )
-    for (subscription,) in subscriptions:
+    for (subscription,) in subscriptions.fetchall():
         for action in ("DISABLE", "SET (slot_name = NONE)"):
             _run(database, f"ALTER SUBSCRIPTION {{}} {action}", subscription)
         _run(database, "DROP SUBSCRIPTION {}", subscription)
-    for (gid,) in admin.query("SELECT gid FROM pg_prepared_xacts WHERE database = %s", name):
+    prepared = admin.execute(
+        "SELECT gid FROM pg_prepared_xacts WHERE database = %s", (database.name,)
+    )
+    for (gid,) in prepared.fetchall():
         database.execute(sql.SQL("ROLLBACK PREPARED {}").format(sql.Literal(gid)).as_string())
-
-    def slots_are_gone() -> bool:
-        # Again and again: a follower under test may reconnect between our two statements.
-        admin.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", name
-        )
-        free = "database = %s AND NOT active"
-        admin.execute(
-            f"SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE {free}",
-            name,
-        )
-        return not admin.query("SELECT 1 FROM pg_replication_slots WHERE database = %s", name)
-
     close_sessions(database.url)
-    admin.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false')
-    wait_until(slots_are_gone, what=f"the slots of {name} to be free")
-    admin.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
-    roles = "SELECT rolname FROM pg_roles WHERE rolname <> 'postgres' AND rolname NOT LIKE 'pg\\_%'"
-    for (role,) in admin.query(roles):
-        try:
-            _run(admin, "DROP ROLE {}", role)
-        except psycopg.errors.DependentObjectsStillExist:
-            continue  # it owns something in the test's other database, dropped next
+
+
+def _has_no_slots(admin: psycopg.Connection[Any], name: str) -> bool:
+    # Again and again: a follower under test may reconnect between our two statements.
+    admin.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", (name,)
+    )
+    admin.execute(
+        "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
+        " WHERE database = %s AND NOT active",
+        (name,),
+    )
+    left = admin.execute("SELECT 1 FROM pg_replication_slots WHERE database = %s", (name,))
+    return not left.fetchall()
 
 
 def _run(database: Database, statement: str, name: str) -> None:

@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg.pq import TransactionStatus
 
+from penstock.sinks.postgres import worker
+from penstock.sinks.postgres.copy import copy_in
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -40,13 +43,14 @@ def shared_session(url: str, statement: str) -> Iterator[Connection]:
         connection = _connect(url)
     try:
         yield connection
+    except psycopg.Error:
+        # Such as a table that is not there yet, asked for again and again.
+        _give_back(url, connection, statement)
+        raise
     except BaseException:
         connection.close()
         raise
-    if _OF_SESSIONS.search(statement):
-        connection.close()
-    else:
-        _give_back(url, connection)
+    _give_back(url, connection, statement)
 
 
 def close_sessions(url: str | None = None) -> None:
@@ -58,8 +62,11 @@ def close_sessions(url: str | None = None) -> None:
 
 
 def pytest_unconfigure() -> None:
-    """End all."""
+    """End all, and those that tasks keep for the next one, where a test has run some in this process."""
     close_sessions()
+    for kept in (worker._connections, copy_in._connections):
+        while kept:
+            kept.popitem()[1].close()
 
 
 def _connect(url: str) -> Connection:
@@ -75,9 +82,14 @@ def _has_ended(connection: Connection) -> bool:
     return bool(poll.poll(0))
 
 
-def _give_back(url: str, connection: Connection) -> None:
-    if connection.info.transaction_status is not TransactionStatus.IDLE:
+def _give_back(url: str, connection: Connection, statement: str) -> None:
+    is_idle = connection.info.transaction_status is TransactionStatus.IDLE
+    if not is_idle or _OF_SESSIONS.search(statement):
         connection.close()
         return
-    connection.execute("DISCARD ALL")
-    _kept[url] = connection
+    try:
+        connection.execute("DISCARD ALL")
+    except psycopg.OperationalError:
+        connection.close()  # the server has gone meanwhile
+    else:
+        _kept[url] = connection

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 Answer = TypeVar("Answer")
 
+_LONGEST_PAUSE_SECONDS = 0.05
+
 
 def wait_until(
     condition: Callable[[], Answer],
@@ -21,7 +23,8 @@ def wait_until(
 ) -> Answer:
     """Ask until the answer is true, and return it; fail the test after the deadline.
 
-    A question that is work for a server gets a longer pause, or it slows down what is waited for.
+    A question that is work for a server gets a longer pause, or it slows down what is waited for. The
+    longer it takes, the longer are the pauses, up to a twentieth of a second.
 
     An exception of the condition is not swallowed: a server that may be down while waiting is
     part of the condition's own question.
@@ -37,3 +40,4 @@ def wait_until(
                 pytrace=True,
             )
         time.sleep(pause_seconds)
+        pause_seconds = max(pause_seconds, min(pause_seconds * 1.1, _LONGEST_PAUSE_SECONDS))

@@ -7,14 +7,22 @@ none shows a password or the value of a variable.
 """
 
 import hashlib
+import json
 import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, NoReturn, Self
+from typing import Annotated, Any, NoReturn, Self
 
-from pydantic import AfterValidator, Field, PlainValidator, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PlainValidator,
+    ValidationError,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 from pydantic_core.core_schema import ValidationInfo
 
@@ -25,13 +33,15 @@ from penstock.faults import first_fault
 from penstock.listen import AddressOption, ServerOptions, TokenOption
 from penstock.log.options import LogOptions
 from penstock.log.registry import LogOption, default_options
+from penstock.modifiers.route import RouteOptions, routes_of
+from penstock.modifiers.rule import Rule, RuleEntry
 from penstock.options import LocalPath, Options, fault, nearest, wanted
 from penstock.sinks.kind import SinkKind, SinkPlace
 from penstock.sinks.registry import KINDS
 from penstock.source.options import SourceOptions
 from penstock.spark.options import SparkOptions
 
-_LATER_SINK_KINDS = ("kafka", "nats", "search", "webhook", "delta", "iceberg", "parquet")
+_LATER_SINK_KINDS = ("search", "webhook", "delta", "iceberg", "parquet")
 
 # Where states lie that the file does not place.
 DEFAULT_PARENT = ".penstock"
@@ -65,6 +75,7 @@ class PipelineFile:
     log: LogOptions
     sinks: dict[str, Options]  # of each its own model: see `kind_of`
     spark: SparkOptions
+    modifiers: tuple[Rule, ...]  # in the order of the file; `modifiers_for` gives those of a sink
     document: dict[str, Any] = field(repr=False)
     top: Path  # the whole pipeline's state directory; with `source:` the same as `state`
     source_ids: tuple[str, ...]  # of the whole pipeline, in the order of the file
@@ -123,6 +134,7 @@ class PipelineFile:
             source_ids=self.source_ids,
             state=self.state,
             copies_first=self.source.snapshot.copies_first,
+            routes=routes_of(self.modifiers, sink),
         )
 
     def __reduce__(self) -> NoReturn:
@@ -250,6 +262,14 @@ def _distinct_sources(given: dict[str, SourceOptions] | None) -> dict[str, Sourc
     return given
 
 
+def _list_of_rules(given: Any) -> Any:
+    if given is None:
+        return ()
+    if not isinstance(given, list | tuple):
+        raise wanted("a list of rules, each a mapping with one key")
+    return given
+
+
 _Name = Annotated[str, AfterValidator(_short_name)]
 _Sink = Annotated[Options, PlainValidator(_read_sink)]
 
@@ -257,13 +277,12 @@ _Sink = Annotated[Options, PlainValidator(_read_sink)]
 class _Pipeline(Options):
     """The top level of the file."""
 
-    later: ClassVar = {"modifiers": (None, [])}
-
     name: _Name
     state: LocalPath | None = None
     source: SourceOptions | None = None
     sources: Annotated[dict[_Name, SourceOptions] | None, AfterValidator(_distinct_sources)] = None
     log: LogOption = Field(default_factory=default_options)
+    modifiers: Annotated[tuple[RuleEntry, ...], BeforeValidator(_list_of_rules)] = ()
     sinks: Annotated[dict[_Name, _Sink], AfterValidator(_at_least_one)]
     spark: SparkOptions = SparkOptions()
     listen: AddressOption | None = None
@@ -292,6 +311,16 @@ class _Pipeline(Options):
             raise PydanticCustomError("missing", "Field required", {"below": ("source",)})
         return self
 
+    @model_validator(mode="after")
+    def _rules_name_sinks(self) -> Self:
+        for number, entry in enumerate(self.modifiers):
+            unknown = sorted((entry.rule.sinks or frozenset()) - set(self.sinks))
+            if unknown:
+                what = f"{unknown[0]!r} is no sink of this file, wanted {', '.join(self.sinks)}"
+                where = ("modifiers", number, entry.rule.family, "sinks")
+                raise fault(BadValue(what, do=nearest(unknown[0], list(self.sinks))), *where)
+        return self
+
     @property
     def by_id(self) -> dict[str, SourceOptions]:
         """The sources by their ids; a sole one under `source:` is called as the pipeline."""
@@ -308,6 +337,7 @@ def _build(document: Document, directory: Path) -> PipelineFile:
         # Not chained: pydantic's text quotes the input.
         raise first_fault(error, document) from None
     state = filled.state or _working_directory(document.place) / DEFAULT_PARENT / filled.name
+    rules = tuple(_rule_of(*each, document) for each in enumerate(filled.modifiers))
     return PipelineFile(
         name=filled.name,
         state=state,
@@ -316,22 +346,82 @@ def _build(document: Document, directory: Path) -> PipelineFile:
         source_ids=tuple(filled.by_id),
         is_whole=filled.sources is not None,
         log=filled.log,
-        sinks=filled.sinks,
+        sinks={name: _routed(name, options, rules) for name, options in filled.sinks.items()},
         spark=filled.spark,
+        modifiers=rules,
         server=filled.server,
-        document=_with_absolute_paths(document.values, state, filled.sinks),
+        document=_with_absolute_paths(document.values, state, filled.sinks, rules),
     )
 
 
+def _routed(name: str, options: Options, rules: tuple[Rule, ...]) -> Options:
+    """The options of a sink, with what routes say of its tables."""
+    own = [rule for rule in rules if isinstance(rule.options, RouteOptions) and rule.is_for(name)]
+    for number, rule in enumerate(own):
+        for other in own[:number]:
+            _refuse_two_routes(other, rule)
+    kind = KINDS.find(getattr(options, "kind", ""))
+    assert kind is not None, "its options were read with it"
+    place = own[-1].place if own else ""
+    try:
+        routed: Options = kind.routed(options, routes_of(rules, name))
+    except BadValue as error:
+        raise BadValue(f"modifiers.route {error.what}", place, error.do) from None
+    return routed
+
+
+def _refuse_two_routes(one: Rule, other: Rule) -> None:
+    first, second = one.options, other.options
+    assert isinstance(first, RouteOptions), "both are routes"
+    assert isinstance(second, RouteOptions), "both are routes"
+    both_target = first.target is not None and second.target is not None
+    alike = first.table.is_outright == second.table.is_outright
+    if both_target and alike and first.table.overlaps(second.table):
+        raise BadValue(
+            f"modifiers.route sends {second.table} to {second.target}, and the rule at {one.place}"
+            f" sends {first.table} to {first.target}",
+            other.place,
+            "say it once",
+        )
+
+
+def _rule_of(number: int, entry: RuleEntry, document: Document) -> Rule:
+    """The rule, which knows where it stands."""
+    path = document.find(("modifiers", number, entry.rule.family))
+    rule = replace(entry.rule, place=document.marks[path].where)
+    return replace(rule, digest=_digest(rule, document.values["modifiers"][number]))
+
+
+def _digest(rule: Rule, written: Any) -> str:
+    """What a rule says, and what the files say that it names, in short."""
+    found = hashlib.sha256(json.dumps(written, sort_keys=True, default=str).encode())
+    for _, value in rule.options:
+        if isinstance(value, Path) and value.is_file():
+            found.update(value.read_bytes())
+    # A salt may come from the environment, which the file does not show.
+    found.update(getattr(rule.options, "fingerprint", "").encode())
+    return found.hexdigest()[:16]
+
+
 def _with_absolute_paths(
-    values: dict[str, Any], state: Path, sinks: dict[str, Options]
+    values: dict[str, Any], state: Path, sinks: dict[str, Options], rules: tuple[Rule, ...]
 ) -> dict[str, Any]:
     """The document, such that another working directory leads to the same places."""
     written = {name: dict(given) for name, given in values["sinks"].items()}
     for name, options in sinks.items():
-        paths = {key: str(value) for key, value in options if isinstance(value, Path)}
-        written[name].update(paths)
-    return {**values, "state": str(state), "sinks": written}
+        written[name].update(_paths(options))
+    whole = {**values, "state": str(state), "sinks": written}
+    if rules:
+        given = [entry[rule.family] for entry, rule in zip(values["modifiers"], rules, strict=True)]
+        whole["modifiers"] = [
+            {rule.family: {**each, **_paths(rule.options)}}
+            for each, rule in zip(given, rules, strict=True)
+        ]
+    return whole
+
+
+def _paths(options: Options) -> dict[str, str]:
+    return {key: str(value) for key, value in options if isinstance(value, Path)}
 
 
 def _read_text(path: Path, place: str) -> str:

@@ -213,14 +213,15 @@ class _Reader:
             self._written(key) if key else "",
             written if "$" in written else None,
         )
-        if isinstance(node, yaml.MappingNode) and node.tag == _TAG + "map":
-            return self._mapping(node, path)
-        if isinstance(node, yaml.SequenceNode) and node.tag == _TAG + "seq":
-            return [self.read(item, (*path, index)) for index, item in enumerate(node.value)]
-        if isinstance(node, yaml.ScalarNode) and node.tag == _TAG + "null":
-            return None
-        if isinstance(node, yaml.ScalarNode) and node.tag in _SCALARS:
-            return self._expand(written, where)
+        match node:
+            case yaml.MappingNode(tag=tag) if tag == _TAG + "map":
+                return self._mapping(node, path)
+            case yaml.SequenceNode(tag=tag) if tag == _TAG + "seq":
+                return [self.read(item, (*path, index)) for index, item in enumerate(node.value)]
+            case yaml.ScalarNode(tag=tag) if tag == _TAG + "null":
+                return None
+            case yaml.ScalarNode(tag=tag) if tag in _SCALARS:
+                return self._expand(written, where)
         raise PipelineFileError("a tag (!) that is not read here", where, "take the tag out")
 
     def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:

@@ -37,6 +37,7 @@ POINTS = (
     "documents.before_deliver",  # documents in hand, the sink not called
     "documents.inside_deliver",  # within the sink: some documents read, more to come
     "documents.after_deliver",  # the sink has delivered, a position that it cannot store is not kept
+    "kafka.before_commit",  # documents and position produced, the transaction not committed
     "file.after_append",  # documents written, position not recorded
     "file.after_position",  # position recorded, file not renamed
     "init.after_publication",  # publication there, slot not

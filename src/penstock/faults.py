@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from penstock.document import Path
 
-_SECRET_KEYS = {"url", "password", "token"}
+_SECRET_KEYS = {"url", "password", "salt", "key_hex", "token"}
 
 _WANTED = {
     "bool_parsing": "true or false",

@@ -17,7 +17,6 @@ from typing import Annotated, Any, ClassVar
 from pydantic import (
     AfterValidator,
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     PlainValidator,
     model_validator,
@@ -105,18 +104,6 @@ class SinkOptions(Options):
     """What people may say of every sink."""
 
     on_refused: OnRefused = OnRefused.STOP
-
-
-def not_yet(*values: str, now: str) -> BeforeValidator:
-    """Refuse the values that interface.md promises for a key and no code carries out yet."""
-
-    def check(given: Any) -> Any:
-        if given in values:
-            what = f"is {given}, which is not there yet in this version; wanted {now}"
-            raise fault(NotThereYet(what, do=f"write {now}"))
-        return given
-
-    return BeforeValidator(check)
 
 
 def _read_dsn(given: Any) -> Dsn:

@@ -13,10 +13,13 @@ from typing import TYPE_CHECKING, Any
 from penstock.errors import PenstockError
 from penstock.log.contract import LogOwner
 from penstock.log.registry import kind_of
+from penstock.modifiers.binding import Binding
+from penstock.modifiers.chain import chain_for
 from penstock.retry import is_temporary
 from penstock.schema.describe import description_of
 from penstock.source.connect import connect_source
 from penstock.source.description import TableDescription, describe_table
+from penstock.source.shapes import read_named_shapes
 from penstock.state.directory import StateDirectory
 from penstock.state.wire import FileWire
 
@@ -27,7 +30,8 @@ if TYPE_CHECKING:
     from penstock.dsn import Dsn
     from penstock.log.contract import Log
     from penstock.lsn import Lsn
-    from penstock.schema.history import SchemaHistory
+    from penstock.modifiers.modifier import Modifiers
+    from penstock.schema.past_shapes import PastShapes
     from penstock.schema.shape import TableShape
     from penstock.sinks.copying import Copying
     from penstock.sinks.sink import Sink
@@ -36,15 +40,19 @@ if TYPE_CHECKING:
 
 
 class Describer:
-    """Describes a source table to sinks as it was at a position: by the history, else as it is now.
+    """Describes a source table to a sink as it was at a position: by the past shapes, else as it is now.
 
-    Remembers what it has learned, for when the source is away.
+    As the sink's modifiers leave it. Remembers what it has learned, for when the source is away.
     """
 
-    def __init__(self, dsn: Dsn, history: SchemaHistory) -> None:
+    def __init__(
+        self, dsn: Dsn, past_shapes: PastShapes, modifiers: Modifiers | None = None
+    ) -> None:
         self._dsn = dsn
-        self._history = history
+        self._past_shapes = past_shapes
+        self._modifiers = modifiers
         self._known: dict[TableName, TableDescription | None] = {}
+        self._shapes: dict[TableName, TableShape | None] = {}
         self._lock = threading.Lock()
 
     def __call__(self, table: TableName, lsn: Lsn) -> TableDescription | None:
@@ -53,6 +61,10 @@ class Describer:
         Raises:
             SourceError: the source is away, and was never asked about this table.
         """
+        if self._modifiers is not None and self._modifiers.concerns(table):
+            found = self.source_shape(table, lsn)
+            shape = None if found is None else self._modifiers.modified_shape(found)
+            return None if shape is None else description_of(shape)
         shape = self.shape(table, lsn)
         if shape is not None:
             return description_of(shape)
@@ -66,12 +78,41 @@ class Describer:
             return self._known[table]
 
     def shape(self, table: TableName, lsn: Lsn) -> TableShape | None:
-        """The table's shape at a position, where the history has it."""
-        return self._history.shape_at(table, lsn)
+        """The table's shape at a position, where it is known.
+
+        Raises:
+            ModifierError: a rule and the table do not fit.
+        """
+        shape = self._past_shapes.shape_at(table, lsn)
+        if shape is None or self._modifiers is None:
+            return shape
+        return self._modifiers.modified_shape(shape)
+
+    def source_shape(self, table: TableName, lsn: Lsn) -> TableShape | None:
+        """How the source has the table: at a position, or now where that is not known.
+
+        Raises:
+            SourceError: the source is away, and was never asked about this table.
+        """
+        shape = self._past_shapes.shape_at(table, lsn)
+        if shape is not None:
+            return shape
+        with self._lock:
+            try:
+                with connect_source(self._dsn, "penstock describe") as connection:
+                    self._shapes[table] = read_named_shapes(connection, [table]).get(table)
+            except PenstockError as error:
+                if table not in self._shapes or not is_temporary(error):
+                    raise
+            return self._shapes[table]
+
+    def lacks_rows(self, table: TableName) -> bool:
+        """Whether rules leave rows of the table out."""
+        return self._modifiers is not None and self._modifiers.lacks_rows(table)
 
     def name_of(self, oid: int, lsn: Lsn) -> TableName | None:
-        """What the table of an oid was called at a position, where the history has it."""
-        return self._history.name_of(oid, lsn)
+        """What the table of an oid was called at a position, where it is known."""
+        return self._past_shapes.name_of(oid, lsn)
 
 
 def state_of(pipeline: PipelineFile) -> StateDirectory:
@@ -114,12 +155,25 @@ def build_sinks(pipeline: PipelineFile, shared: Mapping[str, Any] | None = None)
 
     Those of several sources that are delivered by one loop have what `build_shared` made.
     """
-    describe = Describer(pipeline.source.url, state_of(pipeline).history)
     shared = shared or {}
     return [
-        pipeline.kind_of(name).build(pipeline.place_of(name), describe, shared.get(name))
+        pipeline.kind_of(name).build(
+            pipeline.place_of(name), describer_of(pipeline, name), shared.get(name)
+        )
         for name in pipeline.sinks
     ]
+
+
+def describer_of(pipeline: PipelineFile, sink: str) -> Describer:
+    """What describes the source's tables to a sink."""
+    past_shapes = state_of(pipeline).past_shapes
+    return Describer(pipeline.source.url, past_shapes, chain_for(pipeline.modifiers, sink))
+
+
+def modifiers_of(pipeline: PipelineFile, sink: str) -> Binding | None:
+    """What is done to changes and copied rows on their way to a sink; None where nothing."""
+    chain = chain_for(pipeline.modifiers, sink)
+    return None if chain is None else Binding(chain, describer_of(pipeline, sink).source_shape)
 
 
 def build_shared(pipeline: PipelineFile) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
 _TOLD_BY_NAME = 5
+_PLACES = re.compile(r"\{schema\}|\{table\}")
 
 
 class TableName(NamedTuple):
@@ -72,6 +74,13 @@ class TableRule:
         """Whether the rule names exactly one table."""
         return self.schema is not None and self.name is not None
 
+    def overlaps(self, other: TableRule) -> bool:
+        """Whether there can be a table that both choose."""
+        return all(
+            None in pair or pair[0] == pair[1]
+            for pair in ((self.schema, other.schema), (self.name, other.name))
+        )
+
     def matches(self, table: TableName) -> bool:
         """Whether the rule chooses the table."""
         return self.schema in (None, table.schema) and self.name in (None, table.name)
@@ -81,23 +90,28 @@ class TableRule:
         return f"{schema}.{'*' if self.name is None else _spell(self.name)}"
 
 
+def _closing_quote(text: str) -> int | None:
+    """Where the quote ends that begins the text; two quotes stand for one inside it."""
+    end = 1
+    while (end := text.find('"', end)) != -1 and text[end : end + 2] == '""':
+        end += 2
+    return None if end == -1 else end
+
+
 def _split(text: str) -> list[str | None]:
     """The parts of a rule; None stands for `*`."""
     parts: list[str | None] = []
     rest = text.strip()
     while True:
-        if rest.startswith('"'):
-            end = 1
-            while (end := rest.find('"', end)) != -1 and rest[end : end + 2] == '""':
-                end += 2
-            if end == -1:
+        quoted = rest.startswith('"')
+        if quoted:
+            end = _closing_quote(rest)
+            if end is None:
                 raise BadTableRule(f"{text!r} has an open quote", do="close the quote")
             part, rest = rest[1:end].replace('""', '"'), rest[end + 1 :]
-            quoted = True
         else:
-            cut = rest.find(".")
-            part, rest = (rest, "") if cut == -1 else (rest[:cut], rest[cut:])
-            quoted = False
+            part, dot, rest = rest.partition(".")
+            rest = dot + rest
         if not part:
             raise BadTableRule(
                 f"{text!r} has an empty part, wanted schema.table", do="name the table"
@@ -148,3 +162,58 @@ class TableRules:
     def names_outright(self, table: TableName) -> bool:
         """Whether a rule names this very table, so that leaving it out would be wrong."""
         return any(rule.is_outright and rule.matches(table) for rule in self.include)
+
+
+@dataclass(frozen=True)
+class Route:
+    """Where tables go: `target` may hold `{schema}` and `{table}`, which stand for the table's own.
+
+    None: to one of the same name. `names_columns`: the rule says something of their columns.
+    """
+
+    rule: TableRule
+    target: TableName | None
+    names_columns: bool = False
+
+
+def filled(target: TableName, table: TableName) -> TableName:
+    """A target whose `{schema}` and `{table}` are those of a table."""
+
+    def fill(part: str) -> str:
+        # At once: a name may itself hold {table}.
+        known = {"{schema}": table.schema, "{table}": table.name}
+        return _PLACES.sub(lambda match: known[match[0]], part)
+
+    return TableName(*map(fill, target))
+
+
+def may_be_shared(rule: TableRule, target: TableName) -> bool:
+    """Whether several tables that a rule chooses may go to one target."""
+    written = "".join(target)
+    misses_schema = rule.schema is None and "{schema}" not in written
+    return misses_schema or (rule.name is None and "{table}" not in written)
+
+
+@dataclass(frozen=True)
+class Routes:
+    """Where the tables of a sink go that are routed. A rule that names a table outright weighs more."""
+
+    routes: tuple[Route, ...] = ()
+
+    def of(self, table: TableName) -> TableName | None:
+        """Where a table goes; None where nothing is said of it."""
+        matching = [
+            (each.rule.is_outright, each.target)
+            for each in self.routes
+            if each.target is not None and each.rule.matches(table)
+        ]
+        matching.sort(key=lambda each: not each[0])
+        return filled(matching[0][1], table) if matching else None
+
+    @property
+    def moves_tables(self) -> bool:
+        """Whether some go to tables of other names."""
+        return any(each.target is not None for each in self.routes)
+
+
+NO_ROUTES = Routes()

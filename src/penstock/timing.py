@@ -67,8 +67,8 @@ class Timing:
     # The server begins to answer at once, or is being restarted.
     stream_answer_seconds: float = _limit(30.0)
     # The socket is read so long at a time, and the server asked this often how far it is.
-    same_history_wait_seconds: float = _limit(0.1)
-    same_history_ask_seconds: float = _pause(1.0)
+    last_commit_wait_seconds: float = _limit(0.1)
+    last_commit_ask_seconds: float = _pause(1.0)
     # How long transactions that were open when a slot was ready are waited for.
     slot_open_seconds: float = _limit(10.0)
     # The server may take so long to decode what a slot holds, for a number in `status`.
@@ -96,6 +96,20 @@ class Timing:
     tables_idle_seconds: float = _pause(2.0)
     # Of the 10 s a stop may take: how long a batch under way may need before it is cancelled.
     delivery_patience_seconds: float = _limit(6.0)
+
+    # -- brokers ---------------------------------------------------------------------------------
+    # A call is waited for in steps of this length, so that it can be given up within the time of a stop.
+    broker_step_seconds: float = _limit(0.5)
+    # One call, before it is made again; and how long to wait until then.
+    broker_ask_seconds: float = _limit(5.0)
+    broker_ask_pause_seconds: float = _pause(0.05)
+    # How long Kafka takes a member of a group for alive: the least that brokers allow as they are shipped.
+    kafka_session_seconds: float = _limit(6.0)
+    kafka_claim_poll_seconds: float = _pause(0.2)
+    # Who else delivers may be connected to another server of a cluster of NATS, or to the same.
+    nats_claim_seconds: float = _limit(1.0)
+    nats_claim_alone_seconds: float = _limit(0.1)
+    nats_close_seconds: float = _limit(1.0)
 
     # -- copies ----------------------------------------------------------------------------------
     # How often a copier asks for tables to copy that nobody has woken it for.

@@ -18,12 +18,14 @@ import pytest
 from typer.main import get_command
 
 import penstock
+from fix_machine import missing
 from penstock import config
 from penstock.changes.documents import documents
 from penstock.cli.main import app
 from penstock.errors import error_classes
 from penstock.failpoints import POINTS
 from penstock.log.slice import _HEADER, HEADER_BYTES, SliceKind
+from penstock.modifiers.rule import FAMILIES, family_of
 from penstock.options import Options
 from penstock.run.status import PipelineStatus, SourceStatus
 from penstock.sink import DOCUMENTS, DocumentKind, DocumentSink
@@ -155,6 +157,12 @@ def test_every_key_of_the_pipeline_file_is_documented_and_no_other():
         kind = KINDS.find(name)
         assert kind is not None
         known |= set(_keys(kind.options, "sinks.*."))
+    # What a rule of `transform` may say besides is on a page of its own.
+    known |= {key for key in documented if key.startswith("transform.")} & set(
+        _keys(family_of("transform").OPTIONS, "transform.")
+    )
+    for family in set(FAMILIES) - {"transform"}:
+        known |= set(_keys(family_of(family).OPTIONS, f"{family}."))
     # A source is described once, whether it is the only one or one of several.
     of_several = {key for key in known if key.startswith("sources.*.")}
     assert {key.replace("sources.*.", "source.", 1) for key in of_several} <= known
@@ -354,7 +362,7 @@ def test_no_file_holds_a_path_of_one_machine_or_the_address_of_a_registry():
         check=False,
     )
     if listed.returncode:
-        pytest.skip("not a git working copy, so what belongs to the project is not known")
+        missing("not a git working copy, so what belongs to the project is not known")
     found = []
     for name in filter(None, listed.stdout.decode().split("\0")):
         path = ROOT / name

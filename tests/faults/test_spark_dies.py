@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.core import rdd
 
-from fix_pipeline import assert_equal, rows, slowly, status_of
+from fix_pipeline import assert_equal, row_count, slowly, status_of
 from fix_postgres import only_new
 from fix_processes import is_running, jvms_of, kill, tree_of
 from fix_wait import wait_until
@@ -51,7 +51,7 @@ def test_killed_jvm_is_started_anew_and_nothing_is_lost(
     insert(source, 1, 10)
     path = pipeline_file(source, target, source_options={"snapshot": "initial"})
     command = penstock_command("run", str(path))
-    wait_until(lambda: len(rows(target, "t")) == 10, 90, what="the copy")
+    wait_until(lambda: row_count(target, "t") == 10, 90, what="the copy")
 
     # Under load: a batch is on its way, of several staging tables.
     insert(source, 11, 60_000)
@@ -61,7 +61,7 @@ def test_killed_jvm_is_started_anew_and_nothing_is_lost(
     kill(jvm)
     insert(source, 100_001, 500)
 
-    wait_until(lambda: len(rows(target, "t")) == 60_510, 90, what="all rows to arrive")
+    wait_until(lambda: row_count(target, "t") == 60_510, 90, what="all rows to arrive")
     assert jvm_of(command) != jvm
     assert not [each for each in below if is_running(each)]
     assert command.terminate() == 0, command.stderr
@@ -83,14 +83,14 @@ def test_jvm_killed_while_idle_is_started_anew(
     insert(source, 1, 10)
     path = pipeline_file(source, target, source_options={"snapshot": "initial"})
     command = penstock_command("run", str(path))
-    wait_until(lambda: len(rows(target, "t")) == 10, 90, what="the copy")
+    wait_until(lambda: row_count(target, "t") == 10, 90, what="the copy")
 
     jvm = jvm_of(command)
     kill(jvm)
     wait_until(lambda: set(jvms_of(command.process.pid)) - {jvm}, 60, what="another JVM")
     insert(source, 11, 500)
 
-    wait_until(lambda: len(rows(target, "t")) == 510, 90, what="all rows to arrive")
+    wait_until(lambda: row_count(target, "t") == 510, 90, what="all rows to arrive")
     assert command.terminate() == 0, command.stderr
     assert "Traceback" not in command.stderr
 
@@ -123,7 +123,7 @@ def test_jvm_killed_during_a_copy_does_not_end_the_copy(
 
     again = penstock_command("snapshot", str(path))  # waits for the copies
     assert again.wait() == 0, again.stderr
-    wait_until(lambda: len(rows(target, "t")) == 30_500, 90, what="all rows to arrive")
+    wait_until(lambda: row_count(target, "t") == 30_500, 90, what="all rows to arrive")
     assert command.terminate() == 0, command.stderr
     assert "Traceback" not in command.stderr
     assert_equal(source, target, "t", "u")
@@ -162,7 +162,7 @@ def test_jvm_that_dies_again_and_again_ends_the_run(
     insert(source, 1, 10)
     path = pipeline_file(source, target, source_options={"snapshot": "initial"})
     command = penstock_command("run", str(path))
-    wait_until(lambda: len(rows(target, "t")) == 10, 90, what="the copy")
+    wait_until(lambda: row_count(target, "t") == 10, 90, what="the copy")
 
     deadline = time.monotonic() + 240
     killed = 0

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
+from fix_command import run_penstock
 from fix_pipeline import INITIAL
 from fix_postgres import only_new
 from penstock.config import pipeline_from_document
@@ -14,6 +13,7 @@ from penstock.run.check import find
 from penstock.run.requests import add_tables
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Callable
     from pathlib import Path
 
@@ -47,12 +47,7 @@ def test_rule_that_matches_no_followed_table_is_a_warning_that_names_it(
     )
 
     def check(*options: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "penstock", "check", str(path), *options],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        return run_penstock("check", path, *options)
 
     reported, plain = check("--json"), check()
 
@@ -120,9 +115,8 @@ def test_check_says_what_is_followed_and_what_the_target_lacks(
         source.execute(f"CREATE TABLE t{number} (id int PRIMARY KEY)")
     target.execute("CREATE EXTENSION hstore")
     path = pipeline_file(source, target)
-    command = [sys.executable, "-m", "penstock", "check", str(path)]
 
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = run_penstock("check", path)
 
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
@@ -150,9 +144,8 @@ def test_check_says_which_sequences_will_look_different(
     )
     rules = {"include": ["public.*"], "exclude": ["public.unseen"]}
     path = pipeline_file(source, target, source_options={"tables": rules})
-    command = [sys.executable, "-m", "penstock", "check", str(path)]
 
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = run_penstock("check", path)
 
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[:-2] == [
@@ -178,9 +171,8 @@ def test_check_names_no_sequences_where_no_table_is_created(
     source.execute("CREATE TABLE a (id serial PRIMARY KEY); CREATE SEQUENCE spare")
     target.execute("CREATE TABLE a (id int PRIMARY KEY)")
     path = pipeline_file(source, target, sink={"create_tables": False})
-    command = [sys.executable, "-m", "penstock", "check", str(path)]
 
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = run_penstock("check", path)
 
     assert done.returncode == 0, done.stderr
     assert "sequences" not in done.stdout

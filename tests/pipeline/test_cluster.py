@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from fix_pipeline import assert_equal, pipeline_document, rows
+from fix_pipeline import assert_equal, pipeline_document, row_count
 from fix_postgres import only_new
 from fix_processes import command_line, tree_of
 from fix_wait import wait_until
@@ -118,9 +118,9 @@ def test_pipeline_runs_on_a_cluster_that_authenticates(
     source.execute("INSERT INTO t SELECT g, repeat('v', 100) FROM generate_series(1, 9000) g")
     path = pipeline_on(cluster.master, source, target, tmp_path, SETTINGS)
     command = penstock_command("run", str(path), env={"SPARK_LOCAL_IP": "127.0.0.1"})
-    wait_until(lambda: len(rows(target, "t")) == 9000, 90, what="the copy")
+    wait_until(lambda: row_count(target, "t") == 9000, 90, what="the copy")
     source.execute("INSERT INTO t SELECT g, repeat('v', 100) FROM generate_series(9001, 30000) g")
-    wait_until(lambda: len(rows(target, "t")) == 30_000, 90, what="the stream")
+    wait_until(lambda: row_count(target, "t") == 30_000, 90, what="the stream")
 
     everything = [command.process.pid, *(process.pid for process in cluster.processes)]
     shown = "\0".join(

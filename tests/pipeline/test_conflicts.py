@@ -104,7 +104,7 @@ def test_row_that_is_deleted_and_inserted_at_once_is_new_whatever_was_there(
 
 @pytest.mark.parametrize("role", ["postgres", "writer"])
 @only_new
-def test_row_that_is_new_is_told_whole_when_the_quick_way_is_closed(
+def test_row_that_is_new_is_reported_whole_when_the_quick_way_is_closed(
     source: Database, target: Database, make_pipeline: Make, role: str
 ) -> None:
     """A row that is kept closes it: for a role that may switch triggers off, and one that may not."""
@@ -294,7 +294,7 @@ def test_missing_row_of_an_update_stops_with_its_key_when_asked(
 
 
 @only_15
-def test_update_of_a_missing_row_never_invents_values_that_it_was_not_told(
+def test_update_of_a_missing_row_never_invents_values_that_it_was_not_given(
     source: Database, target: Database, make_pipeline: Make
 ) -> None:
     source.execute("CREATE TABLE t (id int PRIMARY KEY, u int UNIQUE, big text)")
@@ -503,7 +503,7 @@ def test_missing_target_table_stops_it_when_penstock_may_not_create(
 
 @pytest.mark.long
 @only_new
-def test_several_bad_rows_are_told_one_after_another_and_none_is_lost(
+def test_several_bad_rows_are_reported_one_after_another_and_none_is_lost(
     source: Database, target: Database, make_pipeline: Make
 ) -> None:
     source.execute("CREATE TABLE t (a text, b int, n int, PRIMARY KEY (a, b))")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
+from fix_command import run_penstock
 from fix_pipeline import INITIAL, assert_equal, status_of
 
 if TYPE_CHECKING:
@@ -41,8 +40,7 @@ def test_target_takes_inserts_where_the_source_stopped(
     assert_equal(source, target, "always", "old")
 
     path = pipeline_file(source, target)
-    command = [sys.executable, "-m", "penstock", "sync-sequences", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = run_penstock("sync-sequences", path)
 
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [

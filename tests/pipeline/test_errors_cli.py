@@ -6,8 +6,6 @@ import os
 import re
 import socket
 import struct
-import subprocess
-import sys
 import threading
 from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
@@ -17,11 +15,13 @@ import psycopg
 import pytest
 import yaml
 
+from fix_command import run_penstock
 from fix_pipeline import pipeline_document
 from fix_postgres import create_database, only_15, only_new
 from fix_wait import wait_until
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
@@ -41,15 +41,7 @@ def penstock(
 ) -> subprocess.CompletedProcess[str]:
     """A command as a user runs it; variables of the machine that name passwords are left out."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
-    return subprocess.run(
-        [sys.executable, "-m", "penstock", *arguments],
-        cwd=directory,
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        check=False,
-    )
+    return run_penstock(*arguments, cwd=directory, env=env, timeout=timeout)
 
 
 def require_error(done: subprocess.CompletedProcess[str], *codes: str, exit_code: int = 1) -> str:
@@ -169,7 +161,10 @@ BAD_FILES = {
     "yaml that does not parse": ("name: [shop\n", "PEN-101"),
     "no mapping": ("- a\n- b\n", "PEN-1.."),
     "unknown key": ("name: a\nsource: {url: x}\nsnik: {}\n", "PEN-102"),
-    "key of later work": ("name: a\nmodifiers: [{filter: {}}]\nsource: {url: x}\n", "PEN-105"),
+    "key of later work": (
+        "name: a\nlog: {kind: kafka}\nsource: {url: 'postgresql://h/d', tables: ['*.*']}\nsinks: {s: {kind: stdout}}\n",
+        "PEN-105",
+    ),
     "typo in the scheme": (
         f"name: a\nsource: {{url: 'postgre://u:{CANARY}@h/d', tables: ['*.*']}}\nsinks: {{s: {{kind: stdout}}}}\n",
         "PEN-106",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fix_machine import mounted_disk
-from fix_pipeline import assert_equal, pipeline_document, rows
+from fix_pipeline import assert_equal, pipeline_document, row_count, rows
 from fix_postgres import only_new
 from fix_wait import wait_until
 from penstock.config import pipeline_from_document
@@ -72,7 +72,7 @@ def test_disk_that_is_full_drains_and_capture_goes_on(
         assert pipeline.failures == []
         fill(small_disk)
         pipeline.start()
-        wait_until(lambda: pipeline.failures or len(rows(target, "t")) > 10_000, 60, what="rows")
+        wait_until(lambda: pipeline.failures or row_count(target, "t") > 10_000, 60, what="rows")
         assert pipeline.failures == []
         (small_disk / "ballast").unlink()
     pipeline.catch_up(120)

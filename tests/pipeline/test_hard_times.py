@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from fix_pipeline import assert_equal, rows
+from fix_pipeline import assert_equal, row_count, rows
 from fix_postgres import only_new
 from fix_wait import wait_until
 from penstock.lsn import Lsn
@@ -220,7 +220,7 @@ def test_target_that_lost_its_last_commits_gets_them_again(
     source.execute("INSERT INTO t SELECT g, 'x' FROM generate_series(201, 300) g")
     pipeline.catch_up()
 
-    wait_until(lambda: len(rows(target, "t")) == 300, what="all rows to be there")
+    wait_until(lambda: row_count(target, "t") == 300, what="all rows to be there")
     assert_equal(source, target, "t")
 
 

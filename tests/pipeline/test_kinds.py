@@ -219,7 +219,7 @@ def test_history_of_one_transaction_that_spans_many_slices_has_one_instant(
     ]
 
 
-def test_copied_rows_are_so_from_the_beginning_and_a_later_copy_tells_only_what_differs(
+def test_copied_rows_are_current_from_the_beginning_and_a_later_copy_records_only_what_differs(
     source: Database, target: Database, make_pipeline: Make
 ) -> None:
     source.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
@@ -313,7 +313,7 @@ def _wait_for_copy(target: Database, table: str, before: Any) -> None:
     wait_until(lambda: target.value(_COPIED, table) != before, what=f"{table} to be copied")
 
 
-def test_conflicts_are_counted_once_and_told_by_key_at_debug_level_only(
+def test_conflicts_are_counted_once_and_logged_by_key_at_debug_level_only(
     source: Database,
     target: Database,
     make_pipeline: Make,
@@ -362,7 +362,7 @@ def test_conflicts_are_counted_once_and_told_by_key_at_debug_level_only(
 
 
 @pytest.mark.long
-def test_status_tells_what_was_odd(
+def test_status_shows_conflicts(
     source: Database,
     target: Database,
     penstock_command: Callable[..., Command],

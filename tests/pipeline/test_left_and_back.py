@@ -225,7 +225,7 @@ def test_another_table_may_have_the_name_meanwhile(
 @pytest.mark.long
 @only_new
 @pytest.mark.parametrize("way", ["schema", "identity", "by_hand"])
-def test_documents_of_a_table_that_came_back_tell_all_its_rows(
+def test_documents_of_a_table_that_came_back_bring_all_its_rows(
     source: Database, make_pipeline: Make, tmp_path: Path, way: str
 ) -> None:
     directory = tmp_path / "out"

@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
 import yaml
 
+from fix_command import run_penstock
 from fix_pipeline import status_of
 from fix_postgres import Database, create_database
 from fix_wait import wait_until
+from penstock.timing import VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -92,12 +92,6 @@ class Fleet:
         return status_of(self.path)["sources"][source_id]["error"] or ""
 
 
-def penstock(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """A command that ends by itself."""
-    command = [sys.executable, "-m", "penstock", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
-
-
 @pytest.fixture
 def fleet(tmp_path: Path, pg_new: EmbeddedPostgres, make_database: MakeDatabase) -> Fleet:
     """A target, and no source yet."""
@@ -122,7 +116,9 @@ def capture_pids(run: Command) -> list[int]:
 def test_all_sources_flow_over_few_connections_and_survive_kills_of_capture(
     three: Fleet, penstock_command: Run
 ) -> None:
-    run = penstock_command("run", str(three.path))
+    # Copiers that have nothing to do let go after ten seconds; here they are waited for.
+    brief = f"{os.environ[VARIABLE]} copier_awake_seconds=1"
+    run = penstock_command("run", str(three.path), env={VARIABLE: brief})
     for source_id in three.sources:
         three.await_row(source_id, 0, run)  # copied
         three.insert(source_id, 1)
@@ -163,7 +159,7 @@ def test_all_sources_flow_over_few_connections_and_survive_kills_of_capture(
     assert all(each["delivered_lsn"] for each in sink["sources"].values())
 
     assert run.terminate() == 0
-    torn = penstock("teardown", str(three.path))
+    torn = run_penstock("teardown", str(three.path))
     assert torn.returncode == 0, torn.stderr
     assert not three.state.exists()
     for database in (*three.sources.values(), three.target):
@@ -175,10 +171,10 @@ def test_all_sources_flow_over_few_connections_and_survive_kills_of_capture(
 
 @pytest.mark.long
 def test_until_caught_up_waits_for_every_source(three: Fleet) -> None:
-    first = penstock("run", str(three.path), "--until-caught-up")
+    first = run_penstock("run", str(three.path), "--until-caught-up")
     for source_id in three.sources:
         three.insert(source_id, 1)
-    second = penstock("run", str(three.path), "--until-caught-up")
+    second = run_penstock("run", str(three.path), "--until-caught-up")
 
     assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
     assert all(three.has(source_id, number) for source_id in three.sources for number in (0, 1))
@@ -262,7 +258,7 @@ def test_wrong_password_of_one_source_is_reported_and_fixed_without_a_restart(
     fleet.add("guarded", guarded, guarded.url.replace(":right@", ":wrong@"))
     fleet.write()
 
-    ended = penstock("run", str(fleet.path), "--until-caught-up")
+    ended = run_penstock("run", str(fleet.path), "--until-caught-up")
     assert ended.returncode == 1
     assert "PEN-202" in ended.stderr.splitlines()[-2]
     assert fleet.has("steady", 0)
@@ -287,7 +283,7 @@ def test_two_sources_that_are_one_database_are_refused(
     fleet.add("second", database, database.url.replace("127.0.0.1", "localhost"))
     fleet.write()
 
-    found = penstock("check", str(fleet.path), "--json")
+    found = run_penstock("check", str(fleet.path), "--json")
     run = penstock_command("run", str(fleet.path))
     fleet.await_row("first", 0, run)
 
@@ -307,7 +303,7 @@ def test_run_ends_with_the_first_error_when_no_source_can_be_started(
         fleet.urls[source_id] = pg_new.dsn(f"no_{source_id}")
     fleet.write()
 
-    done = penstock("run", str(fleet.path))
+    done = run_penstock("run", str(fleet.path))
 
     assert done.returncode == 1
     assert "PEN-203" in done.stderr.splitlines()[-2]
@@ -317,14 +313,14 @@ def test_run_ends_with_the_first_error_when_no_source_can_be_started(
 
 @pytest.mark.long
 def test_tables_are_asked_for_at_the_sources_that_have_them(three: Fleet) -> None:
-    assert penstock("run", str(three.path), "--until-caught-up").returncode == 0
+    assert run_penstock("run", str(three.path), "--until-caught-up").returncode == 0
     three.target.execute("DELETE FROM us.t; DELETE FROM eu.t")
 
-    listed = penstock("tables", str(three.path), "list", "--source", "eu", "--json")
-    asked = penstock("tables", str(three.path), "resync", "us.t")
-    copied = penstock("snapshot", str(three.path), "--source", "eu", "--table", "eu.t")
-    missing = penstock("tables", str(three.path), "resync", "no.such")
-    unknown = penstock("tables", str(three.path), "list", "--source", "nowhere")
+    listed = run_penstock("tables", str(three.path), "list", "--source", "eu", "--json")
+    asked = run_penstock("tables", str(three.path), "resync", "us.t")
+    copied = run_penstock("snapshot", str(three.path), "--source", "eu", "--table", "eu.t")
+    missing = run_penstock("tables", str(three.path), "resync", "no.such")
+    unknown = run_penstock("tables", str(three.path), "list", "--source", "nowhere")
 
     assert list(json.loads(listed.stdout)["target"]) == ["eu.t"]
     assert asked.stdout.startswith("us/us.t: copied again")
@@ -341,7 +337,7 @@ def test_documents_of_each_source_have_a_directory_of_their_own(
     three.sinks = {"lines": {"kind": "file", "path": str(tmp_path / "lines")}}
     three.write()
 
-    done = penstock("run", str(three.path), "--until-caught-up")
+    done = run_penstock("run", str(three.path), "--until-caught-up")
 
     assert done.returncode == 0, done.stderr
     for source_id in three.sources:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from test_conflicts import all_at_once, stopped
 
+from fix_command import run_penstock
 from fix_pipeline import INITIAL, assert_equal, rows, status_of, wait_for_state
 from fix_postgres import only_15, only_new
 from fix_wait import wait_until
@@ -46,11 +45,8 @@ def test_include_exclude_and_insert_only_choose_what_arrives(
     tables = {"include": ["a.*", "*.orders"], "exclude": ["*.audit", "a.two"]}
     options: dict[str, Any] = {"tables": tables, "source_options": {"insert_only": ["a.events"]}}
     path = pipeline_file(source, target, **options)
-    checked = subprocess.run(
-        [sys.executable, "-m", "penstock", "check", str(path), "--json"],
-        capture_output=True,
-        check=True,
-    )
+    checked = run_penstock("check", path, "--json")
+    checked.check_returncode()
     pipeline = make_pipeline(source, target, **options)
 
     every = (
@@ -259,7 +255,7 @@ def test_shape_changed_inside_a_large_streamed_transaction_and_rolled_back(
 
 @pytest.mark.long
 @only_new
-def test_equal_rows_are_told_apart_until_their_table_got_a_key(
+def test_equal_rows_are_distinguished_until_their_table_got_a_key(
     source: Database, target: Database, make_pipeline: Make
 ) -> None:
     source.execute("CREATE TABLE t (id int, v text); ALTER TABLE t REPLICA IDENTITY FULL")

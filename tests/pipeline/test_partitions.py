@@ -23,7 +23,7 @@ INSERT INTO p VALUES (1, '2024-02-02')
 """
 IDS = "SELECT id FROM p ORDER BY id"
 NOTES = "SELECT coalesce(notes, '') FROM penstock.tables WHERE table_name = 'p'"
-CAME = "partition public.{} was attached with rows, which no change tells of"
+CAME = "partition public.{} was attached with rows, which no change reports"
 WENT = "partition public.{} was detached or dropped, its rows stay at the target"
 FIX = "penstock tables PIPELINE.yml resync public.p makes both sides equal"
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import penstock
-from fix_pipeline import INITIAL, assert_equal, rows, status_of
+from fix_command import run_penstock
+from fix_pipeline import INITIAL, assert_equal, row_count, rows
 from fix_postgres import create_database, only_new
 from fix_processes import jvms_of, tree_of
 from fix_wait import wait_until
@@ -188,7 +189,7 @@ def test_event_stops_a_run_from_another_thread(
         f"job = threading.Thread(target=penstock.run, args=({str(path)!r}, session), kwargs=dict(stop=stop))\n"
         "job.start()"
     )
-    wait_until(lambda: len(rows(target, "orders")) == 200, 60, "the copy")
+    wait_until(lambda: row_count(target, "orders") == 200, 60, "the copy")
 
     second = notebook.fail(f"penstock.run({str(path)!r}, spark=session)")
     answer = notebook.run(
@@ -212,7 +213,7 @@ def test_password_reaches_tasks_of_the_callers_session_by_a_file_of_the_run_alon
         f"job = threading.Thread(target=penstock.run, args=({str(path)!r}, session), kwargs=dict(stop=stop))\n"
         "job.start()"
     )
-    wait_until(lambda: len(rows(target, "orders")) == 200, 60, "the copy")
+    wait_until(lambda: row_count(target, "orders") == 200, 60, "the copy")
 
     kept = Path(notebook.run("from penstock import vault; answer = str(vault._in_use.path)"))
     held, readable = kept.read_text(), _readable_by_others(kept.parent)
@@ -232,7 +233,7 @@ def test_interrupt_stops_a_run_and_returns(
     _fill(source)
     path = pipeline_file(source, target, source_options=INITIAL)
     notebook.begin(f"penstock.run({str(path)!r}, spark=session)")
-    wait_until(lambda: len(rows(target, "orders")) == 200, 60, "the copy")
+    wait_until(lambda: row_count(target, "orders") == 200, 60, "the copy")
 
     notebook.interrupt()
 
@@ -325,7 +326,7 @@ def test_run_without_a_session_starts_its_own_and_ends_it(
     plain_notebook.run(_MAKE_SESSION)
     source.execute("INSERT INTO orders VALUES (1000, 'last')")
     plain_notebook.begin(f"penstock.run({str(path)!r}, spark=session)")
-    wait_until(lambda: len(rows(target, "orders")) == 201, 60, "the last row")
+    wait_until(lambda: row_count(target, "orders") == 201, 60, "the last row")
     for pid in jvms_of(plain_notebook.process.pid):
         os.kill(pid, signal.SIGKILL)
     reported = plain_notebook.end()
@@ -341,15 +342,12 @@ def test_status_and_check_are_what_the_commands_show(
 
     status = penstock.status(str(path))
     findings = penstock.check(penstock.read_pipeline(path))
+    shown = json.loads(run_penstock("status", path, "--json").stdout)
 
     assert isinstance(status, penstock.PipelineStatus)
-    assert status.as_dict() | {"sources": {}} == status_of(path) | {"sources": {}}
+    assert status.as_dict() | {"sources": {}} == shown | {"sources": {}}
     assert status.phase == "stopped"
-    done = subprocess.run(
-        [sys.executable, "-m", "penstock", "check", str(path), "--json"],
-        capture_output=True,
-        check=False,
-    )
+    done = run_penstock("check", path, "--json")
     listed = [(each["code"], each["what"]) for each in json.loads(done.stdout)]
     assert all(isinstance(each, penstock.Finding) for each in findings)
     assert [(each.code, each.what) for each in findings] == listed

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from test_conflicts import wait_for_fix, wait_for_stop
 from test_target_changes import as_writer
 
+from fix_command import run_penstock
 from fix_pipeline import ALWAYS_COPIED, assert_equal, table_error, table_state, wait_for_state
 from fix_postgres import only_new
 from fix_wait import wait_until
@@ -29,12 +28,7 @@ _HIDE = "ALTER TABLE {0} ENABLE ROW LEVEL SECURITY; CREATE POLICY p ON {0} USING
 
 
 def _check(path: Path) -> tuple[int, str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "penstock", "check", str(path)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_penstock("check", path)
     return done.returncode, done.stderr
 
 

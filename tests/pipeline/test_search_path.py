@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
+from fix_command import run_penstock
 from fix_hostile import plant, safely, sprung
 from fix_pipeline import INITIAL, assert_equal
 from fix_postgres import only_new
@@ -90,8 +89,9 @@ def test_what_an_admin_is_to_run_calls_nothing_that_others_have_put_there(
     plant(source)
     plant(target)
     path = pipeline_file(source, target)
-    command = [sys.executable, "-m", "penstock", "init", str(path), "--print-sql"]
-    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    done = run_penstock("init", path, "--print-sql")
+    done.check_returncode()
+    printed = done.stdout
     _, at_source, at_target = re.split(r"^-- on [^\n]*\n", printed, flags=re.MULTILINE)
 
     for database, statements in ((source, at_source), (target, at_target)):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from fix_pipeline import pipeline_document, rows
+from fix_pipeline import pipeline_document, row_count
 from fix_postgres import only_new
 from fix_processes import command_line, jvms_of, tree_of
 from fix_wait import wait_until
@@ -111,10 +111,10 @@ def test_another_user_gets_at_nothing_while_the_pipeline_runs(
     source.execute("INSERT INTO t SELECT g, 'v' FROM generate_series(1, 10) g")
     path = write_pipeline(source, target, open_directory)
     command = penstock_command("run", str(path))
-    wait_until(lambda: len(rows(target, "t")) == 10, 90, what="the copy")
+    wait_until(lambda: row_count(target, "t") == 10, 90, what="the copy")
     # Enough for a task to connect to the target itself.
     source.execute("INSERT INTO t SELECT g, repeat('v', 100) FROM generate_series(11, 20000) g")
-    wait_until(lambda: len(rows(target, "t")) == 20_000, 60, what="the stream")
+    wait_until(lambda: row_count(target, "t") == 20_000, 60, what="the stream")
 
     pids = tree_of(command.process.pid)
     [jvm] = jvms_of(command.process.pid)
@@ -146,7 +146,7 @@ def test_killed_parent_leaves_no_password_behind(
     source.execute("INSERT INTO t SELECT g, 'v' FROM generate_series(1, 10) g")
     path = write_pipeline(source, target, open_directory)
     command = penstock_command("run", str(path))
-    wait_until(lambda: len(rows(target, "t")) == 10, 90, what="the copy")
+    wait_until(lambda: row_count(target, "t") == 10, 90, what="the copy")
     [jvm] = jvms_of(command.process.pid)
     home = home_of(jvm)
     assert holding_secrets([home])

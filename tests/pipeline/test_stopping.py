@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fix_pipeline import assert_equal, rows
+from fix_pipeline import assert_equal, row_count
 from fix_postgres import only_new
 from fix_processes import is_running, jvms_of, kill, tree_of
 from fix_wait import wait_until
@@ -69,7 +69,7 @@ def at_group(command: subprocess.Popen[bytes], number: signal.Signals) -> None:
 
 def begun(source: Database, target: Database, path: Path, begin: Callable[..., Command]) -> Command:
     command = begin("run", str(path), is_group=True)
-    wait_until(lambda: len(rows(target, "t")) >= 10, 90, what="rows to arrive")
+    wait_until(lambda: row_count(target, "t") >= 10, 90, what="rows to arrive")
     assert jvms_of(command.process.pid)
     return command
 
@@ -98,7 +98,7 @@ def test_signal_to_every_process_stops_as_cleanly_as_one_to_the_parent(
     command = begun(source, target, path, penstock_command)
 
     with Load(source):
-        wait_until(lambda: len(rows(target, "t")) > 1000, 60, what="batches to arrive")
+        wait_until(lambda: row_count(target, "t") > 1000, 60, what="batches to arrive")
         below = tree_of(command.process.pid)
         began = time.monotonic()
         send(command.process, number)
@@ -149,10 +149,10 @@ def test_ctrl_c_in_a_terminal_stops_cleanly(
     source.execute("INSERT INTO t SELECT g, 'v' FROM generate_series(1, 10) g")
     path = pipeline_file(source, target, source_options={"snapshot": "initial"})
     with in_terminal("run", str(path)) as (pid, terminal, said):
-        wait_until(lambda: len(rows(target, "t")) == 10, 90, what="rows to arrive")
+        wait_until(lambda: row_count(target, "t") == 10, 90, what="rows to arrive")
         below = tree_of(pid)
         with Load(source):
-            wait_until(lambda: len(rows(target, "t")) > 1000, 60, what="batches to arrive")
+            wait_until(lambda: row_count(target, "t") > 1000, 60, what="batches to arrive")
             os.write(terminal, b"\x03")
             _, status = os.waitpid(pid, 0)
 

@@ -56,7 +56,7 @@ def streams(pipeline: RunningPipeline, target: Database, *tables: str) -> None:
     )
 
 
-def test_what_is_refused_while_following_is_noted_and_told_by_check_until_it_is_made(
+def test_what_is_refused_while_following_is_noted_and_reported_by_check_until_it_is_made(
     source: Database, target: Database, make_pipeline: Make
 ) -> None:
     # given: rows at the target that the source has not, so that it refuses what the source has

@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fix_pipeline import ALWAYS_COPIED, INITIAL, rows, table_error, table_state, wait_for_state
+from fix_pipeline import (
+    ALWAYS_COPIED,
+    INITIAL,
+    row_count,
+    rows,
+    table_error,
+    table_state,
+    wait_for_state,
+)
 from fix_postgres import only_new
 from fix_wait import wait_until
 
@@ -486,7 +494,7 @@ def test_table_that_was_rotated_is_not_mixed_with_its_successor(
             "DELETE FROM dw.orders WHERE id = 1;"
             "UPDATE penstock.tables SET request = 'resync' WHERE table_name = 'orders_2024'"
         )
-        wait_until(lambda: len(rows(target, "dw.orders")) == 3, what="the copy")
+        wait_until(lambda: row_count(target, "dw.orders") == 3, what="the copy")
         wait_for_state(target, "orders_2024", "streaming")
         assert rows(target, "dw.orders") == [("(1,old)",), ("(2,old)",), ("(4,old)",)]
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +10,8 @@ import psycopg
 import pytest
 import yaml
 
-from fix_pipeline import INITIAL, assert_equal, rows, table_error, wait_for_state
+from fix_command import run_penstock
+from fix_pipeline import INITIAL, assert_equal, row_count, rows, table_error, wait_for_state
 from fix_postgres import only_new
 from fix_wait import wait_until
 
@@ -47,12 +46,6 @@ def write(tmp_path: Path, text: str, **urls: str) -> Path:
     return path
 
 
-def penstock(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """A command, to its end."""
-    command = [sys.executable, "-m", "penstock", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=180)
-
-
 @pytest.mark.long
 def test_database_moves_to_another_major_version(
     pg_15: EmbeddedPostgres,
@@ -82,9 +75,9 @@ def test_database_moves_to_another_major_version(
     # The cut-over.
     old.execute(f"ALTER DATABASE {old.name} SET default_transaction_read_only = on")
     assert running.terminate() == 0, running.stderr
-    ended = penstock("run", str(path), "--until-caught-up")
+    ended = run_penstock("run", str(path), "--until-caught-up")
     assert ended.returncode == 0, ended.stderr
-    synced = penstock("sync-sequences", str(path))
+    synced = run_penstock("sync-sequences", str(path))
     assert synced.returncode == 0, synced.stderr
 
     assert_equal(old, new, "customer", "bill")
@@ -92,7 +85,7 @@ def test_database_moves_to_another_major_version(
         (502, "2020-02-02")
     ]
     assert new.query("INSERT INTO bill (customer) VALUES (502) RETURNING id") == [(501,)]
-    gone = penstock("teardown", str(path))
+    gone = run_penstock("teardown", str(path))
     assert gone.returncode == 0, gone.stderr
     assert old.query("SELECT 1 FROM pg_replication_slots WHERE database = current_database()") == []
     for side in (old, new):
@@ -222,12 +215,12 @@ def test_tenants_of_one_schema_are_brought_together(
     assert warehouse.query(query) == wanted
     assert running.terminate() == 0, running.stderr
 
-    gone = penstock("teardown", str(path), "--source", "globex")
+    gone = run_penstock("teardown", str(path), "--source", "globex")
     assert gone.returncode == 0, gone.stderr
     assert tenants["globex"].query("SELECT 1 FROM pg_publication") == []
     assert tenants["hooli"].query("SELECT 1 FROM pg_publication") != []
     assert warehouse.value("SELECT count(*) > 0 FROM orders WHERE tenant = 'globex'") is True
-    assert penstock("teardown", str(path)).returncode == 0
+    assert run_penstock("teardown", str(path)).returncode == 0
     assert warehouse.query("SELECT 1 FROM pg_namespace WHERE nspname = 'penstock'") == []
 
 
@@ -288,7 +281,7 @@ def test_tables_of_one_name_are_not_mixed_unless_somebody_says_so(
         "sinks": {"target": {"kind": "postgres", "url": target.url}},
     }
     path = write(tmp_path, yaml.safe_dump(document))
-    checked = penstock("check", str(path))
+    checked = run_penstock("check", str(path))
     assert checked.returncode == 1
     assert (
         "PEN-507 us/public.t: public.t at the target takes the rows of source eu" in checked.stderr
@@ -312,13 +305,13 @@ def test_tables_of_one_name_are_not_mixed_unless_somebody_says_so(
 
     document["sinks"]["target"]["tables"] = {"public.t": {"target": "public.t"}}
     path = write(tmp_path, yaml.safe_dump(document))
-    assert penstock("check", str(path)).returncode == 0
+    assert run_penstock("check", str(path)).returncode == 0
     running = penstock_command("run", str(path))
     query = "SELECT DISTINCT state FROM penstock.tables"
     wait_until(lambda: target.query(query) == [("streaming",)], 90, what="both to flow")
     us.execute("INSERT INTO t VALUES (3, 'us')")
     eu.execute("INSERT INTO t VALUES (4, 'eu')")
-    wait_until(lambda: len(rows(target, "t")) == 4, 60, what="the rows of both")
+    wait_until(lambda: row_count(target, "t") == 4, 60, what="the rows of both")
     assert running.terminate() == 0, running.stderr
 
 
@@ -345,7 +338,9 @@ def test_sources_of_one_table_may_differ_and_change_without_harm_to_the_others(
             },
             "sinks": {"dw": {"kind": "postgres", "url": target.url, "source_id_column": "sid"}},
         }
-        done = penstock("run", str(write(tmp_path, yaml.safe_dump(document))), "--until-caught-up")
+        done = run_penstock(
+            "run", str(write(tmp_path, yaml.safe_dump(document))), "--until-caught-up"
+        )
         assert done.returncode == 0, done.stderr
 
     def assert_as_at(side: Database, sid: str, columns: str) -> None:
@@ -400,7 +395,7 @@ def test_tenant_that_leaves_takes_nothing_of_the_others_with_it(
         return str(write(tmp_path, yaml.safe_dump(document)))
 
     def succeed(*arguments: str) -> str:
-        done = penstock(*arguments)
+        done = run_penstock(*arguments)
         assert done.returncode == 0, done.stderr
         return done.stdout + done.stderr
 

@@ -32,7 +32,7 @@ def init(source: Database, tracking: Tracking = Tracking.TRIGGERS) -> None:
 def shapes_of(capturing: Capturing, oid: int) -> list[tuple[str, ...] | None]:
     """A table's shapes, by its columns, one after another; None where it was gone."""
     found: list[tuple[str, ...] | None] = []
-    for marks in state_of(capturing.file).history.transactions_after(Lsn(0)):
+    for marks in state_of(capturing.file).past_shapes.transactions_after(Lsn(0)):
         for mark in marks:
             if mark.kind != CHANGE:
                 continue

@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from fix_postgres import Database, only_new
-from penstock.schema.description import Field, TypeName
+from penstock.schema.describe import types_in_order
 from penstock.source.catalog import SourceTable, describe_table, list_tables, other_relations
 from penstock.table import TableName
 
@@ -172,7 +172,7 @@ def test_description_has_types_nullability_and_key_in_order(source: Database):
     assert table.columns[1].identity == "d"
     assert table.columns[-1].generated == "s"
     assert "total" in (table.columns[-1].expression or "")
-    assert table.user_types == ()
+    assert table.types == ()
 
 
 def test_key_is_the_replica_identity_index_where_one_is_set(source: Database):
@@ -215,18 +215,18 @@ def test_user_types_come_in_order_of_need_with_their_schema(source: Database):
         '"my types".mood',
         "public.span",
     ]
-    types = {each.name: each for each in table.user_types}
+    types = {each.qualified: each for each in types_in_order(table.types)}
     order = list(types)
-    mood, moods = TypeName("my types", "mood"), TypeName("public", "moods")
-    pair, span = TypeName("public", "a_pair"), TypeName("public", "span")
+    mood, moods = TableName("my types", "mood"), TableName("public", "moods")
+    pair, span = TableName("public", "a_pair"), TableName("public", "span")
     assert sorted(order) == sorted([mood, moods, pair, span])
     assert order.index(mood) < order.index(moods) < order.index(pair)
-    assert types[mood].labels == ("ok", 'it\'s "bad"')
+    assert tuple(label.name for label in types[mood].labels) == ("ok", 'it\'s "bad"')
     assert (types[moods].kind, types[moods].base) == ("domain", '"my types".mood[]')
-    assert types[pair].fields == (
-        Field("first", "public.moods"),
-        Field("Second One", "numeric(5,1)"),
-    )
+    assert [(field.name, field.type) for field in types[pair].fields] == [
+        ("first", "public.moods"),
+        ("Second One", "numeric(5,1)"),
+    ]
     assert (types[span].kind, types[span].base) == ("range", "timestamp with time zone")
     assert path == ('"$user", public',)
 
@@ -239,7 +239,9 @@ def test_type_of_an_extension_names_the_extension(source: Database):
 
     assert table is not None
     assert table.columns[0].type == "public.citext"
-    assert [(each.kind, each.extension) for each in table.user_types] == [("other", "citext")]
+    assert [(each.kind, each.extension) for each in types_in_order(table.types)] == [
+        ("other", "citext")
+    ]
 
 
 @pytest.mark.parametrize("name", ['a "b" c', "dot.ted", "*", "Größe-数", "x" * 63, "sel'ect"])

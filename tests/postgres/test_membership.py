@@ -142,7 +142,7 @@ def test_partition_named_outright_is_not_left_out_with_its_root():
     assert choose_tables([root, leaf], rules("l")).updates == [leaf]
 
 
-def test_partition_whose_index_does_not_tell_the_roots_key_is_a_flaw(source: Database):
+def test_partition_whose_index_does_not_have_the_roots_key_is_a_flaw(source: Database):
     source.execute(
         "CREATE TABLE p (a int NOT NULL, b int NOT NULL, d int NOT NULL) PARTITION BY RANGE (d);"
         "CREATE UNIQUE INDEX pa ON p (a, d); ALTER TABLE p REPLICA IDENTITY USING INDEX pa;"

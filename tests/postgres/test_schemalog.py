@@ -191,12 +191,12 @@ def test_many_changes_of_one_table_among_many_stay_small(source: Database, tmp_p
         with connect_source(source.dsn) as connection:
             for _ in range(3):  # as polls do
                 lsn = last_lsn(connection, "shop")
-                write_versions(connection, "shop", listener.history.transactions_after(lsn))
+                write_versions(connection, "shop", listener.past_shapes.transactions_after(lsn))
                 acknowledge_versions(connection, "shop", Lsn(2**63))
                 trim_versions(connection, "shop")
             listed = read_versions(connection, "shop")
             last = read_schema_version(connection, "shop", "public", listed[-1].version)
-        listener.history.forget_before(Lsn(2**62))
+        listener.past_shapes.forget_before(Lsn(2**62))
     finally:
         listener.close()
 
@@ -206,4 +206,4 @@ def test_many_changes_of_one_table_among_many_stay_small(source: Database, tmp_p
     assert [column.get("default") for column in table["columns"]][1] == "'v299'::text"
     assert wal < 300 * 8192
     assert source.value("SELECT pg_total_relation_size('penstock.schema_log')") < 2_000_000
-    assert listener.history.path.stat().st_size < 1_200_000
+    assert listener.past_shapes.path.stat().st_size < 1_200_000

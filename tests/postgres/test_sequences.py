@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from fix_command import run_penstock
 from fix_postgres import Database, only_15, only_new
 from penstock.dsn import Dsn
 from penstock.errors import TargetTableUnfit
@@ -22,6 +21,7 @@ from penstock.source.structure import TableStructure, UsedSequence, read_structu
 from penstock.table import TableName
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Callable
     from pathlib import Path
 
@@ -73,7 +73,7 @@ def test_sequences_are_read_with_their_use_their_settings_and_where_they_stand(s
         "s": ("default", 502, True),
     }
     counted = found["i"].sequence
-    assert counted.name == TableName("public", "t_i_seq")
+    assert counted.qualified == TableName("public", "t_i_seq")
     assert (counted.type, counted.start, counted.increment) == ("integer", -5, -2)
     assert (counted.minimum, counted.maximum) == (-100, -1)
     assert (counted.cache, counted.cycles) == (7, True)
@@ -118,7 +118,7 @@ def test_created_table_counts_as_the_source_does(source: Database, target: Datab
     assert target.query(SETTINGS) == [], "each sequence is its column's own"
 
 
-def test_created_table_takes_the_values_it_is_told(source: Database, target: Database):
+def test_created_table_takes_the_values_it_is_given(source: Database, target: Database):
     source.execute(
         "CREATE TABLE t (i int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, s serial, v text)"
     )
@@ -242,7 +242,7 @@ def test_sequence_of_a_serial_column_takes_nothing_from_others(
 
 
 @only_15
-def test_longest_names_are_kept_apart_in_their_own_schema(source: Database, target: Database):
+def test_longest_names_stay_distinct_in_their_own_schema(source: Database, target: Database):
     long = "ü" * 31
     source.execute(f'CREATE TABLE t (id serial); ALTER SEQUENCE t_id_seq RENAME TO "{long}"')
     target.execute(f'CREATE SCHEMA "one schema"; CREATE TABLE "one schema"."{long}" (id int)')
@@ -339,12 +339,7 @@ def test_sequence_too_small_for_the_value_is_reported(source: Database, target: 
 
 
 def run_command(path: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "penstock", "sync-sequences", str(path), *options],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return run_penstock("sync-sequences", path, *options)
 
 
 def test_command_moves_the_sequences_of_followed_tables_at_every_target(
@@ -399,7 +394,7 @@ def test_command_says_when_there_is_nothing_and_when_it_may_not(
 
 
 @only_15
-def test_command_tells_of_sequences_that_it_may_not_see_once_the_others_are_set(
+def test_command_reports_sequences_that_it_may_not_see_once_the_others_are_set(
     source: Database, target: Database, pipeline_file: Callable[..., Path]
 ):
     source.execute(

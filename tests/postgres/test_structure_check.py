@@ -156,7 +156,7 @@ def test_a_change_that_has_not_arrived_is_said_to_be_on_its_way(
     assert "not at the target yet" in reported
 
 
-def test_expressions_that_are_left_out_are_not_told_twice(
+def test_expressions_that_are_left_out_are_not_reported_twice(
     source: Database, target: Database
 ) -> None:
     start(source, target)

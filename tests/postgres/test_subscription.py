@@ -386,7 +386,7 @@ def test_subscription_made_anew_is_of_another_generation(source: Database):
         compare_identity(stored, found, "here")
 
 
-def test_identity_tells_cluster_timeline_and_database(source: Database):
+def test_identity_names_cluster_timeline_and_database(source: Database):
     made = ensure(source, rules(*ALL))
 
     with connect_source(source.dsn) as connection:

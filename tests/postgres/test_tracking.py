@@ -90,7 +90,7 @@ CREATE TABLE parent (a int); CREATE TABLE child (b int) INHERITS (parent);
         ("DROP TYPE pair CASCADE", ["no type pair", "table t"]),
     ],
 )
-def test_statement_tells_what_it_touched(tracked: Tracked, statement: str, words: list[str]):
+def test_statement_reports_what_it_touched(tracked: Tracked, statement: str, words: list[str]):
     tracked.source.execute(_GIVEN)
 
     changes = tracked.said(statement)
@@ -139,7 +139,7 @@ def test_partition_is_reported_with_its_root_and_as_a_table_when_it_has_left(tra
     assert [gone.id for gone in changes[-1].dropped_tables] == [made[2].id]
 
 
-def test_document_tells_the_table_as_it_is_after_the_statement(tracked: Tracked):
+def test_document_describes_the_table_as_it_is_after_the_statement(tracked: Tracked):
     [made] = tracked.said("CREATE TABLE t (id int PRIMARY KEY, a int)")
     [renamed] = tracked.said("ALTER TABLE t RENAME a TO b")
     [moved] = tracked.said("ALTER TABLE t RENAME TO u")
@@ -274,7 +274,7 @@ def test_replica_sessions_are_heard(tracked: Tracked):
     assert reported(changes) == ["table t"]
 
 
-def test_refresh_tells_everything_without_a_change(tracked: Tracked):
+def test_refresh_describes_everything_without_a_change(tracked: Tracked):
     tracked.source.execute("CREATE SCHEMA many")
     tracked.source.execute(
         "DO $$BEGIN FOR i IN 1..250 LOOP EXECUTE format('CREATE TABLE many.t%s (id int)', i);"

@@ -35,7 +35,7 @@ def changed(listener: Listener) -> list[list[str]]:
     """The columns of t after each change that was taken."""
     return [
         [column.name for column in shape.columns]
-        for marks in listener.history.transactions_after(Lsn(0))
+        for marks in listener.past_shapes.transactions_after(Lsn(0))
         for mark in marks
         if mark.kind == CHANGE and (change := read_change(mark.content, "")).tag != REFRESH
         for shape in change.tables

@@ -134,7 +134,7 @@ WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND n.nspname !~ '^pg_'
 """
 
 
-def test_what_is_told_of_each_statement_adds_up_to_what_the_catalog_says(tracked: Tracked):
+def test_what_is_reported_of_each_statement_adds_up_to_what_the_catalog_says(tracked: Tracked):
     warnings: list[str] = []
     with tracked.source.connect() as connection:
         connection.add_notice_handler(

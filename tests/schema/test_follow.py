@@ -344,7 +344,9 @@ def test_additive_drops_and_narrows_nothing(source: Database, target: Database):
     assert follow_at(target, before, after, policy="additive").statements == []
 
 
-def test_ignore_runs_nothing_and_tells_what_columns_are_called(source: Database, target: Database):
+def test_ignore_runs_nothing_and_reports_what_columns_are_called(
+    source: Database, target: Database
+):
     before, middle = change(
         source,
         target,
@@ -367,7 +369,7 @@ def test_ignore_runs_nothing_and_tells_what_columns_are_called(source: Database,
     ]
 
 
-def test_stop_tells_what_apply_would_run_until_it_has_been(source: Database, target: Database):
+def test_stop_reports_what_apply_would_run_until_it_has_been(source: Database, target: Database):
     before, after = change(source, target, "ALTER TABLE t ADD x int DEFAULT 4, DROP v")
 
     with pytest.raises(SchemaChangeStops) as caught:
@@ -405,7 +407,7 @@ def test_column_that_a_view_needs_is_refused_with_the_statement(source: Database
     assert "x" not in {column.name for column in shape_of(target).columns}
 
 
-def test_value_that_does_not_fit_is_not_told(source: Database, target: Database):
+def test_value_that_does_not_fit_is_not_shown(source: Database, target: Database):
     before, after = change(source, target, "ALTER TABLE t ALTER v TYPE int USING 1")
     target.execute("UPDATE t SET v = 'secret'")
 

@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fix_pipeline import INITIAL, assert_equal, rows, table_error, table_state, wait_for_state
+from fix_pipeline import (
+    INITIAL,
+    assert_equal,
+    row_count,
+    rows,
+    table_error,
+    table_state,
+    wait_for_state,
+)
 from fix_postgres import only_new
 from fix_subscription import ALL, rules
 from fix_wait import wait_until
@@ -196,14 +204,14 @@ def test_change_that_the_target_refuses_stops_its_table_alone_until_it_is_fixed(
     target.execute("CREATE VIEW seen AS SELECT v FROM t")
     source.execute("BEGIN; ALTER TABLE t DROP v; INSERT INTO other VALUES (1); COMMIT")
     source.execute("INSERT INTO other VALUES (2)")
-    wait_until(lambda: len(rows(target, "other")) == 2, what="the other table")
+    wait_until(lambda: row_count(target, "other") == 2, what="the other table")
     wait_for_state(target, "t", "failed")
 
     assert "PEN-510" in table_error(target, "t")
     assert 'ALTER TABLE "public"."t" DROP COLUMN "v"' in table_error(target, "t")
     source.execute("ALTER TABLE t RENAME TO u; INSERT INTO u VALUES (2)")
     source.execute("INSERT INTO other VALUES (3)")
-    wait_until(lambda: len(rows(target, "other")) == 3, what="the other table")
+    wait_until(lambda: row_count(target, "other") == 3, what="the other table")
     target.execute("DROP VIEW seen")
     wait_until(lambda: table_state(target, "u") == "streaming", what="the table to go on")
     pipeline.catch_up()
@@ -245,5 +253,5 @@ def test_table_that_changes_between_init_and_the_first_start_follows(
     pipeline = make_pipeline(source, target, source_options=options)
     pipeline.catch_up()
 
-    wait_until(lambda: len(rows(target, "t")) == 2, what="both rows")
+    wait_until(lambda: row_count(target, "t") == 2, what="both rows")
     assert rows(target, "t") == [("(1,x,7)",), ("(2,y,7)",)]

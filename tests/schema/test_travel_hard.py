@@ -564,7 +564,7 @@ def test_migration_of_two_tables_in_two_open_transactions_follows_the_commits(
 
 
 @only_new
-def test_statement_does_not_undo_what_others_did_to_tables_it_only_tells_of(
+def test_statement_does_not_undo_what_others_did_to_tables_it_only_reports(
     source: Database, target: Database, make_pipeline: Make
 ) -> None:
     source.execute(

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
 from test_travel import shape_of
 from test_travel_hard import assert_same, settle, states
 
-from fix_pipeline import INITIAL, rows, status_of, table_error, table_state, wait_for_state
+from fix_command import run_penstock
+from fix_pipeline import (
+    INITIAL,
+    row_count,
+    rows,
+    status_of,
+    table_error,
+    table_state,
+    wait_for_state,
+)
 from fix_postgres import only_15, only_new
 from fix_wait import wait_until
 
@@ -133,7 +140,7 @@ def test_stop_stops_the_table_until_a_person_has_done_it(
         "INSERT INTO o VALUES (1); COMMIT"
     )
     source.execute("INSERT INTO o VALUES (2)")
-    wait_until(lambda: len(rows(target, "o")) == 2, what="the other table")
+    wait_until(lambda: row_count(target, "o") == 2, what="the other table")
     wait_for_state(target, "t", "failed")
     error = table_error(target, "t")
     assert "PEN-511" in error
@@ -230,7 +237,7 @@ def test_stop_is_no_stop_for_what_a_sink_need_not_do(
 @pytest.mark.parametrize(
     "server", ["15", pytest.param("new", marks=pytest.mark.long)], indirect=True
 )
-def test_relations_tell_of_columns_added_dropped_and_retyped(
+def test_relations_report_columns_added_dropped_and_retyped(
     source: Database, target: Database, make_pipeline: Make
 ) -> None:
     source.execute(
@@ -301,7 +308,7 @@ def documents(directory: Path) -> list[dict[str, Any]]:
 
 
 @only_new
-def test_documents_tell_changes_in_order_with_version_and_difference(
+def test_documents_report_changes_in_order_with_version_and_difference(
     source: Database, make_pipeline: Make, tmp_path: Path
 ) -> None:
     source.execute("CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'a')")
@@ -352,12 +359,6 @@ def test_documents_tell_changes_in_order_with_version_and_difference(
     assert [ordinal for _, ordinal in places] == sorted(ordinal for _, ordinal in places)
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "penstock", *arguments], capture_output=True, text=True, check=False
-    )
-
-
 @only_new
 @pytest.mark.long
 def test_commands_show_versions_and_say_what_is_wrong(
@@ -376,27 +377,27 @@ def test_commands_show_versions_and_say_what_is_wrong(
         what="three versions that are delivered",
     )
 
-    log = json.loads(run("schema", path, "log", "--json").stdout)
+    log = json.loads(run_penstock("schema", path, "log", "--json").stdout)
     assert [each["version"] for each in log] == [1, 2, 3]
     assert all(each["acked"] for each in log)
     assert all(each["lsn"] for each in log[1:])
-    shown = json.loads(run("schema", path, "show", "--json").stdout)
+    shown = json.loads(run_penstock("schema", path, "show", "--json").stdout)
     assert (shown["schema"], shown["version"]) == ("public", 3)
     assert [c["name"] for c in shown["tables"][0]["columns"]] == ["id", "w", "n"]
-    first = json.loads(run("schema", path, "show", "1", "--json").stdout)
+    first = json.loads(run_penstock("schema", path, "show", "1", "--json").stdout)
     assert [c["name"] for c in first["tables"][0]["columns"]] == ["id", "v"]
-    diff = json.loads(run("schema", path, "diff", "1", "3", "--json").stdout)
+    diff = json.loads(run_penstock("schema", path, "diff", "1", "3", "--json").stdout)
     assert sorted(each["op"] for each in diff) == ["add_column", "add_index", "rename_column"]
-    back = json.loads(run("schema", path, "diff", "3", "1", "--json").stdout)
+    back = json.loads(run_penstock("schema", path, "diff", "3", "1", "--json").stdout)
     assert sorted(each["op"] for each in back) == ["drop_column", "drop_index", "rename_column"]
 
-    text = run("schema", path, "log").stdout
+    text = run_penstock("schema", path, "log").stdout
     assert len([line for line in text.splitlines() if "public" in line]) == 3, text
-    assert "w text" in run("schema", path, "show", "3").stdout
-    assert "public.t" in run("schema", path, "diff", "1", "3").stdout
-    assert "the same" in run("schema", path, "diff", "2", "2").stdout
+    assert "w text" in run_penstock("schema", path, "show", "3").stdout
+    assert "public.t" in run_penstock("schema", path, "diff", "1", "3").stdout
+    assert "the same" in run_penstock("schema", path, "diff", "2", "2").stdout
     for wrong in (("show", "99"), ("diff", "1"), ("show", "--schema", "nowhere")):
-        done = run("schema", path, *wrong)
+        done = run_penstock("schema", path, *wrong)
         assert done.returncode != 0, wrong
         assert "PEN-" in done.stderr, wrong
         assert "Traceback" not in done.stderr, wrong
@@ -430,7 +431,7 @@ def test_status_is_failed_while_a_trigger_is_missing(
         [reported] = status["sources"].values()
         assert status["phase"] == "failed", harm
         assert "PEN-221" in reported["tracking_error"], harm
-        assert "PEN-221" in run("status", str(path)).stdout, harm
+        assert "PEN-221" in run_penstock("status", str(path)).stdout, harm
         if cure:
             source.execute(cure)
             assert status_of(path)["phase"] != "failed"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
 import yaml
 
+from fix_command import run_penstock
 from fix_pipeline import INITIAL, assert_equal, pipeline_document
 from fix_postgres import only_new
 
@@ -73,12 +72,8 @@ def test_sequence_and_default_are_carried_and_followed_and_synchronised(
         assert_alike(source, target, "t", "u")
     path = tmp_path / "pipeline.yml"
     path.write_text(yaml.safe_dump(pipeline_document(source, target, tmp_path)))
-    done = subprocess.run(
-        [sys.executable, "-m", "penstock", "sync-sequences", str(path)],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = run_penstock("sync-sequences", path)
+    done.check_returncode()
 
     assert "other.r" in done.stdout
     for sequence in ("other.r", "other.q"):

@@ -41,7 +41,7 @@ from penstock.sinks.documents.workspace import copying_of
 from penstock.sinks.file.kind import FileKind
 from penstock.sinks.sink import Batch
 from penstock.sinks.stdout.kind import StdoutKind
-from penstock.sinks.tables import CATCHING_UP, COPYING, FAILED, PENDING, REMOVED
+from penstock.sinks.tables import TableState
 from penstock.table import TableName
 
 TABLE = ORDERS.table
@@ -59,21 +59,21 @@ def copying(directory):
 def pending(sink, *tables):
     """Open the sink and schedule copies of tables; the position."""
     position = open_sink(sink)
-    sink.schedule_copy(dict.fromkeys(tables or [TABLE], 0), position)
+    sink.tables.schedule_copy(dict.fromkeys(tables or [TABLE], 0), position)
     return position
 
 
 def test_table_is_copied_catches_up_and_streams(log, directory, sink_of, copying):
     sink = sink_of()
     position = pending(sink)
-    assert sink.detached[TABLE].state == PENDING
+    assert sink.tables.detached[TABLE].state == TableState.PENDING
     assert list(copying.due()) == [TABLE]
 
     copy(copying, "c", 3)
     assert copying.due() == {}
     sink.refresh_tables(position)
-    assert (sink.detached[TABLE].state, sink.detached[TABLE].delivered_lsn) == (
-        CATCHING_UP,
+    assert (sink.tables.detached[TABLE].state, sink.tables.detached[TABLE].delivered_lsn) == (
+        TableState.CATCHING_UP,
         SNAPSHOT_LSN,
     )
     assert copying.due() == {}
@@ -87,7 +87,7 @@ def test_table_is_copied_catches_up_and_streams(log, directory, sink_of, copying
     # Transactions 1 and 2 are before the snapshot, whose rows hold what they did.
     wanted = wanted_reads(3) + wanted_rows([3, 4, 5])
     assert rows_in(*visible(directory)) == wanted
-    assert sink.streaming == {TABLE}
+    assert sink.tables.streaming == {TABLE}
     assert sink.change_count == 9
     assert hidden(directory) == TIDY
 
@@ -109,7 +109,7 @@ def test_nothing_is_visible_before_every_range_is_there(directory, sink_of, copy
     assert isinstance(failed[TABLE], SinkError)
     assert "1 ranges of documents are there, wanted 2" in str(failed[TABLE])
     sink.refresh_tables(position)
-    assert sink.detached[TABLE].state == COPYING
+    assert sink.tables.detached[TABLE].state == TableState.COPYING
     copying.close()
     sink.close()
 
@@ -165,11 +165,11 @@ def test_long_copy_is_published_in_turns(log, directory, sink_of, copying, use_t
     copy(copying, "c", 3)
 
     turns = 0
-    while sink.detached[TABLE].state != CATCHING_UP:
+    while sink.tables.detached[TABLE].state != TableState.CATCHING_UP:
         sink.refresh_tables(position)
         turns += 1
         if turns == 3:
-            assert sink.detached[TABLE].state == COPYING
+            assert sink.tables.detached[TABLE].state == TableState.COPYING
             # Batches of other tables go on meanwhile.
             end = Lsn(position + 0x50)
             sink.commit(Batch(1, position, end, 0, frozenset({OTHER})), [])
@@ -196,7 +196,7 @@ def test_restart_in_the_middle_of_publishing_goes_on_from_there(
     second, again = sink_of(rotate_bytes=300), file_copying(directory)
     assert second.open().delivered_lsn == position
     assert again.due() == {}
-    while second.detached[TABLE].state == COPYING:
+    while second.tables.detached[TABLE].state == TableState.COPYING:
         second.refresh_tables(position)
     second.close()
     again.close()
@@ -234,8 +234,12 @@ def test_failed_copy_is_reported_and_tried_again_later(directory, sink_of, copyi
     copying.fail(TABLE, SinkError("no luck", "there"))
     sink.refresh_tables(position)
 
-    detached = sink.detached[TABLE]
-    assert (detached.state, detached.needs_copy, detached.can_catch_up) == (FAILED, True, False)
+    detached = sink.tables.detached[TABLE]
+    assert (detached.state, detached.needs_copy, detached.can_catch_up) == (
+        TableState.FAILED,
+        True,
+        False,
+    )
     assert "no luck" in detached.error
     assert copying.due() == {}, "not at once"
     state = directory / ".copies" / "state.json"
@@ -245,11 +249,11 @@ def test_failed_copy_is_reported_and_tried_again_later(directory, sink_of, copyi
     state.write_text(json.dumps(reported))
     assert copying.due() == {}, "the log must be known to be kept first"
     sink.refresh_tables(position)
-    assert sink.detached[TABLE].state == PENDING
+    assert sink.tables.detached[TABLE].state == TableState.PENDING
     assert list(copying.due()) == [TABLE]
     copy(copying, "d", 2)
     sink.refresh_tables(position)
-    assert sink.detached[TABLE].state == CATCHING_UP
+    assert sink.tables.detached[TABLE].state == TableState.CATCHING_UP
 
 
 def test_copy_of_a_table_that_was_scheduled_anew_meanwhile_is_not_taken(
@@ -260,10 +264,10 @@ def test_copy_of_a_table_that_was_scheduled_anew_meanwhile_is_not_taken(
     assert copying.claim()
     order, snapshot = order_of(1), Copy("c", SNAPSHOT_LSN)
     writers, _ = copying.begin(snapshot, [order])
-    sink.remove([TABLE])
-    assert sink.detached[TABLE].state == REMOVED
+    sink.tables.remove([TABLE])
+    assert sink.tables.detached[TABLE].state == TableState.REMOVED
     assert copying.due() == {}
-    sink.schedule_copy({TABLE: 0}, position)
+    sink.tables.schedule_copy({TABLE: 0}, position)
     into = writers[TABLE].begin(0)
     into.write(copied_rows(0))
     into.finish()
@@ -271,7 +275,7 @@ def test_copy_of_a_table_that_was_scheduled_anew_meanwhile_is_not_taken(
     assert copying.finish([order], snapshot) == {}
     sink.refresh_tables(position)
 
-    assert sink.detached[TABLE].state == PENDING
+    assert sink.tables.detached[TABLE].state == TableState.PENDING
     assert list(copying.due()) == [TABLE]
     assert copies_in(directory) == ["lock", "state.json"]
 
@@ -282,12 +286,12 @@ def test_copy_that_was_whole_before_the_table_was_scheduled_anew_is_not_taken(
     sink = sink_of()
     position = pending(sink)
     copy(copying, "c", 2)
-    sink.schedule_copy({TABLE: 0}, position)
+    sink.tables.schedule_copy({TABLE: 0}, position)
 
     sink.refresh_tables(position)
     sink.close()
 
-    assert sink.detached[TABLE].state == PENDING
+    assert sink.tables.detached[TABLE].state == TableState.PENDING
     assert visible(directory) == []
     assert list(copying.due()) == [TABLE]
     assert copies_in(directory) == ["lock", "state.json"]
@@ -301,12 +305,15 @@ def test_table_is_copied_again_when_it_is_asked_for(log, directory, sink_of, cop
     assert file_copying(directory).ask([TABLE, OTHER]) == [TABLE]
     sink.refresh_tables(position)
 
-    assert (sink.detached[TABLE].state, sink.detached[TABLE].delivered_lsn) == (PENDING, position)
-    assert sink.streaming == set()
+    assert (sink.tables.detached[TABLE].state, sink.tables.detached[TABLE].delivered_lsn) == (
+        TableState.PENDING,
+        position,
+    )
+    assert sink.tables.streaming == set()
     assert list(copying.due()) == [TABLE]
     copy(copying, "again", 1, position)
     sink.refresh_tables(position)
-    sink.attach([TABLE])
+    sink.tables.attach([TABLE])
     sink.close()
     wanted = wanted_reads(2) + wanted_rows([3, 4]) + wanted_reads(1)
     assert rows_in(*visible(directory)) == wanted
@@ -322,11 +329,11 @@ def test_table_whose_parts_are_gone_is_copied_again(directory, sink_of, copying)
     part.unlink()
 
     sink.refresh_tables(position)
-    assert sink.detached[TABLE].state == PENDING
+    assert sink.tables.detached[TABLE].state == TableState.PENDING
     copy(copying, "d", 3)
     sink.refresh_tables(position)
 
-    assert sink.detached[TABLE].state == CATCHING_UP
+    assert sink.tables.detached[TABLE].state == TableState.CATCHING_UP
 
 
 def test_one_copier_at_a_time(directory, sink_of, copying):
@@ -372,11 +379,11 @@ def test_position_of_an_earlier_version_knows_no_tables(log, directory, sink_of,
 
     sink = sink_of()
     assert sink.open().delivered_lsn == end
-    assert (sink.streaming, sink.detached) == (set(), {})
-    sink.schedule_copy({TABLE: 0}, end)
+    assert (sink.tables.streaming, sink.tables.detached) == (set(), {})
+    sink.tables.schedule_copy({TABLE: 0}, end)
     copy(copying, "c", 1, end)
     sink.refresh_tables(end)
-    sink.attach([TABLE])
+    sink.tables.attach([TABLE])
     sink.close()
 
     assert rows_in(*visible(directory)) == wanted_rows(range(1, 5)) + wanted_reads(1)
@@ -423,5 +430,5 @@ def test_copy_is_printed_and_what_was_not_recorded_is_printed_again(tmp_path, mo
         sink.refresh_tables(position)
 
     assert rows_in(tmp_path / "printed") == wanted_reads(2) * 2
-    assert sink.detached[TABLE].state == CATCHING_UP
+    assert sink.tables.detached[TABLE].state == TableState.CATCHING_UP
     copying.close()

@@ -220,7 +220,7 @@ def test_rows_that_are_there_or_missing_are_made_right_and_counted(
 
 
 @only_new
-def test_rows_that_are_there_or_missing_are_passed_over_when_asked(
+def test_rows_that_are_there_or_missing_are_skipped_when_asked(
     history: Callable[..., Target],
 ) -> None:
     made = history(with_sid=False)

@@ -118,7 +118,7 @@ class Scene:
 
     def __post_init__(self) -> None:
         self.ddl_transactions = DdlTransactionReader(
-            self.state.history, lambda _: True, [PUBLICATION]
+            self.state.past_shapes, lambda _: True, [PUBLICATION]
         )
         self.wire = FileWire(self.state)
         log = FilesLog(self.state.path / "log")
@@ -132,7 +132,7 @@ class Scene:
         commit_lsn, end_lsn = Lsn(self.end + STEP // 2), Lsn(self.end + STEP)
         gone = tuple(Gone(id=oid, schema_name="public", name="t") for oid in dropped)
         change = SchemaChange(format=FORMAT, tag="ALTER TABLE", tables=shapes, dropped_tables=gone)
-        self.state.history.append([self._mark(commit_lsn, end_lsn, change)])
+        self.state.past_shapes.append([self._mark(commit_lsn, end_lsn, change)])
         self.stream.append((commit_lsn, end_lsn, change))
         self.end = int(end_lsn)
         return end_lsn
@@ -234,22 +234,25 @@ class Scene:
 def scene(target: Database, tmp_path: Path) -> Iterator[Scene]:
     state = StateDirectory(tmp_path / "state", "p")
     state.claim()
-    state.history.open_for_writing()
+    state.past_shapes.open_for_writing()
     options = PostgresOptions.model_validate({"kind": "postgres", "url": target.url})
     table_mappings = TableMappings(options, "p", "s", ["s"])
 
     class Describe:
-        """As the history says."""
+        """As the past shapes say."""
 
         def __call__(self, table: TableName, lsn: Lsn) -> Any:
             found = self.shape(table, lsn)
             return None if found is None else description_of(found)
 
         def shape(self, table: TableName, lsn: Lsn) -> TableShape | None:
-            return state.history.shape_at(table, lsn)
+            return state.past_shapes.shape_at(table, lsn)
 
         def name_of(self, oid: int, lsn: Lsn) -> TableName | None:
-            return state.history.name_of(oid, lsn)
+            return state.past_shapes.name_of(oid, lsn)
+
+        def lacks_rows(self, table: TableName) -> bool:
+            return False
 
     sink = PostgresSink("target", table_mappings, "p", Describe())
     copying = PostgresCopying(table_mappings, "p")
@@ -260,7 +263,7 @@ def scene(target: Database, tmp_path: Path) -> Iterator[Scene]:
     yield Scene(state, sink, copying, target)
     copying.close()
     sink.close()
-    state.history.close()
+    state.past_shapes.close()
 
 
 def test_table_that_was_renamed_while_nothing_was_delivered_is_scheduled_as_it_was(scene: Scene):
@@ -367,7 +370,7 @@ def test_table_that_meets_another_of_its_name_while_it_catches_up_is_copied_agai
     scene.read_catalog(a=A, b=B)
     copy = scene.begin_copy(shape(A, "a"), shape(B, "b"))
     scene.finish_copy(copy, shape(A, "a"), shape(B, "b"))
-    scene.sink.attach([public("b")])
+    scene.sink.tables.attach([public("b")])
     behind = scene.position
     scene.report(shape(B, "x"))
     scene.report(shape(A, "b"))
@@ -391,7 +394,7 @@ def test_table_that_is_to_be_copied_again_is_not_scheduled_twice(scene: Scene):
     scene.finish_copy(scene.begin_copy(first), first)
     scene.report(shape(A, "b"))
     scene.deliver()
-    scene.sink.schedule_copy({public("a"): A}, scene.position, is_new=False)
+    scene.sink.tables.schedule_copy({public("a"): A}, scene.position, is_new=False)
 
     assert scene.keeper.skipped(scene.position) == {public("b")}
     rows = Rows(0, frozenset({public("b")}), {public("b"): A})
@@ -476,7 +479,7 @@ def test_key_whose_name_another_table_has_yet_to_give_up_gets_it_then(scene: Sce
     for each in scene.stream[1:]:
         scene.commit(each, behind, {first.table})
         behind = each[1]
-    scene.sink.attach([first.table])
+    scene.sink.tables.attach([first.table])
     assert scene.copying.after_attach()
     scene.check()
     assert scene.keys() == {"a": "x", "b": "y"}
@@ -504,7 +507,7 @@ def test_copy_of_a_renamed_table_leaves_the_one_alone_that_has_its_old_name(scen
     scene.deliver()
     scene.read_catalog(a=A)
     scene.finish_copy(scene.begin_copy(first), first)
-    scene.sink.schedule_copy({public("a"): A}, scene.position, is_new=False)
+    scene.sink.tables.schedule_copy({public("a"): A}, scene.position, is_new=False)
     now = shape(A, "b", indexes=("i",))
     scene.report(now)
     scene.report(shape(B, "a", is_created_in_stream=True))
@@ -550,7 +553,7 @@ def test_copy_that_failed_amid_others_is_tried_once_more_when_those_are_there(sc
     scene.check()
     assert scene.states() == {"a": ("failed", A), "b": ("copying", B)}
     scene.finish_copy(copy, second)
-    scene.sink.attach([public("b")])
+    scene.sink.tables.attach([public("b")])
     assert not scene.keeper.is_settled
 
     scene.check()
@@ -575,7 +578,7 @@ def test_table_keeps_its_name_while_room_is_made_for_its_copy(
     scene.deliver()
     scene.read_catalog(a=A)
     scene.finish_copy(scene.begin_copy(first), first)
-    scene.sink.schedule_copy({public("a"): A}, scene.position, is_new=False)
+    scene.sink.tables.schedule_copy({public("a"): A}, scene.position, is_new=False)
     seen: list[bool] = []
 
     def read_first(*args: Any) -> Any:
@@ -743,14 +746,14 @@ class RandomSource:
         scene = self.scene
         scene.check()
         while group := scene.keeper.next_group(scene.position, time.monotonic()):
-            position = min(scene.sink.detached[name].delivered_lsn for name in group)
+            position = min(scene.sink.tables.detached[name].delivered_lsn for name in group)
             for each in [each for each in scene.stream if each[1] > position]:
                 if each[1] > scene.position or not most or not group:
                     break
                 most -= 1
                 names = scene.commit(each, position, group)
                 position = each[1]
-                detached = scene.sink.detached
+                detached = scene.sink.tables.detached
                 group = {
                     names[name]
                     for name in group
@@ -761,7 +764,7 @@ class RandomSource:
             if not most:
                 return
             if group:
-                scene.sink.attach(group)
+                scene.sink.tables.attach(group)
             scene.check()
 
     def settle(self) -> None:

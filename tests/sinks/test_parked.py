@@ -15,7 +15,7 @@ from penstock.errors import BadValue
 from penstock.options import SinkOptions
 from penstock.run.status import PipelineStatus, SourceStatus
 from penstock.sink import DocumentKind, DocumentSink, DocumentsRefused, LocalPath
-from penstock.sinks.registry import GROUP, Registry
+from penstock.sinks.registry import GROUP, sink_kinds
 from penstock.sinks.status import SinkStatus
 from penstock.state.directory import StateDirectory
 from penstock.testing.scene import Scene
@@ -106,7 +106,7 @@ class Refusing:
 @pytest.fixture
 def refusing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Refusing:
     entry = EntryPoint("picky", f"{__name__}:PickyKind", GROUP)
-    monkeypatch.setattr("penstock.config.KINDS", Registry(lambda: [entry]))
+    monkeypatch.setattr("penstock.config.KINDS", sink_kinds(lambda: [entry]))
     return Refusing(tmp_path)
 
 

@@ -20,7 +20,8 @@ from penstock.cli.main import app
 from penstock.config import read_pipeline
 from penstock.lsn import Lsn
 from penstock.run.status import read_status
-from penstock.schema.description import ColumnDescription, TableDescription
+from penstock.schema.description import TableDescription
+from penstock.schema.shape import ColumnShape
 from penstock.sinks.ddl_transaction import Rows
 from penstock.sinks.kind import SinkPlace
 from penstock.sinks.postgres import worker as worker_module
@@ -75,12 +76,19 @@ class Describe:
             return None
         types = {"id": "integer", "n": "integer", "big": "text"}
         columns = tuple(
-            ColumnDescription(each.name, types[each.name], each.type_oid, "base", False, "", "")
-            for each in found.columns
+            ColumnShape(
+                id=number,
+                name=each.name,
+                type=types[each.name],
+                type_id=each.type_oid,
+                type_kind="b",
+                not_null=False,
+            )
+            for number, each in enumerate(found.columns, 1)
         )
         key = () if found is FULL else ("id",)
         return TableDescription(
-            found.table, found.oid, "r", found.replica_identity, columns, key, key, ()
+            found.table, found.oid, "r", found.replica_identity, columns, key, key
         )
 
     def shape(self, name: Any, lsn: Lsn) -> None:
@@ -88,6 +96,9 @@ class Describe:
 
     def name_of(self, oid: int, lsn: Lsn) -> None:
         return None
+
+    def lacks_rows(self, name: Any) -> bool:
+        return False
 
 
 @pytest.fixture(autouse=True)
@@ -197,7 +208,7 @@ def test_refused_row_is_parked_and_the_rest_of_its_batch_is_delivered(
 
     assert [key for key, _, _ in rig.rows()] == [key for key in range(20) if key != 7]
     assert rig.rows("other") == [(1, 1, "x")]
-    assert not rig.sink.detached
+    assert not rig.sink.tables.detached
     [entry] = rig.listed("--values")
     assert entry["table"] == "public.t"
     assert entry["op"] == "insert"
@@ -320,7 +331,7 @@ def test_copy_again_drops_what_is_parked(rig: Rig) -> None:
     rig.write(insert(T, row(1, 5000)))
     rig.deliver()
 
-    rig.sink.schedule_copy({T.table: T.oid}, Lsn(START + STEP), is_new=False)
+    rig.sink.tables.schedule_copy({T.table: T.oid}, Lsn(START + STEP), is_new=False)
 
     assert rig.listed() == []
 
@@ -340,8 +351,8 @@ def test_table_without_a_key_stops_and_says_why(rig: Rig) -> None:
 
     rig.deliver()
 
-    assert list(rig.sink.detached) == [FULL.table]
-    error = rig.sink.detached[FULL.table].error
+    assert list(rig.sink.tables.detached) == [FULL.table]
+    error = rig.sink.tables.detached[FULL.table].error
     assert "PEN-506" in error
     assert "on_refused: park parks rows of clones with a key alone" in error
     assert rig.rows() == [(1, 1, "x")]
@@ -354,7 +365,7 @@ def test_stop_parks_nothing(target: Database, tmp_path: Path) -> None:
 
     rig.deliver()
 
-    assert list(rig.sink.detached) == [T.table]
+    assert list(rig.sink.tables.detached) == [T.table]
     assert rig.listed() == []
     rig.sink.close()
 
@@ -386,7 +397,7 @@ def test_whatever_is_parked_both_sides_are_equal_once_it_went_through(
 
     assert rig.listed() == []
     assert rig.rows() == [(key, *values) for key, values in sorted(source.items())]
-    assert not rig.sink.detached
+    assert not rig.sink.tables.detached
 
 
 def _change(dice: random.Random, source: dict[int, tuple[int, str]], number: int) -> bytes | None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
+from fix_command import run_penstock
 from fix_pipeline import ALWAYS_COPIED, assert_equal, status_of
 from fix_postgres import only_new
 from fix_wait import wait_until
@@ -28,12 +27,6 @@ if TYPE_CHECKING:
 pytestmark = only_new
 
 
-def penstock(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end."""
-    command = [sys.executable, "-m", "penstock", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-
-
 def states(path: Path) -> dict[str, str]:
     """Each table's state."""
     tables = status_of(path)["sinks"]["target"]["tables"]
@@ -49,7 +42,7 @@ def test_snapshot_copies_and_ends_and_copies_again_what_is_named(
     # `never` is about what run does; snapshot is asked to copy.
     path = pipeline_file(source, target, tables=("public.*",))
 
-    first = penstock("snapshot", path)
+    first = run_penstock("snapshot", path)
     assert (first.returncode, first.stdout.splitlines()) == (
         0,
         ["public.a: copied and caught up", "public.b: copied and caught up"],
@@ -57,7 +50,7 @@ def test_snapshot_copies_and_ends_and_copies_again_what_is_named(
     assert_equal(source, target, "a", "b")
 
     target.execute("DELETE FROM a; DELETE FROM b")
-    again = penstock("snapshot", path, "--table", "a")
+    again = run_penstock("snapshot", path, "--table", "a")
     assert (again.returncode, again.stdout) == (0, "public.a: copied and caught up\n"), again.stderr
     assert_equal(source, target, "a")
     assert target.value("SELECT count(*) FROM b") == 0
@@ -74,7 +67,7 @@ def test_tables_are_added_removed_and_copied_again_while_the_pipeline_runs(
     path = pipeline_file(source, target, **options)
     pipeline.catch_up()
 
-    added = penstock("tables", path, "add", "b")
+    added = run_penstock("tables", path, "add", "b")
     assert (added.returncode, added.stdout) == (
         0,
         "public.b: followed from now on; copied first\n",
@@ -85,16 +78,16 @@ def test_tables_are_added_removed_and_copied_again_while_the_pipeline_runs(
     assert_equal(source, target, "a", "b")
 
     target.execute("INSERT INTO a VALUES (77)")
-    assert penstock("tables", path, "resync", "public.*").returncode == 0
+    assert run_penstock("tables", path, "resync", "public.*").returncode == 0
     wait_until(lambda: target.value("SELECT count(*) FROM a") == 1, what="the row to vanish")
 
-    assert penstock("tables", path, "remove", "b").returncode == 0
+    assert run_penstock("tables", path, "remove", "b").returncode == 0
     wait_until(lambda: states(path).get("public.b") == "removed", what="the table to be let go")
     source.execute("INSERT INTO b VALUES (3); INSERT INTO a VALUES (3)")
     pipeline.catch_up()
     assert_equal(source, target, "a")
     assert target.value("SELECT count(*) FROM b") == 2
-    listed = json.loads(penstock("tables", path, "list", "--json").stdout)
+    listed = json.loads(run_penstock("tables", path, "list", "--json").stdout)
     assert listed["target"]["public.b"]["state"] == "removed"
 
     # What was removed stays so across a restart, and comes back when it is added again.
@@ -102,7 +95,7 @@ def test_tables_are_added_removed_and_copied_again_while_the_pipeline_runs(
     pipeline.start()
     pipeline.catch_up()
     assert states(path)["public.b"] == "removed"
-    assert penstock("tables", path, "add", "b").returncode == 0
+    assert run_penstock("tables", path, "add", "b").returncode == 0
     wait_until(lambda: states(path)["public.b"] == "streaming", what="the table to be copied")
     assert_equal(source, target, "b")
 
@@ -129,12 +122,12 @@ def test_table_that_cannot_be_added_is_refused_and_nothing_changes(
     source.execute("CREATE TABLE a (id int PRIMARY KEY)")
     source.execute(statement)
     path = pipeline_file(source, target, tables=("public.a",))
-    assert penstock("init", path).returncode == 0
+    assert run_penstock("init", path).returncode == 0
     members = "SELECT pubname, tablename FROM pg_publication_tables"
     comments = "SELECT obj_description(oid, 'pg_publication') FROM pg_publication ORDER BY 1"
     before = source.query(members), source.query(comments)
 
-    refused = penstock("tables", path, "add", "a", name)
+    refused = run_penstock("tables", path, "add", "a", name)
 
     assert refused.returncode in (1, 2)
     assert said in refused.stderr
@@ -148,9 +141,9 @@ def test_tables_wants_names_and_a_pipeline_that_was_made(
     source.execute("CREATE TABLE a (id int PRIMARY KEY)")
     path = pipeline_file(source, target, tables=("public.a",))
 
-    too_early = penstock("tables", path, "add", "a")
-    without = penstock("tables", path, "resync")
-    unknown = penstock("tables", path, "resync", "other")
+    too_early = run_penstock("tables", path, "add", "a")
+    without = run_penstock("tables", path, "resync")
+    unknown = run_penstock("tables", path, "resync", "other")
 
     assert (too_early.returncode, "penstock init or run first" in too_early.stderr) == (1, True)
     assert (without.returncode, "resync without a table" in without.stderr) == (2, True)
@@ -168,7 +161,7 @@ def test_worker_copies_for_a_pipeline_that_runs_elsewhere(
     source.execute("CREATE TABLE a (id int PRIMARY KEY); INSERT INTO a VALUES (1)")
     options = {"tables": ("public.*",), "source_options": ALWAYS_COPIED}
     path = pipeline_file(source, target, **options)
-    assert penstock("init", path).returncode == 0
+    assert run_penstock("init", path).returncode == 0
     worker = penstock_command("snapshot", "--worker", str(path))
     claims = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted"
     in_target = f"{claims} AND database = (SELECT oid FROM pg_database WHERE datname = %s)"

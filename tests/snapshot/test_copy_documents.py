@@ -251,7 +251,9 @@ def test_table_that_appears_later_is_copied_while_others_stream(
         connection.commit()
     writers.append(writer_of("u"))
     (delivery,) = pipeline.deliveries
-    wait_until(lambda: TableName("public", "u") in delivery._sink.streaming, 60, "u to stream")
+    wait_until(
+        lambda: TableName("public", "u") in delivery._sink.tables.streaming, 60, "u to stream"
+    )
     marks = [writer.count for writer in writers]
     wait_until(
         lambda: all(writer.count > mark + 20 for writer, mark in zip(writers, marks, strict=True)),
@@ -292,7 +294,7 @@ def test_table_that_is_asked_for_again_comes_anew_as_a_whole(
     wait_until(
         lambda: not list((directory / ".copies").glob("ask-*")), what="the request to be seen"
     )
-    wait_until(lambda: table in delivery._sink.streaming, 60, "t to stream")
+    wait_until(lambda: table in delivery._sink.tables.streaming, 60, "t to stream")
     mark = writer.count
     wait_until(lambda: writer.count > mark + 20, what="changes after the copy")
     writer.stop()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark import cloudpickle
@@ -50,7 +50,9 @@ class Writer:
         return self
 
     def write(self, rows) -> None:
-        self.written += map(bytes, rows)
+        # Text comes as lines, some or many at once.
+        whole = b"".join(rows)
+        self.written += [whole] if self.is_binary else whole.splitlines(keepends=True)
 
     def finish(self) -> None:
         for line, row in enumerate(self.written):
@@ -79,10 +81,14 @@ def copy(source: Database, snapshot: str, writers: dict[TableName, Writer]):
     with source.connect() as connection:
         shapes = read_named_shapes(connection, list(writers))
     keys = dict.fromkeys(writers, ("id",))
-    modified = modified_copies(ShoutingOrders(), shapes, 0x1000)
+    modified, _ = modified_copies(ShoutingOrders(), shapes, 0x1000)
     work = CopyWork(source.dsn, snapshot, writers, keys, None, modified)
     ranges = [PageRange(table, 0, table, 0, None, 8192) for table in writers]
     return list(copy_ranges(work, iter([ranges])))
+
+
+def modified(part: Any, *args: Any, **options: Any) -> Any:
+    return part(*args, **{**options, "modifiers": ShoutingOrders()})
 
 
 @only_new
@@ -124,8 +130,7 @@ def test_pipeline_delivers_copied_rows_and_changes_as_the_modifier_made_them(
     # Executors do not see the tests' own modules.
     cloudpickle.register_pickle_by_value(fix_modifiers)
     for part in (Flow, Copier):
-        modified = partial(part, modifiers=ShoutingOrders())
-        monkeypatch.setattr(deliveries, part.__name__, modified)
+        monkeypatch.setattr(deliveries, part.__name__, partial(modified, part))
     source.execute("CREATE TABLE orders (id int8 PRIMARY KEY, note text)")
     source.execute("INSERT INTO orders VALUES (1, 'a'), (90, 'x')")
     sink = {"kind": "file", "path": str(tmp_path / "out")}

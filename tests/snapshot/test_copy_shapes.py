@@ -542,7 +542,7 @@ def test_table_that_was_made_by_hand_is_given_no_index_and_no_key(
 
 
 @only_new
-def test_index_that_cannot_be_made_is_told_of_and_keeps_nothing_back(
+def test_index_that_cannot_be_made_is_reported_and_keeps_nothing_back(
     source: Database, target: Database, make_pipeline: Make
 ) -> None:
     source.execute("CREATE FUNCTION odd(int) RETURNS int IMMUTABLE LANGUAGE sql AS 'SELECT $1 % 2'")

@@ -173,7 +173,7 @@ def test_table_renamed_within_a_slice_is_named_both_ways(writer):
     assert [one.table.name for one in changes_of(ref)] == ["orders", "orders_old"]
 
 
-def test_relation_that_a_streamed_transaction_told_is_known_after_its_commit(writer):
+def test_relation_that_a_streamed_transaction_reported_is_known_after_its_commit(writer):
     assembler = Assembler(writer)
     feed(
         assembler,
@@ -189,7 +189,7 @@ def test_relation_that_a_streamed_transaction_told_is_known_after_its_commit(wri
     assert [one.commit_lsn for one in all_changes(writer)] == [8, 24]
 
 
-def test_relation_told_earlier_in_a_stream_does_not_replace_a_later_one(writer):
+def test_relation_reported_earlier_in_a_stream_does_not_replace_a_later_one(writer):
     """ALTER PUBLICATION and ALTER SCHEMA do not wait for transactions that are under way."""
     wider = table(16400, "orders", {"id": "int8", "note": "text", "more": "text"}, key=["id"])
     late = insert(wider, ["2", "b", "c"])

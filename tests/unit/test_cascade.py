@@ -91,7 +91,7 @@ def test_type_with_another_name_is_spelled_so_in_columns():
     assert [each.name for each in change.types] == ["mood"], "an array is nobody's own"
 
 
-def test_index_that_is_told_alone_is_added_renamed_and_dropped():
+def test_index_that_is_reported_alone_is_added_renamed_and_dropped():
     [added] = after(CHILD, indexes=[{**INDEX, "definition": "btree (parent)"}]).tables
     [renamed] = after(CHILD, indexes=[{**INDEX, "id": 7, "name": "k", "is_unique": False}]).tables
     [dropped] = after(CHILD, dropped_indexes=[{"id": 7}]).tables

@@ -275,7 +275,7 @@ def test_unchanged_toast_value_is_taken_from_an_earlier_change_of_the_slice():
     assert steps == [[("I", (b"1", b"b", b"BIG"))]]
 
 
-def test_unchanged_toast_value_that_no_change_tells_stays_with_the_destination():
+def test_unchanged_toast_value_that_no_change_brings_stays_with_the_destination():
     steps = net(update(ORDERS, ["1", "a", UNCHANGED]), update(ORDERS, ["1", "b", UNCHANGED]))
 
     assert steps == [[("U", (b"1", b"b", UNCHANGED))]]
@@ -292,7 +292,7 @@ def test_unchanged_toast_value_never_comes_from_the_row_that_was_deleted():
     assert steps == [[("R", (b"1", b"c", b"NEW"))]]
 
 
-def test_delete_tells_nothing_about_the_values_of_a_row_that_follows():
+def test_delete_says_nothing_about_the_values_of_a_row_that_follows():
     """No server sends this; if one did, NULL must not be made of a value that is not known."""
     steps = net(delete(ORDERS, key=["1"]), update(ORDERS, ["1", "a", UNCHANGED]))
 
@@ -386,7 +386,7 @@ def test_insert_with_a_value_that_was_not_sent_is_refused():
         compacted(keyless, [], insert(keyless, [UNCHANGED]))
 
 
-def test_change_that_does_not_tell_its_row_is_refused():
+def test_change_that_does_not_name_its_row_is_refused():
     keyless = table(16400, "t", {"a": "text"}, identity="f")
 
     with pytest.raises(DecodeError, match="lacks the key"):

@@ -179,7 +179,7 @@ def test_truncate_stands_between_the_rows_before_and_after_it():
     assert (len(before), len(after)) == (1, 1)
 
 
-def test_rolled_back_subtransaction_leaves_no_row_but_keeps_the_columns_it_told():
+def test_rolled_back_subtransaction_leaves_no_row_but_keeps_the_columns_it_described():
     part = Transaction(LSN, 0, 7, 100, carries_xids=True, aborted_xids=(8,))
     messages = [
         relation(ORDERS, xid=8),
@@ -259,7 +259,7 @@ def test_relation_message_reads_back_as_it_was_described():
     assert parse_relation(memoryview(relation(odd, xid=9)), carries_xid=True) == odd
 
 
-def test_truncate_message_tells_its_tables_and_options():
+def test_truncate_message_names_its_tables_and_options():
     message = b"T" + struct.pack(">IBII", 2, 3, 1, 2**32 - 1)
 
     read = parse_truncate(message)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from penstock.state.wire import Wire
 
 P = TableName("public", "p")
-CAME = "partition public.b was attached with rows, which no change tells of"
+CAME = "partition public.b was attached with rows, which no change reports"
 WENT = "partition public.a was detached or dropped, its rows stay at the target"
 FIX = "penstock tables PIPELINE.yml resync public.p makes both sides equal"
 
@@ -65,7 +65,7 @@ def test_what_happens_during_a_copy_is_reported_after_it(wire: Wire):
     assert drift.compare(report(b=True), {P: 7}, ()) == {P: [WENT, CAME, FIX]}
 
 
-def test_empty_partition_that_comes_is_nothing_to_tell(wire: Wire):
+def test_empty_partition_that_comes_is_nothing_to_report(wire: Wire):
     drift = PartitionDrift(wire, "s")
     drift.compare(report(a=False), {P: 7}, ())
     drift.remember()
@@ -86,7 +86,7 @@ def test_partition_that_came_and_went_between_two_polls_is_reported_once(wire: W
 
 
 @pytest.mark.parametrize("stream_first", [True, False])
-def test_partition_that_poll_and_stream_tell_of_is_reported_once(wire: Wire, stream_first: bool):
+def test_partition_that_poll_and_stream_both_see_is_reported_once(wire: Wire, stream_first: bool):
     drift = PartitionDrift(wire, "s")
     left = {7: {ord("a"): TableName("public", "a")}}
     drift.compare(report(a=False, b=False), {P: 7}, ())

@@ -52,7 +52,7 @@ def test_every_error_has_a_code_of_its_own():
     assert all(re.fullmatch(r"PEN-[1-9]\d\d", code) for code in codes)
 
 
-def test_code_tells_which_branch_of_the_tree_an_error_is_in():
+def test_code_says_which_branch_of_the_tree_an_error_is_in():
     for branch in PenstockError.__subclasses__():
         assert {cls.code[:5] for cls in descendants(branch)} == {branch.code[:5]}
 

@@ -174,7 +174,7 @@ def test_instants_of_a_key_never_go_back():
     assert of_two == [(b"0", 0), (b"1", 1), (b"2", 2), (b"3", 3)]
 
 
-def test_change_that_does_not_tell_its_row_is_refused():
+def test_change_that_does_not_name_its_row_is_refused():
     with pytest.raises(DecodeError, match="INSERT"):
         rows_of([insert(T, ["1", "a", UNCHANGED])])
     with pytest.raises(DecodeError, match="lacks the key"):

@@ -95,7 +95,7 @@ def test_value_of_a_type_looks_as_promised(kind, text, wanted):
     assert value(kind, text) == wanted
 
 
-def test_every_type_keeps_null_and_value_apart_in_one_column():
+def test_every_type_keeps_null_and_value_distinct_in_one_column():
     samples = {"bool": "t", "bytea": "\\x01", "numeric": "NaN", "text": "x", "json": "[]"}
     samples |= {"timestamp": "2026-01-01 00:00:00", "timestamptz": "2026-01-01 00:00:00+00"}
     described = table(1, "t", {kind: kind for kind in samples})

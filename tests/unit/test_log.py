@@ -18,7 +18,7 @@ from penstock.lsn import Lsn
 WHOLE, PART, LAST, MARKER = SliceKind.WHOLE, SliceKind.PART, SliceKind.LAST, SliceKind.MARKER
 
 
-def test_empty_log_begins_where_it_is_told_and_stays_there(tmp_path):
+def test_empty_log_begins_where_it_is_asked_to_and_stays_there(tmp_path):
     log = SmallLog(tmp_path, 0x16B3748)
     log.reopen()
     log.start_lsn = 0x999

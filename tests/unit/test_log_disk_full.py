@@ -22,8 +22,8 @@ from penstock.log.files.writer import FilesWriter
 from penstock.log.slice import SliceHead, SliceKind
 from penstock.lsn import Lsn
 from penstock.retry import is_temporary
-from penstock.schema.history import SchemaHistory
 from penstock.schema.mark import Mark
+from penstock.schema.past_shapes import PastShapes
 from penstock.state.directory import StateDirectory
 from penstock.state.reports import CaptureReport, MembershipReport
 from penstock.state.wire import FileWire
@@ -284,30 +284,30 @@ def test_writing_goes_on_after_a_failure_that_is_over(log, monkeypatch):
     assert log.ends() == [8]
 
 
-def test_history_takes_back_a_line_that_does_not_fit(tmp_path):
+def test_file_of_past_shapes_takes_back_a_line_that_does_not_fit(tmp_path):
     def mark(lsn):
         return Mark(Lsn(lsn), Lsn(lsn), 0, 0, 0, 0, "other", "x" * 100)
 
-    history = SchemaHistory(tmp_path / "schema.jsonl")
-    history.open_for_writing()
-    history.append([mark(8)])
-    size = history.path.stat().st_size
+    past_shapes = PastShapes(tmp_path / "schema.jsonl")
+    past_shapes.open_for_writing()
+    past_shapes.append([mark(8)])
+    size = past_shapes.path.stat().st_size
 
     with files_of_at_most(size + 50), pytest.raises(DiskFull):
-        history.append([mark(16)])
-    after = history.path.stat().st_size
-    history.append([mark(16)])
-    history.close()
+        past_shapes.append([mark(16)])
+    after = past_shapes.path.stat().st_size
+    past_shapes.append([mark(16)])
+    past_shapes.close()
 
     assert after == size
-    assert len(history.path.read_text().splitlines()) == 2
+    assert len(past_shapes.path.read_text().splitlines()) == 2
 
 
 def test_what_a_killed_predecessor_left_is_synced_before_it_is_relied_on(tmp_path, monkeypatch):
     log = SmallLog(tmp_path / "state" / "log")
     log.whole(8)
-    history = tmp_path / "state" / "schema.jsonl"
-    history.write_text("")
+    past_shapes = tmp_path / "state" / "schema.jsonl"
+    past_shapes.write_text("")
     log.writer.close()
     synced = set()
     sync = os.fsync
@@ -319,8 +319,10 @@ def test_what_a_killed_predecessor_left_is_synced_before_it_is_relied_on(tmp_pat
     monkeypatch.setattr("os.fsync", remember)
     log.writer = FilesWriter(log.directory)
     log.writer.open(Lsn(0))
-    SchemaHistory(history).open_for_writing()
+    PastShapes(past_shapes).open_for_writing()
     [segment] = list_segments(log.directory)
 
-    assert {str(path) for path in (segment, log.directory, log.directory.parent, history)} <= synced
+    assert {
+        str(path) for path in (segment, log.directory, log.directory.parent, past_shapes)
+    } <= synced
     log.writer.close()

@@ -18,7 +18,7 @@ from penstock.lsn import Lsn
 from penstock.pipeline import check_logs, log_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from penstock.config import PipelineFile
 
@@ -60,18 +60,15 @@ def offer(name: str, value: str) -> EntryPoint:
 
 
 @pytest.fixture
-def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+def installed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Entry points as if packages with them were installed."""
 
     def install(*points: EntryPoint) -> None:
-        monkeypatch.setattr(registry, "entry_points", lambda group: list(points))
-        registry.kind_names.cache_clear()
-        registry.kind_of.cache_clear()
+        monkeypatch.setattr(registry.KINDS, "_entry_points", lambda: list(points))
+        monkeypatch.setattr(registry.KINDS, "_offers", None)
+        monkeypatch.setattr(registry.KINDS, "_kinds", {})
 
-    yield install
-    monkeypatch.undo()
-    registry.kind_names.cache_clear()
-    registry.kind_of.cache_clear()
+    return install
 
 
 def test_own_kinds_are_declared_as_entry_points_like_those_of_others():
@@ -87,7 +84,8 @@ def test_own_kind_is_known_without_an_entry_point_and_once_with_it(
     installed()
     assert pipeline_of(SMALL).log.kind == "files"
     installed(offer("files", registry.BUILT_IN["files"]))
-    assert registry.kind_names() == registry.BUILT_IN
+    assert registry.KINDS.names == list(registry.BUILT_IN)
+    assert pipeline_of(SMALL).log.kind == "files"
 
 
 def test_kind_of_another_package_is_used_with_its_own_options(
@@ -131,15 +129,22 @@ def test_name_of_an_own_kind_cannot_be_taken_over(
 ):
     installed(offer("files", "intruder:KIND"))
 
-    with pytest.raises(BadValue, match="intruder:KIND offers a kind of log that is called files"):
+    with pytest.raises(
+        BadValue, match="offers a kind of log of this name, which is penstock's own"
+    ):
         pipeline_of(SMALL)
 
 
-def test_name_that_two_packages_offer_is_refused(installed: Callable[..., None]):
+def test_name_that_two_packages_offer_is_refused_where_it_is_used(
+    installed: Callable[..., None], pipeline_of: Callable[[str], PipelineFile]
+):
     installed(offer("memory", "one:KIND"), offer("memory", "two:KIND"))
 
-    with pytest.raises(BadValue, match="called memory, which is offered by one:KIND"):
-        registry.kind_names()
+    with pytest.raises(BadValue, match="both offer a kind of log of this name") as caught:
+        pipeline_of(f"{SMALL}log: {{kind: memory}}\n")
+
+    assert caught.value.where.endswith("shop.yml:4")
+    assert pipeline_of(SMALL).log.kind == "files"
 
 
 def test_kind_whose_package_is_broken_is_named(
@@ -147,9 +152,20 @@ def test_kind_whose_package_is_broken_is_named(
 ):
     installed(offer("memory", "no_such_package:KIND"), offer("tape", f"{__name__}:NO_SUCH_KIND"))
 
-    for name in ("memory", "tape"):
-        with pytest.raises(BadValue, match=f"the kind of log {name} cannot be loaded"):
+    for name, value in (("memory", "no_such_package:KIND"), ("tape", f"{__name__}:NO_SUCH_KIND")):
+        with pytest.raises(BadValue, match=f"the kind of log {value} of package .* cannot be impo"):
             pipeline_of(f"{SMALL}log: {{kind: {name}}}\n")
+
+
+def test_kind_under_another_name_than_its_own_is_refused(
+    installed: Callable[..., None], pipeline_of: Callable[[str], PipelineFile]
+):
+    installed(offer("tape", f"{__name__}:KIND"), offer("none", f"{__name__}:ROOT"))
+
+    with pytest.raises(BadValue, match="is not called tape, as its entry point is"):
+        pipeline_of(f"{SMALL}log: {{kind: tape, shelves: 3}}\n")
+    with pytest.raises(BadValue, match="is no LogKind"):
+        pipeline_of(f"{SMALL}log: {{kind: none}}\n")
 
 
 def test_making_a_log_touches_nothing(tmp_path: Path):

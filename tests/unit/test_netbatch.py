@@ -57,7 +57,7 @@ def test_rows_are_typed_and_operations_are_named():
     assert len(batch) == 4
 
 
-def test_row_that_moves_without_being_wholly_told_has_its_old_key():
+def test_row_that_moves_without_all_its_values_has_its_old_key():
     [batch] = batches(update(ITEMS, ["2", "1.00", UNCHANGED, None], key=["1"]))
 
     assert batch.op.to_pylist() == ["move"]

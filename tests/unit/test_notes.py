@@ -1,4 +1,4 @@
-"""What the stream reports of tables' shapes: noted, marked in the log, kept in the history."""
+"""What the stream reports of tables' shapes: noted, marked in the log, kept by position."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from penstock.log.files.writer import FilesWriter
 from penstock.log.slice import SliceKind
 from penstock.lsn import Lsn
 from penstock.run.ddl_transactions import DdlTransactionReader, cut_at_marks
-from penstock.schema import history as history_module
-from penstock.schema.history import SchemaHistory
+from penstock.schema import past_shapes
+from penstock.schema.past_shapes import PastShapes
 from penstock.schema.shape import ColumnShape, Gone, PartitionShape, SchemaChange, TableShape
 from penstock.sinks.ddl_transaction import Rows, ShapeChange
 from penstock.source.assemble import Assembler
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SEAL = b"secret"
+END = Lsn(1 << 62)
 ORDERS = table(16400, "orders", {"id": "int8"}, key=["id"])
 WIDER = table(16400, "orders", {"id": "int8", "note": "text"}, key=["id"])
 
@@ -80,15 +81,15 @@ def reported(document: str, *, xid: int | None = None, prefix: str = "penstock.s
 
 
 class Log:
-    """A log and a history in a directory, written through an assembler."""
+    """A log and past shapes in a directory, written through an assembler."""
 
     def __init__(self, directory: Path) -> None:
         self.writer = FilesWriter(directory / "log")
         self.writer.open(Lsn(0))
-        self.history = SchemaHistory(directory / "schema.jsonl")
-        self.history.open_for_writing()
+        self.past_shapes = PastShapes(directory / "schema.jsonl")
+        self.past_shapes.open_for_writing()
         self.now: dict[int, TableShape] = {}
-        self.notes = Notes(self.history, Lsn(0), self.now.get, SEAL)
+        self.notes = Notes(self.past_shapes, Lsn(0), self.now.get, SEAL)
         self.assembler = Assembler(self.writer, self.notes)
 
     def feed(self, *messages: bytes) -> None:
@@ -104,7 +105,7 @@ class Log:
             reader.close()
 
     def ddl_transactions(self):
-        reader = DdlTransactionReader(self.history, lambda _: True, ())
+        reader = DdlTransactionReader(self.past_shapes, lambda _: True, ())
         return [reader.read(each)[0] for each in self.stretches() if each.marks]
 
 
@@ -113,7 +114,7 @@ def log(tmp_path: Path):
     made = Log(tmp_path)
     made.now[16400] = shape()
     yield made
-    made.history.close()
+    made.past_shapes.close()
     made.writer.close()
 
 
@@ -173,7 +174,7 @@ def test_rows_are_cut_where_the_shape_changes_within_a_transaction(log: Log):
     ]
 
 
-def test_part_of_a_streamed_transaction_that_was_rolled_back_tells_nothing(log: Log):
+def test_part_of_a_streamed_transaction_that_was_rolled_back_reports_nothing(log: Log):
     log.feed(
         stream_start(7),
         relation(ORDERS, xid=7),
@@ -193,18 +194,26 @@ def test_part_of_a_streamed_transaction_that_was_rolled_back_tells_nothing(log: 
     changes = [part for part in ddl_transaction if isinstance(part, ShapeChange)]
     assert [c.change.tables[0].columns[1].name for c in changes] == ["more"]
     assert isinstance(ddl_transaction[0], Rows)
-    assert log.history.shape_at(TableName("public", "orders"), Lsn(41)).columns[1].name == "more"
+    assert (
+        log.past_shapes.shape_at(TableName("public", "orders"), Lsn(41)).columns[1].name == "more"
+    )
 
 
-def test_picture_of_a_table_that_was_not_locked_does_not_undo_what_others_have_told_since(log: Log):
+def test_picture_of_a_table_that_was_not_locked_does_not_undo_what_others_have_reported_since(
+    log: Log,
+):
     log.feed(begin(8), reported(change(shape())), commit(8))
     log.feed(begin(24), reported(change(shape(id="int8", note="text"))), commit(24))
     log.now[16400] = shape(id="int8", note="text", more="text")
     # Of a statement that ran before the last one, and commits after it.
     log.feed(begin(40), reported(change(shape(), shape("parent", 7), loose=(16400,))), commit(40))
 
-    assert [column.name for column in log.history.latest()[16400].columns] == ["id", "note", "more"]
-    assert log.history.latest()[7].name == "parent"
+    assert [column.name for column in log.past_shapes.at(END)[16400].columns] == [
+        "id",
+        "note",
+        "more",
+    ]
+    assert log.past_shapes.at(END)[7].name == "parent"
 
 
 def test_picture_of_a_table_that_was_not_locked_is_taken_where_nothing_is_missing(log: Log):
@@ -212,7 +221,7 @@ def test_picture_of_a_table_that_was_not_locked_is_taken_where_nothing_is_missin
     renamed = shape().model_copy(update={"schema_name": "other"})
     log.feed(begin(24), reported(change(renamed, loose=(16400,))), commit(24))
 
-    assert log.history.latest()[16400].schema_name == "other"
+    assert log.past_shapes.at(END)[16400].schema_name == "other"
 
 
 def test_message_without_the_seal_is_somebody_elses(log: Log, caplog: pytest.LogCaptureFixture):
@@ -261,11 +270,11 @@ def test_relation_message_that_a_crash_kept_out_of_the_log_is_noted_again(log: L
     lost.received_lsn = log.writer.durable_lsn
     for message in wider[:2]:
         lost.add(memoryview(message))
-    # The history is written at the commit, before the slice; then the process is killed.
+    # The past shapes are written at the commit, before the slice; then the process is killed.
     log.notes.commit(lost._noted, parse_commit(memoryview(wider[3])), 7)
-    log.history = SchemaHistory(log.history.path)
-    log.history.open_for_writing()
-    log.notes = Notes(log.history, log.writer.durable_lsn, log.now.get, SEAL)
+    log.past_shapes = PastShapes(log.past_shapes.path)
+    log.past_shapes.open_for_writing()
+    log.notes = Notes(log.past_shapes, log.writer.durable_lsn, log.now.get, SEAL)
     log.assembler = Assembler(log.writer, log.notes)
     log.feed(*wider)
 
@@ -291,25 +300,25 @@ def test_relation_message_that_the_catalog_has_left_behind_is_patched_or_unsure(
 def test_what_comes_again_is_kept_once(log: Log, tmp_path: Path):
     messages = [begin(8), reported(change(shape(id="int8", note="text"))), commit(8)]
     log.feed(*messages)
-    size = log.history.path.stat().st_size
+    size = log.past_shapes.path.stat().st_size
     again = Assembler(log.writer, log.notes)
     for message in messages:
         again.add(memoryview(message))
 
-    assert log.history.path.stat().st_size == size
-    assert len(SchemaHistory(tmp_path / "schema.jsonl").latest()) == 1
+    assert log.past_shapes.path.stat().st_size == size
+    assert len(PastShapes(tmp_path / "schema.jsonl").at(END)) == 1
 
 
-def test_name_is_found_in_the_history_without_a_check_of_every_table(log: Log, monkeypatch):
+def test_name_is_found_among_past_shapes_without_a_check_of_every_table(log: Log, monkeypatch):
     log.feed(begin(8), reported(change(*(shape(f"t{n}", n) for n in range(1, 301)))), commit(8))
     log.feed(begin(24), reported(change(dropped_tables=(Gone(id=7),))), commit(24))
     log.feed(begin(40), reported(change(shape("t7", 1007))), commit(40))
     polled = []
-    at = history_module._Life.at
+    at = past_shapes._Life.at
     monkeypatch.setattr(
-        history_module._Life, "at", lambda life, when: polled.append(life) or at(life, when)
+        past_shapes._Life, "at", lambda life, when: polled.append(life) or at(life, when)
     )
-    reader = DdlTransactionReader(log.history, lambda _: True, ())
+    reader = DdlTransactionReader(log.past_shapes, lambda _: True, ())
 
     found = [reader.oid_at(TableName("public", f"t{n}"), Lsn(48)) for n in range(1, 301)]
 
@@ -321,7 +330,7 @@ def test_name_is_found_in_the_history_without_a_check_of_every_table(log: Log, m
     assert len(polled) <= 304
 
 
-def test_history_tells_names_and_shapes_of_every_moment(log: Log):
+def test_past_shapes_and_names_are_known_for_every_moment(log: Log):
     orders, renamed = TableName("public", "orders"), TableName("public", "old")
     log.feed(begin(8), reported(change(shape())), commit(8))
     log.feed(begin(24), reported(change(shape("old"))), commit(24))
@@ -331,28 +340,28 @@ def test_history_tells_names_and_shapes_of_every_moment(log: Log):
         commit(40),
     )
     log.feed(begin(56), reported(change(dropped_tables=(Gone(id=16400),))), commit(56))
-    history = log.history
+    past = log.past_shapes
 
-    assert history.shape_at(orders, Lsn(8)) is None
-    assert history.shape_at(orders, Lsn(16)).id == 16400
-    assert history.shape_at(orders, Lsn(32)) is None
-    assert history.shape_at(renamed, Lsn(32)).id == 16400
-    assert history.shape_at(orders, Lsn(48)).id == 7
-    assert history.shape_at(renamed, Lsn(64)) is None
-    assert list(history.latest()) == [7]
-    assert [history.versions_at(Lsn(lsn))[0].version for lsn in (8, 24, 40, 56)] == [1, 2, 3, 4]
+    assert past.shape_at(orders, Lsn(8)) is None
+    assert past.shape_at(orders, Lsn(16)).id == 16400
+    assert past.shape_at(orders, Lsn(32)) is None
+    assert past.shape_at(renamed, Lsn(32)).id == 16400
+    assert past.shape_at(orders, Lsn(48)).id == 7
+    assert past.shape_at(renamed, Lsn(64)) is None
+    assert list(past.at(END)) == [7]
+    assert [past.versions_at(Lsn(lsn))[0].version for lsn in (8, 24, 40, 56)] == [1, 2, 3, 4]
 
 
-def test_torn_line_of_the_history_is_cut_off(log: Log, tmp_path: Path):
+def test_torn_line_of_past_shapes_is_cut_off(log: Log, tmp_path: Path):
     log.feed(begin(8), reported(change(shape())), commit(8))
     with (tmp_path / "schema.jsonl").open("a") as file:
         file.write('[{"commit_lsn": 24, "end')
-    again = SchemaHistory(tmp_path / "schema.jsonl")
+    again = PastShapes(tmp_path / "schema.jsonl")
     again.open_for_writing()
     again.close()
 
     assert (tmp_path / "schema.jsonl").read_text().endswith("]\n")
-    assert len(again.latest()) == 1
+    assert len(again.at(END)) == 1
 
 
 def test_large_transaction_with_a_change_is_in_parts(log: Log, monkeypatch: pytest.MonkeyPatch):
@@ -368,11 +377,11 @@ def test_large_transaction_with_a_change_is_in_parts(log: Log, monkeypatch: pyte
     assert sum(ref.head.meta["rows"] for ref in stretch.slices) == 20
 
 
-def test_history_forgets_what_every_sink_has_passed(
+def test_past_shapes_forget_what_every_sink_has_passed(
     log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("penstock.schema.history._LEAST_BYTES", 1000)
-    reader = SchemaHistory(tmp_path / "schema.jsonl")
+    monkeypatch.setattr("penstock.schema.past_shapes._LEAST_BYTES", 1000)
+    reader = PastShapes(tmp_path / "schema.jsonl")
     log.feed(begin(8), reported(change(shape(), shape("gone", 7))), commit(8))
     for number in range(3, 40):
         columns = {"id": "int8", f"c{number}": "text"}
@@ -380,21 +389,21 @@ def test_history_forgets_what_every_sink_has_passed(
         if number == 20:
             log.feed(begin(164), reported(change(dropped_tables=(Gone(id=7),))), commit(164))
     before = {lsn: reader.at(Lsn(lsn)) for lsn in (200, 248, 320)}
-    size = log.history.path.stat().st_size
+    size = log.past_shapes.path.stat().st_size
 
-    assert log.history.forget_before(Lsn(200))
-    assert not log.history.forget_before(Lsn(200)), "it has not grown since"
+    assert log.past_shapes.forget_before(Lsn(200))
+    assert not log.past_shapes.forget_before(Lsn(200)), "it has not grown since"
 
-    again = SchemaHistory(tmp_path / "schema.jsonl")
-    for history in (log.history, reader, again):
-        assert {lsn: history.at(Lsn(lsn)) for lsn in before} == before
-        assert history.last_versions() == {"public": 39}
-        assert history.is_dropped(7)
-        assert history.first_of(16400)[0] == 192
-    assert log.history.path.stat().st_size < 0.6 * size
+    again = PastShapes(tmp_path / "schema.jsonl")
+    for past in (log.past_shapes, reader, again):
+        assert {lsn: past.at(Lsn(lsn)) for lsn in before} == before
+        assert past.last_versions() == {"public": 39}
+        assert past.is_dropped(7)
+        assert past.first_of(16400)[0] == 192
+    assert log.past_shapes.path.stat().st_size < 0.6 * size
     assert [marks[0].commit_lsn for marks in again.transactions_after(Lsn(300))] == [304, 312]
     log.feed(begin(400), reported(change(shape("renamed"))), commit(400))
-    assert reader.latest()[16400].name == "renamed"
+    assert reader.at(END)[16400].name == "renamed"
     assert reader.last_versions() == {"public": 40}
 
 
@@ -402,17 +411,17 @@ def test_transaction_that_comes_again_has_the_same_versions(log: Log):
     message = reported(change(shape()))
     log.feed(begin(8), message, commit(8))
     log.feed(begin(24), reported(change(shape("other", 7))), commit(24))
-    again = Notes(log.history, Lsn(0), log.now.get, SEAL)
+    again = Notes(log.past_shapes, Lsn(0), log.now.get, SEAL)
 
     note = again.of_message(memoryview(message), carries_xid=False)
     _, mark = again.commit([note], parse_commit(memoryview(commit(8))), 7)
 
     assert json.loads(mark.content)["version"] == 1
-    assert log.history.last_versions() == {"public": 2}
+    assert log.past_shapes.last_versions() == {"public": 2}
 
 
 def test_partitions_that_have_left_are_remembered(log: Log, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("penstock.schema.history._LEAST_BYTES", 1)
+    monkeypatch.setattr("penstock.schema.past_shapes._LEAST_BYTES", 1)
     made = [
         PartitionShape(id=number, schema_name="public", name=f"p{number}", root_id=16400)
         for number in (21, 22, 23, 24)
@@ -421,21 +430,26 @@ def test_partitions_that_have_left_are_remembered(log: Log, monkeypatch: pytest.
     log.feed(begin(24), reported(change(shape("p21", 21))), commit(24))
     log.feed(begin(40), reported(change(dropped_tables=(Gone(id=22),))), commit(40))
     left = {16400: {21: TableName("public", "p21"), 22: TableName("public", "p22")}}
-    assert log.history.left_partitions() == left
+    assert log.past_shapes.left_partitions() == left
 
-    assert log.history.forget_before(Lsn(48))
-    assert log.history.left_partitions() == left
+    assert log.past_shapes.forget_before(Lsn(48))
+    assert log.past_shapes.left_partitions() == left
     log.feed(begin(56), reported(change(dropped_tables=(Gone(id=24),))), commit(56))
-    assert set(log.history.left_partitions()[16400]) == {21, 22, 24}
+    assert set(log.past_shapes.left_partitions()[16400]) == {21, 22, 24}
 
 
 def test_schema_that_nobody_follows_has_no_versions(log: Log):
     log.notes = Notes(
-        log.history, Lsn(0), log.now.get, SEAL, lambda table: table.name == "orders", {"public": 7}
+        log.past_shapes,
+        Lsn(0),
+        log.now.get,
+        SEAL,
+        lambda table: table.name == "orders",
+        {"public": 7},
     )
     log.assembler = Assembler(log.writer, log.notes)
     scratch = shape("scratch", 9).model_copy(update={"schema_name": "scratch"})
     log.feed(begin(8), reported(change(shape())), commit(8))
     log.feed(begin(24), reported(change(scratch)), commit(24))
 
-    assert log.history.last_versions() == {"public": 8}
+    assert log.past_shapes.last_versions() == {"public": 8}

@@ -143,7 +143,7 @@ def test_read_of_a_body_that_is_cut_short_or_gone_is_refused(segment):
         last.read()
 
 
-def test_walk_of_a_cut_short_segment_tells_so(segment):
+def test_walk_of_a_cut_short_segment_says_so(segment):
     segment.write_bytes(segment.read_bytes()[:-1])
 
     with pytest.raises(LogError, match="cut short"):

@@ -7,19 +7,22 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from fix_pipeline_file import SMALL
 from penstock.config import pipeline_from_document
 from penstock.errors import BadValue, NotThereYet
-from penstock.sinks.registry import BUILT_IN, GROUP, Registry
+from penstock.sinks.registry import BUILT_IN, GROUP, sink_kinds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    Offer = Callable[..., Registry]
+    from penstock.registry import Registry
+    from penstock.sinks.kind import SinkKind
+
+    Offer = Callable[..., Registry[SinkKind[Any]]]
 
 ROOT = Path(__file__).parents[2]
 
@@ -70,9 +73,9 @@ def offer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Offer:
     """Install a package with kinds of sink; the kinds that are there then."""
     monkeypatch.syspath_prepend(tmp_path / "site")
 
-    def make(package: str, offers: dict[str, str], **modules: str) -> Registry:
+    def make(package: str, offers: dict[str, str], **modules: str) -> Registry[SinkKind[Any]]:
         install(tmp_path / "site", package, offers, **modules)
-        registry = Registry()
+        registry = sink_kinds()
         monkeypatch.setattr("penstock.config.KINDS", registry)
         for module in modules:
             monkeypatch.delitem(sys.modules, module, raising=False)
@@ -94,7 +97,7 @@ def test_kind_of_another_package_is_found_by_the_name_of_its_entry_point(offer: 
     assert found is not None
     assert found.name == "acme"
     assert registry.find("acme") is found
-    assert registry.names == ["postgres", "file", "stdout", "acme"]
+    assert registry.names == ["postgres", "file", "stdout", "kafka", "nats", "acme"]
 
 
 def test_nothing_of_a_kind_is_imported_before_it_is_asked_for(offer: Offer):
@@ -153,7 +156,7 @@ def test_unknown_kind_is_refused_with_all_that_are_there_and_the_nearest(offer: 
 
     assert isinstance(error, BadValue)
     assert error.what == (
-        "sinks.screen.kind: 'acne' is no kind of sink, wanted postgres, file, stdout, acme"
+        "sinks.screen.kind: 'acne' is no kind of sink, wanted postgres, file, stdout, kafka, nats, acme"
     )
     assert error.do == "write acme"
 
@@ -161,12 +164,12 @@ def test_unknown_kind_is_refused_with_all_that_are_there_and_the_nearest(offer: 
 def test_kind_that_penstock_has_not_yet_may_be_another_packages(
     offer: Offer, pipeline_of, fault_of
 ):
-    written = SMALL.replace("kind: stdout", "kind: kafka, path: out")
+    written = SMALL.replace("kind: stdout", "kind: webhook, path: out")
     assert isinstance(fault_of(written), NotThereYet)
 
-    offer("acme-kafka", {"kafka": "acme_kafka:kafkaKind"}, acme_kafka=acme("kafka"))
+    offer("acme-hook", {"webhook": "acme_hook:webhookKind"}, acme_hook=acme("webhook"))
 
-    assert pipeline_of(written).kind_of("screen").name == "kafka"
+    assert pipeline_of(written).kind_of("screen").name == "webhook"
 
 
 @pytest.mark.parametrize(
@@ -251,11 +254,17 @@ def test_own_kinds_are_offered_as_others_are():
 
 
 def test_own_kinds_are_there_where_the_installation_knows_of_no_entry_points():
-    registry = Registry(list)
+    registry = sink_kinds(list)
 
     found = [registry.find(name) for name in registry.names]
 
-    assert [kind.name for kind in found if kind is not None] == ["postgres", "file", "stdout"]
+    assert [kind.name for kind in found if kind is not None] == [
+        "postgres",
+        "file",
+        "stdout",
+        "kafka",
+        "nats",
+    ]
 
 
 def test_another_process_finds_the_kind_and_loads_no_other(tmp_path: Path):

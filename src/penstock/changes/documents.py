@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.changes.cells import ABSENT, Cells, Index, gather
 from penstock.changes.decode import Positions, TableChanges, TableTruncated
@@ -93,7 +94,7 @@ def documents(pieces: Sequence[Piece], source: str) -> pa.RecordBatch:
     for piece in pieces:
         if isinstance(piece, TableTruncated):
             batches.append(_truncate_document(piece, source))
-        elif len(piece):
+        elif len(piece) and not is_unidentified(piece.relation):
             batches += _table_documents(piece, source)
     return _in_order(batches) if batches else NO_DOCUMENTS
 
@@ -119,7 +120,7 @@ def read_documents(
         source: the name the documents carry.
         copy_id: which copy of the table it is; two may be of one position.
     """
-    if not len(rows):
+    if not len(rows) or is_unidentified(relation):
         return NO_DOCUMENTS
     tuples = _Tuples(relation.columns, rows.cells)
     everything = list(range(len(relation.columns)))
@@ -142,11 +143,46 @@ def read_documents(
         b"null" if key is None else key,
         b',"before":null,"after":',
         *tuples.objects(everything),
-        b',"unchanged":[]}',
+        b',"unchanged":[]',
+        *metadata(relation, np.full(len(rows), commit_lsn, np.uint64), ordinals),
+        b"}",
     ]
     text = join(parts, len(rows))
     positions = (np.full(len(rows), commit_lsn, np.uint64), ordinals, None)
     return _batch(ids, key, text, relation, "read", positions)
+
+
+def is_unidentified(relation: Relation) -> bool:
+    """Whether documents are to say what identifies a row, and nothing does: then there are none."""
+    return relation.injected is not None and relation.injected.identity == ()
+
+
+def metadata(relation: Relation, commit_lsn: npt.NDArray[np.uint64], ordinal: Index) -> list[Part]:
+    """What is injected, as a field of every document."""
+    injected = relation.injected
+    if injected is None:
+        return []
+    fields: dict[str, Any] = {"table_id": str(injected.table_id)}
+    if injected.has_column_ids:
+        fields["column_ids"] = {
+            column.name: f"{injected.table_id}-{column.id}"
+            for column in relation.columns
+            if column.id
+        }
+    if injected.identity is not None:
+        fields["identity"] = [f"{injected.table_id}-{number}" for number in injected.identity]
+    text = json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
+    if not injected.has_version:
+        return [b',"metadata":', text]
+    version = [_padded(commit_lsn.astype(np.int64)), b"-", _padded(ordinal)]
+    return [b',"metadata":', text[:-1], b',"version":"', *version, b'"}']
+
+
+def _padded(numbers: Index) -> pa.Array:
+    """In the order of the numbers, also as text."""
+    return pc.utf8_lpad(pa.array(numbers).cast(pa.string()), width=19, padding="0").cast(
+        pa.binary()
+    )
 
 
 def document(value: Mapping[str, Any], committed_at: int) -> pa.RecordBatch:
@@ -342,7 +378,9 @@ class _Group:
             *after,
             b',"unchanged":[',
             *self._unchanged(),
-            b"]}",
+            b"]",
+            *metadata(relation, positions.commit_lsn, positions.ordinal),
+            b"}",
         ]
         operation = _OPERATIONS[self._operation].decode()
         numbers = (positions.commit_lsn, positions.ordinal, positions.committed_at)

@@ -57,12 +57,23 @@ class Commit:
 
 @dataclass(frozen=True)
 class Column:
-    """One column as a Relation message describes it."""
+    """One column as a Relation message describes it; `id` is its number in the catalog, where somebody knows it."""
 
     name: str
     type_oid: int
     type_modifier: int
     in_identity: bool
+    id: int = 0
+
+
+@dataclass(frozen=True)
+class Injected:
+    """What documents of a table say beside its rows. `identity`: ids of columns, None where it is not asked for."""
+
+    table_id: int
+    identity: tuple[int, ...] | None = None
+    has_version: bool = False
+    has_column_ids: bool = False
 
 
 @dataclass(frozen=True)
@@ -73,6 +84,7 @@ class Relation:
     table: TableName
     replica_identity: str  # d(efault), n(othing), f(ull), i(ndex)
     columns: tuple[Column, ...]
+    injected: Injected | None = None
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,9 @@ import typer
 from penstock.cli.options import AsJson, PipelinePath
 from penstock.config import PipelineFile, read_pipeline
 from penstock.errors import PenstockError
+from penstock.findings import Finding
 from penstock.run.check import find, read_choices
+from penstock.run.rules import chain_lines
 from penstock.sinks.chosen import ChosenTables
 from penstock.source.connect import connect_source
 from penstock.source.tracking import tier_in_force
@@ -28,35 +30,38 @@ def check(path: PipelinePath, as_json: AsJson = False) -> None:
     findings = find(pipeline, choices)
     errors = [finding for finding in findings if finding.severity == "error"]
     if as_json:
-        typer.echo(
-            json.dumps(
-                [
-                    {
-                        "severity": finding.severity,
-                        "code": finding.code,
-                        "place": finding.place,
-                        "what": finding.what,
-                        "do": finding.do,
-                    }
-                    for finding in findings
-                ]
-            )
-        )
+        typer.echo(json.dumps([_as_dict(finding) for finding in findings]))
     else:
         for finding in sorted(findings, key=lambda each: _ORDER.index(each.severity)):
             print(f"{finding.severity}: {finding.error}", file=sys.stderr)  # noqa: T201
         for view in pipeline.each():
-            tier = _tier(view)
-            place = "" if view.is_alone else f"source {view.source_id}: "
-            creates = _creates_tables(pipeline)
-            for line in _tables(choices.get(view.source_id), creates=creates):
-                typer.echo(f"{place}{line}")
-            if tier is not None:
-                typer.echo(f"{place}changes of tables: tracking by {tier}")
+            _print_source(view, choices.get(view.source_id), creates=_creates_tables(pipeline))
+            for line in chain_lines(pipeline, choices.get(view.source_id)):
+                place = "" if view.is_alone else f"source {view.source_id}: "
+                typer.echo(printable(f"{place}{line}"))
         warnings = [finding for finding in findings if finding.severity == "warning"]
         typer.echo(_verdict(pipeline, len(errors), len(warnings)))
     if errors:
         raise typer.Exit(1)
+
+
+def _as_dict(finding: Finding) -> dict[str, str]:
+    return {
+        "severity": finding.severity,
+        "code": finding.code,
+        "place": finding.place,
+        "what": finding.what,
+        "do": finding.do,
+    }
+
+
+def _print_source(view: PipelineFile, chosen: ChosenTables | None, *, creates: bool) -> None:
+    tier = _tier(view)
+    place = "" if view.is_alone else f"source {view.source_id}: "
+    for line in _tables(chosen, creates=creates):
+        typer.echo(f"{place}{line}")
+    if tier is not None:
+        typer.echo(f"{place}changes of tables: tracking by {tier}")
 
 
 def _creates_tables(pipeline: PipelineFile) -> bool:

@@ -16,6 +16,7 @@ from penstock import __version__
 from penstock.cli.check import check
 from penstock.cli.demo import demo
 from penstock.cli.init import init
+from penstock.cli.modifiers import modifiers
 from penstock.cli.parked import parked
 from penstock.cli.run import capture, deliver, run
 from penstock.cli.schema import schema
@@ -49,6 +50,7 @@ app.command("capture", short_help="the left half of run: source to log")(capture
 app.command("deliver", short_help="the right half of run: log to sinks")(deliver)
 app.command("status", short_help="positions, lag, each table's state and error")(status)
 app.command("tables", short_help="list, add, remove, or copy tables again (resync)")(tables)
+app.command("modifiers", short_help="preview: rows before and after the file's rules")(modifiers)
 app.command("parked", short_help="list, retry or drop what a sink refused")(parked)
 app.command("sinks", short_help="list, pause or resume sinks")(sinks)
 app.command("schema", short_help="versions of the source's schemas")(schema)

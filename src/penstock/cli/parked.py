@@ -19,7 +19,9 @@ from penstock.text import counted, printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
+    from penstock.config import PipelineFile
     from penstock.run.parked import ParkedAt
 
 _BEHIND = "behind an earlier change of its key"
@@ -67,30 +69,39 @@ def parked(
     ] = False,
 ) -> None:
     """List what sinks have refused and keep, have it tried again, or drop it."""
-    from penstock.run.parked import Choice, as_dicts, drop_parked, find_parked, retry_parked
+    from penstock.run.parked import Choice, as_dicts, find_parked
 
     if values and not as_json:
         raise BadValue("--values without --json", "penstock parked", "add --json")
     pipeline = read_pipeline(path)
     rule = TableRule.parse(table) if table is not None else None
-    found = find_parked(pipeline, Choice(sink, source_id, rule, frozenset(ids or ())))
+    choice = Choice(sink, source_id, rule, frozenset(ids or ()))
+    found = find_parked(pipeline, choice)
     if action is Action.LIST and as_json:
         typer.echo(json.dumps(as_dicts(found, with_values=values)))
     elif not found:
-        typer.echo("nothing is parked" if _is_all(sink, source_id, table, ids) else "none of these")
+        typer.echo("nothing is parked" if choice.is_all else "none of these")
     elif action is Action.LIST:
         _print_entries(found)
     elif action is Action.RETRY:
-        runs = retry_parked(pipeline, found)
-        when = "is tried again within seconds" if runs else "will be tried again at the next run"
-        _report(found, f"{when}; penstock parked {path} shows what is refused again")
+        _retry(pipeline, found, path)
     else:
-        runs = drop_parked(pipeline, found)
-        _report(found, "is dropped within seconds" if runs else "dropped")
+        _drop(pipeline, found)
 
 
-def _is_all(*chosen: object) -> bool:
-    return not any(chosen)
+def _retry(pipeline: PipelineFile, found: Sequence[ParkedAt], path: Path) -> None:
+    from penstock.run.parked import retry_parked
+
+    runs = retry_parked(pipeline, found)
+    when = "is tried again within seconds" if runs else "will be tried again at the next run"
+    _report(found, f"{when}; penstock parked {path} shows what is refused again")
+
+
+def _drop(pipeline: PipelineFile, found: Sequence[ParkedAt]) -> None:
+    from penstock.run.parked import drop_parked
+
+    runs = drop_parked(pipeline, found)
+    _report(found, "is dropped within seconds" if runs else "dropped")
 
 
 def _report(found: Sequence[ParkedAt], what: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import json
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -17,6 +17,9 @@ from penstock.errors import BadValue
 from penstock.schema.difference import as_json as difference_as_json
 from penstock.schema.difference_text import describe_difference
 from penstock.text import printable
+
+if TYPE_CHECKING:
+    from penstock.config import PipelineFile
 
 
 class Action(enum.StrEnum):
@@ -48,9 +51,6 @@ def schema(
     as_json: AsJson = False,
 ) -> None:
     """Show the versions of the source's schemas, what one holds, or how two differ."""
-    from penstock.run.requests import choose_sources
-    from penstock.run.versions import compare_versions, list_versions, show_version
-
     given = versions or []
     wanted = {Action.LOG: (0,), Action.SHOW: (0, 1), Action.DIFF: (2,)}[action]
     if len(given) not in wanted:
@@ -59,49 +59,68 @@ def schema(
             f"penstock schema {action.value}",
             "penstock schema PIPELINE.yml log shows which there are",
         )
-    views = choose_sources(read_pipeline(path), source_id)
+    pipeline = _choose_source(read_pipeline(path), source_id)
+    if action is Action.LOG:
+        _log(pipeline, name, as_json=as_json)
+    elif action is Action.SHOW:
+        _show(pipeline, name, given[0] if given else None, as_json=as_json)
+    else:
+        _compare(pipeline, name, given[0], given[1], as_json=as_json)
+
+
+def _choose_source(pipeline: PipelineFile, source_id: str | None) -> PipelineFile:
+    from penstock.run.requests import choose_sources
+
+    views = choose_sources(pipeline, source_id)
     if len(views) > 1:
         raise BadValue(
             f"{len(views)} sources, wanted one",
             "penstock schema",
             f"say --source, one of {', '.join(view.source_id for view in views)}",
         )
-    [pipeline] = views
-    if action is Action.LOG:
-        found = list_versions(pipeline, name)
-        if as_json:
-            typer.echo(
-                json.dumps(
-                    [{**vars(each), "created_at": each.created_at.isoformat()} for each in found]
-                )
-            )
-            return
-        table = Table("schema", "version", "written", "position", "delivered", box=None)
-        for each in found:
-            when = f"{each.created_at:%Y-%m-%d %H:%M:%S %Z}"
-            delivered = "yes" if each.acked else "no"
-            row = (str(each.version), when, each.lsn or "-", delivered)
-            table.add_row(Text(printable(each.schema_name)), *row)
-        print_rendered(table)
-    elif action is Action.SHOW:
-        document = show_version(pipeline, name, given[0] if given else None)
-        if as_json:
-            typer.echo(json.dumps(document))
-        else:
-            _print_version(document)
+    return views[0]
+
+
+def _log(pipeline: PipelineFile, name: str | None, *, as_json: bool) -> None:
+    from penstock.run.versions import list_versions
+
+    found = list_versions(pipeline, name)
+    if as_json:
+        shown = [{**vars(each), "created_at": each.created_at.isoformat()} for each in found]
+        typer.echo(json.dumps(shown))
+        return
+    table = Table("schema", "version", "written", "position", "delivered", box=None)
+    for each in found:
+        when = f"{each.created_at:%Y-%m-%d %H:%M:%S %Z}"
+        delivered = "yes" if each.acked else "no"
+        row = (str(each.version), when, each.lsn or "-", delivered)
+        table.add_row(Text(printable(each.schema_name)), *row)
+    print_rendered(table)
+
+
+def _show(pipeline: PipelineFile, name: str | None, version: int | None, *, as_json: bool) -> None:
+    from penstock.run.versions import show_version
+
+    document = show_version(pipeline, name, version)
+    if as_json:
+        typer.echo(json.dumps(document))
     else:
-        differences = compare_versions(pipeline, name, *given)
-        if as_json:
-            typer.echo(json.dumps([difference_as_json(each) for each in differences]))
-            return
-        for difference in differences:
-            typer.echo(
-                printable(
-                    f"{difference.schema}.{difference.name}: {describe_difference(difference)}"
-                )
-            )
-        if not differences:
-            typer.echo(f"versions {given[0]} and {given[1]} are the same")
+        _print_version(document)
+
+
+def _compare(
+    pipeline: PipelineFile, name: str | None, first: int, second: int, *, as_json: bool
+) -> None:
+    from penstock.run.versions import compare_versions
+
+    differences = compare_versions(pipeline, name, first, second)
+    if as_json:
+        typer.echo(json.dumps([difference_as_json(each) for each in differences]))
+        return
+    for each in differences:
+        typer.echo(printable(f"{each.schema}.{each.name}: {describe_difference(each)}"))
+    if not differences:
+        typer.echo(f"versions {first} and {second} are the same")
 
 
 def _print_version(document: dict[str, Any]) -> None:

@@ -33,12 +33,7 @@ def sync_sequences(path: PipelinePath, as_json: AsJson = False) -> None:
     if as_json:
         typer.echo(json.dumps([_as_dict(sink, position) for sink, position in found]))
     for sink, position in () if as_json else found:
-        already = "" if position.is_set else ", where it was: further on than the source's"
-        typer.echo(
-            printable(
-                f"{sink}: {position.sequence} of {position.table} stands at {position.value}{already}"
-            )
-        )
+        typer.echo(printable(f"{sink}: {_as_text(position)}"))
     for view, each in zip(views, structures, strict=True):
         _require_all_seen(view, each)
     if not found:
@@ -59,7 +54,7 @@ def _require_all_seen(pipeline: PipelineFile, structures: list[TableStructure]) 
         SourcePrivilegeMissing: the role may not see where some sequences stand.
     """
     hidden = dict.fromkeys(
-        used.sequence.name
+        used.sequence.qualified
         for structure in structures
         for used in structure.sequences
         if used.last_value is None
@@ -72,6 +67,11 @@ def _require_all_seen(pipeline: PipelineFile, structures: list[TableStructure]) 
             str(pipeline.source.url),
             f"GRANT SELECT ON SEQUENCE {names} TO {role}",
         )
+
+
+def _as_text(position: SequencePosition) -> str:
+    already = "" if position.is_set else ", where it was: further on than the source's"
+    return f"{position.sequence} of {position.table} stands at {position.value}{already}"
 
 
 def _as_dict(sink: str, position: SequencePosition) -> dict[str, Any]:

@@ -6,7 +6,8 @@
     ├── LogError            PEN-3xx  the durable log and the state directory
     ├── DecodeError         PEN-4xx  bytes that are not what the protocol says
     ├── SinkError           PEN-5xx  what changes are delivered to
-    └── RunError            PEN-6xx  processes, Spark, locks
+    ├── RunError            PEN-6xx  processes, Spark, locks
+    └── ModifierError       PEN-7xx  what `modifiers:` says of tables
 
 An exception raised in a Spark task reaches the driver as text only, so the code in the text is how
 the driver recognises it (`recognise`). No message holds a password or a row value; keys are allowed.
@@ -29,6 +30,14 @@ from penstock.errors.log import (
     LogShortened,
     StateOfAnother,
     StateUnusable,
+)
+from penstock.errors.modifier import (
+    ExpressionFails,
+    ModifierError,
+    RulesEdited,
+    RuleUnfit,
+    SqlMissing,
+    ValueNotSent,
 )
 from penstock.errors.pipelinefile import (
     BadTableRule,
@@ -58,6 +67,7 @@ from penstock.errors.sink import (
     DestinationRefuses,
     ExpressionLeftOut,
     ExtensionMissing,
+    PackageMissing,
     PositionMissing,
     ReaderGone,
     RowRefused,
@@ -99,17 +109,25 @@ from penstock.errors.source import (
     TrackingBroken,
     WalLevelTooLow,
 )
+from penstock.errors.transform import (
+    ColumnUncovered,
+    CryptoMissing,
+    TransformFailed,
+)
 
 __all__ = [
     "BadTableRule",
     "BadUrl",
     "BadValue",
+    "ColumnUncovered",
+    "CryptoMissing",
     "DecodeError",
     "DecodingFailed",
     "DestinationRefuses",
     "DiskFull",
     "EmbeddedServerFailed",
     "Exposed",
+    "ExpressionFails",
     "ExpressionLeftOut",
     "ExtensionMissing",
     "JavaMissing",
@@ -117,9 +135,11 @@ __all__ = [
     "LogFull",
     "LogShortened",
     "MissingVariable",
+    "ModifierError",
     "NoSlotLeft",
     "NotThereYet",
     "OtherCluster",
+    "PackageMissing",
     "PenstockError",
     "PipelineFileError",
     "PoolerInTheWay",
@@ -130,6 +150,8 @@ __all__ = [
     "Remedy",
     "RequestRefused",
     "RowRefused",
+    "RuleUnfit",
+    "RulesEdited",
     "RunError",
     "SchemaChangeRefused",
     "SchemaChangeStops",
@@ -157,6 +179,7 @@ __all__ = [
     "SparkDies",
     "SparkFailed",
     "SparkGone",
+    "SqlMissing",
     "StateOfAnother",
     "StateUnusable",
     "StructureDiffers",
@@ -169,7 +192,9 @@ __all__ = [
     "TargetTableOccupied",
     "TargetTableUnfit",
     "TrackingBroken",
+    "TransformFailed",
     "UnknownKey",
+    "ValueNotSent",
     "VaultUnreadable",
     "WalLevelTooLow",
     "error_classes",

@@ -129,3 +129,10 @@ class SinkDefect(SinkError):
 
     code = "PEN-518"
     remedy = Remedy.NOBODY
+
+
+class PackageMissing(SinkError):
+    """A package that a kind of sink needs is not installed."""
+
+    code = "PEN-519"
+    remedy = Remedy.OPERATOR

@@ -7,25 +7,27 @@ the server sends them.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.changes.cells import Cells, gather, no_cells
 from penstock.changes.copyrows import copy_lines, parse_rows
 from penstock.changes.decode import Positions, TableChanges
 from penstock.changes.pgoutput import INSERT, Column, Relation
 from penstock.changes.textcolumns import raw_bytes
-from penstock.errors import DecodeError
+from penstock.errors import DecodeError, ModifierError
+from penstock.modifiers.chain import NeedsShape, TableChain
+from penstock.modifiers.filter.pushdown import pushed
+from penstock.modifiers.inject import Injection
 from penstock.schema.describe import description_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from penstock.changes.cells import Index
+    from penstock.errors import PenstockError
     from penstock.lsn import Lsn
     from penstock.modifiers.modifier import Modifiers, TableModifier
     from penstock.schema.shape import TableShape
@@ -43,6 +45,9 @@ class ModifiedCopy:
     relation: Relation
     key_columns: tuple[str, ...]
     commit_lsn: int
+    condition: str = ""  # SQL that the source itself can ask of its rows, before all else
+    injected: Relation | None = None  # how rows are described, where documents say more
+    is_whole: bool = False  # nothing else is done: what matches is passed on as the server sends it
 
     @property
     def source_columns(self) -> tuple[str, ...]:
@@ -69,12 +74,12 @@ class ModifiedRange:
         self._kept: list[Index] = []  # which rows of the source were written
 
     def rows(self, block: Sequence[bytes | memoryview]) -> list[memoryview]:
-        """Whole rows as COPY sent them -> those that the sink is to have, each a line of its own.
+        """Whole rows as COPY sent them -> those that the sink is to have, their lines in one piece.
 
         Raises:
             DecodeError: these are not rows of the table, or a modifier leaves a value out.
         """
-        changes = self._copy.modifier.apply(self._inserts(block))
+        changes = self._copy.modifier.apply(self.inserts(block))
         # What a modifier turned into a DELETE is not there.
         kept = np.flatnonzero(changes.operation == INSERT)
         if len(kept) < len(changes):
@@ -86,10 +91,8 @@ class ModifiedRange:
             pa.repeat(pa.scalar(value.encode(), pa.binary()), len(changes))
             for _, value in self._literals
         ]
-        lines = copy_lines(arrays, len(changes))
-        ends = np.cumsum(np.asarray(pc.binary_length(lines)), dtype=np.int64)
-        whole = raw_bytes(lines)
-        return [whole[begin:end] for begin, end in pairwise([0, *ends.tolist()])]
+        # Not line by line: that would take as long as all the rest.
+        return [raw_bytes(copy_lines(arrays, len(changes)))] if len(changes) else []
 
     def source_row(self, line: int | None) -> int | None:
         """Which row of the range, as the source has it, a line of what was written is of."""
@@ -98,7 +101,8 @@ class ModifiedRange:
         kept = np.concatenate(self._kept) if self._kept else np.zeros(0, np.int64)
         return int(kept[line]) if line < len(kept) else None
 
-    def _inserts(self, block: Sequence[bytes | memoryview]) -> TableChanges:
+    def inserts(self, block: Sequence[bytes | memoryview]) -> TableChanges:
+        """Whole rows as COPY sent them, as changes that no rule has seen yet."""
         relation = self._copy.relation
         rows = parse_rows(b"".join(block), len(relation.columns))
         count = len(rows)
@@ -128,15 +132,67 @@ class ModifiedRange:
 
 def modified_copies(
     modifiers: Modifiers, shapes: Mapping[TableName, TableShape], lsn: Lsn
-) -> dict[TableName, ModifiedCopy]:
-    """How the rows of tables are to be changed; those that nothing is done to are left out."""
-    return {
-        name: ModifiedCopy(
-            modifiers.of(name), relation_of(shape), description_of(shape).key_columns, int(lsn)
+) -> tuple[dict[TableName, ModifiedCopy], dict[TableName, PenstockError]]:
+    """How the rows of tables are to be changed; those that nothing is done to are left out.
+
+    And the tables that their rules do not fit.
+    """
+    made: dict[TableName, ModifiedCopy] = {}
+    unfit: dict[TableName, PenstockError] = {}
+    for name, shape in shapes.items():
+        if not modifiers.concerns(name):
+            continue
+        modifier = modifiers.of(name)
+        try:
+            if isinstance(modifier, NeedsShape):
+                modifier = modifier.with_shape(shape)
+        except ModifierError as error:
+            unfit[name] = error
+            continue
+        keys = description_of(shape).key_columns
+        rest, condition = _pushed(modifier)
+        described = modifier.modified_relation(relation_of(shape))
+        made[name] = ModifiedCopy(
+            rest,
+            relation_of(shape),
+            keys,
+            int(lsn),
+            condition,
+            injected=described if described.injected is not None else None,
+            is_whole=isinstance(rest, TableChain) and not rest.links,
         )
-        for name, shape in shapes.items()
-        if modifiers.concerns(name)
-    }
+    return made, unfit
+
+
+def _pushed(modifier: TableModifier) -> tuple[TableModifier, str]:
+    """What is left to do of a chain after the source has been asked for rows that match, and that SQL."""
+    if not isinstance(modifier, TableChain):
+        return modifier, ""
+    said: list[str] = []
+    links = list(modifier.links)
+    # Only what comes first: what follows another rule is about the rows that this one leaves.
+    while links and (condition := _condition(links[0].modifier)) is not None:
+        said += [f"({condition})"] if condition else []
+        links.pop(0)
+    return TableChain(tuple(links)), " AND ".join(said)
+
+
+def _condition(modifier: TableModifier) -> str | None:
+    return "" if isinstance(modifier, Injection) else pushed(modifier)
+
+
+def modified_shapes(
+    modifiers: Modifiers, shapes: Mapping[TableName, TableShape]
+) -> tuple[dict[TableName, TableShape], dict[TableName, PenstockError]]:
+    """Tables as the sink sees them, and those that their rules do not fit."""
+    seen = dict(shapes)
+    unfit: dict[TableName, PenstockError] = {}
+    for name, shape in shapes.items():
+        try:
+            seen[name] = modifiers.modified_shape(shape)
+        except ModifierError as error:
+            unfit[name] = error
+    return seen, unfit
 
 
 def relation_of(shape: TableShape) -> Relation:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.changes.decode import TableTruncated
+from penstock.errors import ModifierError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -77,20 +78,60 @@ class Modifiers(Protocol):
     def of(self, table: TableName) -> TableModifier:
         """What is done to a table that is concerned."""
 
+    def excludes(self, table: TableName) -> bool:
+        """Whether the sink is not to have a table at all."""
 
-def modify(modifiers: Modifiers, pieces: Sequence[Piece]) -> list[Piece]:
+    def modified_shape(self, shape: TableShape) -> TableShape:
+        """How the sink sees a table, concerned or not."""
+
+    def lacks_rows(self, table: TableName) -> bool:
+        """Whether the sink may not have every row of a table."""
+
+    def require_fit(self, shape: TableShape, called_before: TableName | None = None) -> None:
+        """See that rows of a table of this shape can be modified; and that rules went along with a new name.
+
+        Raises:
+            ModifierError: a rule and the table do not fit.
+        """
+
+
+def modify(
+    modifiers: Modifiers,
+    pieces: Sequence[Piece],
+    refused: dict[TableName, ModifierError] | None = None,
+) -> list[Piece]:
     """The changes as sinks are to see them, in the same order.
 
     A TRUNCATE stays one, whatever is done to rows: the table is empty either way.
+
+    Args:
+        refused: takes the tables that a rule cannot be carried out on, and why; nothing more of them is
+            given. Those that are in it already are left out.
+
+    Raises:
+        ModifierError: the same, where nobody takes it.
     """
     modified: list[Piece] = []
     for piece in pieces:
         table = piece.relation.table
+        if modifiers.excludes(table) or (refused is not None and table in refused):
+            continue
         if not modifiers.concerns(table):
             modified.append(piece)
-        elif isinstance(piece, TableTruncated):
-            relation = modifiers.of(table).modified_relation(piece.relation)
-            modified.append(replace(piece, relation=relation))
-        elif len(changes := modifiers.of(table).apply(piece)):
-            modified.append(changes)
+            continue
+        try:
+            changed = _modified(modifiers.of(table), piece)
+        except ModifierError as error:
+            if refused is None:
+                raise
+            refused[table] = error
+            continue
+        if isinstance(changed, TableTruncated) or len(changed):
+            modified.append(changed)
     return modified
+
+
+def _modified(modifier: TableModifier, piece: Piece) -> Piece:
+    if isinstance(piece, TableTruncated):
+        return replace(piece, relation=modifier.modified_relation(piece.relation))
+    return modifier.apply(piece)

@@ -26,9 +26,9 @@ from penstock.source.assemble import Assembler
 from penstock.source.beginning import read_first_shapes
 from penstock.source.connect import connect_source
 from penstock.source.identity import check_reach, compare_answering
+from penstock.source.last_commit import require_commit
 from penstock.source.notes import Notes
 from penstock.source.options import Acknowledge, Tracking
-from penstock.source.samehistory import require_commit
 from penstock.source.schemalog import numbered_versions
 from penstock.source.shapes import read_shape_now
 from penstock.source.slot import SlotState, check_slot, slot_state, wait_until_free
@@ -97,7 +97,7 @@ class Capture:
         self._full_back_off = slow_back_off()
         self._full_lsn = ZERO  # how far the log went when the disk was last full
         self._in_progress = InProgress.STREAMED
-        self._history = state.history
+        self._past_shapes = state.past_shapes
         self._wait_seconds = min(
             pipeline.paced(timing().capture_wait_seconds), timing().capture_longest_stop_seconds
         )
@@ -135,7 +135,7 @@ class Capture:
             self._writer.close()
             with suppress(OSError, LogError):  # the last words of a process whose disk may be gone
                 self._report()
-            self._history.close()
+            self._past_shapes.close()
 
     def _recover(self, raised: OSError | PenstockError, back_off: BackOff) -> None:
         """Wait until it is worth trying again.
@@ -161,11 +161,11 @@ class Capture:
         self._stop.wait(wait)
 
     def _open(self) -> None:
-        """Open log and history; where there is no room for even that, wait for some."""
+        """Open log and past shapes; where there is no room for even that, wait for some."""
         while not self._stop.is_set():
             try:
                 self._writer.open(self._start_lsn)
-                self._history.open_for_writing()
+                self._past_shapes.open_for_writing()
             except DiskFull as error:
                 if self._error is None:
                     _log.warning("%s", str(error).splitlines()[0])
@@ -277,7 +277,7 @@ class Capture:
         with connect_source(self._source.url, "penstock slot") as connection:
             slot = self._check_slot(connection)
             if found.started_at != self._server_started_at:
-                self._require_same_history(slot)
+                self._require_last_commit(slot)
                 wait_until_free(
                     connection, [self._subscription.slot], timing().capture_free_seconds
                 )
@@ -304,7 +304,7 @@ class Capture:
         check_slot(slot, self._subscription.slot, self._place, self._writer.durable_lsn)
         return slot
 
-    def _require_same_history(self, slot: SlotState) -> None:
+    def _require_last_commit(self, slot: SlotState) -> None:
         """See that a server that was started anew still has what it has sent, where that can be seen.
 
         Raises:
@@ -338,15 +338,15 @@ class Capture:
         with connect_source(self._source.url, "penstock shapes") as connection:
             seal = read_seal(connection)
             numbered = numbered_versions(connection, self._subscription.name)
-            if self._history.is_empty:
+            if self._past_shapes.is_empty:
                 # What the stream reports from here on is compared with the shapes of tables where it begins.
                 start = self._writer.durable_lsn
                 tables = read_first_shapes(connection, self._subscription, start, seal)
                 change = SchemaChange(format=FORMAT, tag=REFRESH, tables=tuple(tables))
                 lsn = Lsn(max(0, start - 1))
-                self._history.append([Mark(lsn, lsn, 0, 0, 0, 0, CHANGE, as_content(change))])
+                self._past_shapes.append([Mark(lsn, lsn, 0, 0, 0, 0, CHANGE, as_content(change))])
         return Notes(
-            self._history,
+            self._past_shapes,
             self._writer.durable_lsn,
             self._look_up,
             seal,

@@ -96,7 +96,7 @@ def capture_here(
         watch = MembershipWatch(
             pipeline.source,
             origin.subscription,
-            state.history,
+            state.past_shapes,
             wire,
             reports,
             pace=pipeline.paced(1.0),

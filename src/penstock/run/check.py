@@ -10,6 +10,7 @@ from penstock.errors import JavaMissing, PenstockError, SourceTwice
 from penstock.findings import Finding
 from penstock.pipeline import check_logs
 from penstock.run.exposure import exposures
+from penstock.run.rules import find_rules, modified_choices
 from penstock.run.start import Databases
 from penstock.schema.catalog import read_shapes
 from penstock.sinks.chosen import ChosenTables
@@ -38,9 +39,10 @@ def find(pipeline: PipelineFile, choices: dict[str, ChosenTables] | None = None)
         found = preflight(source.url, source.tables, view.name, source.schema_options.tracking)
         findings += found if view.is_alone else [each.of_source(view.source_id) for each in found]
         findings += [Finding(fault) for fault in _same_database(view, databases)]
+    findings += find_rules(pipeline, choices)
     for name in pipeline.sinks:
         places = {view.source_id: view.place_of(name) for view in pipeline.each()}
-        findings += pipeline.kind_of(name).check(places, choices)
+        findings += pipeline.kind_of(name).check(places, modified_choices(pipeline, name, choices))
     findings += [Finding(each, "warning") for each in exposures(pipeline)]
     findings += [Finding(fault) for fault in _machine_faults()]
     findings += [Finding(fault, "warning") for fault in check_logs(pipeline)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from penstock.errors import ModifierError
 from penstock.log.slice import SliceKind
 from penstock.schema.difference import compare_tables
 from penstock.schema.mark import CHANGE, VERSION, Mark
@@ -17,9 +18,10 @@ if TYPE_CHECKING:
 
     from penstock.log.contract import Slice
     from penstock.lsn import Lsn
-    from penstock.schema.history import SchemaHistory
-    from penstock.schema.shape import SchemaChange
-    from penstock.sinks.ddl_transaction import Part
+    from penstock.modifiers.modifier import Modifiers
+    from penstock.schema.past_shapes import PastShapes
+    from penstock.schema.shape import SchemaChange, TableShape
+    from penstock.sinks.ddl_transaction import DdlTransaction, Part
 
 
 @dataclass(frozen=True)
@@ -75,19 +77,21 @@ def tables_of(slices: Iterable[Slice]) -> frozenset[TableName]:
 
 
 class DdlTransactionReader:
-    """Reads marks with the history at hand. `follows`: whether a table is the pipeline's.
+    """Reads marks with the past shapes at hand. `follows`: whether a table is the pipeline's.
 
     `publications` are the pipeline's own: a table that one of them has had from the first row on
-    need not be copied.
+    need not be copied. `modifiers`: shapes are given as these leave them.
     """
 
     def __init__(
         self,
-        history: SchemaHistory,
+        past_shapes: PastShapes,
         follows: Callable[[TableName], bool],
         publications: Collection[str],
+        modifiers: Modifiers | None = None,
     ) -> None:
-        self._history = history
+        self._past_shapes = past_shapes
+        self._modifiers = modifiers
         self._follows = follows
         self._publications = frozenset(publications)
 
@@ -111,7 +115,10 @@ class DdlTransactionReader:
 
         def end_rows() -> None:
             if rows:
-                parts.append(Rows(len(slices), tables_of(rows), oids_of(rows)))
+                oids = {
+                    name: oid for name, oid in oids_of(rows).items() if not self._excludes(name)
+                }
+                parts.append(Rows(len(slices), frozenset(oids), oids))
                 slices.append(tuple(rows))
                 rows.clear()
 
@@ -125,55 +132,72 @@ class DdlTransactionReader:
         parts += [self._shape_change(*each, versions) for each in changes]
         return parts, slices
 
+    def shapes_of(
+        self, rows: Rows, ddl_transaction: DdlTransaction, end_lsn: Lsn
+    ) -> dict[TableName, TableShape]:
+        """How the source has the tables of a part, between the changes before and after it."""
+        after = ddl_transaction[ddl_transaction.index(rows) :]
+        mark = next((part.mark for part in after if isinstance(part, ShapeChange)), None)
+        found = {
+            table: self._past_shapes.by_id_at(oid, end_lsn)
+            if mark is None
+            else self._past_shapes.shape_before(oid, mark)
+            for table, oid in rows.oids.items()
+        }
+        return {table: shape for table, shape in found.items() if shape is not None}
+
+    def _excludes(self, table: TableName) -> bool:
+        return self._modifiers is not None and self._modifiers.excludes(table)
+
     def name_at(self, table: TableName, own_lsn: Lsn, lsn: Lsn) -> TableName:
         """What a table that is called so at its own position is called at a later one."""
-        known = self._history.shape_at(table, own_lsn)
+        known = self._past_shapes.shape_at(table, own_lsn)
         if known is None:
             return table
-        then = self._history.by_id_at(known.id, lsn)
+        then = self._past_shapes.by_id_at(known.id, lsn)
         return then.table if then is not None else table
 
     def name_of(self, oid: int, lsn: Lsn) -> TableName | None:
-        """What the table of an oid is called at a position; None when the history does not know."""
-        return self._history.name_of(oid, lsn)
+        """What the table of an oid is called at a position; None when it is not known."""
+        return self._past_shapes.name_of(oid, lsn)
 
     def was_reported_after(self, oid: int, since_lsn: Lsn, lsn: Lsn) -> bool:
         """Whether the stream reports something of a table after one position and before another."""
-        return self._history.was_reported_after(oid, since_lsn, lsn)
+        return self._past_shapes.was_reported_after(oid, since_lsn, lsn)
 
     def oid_at(self, table: TableName, lsn: Lsn) -> int:
-        """The oid of the table that had a name at a position; 0 when the history does not know."""
-        known = self._history.shape_at(table, lsn)
+        """The oid of the table that had a name at a position; 0 when it is not known."""
+        known = self._past_shapes.shape_at(table, lsn)
         return known.id if known is not None else 0
 
     @property
     def last_lsn(self) -> Lsn:
-        """After this position the history has nothing more."""
-        return self._history.last_lsn
+        """After this position no shape has changed."""
+        return self._past_shapes.last_lsn
 
     def left_partitions(self) -> dict[int, dict[int, TableName]]:
         """Partitions that the stream reports as detached or dropped, by the table they were part of."""
-        return self._history.left_partitions()
+        return self._past_shapes.left_partitions()
 
     def came_after(self, oid: int, lsn: Lsn) -> bool:
         """Whether the stream first reports a table after a position."""
-        first = self._history.first_of(oid)
+        first = self._past_shapes.first_of(oid)
         return first is not None and first[0] >= lsn
 
     def is_gone(self, oid: int) -> bool:
-        """Whether the history has it that a table was dropped."""
-        return self._history.is_dropped(oid)
+        """Whether it is known that a table was dropped."""
+        return self._past_shapes.is_dropped(oid)
 
     def will_be_created(self, oid: int, lsn: Lsn) -> bool:
         """Whether the stream brings a table from its first row on, after a position."""
-        first = self._history.first_of(oid)
+        first = self._past_shapes.first_of(oid)
         if first is None or first[0] < lsn:
             return False
         return bool(self._publications & set(first[1].born_in))
 
     def first_entries(self, oid: int) -> tuple[int, ...]:
         """The entries in publications that a table created in the stream had then; else none."""
-        first = self._history.first_of(oid)
+        first = self._past_shapes.first_of(oid)
         if first is None or not self._publications & set(first[1].born_in):
             return ()
         return first[1].first_entries
@@ -182,14 +206,26 @@ class DdlTransactionReader:
         self, mark: Mark, change: SchemaChange, versions: dict[str, int]
     ) -> ShapeChange:
         followed: list[TableDifference] = []
+        refused: dict[TableName, ModifierError] = {}
+        given: list[TableShape] = []
         renamed: dict[TableName, TableName] = {}
         created: set[TableName] = set()
         for shape in change.tables:
-            before = self._history.shape_before(shape.id, mark)
+            before = self._past_shapes.shape_before(shape.id, mark)
             names = {shape.table} if before is None else {shape.table, before.table}
             if not any(map(self._follows, names)):
+                given.append(shape)
                 continue
-            differences = compare_tables(before, shape)
+            try:
+                if self._modifiers is not None:
+                    self._modifiers.require_fit(shape, None if before is None else before.table)
+                seen_before, seen = self._modified(before), self._modified(shape)
+            except ModifierError as error:
+                refused[shape.table if before is None else before.table] = error
+                continue
+            assert seen is not None
+            given.append(seen)
+            differences = compare_tables(seen_before, seen)
             if differences:
                 followed.append(TableDifference(shape.table, differences))
             if before is not None and before.table != shape.table:
@@ -198,11 +234,26 @@ class DdlTransactionReader:
                 created.add(shape.table)
         dropped: set[TableName] = set()
         for gone in change.dropped_tables:
-            before = self._history.shape_before(gone.id, mark)
+            before = self._past_shapes.shape_before(gone.id, mark)
             name = before.table if before else TableName(gone.schema_name, gone.name)
             if self._follows(name):
                 dropped.add(name)
                 followed.append(TableDifference(name, compare_tables(before, None)))
+        if self._modifiers is not None:
+            change = change.model_copy(update={"tables": tuple(given)})
         return ShapeChange(
-            mark, change, versions, tuple(followed), renamed, frozenset(dropped), frozenset(created)
+            mark,
+            change,
+            versions,
+            tuple(followed),
+            renamed,
+            frozenset(dropped),
+            frozenset(created),
+            refused,
         )
+
+    def _modified(self, shape: TableShape | None) -> TableShape | None:
+        """A shape as the sink sees it."""
+        if shape is None or self._modifiers is None:
+            return shape
+        return self._modifiers.modified_shape(shape)

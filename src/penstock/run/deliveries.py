@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 
 from penstock.logging import speak_for, speak_of_sink
 from penstock.metrics import NOTHING
+from penstock.modifiers.chain import chain_for
 from penstock.pipeline import (
     build_copying,
     build_shared,
     build_sinks,
     log_of,
+    modifiers_of,
     top_of,
     top_wire_of,
     wire_of,
@@ -46,9 +48,12 @@ def build_flow(
 ) -> Flow:
     """What flows from one source to one sink."""
     rules = pipeline.source.tables
+    modifiers = modifiers_of(pipeline, sink.name)
+    chain = None if modifiers is None else modifiers.chain
 
     def follows(table: TableName) -> bool:
-        return rules.chooses(table) or table in sink.streaming or table in sink.detached
+        is_chosen = rules.chooses(table) and not (chain is not None and chain.excludes(table))
+        return is_chosen or table in sink.tables.streaming or table in sink.tables.detached
 
     names = publication_names(pipeline.name)
     return Flow(
@@ -59,10 +64,11 @@ def build_flow(
         wire_of(pipeline),
         PositionCheck(pipeline, started),
         stop,
-        ddl_transactions=DdlTransactionReader(started.state.history, follows, names),
+        ddl_transactions=DdlTransactionReader(started.state.past_shapes, follows, names, chain),
         copies_first=pipeline.source.snapshot.copies_first,
         pace=pipeline.paced(1.0),
         run_id=top_of(pipeline).run_of("deliver"),
+        modifiers=modifiers,
         recorder=recorder,
     )
 
@@ -79,6 +85,7 @@ def build_copier(pipeline: PipelineFile, flow: Flow, spark: Spark, stop: threadi
         has_work=flow.tables.are_on_their_way,
         has_notes=flow.tables.have_notes,
         is_alone=pipeline.is_alone,
+        modifiers=chain_for(pipeline.modifiers, flow.name),
         is_paused=PauseWatch(top_wire_of(pipeline), flow.name),
     )
     flow.on_scheduled = copier.wake

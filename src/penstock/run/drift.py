@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from penstock.table import TableName
 
 _FIX = "penstock tables PIPELINE.yml resync {} makes both sides equal"
-_CAME = "partition {} was attached with rows, which no change tells of"
+_CAME = "partition {} was attached with rows, which no change reports"
 _WENT = "partition {} was detached or dropped, its rows stay at the target"
 _REPORTED_KEPT = 2000
 

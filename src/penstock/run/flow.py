@@ -15,6 +15,7 @@ from penstock.failpoints import fault_point
 from penstock.logging import speak_of_batch
 from penstock.lsn import Lsn
 from penstock.metrics import NOTHING
+from penstock.modifiers.binding import Binding
 from penstock.retry import BackOff
 from penstock.run.ddl_transactions import (
     DdlTransactionReader,
@@ -24,22 +25,25 @@ from penstock.run.ddl_transactions import (
     tables_of,
 )
 from penstock.run.jobreport import JobReport
+from penstock.run.rules import RuleWatch
 from penstock.run.tables import TableKeeper
 from penstock.sinks.sink import Batch
-from penstock.sinks.tables import FAILED, STREAMING
+from penstock.sinks.tables import TableState
 from penstock.spark.jobs import Span, run_job
 from penstock.state.reports import DeliveryReport, TableReport
 from penstock.timing import timing
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from penstock.errors import PenstockError
     from penstock.log.contract import Log, LogReader, Slice
     from penstock.metrics import BatchRecord, BatchTrace, Recorder
+    from penstock.modifiers.chain import Chain
     from penstock.modifiers.modifier import Modifiers
     from penstock.run.commits import Commits
+    from penstock.schema.shape import TableShape
     from penstock.sinks.ddl_transaction import Rows
     from penstock.sinks.sink import Receipt, Sink, Worker
     from penstock.spark.session import Spark
@@ -78,7 +82,7 @@ class Flow:
         copies_first: bool = False,
         pace: float = 1.0,
         run_id: str | None = None,
-        modifiers: Modifiers | None = None,
+        modifiers: Modifiers | Binding | None = None,
         recorder: Recorder = NOTHING,
     ) -> None:
         self.source_id = source_id
@@ -96,8 +100,15 @@ class Flow:
         self._ddl_transactions = ddl_transactions
         self._copies_first = copies_first
         self.tables = TableKeeper(
-            sink, log, wire, ddl_transactions, copies_first=copies_first, pace=pace
+            sink,
+            log,
+            wire,
+            ddl_transactions,
+            copies_first=copies_first,
+            pace=pace,
+            excludes=self._excludes,
         )
+        self._rules = RuleWatch(wire, sink, self._chain)
         self._grow_bytes = 0
         self._reported_at = 0.0
         self._has_news = False
@@ -132,16 +143,16 @@ class Flow:
         """Tables that wait for a person to fix something, and why."""
         return {
             name: table.error
-            for name, table in self._sink.detached.items()
-            if table.state == FAILED
+            for name, table in self._sink.tables.detached.items()
+            if table.state == TableState.FAILED
         }
 
     def stopped(self) -> dict[TableName, bool]:
         """Tables that have stopped, and whether each needs a copy; from another thread."""
         return {
             name: table.needs_copy
-            for name, table in dict(self._sink.detached).items()
-            if table.state == FAILED
+            for name, table in dict(self._sink.tables.detached).items()
+            if table.state == TableState.FAILED
         }
 
     def has_caught_up(self, lsn: Lsn) -> bool:
@@ -153,6 +164,7 @@ class Flow:
         self.delivered_lsn = self._read_lsn = self.check_position(self._sink)
         self._reader = self._log.reader(self.delivered_lsn)
         self._has_opened = True
+        self._rules.compare()
         self.report()
 
     def check_again(self, check_position: Callable[[Sink], Lsn]) -> None:
@@ -238,7 +250,7 @@ class Flow:
             commits.wait()
             self.raise_if_failed()
             oids = oids_of(stretch.slices)
-            self._sink.schedule_copy({name: oids[name] for name in unknown}, batch.after_lsn)
+            self._sink.tables.schedule_copy({name: oids[name] for name in unknown}, batch.after_lsn)
             self.on_scheduled()
             batch = self._batch(after_lsn, stretch.slices)
         trace = self._recorder.begin(self.source_id, self.name, batch.number)
@@ -264,7 +276,9 @@ class Flow:
 
         def run(worker: Worker, parts: Sequence[Rows]) -> list[Receipt]:
             wanted = [ref for part in parts for ref in slices[part.number]]
-            return run_job(self._spark, worker, wanted, span, self._spark.parallel, self._modifiers)
+            shapes = self._ddl_transactions.shapes_of(parts[0], ddl_transaction, batch.end_lsn)
+            modifiers = self._modifiers_at(parts[0].tables, batch.after_lsn, shapes)
+            return run_job(self._spark, worker, wanted, span, self._spark.parallel, modifiers)
 
         names = self._sink.commit_shapes(batch, ddl_transaction, run, only)
         self.tables.poll_soon()
@@ -276,7 +290,29 @@ class Flow:
         self.report()
         return names
 
+    def _excludes(self, table: TableName) -> bool:
+        """Whether the sink is not to have a table."""
+        if isinstance(self._modifiers, Binding):
+            return self._modifiers.chain.excludes(table)
+        return self._modifiers is not None and self._modifiers.excludes(table)
+
+    @property
+    def _chain(self) -> Chain | None:
+        return self._modifiers.chain if isinstance(self._modifiers, Binding) else None
+
+    def _modifiers_at(
+        self,
+        tables: Collection[TableName],
+        lsn: Lsn,
+        shapes: Mapping[TableName, TableShape] | None = None,
+    ) -> Modifiers | None:
+        """What is done to rows of tables that stand at a position."""
+        if isinstance(self._modifiers, Binding):
+            return self._modifiers.at(tables, lsn, shapes)
+        return self._modifiers
+
     def _poll_tables(self, now: float) -> None:
+        self._rules.note()
         if self.tables.poll(self.delivered_lsn, now):
             self.on_scheduled()
             self.report()  # the log is kept for tables that wait, from here on
@@ -306,7 +342,7 @@ class Flow:
         self, after_lsn: Lsn, slices: Sequence[Slice], only: set[TableName] | None = None
     ) -> Batch:
         self._batch_number += 1
-        tables = tables_of(slices)
+        tables = frozenset(name for name in tables_of(slices) if not self._excludes(name))
         return Batch(
             number=self._batch_number,
             after_lsn=after_lsn,
@@ -330,13 +366,14 @@ class Flow:
         began = time.perf_counter()
         worker = self._sink.worker(batch, only)
         span = Span(batch.after_lsn, batch.end_lsn)
+        modifiers = self._modifiers_at(batch.tables, batch.after_lsn)
         report.receipts = run_job(
             self._spark,
             worker,
             slices,
             span,
             self._spark.parallel,
-            self._modifiers,
+            modifiers,
             trace.traceparent if trace is not None else None,
         )
         report.seconds = time.perf_counter() - began
@@ -387,7 +424,7 @@ class Flow:
         A long way is gone in several turns, so that the others are not held up. The answer:
         whether the log went so far.
         """
-        position = min(self._sink.detached[name].delivered_lsn for name in group)
+        position = min(self._sink.tables.detached[name].delivered_lsn for name in group)
         reader = self._log.reader(position)
         try:
             while position < self.delivered_lsn:
@@ -403,7 +440,7 @@ class Flow:
             reader.close()
         if group and position >= self.delivered_lsn:
             fault_point("catch_up.before_join")
-            self._sink.attach(group)
+            self._sink.tables.attach(group)
             self.on_scheduled()  # the copier makes the foreign keys, once both tables flow
         return True
 
@@ -427,7 +464,7 @@ class Flow:
                 took = time.perf_counter() - began
                 record = report.record(self.source_id, self.name, batch, began_at, took, group)
                 self._recorder.batch(record)
-        detached = self._sink.detached
+        detached = self._sink.tables.detached
         return end_lsn, {
             name for name in group if name in detached and detached[name].delivered_lsn == end_lsn
         }
@@ -436,7 +473,7 @@ class Flow:
         """Publish how far it is: for capture, which acknowledges it to the slot, and for `status`."""
         self._reported_at = time.monotonic()
         self._has_news = False
-        detached = dict(self._sink.detached)
+        detached = dict(self._sink.tables.detached)
         wanted_lsn = self.tables.safe_lsn
         safe_lsn = self.delivered_lsn if wanted_lsn is None else min(self.delivered_lsn, wanted_lsn)
         report = DeliveryReport(
@@ -447,10 +484,10 @@ class Flow:
             changes_delivered=self._sink.change_count,
             tables={
                 str(name): TableReport(
-                    detached[name].state if name in detached else STREAMING,
+                    detached[name].state if name in detached else TableState.STREAMING,
                     (detached[name].error or None) if name in detached else None,
                 )
-                for name in sorted(set(self._sink.streaming) | set(detached))
+                for name in sorted(set(self._sink.tables.streaming) | set(detached))
             },
             error=str(self.error) if self.error else None,
             seconds=dict(self.seconds),

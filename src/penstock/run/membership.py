@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from penstock.lsn import Lsn
     from penstock.run.sinkreports import SinkReports
-    from penstock.schema.history import SchemaHistory
+    from penstock.schema.past_shapes import PastShapes
     from penstock.source.catalogmark import CatalogMark
     from penstock.source.options import SourceOptions
     from penstock.source.subscription import Subscription
@@ -64,7 +64,7 @@ class MembershipWatch:
         self,
         source: SourceOptions,
         subscription: Subscription,
-        history: SchemaHistory,
+        past_shapes: PastShapes,
         wire: Wire,
         reports: SinkReports,
         *,
@@ -83,7 +83,7 @@ class MembershipWatch:
         self._polls_since = 0
         self._report = MembershipReport()
         self._subscription = subscription
-        self._history = history
+        self._past_shapes = past_shapes
         self._wire = wire
         self._interval_seconds = timing().membership_poll_seconds * pace
         self._stop = threading.Event()
@@ -136,7 +136,7 @@ class MembershipWatch:
                 self._mark = mark if is_settled else None
                 self._polls_since = 0
             self._check_slot(connection)
-            self._keep_history(connection)
+            self._trim_versions(connection)
         # Also where it says the same: who begins to deliver wants one of now.
         self._wire.publish(replace(self._report, at=time.time()))
 
@@ -195,11 +195,11 @@ class MembershipWatch:
             _log.warning("%s", warning)
         self._wal_status = slot.wal_status
 
-    def _keep_history(self, connection: Connection) -> None:
-        """Keep the log of versions, and the history; see that the source's triggers live."""
+    def _trim_versions(self, connection: Connection) -> None:
+        """Keep the log of versions, and the past shapes; see that the source's triggers live."""
         delivered = self._reports.safe_lsn()
         if self._source.schema_options.tracking is not Tracking.TRIGGERS:
-            self._history.forget_before(delivered)
+            self._past_shapes.forget_before(delivered)
             return
         if self._polls % _LOOKS_AT_TRIGGERS == 0:
             broken = broken_tracking(connection)
@@ -208,19 +208,19 @@ class MembershipWatch:
                 _log.error("%s", broken)
         self._polls += 1
         written = self._write_versions(connection, delivered)
-        self._history.forget_before(min(delivered, written))
+        self._past_shapes.forget_before(min(delivered, written))
 
     def _write_versions(self, connection: Connection, delivered: Lsn) -> Lsn:
         """Add to the source's log what the stream has reported; up to where all of it is there."""
-        history, name = self._history, self._subscription.name
-        newest = history.last_version_lsn()
+        past_shapes, name = self._past_shapes, self._subscription.name
+        newest = past_shapes.last_version_lsn()
         if (newest, newest < delivered) == self._written:
             return delivered
         if not has_log(connection):
             return delivered  # nobody keeps versions
         if newest > (self._written[0] if self._written else ZERO):
             lsn = last_lsn(connection, name)
-            write_versions(connection, name, history.transactions_after(lsn))
+            write_versions(connection, name, past_shapes.transactions_after(lsn))
         acknowledge_versions(connection, name, delivered)
         trim_versions(connection, name)
         self._written = newest, newest < delivered

@@ -9,9 +9,8 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import BadValue
 from penstock.pipeline import top_of
-from penstock.run.requests import choose_sources
+from penstock.run.requests import choose_sinks, choose_sources
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -29,6 +28,11 @@ class Choice:
     source_id: str | None = None
     table: TableRule | None = None
     ids: Collection[str] = ()
+
+    @property
+    def is_all(self) -> bool:
+        """Whether it excludes nothing."""
+        return not (self.sink or self.source_id or self.table or self.ids)
 
     def means(self, entry: ParkedEntry) -> bool:
         """Whether an entry of a chosen sink and source is meant."""
@@ -59,14 +63,8 @@ def find_parked(pipeline: PipelineFile, choice: Choice) -> list[ParkedAt]:
         SinkError: a sink cannot be asked.
     """
     views = choose_sources(pipeline, choice.source_id)
-    if choice.sink is not None and choice.sink not in pipeline.sinks:
-        raise BadValue(
-            f"no sink {choice.sink!r}, wanted one of {', '.join(pipeline.sinks)}",
-            "--sink",
-            "name a sink as the file does",
-        )
     found = []
-    for name in [choice.sink] if choice.sink is not None else pipeline.sinks:
+    for name in choose_sinks(pipeline, choice.sink):
         for view in views:
             entries = pipeline.kind_of(name).parked(view.place_of(name))
             meant = [entry for entry in entries if choice.means(entry)]

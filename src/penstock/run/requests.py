@@ -64,6 +64,23 @@ def choose_sources(pipeline: PipelineFile, source_id: str | None) -> list[Pipeli
     return [pipeline.of(source_id)]
 
 
+def choose_sinks(pipeline: PipelineFile, name: str | None) -> list[str]:
+    """The sink that a person has named, or all.
+
+    Raises:
+        BadValue: there is none of that name.
+    """
+    if name is None:
+        return list(pipeline.sinks)
+    if name not in pipeline.sinks:
+        raise BadValue(
+            f"no sink {name!r}, wanted one of {', '.join(pipeline.sinks)}",
+            "--sink",
+            "name a sink as the file does",
+        )
+    return [name]
+
+
 def at_each_source(
     views: Sequence[PipelineFile], names: Sequence[str], carry_out: CarryOut
 ) -> list[tuple[PipelineFile, TableName]]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.errors import RunError, recognise
+from penstock.modifiers.chain import chain_for
 from penstock.pipeline import build_copying, top_of
 from penstock.run.deliveries import LoopThread
 from penstock.run.requests import (
@@ -124,13 +125,12 @@ def run_worker(
             while not stop.wait(timing().snapshot_command_poll_seconds):
                 watch.poll()
                 sources.poll()
-                for view, _ in sources.take_started():
-                    for sink in view.sinks:
-                        if (view.source_id, sink) not in copiers:
-                            copier = _build_worker(view, sink, watch.spark, inner_stop)
-                            copiers[view.source_id, sink] = copier
-                            threads.append(LoopThread(copier, view, names_sink=len(view.sinks) > 1))
-                            threads[-1].start()
+                for view, sink in _started(sources):
+                    if (view.source_id, sink) not in copiers:
+                        copier = _build_worker(view, sink, watch.spark, inner_stop)
+                        copiers[view.source_id, sink] = copier
+                        threads.append(LoopThread(copier, view, names_sink=len(view.sinks) > 1))
+                        threads[-1].start()
                 for thread in threads:
                     thread.raise_if_failed()
                 if on_copying is not None:
@@ -147,6 +147,11 @@ def run_worker(
         thread.raise_if_failed()
 
 
+def _started(sources: Sources) -> list[tuple[PipelineFile, str]]:
+    """Sources that have been started since, with each of their sinks."""
+    return [(view, sink) for view, _ in sources.take_started() for sink in view.sinks]
+
+
 def _build_worker(view: PipelineFile, name: str, spark: Spark, stop: threading.Event) -> Copier:
     return Copier(
         spark,
@@ -156,4 +161,5 @@ def _build_worker(view: PipelineFile, name: str, spark: Spark, stop: threading.E
         stop,
         keeps_claim=True,
         is_alone=view.is_alone,
+        modifiers=chain_for(view.modifiers, name),
     )

@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any
 from penstock.config import DEFAULT_PARENT
 from penstock.errors import PenstockError, PositionMissing, PublicationChanged, SourceTwice
 from penstock.lsn import ZERO, Lsn
+from penstock.modifiers.chain import chain_for
 from penstock.pipeline import build_sinks, log_of, state_of, top_of
+from penstock.run.rules import rule_findings
 from penstock.run.signals import Stop
 from penstock.source.choice import read_choice
 from penstock.source.connect import connect_source
@@ -29,6 +31,7 @@ from penstock.source.identity import (
 )
 from penstock.source.preflight import preflight
 from penstock.source.refusals import START_ANEW
+from penstock.source.shapes import read_named_shapes
 from penstock.source.slot import SlotState, check_slot, slot_state
 from penstock.source.subscription import Subscription, ensure_subscription, find_subscription
 from penstock.timing import timing
@@ -199,6 +202,7 @@ def _require_fresh(pipeline: PipelineFile, connection: Connection) -> None:
     for finding in preflight(url, pipeline.source.tables, pipeline.name):
         if finding.severity == "error":
             raise finding.error
+    _require_rules_fit(pipeline, connection)
     _name_occupied(pipeline, connection)
     for sink in build_sinks(pipeline):
         try:
@@ -217,6 +221,24 @@ def _require_fresh(pipeline: PipelineFile, connection: Connection) -> None:
         )
 
 
+def _require_rules_fit(pipeline: PipelineFile, connection: Connection) -> None:
+    """See that the rules of `modifiers:` fit the tables, before anything is made.
+
+    Raises:
+        ModifierError: one does not.
+    """
+    if not pipeline.modifiers:
+        return
+    choice, _ = read_choice(connection, pipeline.source.tables)
+    names = [each.name for each in (*choice.updates, *choice.inserts)]
+    shapes = read_named_shapes(connection, names)
+    for sink in pipeline.sinks:
+        for finding in rule_findings(pipeline, sink, shapes):
+            if finding.severity == "error":
+                raise finding.error
+            _log.warning("%s", finding.error)
+
+
 def _name_occupied(pipeline: PipelineFile, connection: Connection) -> None:
     """Name the tables whose place at a target is taken: they stop, and the others go on.
 
@@ -229,7 +251,9 @@ def _name_occupied(pipeline: PipelineFile, connection: Connection) -> None:
     choice, _ = read_choice(connection, pipeline.source.tables)
     tables = [each.name for each in (*choice.updates, *choice.inserts)]
     for name in pipeline.sinks:
-        for finding in pipeline.kind_of(name).occupied(pipeline.place_of(name), tables):
+        chain = chain_for(pipeline.modifiers, name)
+        own = [each for each in tables if chain is None or not chain.excludes(each)]
+        for finding in pipeline.kind_of(name).occupied(pipeline.place_of(name), own):
             if finding.severity == "error":
                 raise finding.error
             _log.warning("%s", finding.error)
@@ -287,7 +311,9 @@ class PositionCheck:
             return first
         compare_identity(_identity_of(stored), started.identity, place)
         self._check_reach(stored.delivered_lsn, place)
-        detached = [table.delivered_lsn for table in sink.detached.values() if table.keeps_log]
+        detached = [
+            table.delivered_lsn for table in sink.tables.detached.values() if table.keeps_log
+        ]
         self._check_slot(min([stored.delivered_lsn, *detached]), place)
         return stored.delivered_lsn
 

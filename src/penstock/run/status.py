@@ -131,15 +131,15 @@ def _whole(
 def _phase(
     top: StateDirectory, sources: dict[str, SourceStatus], sinks: dict[str, SinkStatus]
 ) -> str:
-    running = top.is_held("capture") and top.is_held("deliver")
-    errors = [error for each in sources.values() for error in (each.error, each.tracking_error)]
+    tables = [table for sink in sinks.values() for table in sink.tables.values()]
+    errors = [each.error or each.tracking_error for each in sources.values()]
     errors += [sink.error for sink in sinks.values()]
-    errors += [table.error for sink in sinks.values() for table in sink.tables.values()]
+    errors += [table.error for table in tables]
     if any(errors):
         return "failed"
-    if not running:
+    if not (top.is_held("capture") and top.is_held("deliver")):
         return "stopped"
-    states = {table.state for sink in sinks.values() for table in sink.tables.values()}
+    states = {table.state for table in tables}
     if states & {"pending", "copying"}:
         return "copying"
     if "catching_up" in states:
@@ -350,28 +350,39 @@ def _complete(pipeline: PipelineFile, name: str, status: SinkStatus, source: Sou
         status.tables.setdefault(table, new)
     if status.delivered_lsn is not None:
         delivered = Lsn.parse(status.delivered_lsn)
+        waiting_since = _waiting_since(pipeline, delivered)
         newest = source.newest_lsn
-        if newest is not None:
+        if source.slot_has_changes is False and waiting_since is None:
+            status.lag_bytes = 0  # the log may go on, with marks of time alone
+        elif newest is not None:
             status.lag_bytes = max(0, Lsn.parse(newest) - delivered)
         report = wire.latest(DeliveryReport, name) or DeliveryReport()
-        status.lag_seconds = _lag_seconds(pipeline, delivered, status.lag_bytes, report)
+        status.lag_seconds = _lag_seconds(pipeline, waiting_since, status.lag_bytes, report)
     flow = {each.name: getattr(status, each.name) for each in fields(FlowStatus)}
     status.sources = {pipeline.source_id: FlowStatus(**flow)}
 
 
-def _lag_seconds(
-    pipeline: PipelineFile, delivered: Lsn, lag_bytes: int | None, report: DeliveryReport
-) -> float | None:
-    """The age of the oldest commit that the log holds and the sink does not."""
+def _waiting_since(pipeline: PipelineFile, delivered: Lsn) -> int | None:
+    """When the first commit was that the log holds and the sink does not, with rows or changes of tables."""
     reader = log_of(pipeline).reader(delivered)
     try:
-        waiting = [ref for ref in reader.read(1) if ref.head.committed_at]
+        while slices := reader.read(1):
+            heads = [ref.head for ref in slices]
+            if any(head.meta.get("relations") or head.meta.get("schema") for head in heads):
+                return max(head.committed_at for head in heads)  # parts do not know it yet
     except PenstockError:
-        waiting = []
+        return None
     finally:
         reader.close()
-    if waiting:
-        return _age(waiting[0].head.committed_at)
+    return None
+
+
+def _lag_seconds(
+    pipeline: PipelineFile, waiting_since: int | None, lag_bytes: int | None, report: DeliveryReport
+) -> float | None:
+    """The age of the oldest commit that the log holds and the sink does not."""
+    if waiting_since is not None:
+        return _age(waiting_since)
     if state_of(pipeline).is_held("capture") or not lag_bytes:
         return 0.0
     # Nobody captures: what the source has written since is not known, only since when.

@@ -12,14 +12,14 @@ from penstock.lsn import ZERO, Lsn
 from penstock.retry import BackOff, slow_back_off
 from penstock.run.drift import PartitionDrift
 from penstock.run.members import Members, table_name
-from penstock.sinks.tables import CATCHING_UP, COPYING, FAILED, PENDING, REMOVED
+from penstock.sinks.tables import TableState
 from penstock.state.reports import CaptureReport, MembershipReport, SeenMembers
 from penstock.table import TableName, name_tables
 from penstock.text import printable
 from penstock.timing import timing
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
     from typing import Any
 
     from penstock.log.contract import Log
@@ -42,6 +42,7 @@ class TableKeeper:
 
     `copies_first`: a table that is not known yet is to be copied before its changes are applied.
     `pace`: how much less often than those of a sole source tables are polled while nothing happens.
+    `excludes`: which tables the sink is not to have, though they are published.
     """
 
     def __init__(
@@ -53,12 +54,14 @@ class TableKeeper:
         *,
         copies_first: bool,
         pace: float = 1.0,
+        excludes: Callable[[TableName], bool] = lambda _: False,
     ) -> None:
         self._sink = sink
         self._log = log
         self._ddl_transactions = ddl_transactions
         self._wire = wire
         self._copies_first = copies_first
+        self._excludes = excludes
         self._idle_seconds = timing().tables_idle_seconds * pace
         self._poll_at = 0.0
         self._polled_at = 0.0
@@ -77,7 +80,7 @@ class TableKeeper:
         self._entries = seen.entries
         self._drift = PartitionDrift(wire, sink.name)
         self._pending: set[TableName] = set()
-        # How members, history and tables stood when all were last found in step.
+        # How members, past shapes and tables stood when all were last found in step.
         self._matched: tuple[Any, ...] | None = None
         self._waits: dict[TableName, tuple[float, BackOff]] = {}
         self._tried: set[TableName] = set()
@@ -89,7 +92,11 @@ class TableKeeper:
     def safe_lsn(self) -> Lsn | None:
         """From where on the log is still wanted by tables that are detached; None when by none."""
         return min(
-            (table.delivered_lsn for table in self._sink.detached.values() if table.keeps_log),
+            (
+                table.delivered_lsn
+                for table in self._sink.tables.detached.values()
+                if table.keeps_log
+            ),
             default=None,
         )
 
@@ -98,9 +105,9 @@ class TableKeeper:
 
         Not where one waits to be copied until the sink has come further.
         """
-        return not self._sink.streaming and any(
+        return not self._sink.tables.streaming and any(
             table.is_underway and table.delivered_lsn <= lsn
-            for table in self._sink.detached.values()
+            for table in self._sink.tables.detached.values()
         )
 
     @property
@@ -108,12 +115,12 @@ class TableKeeper:
         """Whether every table flows and has its keys, but for those that failed, and again."""
         if self._copies_first and not self._has_seen_members:
             return False
-        if self._sink.objects_due or self._are_names_taken or self._failed_amid:
+        if self._sink.tables.objects_due or self._are_names_taken or self._failed_amid:
             return False
-        for name, table in self._sink.detached.items():
-            if table.state == REMOVED:
+        for name, table in self._sink.tables.detached.items():
+            if table.state == TableState.REMOVED:
                 continue
-            if table.is_underway or table.state == CATCHING_UP:
+            if table.is_underway or table.state == TableState.CATCHING_UP:
                 return False
             if not table.needs_copy and name not in self._tried:
                 return False
@@ -121,13 +128,13 @@ class TableKeeper:
 
     def are_on_their_way(self) -> bool:
         """Whether some do not flow or lack keys: the copier may be needed; from another thread."""
-        return self._sink.objects_due or any(
-            table.state != REMOVED for table in list(self._sink.detached.values())
+        return self._sink.tables.objects_due or any(
+            table.state != TableState.REMOVED for table in list(self._sink.tables.detached.values())
         )
 
     def have_notes(self) -> bool:
         """Whether some lack an object that somebody may have made since; from another thread."""
-        return self._sink.has_notes
+        return self._sink.tables.has_notes
 
     def is_due(self, now: float) -> bool:
         """Whether it is time to poll again: often while tables change, and when members may have."""
@@ -146,16 +153,20 @@ class TableKeeper:
         self._match_members(lsn)
         self._try_at_rest(lsn)
         is_busy = any(
-            table.is_underway or table.state == CATCHING_UP
-            for table in self._sink.detached.values()
+            table.is_underway or table.state == TableState.CATCHING_UP
+            for table in self._sink.tables.detached.values()
         )
         waits_for_members = self._is_ahead or (self._copies_first and not self._has_seen_members)
-        is_busy = is_busy or waits_for_members or self._sink.objects_due
+        is_busy = is_busy or waits_for_members or self._sink.tables.objects_due
         self._poll_at = now + (timing().tables_busy_seconds if is_busy else self._idle_seconds)
         before = self._pending
-        self._pending = {n for n, table in self._sink.detached.items() if table.state == PENDING}
+        self._pending = {
+            n
+            for n, table in self._sink.tables.detached.items()
+            if table.state == TableState.PENDING
+        }
         self._pause_seconds = timing().tables_news_seconds
-        if len(self._sink.streaming) + len(self._sink.detached) > _MANY_TABLES:
+        if len(self._sink.tables.streaming) + len(self._sink.tables.detached) > _MANY_TABLES:
             took = time.monotonic() - began
             self._pause_seconds = min(
                 max(timing().tables_news_seconds, took / _LOOK_SHARE), timing().tables_idle_seconds
@@ -167,23 +178,26 @@ class TableKeeper:
 
         What was in their way may have gone. Once: what is refused then waits for a person, or for its time.
         """
-        detached = self._sink.detached
+        detached = self._sink.tables.detached
         self._tried_at_rest &= set(detached)
         failed = {
             name
             for name, table in detached.items()
-            if table.state == FAILED and table.needs_copy and table.error.startswith(_REFUSALS)
+            if table.state == TableState.FAILED
+            and table.needs_copy
+            and table.error.startswith(_REFUSALS)
         }
         self._failed_amid &= failed
         if any(
-            (table.is_underway or table.state == CATCHING_UP) and name not in self._tried_at_rest
+            (table.is_underway or table.state == TableState.CATCHING_UP)
+            and name not in self._tried_at_rest
             for name, table in detached.items()
         ):
             self._failed_amid |= failed
         elif self._failed_amid:
             again, self._failed_amid = self._failed_amid, set()
             self._tried_at_rest |= again
-            self._sink.schedule_copy(
+            self._sink.tables.schedule_copy(
                 {name: detached[name].oid for name in again}, lsn, is_new=False
             )
             _log.info("%s to be copied, now that the other tables are there", name_tables(again))
@@ -196,14 +210,16 @@ class TableKeeper:
         """Those of the tables whose copy must be scheduled before anything of them is delivered."""
         if not self._copies_first:
             return set()
-        return set(tables) - self._sink.streaming - set(self._sink.detached)
+        return set(tables) - self._sink.tables.streaming - set(self._sink.tables.detached)
 
     def skipped(self, lsn: Lsn) -> set[TableName]:
         """The tables that batches skip: those that are detached, by their names at the sink's position."""
-        return {self._called(name, table, lsn) for name, table in self._sink.detached.items()}
+        return {
+            self._called(name, table, lsn) for name, table in self._sink.tables.detached.items()
+        }
 
     def _called(self, name: TableName, table: DetachedTable, lsn: Lsn) -> TableName:
-        if table.oid and table.state != REMOVED:
+        if table.oid and table.state != TableState.REMOVED:
             return self._ddl_transactions.name_of(table.oid, lsn) or name
         if table.needs_copy or table.delivered_lsn >= lsn:
             return name
@@ -213,10 +229,10 @@ class TableKeeper:
         """Tables that stand at one position and can catch up with `lsn` now; empty when none can."""
         ready = {
             name: table
-            for name, table in self._sink.detached.items()
+            for name, table in self._sink.tables.detached.items()
             if table.can_catch_up and table.delivered_lsn <= lsn
         }
-        fresh = {name for name, table in ready.items() if table.state == CATCHING_UP}
+        fresh = {name for name, table in ready.items() if table.state == TableState.CATCHING_UP}
         if fresh:
             first = min(ready[name].delivered_lsn for name in fresh)
             return {name for name in fresh if ready[name].delivered_lsn == first}
@@ -236,8 +252,8 @@ class TableKeeper:
     def note_tried(self, tables: Collection[TableName]) -> None:
         """Tables have had their turn; those that failed get another one later."""
         for name in tables:
-            table = self._sink.detached.get(name)
-            if table is None or table.state == CATCHING_UP:
+            table = self._sink.tables.detached.get(name)
+            if table is None or table.state == TableState.CATCHING_UP:
                 self._waits.pop(name, None)
                 continue
             self._tried.add(name)
@@ -255,13 +271,13 @@ class TableKeeper:
         stand = (
             replace(report, at=None),
             self._ddl_transactions.last_lsn,
-            set(self._sink.streaming),
-            dict(self._sink.detached),
+            set(self._sink.tables.streaming),
+            dict(self._sink.tables.detached),
         )
         if stand == self._matched:
             return
         self._matched = None
-        members = Members.of(report)
+        members = Members.of(report).without(self._excludes)
         self._report_drift(report, members.oids)
         if not self._copies_first:
             return  # a table that goes and comes again would miss what it is skipped for
@@ -277,28 +293,32 @@ class TableKeeper:
         self._schedule_again(members, oids, lsn)
         self._remember(members, oids, lsn)
         self._has_seen_members = True
-        # Once the sink has passed all of the history, its position makes no difference.
+        # Once the sink has passed all past shapes, its position makes no difference.
         if lsn >= members.lsn and lsn > self._ddl_transactions.last_lsn:
             self._matched = stand
 
     def _report_drift(self, report: MembershipReport, members: dict[TableName, int]) -> None:
-        streaming = {name: oid for name, oid in members.items() if name in self._sink.streaming}
+        streaming = {
+            name: oid for name, oid in members.items() if name in self._sink.tables.streaming
+        }
         waiting = [
             members[name]
-            for name, table in self._sink.detached.items()
-            if name in members and table.needs_copy and table.state != COPYING
+            for name, table in self._sink.tables.detached.items()
+            if name in members and table.needs_copy and table.state != TableState.COPYING
         ]
         for name, lines in self._drift.compare(
             report.partitions, streaming, waiting, self._ddl_transactions.left_partitions()
         ).items():
             _log.warning("%s: %s", name, "; ".join(lines))
-            self._sink.note(name, "\n".join(map(printable, lines)))
+            self._sink.tables.note(name, "\n".join(map(printable, lines)))
         self._drift.remember()
 
     def _known_oids(self, lsn: Lsn) -> dict[TableName, int]:
-        """The tables that the sink knows, with their oids where it or the history knows them."""
-        oids = {name: self._ddl_transactions.oid_at(name, lsn) for name in self._sink.streaming}
-        for name, table in self._sink.detached.items():
+        """The tables that the sink knows, with their oids where it or the past shapes have them."""
+        oids = {
+            name: self._ddl_transactions.oid_at(name, lsn) for name in self._sink.tables.streaming
+        }
+        for name, table in self._sink.tables.detached.items():
             at = lsn if table.needs_copy else table.delivered_lsn
             oids[name] = table.oid or self._ddl_transactions.oid_at(name, at)
         return oids
@@ -320,17 +340,17 @@ class TableKeeper:
 
     def _let_go(self, members: Members, oids: dict[TableName, int]) -> None:
         """Tables that are published no more; not those that came after the catalog was read."""
-        detached = self._sink.detached
+        detached = self._sink.tables.detached
         gone = {
             name
             for name, oid in oids.items()
             if name not in members.oids
             and oid not in members.names
             and not self._ddl_transactions.came_after(oid, members.since_lsn)
-            and (name not in detached or detached[name].state != REMOVED)
+            and (name not in detached or detached[name].state != TableState.REMOVED)
         }
         if gone:
-            self._sink.remove(gone)
+            self._sink.tables.remove(gone)
             _log.info("%s followed no more", name_tables(gone))
 
     def _rename_waiting(self, members: Members, lsn: Lsn) -> None:
@@ -338,70 +358,79 @@ class TableKeeper:
 
         The stream sees to that itself, but for those that needed none yet when it came by.
         """
-        for name, table in list(self._sink.detached.items()):
-            if not table.needs_copy or table.state == REMOVED or not table.oid:
+        for name, table in list(self._sink.tables.detached.items()):
+            if not table.needs_copy or table.state == TableState.REMOVED or not table.oid:
                 continue
             called = self._name_at(table.oid, members, lsn)
             if called not in (None, name) and called not in self._taken:
-                self._sink.rename(name, called, lsn)
+                self._sink.tables.rename(name, called, lsn)
                 _log.info("%s is %s by now, and to be copied", name, called)
 
     @property
     def _taken(self) -> set[TableName]:
         """The names that are in use."""
-        detached = self._sink.detached
-        return self._sink.streaming | {n for n, table in detached.items() if table.state != REMOVED}
+        detached = self._sink.tables.detached
+        return self._sink.tables.streaming | {
+            n for n, table in detached.items() if table.state != TableState.REMOVED
+        }
 
     def _schedule_new(self, members: Members, oids: dict[TableName, int], lsn: Lsn) -> None:
-        detached, taken = self._sink.detached, self._taken
+        detached, taken = self._sink.tables.detached, self._taken
         known = {oid for name, oid in oids.items() if oid and name in taken}
         new: dict[TableName, int] = {}
         self._are_names_taken = False
         for oid in members.names:
-            # What the stream brings itself, from the first row on; or dropped after the catalog was read.
-            if (
-                oid in known
-                or self._ddl_transactions.will_be_created(oid, lsn)
-                or self._ddl_transactions.is_gone(oid)
-            ):
+            if oid in known or self._is_the_streams(oid, lsn):
                 continue
             name = self._name_at(oid, members, lsn)
             if name is None:
                 continue
-            if name not in taken or (
-                self._is_made_anew(name, oid)
-                and (name not in detached or detached[name].needs_copy)
-            ):
+            before = detached.get(name)
+            if name not in taken or self._is_replaced(name, oid, before):
                 new[name] = oid
-            elif name in detached and detached[name].state == CATCHING_UP:
+            elif before is not None and before.state == TableState.CATCHING_UP:
                 self._are_names_taken = True  # by one that has yet to come to its new name
         if new:
-            self._sink.schedule_copy(new, lsn)
+            self._sink.tables.schedule_copy(new, lsn)
             _log.info("%s to be copied", name_tables(new))
+
+    def _is_replaced(self, name: TableName, oid: int, before: DetachedTable | None) -> bool:
+        """Whether another table has the name now, and nothing of the first one is on its way."""
+        return self._is_made_anew(name, oid) and (before is None or before.needs_copy)
+
+    def _is_the_streams(self, oid: int, lsn: Lsn) -> bool:
+        """Whether the stream brings a table from its first row on, or has dropped it since."""
+        reader = self._ddl_transactions
+        return reader.will_be_created(oid, lsn) or reader.is_gone(oid)
 
     def _schedule_again(self, members: Members, oids: dict[TableName, int], lsn: Lsn) -> None:
         """Tables that left the publications and came back: what happened between was not sent."""
-        detached = self._sink.detached
-        known = self._sink.streaming | {
+        detached = self._sink.tables.detached
+        known = self._sink.tables.streaming | {
             name
             for name, table in detached.items()
-            if table.state == COPYING or (table.state != REMOVED and not table.needs_copy)
+            if table.state == TableState.COPYING
+            or (table.state != TableState.REMOVED and not table.needs_copy)
         }
-        back = {
-            oid
-            for oid, now in members.entries.items()
-            if (before := self._entries.get(oid) or self._ddl_transactions.first_entries(oid))
-            and not set(before) & set(now)
-        }
+        back = self._published_anew(members)
         # By the names that the sink has for them, which may be older.
         names = members.names | {oid: name for name, oid in oids.items() if oid}
         missed = {names[oid]: oid for oid in back if oid in names and names[oid] in known}
         if missed:
-            self._sink.schedule_copy(missed, lsn, is_new=False)
+            self._sink.tables.schedule_copy(missed, lsn, is_new=False)
             _log.warning(
                 "%s to be copied again: published anew, and what happened before that was not sent",
                 name_tables(missed),
             )
+
+    def _published_anew(self, members: Members) -> set[int]:
+        """Tables that have none of the entries in publications that they had."""
+        found = set()
+        for oid, now in members.entries.items():
+            before = self._entries.get(oid) or self._ddl_transactions.first_entries(oid)
+            if before and not set(before) & set(now):
+                found.add(oid)
+        return found
 
     def _remember(self, members: Members, oids: dict[TableName, int], lsn: Lsn) -> None:
         """Keep what was seen, beside the log: tables may go and come back while nobody watches.

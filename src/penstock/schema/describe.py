@@ -8,32 +8,20 @@ from penstock.schema.description import (
     ACTIONS,
     CONSTRAINT_KINDS,
     MATCHES,
-    TYPE_KINDS,
-    ColumnDescription,
     Constraint,
-    Field,
     ForeignKey,
     Index,
     PrimaryKey,
-    SequenceDescription,
     TableDescription,
     TableStructure,
-    TypeName,
     UsedSequence,
-    UserType,
 )
 from penstock.table import TableName
 
 if TYPE_CHECKING:
-    from typing import Literal
+    from collections.abc import Iterable
 
-    from penstock.schema.shape import (
-        ColumnShape,
-        ForeignKeyShape,
-        SequenceShape,
-        TableShape,
-        TypeShape,
-    )
+    from penstock.schema.shape import ForeignKeyShape, TableShape, TypeShape
 
 
 class RowKey(NamedTuple):
@@ -73,10 +61,9 @@ def description_of(shape: TableShape) -> TableDescription:
         oid=shape.id,
         kind=shape.kind,
         replica_identity=shape.replica_identity,
-        columns=tuple(map(column_of, shape.columns)),
+        columns=shape.columns,
         key_columns=shape.names_of(key.columns) if key is not None else (),
         primary_key=shape.names_of(primary.columns) if primary is not None else (),
-        user_types=types_in_order(shape.types),
         types=shape.types,
         sequences=shape.sequences,
     )
@@ -119,44 +106,13 @@ def structure_of(shape: TableShape) -> TableStructure:
             UsedSequence(
                 column.name,
                 "identity" if column.identity else "serial",
-                sequence_of(column.sequence),
+                column.sequence,
                 last_value=None,
                 is_called=False,
             )
             for column in shape.columns
             if column.sequence is not None
         ),
-    )
-
-
-def column_of(column: ColumnShape) -> ColumnDescription:
-    """One column."""
-    return ColumnDescription(
-        name=column.name,
-        type=column.type,
-        type_oid=column.type_id,
-        type_kind=TYPE_KINDS.get(column.type_kind, "other"),
-        not_null=column.not_null,
-        generated=column.generated,
-        identity=column.identity,
-        expression=column.expression,
-        sequence=None if column.sequence is None else sequence_of(column.sequence),
-        default=column.default,
-        collation=column.collation,
-    )
-
-
-def sequence_of(sequence: SequenceShape) -> SequenceDescription:
-    """One sequence."""
-    return SequenceDescription(
-        name=TableName(sequence.schema_name, sequence.name),
-        type=sequence.type,
-        start=sequence.start,
-        increment=sequence.increment,
-        minimum=sequence.minimum,
-        maximum=sequence.maximum,
-        cache=sequence.cache,
-        cycles=sequence.cycles,
     )
 
 
@@ -179,10 +135,10 @@ def foreign_key_of(shape: TableShape, key: ForeignKeyShape) -> ForeignKey:
     )
 
 
-def types_in_order(types: tuple[TypeShape, ...]) -> tuple[UserType, ...]:
+def types_in_order(types: Iterable[TypeShape]) -> list[TypeShape]:
     """Each type after those it is made of. Arrays and multiranges come with their own type."""
     waiting = {each.id: each for each in types}
-    made: list[UserType] = []
+    made: list[TypeShape] = []
 
     def make(number: int) -> None:
         each = waiting.pop(number, None)
@@ -191,28 +147,8 @@ def types_in_order(types: tuple[TypeShape, ...]) -> tuple[UserType, ...]:
         for part in each.parts:
             make(part)
         if not each.is_array:
-            made.append(type_of(each))
+            made.append(each)
 
-    for each in types:
-        make(each.id)
-    return tuple(made)
-
-
-_CREATABLE: dict[str, Literal["enum", "domain", "composite", "range"]] = {
-    "enum": "enum",
-    "domain": "domain",
-    "composite": "composite",
-    "range": "range",
-}
-
-
-def type_of(shape: TypeShape) -> UserType:
-    """One type."""
-    return UserType(
-        name=TypeName(shape.schema_name, shape.name),
-        kind=_CREATABLE.get(shape.kind, "other"),
-        labels=tuple(label.name for label in shape.labels),
-        base=shape.base,
-        fields=tuple(Field(each.name, each.type) for each in shape.fields),
-        extension=shape.extension,
-    )
+    for number in tuple(waiting):
+        make(number)
+    return made

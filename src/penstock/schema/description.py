@@ -7,98 +7,24 @@ is not Postgres's own has its schema.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from penstock.schema.shape import SequenceShape, TypeShape
+    from penstock.schema.shape import ColumnShape, SequenceShape, TypeShape
     from penstock.table import TableName
 
-TypeKind = Literal["base", "enum", "domain", "composite", "range", "multirange", "other"]
 ConstraintKind = Literal["unique", "exclusion", "check"]
 SequenceUse = Literal["identity", "serial", "default"]
 
 # From the letters of the catalog.
-TYPE_KINDS: dict[str, TypeKind] = {
-    "b": "base",
-    "c": "composite",
-    "d": "domain",
-    "e": "enum",
-    "m": "multirange",
-    "r": "range",
-}
 CONSTRAINT_KINDS: dict[str, ConstraintKind] = {"u": "unique", "x": "exclusion", "c": "check"}
 ACTIONS = {"a": "NO ACTION", "r": "RESTRICT", "c": "CASCADE", "n": "SET NULL", "d": "SET DEFAULT"}
 MATCHES = {"s": "SIMPLE", "f": "FULL", "p": "PARTIAL"}
 
 
-class TypeName(NamedTuple):
-    """Schema and name of a type as the catalog spells them, unquoted."""
-
-    schema: str
-    name: str
-
-
-class Field(NamedTuple):
-    """One field of a composite type; `type` is SQL text."""
-
-    name: str
-    type: str
-
-
-@dataclass(frozen=True)
-class UserType:
-    """A type that is not Postgres's own, and what is needed to make it again.
-
-    `base` (SQL text) is what a domain or a range is made over. `other` cannot be made from this:
-    a base type, or the row type of a table. `extension` names the extension that brings the type.
-    """
-
-    name: TypeName
-    kind: Literal["enum", "domain", "composite", "range", "other"]
-    labels: tuple[str, ...] = ()
-    base: str = ""
-    fields: tuple[Field, ...] = ()
-    extension: str | None = None
-
-
-@dataclass(frozen=True)
-class SequenceDescription:
-    """A sequence, without what it has counted so far; `type` is SQL text."""
-
-    name: TableName
-    type: str
-    start: int
-    increment: int
-    minimum: int
-    maximum: int
-    cache: int
-    cycles: bool
-
-
-@dataclass(frozen=True)
-class ColumnDescription:
-    """One column; `type` is SQL text with its modifier, `expression` that of a generated column.
-
-    `default` is that of another one; `collation` is SQL text, where it is not the type's own.
-    `sequence` is what an identity or a serial column counts with.
-    """
-
-    name: str
-    type: str
-    type_oid: int
-    type_kind: TypeKind
-    not_null: bool
-    generated: str  # '' | 's' stored | 'v' virtual: such columns are not in the stream
-    identity: str  # '' | 'a' always | 'd' by default
-    expression: str | None = None
-    sequence: SequenceDescription | None = None
-    default: str | None = None
-    collation: str | None = None
-
-
 @dataclass(frozen=True)
 class TableDescription:
-    """A table, its key, and the types it needs in an order in which they can be made.
+    """A table, its key, and the types it needs.
 
     `key_columns` are what updates and deletes are recognised by: the replica identity index where
     the table is set to one, else the primary key, else (). `primary_key` is the primary key.
@@ -108,11 +34,10 @@ class TableDescription:
     oid: int
     kind: str
     replica_identity: str
-    columns: tuple[ColumnDescription, ...]
+    columns: tuple[ColumnShape, ...]
     key_columns: tuple[str, ...]
     primary_key: tuple[str, ...]
-    user_types: tuple[UserType, ...]
-    types: tuple[TypeShape, ...] = ()  # the same as pictures, with arrays of them
+    types: tuple[TypeShape, ...] = ()
     sequences: tuple[SequenceShape, ...] = ()  # that defaults name and no column owns
 
 
@@ -179,7 +104,7 @@ class UsedSequence:
 
     column: str
     use: SequenceUse
-    sequence: SequenceDescription
+    sequence: SequenceShape
     last_value: int | None
     is_called: bool
 

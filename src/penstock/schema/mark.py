@@ -36,7 +36,7 @@ class Mark:
         return f"{self.commit_lsn} ordinal {self.ordinal}"
 
     def as_json(self) -> dict[str, Any]:
-        """As it stands in a slice's head or in the history."""
+        """As it stands in a slice's head or among the past shapes."""
         return asdict(self)
 
     @classmethod

@@ -43,6 +43,11 @@ class SequenceShape(Shape):
     cache: int
     cycles: bool
 
+    @property
+    def qualified(self) -> TableName:
+        """Its name with its schema."""
+        return TableName(self.schema_name, self.name)
+
 
 class ColumnShape(Shape):
     """One column. `missing` is what rows hold that are older than the column, where that is known.
@@ -139,7 +144,7 @@ class TypeShape(Shape):
     id: int
     schema_name: str
     name: str
-    kind: str  # 'enum' | 'domain' | 'composite' | 'range' | 'other'
+    kind: str  # 'enum' | 'domain' | 'composite' | 'range' | 'other': nobody can make that from this
     labels: tuple[LabelShape, ...] = ()
     base: str = ""
     fields: tuple[FieldShape, ...] = ()
@@ -147,6 +152,11 @@ class TypeShape(Shape):
     is_array: bool = False
     parts: tuple[int, ...] = ()  # ids of the types it is made of
     spelled: str = ""  # as a column's type, without a modifier
+
+    @property
+    def qualified(self) -> TableName:
+        """Its name with its schema; types have a namespace of their own."""
+        return TableName(self.schema_name, self.name)
 
     @property
     def title(self) -> str:
@@ -253,7 +263,7 @@ class VersionWritten(Shape):
 
 
 def as_content(document: SchemaChange | VersionWritten) -> str:
-    """The document as the log and the history hold it: without what goes without saying."""
+    """The document as the log and the past shapes hold it: without what goes without saying."""
     return document.model_dump_json(exclude_defaults=True)
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from penstock.lsn import Lsn
-    from penstock.schema.history import SchemaHistory
+    from penstock.schema.past_shapes import PastShapes
     from penstock.schema.shape import SchemaChange, TableShape
     from penstock.table import TableName
 
@@ -22,15 +22,15 @@ _LISTS = ("tables", "types", "sequences")
 
 
 class SchemaVersions:
-    """Counts. `numbered` is how far each schema was counted, where the history does not know it."""
+    """Counts. `numbered` is how far each schema was counted, where the past shapes do not have it."""
 
     def __init__(
         self,
-        history: SchemaHistory,
+        past_shapes: PastShapes,
         follows: Callable[[TableName], bool],
         numbered: Mapping[str, int],
     ) -> None:
-        self._history = history
+        self._past_shapes = past_shapes
         self._follows = follows
         self._numbered = numbered
 
@@ -44,10 +44,10 @@ class SchemaVersions:
         """The documents of the versions that a transaction leads to; the same when it comes again."""
         if not changes:
             return []
-        again = self._history.versions_at(commit_lsn)
+        again = self._past_shapes.versions_at(commit_lsn)
         if again is not None:
             return [as_content(each) for each in again]
-        last = self._history.last_versions()
+        last = self._past_shapes.last_versions()
         followed = {
             shape.schema_name
             for shapes in (before, known)

@@ -234,22 +234,11 @@ def _table(raw: dict[str, Any], created_in_stream: dict[str, dict[str, Any]]) ->
     if "depends" not in raw:
         return raw
     parts = {name: _named(raw.pop(name, None) or [], fields) for name, fields in _ROWS.items()}
-    columns = {column["id"]: column for column in parts["columns"]}
-    for detail in parts["details"]:
-        column, value = columns[detail["id"]], detail["value"]
-        column["identity"], column["generated"] = detail["identity"], detail["generated"]
-        column["expression" if detail["generated"] else "default"] = value
-        column["missing"] = detail["missing"]
+    columns = _columns(parts)
     for number, collation in raw.pop("collations", {}).items():
         columns[int(number)]["collation"] = collation
-    comments = {one["column"]: one["text"] for one in parts["comments"]}
-    for number, comment in comments.items():
-        (columns[number] if number else raw)["comment"] = comment
-    for owned in parts["sequences"]:
-        column = columns[owned["column"]]
-        is_serial = column.get("default") == _next_value(owned["spelled"])
-        if owned["kind"] == "i" or is_serial:
-            column.setdefault("sequence", {name: owned[name] for name in _SEQUENCE})
+    for one in parts["comments"]:
+        (columns[one["column"]] if one["column"] else raw)["comment"] = one["text"]
     free_sequences = raw.pop("free_sequences", [])
     table = {
         **raw,
@@ -291,30 +280,57 @@ def _type(raw: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _columns(parts: dict[str, list[dict[str, Any]]]) -> dict[int, dict[str, Any]]:
+    """The columns by their ids, with what is reported beside them."""
+    columns = {column["id"]: column for column in parts["columns"]}
+    for detail in parts["details"]:
+        column, value = columns[detail["id"]], detail["value"]
+        column["identity"], column["generated"] = detail["identity"], detail["generated"]
+        column["expression" if detail["generated"] else "default"] = value
+        column["missing"] = detail["missing"]
+    for owned in parts["sequences"]:
+        column = columns[owned["column"]]
+        is_serial = column.get("default") == _next_value(owned["spelled"])
+        if owned["kind"] == "i" or is_serial:
+            column.setdefault("sequence", {name: owned[name] for name in _SEQUENCE})
+    return columns
+
+
 def _complete_indexes(table: dict[str, Any], reported: list[dict[str, Any]]) -> None:
     indexes = {index["id"]: index for index in sorted(reported, key=itemgetter("name"))}
-    used = {number: set(index["numbers"]) for number, index in indexes.items()}
-    for number, column in table.pop("depends"):
-        if number in used and indexes[number]["has_expressions"]:
-            used[number].add(column)
-    own: set[int] = set()
+    used = _used_by_indexes(indexes, table.pop("depends"))
     for constraint in table["constraints"]:
         constraint["columns"] = constraint["columns"] or []
         found = {*constraint["columns"], *used.get(constraint["index_id"], ())}
-        constraint["used"] = sorted(number for number in found if number > 0)
-        if constraint["kind"] != "c":
-            own.add(constraint["index_id"])
+        constraint["used"] = _columns_alone(found)
+    own = {each["index_id"] for each in table["constraints"] if each["kind"] != "c"}
     identity = [number for number, index in indexes.items() if index["is_identity"]]
     table["identity_index_id"] = identity[0] if identity else 0
     table["indexes"] = [
         {
             **{key: index[key] for key in _INDEX_KEYS},
             "columns": [n for n in index["numbers"][: index["key_count"]] if n > 0],
-            "used": sorted(n for n in used[number] if n > 0),
+            "used": _columns_alone(used[number]),
         }
         for number, index in indexes.items()
         if number not in own
     ]
+
+
+def _used_by_indexes(
+    indexes: dict[int, dict[str, Any]], depends: list[tuple[int, int]]
+) -> dict[int, set[int]]:
+    """The columns that each index needs; what its expressions name is known by its dependencies."""
+    used = {number: set(index["numbers"]) for number, index in indexes.items()}
+    for number, column in depends:
+        if number in used and indexes[number]["has_expressions"]:
+            used[number].add(column)
+    return used
+
+
+def _columns_alone(numbers: set[int]) -> list[int]:
+    """Without the table itself and what is no column of the table's own."""
+    return sorted(number for number in numbers if number > 0)
 
 
 _INDEX_KEYS = ("id", "name", "is_unique", "definition", "is_valid", "is_immediate")

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
     from datetime import datetime
 
+    from penstock.changes.pgoutput import Relation
     from penstock.errors import PenstockError
     from penstock.lsn import Lsn
     from penstock.schema.description import TableDescription, TableStructure
@@ -46,6 +47,9 @@ class CopyOrder:
     range_count: int
     shape: TableShape | None = None
     as_text: bool = False  # rows are changed on their way, and never come in binary form
+    injected: Relation | None = (
+        None  # the table as rows describe it, where documents say more of it
+    )
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from penstock.errors import PenstockError
     from penstock.schema.difference import Difference
     from penstock.schema.mark import Mark
     from penstock.schema.shape import SchemaChange
@@ -46,12 +47,20 @@ class ShapeChange:
     dropped: frozenset[TableName] = frozenset()
     # Tables that are in the stream since before their first row: there is nothing to copy.
     created_in_stream: frozenset[TableName] = frozenset()
+    # Tables, by their names before it, that no modifier fits any more: they stop.
+    refused: Mapping[TableName, PenstockError] = field(default_factory=dict)
 
 
 Part = Rows | ShapeChange
 DdlTransaction = Sequence[Part]
 # Has a worker take rows of one part, or of several that follow one another.
 RunJob = Callable[["Worker", Sequence[Rows]], "list[Receipt]"]
+
+
+def refused_in(ddl_transaction: DdlTransaction) -> dict[TableName, PenstockError]:
+    """Tables that no modifier fits after a change in it, by their names before that."""
+    parts = [part for part in ddl_transaction if isinstance(part, ShapeChange)]
+    return {table: error for part in parts for table, error in part.refused.items()}
 
 
 def tables_of(ddl_transaction: DdlTransaction) -> set[TableName]:
@@ -61,6 +70,6 @@ def tables_of(ddl_transaction: DdlTransaction) -> set[TableName]:
         if isinstance(part, Rows):
             found |= part.tables
         else:
-            found |= {each.table for each in part.followed} | part.dropped
+            found |= {each.table for each in part.followed} | part.dropped | set(part.refused)
             found |= set(part.renamed) | set(part.renamed.values())
     return found

@@ -20,5 +20,8 @@ class Describe(Protocol):
     def shape(self, table: TableName, lsn: Lsn) -> TableShape | None:
         """All of it, where that is known."""
 
+    def lacks_rows(self, table: TableName) -> bool:
+        """Whether rules leave rows of the table out, so that the sink may not have a row that changes."""
+
     def name_of(self, oid: int, lsn: Lsn) -> TableName | None:
         """What the table of an oid was called at a position, where that is known."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from penstock.options import Options
+from penstock.table import NO_ROUTES, Routes
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -46,6 +47,7 @@ class SinkPlace(Generic[OptionsT]):
     source_ids: tuple[str, ...]
     state: Path
     copies_first: bool = True  # whether tables are copied before they are followed
+    routes: Routes = NO_ROUTES  # where `modifiers:` sends tables
 
     @property
     def is_alone(self) -> bool:
@@ -89,6 +91,15 @@ class SinkKind(ABC, Generic[OptionsT]):
     def of_source(self, options: OptionsT, source_id: str) -> OptionsT:
         """The options where each of several sources has a place of its own."""
         del source_id
+        return options
+
+    def routed(self, options: OptionsT, routes: Routes) -> OptionsT:
+        """The options with what `modifiers:` says of where tables go, for kinds that say it themselves as well.
+
+        Raises:
+            BadValue: both say it of the same table.
+        """
+        del routes
         return options
 
     # --- before anything is made ---------------------------------------------------------------

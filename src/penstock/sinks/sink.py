@@ -22,24 +22,51 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from penstock.errors import PenstockError, error_classes
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from penstock.changes.decode import Piece
     from penstock.lsn import Lsn
     from penstock.sinks.ddl_transaction import DdlTransaction, RunJob
-    from penstock.sinks.tables import DetachedTable
+    from penstock.sinks.tables import SinkTables
     from penstock.table import TableName
+
+
+@dataclass(frozen=True)
+class RefusedTable:
+    """A table that a task could not do; the others of the task are done. Errors do not travel, text does."""
+
+    table: TableName
+    code: str
+    what: str
+    where: str
+    do: str
+
+    @classmethod
+    def of(cls, table: TableName, error: PenstockError) -> RefusedTable:
+        """A table, and why."""
+        return cls(table, error.code, error.what, error.where, error.do)
+
+    @property
+    def error(self) -> PenstockError:
+        """Why."""
+        return error_classes()[self.code](self.what, self.where, self.do)
 
 
 @dataclass
 class Receipt:
-    """What a task has done and where it left it. Small: it travels through the driver."""
+    """What a task has done and where it left it. Small: it travels through the driver.
+
+    `refused` are tables that no modifier could be applied to: they stop, and nothing of the batch's is delivered.
+    """
 
     task: int
     change_count: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
     content: Any = None
+    refused: list[RefusedTable] = field(default_factory=list)
     # For those who watch: when the task began, what it read and handed over.
     began_at: float = 0.0
     rows: dict[tuple[TableName, str], int] = field(default_factory=dict)
@@ -106,12 +133,7 @@ class Sink(Protocol):
 
     name: str
     change_count: int  # delivered since the beginning, as far as the sink remembers
-    streaming: set[TableName]  # tables known to go with the sink's own position
-    detached: dict[TableName, DetachedTable]  # tables that do not
-    objects_due: (
-        bool  # whether the copier has yet to make something of tables, such as foreign keys
-    )
-    has_notes: bool  # whether there are notes on objects that somebody may have made since
+    tables: SinkTables  # how they stand, and the steps of their lives
     batch_bytes: int  # how much a batch may hold before latency suffers
 
     def open(self) -> StoredPosition | None:
@@ -126,7 +148,7 @@ class Sink(Protocol):
         """Store the first position, of a source known by `identity`."""
 
     def refresh_tables(self, lsn: Lsn) -> None:
-        """Read again how tables stand: others copy them, and people ask for things.
+        """See again how tables stand: others copy them, and people ask for things.
 
         A table that is to be copied again is detached at `lsn`, the sink's position. Never during a
         `commit`.
@@ -134,27 +156,6 @@ class Sink(Protocol):
         Raises:
             SinkError: `open` and go on from the position.
         """
-
-    def schedule_copy(
-        self, tables: Mapping[TableName, int], lsn: Lsn, *, is_new: bool = True
-    ) -> None:
-        """Tables that are to be copied first; they are detached from now on. Never during a `commit`.
-
-        With their oids, 0 where one is not known. `is_new`: what is known of one that had the name
-        before is not of this one, unless it has the same oid.
-        """
-
-    def rename(self, table: TableName, name: TableName, lsn: Lsn) -> None:
-        """A table that needs a copy is called differently at `lsn`, the sink's position.
-
-        Nobody else has the name. Never during a `commit`.
-        """
-
-    def remove(self, tables: Collection[TableName]) -> None:
-        """Tables that are followed no more; what is there of them stays. Never during a `commit`."""
-
-    def note(self, table: TableName, text: str) -> None:
-        """Something that people should read where they see how the table stands."""
 
     def worker(self, batch: Batch, only: Collection[TableName] | None = None) -> Worker:
         """The executor half for this batch; `only` restricts it to tables that catch up."""
@@ -196,9 +197,6 @@ class Sink(Protocol):
         Raises:
             SinkError: nothing has happened.
         """
-
-    def attach(self, tables: Collection[TableName]) -> None:
-        """Tables that have caught up with the position of the others flow with them."""
 
     def idle(self) -> None:
         """Do what is due without a new batch; called every few milliseconds while none is under way.

@@ -16,12 +16,13 @@ from penstock.snapshot.round import Round, RoundProgress
 from penstock.timing import timing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from penstock.modifiers.modifier import Modifiers
     from penstock.sinks.copying import Copying
     from penstock.source.options import SourceOptions
     from penstock.spark.session import Spark
+    from penstock.table import TableName
 
 _log = logging.getLogger(__name__)
 
@@ -178,12 +179,14 @@ class Copier:
         due = {name: oid for name, oid in self._copying.due().items() if name not in taken}
         # Rounds go on after the connection was lost, and with it the claim.
         has_claim = self._claim() if due or self._rounds or self._keeps_claim else False
-        if not due or len(self._rounds) >= _MOST_ROUNDS or not has_claim:
-            if not self._rounds:
-                self._make_keys()
-                if not self._keeps_claim:
-                    self._copying.release()  # a worker beside us may want to be the one
-            return
+        if due and has_claim and len(self._rounds) < _MOST_ROUNDS:
+            self._begin_round(due)
+        elif not self._rounds:
+            self._make_keys()
+            if not self._keeps_claim:
+                self._copying.release()  # a worker beside us may want to be the one
+
+    def _begin_round(self, due: Mapping[TableName, int]) -> None:
         each = Round(
             self._spark,
             self._copying,

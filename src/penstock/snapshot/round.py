@@ -23,7 +23,7 @@ from penstock.errors import (
     error_classes,
 )
 from penstock.failpoints import fault_point
-from penstock.modifiers.copies import modified_copies
+from penstock.modifiers.copies import modified_copies, modified_shapes
 from penstock.retry import BackOff, is_temporary
 from penstock.schema.describe import description_of
 from penstock.sinks.copying import Arrived, Copy, CopyLost, CopyOrder, CopySuperseded
@@ -40,11 +40,12 @@ from penstock.timing import timing
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from penstock.lsn import Lsn
     from penstock.modifiers.copies import ModifiedCopy
     from penstock.modifiers.modifier import Modifiers
+    from penstock.schema.shape import TableShape
     from penstock.sinks.copying import Copying, RangeWriter
     from penstock.snapshot.ranges import PageRange
     from penstock.snapshot.task import TableFailure
@@ -120,6 +121,7 @@ class Round:
         self.tables = frozenset(tables)
         self._modifiers = modifiers
         self._modified: dict[TableName, ModifiedCopy] = {}
+        self._unfit: dict[TableName, PenstockError] = {}  # tables that their rules do not fit
         self._oids = tables
         self.progress = RoundProgress(table_count=len(self.tables))
         self._spark = spark
@@ -176,6 +178,33 @@ class Round:
             snapshot.close()
         self._report_end()
 
+    def _modify(self, shapes: dict[TableName, TableShape], lsn: Lsn) -> dict[TableName, TableShape]:
+        """The shapes that rows have once modifiers have seen them."""
+        if self._modifiers is None:
+            return shapes
+        self._modified, unfit = modified_copies(self._modifiers, shapes, lsn)
+        seen, more = modified_shapes(self._modifiers, shapes)
+        self._unfit = unfit | more
+        return seen
+
+    def _still_there(
+        self, name: TableName, shape: TableShape | None, own: Sequence[HeapSize], lsn: Lsn
+    ) -> TableShape | None:
+        """The shape of a table that can be copied under the snapshot; None, and what becomes of it."""
+        if self._oids[name] and (shape is None or shape.id != self._oids[name]):
+            self._postpone(name, lsn)
+            return None
+        # One that is partitioned may have no partition yet, and so nothing to copy.
+        if shape is None or (not own and shape.kind != "p"):
+            gone = TableMissing("the source has no such table", str(name), "fix `tables:`")
+            self._fail(name, gone)
+            return None
+        dropped = [str(heap.relation) for heap in own if heap.is_gone]
+        if dropped:
+            self._begin_again(name, f"{', '.join(dropped)} was dropped after the snapshot")
+            return None
+        return shape
+
     def _prepare(self, copy: Copy, snapshot: ExportedSnapshot) -> None:
         """Read the tables' shapes, cut them into ranges, make room at the sink."""
         names = sorted(self.tables)
@@ -185,31 +214,18 @@ class Round:
         ):
             role = role_of(connection)
             heaps = read_heaps(connection, names)
-            shapes = read_named_shapes(connection, names)
-            if self._modifiers is not None:
-                self._modified = modified_copies(self._modifiers, shapes, snapshot.lsn)
-                shapes = shapes | {
-                    name: modified.modifier.modified_shape(shapes[name])
-                    for name, modified in self._modified.items()
-                }
+            shapes = self._modify(read_named_shapes(connection, names), snapshot.lsn)
             structures = structures_of(connection, shapes.values())
         by_table: dict[TableName, list[HeapSize]] = {}
         for heap in heaps:
             by_table.setdefault(heap.table, []).append(heap)
         for name in names:
             own = by_table.get(name, [])
-            shape = shapes.get(name)
-            if self._oids[name] and (shape is None or shape.id != self._oids[name]):
-                self._postpone(name, snapshot.lsn)
+            if name in self._unfit:
+                self._fail(name, self._unfit[name])
                 continue
-            # One that is partitioned may have no partition yet, and so nothing to copy.
-            if shape is None or (not own and shape.kind != "p"):
-                gone = TableMissing("the source has no such table", str(name), "fix `tables:`")
-                self._fail(name, gone)
-                continue
-            dropped = [str(heap.relation) for heap in own if heap.is_gone]
-            if dropped:
-                self._begin_again(name, f"{', '.join(dropped)} was dropped after the snapshot")
+            shape = self._still_there(name, shapes.get(name), own, snapshot.lsn)
+            if shape is None:
                 continue
             unreadable = _unreadable(own, role)
             if unreadable is not None:
@@ -222,7 +238,8 @@ class Round:
                 structures[name],
                 len(ranges),
                 shape,
-                as_text=name in self._modified,
+                as_text=name in self._modified and not self._modified[name].is_whole,
+                injected=self._modified[name].injected if name in self._modified else None,
             )
             self._on_the_way[name] = _Table(order, ranges)
         orders = [table.order for table in self._on_the_way.values()]

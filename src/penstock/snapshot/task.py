@@ -10,6 +10,7 @@ import psycopg
 
 from penstock.errors import (
     DecodeError,
+    ModifierError,
     PenstockError,
     RowRefused,
     SnapshotGone,
@@ -38,6 +39,9 @@ _CLASSES_OF_ALL = ("08", "25", "28", "40", "53", "57P", "58")
 _STATES_OF_ANOTHER_SHAPE = ("42P01", "42703")
 # Whose words name objects, never values.
 _CLASSES_WITHOUT_VALUES = ("42", "55", "57")
+
+# A rule costs something for each block, and little for each row of it.
+_MODIFIED_BLOCK_BYTES = 2 << 20
 
 
 @dataclass(frozen=True)
@@ -96,7 +100,7 @@ def copy_ranges(
                 except CopySuperseded:
                     ended.add(each.table)
                     yield TableLeft(each.table)
-                except (RangeRefused, TableUnreadable, TableRewritten) as error:
+                except (RangeRefused, TableUnreadable, TableRewritten, ModifierError) as error:
                     # In the middle of a COPY the connection is of no use any more.
                     reader.close()
                     reader = None
@@ -113,7 +117,7 @@ def _copy_range(work: CopyWork, reader: SnapshotReader, each: PageRange) -> None
     fault_point("copy.before_range")
     into = writer.begin(each.number)
     modified = work.modified.get(each.table)
-    if modified is not None:
+    if modified is not None and not modified.is_whole:
         _copy_modified(work, reader, each, into, modified)
         return
     blocks = reader.blocks(
@@ -122,6 +126,7 @@ def _copy_range(work: CopyWork, reader: SnapshotReader, each: PageRange) -> None
         each.pages,
         is_binary=writer.is_binary,
         literals=writer.literals,
+        condition="" if modified is None else modified.condition,
     )
     _write(work, each, into, blocks)
     into.finish()
@@ -136,7 +141,14 @@ def _copy_modified(
 ) -> None:
     writer = work.writers[each.table]
     change = modified.begin(writer.columns, writer.literals)
-    blocks = reader.blocks(each.relation, modified.source_columns, each.pages, is_binary=False)
+    blocks = reader.blocks(
+        each.relation,
+        modified.source_columns,
+        each.pages,
+        is_binary=False,
+        condition=modified.condition,
+        block_bytes=_MODIFIED_BLOCK_BYTES,
+    )
     try:
         _write(work, each, into, blocks, change.rows)
         into.finish()
@@ -157,7 +169,7 @@ def _write(
         for rows in blocks:
             into.write(rows if change is None else change(rows))
             pace.keep(len(rows))
-    except (TableRewritten, DecodeError):
+    except (TableRewritten, DecodeError, ModifierError):
         into.abort()
         raise
     except psycopg.Error as error:  # of the source: the sink speaks in its own errors
@@ -192,7 +204,9 @@ def _blame(work: CopyWork, each: PageRange, refused: RangeRefused) -> PenstockEr
         try:
             reader = SnapshotReader(work.dsn, work.snapshot)
             try:
-                values = reader.key_at(each.relation, key, each.pages, refused.line)
+                modified = work.modified.get(each.table)
+                condition = "" if modified is None else modified.condition
+                values = reader.key_at(each.relation, key, each.pages, refused.line, condition)
             finally:
                 reader.close()
         except (psycopg.Error, SourceError, SnapshotGone):

@@ -90,16 +90,19 @@ class SnapshotReader:
         *,
         is_binary: bool,
         literals: Sequence[tuple[str, str]] = (),
+        condition: str = "",
+        block_bytes: int = BLOCK_BYTES,
     ) -> Iterator[list[memoryview]]:
         """The rows on some pages of a relation, its own only, some at a time; each one COPY message.
 
-        `literals`, types and values, follow the columns in every row.
+        `literals`, types and values, follow the columns in every row. `condition`: SQL that rows must meet.
+        `block_bytes`: how many of them at a time.
 
         Raises:
             psycopg.Error: as the server says.
         """
         query = sql.SQL("COPY ({}) TO STDOUT{}").format(
-            _select(_listed(columns, literals, is_binary=is_binary), relation, pages),
+            _select(_listed(columns, literals, is_binary=is_binary), relation, pages, condition),
             sql.SQL(" (FORMAT binary)") if is_binary else sql.SQL(""),
         )
         pgconn = self._connection.pgconn
@@ -113,7 +116,7 @@ class SnapshotReader:
                 break
             rows.append(data)
             size += length
-            if size >= BLOCK_BYTES:
+            if size >= block_bytes:
                 yield rows
                 rows, size = [], 0
         _finish(pgconn)
@@ -149,13 +152,14 @@ class SnapshotReader:
         key: Sequence[str],
         pages: tuple[int, int | None],
         number: int,
+        condition: str = "",
     ) -> tuple[Any, ...] | None:
         """The key, as text, of a row by its number in what `blocks` gives, from 0."""
         listed = sql.SQL(", ").join(
             sql.SQL("{}::text").format(sql.Identifier(name)) for name in key
         )
         query = sql.SQL("{} OFFSET {} LIMIT 1").format(
-            _select(listed, relation, pages), sql.Literal(number)
+            _select(listed, relation, pages, condition), sql.Literal(number)
         )
         return self._connection.execute(query).fetchone()
 
@@ -176,15 +180,22 @@ def _listed(
 
 
 def _select(
-    listed: sql.Composable, relation: TableName, pages: tuple[int, int | None]
+    listed: sql.Composable,
+    relation: TableName,
+    pages: tuple[int, int | None],
+    condition: str = "",
 ) -> sql.Composed:
     """By ctid, so that only those pages are read. ONLY: children are tables of their own."""
     first, end = pages
-    limits = []
+    limits: list[sql.Composable] = []
     if first:
         limits.append(sql.SQL("ctid >= {}::tid").format(sql.Literal(f"({first},0)")))
     if end is not None:
         limits.append(sql.SQL("ctid < {}::tid").format(sql.Literal(f"({end},0)")))
+    if condition:
+        # Braces of a value are none of psycopg's.
+        escaped = condition.replace("{", "{{").replace("}", "}}")
+        limits.append(sql.SQL(escaped).format())
     where = sql.SQL(" WHERE {}").format(sql.SQL(" AND ").join(limits)) if limits else sql.SQL("")
     return sql.SQL("SELECT {} FROM ONLY {}{}").format(listed, sql.Identifier(*relation), where)
 

@@ -11,6 +11,7 @@ import hashlib
 import hmac
 import logging
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import TYPE_CHECKING
 
 from penstock.changes.pgoutput import parse_message, parse_relation
@@ -30,11 +31,11 @@ from penstock.schema.versions import SchemaVersions
 from penstock.schema.wire import Reported, read_reported
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from penstock.changes.pgoutput import Commit, Relation
+    from penstock.changes.pgoutput import Column, Commit, Relation
     from penstock.lsn import Lsn
-    from penstock.schema.history import SchemaHistory
+    from penstock.schema.past_shapes import PastShapes
     from penstock.table import TableName
 
 _log = logging.getLogger(__name__)
@@ -57,27 +58,27 @@ class Note:
 class Notes:
     """Recognises documents, and Relation messages that are news.
 
-    `lsn` is where the log ends: the history may be ahead of it, by documents whose transaction a crash
+    `lsn` is where the log ends: the past shapes may be ahead of it, by documents whose transaction a crash
     has kept out of the log, and which come again. `look_up` gives the table's shape now; `seal` is the secret that the triggers sign with, without
     which no document of theirs is believed: anybody may write logical messages. `follows` says whether
     a table is the pipeline's: only schemas with such tables have versions; `numbered` is how far these
-    were counted before, where the history does not know it.
+    were counted before, where the past shapes do not have it.
     """
 
     def __init__(
         self,
-        history: SchemaHistory,
+        past_shapes: PastShapes,
         lsn: Lsn,
         look_up: Callable[[int], TableShape | None],
         seal: bytes | None,
         follows: Callable[[TableName], bool] = lambda _: True,
         numbered: Mapping[str, int] | None = None,
     ) -> None:
-        self._history = history
+        self._past_shapes = past_shapes
         self._look_up = look_up
         self._seal = seal
-        self._known = history.at(lsn)
-        self._versions = SchemaVersions(history, follows, numbered or {})
+        self._known = past_shapes.at(lsn)
+        self._versions = SchemaVersions(past_shapes, follows, numbered or {})
 
     def of_message(
         self, raw: memoryview, *, carries_xid: bool, xid: int = 0, pending: Iterable[Note] = ()
@@ -150,10 +151,10 @@ class Notes:
         return SchemaChange(format=FORMAT, tag="RELATION", tables=(patched,), is_unsure=is_unsure)
 
     def commit(self, notes: Iterable[Note], commit: Commit, xid: int) -> list[Mark]:
-        """The marks of a transaction that has committed; they are in the history from now on.
+        """The marks of a transaction that has committed; they are among the past shapes from now on.
 
         Raises:
-            LogError: the history cannot be written.
+            LogError: the past shapes cannot be written.
         """
         before = dict(self._known)
         contents: list[tuple[int, str, str]] = []
@@ -184,7 +185,7 @@ class Notes:
             )
             for number, (ordinal, kind, content) in enumerate(contents)
         ]
-        self._history.append(marks)
+        self._past_shapes.append(marks)
         return marks
 
     def _without_stale(self, change: SchemaChange) -> SchemaChange:
@@ -237,29 +238,16 @@ def patch(known: TableShape, relation: Relation, now: TableShape | None) -> tupl
 
     The catalog has moved on already, but what it has of the same name and type is taken from it.
     """
-    of_name = {column.name: column for column in known.columns}
+    known_columns = {column.name: column for column in known.columns}
     current = {column.name: column for column in now.columns} if now is not None else {}
-    next_id = max((column.id for column in (*known.columns, *current.values())), default=0) + 1
-    columns: list[ColumnShape] = []
-    added = 0
-    for reported in relation.columns:
-        found = of_name.get(reported.name)
-        if found is None:
-            added += 1
-        if found is None or (found.type_id, found.type_modifier) != (
-            reported.type_oid,
-            reported.type_modifier,
-        ):
-            fresh = current.get(reported.name)
-            if fresh is None or fresh.type_id != reported.type_oid:
-                fresh = _unknown_type(
-                    reported.name, reported.type_oid, found.id if found else next_id
-                )
-                next_id += 1
-            found = fresh if found is None else fresh.model_copy(update={"id": found.id})
-        columns.append(found)
+    free_ids = count(max((each.id for each in (*known.columns, *current.values())), default=0) + 1)
+    columns = [
+        _patched(reported, known_columns.get(reported.name), current.get(reported.name), free_ids)
+        for reported in relation.columns
+    ]
     names = {column.name for column in relation.columns}
-    gone = [c for c in known.columns if c.name not in names and not c.generated]
+    added = names - known_columns.keys()
+    gone = {name for name, each in known_columns.items() if not each.generated} - names
     columns += [column for column in known.columns if column.generated]
     patched = known.model_copy(
         update={
@@ -269,6 +257,19 @@ def patch(known: TableShape, relation: Relation, now: TableShape | None) -> tupl
         }
     )
     return patched, bool(added and gone) or any(column.type == "" for column in columns)
+
+
+def _patched(
+    reported: Column, known: ColumnShape | None, now: ColumnShape | None, free_ids: Iterator[int]
+) -> ColumnShape:
+    """One column as it is reported: what is known of it if its type is the same, else by the catalog."""
+    kind = (reported.type_oid, reported.type_modifier)
+    if known is not None and (known.type_id, known.type_modifier) == kind:
+        return known
+    if now is None or now.type_id != reported.type_oid:
+        number = known.id if known is not None else next(free_ids)
+        return _unknown_type(reported.name, reported.type_oid, number)
+    return now if known is None else now.model_copy(update={"id": known.id})
 
 
 def _unknown_type(name: str, type_oid: int, number: int) -> ColumnShape:

@@ -13,7 +13,8 @@ from psycopg import sql
 from psycopg.rows import namedtuple_row
 
 from penstock.schema.describe import structure_of
-from penstock.schema.description import SequenceDescription, TableStructure, UsedSequence
+from penstock.schema.description import TableStructure, UsedSequence
+from penstock.schema.shape import SequenceShape
 from penstock.source.connect import source_errors
 from penstock.source.shapes import qualified_names, read_named_shapes
 from penstock.table import TableName
@@ -44,7 +45,8 @@ WITH used(table_oid, number, oid, kind) AS (
     WHERE a.adrelid = ANY (%(oids)s::oid[])
 )
 SELECT DISTINCT ON (u.table_oid, u.number, n.nspname, c.relname)
-       u.table_oid, u.kind, a.attname AS column, n.nspname AS sequence_schema,
+       u.table_oid, u.kind, a.attname AS column,
+       c.oid::int8 AS sequence_oid, n.nspname AS sequence_schema,
        c.relname AS sequence_name, format_type(s.seqtypid, NULL) AS sequence_type,
        s.seqstart AS start, s.seqincrement AS increment, s.seqmin AS minimum, s.seqmax AS maximum,
        s.seqcache AS cache, s.seqcycle AS cycles,
@@ -112,8 +114,10 @@ def structures_of(
 
 
 def _used_sequence(row: Any, uncalled: dict[TableName, tuple[int, bool]]) -> UsedSequence:
-    sequence = SequenceDescription(
-        name=TableName(row.sequence_schema, row.sequence_name),
+    sequence = SequenceShape(
+        id=row.sequence_oid,
+        schema_name=row.sequence_schema,
+        name=row.sequence_name,
         type=row.sequence_type,
         start=row.start,
         increment=row.increment,
@@ -124,7 +128,7 @@ def _used_sequence(row: Any, uncalled: dict[TableName, tuple[int, bool]]) -> Use
     )
     value, is_called = row.last_value, True
     if value is None:
-        value, is_called = uncalled.get(sequence.name, (None, False))
+        value, is_called = uncalled.get(sequence.qualified, (None, False))
     return UsedSequence(row.column, _USES[row.kind], sequence, value, is_called)
 
 

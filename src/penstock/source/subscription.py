@@ -218,6 +218,17 @@ def change_tables(
         return match_publications(connection, name, stamp.generation, rules)
 
 
+def _create_statements(
+    names: pub.PublicationNames, choice: Choice, stamp: pub.Stamp
+) -> Iterator[sql.Composed | sql.SQL]:
+    updates = [table.name for table in choice.updates]
+    inserts = [table.name for table in choice.inserts]
+    yield pub.create_statement(names.updates, pub.UPDATES, updates)
+    yield pub.create_statement(names.inserts, pub.INSERTS, inserts)
+    for each in names:
+        yield pub.stamp_statement(each, stamp)
+
+
 def print_sql(
     connection: Connection, name: str, rules: TableRules, tracking: Tracking = Tracking.OFF
 ) -> list[str]:
@@ -237,12 +248,7 @@ def print_sql(
     statements: list[sql.Composed | sql.SQL] = []
     if publications is None:
         stamp = _new_stamp(name, rules, tracking)
-        tables = [table.name for table in choice.updates], [table.name for table in choice.inserts]
-        statements += [
-            pub.create_statement(names.updates, pub.UPDATES, tables[0]),
-            pub.create_statement(names.inserts, pub.INSERTS, tables[1]),
-            *(pub.stamp_statement(each, stamp) for each in names),
-        ]
+        statements += _create_statements(names, choice, stamp)
     else:
         stamp = publications.stamp
         steps, _ = plan_steps(connection, names, publications, choice)

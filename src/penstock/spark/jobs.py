@@ -21,11 +21,12 @@ from penstock.changes.pgoutput import DELETE, INSERT, TRUNCATE, UPDATE
 from penstock.errors import PenstockError, SparkFailed, SparkGone, recognise
 from penstock.log.slice import SliceKind
 from penstock.modifiers.modifier import modify
-from penstock.sinks.sink import SharingWorker
+from penstock.sinks.sink import RefusedTable, SharingWorker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from penstock.errors import ModifierError
     from penstock.log.contract import Slice
     from penstock.log.slice import SliceHead
     from penstock.modifiers.modifier import Modifiers
@@ -234,6 +235,9 @@ def _share_out_documents(
     """
     for number, chunks in work:
         receipt = run_task(worker, span, number, chunks, modifiers)
+        for refused in receipt.refused:
+            # The second stage delivers before the driver knows: then the batch waits as a whole.
+            raise refused.error
         content, receipt.content = receipt.content, None
         for place, (partition, block) in enumerate(content.items()):
             yield partition, (number, block, receipt if place == 0 else None)
@@ -282,14 +286,15 @@ def run_task(
     read_bytes: dict[str, int] = {}
     began_at, cpu_began = time.time(), time.process_time()
     job = worker.begin(number)
+    refused: dict[TableName, ModifierError] = {}
     for chunk in chunks:
         began = time.perf_counter()
-        data, lengths, transaction = _read(chunk)
+        data, lengths, transaction = read_chunk(chunk)
         read = time.perf_counter()
         pieces: list[Piece] = decode(data, lengths, transaction, *span)
         decoded = modified = time.perf_counter()
         if modifiers is not None:
-            pieces = modify(modifiers, pieces)
+            pieces = modify(modifiers, pieces, refused)
             modified = time.perf_counter()
         job.take(pieces)
         seconds["read"] += read - began
@@ -301,6 +306,7 @@ def run_task(
     receipt = job.finish()
     seconds["cpu"] = time.process_time() - cpu_began
     receipt.seconds.update(seconds)
+    receipt.refused += [RefusedTable.of(table, error) for table, error in refused.items()]
     receipt.began_at, receipt.rows, receipt.read_bytes = began_at, rows, read_bytes
     return receipt
 
@@ -328,7 +334,8 @@ def _count_bytes(data: bytes, lengths: Any, counts: dict[str, int]) -> None:
             counts[operation] = counts.get(operation, 0) + int(sizes[kind])
 
 
-def _read(chunk: list[Slice]) -> tuple[bytes, Any, Transaction | None]:
+def read_chunk(chunk: list[Slice]) -> tuple[bytes, Any, Transaction | None]:
+    """Slices that go together: their messages, and the transaction that they are part of."""
     bodies = [ref.read() for ref in chunk]
     head = chunk[0].head
     transaction = None

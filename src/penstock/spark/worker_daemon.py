@@ -1,5 +1,8 @@
 """The parent of Spark's Python workers: they start warm. Started by Spark, by module name.
 
+The package pyspark is imported from its directory where Spark would have it read from the zip inside that
+directory: modules in a zip are compiled at every start, which takes a second.
+
 Two things cost every task more than its work, and are taken away before the first fork:
 
 - Spark puts its jars and zips on sys.path, and calls importlib.invalidate_caches() in every task, which
@@ -17,10 +20,19 @@ import os
 import signal
 import sys
 import zipimport
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from types import ModuleType
+
+
+def _unpack_pyspark() -> None:
+    """Put the directory that has pyspark in the place of the zip of it that lies in there."""
+    for place, entry in enumerate(sys.path):
+        package = Path(entry).parents[2] if entry.endswith("/python/lib/pyspark.zip") else None
+        if package is not None and (package / "__init__.py").exists():
+            sys.path[place] = str(package.parent)
 
 
 def _shorten_path() -> None:
@@ -48,6 +60,7 @@ def _ignore_signals(daemon: ModuleType) -> None:
 
 if __name__ == "__main__":
     os.umask(0o077)
+    _unpack_pyspark()
     # Imported before the path is cut: on a cluster pyspark itself may live in one of those zips.
     from pyspark import daemon, worker  # noqa: F401
 

@@ -2,7 +2,7 @@
 
     pipeline.json        whose directory this is
     log/                 the log, where it is of the kind `files`
-    schema.jsonl         shapes of tables by position (penstock.schema.history)
+    schema.jsonl         shapes of tables by position (penstock.schema.past_shapes)
     capture.lock …       held by the one process that captures, by the one that delivers
     capture.json, sinks/<name>.json …  what each part last reported (penstock.state.wire)
 
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from penstock.disk import is_full, unwritable
 from penstock.errors import SecondInstance, StateOfAnother, StateUnusable
-from penstock.schema.history import SchemaHistory
+from penstock.schema.past_shapes import PastShapes
 from penstock.state.smallfiles import replace_text
 from penstock.timing import timing
 
@@ -40,7 +40,7 @@ class StateDirectory:
     def __init__(self, path: Path, pipeline: str) -> None:
         self.path = path
         self.pipeline = pipeline
-        self.history = SchemaHistory(path / "schema.jsonl")
+        self.past_shapes = PastShapes(path / "schema.jsonl")
 
     def claim(self) -> None:
         """Make the directory, or see that it is ours.

@@ -122,6 +122,13 @@ class SeenMembers(Report):
 
 
 @dataclass(frozen=True)
+class SeenRules(Report):
+    """What the rules of `modifiers:` said of tables, in short, when their rows were delivered to a sink."""
+
+    digests: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class SeenPartitions(Report):
     """The partitions that a sink has seen, and those that it knows have left, in order."""
 

@@ -211,7 +211,7 @@ class SinkContract:
             return
         scene.deliver()
         found = self._ids(options)
-        stopped = scene.sink.detached
+        stopped = scene.sink.tables.detached
         went_on = [one for one in found if one in ids[2::4]]
         _assert_same(went_on, ids[2::4], "of the table of which nothing is refused")
         assert [str(name) for name in stopped] == ["public.orders"], (
@@ -226,7 +226,9 @@ class SinkContract:
         scene.sink.close()
 
         self._assert_all(scene, ids, "once nothing is refused any more", ordered=False)
-        assert not scene.sink.detached, "the table did not go on once nothing was refused any more"
+        assert not scene.sink.tables.detached, (
+            "the table did not go on once nothing was refused any more"
+        )
 
     def test_refused_document_is_parked_with_what_must_not_overtake_it(
         self, tmp_path: Path

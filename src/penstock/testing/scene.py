@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import signal
@@ -10,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from penstock import failpoints, vault
 from penstock.lsn import Lsn
-from penstock.schema.description import ColumnDescription, TableDescription
+from penstock.schema.description import TableDescription
+from penstock.schema.shape import ColumnShape
 from penstock.sinks.copying import Copy, CopyOrder
 from penstock.sinks.kind import SinkPlace
 from penstock.sinks.sink import Batch, SharingWorker
@@ -37,9 +39,6 @@ ORDERS = table(16400, "orders", {"id": "int8", "note": "text"}, key=["id"])
 AUDIT = table(16401, "audit", {"id": "int8", "note": "text"}, key=["id"])
 START = Lsn(0x1000)
 IDENTITY = {"system_identifier": "7", "slot": "penstock_shop_00000000"}
-
-# What the scene's transactions do, three rows of `orders` and one of `audit` in each.
-CHANGES_EACH = 4
 
 
 class Scene:
@@ -116,7 +115,7 @@ class Scene:
     def copy(self, keys: Sequence[int], lsn: Lsn) -> list[str]:
         """Copy rows of `orders` as of a position, in two ranges, and have them delivered; their ids."""
         position = self.open()
-        self.sink.schedule_copy({ORDERS.table: ORDERS.oid}, position)
+        self.sink.tables.schedule_copy({ORDERS.table: ORDERS.oid}, position)
         copying = self._kind.build_copying(self.place)
         copying.open()
         assert copying.claim()
@@ -138,10 +137,10 @@ class Scene:
 
     def catch_up(self) -> None:
         """Deliver to tables that have been copied what came since, and let them stream."""
-        tables = {name for name, each in self.sink.detached.items() if each.can_catch_up}
+        tables = {name for name, each in self.sink.tables.detached.items() if each.can_catch_up}
         if not tables:
             return
-        position = self.sink.detached[min(tables)].delivered_lsn
+        position = self.sink.tables.detached[min(tables)].delivered_lsn
         stored = self.sink.open()
         assert stored is not None
         for ref in read_log(self._log, position):
@@ -150,13 +149,17 @@ class Scene:
             batch = _batch(position, [ref])
             self.sink.commit_detached(tables, batch, self._run(batch, [[ref]], tables))
             position = batch.end_lsn
-            tables = {name for name in tables if self.sink.detached[name].delivered_lsn == position}
-        self.sink.attach(tables)
+            tables = {
+                name for name in tables if self.sink.tables.detached[name].delivered_lsn == position
+            }
+        self.sink.tables.attach(tables)
 
     def killed_at(self, point: str, passing: int, work: Callable[[], None]) -> bool:
         """Do some work in a process that dies at a fault point; whether it came so far."""
         child = os.fork()
         if child == 0:
+            # What the parent has made is the parent's to end: a client's threads are not here.
+            gc.freeze()
             try:
                 failpoints.arm(point, passing)
                 work()
@@ -205,11 +208,16 @@ def _batch(after: Lsn, slices: Sequence[Any]) -> Batch:
 
 def _order(range_count: int) -> CopyOrder:
     columns = tuple(
-        ColumnDescription(column.name, "", column.type_oid, "base", False, "", "")
-        for column in ORDERS.columns
+        ColumnShape(
+            id=number,
+            name=column.name,
+            type="",
+            type_id=column.type_oid,
+            type_kind="b",
+            not_null=False,
+        )
+        for number, column in enumerate(ORDERS.columns, 1)
     )
-    description = TableDescription(
-        ORDERS.table, ORDERS.oid, "r", "d", columns, ("id",), ("id",), ()
-    )
+    description = TableDescription(ORDERS.table, ORDERS.oid, "r", "d", columns, ("id",), ("id",))
     structure: Any = None  # of no concern to documents
     return CopyOrder(ORDERS.table, description, structure, range_count)

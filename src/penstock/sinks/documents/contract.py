@@ -8,6 +8,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
+from penstock.errors import PenstockError
+from penstock.findings import Finding
 from penstock.options import Options
 from penstock.sinks.kind import SinkKind, SinkPlace
 
@@ -16,7 +18,6 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from penstock.findings import Finding
     from penstock.sinks.documents.workspace import Workspace
     from penstock.sinks.parked import ParkedEntry
     from penstock.sinks.status import SinkStatus
@@ -57,8 +58,12 @@ class DocumentSink(ABC):
 
     delivered_by: ClassVar[Literal["driver", "tasks"]] = "driver"
     """Who calls `deliver`: the driver, with whole batches in source order; or Spark tasks, at the
-    same time, each document of a key in one task and in order. In a task the sink is another object, made
+    same time, each document of a key (`shared_by`) in one task and in order. In a task the sink is another object, made
     by the same kind from the same options; `open` is not called there, and `state` is None."""
+
+    shared_by: Literal["key", "table", "schema"] = "key"
+    """What keeps documents in one task and in order, where tasks deliver: the same key of a table, the
+    same table, or the same schema. Choose the largest in which the destination shows an order."""
 
     batch_bytes: ClassVar[int] = 2 * 1024 * 1024
     """How much of the log a batch may hold before latency suffers."""
@@ -167,9 +172,20 @@ class DocumentKind(SinkKind[OptionsT], Generic[OptionsT]):
         del chosen
         found: dict[str, Finding] = {}
         for place in places.values():
-            for finding in self.sink(place).check():
+            for finding in self._findings(place):
                 found.setdefault(str(finding.error), finding)
         yield from found.values()
+
+    def _findings(self, place: SinkPlace[OptionsT]) -> Iterator[Finding]:
+        try:
+            sink = self.sink(place)
+        except PenstockError as error:  # a package that it needs is not there
+            yield Finding(error)
+            return
+        try:
+            yield from sink.check()
+        finally:
+            sink.close()
 
     def read_status(
         self, places: Sequence[SinkPlace[OptionsT]], parts: Sequence[SinkStatus]

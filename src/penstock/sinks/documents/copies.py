@@ -27,7 +27,7 @@ from penstock.disk import sync_directory
 from penstock.errors import PositionMissing
 from penstock.lsn import ZERO, Lsn
 from penstock.sinks.durable import make_directory, replace_file
-from penstock.sinks.tables import COPYING, FAILED
+from penstock.sinks.tables import TableState
 from penstock.table import TableName
 from penstock.timing import timing
 
@@ -61,7 +61,7 @@ class TableCopy:
     def may_be_tried_again(self) -> bool:
         """Whether it failed, and its time has come; a clock set back must not put it off for ever."""
         return (
-            self.state == FAILED
+            self.state == TableState.FAILED
             and not 0 < self.retry_at - time.time() <= timing().copy_retry_last_seconds
         )
 
@@ -219,6 +219,6 @@ def _read_copy(entry: dict[str, Any]) -> TableCopy:
     copy = TableCopy(
         **{**entry, "table": TableName(*entry["table"]), "lsn": Lsn.parse(entry["lsn"])}
     )
-    if copy.state not in (COPYING, COPIED, FAILED):
+    if copy.state not in (TableState.COPYING, COPIED, TableState.FAILED):
         raise ValueError(copy.state)
     return copy

@@ -23,7 +23,7 @@ from penstock.sinks.copying import Arrived
 from penstock.sinks.documents.copies import COPIED, Copies, TableCopy, part_name
 from penstock.sinks.documents.parts import PartWriter, message_of
 from penstock.sinks.durable import cannot_use
-from penstock.sinks.tables import COPYING, FAILED, PENDING
+from penstock.sinks.tables import TableState
 from penstock.timing import timing
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def relation_of(description: TableDescription) -> Relation:
         description.name,
         identity,
         tuple(
-            Column(column.name, column.type_oid, -1, column.name in marked)
+            Column(column.name, column.type_id, -1, column.name in marked)
             for column in description.columns
             if not column.generated
         ),
@@ -200,7 +200,7 @@ class DocumentCopying:
             for table, copy in known.items()
             # One that failed is remembered for how often it did.
             if table in waiting
-            and (copy.state == FAILED or waiting[table].enrolment == copy.enrolment)
+            and (copy.state == TableState.FAILED or waiting[table].enrolment == copy.enrolment)
         }
         if len(wanted) != len(known):
             self._copies.write(wanted.values())
@@ -226,7 +226,7 @@ class DocumentCopying:
                 begun = TableCopy(
                     table,
                     enrolment,
-                    COPYING,
+                    TableState.COPYING,
                     copy.copy_id,
                     copy.lsn,
                     number,
@@ -238,7 +238,7 @@ class DocumentCopying:
                 self._under_way[table] = known[table] = begun
                 writers[table] = DocumentRangeWriter(
                     str(self._copies.make_room(begun)),
-                    relation_of(order.description),
+                    order.injected or relation_of(order.description),
                     int(copy.lsn),
                     self._source,
                     copy.copy_id,
@@ -308,7 +308,7 @@ class DocumentCopying:
                 TableCopy(
                     table,
                     kept.enrolment,
-                    FAILED,
+                    TableState.FAILED,
                     error=str(error),
                     attempts=attempts + 1,
                     retry_at=time.time() + wait,
@@ -332,7 +332,7 @@ class DocumentCopying:
             return {
                 table: (_arrived(self._copies.parts(copy).values()), copy.range_count)
                 for table, copy in self._copies.read().items()
-                if copy.state in (COPYING, COPIED)
+                if copy.state in (TableState.COPYING, COPIED)
             }
 
     def asked(self) -> set[TableName]:
@@ -386,7 +386,7 @@ class DocumentCopying:
         kept = self._position.read()
         if kept is None:
             return {}  # nobody has delivered anything yet
-        return {table: kept.tables[table] for table in kept.in_state(PENDING)}
+        return {table: kept.tables[table] for table in kept.in_state(TableState.PENDING)}
 
     def _is_of_another(self, table: TableName, copy: Copy | None) -> bool:
         begun = self._under_way.get(table)
@@ -422,4 +422,4 @@ def _is_due(kept: KeptTable, copy: TableCopy | None) -> bool:
     if copy is None or copy.enrolment != kept.enrolment:
         return True
     # One that failed waits until the delivering loop schedules it anew.
-    return copy.state not in (COPIED, FAILED)
+    return copy.state not in (COPIED, TableState.FAILED)

@@ -39,6 +39,7 @@ class DdlDocuments:
     def __init__(
         self, batch: Batch, taking_part: Collection[TableName], is_group: bool, source: str
     ) -> None:
+        self.taking_part = frozenset(taking_part)
         self.names = {table: table for table in taking_part}
         self.content: list[list[Receipt] | pa.RecordBatch] = []
         self.count = 0

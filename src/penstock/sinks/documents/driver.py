@@ -11,38 +11,28 @@ stops; the others go on (`refusals`).
 from __future__ import annotations
 
 import logging
-import threading
 import time
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import PenstockError, PositionTaken, SinkError
 from penstock.failpoints import fault_point
 from penstock.options import OnRefused
+from penstock.sinks.ddl_transaction import refused_in
 from penstock.sinks.documents.contract import DocumentsRefused
-from penstock.sinks.documents.copies import COPIED, Copies
+from penstock.sinks.documents.copies import Copies
 from penstock.sinks.documents.ddl import DdlDocuments
-from penstock.sinks.documents.failures import explained
+from penstock.sinks.documents.keeper import PositionKeeper
 from penstock.sinks.documents.parked import Holds, Parked, Retry, batch_of
 from penstock.sinks.documents.parts import Cursor, read_some, remove_parts, value_bytes
 from penstock.sinks.documents.position import KeptPosition, KeptTable, PositionFile, Published
 from penstock.sinks.documents.refusals import Attempt
+from penstock.sinks.documents.routed import sink_of
+from penstock.sinks.documents.standing import KeptTableStore
 from penstock.sinks.documents.tasks import Outcome, SealedSink, SharedOut
 from penstock.sinks.documents.worker import DocumentWorker, Prepared
 from penstock.sinks.durable import make_directory
-from penstock.sinks.tables import (
-    CATCHING_UP,
-    COPYING,
-    FAILED,
-    PENDING,
-    REMOVED,
-    STREAMING,
-    DetachedTable,
-    WantedTables,
-)
-from penstock.table import name_tables
+from penstock.sinks.tables import SinkTables, TableState, WantedTables
 from penstock.timing import timing
 
 if TYPE_CHECKING:
@@ -80,32 +70,28 @@ class _Step:
 
 
 class DocumentDriver:
-    """Delivers to one `DocumentSink`. Implements `penstock.sinks.sink.Sink`.
-
-    `_kept` mirrors the position that is stored; None while the sink is not open, and after a failure,
-    so that nothing is done before `open` has seen again what there is.
-    """
+    """Delivers to one `DocumentSink`. Implements `penstock.sinks.sink.Sink`."""
 
     def __init__(self, kind: DocumentKind[Any], place: SinkPlace[Any]) -> None:
         self.name = place.name
-        self.change_count = 0
-        self.streaming: set[TableName] = set()
-        self.detached: dict[TableName, DetachedTable] = {}
-        self.objects_due = False
-        self.has_notes = False
         self._source = place.source_id
-        self._sink = kind.sink(place)
+        self._sink = sink_of(kind, place)
         self._space = kind.workspace(place)
         self._position = PositionFile(self._space.position, place.pipeline, place.source_id)
+        self._keeper = PositionKeeper(self.name, self._sink, self._space, self._position)
         self._copies = Copies(self._space.copies, self._space.directory_mode)
-        self._known_copies: dict[TableName, TableCopy] = {}
-        self._kept: KeptPosition | None = None
+        self._store = KeptTableStore(self._keeper, self._copies)
+        self.tables = SinkTables(self._store)
+        self._keeper.on_opened = self._see_tables
         self._parked = Parked(self._space.parked)
         self._on_refused: OnRefused = getattr(place.options, "on_refused", OnRefused.STOP)
         self._by_tasks = self._sink.delivered_by == "tasks"
         self._sealed = SealedSink(kind, place)
-        self._refused_until: dict[TableName, float] = {}
-        self._cancelled = threading.Event()
+
+    @property
+    def change_count(self) -> int:
+        """Delivered since the beginning."""
+        return self._keeper.change_count
 
     @property
     def batch_bytes(self) -> int:
@@ -114,63 +100,35 @@ class DocumentDriver:
 
     def open(self) -> StoredPosition | None:
         """Have the sink reach its destination; go on from what is stored."""
-        self._forget()
-        self._cancelled.clear()
-        with self._or_forget():
+        self._keeper.forget()
+        self._keeper.allow()
+        with self._keeper.or_forget():
             make_directory(self._space.directory, self._space.directory_mode)
-            text = self._sink.open()
+            stored = self._sink.open()
             remove_parts(self._space.directory, self._space.part_prefix)
-            if not self._sink.stores_state:
-                text = self._position.read_text()
             self._parked.open()
-            if text is None:
-                return None
-            kept = self._position.text.read(text)
-            self._known_copies = self._copies.read()
-            self._keep(kept, text)
-        return kept.stored
+            kept = self._keeper.open(stored)
+        return None if kept is None else kept.stored
 
     def begin(self, identity: Mapping[str, str], lsn: Lsn) -> None:
         """Store the first position."""
-        with self._or_forget():
-            self._record(KeptPosition(lsn, dict(identity)))
+        with self._keeper.or_forget():
+            self._keeper.record(KeptPosition(lsn, dict(identity)))
 
     def refresh_tables(self, lsn: Lsn) -> None:
         """See what was copied and what was asked for; deliver copies that are whole, for a while."""
-        self._require_open()
-        with self._or_forget():
-            self._take_requests(lsn)
+        with self._keeper.or_forget():
             self._retry_parked()
-            self._known_copies = self._copies.read()
-            self._try_again(lsn)
+        self.tables.refresh(lsn)
+        with self._keeper.or_forget():
             deadline = time.monotonic() + timing().publish_seconds
             while self._publish(lsn) and time.monotonic() < deadline:
-                self._raise_if_cancelled(lsn)
-        self._see_tables()
+                self._keeper.raise_if_cancelled(lsn)
+        self.tables.read()
 
-    def schedule_copy(
-        self, tables: Mapping[TableName, int], lsn: Lsn, *, is_new: bool = True
-    ) -> None:
-        """Note that tables wait for a copy. What is known of an earlier life is forgotten."""
-        del is_new  # all that is known is the position
-        self._set_tables({table: KeptTable.scheduled(lsn, oid) for table, oid in tables.items()})
-
-    def rename(self, table: TableName, name: TableName, lsn: Lsn) -> None:
-        """Let a table wait for a copy under another name."""
-        kept = self._require_open()
-        others = {each: known for each, known in kept.tables.items() if each != table}
-        others[name] = KeptTable.scheduled(lsn, kept.tables[table].oid)
-        with self._or_forget():
-            self._record(replace(kept, tables=others))
-        self._see_tables()
-
-    def remove(self, tables: Collection[TableName]) -> None:
-        """Note that tables are followed no more."""
-        self._set_tables({table: KeptTable(REMOVED) for table in tables})
-
-    def note(self, table: TableName, text: str) -> None:
-        """Nothing: documents say what has happened, not what there is."""
-        del table, text
+    def _see_tables(self) -> None:
+        self._store.read_copies()
+        self.tables.read()
 
     def worker(
         self, batch: Batch, only: Collection[TableName] | None = None
@@ -179,26 +137,32 @@ class DocumentDriver:
         wanted = (
             WantedTables(only=frozenset(only))
             if only is not None
-            else WantedTables(batch.detached | (batch.tables & set(self.detached)))
+            else WantedTables(batch.detached | (batch.tables & set(self.tables.detached)))
         )
         if self._by_tasks:
             holds = self._parked.holds
             return SharedOut(
-                self._sealed, self._source, _PARTITIONS, self._on_refused, holds, wanted
+                self._sealed,
+                self._source,
+                _PARTITIONS,
+                self._on_refused,
+                holds,
+                wanted,
+                self._sink.shared_by,
             )
         space = self._space
         return DocumentWorker(str(space.directory), space.part_prefix, self._source, wanted)
 
     def commit(self, batch: Batch, receipts: Sequence[Receipt]) -> None:
         """Deliver the documents in the order of their tasks, and the position with them."""
-        kept = self._require_position(batch)
+        kept = self._keeper.require(batch)
         fault_point("deliver.after_job")
-        moved = replace(_counted(kept, receipts), delivered_lsn=batch.end_lsn)
-        with self._or_forget():
+        moved = replace(kept.with_count(_count(receipts)), delivered_lsn=batch.end_lsn)
+        with self._keeper.or_forget():
             self._deliver_receipts(receipts, moved, batch.after_lsn)
         fault_point("deliver.after_commit")
-        if self._require_open().tables is not kept.tables:  # one has stopped
-            self._see_tables()
+        if self._keeper.stored.tables is not kept.tables:  # one has stopped
+            self.tables.read()
 
     def commit_shapes(
         self,
@@ -208,80 +172,52 @@ class DocumentDriver:
         only: Collection[TableName] | None = None,
     ) -> dict[TableName, TableName]:
         """Deliver rows and documents of changes in turn; tables bear their new names from then on."""
-        kept = (
-            self._require_position(batch) if only is None else self._require_detached(only, batch)
-        )
+        kept = self._keeper.require(batch, only)
         taking_part = set(only or ()) or {
-            table for table, known in kept.tables.items() if known.state in (STREAMING, PENDING)
+            *kept.in_state(TableState.STREAMING),
+            *kept.in_state(TableState.PENDING),
         }
         done = DdlDocuments(batch, taking_part, only is not None, self._source)
         stopped: dict[TableName, str] = {}
-        with self._or_forget():
+        with self._keeper.or_forget():
             if self._by_tasks:
                 done.on_own = lambda own: stopped.update(self._deliver_between(own))
             done.run(ddl_transaction, self.worker, run_job)
-        tables: dict[TableName, KeptTable] = {}
-        for table, known in kept.tables.items():
-            if table not in taking_part:
-                tables[table] = known
-            elif table in done.names:
-                tables[done.names[table]] = _moved(known, batch, is_new=done.names[table] != table)
-        tables |= {table: KeptTable(STREAMING) for table in done.created_in_stream}
-        tables |= {
-            table: KeptTable.scheduled(batch.end_lsn, oid) for table, oid in done.unknown.items()
-        }
-        moved = replace(kept, change_count=kept.change_count + done.count, tables=tables)
-        if only is None:
-            moved = replace(moved, delivered_lsn=batch.end_lsn)
-
-        former_names = {now: old for old, now in done.names.items()}
-        receipts = [each for part in done.content if isinstance(part, list) for each in part]
-        with self._or_forget():
-            if self._by_tasks:
-                self._settle(receipts, moved, batch.after_lsn, former_names, stopped)
-            else:
-                self._deliver(_content_reader(done.content), moved, batch.after_lsn, former_names)
-                _discard(receipts)
+            moved = _after_ddl(kept, done, batch.end_lsn)
+            if only is None:
+                moved = replace(moved, delivered_lsn=batch.end_lsn)
+            unfit = {
+                done.names.get(table, table): str(error)
+                for table, error in refused_in(ddl_transaction).items()
+                if table in taking_part
+            }
+            self._deliver_shapes(done, moved, batch.after_lsn, stopped, unfit)
         fault_point("schema.after_commit")
-        self._see_tables()
+        self.tables.read()
         return done.names
 
     def commit_detached(
         self, tables: Collection[TableName], batch: Batch, receipts: Sequence[Receipt]
     ) -> None:
         """Deliver the documents of tables that catch up, and their position with them."""
-        kept = self._require_detached(tables, batch)
-        moved = _counted(kept, receipts).with_tables(
-            {
-                table: replace(
-                    kept.tables[table], state=CATCHING_UP, delivered_lsn=batch.end_lsn, error=""
-                )
-                for table in tables
-            }
+        kept = self._keeper.require(batch, tables)
+        moved = kept.with_count(_count(receipts)).with_tables(
+            {table: kept.tables[table].caught_up_to(batch.end_lsn) for table in tables}
         )
         fault_point("catch_up.before_commit")
-        with self._or_forget():
+        with self._keeper.or_forget():
             self._deliver_receipts(receipts, moved, batch.after_lsn)
-        self._see_tables()
-
-    def attach(self, tables: Collection[TableName]) -> None:
-        """Let tables stream with the others."""
-        kept = self._require_open()
-        # One whose last documents were refused stays where it is.
-        ready = {table for table in tables if kept.tables[table].state == CATCHING_UP}
-        if ready:
-            self._set_tables({table: KeptTable(STREAMING) for table in ready})
-            _log.info("caught up: %s", name_tables(ready))
+        self.tables.read()
 
     def idle(self) -> None:
         """Let the sink do what is due without documents."""
-        if self._kept is not None:
-            with self._or_forget():
+        if self._keeper.is_open:
+            with self._keeper.or_forget():
                 self._sink.idle()
 
     def interrupt(self) -> None:
         """Cancel the commit that runs, between two batches of documents; its position does not move."""
-        self._cancelled.set()
+        self._keeper.cancel()
         self._sink.interrupt()
 
     def close(self) -> None:
@@ -289,7 +225,7 @@ class DocumentDriver:
         try:
             self._sink.close()
         finally:
-            self._forget()
+            self._keeper.forget()
 
     def _deliver_receipts(
         self, receipts: Sequence[Receipt], kept: KeptPosition, after_lsn: Lsn
@@ -297,7 +233,25 @@ class DocumentDriver:
         if self._by_tasks:
             self._settle(receipts, kept, after_lsn)
         else:
-            self._deliver(_reader(receipts), kept, after_lsn)
+            self._deliver(_reader(receipts), kept, after_lsn, unfit=_unfit(receipts))
+            _discard(receipts)
+
+    def _deliver_shapes(
+        self,
+        done: DdlDocuments,
+        kept: KeptPosition,
+        after_lsn: Lsn,
+        stopped: Mapping[TableName, str],
+        unfit: Mapping[TableName, str],
+    ) -> None:
+        former_names = {now: old for old, now in done.names.items()}
+        receipts = [each for part in done.content if isinstance(part, list) for each in part]
+        if self._by_tasks:
+            self._settle(receipts, kept, after_lsn, former_names, {**stopped, **unfit})
+        else:
+            all_unfit = _unfit(receipts) | dict(unfit)
+            read = _content_reader(done.content)
+            self._deliver(read, kept, after_lsn, former_names, all_unfit)
             _discard(receipts)
 
     # --- positions -----------------------------------------------------------------------------
@@ -308,17 +262,20 @@ class DocumentDriver:
         kept: KeptPosition,
         after_lsn: Lsn,
         former_names: Mapping[TableName, TableName] | None = None,
+        unfit: Mapping[TableName, str] | None = None,
     ) -> None:
         """Deliver documents and record the position that they lead to.
 
-        Tables whose documents are refused stop at `after_lsn`, under the names that they had there.
+        Tables whose documents are refused stop at `after_lsn`, under the names that they had there; so do those
+        of `unfit`.
         """
         attempt = self._attempt(read)
+        attempt.stopped |= unfit or {}
         while True:
             moved = self._stopped(kept, attempt.stopped, after_lsn, former_names or {})
             # Before the position can move past them.
             self._parked.append(attempt.caught(), attempt.reasons)
-            text = self._position.text.write(moved)
+            text = self._keeper.text(moved)
             fault_point("documents.before_deliver")
             try:
                 self._sink.deliver(
@@ -329,7 +286,7 @@ class DocumentDriver:
                 continue
             break
         fault_point("documents.after_deliver")
-        self._keep(moved, text, is_news=True)
+        self._keeper.keep(moved, text, is_news=True)
 
     def _settle(
         self,
@@ -345,7 +302,7 @@ class DocumentDriver:
             outcome: Outcome = receipt.content
             all_stopped |= outcome.stopped
             self._parked.append(outcome.caught, outcome.reasons)
-        self._record(self._stopped(kept, all_stopped, after_lsn, former_names or {}))
+        self._keeper.record(self._stopped(kept, all_stopped, after_lsn, former_names or {}))
 
     def _deliver_between(self, batches: Sequence[pa.RecordBatch]) -> dict[TableName, str]:
         """Deliver documents of changes of shape between those that tasks deliver; tables that stop."""
@@ -373,92 +330,32 @@ class DocumentDriver:
         if not stopped:
             return kept
         tables = dict(kept.tables)
-        before = self._require_open().tables
+        before = self._keeper.stored.tables
         for table, error in stopped.items():
             name = former_names.get(table, table)
             tables.pop(table, None)
-            was = before.get(name, KeptTable(STREAMING))
-            if was.state == PENDING:  # while its copy was delivered
-                tables[name] = replace(was, error=error)
-                self._refused_until[name] = time.monotonic() + timing().copy_refused_seconds
-            else:
-                lsn = was.delivered_lsn if was.state in (CATCHING_UP, FAILED) else after_lsn
-                tables[name] = KeptTable(FAILED, lsn, oid=was.oid, error=error)
-            if was.error != error:
-                _log.error("%s stops: %s", name, error)
+            was = before.get(name, KeptTable(TableState.STREAMING))
+            tables[name] = was.stopped(after_lsn, error)
+            if was.state == TableState.PENDING:
+                self._store.put_off(name)
+            self.tables.report_stop(name, error)
         return replace(kept, tables=tables)
-
-    def _record(self, kept: KeptPosition) -> None:
-        """Store a position without documents."""
-        text = self._position.text.write(kept)
-        self._sink.deliver(iter(()), text)
-        self._keep(kept, text, is_news=True)
-
-    def _keep(self, kept: KeptPosition, text: str, *, is_news: bool = False) -> None:
-        """Know that a position is stored; write it to the file that others read, where it is needed.
-
-        Where the destination stores it the file only says how tables stand.
-        """
-        before = self._kept
-        is_due = (
-            before is None or before.tables is not kept.tables
-            if self._sink.stores_state
-            else is_news
-        )
-        if is_due and not self._space.sink_writes_position:
-            self._position.write(text)
-        self._kept = kept
-        self.change_count = kept.change_count
-        if before is None:
-            self._see_tables()
-
-    def _forget(self) -> None:
-        """Know nothing any more: what is stored is read again by `open`."""
-        self._kept = None
-
-    def _see_tables(self) -> None:
-        """Know how tables stand, by what is recorded and by what a copier says of those that wait."""
-        tables = self._require_open().tables
-        self.streaming = {name for name, table in tables.items() if table.state == STREAMING}
-        self.detached = {
-            name: _detached(table, self._known_copies.get(name))
-            for name, table in tables.items()
-            if table.state != STREAMING
-        }
-
-    def _set_tables(self, tables: Mapping[TableName, KeptTable]) -> None:
-        kept = self._require_open()
-        with self._or_forget():
-            self._record(kept.with_tables(tables))
-        self._see_tables()
 
     # --- what people ask for -------------------------------------------------------------------
 
-    def _take_requests(self, lsn: Lsn) -> None:
-        """Let tables begin again that a person wants copied again."""
-        kept = self._require_open()
-        for path, tables in self._copies.asked().items():
-            again = {table for table in tables if table in kept.tables}
-            again -= kept.in_state(REMOVED)
-            oids = {table: kept.tables[table].oid for table in again}
-            kept = kept.with_tables(
-                {table: KeptTable.scheduled(lsn, oid) for table, oid in oids.items()}
-            )
-            self._record(kept)
-            path.unlink()  # what is found twice is begun twice, which only costs time
-
     def _retry_parked(self) -> None:
         """Deliver parked documents that a person wants tried again, or forget them."""
+        kept = self._keeper.stored
         for asked in self._parked.asked():
             if asked.action == "drop":
                 _log.warning("%d parked documents dropped", len(self._parked.drop(asked)))
             else:
-                self._try_parked(asked)
+                self._try_parked(asked, kept)
             self._parked.answered(asked)
 
-    def _try_parked(self, asked: ParkedRequest) -> None:
+    def _try_parked(self, asked: ParkedRequest, kept: KeptPosition) -> None:
         """Deliver parked documents in their order; what is refused again stays, with all behind it."""
-        text = self._position.text.write(self._require_open())
+        text = self._keeper.text(kept)
         everything = self._parked.read()
         # One that waits behind a document which is not meant cannot go before it.
         holds, meant = Holds(), []
@@ -483,49 +380,18 @@ class DocumentDriver:
 
     # --- copies --------------------------------------------------------------------------------
 
-    def _try_again(self, lsn: Lsn) -> None:
-        """Schedule tables anew whose copy failed, and whose time has come."""
-        kept = self._require_open()
-        now = time.monotonic()
-        due = {
-            table: KeptTable.scheduled(lsn, kept.tables[table].oid)
-            for table in kept.in_state(PENDING)
-            if self._is_refused(table, now) is False
-            or (
-                (copy := self._known_copies.get(table)) is not None
-                and copy.enrolment == kept.tables[table].enrolment
-                and copy.may_be_tried_again
-            )
-        }
-        if due:
-            self._record(kept.with_tables(due))
-
-    def _is_refused(self, table: TableName, now: float) -> bool | None:
-        """Whether a copy whose documents were refused still waits; None where none were.
-
-        It is made anew then: who waits for a copy has no log kept for it.
-        """
-        if not self._require_open().tables[table].error:
-            return None
-        return now < self._refused_until.get(table, 0.0)
-
     def _publish(self, lsn: Lsn) -> bool:
         """Deliver some documents of copies that are whole; whether there may be more."""
-        kept = self._require_open()
+        kept = self._keeper.stored
         step = _Step(min(self._sink.step_bytes, _MOST_STEP_BYTES))
-        for table in sorted(kept.in_state(PENDING)):
-            copy = self._known_copies.get(table)
-            if copy is None or copy.state != COPIED or kept.tables[table].error:
-                continue
-            if copy.enrolment != kept.tables[table].enrolment:
-                continue
+        for copy in self._store.whole_copies():
             if step.room <= 0:
                 break
-            self._add_copy(step, kept.tables[table], copy, lsn)
+            self._add_copy(step, kept.tables[copy.table], copy, lsn)
         if not step.tables:
             return False
         self._deliver(lambda: iter(step.batches), kept.with_tables(step.tables), lsn)
-        stays = {table for table in step.tables if self._require_open().tables[table].error}
+        stays = {table for table in step.tables if self._keeper.stored.tables[table].error}
         if not stays:
             for path in step.used_up:
                 Path(path).unlink(missing_ok=True)
@@ -553,89 +419,18 @@ class DocumentDriver:
                 at = replace(at, offset=cursor.offset, row=cursor.row)
         is_whole = at.number == copy.range_count
         step.tables[copy.table] = (
-            KeptTable(CATCHING_UP, copy.lsn, oid=kept.oid)
+            KeptTable(TableState.CATCHING_UP, copy.lsn, oid=kept.oid)
             if is_whole
             else replace(kept, published=at, error="")
         )
-
-    # --- what must hold ------------------------------------------------------------------------
-
-    def _require_position(self, batch: Batch) -> KeptPosition:
-        """The stored position, which is where the batch begins.
-
-        Raises:
-            SinkError: the sink is not open.
-            PositionTaken: the position is elsewhere.
-        """
-        kept = self._require_open()
-        if kept.delivered_lsn != batch.after_lsn:
-            raise self._taken(f"the position is {kept.delivered_lsn}, wanted {batch.after_lsn}")
-        return kept
-
-    def _require_detached(self, tables: Collection[TableName], batch: Batch) -> KeptPosition:
-        """The stored position, with tables that catch up and stand where the batch begins.
-
-        Raises:
-            PositionTaken: one stands elsewhere.
-        """
-        kept = self._require_open()
-        for table in tables:
-            known = kept.tables.get(table)
-            can_catch_up = known is not None and known.state in (CATCHING_UP, FAILED)
-            if known is None or not can_catch_up or known.delivered_lsn != batch.after_lsn:
-                raise self._taken(f"{table} does not stand at {batch.after_lsn}")
-        return kept
-
-    def _taken(self, what: str) -> PositionTaken:
-        return PositionTaken(
-            what,
-            f"sink {self.name}",
-            "stop the other penstock that delivers this pipeline, and start again",
-        )
-
-    def _require_open(self) -> KeptPosition:
-        if self._kept is None:
-            raise SinkError("not open", f"sink {self.name}", "nothing, penstock tries again")
-        return self._kept
 
     def _while_wanted(
         self, documents: Iterator[pa.RecordBatch], end_lsn: Lsn
     ) -> Iterator[pa.RecordBatch]:
         for batch in documents:
-            self._raise_if_cancelled(end_lsn)
+            self._keeper.raise_if_cancelled(end_lsn)
             yield batch
             fault_point("documents.inside_deliver")
-
-    def _raise_if_cancelled(self, end_lsn: Lsn) -> None:
-        if self._cancelled.is_set():
-            raise SinkError(
-                f"the batch up to {end_lsn} was cancelled",
-                f"sink {self.name}",
-                "nothing; it is delivered when penstock runs again",
-            )
-
-    @contextmanager
-    def _or_forget(self) -> Iterator[None]:
-        """After a failure nothing in memory counts any more, and the error is a PenstockError."""
-        try:
-            yield
-        except PenstockError:
-            self._forget()
-            raise
-        except Exception as error:
-            self._forget()
-            if self._cancelled.is_set():
-                self._raise_if_cancelled_by(error)
-            raise explained(error, self._sink, self._space.directory, self.name) from error
-
-    def _raise_if_cancelled_by(self, error: Exception) -> None:
-        """An exception of an interrupted sink is the interruption, whatever it says."""
-        _log.debug("cancelled", exc_info=error)
-        raise SinkError(
-            "a batch was cancelled",
-            f"sink {self.name}",
-            "nothing; it is delivered when penstock runs again",
-        ) from None
 
 
 def _reader(receipts: Sequence[Receipt]) -> ReadDocuments:
@@ -660,32 +455,30 @@ def _content_reader(content: Sequence[list[Receipt] | pa.RecordBatch]) -> ReadDo
     return read
 
 
+def _unfit(receipts: Sequence[Receipt]) -> dict[TableName, str]:
+    """Tables that no modifier could be applied to, and why."""
+    return {each.table: str(each.error) for receipt in receipts for each in receipt.refused}
+
+
 def _discard(receipts: Sequence[Receipt]) -> None:
     for receipt in receipts:
         if receipt.content is not None:
             receipt.content.discard()
 
 
-def _counted(kept: KeptPosition, receipts: Sequence[Receipt]) -> KeptPosition:
-    count = sum(receipt.change_count for receipt in receipts)
-    return replace(kept, change_count=kept.change_count + count)
+def _count(receipts: Sequence[Receipt]) -> int:
+    return sum(receipt.change_count for receipt in receipts)
 
 
-def _moved(table: KeptTable, batch: Batch, *, is_new: bool) -> KeptTable:
-    """How a table stands after a batch in which it may have got another name."""
-    if table.state in (CATCHING_UP, FAILED):
-        return replace(table, state=CATCHING_UP, delivered_lsn=batch.end_lsn, error="")
-    # What was copied of it so far bears the old name.
-    is_begun_again = table.state == PENDING and is_new
-    return KeptTable.scheduled(batch.end_lsn, table.oid) if is_begun_again else table
-
-
-def _detached(table: KeptTable, copy: TableCopy | None) -> DetachedTable:
-    """What the delivering loop is to know of a table."""
-    if table.state != PENDING:
-        return DetachedTable(table.state, table.delivered_lsn, table.error, oid=table.oid)
-    state, error = PENDING, ""
-    if copy is not None and copy.enrolment == table.enrolment:
-        state = FAILED if copy.state == FAILED or table.error else COPYING
-        error = table.error or copy.error
-    return DetachedTable(state, table.delivered_lsn, error, needs_copy=True, oid=table.oid)
+def _after_ddl(kept: KeptPosition, done: DdlDocuments, lsn: Lsn) -> KeptPosition:
+    """How tables stand after a transaction that changes shapes; those that are dropped are gone."""
+    tables: dict[TableName, KeptTable] = {}
+    for table, known in kept.tables.items():
+        if table not in done.taking_part:
+            tables[table] = known
+        elif table in done.names:
+            name = done.names[table]
+            tables[name] = known.after_ddl(lsn, is_renamed=name != table)
+    tables |= {table: KeptTable(TableState.STREAMING) for table in done.created_in_stream}
+    tables |= {table: KeptTable.scheduled(lsn, oid) for table, oid in done.unknown.items()}
+    return replace(kept.with_count(done.count), tables=tables)

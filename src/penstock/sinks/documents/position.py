@@ -15,7 +15,7 @@ from penstock.errors import PositionMissing, SinkPrivilegeMissing
 from penstock.lsn import ZERO, Lsn
 from penstock.sinks.durable import replace_file
 from penstock.sinks.sink import StoredPosition
-from penstock.sinks.tables import CATCHING_UP, FAILED, PENDING, REMOVED, STREAMING
+from penstock.sinks.tables import TableState
 from penstock.table import TableName
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class KeptTable:
     that is wanted. A table that failed has its rows, and a document that was refused.
     """
 
-    state: str
+    state: TableState
     delivered_lsn: Lsn = ZERO
     enrolment: str = ""
     published: Published | None = None
@@ -54,7 +54,31 @@ class KeptTable:
     @classmethod
     def scheduled(cls, lsn: Lsn, oid: int = 0) -> KeptTable:
         """A table that is to be copied from now on."""
-        return cls(PENDING, lsn, uuid.uuid4().hex, oid=oid)
+        return cls(TableState.PENDING, lsn, uuid.uuid4().hex, oid=oid)
+
+    @property
+    def can_catch_up(self) -> bool:
+        """Whether its rows are there, and it is delivered by its own position."""
+        return self.state in (TableState.CATCHING_UP, TableState.FAILED)
+
+    def caught_up_to(self, lsn: Lsn) -> KeptTable:
+        """The same table, at a later position."""
+        return replace(self, state=TableState.CATCHING_UP, delivered_lsn=lsn, error="")
+
+    def after_ddl(self, lsn: Lsn, *, is_renamed: bool) -> KeptTable:
+        """How it stands after a transaction in which tables may have got other names."""
+        if self.can_catch_up:
+            return self.caught_up_to(lsn)
+        # What was copied of it so far bears the old name.
+        is_begun_again = self.state == TableState.PENDING and is_renamed
+        return KeptTable.scheduled(lsn, self.oid) if is_begun_again else self
+
+    def stopped(self, after_lsn: Lsn, error: str) -> KeptTable:
+        """The same table, of which a document was refused that comes after a position."""
+        if self.state == TableState.PENDING:  # while its copy was delivered
+            return replace(self, error=error)
+        lsn = self.delivered_lsn if self.can_catch_up else after_lsn
+        return KeptTable(TableState.FAILED, lsn, oid=self.oid, error=error)
 
 
 @dataclass(frozen=True)
@@ -70,7 +94,11 @@ class KeptPosition:
         """The same, but for how these tables stand."""
         return replace(self, tables={**self.tables, **tables})
 
-    def in_state(self, state: str) -> set[TableName]:
+    def with_count(self, count: int) -> KeptPosition:
+        """The same, with so many changes more."""
+        return replace(self, change_count=self.change_count + count)
+
+    def in_state(self, state: TableState) -> set[TableName]:
         """Tables that stand so."""
         return {name for name, table in self.tables.items() if table.state == state}
 
@@ -181,7 +209,7 @@ class PositionFile:
 def _write_tables(kept: KeptPosition) -> dict[str, Any]:
     """Those that stream by name alone: there may be thousands, and they are written with every batch."""
     return {
-        "streaming": sorted(kept.in_state(STREAMING)),
+        "streaming": sorted(kept.in_state(TableState.STREAMING)),
         "apart": [
             {
                 "schema": name.schema,
@@ -194,19 +222,22 @@ def _write_tables(kept: KeptPosition) -> dict[str, Any]:
                 "error": table.error,
             }
             for name, table in kept.tables.items()
-            if table.state != STREAMING
+            if table.state != TableState.STREAMING
         ],
     }
 
 
 def _read_tables(content: dict[str, Any]) -> dict[TableName, KeptTable]:
     """What was written; nothing of a file that an earlier version wrote, which knew no tables."""
-    tables = {TableName(*name): KeptTable(STREAMING) for name in content.get("streaming", ())}
+    tables = {
+        TableName(*name): KeptTable(TableState.STREAMING) for name in content.get("streaming", ())
+    }
     for entry in content.get("apart", ()):
-        if entry["state"] not in (PENDING, CATCHING_UP, FAILED, REMOVED):
-            raise ValueError(entry["state"])
+        state = TableState(entry["state"])
+        if state in (TableState.STREAMING, TableState.COPYING):
+            raise ValueError(state)
         tables[TableName(entry["schema"], entry["name"])] = KeptTable(
-            entry["state"],
+            state,
             Lsn.parse(entry["delivered_lsn"]),
             entry["enrolment"],
             Published(**entry["published"]) if entry["published"] else None,

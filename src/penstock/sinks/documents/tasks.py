@@ -24,6 +24,7 @@ from penstock.sinks.documents.contract import DocumentsRefused
 from penstock.sinks.documents.failures import explained
 from penstock.sinks.documents.parts import message_of, read_messages
 from penstock.sinks.documents.refusals import Attempt
+from penstock.sinks.documents.routed import sink_of
 from penstock.sinks.sink import Receipt
 from penstock.sinks.tables import ALL_TABLES, WantedTables
 
@@ -74,6 +75,7 @@ class SharedOut:
     on_refused: OnRefused
     holds: Holds
     tables: WantedTables = ALL_TABLES
+    shared_by: str = "key"  # see DocumentSink
 
     def begin(self, task: int) -> FirstStage:
         """Start the work of one task of the first stage."""
@@ -95,7 +97,7 @@ class SharedOut:
 
     def _deliver(self, batch: pa.RecordBatch) -> Outcome:
         place = self.sink.place
-        sink = self.sink.kind.sink(place)
+        sink = sink_of(self.sink.kind, place)
         attempt = Attempt(lambda: iter((batch,)), self.holds, self.on_refused, f"sink {place.name}")
         try:
             while True:
@@ -127,7 +129,7 @@ class FirstStage:
         batch = documents(wanted, self._worker.source)
         if not len(batch):
             return
-        partition = partition_of(batch, self._worker.partitions)
+        partition = partition_of(batch, self._worker.partitions, self._worker.shared_by)
         for number in np.unique(partition).tolist():
             some = batch.filter(pa.array(partition == number))
             self._blocks.setdefault(number, bytearray()).extend(memoryview(message_of(some)))
@@ -138,12 +140,19 @@ class FirstStage:
         return self._receipt
 
 
-def partition_of(batch: pa.RecordBatch, count: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Which partition each document belongs to: by table and key, by the table alone without a key."""
+_SHARED_BY = {"schema": 1, "table": 2, "key": 3}
+
+
+def partition_of(
+    batch: pa.RecordBatch, count: int, shared_by: str = "key"
+) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Which partition each document belongs to: by schema, table and key, or less of it.
+
+    Where there is no key, by the table.
+    """
+    columns = [batch.column(name).cast(pa.large_string()) for name in ("schema", "table", "key")]
     of = pc.binary_join_element_wise(
-        batch.column("schema").cast(pa.large_string()),
-        batch.column("table").cast(pa.large_string()),
-        batch.column("key"),
+        *columns[: _SHARED_BY[shared_by]],
         pa.scalar("\0", pa.large_string()),
         null_handling="replace",
         null_replacement="",

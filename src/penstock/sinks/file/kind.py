@@ -44,6 +44,3 @@ class FileKind(DocumentKind[FileOptions]):
             directory_mode=place.options.directory_mode,
             sink_writes_position=True,
         )
-
-
-KIND = FileKind()

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from penstock.sinks.postgres.sink import PostgresSink
     from penstock.sinks.postgres.state.parked import ParkedRows
     from penstock.sinks.status import SequencePosition, SinkStatus
-    from penstock.table import TableName
+    from penstock.table import Routes, TableName
 
     Place = SinkPlace[PostgresOptions]
 
@@ -58,6 +58,12 @@ class PostgresKind(SinkKind[PostgresOptions]):
         from penstock.sinks.postgres.copy.copying import PostgresCopying
 
         return PostgresCopying(mappings_of(place), place.pipeline)
+
+    def routed(self, options: PostgresOptions, routes: Routes) -> PostgresOptions:
+        """Routes of `modifiers:` are targets of `tables:`."""
+        from penstock.sinks.postgres.mapping.routed import with_routes
+
+        return with_routes(options, routes)
 
     def build_shared(self, options: PostgresOptions) -> TargetSession:
         """The connections that the deliveries of all sources share."""

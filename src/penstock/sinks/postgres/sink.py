@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import logging
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 
 from penstock.errors import (
+    ModifierError,
     PenstockError,
     Remedy,
     RowRefused,
@@ -24,8 +24,7 @@ from penstock.errors import (
 )
 from penstock.failpoints import fault_point
 from penstock.options import OnRefused
-from penstock.sinks.ddl_transaction import tables_of
-from penstock.sinks.postgres.compare.notes import are_on_objects
+from penstock.sinks.ddl_transaction import refused_in, tables_of
 from penstock.sinks.postgres.connect import (
     classify_target_error,
     is_about_table,
@@ -45,10 +44,10 @@ from penstock.sinks.postgres.session import TargetSession
 from penstock.sinks.postgres.state.objects import has_objects, make_objects
 from penstock.sinks.postgres.state.parked import ParkedRows
 from penstock.sinks.postgres.state.progress import Progress
-from penstock.sinks.postgres.state.tables import TargetTables, requested, retried
+from penstock.sinks.postgres.state.standing import TargetTableStore
+from penstock.sinks.postgres.state.tables import TargetTables
 from penstock.sinks.postgres.worker import PostgresWorker
-from penstock.sinks.tables import FAILED
-from penstock.table import name_tables
+from penstock.sinks.tables import SinkTables
 from penstock.text import printable
 
 if TYPE_CHECKING:
@@ -84,10 +83,6 @@ class PostgresSink:
         source = table_mappings.source
         self.name = name
         self.change_count = 0
-        self.streaming: set[TableName] = set()
-        self.detached: dict[TableName, DetachedTable] = {}
-        self.objects_due = False
-        self.has_notes = False
         self._table_mappings = table_mappings
         self._options = table_mappings.options
         self._progress = Progress(pipeline, source)
@@ -96,10 +91,13 @@ class PostgresSink:
         self._planner = Planner(table_mappings, describe)
         self._describe = describe
         self._changed_at: Any = None
-        self._sign: object = None
         self._unplanned: dict[int, dict[TableName, PenstockError]] = {}
         self._session = session or TargetSession(table_mappings.options.url)
         self._session_number = 0
+        self._store = TargetTableStore(
+            self._tables, self._parked, self._connected, self._options.url, self._update_planner
+        )
+        self.tables = SinkTables(self._store)
         self._stage_prefix = stage_prefix(pipeline, source)
         self._shapes = ShapeCommits(
             table_mappings, self._progress, self._tables, describe, self._stage_prefix
@@ -120,7 +118,7 @@ class PostgresSink:
             drop_orphans(connection, self._stage_prefix)
             found = self._progress.read(connection)
             self._parked.read(connection)
-            self._read_tables(connection)
+            self.tables.read()
             self._progress.report_orphans(connection, self.name, self._table_mappings.sources)
         if found is None:
             return None
@@ -135,72 +133,10 @@ class PostgresSink:
 
     def refresh_tables(self, lsn: Lsn) -> None:
         """Read penstock.tables again, and detach what a person wants copied again."""
-        connection = self._connected()
-        with target_errors(self._options.url):
-            if self._parked.tables:
-                self._answer_parked(connection, lsn)
-            if self._sign is not None and self._tables.sign(connection) == self._sign:
-                return
-            rows = self._read_tables(connection)
-            again, once_more = requested(rows), retried(rows)
-            if again:
-                self._tables.schedule(connection, dict.fromkeys(again, 0), lsn, is_new=False)
-            if once_more:
-                self._tables.retry(connection, once_more, lsn)
-            if again or once_more:
-                self._read_tables(connection)
-
-    def schedule_copy(
-        self, tables: Mapping[TableName, int], lsn: Lsn, *, is_new: bool = True
-    ) -> None:
-        """List tables as pending."""
-        with target_errors(self._options.url):
-            self._tables.schedule(self._connected(), tables, lsn, is_new=is_new)
-            self._read_tables(self._connected())
-
-    def rename(self, table: TableName, name: TableName, lsn: Lsn) -> None:
-        """List a table under another name, as pending; its copy renames what the target has of it."""
-        connection = self._connected()
-        with target_errors(self._options.url):
-            with connection.transaction():
-                self._tables.rename(connection, table, name)
-                self._tables.schedule(connection, {name: 0}, lsn, is_new=False)
-            self._read_tables(connection)
-
-    def remove(self, tables: Collection[TableName]) -> None:
-        """Note that tables are followed no more."""
-        with target_errors(self._options.url):
-            self._tables.remove(self._connected(), tables)
-            self._read_tables(self._connected())
-
-    def note(self, table: TableName, text: str) -> None:
-        """Add it to the table's notes; the next copy of it takes them away."""
-        with target_errors(self._options.url):
-            self._tables.note(self._connected(), table, text)
-
-    def _read_tables(self, connection: psycopg.Connection[Any]) -> list[TableRow]:
-        """Know how tables stand."""
-        self._sign = self._tables.sign(connection)  # before: what changes meanwhile is read again
-        rows = self._tables.read(connection)
-        self.detached = {row.table: row.detached for row in rows if row.detached is not None}
-        self.streaming = {row.table for row in rows} - set(self.detached)
-        self.has_notes = any(are_on_objects(row.notes) for row in rows)
-        self.objects_due = self._are_objects_due(connection, rows)
         if self._parked.tables:
-            self._parked.read(connection)  # what is copied again is parked no more
-        if requested(rows) or retried(rows):
-            self._sign = None  # asked for while nobody ran, say: the next refresh takes it up
-        self._update_planner(rows)
-        return rows
-
-    def _are_objects_due(
-        self, connection: psycopg.Connection[Any], rows: Sequence[TableRow]
-    ) -> bool:
-        if not any(row.keys_due or row.names_due for row in rows):
-            return False
-        if any(row.state == FAILED for row in rows):
-            return bool(self._tables.keys_due(connection))
-        return True
+            with target_errors(self._options.url):
+                self._answer_parked(self._connected(), lsn)
+        self.tables.refresh(lsn)
 
     def _update_planner(self, rows: Sequence[TableRow]) -> None:
         changed_at = max((row.changed_at for row in rows), default=None)
@@ -213,14 +149,16 @@ class PostgresSink:
     def worker(self, batch: Batch, only: Collection[TableName] | None = None) -> PostgresWorker:
         """The executor half, with the plan of each table of the batch."""
         wanted = (
-            set(only) if only is not None else batch.tables - batch.detached - set(self.detached)
+            set(only)
+            if only is not None
+            else batch.tables - batch.detached - set(self.tables.detached)
         )
         skipped = set(batch.tables) - wanted
         plans: dict[TableName, TablePlan] = {}
         for table in sorted(wanted & set(batch.tables)):
             try:
                 plans[table] = self._planner.plan(table, batch.after_lsn)
-            except SinkError as error:
+            except (SinkError, ModifierError) as error:
                 if error.remedy is Remedy.TIME:
                     raise
                 # Earlier batches may still be on their way: the table stops in its turn, at `commit`.
@@ -234,9 +172,11 @@ class PostgresSink:
         """Merge, move the position, commit; table by table if all at once does not work."""
         staged = staged_steps(receipts)
         refused = self._refused(batch, receipts)
-        refused = {table: why for table, why in refused.items() if table not in self.detached}
+        refused = {
+            table: why for table, why in refused.items() if table not in self.tables.detached
+        }
         # A table may have stopped after this batch was staged: its changes wait in the log.
-        steps = [step for step in staged if step.table not in self.detached]
+        steps = [step for step in staged if step.table not in self.tables.detached]
         counts = change_counts(receipts)
         connection = self._connected()
         by_table = bool(refused) or any(step.table in self._parked.tables for step in steps)
@@ -284,9 +224,8 @@ class PostgresSink:
             self._stages.drop_staged(connection, steps)
         self.change_count += count
         self._planner.filled.update(moved)
-        for table in moved:
-            self.detached[table] = replace(self.detached[table], delivered_lsn=batch.end_lsn)
-        self._detach(detached, failures)
+        self.tables.move(moved, batch.end_lsn)
+        self._stop(detached)
 
     def commit_shapes(
         self,
@@ -307,22 +246,13 @@ class PostgresSink:
                 run_job,
                 only,
                 replica_role=self._session.replica_role,
-                left_out=self._parked_in(ddl_transaction),
+                left_out=self._left_out(ddl_transaction),
             )
             fault_point("schema.after_commit")
             self.change_count += done.change_count
             self._planner.forget_all()
-            self._read_tables(connection)
+            self.tables.read()
         return done.names
-
-    def attach(self, tables: Collection[TableName]) -> None:
-        """Let tables flow with the others."""
-        with target_errors(self._options.url):
-            self._tables.attach(self._connected(), tables)
-        for table in tables:
-            del self.detached[table]
-            self.streaming.add(table)
-        _log.info("caught up: %s", name_tables(tables))
 
     def idle(self) -> None:
         """Nothing is due: what is committed is visible."""
@@ -333,7 +263,7 @@ class PostgresSink:
 
     def close(self) -> None:
         """Let go of the target."""
-        self._sign = None
+        self._store.forget()
         self._unplanned.clear()
         self._planner.close()
         self._session.close(self)
@@ -349,7 +279,7 @@ class PostgresSink:
         return sum(
             count
             for table, count in counts.items()
-            if table not in self.detached and table not in failures
+            if table not in self.tables.detached and table not in failures
         )
 
     def _commit_at_once(
@@ -393,7 +323,7 @@ class PostgresSink:
             add_conflicts(cursor, self._tables.owner, conflicts)
             fault_point("deliver.before_commit")
         self._take_note(new)
-        self._detach(detached, failures)
+        self._stop(detached)
 
     @contextmanager
     def _by_table(
@@ -463,6 +393,13 @@ class PostgresSink:
             for place, reason in parking.refused:
                 _log.warning("%s %s is parked: %s", table, place, reason)
 
+    def _left_out(self, ddl_transaction: DdlTransaction) -> dict[TableName, PenstockError]:
+        """Tables that stop where a transaction changes shapes."""
+        known = self.tables.streaming | set(self.tables.detached)
+        refused = refused_in(ddl_transaction)
+        unfit = {table: error for table, error in refused.items() if table in known}
+        return self._parked_in(ddl_transaction) | unfit
+
     def _parked_in(self, ddl_transaction: DdlTransaction) -> dict[TableName, PenstockError]:
         """Tables of a transaction that changes shapes of which something is parked.
 
@@ -486,7 +423,7 @@ class PostgresSink:
             _log.warning("%d parked rows dropped", dropped)
         tables = self._parked.retries(connection)
         for table in tables:
-            detached = self.detached.get(table)
+            detached = self.tables.detached.get(table)
             self._unpark(connection, table, detached.delivered_lsn if detached is not None else lsn)
             self._parked.answered(connection, table)
         if dropped or tables:
@@ -534,21 +471,13 @@ class PostgresSink:
 
     def _take_note(self, new: Collection[TableName]) -> None:
         self._planner.filled.update(new)
-        self.streaming.update(new)
+        self.tables.add_streaming(new)
 
-    def _detach(
-        self,
-        detached: Mapping[TableName, DetachedTable],
-        failures: Mapping[TableName, PenstockError],
-    ) -> None:
-        if detached:
+    def _stop(self, tables: Mapping[TableName, DetachedTable]) -> None:
+        if tables:
             self._stages.drop_temporary(self._connected())
-        for table, stopped in detached.items():
-            known = self.detached.get(table)
-            if known is None or known.error != stopped.error:
-                _log.error("%s stops, the other tables go on: %s", table, failures[table])
-            self.detached[table] = stopped
-            self.streaming.discard(table)
+            self.tables.stop(tables)
+        for table in tables:
             self._planner.forget(table)
 
     def _unlisted(self, steps: list[StagedStep]) -> list[TableName]:

@@ -33,7 +33,6 @@ from penstock.sinks.postgres.connect import (
 )
 from penstock.sinks.postgres.mapping.plan import (
     HistoryTimes,
-    RefusedTable,
     Staged,
     StagedStep,
     TablePlan,
@@ -41,7 +40,7 @@ from penstock.sinks.postgres.mapping.plan import (
 )
 from penstock.sinks.postgres.merge.copy_text import copy_text
 from penstock.sinks.postgres.options import Kind
-from penstock.sinks.sink import Receipt
+from penstock.sinks.sink import Receipt, RefusedTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -110,9 +109,7 @@ class PostgresTask:
                 else:
                     self._stage(plan, piece)
             except (RowRefused, TargetTableUnfit) as error:
-                self._refused[table] = RefusedTable(
-                    table, error.code, error.what, error.where, error.do
-                )
+                self._refused[table] = RefusedTable.of(table, error)
 
     def finish(self) -> Receipt:
         """Everything taken is staged."""
@@ -190,7 +187,7 @@ class PostgresTask:
                     str(plan.source),
                     f"fix {plan.target}; its changes wait in the log",
                 ) from None
-            _connections.pop(self._worker.dsn.conninfo, None)
+            _forget(self._worker.dsn)
             raise classify_target_error(error, self._worker.dsn) from None
         fault_point("stage.after_copy")
         self._steps.append(replace(staged, stage_table=name))
@@ -204,6 +201,12 @@ class PostgresTask:
         return connection
 
 
+def _forget(dsn: Dsn) -> None:
+    connection = _connections.pop(dsn.conninfo, None)
+    if connection is not None:
+        connection.close()
+
+
 def _ambiguous_truncate(plan: TablePlan) -> RefusedTable:
     error = TargetTableUnfit(
         f"the source has emptied the table, but nothing distinguishes its rows in {plan.target} from others",
@@ -211,7 +214,7 @@ def _ambiguous_truncate(plan: TablePlan) -> RefusedTable:
         f"delete them from {plan.target}, then penstock tables PIPELINE.yml resync {plan.source};"
         " source_id_column distinguishes rows of several sources",
     )
-    return RefusedTable(plan.source, error.code, error.what, error.where, error.do)
+    return RefusedTable.of(plan.source, error)
 
 
 def _times(plan: TablePlan, first_at: int, last_at: int) -> HistoryTimes | None:

@@ -23,6 +23,3 @@ class StdoutKind(DocumentKind[StdoutOptions]):
         from penstock.sinks.stdout.sink import StdoutSink
 
         return StdoutSink(place.name)
-
-
-KIND = StdoutKind()

@@ -28,7 +28,7 @@ from penstock.sinks.postgres.compare.left_out import default_of
 from penstock.sinks.postgres.connect import connect_target, target_errors
 from penstock.sinks.postgres.mapping.kept_names import KeptNames
 from penstock.sinks.postgres.state.objects import has_objects
-from penstock.sinks.tables import CATCHING_UP, FAILED, REMOVED, STREAMING
+from penstock.sinks.tables import TableState
 from penstock.table import TableName, as_columns
 from penstock.text import printable
 
@@ -203,7 +203,7 @@ def _read_target(
         rows: list[Any] = cursor.execute(_LISTED, table_mappings.owner).fetchall()
     if not rows:
         return None
-    kept = [row for row in rows if row.state != REMOVED]
+    kept = [row for row in rows if row.state != TableState.REMOVED]
     return _Target(
         table_mappings,
         copies_first,
@@ -236,8 +236,8 @@ def _waits(target: _Target, shape: TableShape) -> str:
         return "not at the target yet: tables that are new come with their copy or their first rows"
     if (row.schema_name, row.table_name) != shape.table:
         return "renamed at the source since what this sink has delivered"
-    if row.state not in (STREAMING, CATCHING_UP, FAILED) or (
-        row.state == FAILED and not row.filled
+    if row.state not in (TableState.STREAMING, TableState.CATCHING_UP, TableState.FAILED) or (
+        row.state == TableState.FAILED and not row.filled
     ):
         return "not compared, since they wait to be copied or are being copied"
     return ""

@@ -22,9 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
     from penstock.schema.description import (
-        ColumnDescription,
         ForeignKey,
-        SequenceDescription,
         TableDescription,
         TableStructure,
     )
@@ -138,6 +136,17 @@ class Wanted:
         return ""
 
 
+def _renamed_references(
+    shape: TableShape, called_now: Mapping[int, TableName]
+) -> dict[TableName, TableName]:
+    """What tables are called now to which foreign keys lead under the names that they had."""
+    return {
+        TableName(key.referenced_schema, key.referenced_name): called_now[key.referenced_id]
+        for key in shape.foreign_keys
+        if key.referenced_id in called_now
+    }
+
+
 def wanted_of(
     table_mappings: TableMappings,
     shape: TableShape,
@@ -167,11 +176,7 @@ def wanted_of(
         and not (table_mapping.columns is not None and column.generated)
     ]
     there = shape.model_copy(update={"columns": tuple(kept)})
-    renamed = {
-        TableName(key.referenced_schema, key.referenced_name): called_now[key.referenced_id]
-        for key in shape.foreign_keys
-        if key.referenced_id in called_now
-    }
+    renamed = _renamed_references(shape, called_now)
     structure = target_structure(
         structure_of(shape), table_mapping, lambda name: table_mappings.of(renamed.get(name, name))
     )
@@ -220,9 +225,7 @@ def _columns(wanted: Wanted, found: TableShape) -> Iterator[Deviation]:
         yield Deviation(_column(name), what, reason=reason, is_extra=True)
 
 
-def _attributes(
-    wanted: Wanted, column: ColumnDescription, other: ColumnShape
-) -> Iterator[Deviation]:
+def _attributes(wanted: Wanted, column: ColumnShape, other: ColumnShape) -> Iterator[Deviation]:
     def differ(aspect: str, what: str, *, is_claim: bool = False, reason: str = "") -> Deviation:
         why = reason or wanted.reason(is_claim=is_claim)
         return Deviation(_column(column.name), what, aspect, why)
@@ -249,7 +252,7 @@ def _attributes(
 
 
 def _computed(
-    column: ColumnDescription, other: ColumnShape, differ: Callable[..., Deviation]
+    column: ColumnShape, other: ColumnShape, differ: Callable[..., Deviation]
 ) -> Iterator[Deviation]:
     """What values come from: an expression, a sequence, a default."""
     if not _is_alike(column.expression, other.expression):
@@ -446,7 +449,7 @@ def _sequences(wanted: Wanted, found: TableShape) -> Iterator[Deviation]:
             yield Deviation(_sequence(each), "counts differently", reason=reason)
 
 
-def _counts(sequence: SequenceDescription | SequenceShape) -> tuple[int | bool, ...]:
+def _counts(sequence: SequenceShape) -> tuple[int | bool, ...]:
     return (
         sequence.start,
         sequence.increment,

@@ -109,11 +109,13 @@ def _expressions(
             yield scope, f"column {column.name}", Expression("generated", column.expression)
         elif column.default is not None and column.sequence is None and not column.generated:
             yield NO_COLUMNS, default_of(column.name), Expression("default", column.default)
-    if (
-        not table_mappings.options.create_indexes
-        or not table_mappings.of(shape.table).is_like_source
-    ):
-        return
+    is_like_source = table_mappings.of(shape.table).is_like_source
+    if table_mappings.options.create_indexes and is_like_source:
+        for place, expression in _expressions_of_pieces(shape):
+            yield scope, place, expression
+
+
+def _expressions_of_pieces(shape: TableShape) -> Iterator[tuple[str, Expression]]:
     names = {column.name for column in shape.columns}
     for piece in pieces_of(shape.table, structure_of(shape), names):
         try:
@@ -121,4 +123,4 @@ def _expressions(
         except UnreadableTextError:
             continue
         for each in expressions:
-            yield scope, f"{piece.word} {piece.name}", each
+            yield f"{piece.word} {piece.name}", each

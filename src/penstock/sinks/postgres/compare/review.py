@@ -153,8 +153,12 @@ class Review:
             wanted = [
                 self._wanted(row, shape, known) for row, shape in zip(rows, shapes, strict=True)
             ]
-            places = {each.target for each in wanted if each is not None}
-            places |= {place for each in wanted if each is not None for place in each.referenced}
+            places = {
+                place
+                for each in wanted
+                if each is not None
+                for place in (each.target, *each.referenced)
+            }
             found = read_shapes(connection, sorted(places), str(self._table_mappings.options.url))
         for row, shape, each in zip(rows, shapes, wanted, strict=True):
             there = found.get(each.target) if each is not None else None

@@ -77,7 +77,7 @@ def may_be_binary(there: Mapping[str, int], order: CopyOrder, plan: TablePlan) -
     """
     if order.as_text:
         return False
-    here = {column.name: column.type_oid for column in order.description.columns}
+    here = {column.name: column.type_id for column in order.description.columns}
     columns = copied_columns(order, plan)
     return all(
         here[name] == there[called] in BINARY_TYPES for name, called in columns.items()

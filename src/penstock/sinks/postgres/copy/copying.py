@@ -402,6 +402,33 @@ class PostgresCopying:
             connection.execute("SET synchronous_commit = off")
         return connection
 
+    def _make_pieces(
+        self,
+        connection: Connection,
+        order: CopyOrder,
+        of_copy: tuple[str, ...],
+        *,
+        made_by_us: bool,
+        is_merged: bool,
+    ) -> list[str]:
+        """Make what a table has beside its rows, while nothing else waits for it; what is left out."""
+        notes: list[str] = []
+
+        def hold() -> None:
+            """Or another table might have the name by now."""
+            if connection.execute(records.KEEP_NAME, of_copy).fetchone() is None:
+                raise CopySuperseded(str(order.table))
+
+        if is_merged:
+            with connection.transaction(), connection.cursor() as cursor:
+                hold()
+                notes += self._follow(cursor, order, made_by_us)
+        if made_by_us:
+            notes += self._complete(connection, order, self._plans[order.table], hold)
+        for note in notes:
+            _log.warning("%s: %s", order.table, note)
+        return notes
+
     def _finish(self, connection: Connection, order: CopyOrder, copy: Copy) -> None:
         table, plan = order.table, self._plans[order.table]
         of_copy = (*self._owner, *table, copy.copy_id)
@@ -414,24 +441,12 @@ class PostgresCopying:
             # What is claimed of rows holds for those that the copy brings, not for the old ones.
             self._merge_again(connection, order, of_copy, moment)
             way = "merged"
-        notes: list[str] = []
-
-        def hold() -> None:
-            """Or another table might have the name by now."""
-            if connection.execute(records.KEEP_NAME, of_copy).fetchone() is None:
-                raise CopySuperseded(str(table))
-
-        if way != _SHADOW:
-            with connection.transaction(), connection.cursor() as cursor:
-                hold()
-                notes += self._follow(cursor, order, made_by_us)
-        if made_by_us:
-            notes += self._complete(connection, order, plan, hold)
-        for note in notes:
-            _log.warning("%s: %s", table, note)
+        shadow = shadow_name(self._owner, table) if way == _SHADOW else None
+        notes = self._make_pieces(
+            connection, order, of_copy, made_by_us=made_by_us, is_merged=shadow is None
+        )
         with connection.transaction(), connection.cursor() as cursor:
             cursor.execute("SET LOCAL synchronous_commit = on")
-            shadow = shadow_name(self._owner, table) if way == _SHADOW else None
             recorded = cursor.execute(records.RECORDED, of_copy).fetchone()
             require_whole(cursor, order, shadow, recorded)
             if shadow is not None:

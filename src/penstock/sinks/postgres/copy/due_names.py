@@ -79,6 +79,17 @@ def give_due_names(connection: Connection, table_mappings: TableMappings) -> boo
         return True  # somebody uses or alters one of them: next time
 
 
+def _place(
+    table_mappings: TableMappings, schema: str, name: str, document: Any, mapping: Any
+) -> tuple[TableName, tuple[TableName, TableStructure]]:
+    """A table, where it is, and what is made of it."""
+    table, known = TableName(schema, name), KeptNames.read(mapping)
+    shape = read_tables([document], f"penstock.tables, {table}")[0]
+    table_mapping = table_mappings.of(table, known.ruled_as)
+    structure = target_structure(structure_of(shape), table_mapping, table_mappings.of)
+    return table, (known.target or table_mapping.target, structure)
+
+
 def _give(connection: Connection, table_mappings: TableMappings) -> bool:
     owner = table_mappings.owner
     # Without waiting, and first: who delivers takes rows before tables, too.
@@ -86,13 +97,7 @@ def _give(connection: Connection, table_mappings: TableMappings) -> bool:
     if not rows:
         return False
     limit_locks(connection)
-    places: dict[TableName, tuple[TableName, TableStructure]] = {}
-    for schema, name, document, mapping in rows:
-        table, known = TableName(schema, name), KeptNames.read(mapping)
-        shape = read_tables([document], f"penstock.tables, {table}")[0]
-        table_mapping = table_mappings.of(table, known.ruled_as)
-        structure = target_structure(structure_of(shape), table_mapping, table_mappings.of)
-        places[table] = known.target or table_mapping.target, structure
+    places = dict(_place(table_mappings, *row) for row in rows)
     found = find_all(connection, {target for target, _ in places.values()})
     left: list[_Waiting] = []
     for table, (target, structure) in places.items():

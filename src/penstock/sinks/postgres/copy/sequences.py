@@ -96,7 +96,7 @@ def sync_sequences(
         [table.schema for table, _, _ in known],
         [table.name for table, _, _ in known],
         [used.column for _, used, _ in known],
-        [used.sequence.name.name for _, used, _ in known],
+        [used.sequence.name for _, used, _ in known],
     )
     with connection.cursor(row_factory=namedtuple_row) as cursor:
         rows: list[Any] = cursor.execute(_SEQUENCES, columns).fetchall()
@@ -132,5 +132,5 @@ def _set(
         raise TargetTableUnfit(
             f"the target's sequence {name} cannot hold {value}, where the source's stands",
             str(table),
-            f"ALTER SEQUENCE with the type and the limits of the source's {used.sequence.name}",
+            f"ALTER SEQUENCE with the type and the limits of the source's {used.sequence.qualified}",
         ) from None

@@ -88,8 +88,14 @@ def merge_shadow(
         called = [dict(plan.names).get(name, name) for name in order.description.key_columns]
         if not merge_copied_versions(cursor, plan, shadow, columns, called, conflict, moment):
             raise _in_the_way(plan)
-        cursor.execute(build.drop())
-        return
+    else:
+        _merge_rows(cursor, plan, build, conflict, is_again=is_again)
+    cursor.execute(build.drop())
+
+
+def _merge_rows(
+    cursor: Cursor, plan: TablePlan, build: _Merge, conflict: OnConflict | None, *, is_again: bool
+) -> None:
     if build.has_key:
         cursor.execute(build.index())
         cursor.execute(build.analyze())
@@ -100,7 +106,6 @@ def merge_shadow(
         if build.has_key and not is_again:
             _log_others(cursor, build, plan)
     cursor.execute(build.insert_more() if is_again and not build.has_key else build.insert())
-    cursor.execute(build.drop())
 
 
 def _settle_rows_there(

@@ -42,6 +42,24 @@ class WholeTable:
     structure: TableStructure
 
 
+def _held(
+    connection: Connection, owner: tuple[str, str], copy: Copy, tables: Sequence[WholeTable]
+) -> list[tuple[WholeTable, bool]]:
+    """Those of the tables of which all has arrived and that are held now; whether penstock made each."""
+    names = as_columns(each.order.table for each in tables)
+    # Without waiting: who holds one of the rows may wait for another that is ours by now.
+    rows = connection.execute(records.STAND_TOGETHER, (*owner, *names, copy.copy_id)).fetchall()
+    made_by_us = {TableName(schema, name): is_ours for schema, name, is_ours in rows}
+    recorded = connection.execute(records.RECORDED_OF, (*owner, *names, copy.copy_id))
+    arrived = {TableName(schema, name): count for schema, name, count in recorded}
+    return [
+        (each, made_by_us[each.order.table])
+        for each in tables
+        if each.order.table in made_by_us
+        and arrived.get(each.order.table, 0) == each.order.range_count
+    ]
+
+
 def finish_together(
     connection: Connection,
     owner: tuple[str, str],
@@ -54,24 +72,12 @@ def finish_together(
     Raises:
         psycopg.Error: none of them may.
     """
-    wanted = {each.order.table: each for each in tables}
-    names = as_columns(wanted)
     notes: dict[TableName, list[str]] = {}
     with connection.transaction():
         connection.execute("SET LOCAL synchronous_commit = on")
-        # Without waiting: who holds one of the rows may wait for another that is ours by now.
-        rows = connection.execute(records.STAND_TOGETHER, (*owner, *names, copy.copy_id)).fetchall()
-        made_by_us = {TableName(schema, name): is_ours for schema, name, is_ours in rows}
-        recorded = connection.execute(records.RECORDED_OF, (*owner, *names, copy.copy_id))
-        arrived = {TableName(schema, name): count for schema, name, count in recorded}
-        whole = [
-            each
-            for table, each in wanted.items()
-            if table in made_by_us and arrived.get(table, 0) == each.order.range_count
-        ]
-        found = find_all(connection, [each.plan.target for each in whole])
-        for each in whole:
-            is_ours = made_by_us[each.order.table]
+        whole = _held(connection, owner, copy, tables)
+        found = find_all(connection, [each.plan.target for each, _ in whole])
+        for each, is_ours in whole:
             made = _try(connection, each, found[each.plan.target], options) if is_ours else []
             if made is not None:
                 notes[each.order.table] = made

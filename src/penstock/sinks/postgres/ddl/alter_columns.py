@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from psycopg import sql
 
-from penstock.schema.describe import column_of, sequence_of
 from penstock.schema.match import is_same_text, is_same_type, renamed_within
 from penstock.sinks.postgres.ddl.alter_steps import Screened, Step, alter_table
 from penstock.sinks.postgres.ddl.alter_types import depends_on_session, is_shift, is_wider, kind_of
@@ -273,7 +272,7 @@ class ColumnChanges:
             yield self._add_computed(new, column.expression)
         elif column.identity:
             self.needs_copy |= is_filled
-            yield Step(new.statement(identity_clause(column_of(column), kind)))
+            yield Step(new.statement(identity_clause(column, kind)))
         elif column.sequence is not None:
             self.needs_copy |= is_filled
             yield from self._add_counted(new, column.sequence, is_filled=is_filled)
@@ -333,7 +332,7 @@ class ColumnChanges:
         """Generates what makes it; returns its name."""
         name, is_there = free_sequence_name(self.connection, self.table.schema, wanted.name)
         if not is_there:
-            yield Step(sequence_statement(name, sequence_of(wanted)))
+            yield Step(sequence_statement(name, wanted))
         return name
 
     def _count_with(self, sequence: TableName, name: str) -> Iterator[Step]:
@@ -414,7 +413,7 @@ class ColumnChanges:
                 return
             if found.default is not None:
                 yield self._alter("ALTER COLUMN {} DROP DEFAULT", name)
-            clause = identity_clause(column_of(each.after), each.after.type)
+            clause = identity_clause(each.after, each.after.type)
             yield Step(self._alter_text("ALTER COLUMN {} ADD {}", name, clause))
 
     def _default(self, each: Claimed) -> Iterator[Step]:
@@ -442,7 +441,7 @@ class ColumnChanges:
         if _counts(before) != _counts(after) != _counts(found):
             yield Step(
                 sql.SQL("ALTER SEQUENCE {} AS {} {}").format(
-                    sql.Identifier(*name), sql.SQL(after.type), counting(sequence_of(after))
+                    sql.Identifier(*name), sql.SQL(after.type), counting(after)
                 ),
                 f"sequence {name} counts as before",
             )

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from psycopg import sql
 
 from penstock.errors import SchemaChangeStops
-from penstock.schema.describe import sequence_of
 from penstock.schema.difference import compare_sequences
 from penstock.schema.difference_text import describe_differences
 from penstock.sinks.postgres.ddl.alter_steps import Outcome, Step, run_steps
@@ -81,29 +80,29 @@ def _sequence_steps(
     *,
     is_kept: bool,
 ) -> Iterator[Step]:
-    old, new = (
-        None if each is None else TableName(each.schema_name, each.name) for each in (before, after)
-    )
-    there = connection.execute(_SEQUENCE, old).fetchone() if old is not None else None
-    if new is None or after is None:
-        if there is not None and old is not None and not is_kept:
-            yield Step(sql.SQL("DROP SEQUENCE {}").format(sql.Identifier(*old)))
+    there = None
+    if before is not None:
+        there = connection.execute(_SEQUENCE, before.qualified).fetchone()
+    if after is None:
+        if before is not None and there is not None and not is_kept:
+            yield Step(sql.SQL("DROP SEQUENCE {}").format(sql.Identifier(*before.qualified)))
         return
-    if there is None or old is None:
+    new = after.qualified
+    if before is None or there is None:
         there = connection.execute(_SEQUENCE, new).fetchone()
-    elif old != new:
-        yield from _move_sequence(old, new)
+    elif before.qualified != new:
+        yield from _move_sequence(before.qualified, new)
     counts = (
         after.type, after.start, after.increment, after.minimum, after.maximum, after.cache,
         after.cycles,
     )  # fmt: skip
     if there is None:
         yield Step(schema_statement(new.schema))
-        yield Step(sequence_statement(new, sequence_of(after)))
+        yield Step(sequence_statement(new, after))
     elif tuple(there) != counts and before is not None:
         yield Step(
             sql.SQL("ALTER SEQUENCE {} AS {} {}").format(
-                sql.Identifier(*new), sql.SQL(after.type), counting(sequence_of(after))
+                sql.Identifier(*new), sql.SQL(after.type), counting(after)
             )
         )
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import itertools
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg import sql
 
 from penstock.errors import TargetTableUnfit
+from penstock.schema.describe import types_in_order
 from penstock.sinks.postgres.expressions.expressions import (
     BUILTIN,
     NO_COLUMNS,
@@ -33,13 +33,8 @@ from penstock.table import TableName
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from penstock.schema.description import (
-        ColumnDescription,
-        SequenceDescription,
-        TableDescription,
-        UserType,
-    )
-    from penstock.schema.shape import ColumnShape
+    from penstock.schema.description import TableDescription
+    from penstock.schema.shape import ColumnShape, SequenceShape, TypeShape
 
     Connection = psycopg.Connection[Any]
 
@@ -92,7 +87,7 @@ def create_table(
     require_spelled(description.name, columns)
     with connection.transaction(), without_search_path(connection):
         connection.execute(schema_statement(target.schema))
-        for statement in missing_types(connection, description.user_types):
+        for statement in missing_types(connection, types_in_order(description.types)):
             execute_one(connection, statement)
         columns, notes = _screen(connection, target, columns, rules)
         names = {column.name for column in columns}
@@ -100,11 +95,9 @@ def create_table(
         declared = [
             _declare(connection, column, sequences.get(column.name), notes) for column in columns
         ]
-        key = [name for name in description.key_columns if name in names]
-        if with_key and key and len(key) == len(description.key_columns):
-            declared.append(
-                sql.SQL("PRIMARY KEY ({})").format(sql.SQL(", ").join(map(sql.Identifier, key)))
-            )
+        key = description.key_columns
+        if with_key and key and names.issuperset(key):
+            declared.append(sql.SQL("PRIMARY KEY ({})").format(_listed(map(sql.Identifier, key))))
         execute_one(
             connection,
             sql.SQL("CREATE TABLE {} ({})").format(
@@ -117,9 +110,7 @@ def create_table(
     return notes
 
 
-def require_spelled(
-    table: TableName, columns: Iterable[ColumnDescription] | Iterable[ColumnShape]
-) -> None:
+def require_spelled(table: TableName, columns: Iterable[ColumnShape]) -> None:
     """See that types and collations are no more than that: they are put into statements as they are.
 
     Raises:
@@ -179,13 +170,13 @@ def _substitutes(
             yield lacks_collation(column.name, column.collation)
 
 
-def _may_lack(column: ColumnDescription, rules: ExpressionRules) -> bool:
+def _may_lack(column: ColumnShape, rules: ExpressionRules) -> bool:
     """Whether something of it may not be at the target."""
-    is_special = column.type_oid >= FIRST_USER_OID or column.collation is not None
+    is_special = column.type_id >= FIRST_USER_OID or column.collation is not None
     return is_special or _has_unscreened_default(column, rules)
 
 
-def _has_unscreened_default(column: ColumnDescription, rules: ExpressionRules) -> bool:
+def _has_unscreened_default(column: ColumnShape, rules: ExpressionRules) -> bool:
     return rules.policy == "all" and _default(column) is not None
 
 
@@ -207,9 +198,9 @@ def lacks_collation(column: str, collation: str) -> str:
 def _screen(
     connection: Connection,
     target: TableName,
-    columns: list[ColumnDescription],
+    columns: list[ColumnShape],
     rules: ExpressionRules,
-) -> tuple[list[ColumnDescription], list[str]]:
+) -> tuple[list[ColumnShape], list[str]]:
     """The columns without the expressions that are not taken over, and a line for each of those.
 
     A computed column goes with its expression: the stream does not bring what it holds.
@@ -227,15 +218,15 @@ def _screen(
             notes.append(f"column {column.name}: its expression is not taken over, {why}")
         else:
             notes.append(f"column {column.name} goes without its default: not taken over, {why}")
-            kept.append(replace(column, default=None))
+            kept.append(column.model_copy(update={"default": None}))
     return kept, notes
 
 
 def _scoped(
     connection: Connection,
     target: TableName,
-    columns: list[ColumnDescription],
-    places: list[ColumnDescription],
+    columns: list[ColumnShape],
+    places: list[ColumnShape],
 ) -> list[tuple[Scope, Expression]]:
     """The expressions of some columns, with what they may name: only computed ones name columns."""
     all_columns = NO_COLUMNS
@@ -250,14 +241,14 @@ def _scoped(
     ]
 
 
-def _expression(column: ColumnDescription) -> Expression | None:
+def _expression(column: ColumnShape) -> Expression | None:
     if column.generated and column.expression:
         return Expression("generated", column.expression)
     default = _default(column)
     return None if default is None else Expression("default", default)
 
 
-def _default(column: ColumnDescription) -> str | None:
+def _default(column: ColumnShape) -> str | None:
     """Its default, unless it counts or is computed."""
     is_counted = column.sequence is not None or bool(column.identity)
     return None if is_counted or column.generated else column.default
@@ -295,7 +286,7 @@ def next_value(sequence: TableName) -> sql.Composed:
 
 
 def _set_defaults(
-    connection: Connection, target: TableName, columns: list[ColumnDescription]
+    connection: Connection, target: TableName, columns: list[ColumnShape]
 ) -> list[str]:
     """Those that the target takes. It may lack a sequence that is nobody's."""
     defaults = {
@@ -328,7 +319,7 @@ def _set_some(connection: Connection, target: TableName, defaults: dict[str, str
 
 def _declare(
     connection: Connection,
-    column: ColumnDescription,
+    column: ColumnShape,
     sequence: TableName | None,
     notes: list[str],
 ) -> sql.Composed:
@@ -363,13 +354,13 @@ def generated_clause(connection: Connection, generated: str, expression: str) ->
     return clause.format(sql.SQL(expression))
 
 
-def _kind(connection: Connection, column: ColumnDescription) -> str:
+def _kind(connection: Connection, column: ColumnShape) -> str:
     """The column's type, or text where the target lacks it."""
-    is_built_in = column.type_oid < FIRST_USER_OID
+    is_built_in = column.type_id < FIRST_USER_OID
     return column.type if is_built_in or type_exists(connection, column.type) else "text"
 
 
-def identity_clause(column: ColumnDescription, kind: str) -> sql.Composed:
+def identity_clause(column: ColumnShape, kind: str) -> sql.Composed:
     """A column that counts, but takes the values it is given."""
     clause = sql.SQL("GENERATED BY DEFAULT AS IDENTITY")
     # Its limits may have been widened beyond what the column takes; then Postgres's own do.
@@ -379,7 +370,7 @@ def identity_clause(column: ColumnDescription, kind: str) -> sql.Composed:
 
 
 def _create_sequences(
-    connection: Connection, target: TableName, columns: list[ColumnDescription]
+    connection: Connection, target: TableName, columns: list[ColumnShape]
 ) -> dict[str, TableName]:
     """A sequence for each serial column, of the source's name where that is free."""
     return {
@@ -389,10 +380,8 @@ def _create_sequences(
     }
 
 
-def _create_sequence(
-    connection: Connection, schema: str, sequence: SequenceDescription
-) -> TableName:
-    name, is_there = free_sequence_name(connection, schema, sequence.name.name)
+def _create_sequence(connection: Connection, schema: str, sequence: SequenceShape) -> TableName:
+    name, is_there = free_sequence_name(connection, schema, sequence.name)
     if not is_there:
         execute_one(connection, sequence_statement(name, sequence))
     return name
@@ -410,14 +399,14 @@ def free_sequence_name(connection: Connection, schema: str, wanted: str) -> tupl
     raise AssertionError("numbers do not end")
 
 
-def sequence_statement(name: TableName, sequence: SequenceDescription) -> sql.Composed:
+def sequence_statement(name: TableName, sequence: SequenceShape) -> sql.Composed:
     """Makes a sequence."""
     return sql.SQL("CREATE SEQUENCE {} AS {} {}").format(
         sql.Identifier(*name), sql.SQL(sequence.type), counting(sequence)
     )
 
 
-def counting(sequence: SequenceDescription) -> sql.Composed:
+def counting(sequence: SequenceShape) -> sql.Composed:
     """How it counts."""
     return sql.SQL("INCREMENT BY {} MINVALUE {} MAXVALUE {} START WITH {} CACHE {} {}").format(
         sql.Literal(sequence.increment),
@@ -450,7 +439,9 @@ def _is_known(connection: Connection, query: sql.Composed) -> bool:
     return True
 
 
-def missing_types(connection: Connection, user_types: Iterable[UserType]) -> Iterator[sql.Composed]:
+def missing_types(
+    connection: Connection, user_types: Iterable[TypeShape]
+) -> Iterator[sql.Composed]:
     """Makes those types that the target has not.
 
     Those of extensions are not ours to make; a column of one becomes text.
@@ -463,14 +454,14 @@ def missing_types(connection: Connection, user_types: Iterable[UserType]) -> Ite
             " WHERE n.nspname = %s AND t.typname = %s"
             # An array's type gives way to whoever wants its name.
             " AND NOT EXISTS (SELECT FROM pg_type e WHERE e.typarray = t.oid)",
-            user_type.name,
+            user_type.qualified,
         ).fetchone()
         if found is None:
-            yield schema_statement(user_type.name.schema)
-            yield type_statement(sql.Identifier(*user_type.name), user_type)
+            yield schema_statement(user_type.schema_name)
+            yield type_statement(sql.Identifier(*user_type.qualified), user_type)
 
 
-def type_statement(name: sql.Identifier, user_type: UserType) -> sql.Composed:
+def type_statement(name: sql.Identifier, user_type: TypeShape) -> sql.Composed:
     """Makes a type.
 
     Raises:
@@ -480,10 +471,10 @@ def type_statement(name: sql.Identifier, user_type: UserType) -> sql.Composed:
     if user_type.kind in ("domain", "range"):
         used.append(user_type.base)
     if not all(map(is_type, used)):
-        raise _forged("definition of the type", TableName(*user_type.name))
+        raise _forged("definition of the type", user_type.qualified)
     if user_type.kind == "enum":
         return sql.SQL("CREATE TYPE {} AS ENUM ({})").format(
-            name, _listed(sql.Literal(label) for label in user_type.labels)
+            name, _listed(sql.Literal(label.name) for label in user_type.labels)
         )
     if user_type.kind == "domain":
         # Without its checks: the source has made them.

@@ -13,7 +13,6 @@ from psycopg import sql
 from psycopg.types.json import Jsonb
 
 from penstock.errors import SinkError
-from penstock.schema.describe import sequence_of
 from penstock.schema.shape import SequenceShape
 from penstock.sinks.postgres.ddl.alter_objects import follow_sequence
 from penstock.sinks.postgres.ddl.alter_steps import Step, run_steps
@@ -109,7 +108,7 @@ def plan_sequences(
         is_sequence, of_table = there.get(name, (False, None))
         if name not in there:
             steps.append(Step(schema_statement(name.schema)))
-            steps.append(Step(sequence_statement(name, sequence_of(each))))
+            steps.append(Step(sequence_statement(name, each)))
         elif not is_sequence:
             continue
         elif of_table is not None and of_table == target:
@@ -119,6 +118,16 @@ def plan_sequences(
             is_ours = name not in there or of_table is not None
             steps.append(_record(owner, each, name, made_by_us=is_ours))
     return steps
+
+
+def _note_gone(cursor: Cursor, owner: Owner, number: int, *, is_dropped: bool) -> None:
+    """The source has one no more; where it is dropped here, that waits until no default needs it."""
+    statement = (
+        "UPDATE penstock.sequences SET is_gone = true"
+        if is_dropped
+        else "DELETE FROM penstock.sequences"
+    )
+    cursor.execute(statement + _THIS, (*owner, number))
 
 
 def follow_sequences(cursor: Cursor, owner: Owner, change: SchemaChange, policy: str) -> list[str]:
@@ -135,13 +144,9 @@ def follow_sequences(cursor: Cursor, owner: Owner, change: SchemaChange, policy:
     notes: list[str] = []
     for number, made_by_us, schema, name, document in rows:
         now = after.get(number)
-        if not made_by_us or (now is None and policy != "apply"):
-            if now is None:
-                cursor.execute("DELETE FROM penstock.sequences" + _THIS, (*owner, number))
-            continue
         if now is None:
-            # Dropped once no default needs it: a table may come to that later.
-            cursor.execute("UPDATE penstock.sequences SET is_gone = true" + _THIS, (*owner, number))
+            _note_gone(cursor, owner, number, is_dropped=made_by_us and policy == "apply")
+        if now is None or not made_by_us:
             continue
         was = SequenceShape.model_validate(document, strict=False)
         was = was.model_copy(update={"schema_name": schema, "name": name})

@@ -15,7 +15,7 @@ from psycopg import sql
 
 from penstock.errors import TargetTableUnfit
 from penstock.schema.catalog import TYPE_DOCUMENT
-from penstock.schema.describe import type_of, types_in_order
+from penstock.schema.describe import types_in_order
 from penstock.schema.match import match_by_id
 from penstock.schema.shape import TypeShape
 from penstock.sinks.postgres.ddl.alter_steps import Step, run_steps
@@ -181,10 +181,10 @@ def plan_types(
     if not wanted:
         return TypePlan()
     planner = _Planner(connection, owner, table, wanted, before, needed)
-    by_name = {(each.schema_name, each.name): each for each in wanted}
-    in_order = [each.name for each in types_in_order(tuple(types)) if each.name in by_name]
-    for name in in_order:
-        planner.have(by_name[name])
+    by_name = {each.qualified: each for each in wanted}
+    for each in types_in_order(types):
+        if each.qualified in by_name:
+            planner.have(by_name[each.qualified])
     plan = planner.plan
     _replace_arrays(plan, [each for each in types if each.is_array])
     return plan
@@ -287,7 +287,7 @@ class _Planner:
     def _create(self, wanted: TypeShape) -> None:
         self.plan.steps += [
             Step(schema_statement(wanted.schema_name)),
-            Step(type_statement(sql.Identifier(*_name(wanted)), type_of(wanted))),
+            Step(type_statement(sql.Identifier(*_name(wanted)), wanted)),
         ]
         self._record(wanted, made_by_us=True)
 
@@ -364,7 +364,7 @@ class _Planner:
                 str(self._table),
                 "nothing; it is tried again once the tables that have the type have followed",
             )
-        make = type_statement(sql.Identifier(*_name(wanted)), type_of(wanted)).as_string(None)
+        make = type_statement(sql.Identifier(*_name(wanted)), wanted).as_string(None)
         is_other = f"and at the target {title} is {_describe(found)}"
         return TargetTableUnfit(
             f"the table needs type {title}, {_describe(wanted)}, {is_other}",
@@ -511,13 +511,12 @@ def _field_steps(
         if was is not None and now is None and was.name in there:
             del there[was.name]
             yield alter("DROP ATTRIBUTE {}", was.name)
-    for was, now in pairs:
-        if now is None:
-            continue
-        if was is not None and was.name != now.name and was.name in there:
-            there[now.name] = there.pop(was.name)
-            yield alter("RENAME ATTRIBUTE {} TO {}", was.name, now.name)
+    for was, now in ((was, now) for was, now in pairs if now is not None):
+        old = was or now
+        if old.name != now.name and old.name in there:
+            there[now.name] = there.pop(old.name)
+            yield alter("RENAME ATTRIBUTE {} TO {}", old.name, now.name)
         if now.name not in there:
             yield alter("ADD ATTRIBUTE {} {kind}", now.name, kind=now.type)
-        elif was is not None and was.type != now.type != there[now.name]:
+        elif old.type != now.type != there[now.name]:
             yield alter("ALTER ATTRIBUTE {} TYPE {kind}", now.name, kind=now.type)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.failpoints import fault_point
-from penstock.sinks.postgres.evolve.transaction import Evolution
+from penstock.sinks.postgres.evolve.transaction import Evolution, EvolvingTarget
 from penstock.sinks.postgres.merge.conflicts import add_conflicts
 from penstock.sinks.postgres.merge.stages import drop_tables
 from penstock.sinks.postgres.state.shapes import ShapeStore, TableStops
@@ -82,19 +82,13 @@ class ShapeCommits:
         Raises:
             SinkError: the target, or a table that stops although it was left out.
         """
+        target = EvolvingTarget(
+            self._table_mappings, self._store, self._describe, self._stage_prefix, replica_role
+        )
         refused: dict[TableName, PenstockError] = dict(left_out or {})
         again: set[TableName] = set()  # those of them that are copied again
         while True:
-            evolution = Evolution(
-                self._table_mappings,
-                self._store,
-                self._describe,
-                self._stage_prefix,
-                batch,
-                replica_role=replica_role,
-                only=only,
-                refused=refused,
-            )
+            evolution = Evolution(target, batch, only, refused)
             try:
                 count = self._attempt(
                     connection, evolution, ddl_transaction, run_job, refused, again

@@ -207,12 +207,9 @@ def follow_before_copy(
         store.keep(connection, table, shape, lsn, anew)
         return place, anew
     table_mapping = table_mappings.of(stored.table, known.ruled_as)
+    is_followed = table_mapping.is_like_source and table_mapping.policy is SchemaChanges.APPLY
     with connection.transaction(), connection.cursor() as cursor:
-        if (
-            made_by_us
-            and table_mapping.is_like_source
-            and table_mapping.policy is SchemaChanges.APPLY
-        ):
+        if made_by_us and is_followed:
             drop_gone_foreign_keys(cursor, stored, shape, target, before_copy=True)
         followed, kept = follow_table(
             cursor,

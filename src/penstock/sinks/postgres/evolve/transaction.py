@@ -7,11 +7,13 @@ that cannot follow stops: then everything is rolled back and done again without 
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 
 from penstock.errors import (
+    ModifierError,
     PenstockError,
     Remedy,
     SchemaChangeRefused,
@@ -33,14 +35,14 @@ from penstock.sinks.postgres.merge.receipts import change_counts, refused_tables
 from penstock.sinks.postgres.merge.stages import LateStages
 from penstock.sinks.postgres.state.shapes import KnownTable, KnownTables, ShapeStore, TableStops
 from penstock.sinks.postgres.worker import PostgresWorker
-from penstock.sinks.tables import PENDING
+from penstock.sinks.tables import TableState
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from penstock.lsn import Lsn
     from penstock.schema.description import TableDescription
-    from penstock.schema.shape import TableShape
+    from penstock.schema.shape import SchemaChange, TableShape
     from penstock.sinks.ddl_transaction import DdlTransaction, RunJob, ShapeChange
     from penstock.sinks.describe import Describe
     from penstock.sinks.postgres.mapping.kept_names import KeptNames
@@ -59,6 +61,17 @@ _LOCK_TIMEOUT = "10s"
 _KEPT = "the source has dropped it; {target} is kept, which penstock has not made"
 
 
+@dataclass(frozen=True)
+class EvolvingTarget:
+    """Where shapes change: one pipeline's and source's part of a target."""
+
+    table_mappings: TableMappings
+    store: ShapeStore
+    describe: Describe
+    stage_prefix: str
+    replica_role: bool
+
+
 class Evolution:
     """One attempt. `refused` are tables that stopped in an earlier one, by the names they had.
 
@@ -67,25 +80,20 @@ class Evolution:
 
     def __init__(
         self,
-        table_mappings: TableMappings,
-        store: ShapeStore,
-        describe: Describe,
-        stage_prefix: str,
+        target: EvolvingTarget,
         batch: Batch,
-        *,
-        replica_role: bool,
         only: Collection[TableName] | None,
         refused: Collection[TableName],
     ) -> None:
-        self._table_mappings = table_mappings
-        self._options = table_mappings.options
-        self._store = store
-        self._describe = describe
-        self._stage_prefix = stage_prefix
+        self._table_mappings = target.table_mappings
+        self._options = target.table_mappings.options
+        self._store = target.store
+        self._describe = target.describe
+        self._stage_prefix = target.stage_prefix
+        self._replica_role = target.replica_role
         self.batch = batch
-        self._replica_role = replica_role
         self.only = only
-        self._stages = LateStages(table_mappings.options.url)
+        self._stages = LateStages(self._options.url)
         self._with_keys: list[tuple[TableShape, TableShape, TableName]] = []
         self.tables = KnownTables(only, refused)
         self.staged: list[StagedStep] = []
@@ -162,12 +170,16 @@ class Evolution:
             elif shape.table in part.created_in_stream and self.only is None:
                 self._create(cursor, shape, part)
         self._make_foreign_keys(cursor)
+        self._follow_others(cursor, part.change)
+
+    def _follow_others(self, cursor: Cursor, change: SchemaChange) -> None:
+        """What is no table: sequences and schemas."""
+        policy, owner = self._options.schema_changes.value, self._table_mappings.owner
         if self.only is None:  # who catches up comes by what others have done already
-            policy, owner = self._options.schema_changes.value, self._table_mappings.owner
-            self.notes += follow_sequences(cursor, owner, part.change, policy)
+            self.notes += follow_sequences(cursor, owner, change, policy)
         has_own_schemas = self._options.keeps_schemas and self._table_mappings.is_alone
-        if self._options.schema_changes.value == "apply" and has_own_schemas:
-            for schema in part.change.dropped_schemas:
+        if policy == "apply" and has_own_schemas:
+            for schema in change.dropped_schemas:
                 self.notes += alter.drop_schema(cursor, schema.name)
 
     def _make_foreign_keys(self, cursor: Cursor) -> None:
@@ -248,7 +260,7 @@ class Evolution:
                 f"{shape.table}: what its rows hold does not follow from the change; it is copied again"
             )
             self._store.have_copied(cursor, shape.table, self.batch.end_lsn)
-            known.state, known.needs_copy = PENDING, True
+            known.state, known.needs_copy = TableState.PENDING, True
 
     def _alter(
         self,
@@ -344,7 +356,7 @@ class Evolution:
         self._store.rename(cursor, known.recorded_as, name)
         self._store.have_copied(cursor, name, self.batch.end_lsn)
         known.name = known.recorded_as = name
-        known.state, known.needs_copy = PENDING, True
+        known.state, known.needs_copy = TableState.PENDING, True
         if before is not None:
             self._keep(cursor, known, after, kept, known.shape_lsn, before_copy=True)
 
@@ -399,6 +411,15 @@ class Evolution:
         known.name = known.recorded_as = known.shaped_as = shape.table
         known.source_oid, known.kept_names = shape.id, kept
 
+    def _drop_target(
+        self, cursor: Cursor, known: KnownTable, target: TableName, before: TableShape | None
+    ) -> None:
+        try:
+            with cursor.connection.transaction():
+                alter.drop_table(cursor, known.name, target, before)
+        except SinkError as error:
+            raise TableStops(known.began_as, error) from None
+
     def _drop(self, cursor: Cursor, known: KnownTable) -> None:
         if known.began_as in self.tables.refused:
             return
@@ -423,12 +444,8 @@ class Evolution:
             self._store.detach(cursor, known.recorded_as, _KEPT.format(target=target))
             self.notes.append(f"{known.name}: {_KEPT.format(target=target)}")
         elif policy == "apply":
-            try:
-                with cursor.connection.transaction():
-                    if is_ours:  # else it was refused a place
-                        alter.drop_table(cursor, known.name, target, before)
-            except SinkError as error:
-                raise TableStops(known.began_as, error) from None
+            if is_ours:  # else it was refused a place
+                self._drop_target(cursor, known, target, before)
             self._store.forget(cursor, known.recorded_as)
         else:
             take_ours(cursor, self._table_mappings, self._table_mapping_of(known), target, known)
@@ -493,7 +510,10 @@ class Evolution:
             known = self.tables.by_name(name) or self._meet(cursor, name, oids.get(name, 0))
             if known is None or not self.tables.takes_part(known):
                 continue
-            plans[name] = self._plan(cursor, known)
+            try:
+                plans[name] = self._plan(cursor, known)
+            except ModifierError as error:
+                raise self._stop(name, error) from None
             self._note(known, name, plans[name].notes)
             if not known.is_filled:
                 made_as = plans[name].target if plans[name].is_new else None
@@ -538,7 +558,7 @@ class Evolution:
 
     def _plan(self, cursor: Cursor, known: KnownTable) -> TablePlan:
         try:
-            return plan_table(
+            plan = plan_table(
                 cursor.connection,
                 self._table_mappings,
                 known.name,
@@ -546,6 +566,7 @@ class Evolution:
                 is_filled=known.is_filled,
                 kept=known.kept_names,
             )
+            return replace(plan, lacks_rows=self._describe.lacks_rows(known.name))
         except SinkError as error:
             if error.remedy is Remedy.TIME:
                 raise

@@ -112,25 +112,35 @@ def refuse_foreign_code(
         TargetObjectsForeign: it would.
         psycopg.Error: the server went away.
     """
+    what, has_types = _firing(connection, found), False
+    if what is None and found.has_made_types:
+        row = connection.execute(_FOREIGN_TYPES_OF_TABLE, {"oid": found.oid}).fetchone()
+        what, has_types = row or (None, False)
+    is_foreign = found.is_foreign or found.has_foreign_parts
+    if what is None and is_foreign:
+        what = _foreign_expression(connection, found, target)
+    if what is not None:
+        raise _foreign(connection, what, source, f"{target} and what it calls")
+    return bool(is_foreign or has_types)
+
+
+def _firing(connection: Connection, found: Any) -> str | None:
+    """A trigger or rule of another role's that writing to the table runs."""
     since_15 = connection.info.server_version >= 150000
     may_switch_off = _MAY_SWITCH_OFF_SINCE_15 if since_15 else _MAY_SWITCH_OFF
     query = _FIRING.replace("{parts}", _PARTS).replace("{may_switch_off}", may_switch_off)
-    values = {"oid": found.oid}
-    row = connection.execute(query, values).fetchone()
-    what = row[0] if row is not None else None
-    has_types = False
-    if what is None and found.has_made_types:
-        row = connection.execute(_FOREIGN_TYPES_OF_TABLE, values).fetchone()
-        what, has_types = row or (None, False)
-    if what is None and (found.is_foreign or found.has_foreign_parts):
-        trees = connection.execute(_TREES, values).fetchall()
-        refused = refused_trees(connection, BUILTIN, [tree for _, tree in trees])
-        for place, why in sorted(refused.items()):
-            what = f"{trees[place][0]} of table {target}: {why}"
-            break
-    if what is not None:
-        raise _foreign(connection, what, source, f"{target} and what it calls")
-    return bool(found.is_foreign or found.has_foreign_parts or has_types)
+    row = connection.execute(query, {"oid": found.oid}).fetchone()
+    return row[0] if row is not None else None
+
+
+def _foreign_expression(connection: Connection, found: Any, target: TableName) -> str | None:
+    """An expression in the table that calls what is not Postgres's own."""
+    trees = connection.execute(_TREES, {"oid": found.oid}).fetchall()
+    refused = refused_trees(connection, BUILTIN, [tree for _, tree in trees])
+    if not refused:
+        return None
+    place = min(refused)
+    return f"{trees[place][0]} of table {target}: {refused[place]}"
 
 
 def refuse_foreign_types(

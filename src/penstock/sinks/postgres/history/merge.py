@@ -136,6 +136,7 @@ def _leave(
 ) -> Conflicts:
     """End rows that take another key, and are known only by the target's."""
     found = NONE
+    conflict = plan.if_missing(conflict)
     missing = first_key(cursor, build.keys("N", are_open=False, most=1))
     if missing is not None and conflict is OnConflict.KEEP:
         passed = sum(affected(cursor, each) for each in build.skip_missing())
@@ -155,13 +156,14 @@ def _settle(
     cursor: Cursor, plan: TablePlan, step: StagedStep, build: Carried, conflict: OnConflict
 ) -> Conflicts:
     """What `on_conflict` says of rows that are there or are not; those that were skipped."""
-    if len(step.unchanged) > 1 and step.kind == "net" and conflict is not OnConflict.KEEP:
+    if_missing = plan.if_missing(conflict)
+    if len(step.unchanged) > 1 and step.kind == "net" and if_missing is not OnConflict.KEEP:
         incomplete = build.keys("U", are_open=False, most=1, only="s.g <> 0")
         key = first_key(cursor, incomplete)
         if key is not None:
             raise (
                 is_incomplete(plan, key)
-                if conflict is OnConflict.REPLACE
+                if if_missing is OnConflict.REPLACE
                 else is_missing(plan, key)
             )
     if conflict is OnConflict.REPLACE:
@@ -169,17 +171,18 @@ def _settle(
     there = build.keys("I", "N", are_open=True, most=1)
     missing = build.keys("U", are_open=False, most=1)
     if conflict is OnConflict.STOP:
-        key = first_key(cursor, there)
-        if key is not None:
-            raise is_there(plan, key)
-        key = first_key(cursor, missing)
-        if key is not None:
-            raise is_missing(plan, key)
+        for keys, refuse, policy in (
+            (there, is_there, conflict),
+            (missing, is_missing, if_missing),
+        ):
+            key = first_key(cursor, keys) if policy is OnConflict.STOP else None
+            if key is not None:
+                raise refuse(plan, key)
         return NONE
     existing = passed = 0
     if cursor.execute(there).fetchone() is not None:
         existing, *_ = [affected(cursor, each) for each in build.skip_existing()]
-    if cursor.execute(missing).fetchone() is not None:
+    if if_missing is conflict and cursor.execute(missing).fetchone() is not None:
         passed, *_ = [affected(cursor, each) for each in build.skip_missing()]
     return Conflicts(existing, passed)
 

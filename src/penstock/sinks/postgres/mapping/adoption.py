@@ -68,23 +68,27 @@ def occupied_tables(
             _KNOWN, (table_mappings.pipeline, table_mappings.source)
         ).fetchall()
         known = {TableName(schema, name) for schema, name in rows}
-    asked = [table for table in sorted(tables) if table not in known]
-    targets = [table_mappings.target(table) for table in asked]
-    found: dict[int, SinkError] = {}
-    for begin in range(0, len(asked), _AT_ONCE):
-        part = range(begin, min(begin + _AT_ONCE, len(asked)))
-        with connection.transaction():
-            others, taken = _taken(
-                connection, table_mappings, [(asked[i], targets[i]) for i in part]
-            )
-        found |= {
-            begin + place: no_table(asked[begin + place], targets[begin + place])
-            for place in others
-        }
-        made = _made_here(connection, table_mappings, [targets[begin + place] for place in taken])
-        for place in (begin + each for each in taken):
-            if targets[place] not in made:
-                found[place] = occupied(asked[place], targets[place])
+    asked = [
+        (table, table_mappings.target(table)) for table in sorted(tables) if table not in known
+    ]
+    return [
+        error
+        for begin in range(0, len(asked), _AT_ONCE)
+        for error in _occupied(connection, table_mappings, asked[begin : begin + _AT_ONCE])
+    ]
+
+
+def _occupied(
+    connection: Connection,
+    table_mappings: TableMappings,
+    asked: Sequence[tuple[TableName, TableName]],
+) -> list[SinkError]:
+    """Those of some tables, in their order."""
+    with connection.transaction():
+        others, taken = _taken(connection, table_mappings, asked)
+    made = _made_here(connection, table_mappings, [asked[place][1] for place in taken])
+    found: dict[int, SinkError] = {place: no_table(*asked[place]) for place in others}
+    found |= {place: occupied(*asked[place]) for place in taken if asked[place][1] not in made}
     return [found[place] for place in sorted(found)]
 
 

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.errors import TargetTableUnfit
-from penstock.sinks.postgres.options import Kind
+from penstock.sinks.postgres.options import Kind, OnConflict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from penstock.sinks.sink import RefusedTable
     from penstock.table import TableName
 
 
@@ -84,6 +85,8 @@ class TablePlan:
     history: HistoryPlan | None = None
     # Rows of other tables are in the target, and nothing distinguishes them from this one's.
     is_mixed: bool = False
+    # Rules leave rows of the table out: an UPDATE may bring one, a DELETE may have none to take away.
+    lacks_rows: bool = False
     notes: tuple[str, ...] = ()  # what of it was left out when it was made
 
     def column(self, name: str) -> TargetColumn | None:
@@ -92,6 +95,10 @@ class TablePlan:
             return None
         called = dict(self.names).get(name, name)
         return next((column for column in self.columns if column.name == called), None)
+
+    def if_missing(self, conflict: OnConflict) -> OnConflict:
+        """What a changed row means that is not at the target: no conflict where rules leave rows out."""
+        return OnConflict.REPLACE if self.lacks_rows else conflict
 
     def equals(self, name: str) -> str:
         """The operator that compares values of a target column."""
@@ -174,17 +181,6 @@ class StagedStep:
             ]
         declared += [(f"c{place}", column.stage_type) for place, column in enumerate(self.columns)]
         return declared
-
-
-@dataclass(frozen=True)
-class RefusedTable:
-    """A table whose rows the target would not even stage; the others of the task are staged."""
-
-    table: TableName
-    code: str
-    what: str
-    where: str
-    do: str
 
 
 @dataclass(frozen=True)

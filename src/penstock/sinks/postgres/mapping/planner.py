@@ -77,6 +77,7 @@ class Planner:
                 is_filled=table in self.filled,
                 kept=self.kept_names.get(table),
             )
+            plan = replace(plan, lacks_rows=self._describe.lacks_rows(table))
             self._plans[table] = plan
             self._planned_at[table] = now
             if plan.is_new:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.sinks.postgres.options import Kind, SchemaChanges
-from penstock.table import TableName, TableRule
+from penstock.table import TableName, TableRule, filled, may_be_shared
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -57,11 +57,15 @@ class TableMappings:
         self.source = source
         self.is_alone = len(sources) == 1
         self.sources = list(sources)
-        targets = Counter(rule.target for rule in options.tables.values() if rule.target)
+        targets = Counter(
+            rule.target
+            for rule in options.tables.values()
+            if rule.target and "{table}" not in "".join(_name_of(rule.target))
+        )
         wide = {
             rule.target
             for key, rule in options.tables.items()
-            if rule.target and not key.is_outright
+            if rule.target and may_be_shared(key, _name_of(rule.target))
         }
         self._shared = {target for target, count in targets.items() if count > 1} | wide
 
@@ -157,9 +161,13 @@ class TableMappings:
         """Where a table goes."""
         rule = self.options.rule_of(ruled_as or table).target
         if rule is not None:
-            assert rule.schema is not None
-            assert rule.name is not None
-            return TableName(rule.schema, rule.name)
+            return filled(_name_of(rule), table)
         if self.options.keeps_schemas:
             return table
         return TableName(self.options.schema_name, table.name)
+
+
+def _name_of(target: TableRule) -> TableName:
+    assert target.schema is not None, "a target is one table"
+    assert target.name is not None, "as above"
+    return TableName(target.schema, target.name)

@@ -11,8 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.errors import TargetTableUnfit
-from penstock.schema.describe import types_in_order
-from penstock.schema.description import ColumnDescription
+from penstock.schema.shape import ColumnShape
 from penstock.sinks.postgres.ddl.user_types import needed_types
 
 if TYPE_CHECKING:
@@ -49,21 +48,18 @@ def target_description(
                 str(description.name),
                 "choose another name: source_id_column, history_columns",
             )
-    types = needed_types(description.types, (column.type_oid for column in columns))
+    types = needed_types(description.types, (column.type_id for column in columns))
     return replace(
         description,
         types=types,
         sequences=description.sequences if table_mapping.is_like_source else (),
-        user_types=types_in_order(types),
         columns=(*before, *columns, *after),
         key_columns=_key(description.key_columns, table_mapping),
         primary_key=_key(description.primary_key, table_mapping),
     )
 
 
-def _delivered(
-    description: TableDescription, table_mapping: TableMapping
-) -> list[ColumnDescription]:
+def _delivered(description: TableDescription, table_mapping: TableMapping) -> list[ColumnShape]:
     """The source's columns that the target gets, as they are called and made there."""
     wanted, columns = table_mapping.columns, list(description.columns)
     if wanted is not None:
@@ -79,7 +75,8 @@ def _delivered(
         columns = [column for column in columns if not column.generated]
     if not table_mapping.is_like_source:
         columns = [_uncounted(column) for column in columns]
-    return [replace(column, name=_called(column.name, table_mapping)) for column in columns]
+    called = ((column, _called(column.name, table_mapping)) for column in columns)
+    return [column.model_copy(update={"name": name}) for column, name in called]
 
 
 def target_structure(
@@ -94,33 +91,22 @@ def target_structure(
     renamed = set(table_mapping.names) | (
         set(table_mapping.names.values()) - set(table_mapping.columns or ())
     )
-    indexes = [each for each in structure.indexes if not each.used_columns & renamed]
-    constraints = [each for each in structure.constraints if not each.used_columns & renamed]
-    if table_mapping.is_like_source:
-        kept = [each for each in structure.foreign_keys if not renamed & set(each.columns)]
-        return _with_keys_to_alike(
-            replace(
-                structure,
-                key_columns=_key(structure.key_columns, table_mapping),
-                primary_key=None,
-                identity_index=None,
-                indexes=tuple(indexes),
-                constraints=tuple(constraints),
-                foreign_keys=tuple(kept),
-                sequences=tuple(s for s in structure.sequences if s.column not in renamed),
-            ),
-            table_mapping_of,
-        )
-    return replace(
+    kept = replace(
         structure,
         key_columns=_key(structure.key_columns, table_mapping),
         primary_key=None,
         identity_index=None,
-        indexes=tuple(each for each in indexes if not each.is_unique),
-        constraints=(),
-        foreign_keys=(),
-        sequences=(),
+        indexes=tuple(each for each in structure.indexes if not each.used_columns & renamed),
+        constraints=tuple(
+            each for each in structure.constraints if not each.used_columns & renamed
+        ),
+        foreign_keys=tuple(k for k in structure.foreign_keys if not renamed & set(k.columns)),
+        sequences=tuple(each for each in structure.sequences if each.column not in renamed),
     )
+    if table_mapping.is_like_source:
+        return _with_keys_to_alike(kept, table_mapping_of)
+    plain = tuple(each for each in kept.indexes if not each.is_unique)
+    return replace(kept, indexes=plain, constraints=(), foreign_keys=(), sequences=())
 
 
 def _with_keys_to_alike(
@@ -153,19 +139,19 @@ def target_key(key: tuple[str, ...], table_mapping: TableMapping) -> tuple[str, 
     return (*key, table_mapping.history.end) if table_mapping.history is not None else key
 
 
-def _uncounted(column: ColumnDescription) -> ColumnDescription:
+def _uncounted(column: ColumnShape) -> ColumnShape:
     """A column whose values only ever come from elsewhere."""
     default = column.default or ""
     if column.sequence is not None or column.identity or "nextval(" in default:
         default = ""
-    return replace(column, identity="", sequence=None, default=default or None)
+    return column.model_copy(update={"identity": "", "sequence": None, "default": default or None})
 
 
 def _own_columns(
     table_mapping: TableMapping,
-) -> tuple[tuple[ColumnDescription, ...], tuple[ColumnDescription, ...]]:
+) -> tuple[tuple[ColumnShape, ...], tuple[ColumnShape, ...]]:
     """Columns that no column of the source fills, in front of the others and behind."""
-    before: tuple[ColumnDescription, ...] = ()
+    before: tuple[ColumnShape, ...] = ()
     if table_mapping.source_id_column is not None:
         before = (_own(table_mapping.source_id_column, "text", _TEXT_OID, None),)
     if table_mapping.history is None:
@@ -179,14 +165,13 @@ def _own_columns(
     )
 
 
-def _own(name: str, kind: str, type_oid: int, default: str | None) -> ColumnDescription:
-    return ColumnDescription(
+def _own(name: str, kind: str, type_oid: int, default: str | None) -> ColumnShape:
+    return ColumnShape(
+        id=0,  # none of the source's
         name=name,
         type=kind,
-        type_oid=type_oid,
-        type_kind="base",
+        type_id=type_oid,
+        type_kind="b",
         not_null=True,
-        generated="",
-        identity="",
         default=default,
     )

@@ -134,7 +134,7 @@ def _merge(
             if not isinstance(error, _IN_THE_WAY):
                 break
         else:
-            return conflicts
+            return conflicts.unexpected(plan)
     if error is None:
         return unfit
     return _Refused(error, at, way)

@@ -8,7 +8,7 @@ that merges them, so each conflict once.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from psycopg import sql
@@ -44,6 +44,10 @@ class Conflicts:
         return Conflicts(
             *(getattr(self, each.name) + getattr(other, each.name) for each in fields(self))
         )
+
+    def unexpected(self, plan: TablePlan) -> Conflicts:
+        """Without what is none: rows that rules have left out are not at the target."""
+        return replace(self, update_missing=0, delete_missing=0) if plan.lacks_rows else self
 
     def __bool__(self) -> bool:
         return any(getattr(self, each.name) for each in fields(self))
@@ -189,8 +193,14 @@ def is_incomplete(plan: TablePlan, key: str) -> RowRefused:
     return RowRefused(
         "the row is not at the target, and its UPDATE left TOASTed values untold",
         f"{plan.source} {key}",
-        f"copy that row to {plan.target} by hand; REPLICA IDENTITY FULL avoids it",
+        _complete_it(plan),
     )
+
+
+def _complete_it(plan: TablePlan) -> str:
+    if plan.lacks_rows:  # it has moved into a filter
+        return f"ALTER TABLE {plan.source} REPLICA IDENTITY FULL, then penstock tables resync {plan.source}"
+    return f"copy that row to {plan.target} by hand; REPLICA IDENTITY FULL avoids it"
 
 
 def affected(cursor: Cursor, statement: sql.Composed) -> int:

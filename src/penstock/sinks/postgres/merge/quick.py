@@ -56,7 +56,7 @@ def merge_steps(
             conflicts = merge.put(cursor, plan, step, stage, conflict)
         else:
             conflicts = merge.apply(cursor, plan, step, stage, conflict)
-        if conflicts:
+        if conflicts := conflicts.unexpected(plan):
             found[step.table] = found.get(step.table, NONE) + conflicts
         fault_point("deliver.between_steps")
     return found

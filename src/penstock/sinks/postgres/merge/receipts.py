@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from penstock.errors import PenstockError, error_classes
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from penstock.errors import PenstockError
     from penstock.sinks.postgres.mapping.plan import StagedStep
     from penstock.sinks.sink import Receipt
     from penstock.table import TableName
@@ -53,9 +52,9 @@ def change_counts(receipts: Sequence[Receipt]) -> dict[TableName, int]:
 
 
 def refused_tables(receipts: Sequence[Receipt]) -> dict[TableName, PenstockError]:
-    """Tables whose rows the target would not even stage, and why."""
+    """Tables whose rows the target would not even stage, or no modifier could be applied to, and why."""
     return {
-        entry.table: error_classes()[entry.code](entry.what, entry.where, entry.do)
+        entry.table: entry.error
         for receipt in receipts
-        for entry in receipt.content.refused
+        for entry in (*receipt.refused, *receipt.content.refused)
     }

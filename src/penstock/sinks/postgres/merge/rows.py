@@ -205,6 +205,7 @@ def _move(
     fixed = build.fixed_columns(with_key=True)
     if fixed:
         raise IdentityInTheWay(plan, fixed)
+    conflict = plan.if_missing(conflict)
     missing = 0
     if conflict is OnConflict.KEEP:
         missing = counted(cursor, build.count_missing())
@@ -229,7 +230,7 @@ def _update(
     if updated >= step.update_count + step.replace_count:
         return NONE
     log_keys(cursor, plan.source, "update_missing", build.missing)
-    if conflict is not OnConflict.KEEP:
+    if plan.if_missing(conflict) is not OnConflict.KEEP:
         _settle_missing(cursor, plan, step, build, conflict)
         others = counted(cursor, build.count_missing()) if step.replace_count else None
         inserted = affected(cursor, build.insert_missing())
@@ -260,6 +261,7 @@ def _settle_missing(
     conflict: OnConflict,
 ) -> None:
     """Changed rows that are not at the target: drop them, refuse them, or see that they can be made."""
+    conflict = plan.if_missing(conflict)
     if conflict is OnConflict.KEEP:
         cursor.execute(build.forget_missing())
     elif conflict is OnConflict.STOP or step.kind == "move":

@@ -191,11 +191,12 @@ def _step_of(plan: TablePlan, rows: Sequence[_Row]) -> StagedStep:
     is_move = rows[0].old_key is not None
     ops = [row.op for row in rows]
     has_operations = not is_move and any(op != "I" for op in ops)
+    moved = [columns[place].name for place in key] if is_move else []
     lines = []
     for row, group in zip(rows, unknown, strict=True):
-        cells: list[str | None] = [row.op] if has_operations else []
-        cells += [str(groups.index(group))] if len(groups) > 1 else []
-        cells += [(row.old_key or {})[columns[place].name] for place in key] if is_move else []
+        cells: list[str | None] = [row.op] * has_operations
+        cells += [str(groups.index(group))] * (len(groups) > 1)
+        cells += [(row.old_key or {})[name] for name in moved]
         cells += [row.row_values.get(column.name) for column in columns]
         lines.append(b"\t".join(map(cell_text, cells)) + b"\n")
     return StagedStep(

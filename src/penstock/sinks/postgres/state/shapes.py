@@ -16,7 +16,7 @@ from penstock.lsn import ZERO, Lsn
 from penstock.schema.shape import TableShape, read_tables
 from penstock.sinks.postgres.mapping.kept_names import NO_NAMES, KeptNames
 from penstock.sinks.postgres.state.tables import TargetTables
-from penstock.sinks.tables import COPYING, PENDING, STREAMING
+from penstock.sinks.tables import TableState
 from penstock.table import TableName
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class KnownTable:
     name: TableName
     began_as: TableName
     source_oid: int
-    state: str
+    state: TableState
     needs_copy: bool
     is_filled: bool
     made_by_us: bool
@@ -71,7 +71,7 @@ class KnownTable:
             name,
             name,
             oid,
-            STREAMING,
+            TableState.STREAMING,
             needs_copy=False,
             is_filled=made_here,
             made_by_us=made_here,
@@ -80,17 +80,19 @@ class KnownTable:
     @classmethod
     def waiting(cls, name: TableName, oid: int) -> KnownTable:
         """One that is to be copied, and of which nothing is there."""
-        return cls(name, name, oid, PENDING, needs_copy=True, is_filled=False, made_by_us=False)
+        return cls(
+            name, name, oid, TableState.PENDING, needs_copy=True, is_filled=False, made_by_us=False
+        )
 
     @property
     def flows(self) -> bool:
         """Whether it goes with the sink's position."""
-        return self.state == STREAMING
+        return self.state == TableState.STREAMING
 
     @property
     def waits(self) -> bool:
         """Whether it is to be copied, and nobody is at it."""
-        return self.needs_copy and self.state != COPYING
+        return self.needs_copy and self.state != TableState.COPYING
 
 
 class TableStops(Exception):
@@ -191,7 +193,7 @@ class ShapeStore:
                 name := TableName(row.schema_name, row.table_name),
                 name,
                 row.source_oid,
-                row.state,
+                TableState(row.state),
                 row.needs_copy,
                 row.filled,
                 row.made_by_us,

@@ -16,7 +16,7 @@ from penstock.lsn import Lsn
 from penstock.sinks.postgres.mapping.kept_names import NO_NAMES, KeptNames
 from penstock.sinks.postgres.merge.conflicts import NONE, Conflicts
 from penstock.sinks.postgres.state.copy_records import KEYS_DUE
-from penstock.sinks.tables import CATCHING_UP, COPYING, FAILED, PENDING, STREAMING, DetachedTable
+from penstock.sinks.tables import DetachedTable, TableState
 from penstock.table import TableName, as_columns
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class TableRow:
     """One row of penstock.tables, with what has arrived of a copy that is under way."""
 
     table: TableName
-    state: str
+    state: TableState
     delivered_lsn: Lsn | None
     error: str | None
     is_filled: bool
@@ -97,7 +97,7 @@ class TableRow:
     @property
     def detached(self) -> DetachedTable | None:
         """What the delivering loop is to know, None for a table that flows."""
-        if self.state == STREAMING:
+        if self.state == TableState.STREAMING:
             return None
         return DetachedTable(
             self.state,
@@ -256,7 +256,7 @@ class TargetTables:
             " changed_at = now()",
             (*self._owner, *table, str(lsn), error),
         )
-        return DetachedTable(FAILED, lsn, error)
+        return DetachedTable(TableState.FAILED, lsn, error)
 
     def advance(self, cursor: Cursor, tables: Collection[TableName], after: Lsn, end: Lsn) -> None:
         """Move the position of tables that catch up.
@@ -285,27 +285,15 @@ class TargetTables:
         )
 
 
-def requested(rows: Iterable[TableRow]) -> list[TableName]:
-    """Tables that are to be copied again, as far as nobody is at it already."""
-    return [row.table for row in rows if row.request == "resync" and row.state != COPYING]
-
-
-def retried(rows: Iterable[TableRow]) -> list[TableName]:
-    """Tables whose copy failed, and whose time has come to be tried again."""
-    return [
-        row.table
-        for row in rows
-        if row.state == FAILED and row.needs_copy and row.may_retry and row.request is None
-    ]
-
-
 def _row(row: Any, arrived: Mapping[tuple[str, str, str], tuple[int, int, int]]) -> TableRow:
     key = (row.schema_name, row.table_name, row.copy_id)
     ranges_done, rows_done, bytes_done = arrived.get(key, (0, 0, 0))
-    under_way = row.state in (PENDING, COPYING) or (row.state == FAILED and row.needs_copy)
+    under_way = row.state in (TableState.PENDING, TableState.COPYING) or (
+        row.state == TableState.FAILED and row.needs_copy
+    )
     return TableRow(
         table=TableName(row.schema_name, row.table_name),
-        state=row.state,
+        state=TableState(row.state),
         delivered_lsn=Lsn.parse(row.delivered_lsn) if row.delivered_lsn else None,
         error=row.error,
         is_filled=row.filled,
@@ -317,11 +305,12 @@ def _row(row: Any, arrived: Mapping[tuple[str, str, str], tuple[int, int, int]])
         bytes_copied=bytes_done if under_way else row.bytes_copied,
         notes=row.notes,
         changed_at=row.changed_at,
-        snapshot_seconds=row.snapshot_seconds if row.state == COPYING else None,
+        snapshot_seconds=row.snapshot_seconds if row.state == TableState.COPYING else None,
         may_retry=row.may_retry,
         kept_names=KeptNames.read(row.mapping),
         conflicts=Conflicts(row.insert_exists, row.update_missing, row.delete_missing),
-        keys_due=row.foreign_keys_due and row.state in (CATCHING_UP, STREAMING),
-        names_due=row.names_due and row.state in (CATCHING_UP, STREAMING),
+        keys_due=row.foreign_keys_due
+        and row.state in (TableState.CATCHING_UP, TableState.STREAMING),
+        names_due=row.names_due and row.state in (TableState.CATCHING_UP, TableState.STREAMING),
         source_oid=row.source_oid,
     )

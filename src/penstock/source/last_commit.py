@@ -1,8 +1,8 @@
-"""Whether a server still has the history that it has sent: the last commit, asked for once more.
+"""Whether a server still has what it has sent: the last commit, asked for once more.
 
 A source that was restored from a snapshot of its disk has its system identifier and its timeline, and
 after some writes its WAL reaches as far as before, with other contents. Its slot was restored, too, so
-that it sends again what came after the snapshot; the first transaction of that shows whose history it is.
+that it sends again what came after the snapshot; the first transaction of that shows whose it is.
 """
 
 from __future__ import annotations
@@ -33,6 +33,19 @@ class _First:
             self.begin = parse_begin(message)
 
 
+def _receive_first(stream: SlotStream, until: Lsn, stop: threading.Event) -> Begin | None:
+    """The first transaction that the slot sends; None when there is none up to a position."""
+    first = _First()
+    ask_at = 0.0
+    while first.begin is None and stream.server_end_lsn < until and not stop.is_set():
+        now = time.monotonic()
+        if now >= ask_at or stream.reply_due:
+            ask_at = now + timing().last_commit_ask_seconds
+            stream.acknowledge(ZERO, ZERO, request_reply=True)
+        stream.receive(first, timing().last_commit_wait_seconds)
+    return first.begin
+
+
 def require_commit(
     stream: SlotStream,
     last: LastCommit,
@@ -51,17 +64,9 @@ def require_commit(
     """
     is_due = last.commit_lsn >= confirmed_lsn
     stream.start(max(last.commit_lsn, confirmed_lsn))
-    first = _First()
-    ask_at = 0.0
-    while first.begin is None and stream.server_end_lsn < durable_lsn and not stop.is_set():
-        now = time.monotonic()
-        if now >= ask_at or stream.reply_due:
-            ask_at = now + timing().same_history_ask_seconds
-            stream.acknowledge(ZERO, ZERO, request_reply=True)
-        stream.receive(first, timing().same_history_wait_seconds)
+    found = _receive_first(stream, durable_lsn, stop)
     if stop.is_set():
         return
-    found = first.begin
     if found is not None and found.commit_lsn >= durable_lsn:
         found = None  # new, and not ours to judge
     if found is None and is_due:

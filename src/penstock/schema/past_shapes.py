@@ -146,8 +146,8 @@ def _mark(commit_lsn: int, number: int, kind: str, content: str) -> Mark:
     return Mark(Lsn(commit_lsn), Lsn(commit_lsn), 0, 0, 0, number, kind, content)
 
 
-class SchemaHistory:
-    """The history of one source. Any number of readers; one writer, who calls `open_for_writing`."""
+class PastShapes:
+    """Those of one source. Any number of readers; one writer, who calls `open_for_writing`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -330,11 +330,6 @@ class SchemaHistory:
         then = {oid: life.at((int(lsn), -1)) for oid, life in tuple(lives.items())}
         return {oid: shape for oid, shape in then.items() if shape is not None}
 
-    def latest(self) -> dict[int, TableShape]:
-        """Every table that is there, as it last was, by id."""
-        last = {oid: life.shapes[-1][1] for oid, life in tuple(self._now().lives.items())}
-        return {oid: shape for oid, shape in last.items() if shape is not None}
-
     def left_partitions(self) -> dict[int, dict[int, TableName]]:
         """Partitions that were detached or dropped, by the table that they were part of."""
         found: dict[int, dict[int, TableName]] = {}
@@ -351,7 +346,7 @@ class SchemaHistory:
         return Lsn(max(self._now().versions, default=0))
 
     def versions_at(self, commit_lsn: Lsn) -> list[VersionWritten] | None:
-        """The versions that a commit led to; None of one that is not in the history yet."""
+        """The versions that a commit led to; None of one that is not there yet."""
         content = self._now()
         if commit_lsn > content.last_lsn:
             return None
@@ -408,7 +403,7 @@ class SchemaHistory:
         if is_full(error):
             return unwritable(error, self.path)
         return LogError(
-            f"cannot use the history of schemas: {error.strerror}",
+            f"cannot use the file of shapes of tables: {error.strerror}",
             str(self.path),
             "make the state directory writable for this user, with space left",
         )

@@ -1,0 +1,279 @@
+"""The rules that hold for a sink, put together: of each table a chain, in the order of the file.
+
+A rule of `filter` may also keep a whole table from a sink (`excludes`), and a table that lacks rows can be
+referred to by no foreign key (`modified_shape`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from penstock.errors import ModifierError, RuleUnfit
+from penstock.table import TableName, filled
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from penstock.changes.decode import TableChanges
+    from penstock.changes.pgoutput import Relation
+    from penstock.modifiers.modifier import TableModifier
+    from penstock.modifiers.rule import Rule
+    from penstock.schema.shape import ForeignKeyShape, TableShape
+
+
+@runtime_checkable
+class NeedsShape(Protocol):
+    """A modifier of a table that has to know more of its columns than changes say: what a domain is made
+    over, the labels of an enum."""
+
+    def with_shape(self, shape: TableShape) -> TableModifier:
+        """The same, for rows of this shape. Runs on the driver.
+
+        Raises:
+            ModifierError: the rule and the table do not fit; the table stops.
+        """
+
+
+@runtime_checkable
+class LacksRows(Protocol):
+    """A modifier that leaves rows of a table out."""
+
+    lacks_rows: bool
+
+
+@runtime_checkable
+class Excludes(Protocol):
+    """Options of a rule that keep whole tables from a sink."""
+
+    def excludes(self, table: TableName) -> bool:
+        """Whether the sink does not have the table."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """One rule's part of a chain, and where the rule stands."""
+
+    modifier: TableModifier
+    family: str
+    place: str
+
+
+@dataclass(frozen=True)
+class TableChain:
+    """All that is done to one table, in order. A modifier itself."""
+
+    links: tuple[Link, ...]
+
+    def modified_shape(self, shape: TableShape) -> TableShape:
+        """The shape after the last rule."""
+        for link in self.links:
+            with _placed(link):
+                shape = link.modifier.modified_shape(shape)
+        return shape
+
+    def modified_relation(self, relation: Relation) -> Relation:
+        """The description after the last rule."""
+        for link in self.links:
+            with _placed(link):
+                relation = link.modifier.modified_relation(relation)
+        return relation
+
+    def apply(self, changes: TableChanges) -> TableChanges:
+        """The changes after the last rule."""
+        for link in self.links:
+            with _placed(link):
+                changes = link.modifier.apply(changes)
+        return changes
+
+    def with_shape(self, shape: TableShape) -> TableChain:
+        """Each rule knows the shape that the ones before it leave.
+
+        Raises:
+            ModifierError: a rule and the table do not fit.
+        """
+        links: list[Link] = []
+        for link in self.links:
+            with _placed(link):
+                modifier = link.modifier
+                if isinstance(modifier, NeedsShape):
+                    modifier = modifier.with_shape(shape)
+                links.append(Link(modifier, link.family, link.place))
+                shape = modifier.modified_shape(shape)
+        return TableChain(tuple(links))
+
+    @property
+    def lacks_rows(self) -> bool:
+        """Whether the sink may not have all rows of the table."""
+        modifiers = [link.modifier for link in self.links]
+        return any(isinstance(each, LacksRows) and each.lacks_rows for each in modifiers)
+
+
+class _placed:  # noqa: N801 - reads like a statement
+    """Errors of a rule say where it stands in the file."""
+
+    def __init__(self, link: Link) -> None:
+        self._place = link.place
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
+        if isinstance(error, ModifierError) and self._place and self._place not in error.where:
+            where = f"{self._place} {error.where}".strip()
+            raise type(error)(error.what, where, error.do) from None
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The rules of one sink. Implements `penstock.modifiers.modifier.Modifiers`; picklable.
+
+    `known` are tables whose chains have been made for their shape (`bound`).
+    """
+
+    rules: tuple[Rule, ...]
+    known: Mapping[TableName, TableChain] = field(default_factory=dict)
+    _made: dict[TableName, TableChain] = field(default_factory=dict, compare=False, repr=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Chain, (self.rules, self.known)
+
+    def concerns(self, table: TableName) -> bool:
+        """Whether something is done to a table's rows."""
+        return bool(self.of(table).links)
+
+    def of(self, table: TableName) -> TableChain:
+        """What is done to a table."""
+        if table in self.known:
+            return self.known[table]
+        if table not in self._made:
+            self._made[table] = self._make(table)
+        return self._made[table]
+
+    def _make(self, table: TableName) -> TableChain:
+        links = [
+            Link(modifier, rule.family, rule.place)
+            for rule in self.rules
+            if (modifier := rule.modifier_for(table)) is not None
+        ]
+        return TableChain(tuple(links))
+
+    def excludes(self, table: TableName) -> bool:
+        """Whether the sink is not to have the table at all."""
+        return any(
+            isinstance(rule.options, Excludes) and rule.options.excludes(table)
+            for rule in self.rules
+        )
+
+    def lacks_rows(self, table: TableName) -> bool:
+        """Whether the sink may not have every row of a table."""
+        return self.excludes(table) or self.of(table).lacks_rows
+
+    def digest_of(self, table: TableName) -> str:
+        """What the rules say of a table, in short; "" where nothing."""
+        concerned = [
+            rule.digest
+            for rule in self.rules
+            if rule.modifier_for(table) or self._excluded(rule, table)
+        ]
+        return "-".join(concerned)
+
+    def _excluded(self, rule: Rule, table: TableName) -> bool:
+        return isinstance(rule.options, Excludes) and rule.options.excludes(table)
+
+    def describe(self, table: TableName) -> str:
+        """The rules of a table in one line, in their order; "" where there are none."""
+        if self.excludes(table):
+            return "not delivered"
+        said = []
+        for rule in self.rules:
+            target = getattr(rule.options, "target", None)
+            goes = target is not None and rule.options.table.matches(table)  # type: ignore[attr-defined]
+            if goes or rule.modifier_for(table) is not None:
+                where = f" to {filled(target, table)}" if goes and target is not None else ""
+                said.append(f"{rule.family}{where} ({rule.place})")
+        return " > ".join(said)
+
+    def modified_shape(self, shape: TableShape) -> TableShape:
+        """How the sink sees a table, also one whose rows nothing is done to.
+
+        Raises:
+            ModifierError: a rule and the table do not fit.
+        """
+        if keys := [each for each in shape.foreign_keys if not self._has_all_rows_of(each)]:
+            kept = tuple(each for each in shape.foreign_keys if each not in keys)
+            shape = shape.model_copy(update={"foreign_keys": kept})
+        return self.of(shape.table).modified_shape(shape)
+
+    def require_fit(self, shape: TableShape, called_before: TableName | None = None) -> None:
+        """See that every rule fits a table of this shape, and that none is lost with a former name.
+
+        Raises:
+            ModifierError: one does not, or is.
+        """
+        if called_before not in (None, shape.table):
+            self._require_kept(called_before, shape.table)
+        self.of(shape.table).with_shape(shape)
+
+    def _require_kept(self, before: TableName, after: TableName) -> None:
+        """What was masked must not come bare under another name."""
+        lost = self._families(before) - self._families(after)
+        if lost and not self.excludes(after):
+            raise RuleUnfit(
+                f"the table is called {after} from here on, and no rule of {', '.join(sorted(lost))} is for"
+                " that name, as one was for the old",
+                str(before),
+                f"add rules for {after}; leave those for {before} until the table has passed this",
+            )
+
+    def _families(self, table: TableName) -> Counter[str]:
+        return Counter(link.family for link in self.of(table).links)
+
+    def _has_all_rows_of(self, key: ForeignKeyShape) -> bool:
+        return not self.lacks_rows(TableName(key.referenced_schema, key.referenced_name))
+
+    def bound(self, shapes: Mapping[TableName, TableShape]) -> Chain:
+        """The same for rows of tables of these shapes; those that nothing is done to are left out.
+
+        A table whose shape no rule fits raises when its rows come: then it stops, and no other.
+        """
+        known: dict[TableName, TableChain] = {}
+        for table, shape in shapes.items():
+            chain = self.of(table)
+            try:
+                known[table] = chain.with_shape(shape)
+            except ModifierError as error:
+                known[table] = TableChain((Link(Unfit(error), "", ""),))
+        return self.with_known(known)
+
+    def with_known(self, known: Mapping[TableName, TableChain]) -> Chain:
+        """The same with chains that have been made already."""
+        return Chain(self.rules, known)
+
+
+@dataclass(frozen=True)
+class Unfit:
+    """Stands for the rules of a table that do not fit it: nothing of it passes."""
+
+    error: ModifierError
+
+    def modified_shape(self, shape: TableShape) -> TableShape:
+        """Raises what is wrong."""
+        del shape
+        raise self.error
+
+    def modified_relation(self, relation: Relation) -> Relation:
+        """A TRUNCATE may pass."""
+        return relation
+
+    def apply(self, changes: TableChanges) -> TableChanges:
+        """Raises what is wrong."""
+        del changes
+        raise self.error
+
+
+def chain_for(rules: Sequence[Rule], sink: str) -> Chain | None:
+    """The rules that hold for a sink; None where there are none."""
+    own = tuple(rule for rule in rules if rule.is_for(sink))
+    return Chain(own) if own else None

@@ -1,0 +1,53 @@
+"""`filter:`: which tables a sink has, and which of their rows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.errors import ModifierError
+from penstock.findings import Finding
+from penstock.modifiers.filter.options import FilterOptions
+from penstock.modifiers.filter.rows import NoRows, RowFilter, StructuredMatcher
+from penstock.modifiers.sql_text import SqlText
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from penstock.modifiers.filter.rows import Matcher
+    from penstock.modifiers.modifier import TableModifier
+    from penstock.schema.shape import TableShape
+    from penstock.table import TableName
+
+OPTIONS = FilterOptions
+
+
+def modifier_for(options: FilterOptions, table: TableName) -> TableModifier | None:
+    """What a filter does to the rows of a table."""
+    if options.tables is not None:
+        return NoRows() if options.tables.has_no_rows_of(table) else None
+    if options.table is None or not options.table.matches(table):
+        return None
+    if options.where is None:
+        return NoRows()
+    return RowFilter(_matcher(options), options.operations)
+
+
+def _matcher(options: FilterOptions) -> Matcher:
+    if isinstance(options.where, SqlText):
+        from penstock.modifiers.sql import SqlMatcher
+
+        return SqlMatcher(options.where)
+    return StructuredMatcher(options.where)
+
+
+def findings(options: FilterOptions, shapes: Mapping[TableName, TableShape]) -> Iterator[Finding]:
+    """Columns that are not there, values that cannot be of their type."""
+    for table, shape in shapes.items():
+        modifier = modifier_for(options, table)
+        if not isinstance(modifier, RowFilter):
+            continue
+        try:
+            modifier.with_shape(shape)
+        except ModifierError as error:
+            where = error.where if str(table) in error.where else f"{table} {error.where}".strip()
+            yield Finding(type(error)(error.what, where, error.do))

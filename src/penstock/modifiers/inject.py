@@ -1,0 +1,113 @@
+"""`inject:`: what documents say beside the row: ids that stay when names change, what identifies a row, its version.
+
+The ids are those of the source's catalog: the oid of a table, the number of a column within it. Sinks of tables take no
+notice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from penstock.changes.pgoutput import Injected
+from penstock.errors import RuleUnfit
+from penstock.findings import Finding
+from penstock.options import Options, RuleOption
+from penstock.table import TableRule
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from penstock.changes.decode import TableChanges
+    from penstock.changes.pgoutput import Relation
+    from penstock.modifiers.modifier import TableModifier
+    from penstock.schema.shape import TableShape
+    from penstock.table import TableName
+
+
+class InjectOptions(Options):
+    """One rule."""
+
+    table: RuleOption = TableRule(None, None)
+    identity: bool = True
+    version: bool = True
+    column_ids: bool = True
+
+
+OPTIONS = InjectOptions
+
+
+def modifier_for(options: InjectOptions, table: TableName) -> TableModifier | None:
+    """What documents of a table say."""
+    return Injection(options) if options.table.matches(table) else None
+
+
+def findings(options: InjectOptions, shapes: Mapping[TableName, TableShape]) -> Iterator[Finding]:
+    """Tables whose rows nothing identifies: sinks of documents do not get them."""
+    if not options.identity:
+        return
+    for table, shape in shapes.items():
+        if options.table.matches(table) and not identity_of(shape):
+            error = RuleUnfit(
+                "no primary key, and no column that is unique and not null: nothing identifies its"
+                " rows, and sinks of documents are given none",
+                str(table),
+                "add a primary key, or leave the table out of inject",
+            )
+            yield Finding(error, "warning")
+
+
+def identity_of(shape: TableShape) -> tuple[int, ...]:
+    """The columns that identify a row: the primary key's in the table's order, else the first that is unique
+    and not null, else none."""
+    if shape.primary_key is not None:
+        return tuple(sorted(shape.primary_key.columns))
+    unique = {each.columns for each in shape.constraints if each.kind == "u"}
+    unique |= {
+        each.columns
+        for each in shape.indexes
+        if each.is_unique and each.is_valid and " WHERE " not in each.definition
+    }
+    for column in shape.columns:
+        if column.not_null and (column.id,) in unique:
+            return (column.id,)
+    return ()
+
+
+@dataclass(frozen=True)
+class Injection:
+    """The rule for one table; with the shape of its rows."""
+
+    options: InjectOptions
+    shape: TableShape | None = None
+
+    def with_shape(self, shape: TableShape) -> Injection:
+        """Know the ids."""
+        return Injection(self.options, shape)
+
+    def modified_shape(self, shape: TableShape) -> TableShape:
+        """As it is."""
+        return shape
+
+    def modified_relation(self, relation: Relation) -> Relation:
+        """With the ids of its columns, and what documents are to say."""
+        if self.shape is None:
+            return relation
+        ids = {column.name: column.id for column in self.shape.columns if column.id > 0}
+        options = self.options
+        return replace(
+            relation,
+            columns=tuple(
+                replace(column, id=ids.get(column.name, 0)) for column in relation.columns
+            ),
+            injected=Injected(
+                table_id=self.shape.id,
+                identity=identity_of(self.shape) if options.identity else None,
+                has_version=options.version,
+                has_column_ids=options.column_ids,
+            ),
+        )
+
+    def apply(self, changes: TableChanges) -> TableChanges:
+        """The same rows."""
+        return replace(changes, relation=self.modified_relation(changes.relation))

@@ -1,0 +1,179 @@
+"""An SQL expression over the columns of one row, as the file has it: parsed when the file is read.
+
+DuckDB parses it; nothing is computed here. What could not be repeated with the same result, reads anything
+but the row, or speaks of several rows, is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import BadValue, SqlMissing
+from penstock.options import fault, wanted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import duckdb
+
+ROW = "penstock_row"
+_LONGEST = 16 * 1024
+
+# Classes of DuckDB's parser: expressions of one row and nothing else.
+_REFUSED = {
+    "SUBQUERY": "a query inside the expression",
+    "WINDOW": "a window function, which looks at several rows",
+    "STAR": "*",
+    "PARAMETER": "a parameter",
+    "DEFAULT": "DEFAULT",
+    "POSITIONAL_REFERENCE": "a column by its number",
+}
+_SETTINGS = (
+    "SET enable_external_access = false",
+    "SET python_enable_replacements = false",
+    "SET autoinstall_known_extensions = false",
+    "SET autoload_known_extensions = false",
+    "SET TimeZone = 'UTC'",
+    "SET lock_configuration = true",
+)
+
+
+@dataclass(frozen=True)
+class SqlText:
+    """An expression that parses, and the columns that it names."""
+
+    text: str
+    columns: tuple[str, ...]
+
+
+def connect() -> duckdb.DuckDBPyConnection:
+    """A DuckDB of its own, in memory, that can read no file and whose settings nobody can change.
+
+    Raises:
+        SqlMissing: it is not installed.
+    """
+    try:
+        import duckdb
+    except ImportError:
+        raise SqlMissing(
+            "SQL in a rule needs DuckDB, which is not installed",
+            do="pip install 'penstock[sql]', on the executors as well",
+        ) from None
+    connection = duckdb.connect(":memory:", config={"threads": 1})
+    for statement in _SETTINGS:
+        connection.execute(statement)
+    return connection
+
+
+@cache
+def _parser() -> duckdb.DuckDBPyConnection:
+    return connect()
+
+
+@cache
+def _functions() -> tuple[frozenset[str], frozenset[str]]:
+    """Names of functions that are not the same for the same row, and of those over several rows."""
+    rows = _parser().execute(
+        "SELECT function_name, bool_and(stability IS NOT NULL AND stability <> 'CONSISTENT'),"
+        " bool_or(function_type = 'aggregate') FROM duckdb_functions() GROUP BY 1"
+    )
+    found = rows.fetchall()
+    return (
+        frozenset(name for name, is_volatile, _ in found if is_volatile),
+        frozenset(name for name, _, is_aggregate in found if is_aggregate),
+    )
+
+
+def read_expression(text: str) -> SqlText:
+    """Parse an expression.
+
+    Raises:
+        PydanticCustomError: it is none, or not one of a single row.
+    """
+    if not text.strip() or len(text) > _LONGEST:
+        raise wanted("an SQL expression over the columns of a row")
+    try:
+        row = _parser().execute("SELECT json_serialize_sql(?)", [_query(text)]).fetchone()
+    except SqlMissing as error:
+        raise fault(error) from None
+    tree = json.loads(row[0]) if row else {"error": True}
+    if tree.get("error"):
+        said = str(tree.get("error_message", "not SQL")).splitlines()[0]
+        raise _bad(f"SQL that does not parse: {said}")
+    expression = _sole_expression(tree)
+    columns: dict[str, None] = {}
+    own: set[str] = set()  # what lambdas call their arguments
+    for node in _nodes(expression):
+        _check(node)
+        if node.get("class") == "LAMBDA":
+            own |= {_column(each) for each in _nodes(node.get("lhs")) if "column_names" in each}
+        elif node.get("class") == "COLUMN_REF":
+            columns[_column(node)] = None
+    return SqlText(text, tuple(name for name in columns if name not in own))
+
+
+def _query(text: str) -> str:
+    # The line end: a comment may be the last thing in it.
+    return f"SELECT ({text}\n) AS answer FROM {ROW}"
+
+
+def _sole_expression(tree: dict[str, Any]) -> dict[str, Any]:
+    """The one expression; text could close the parenthesis and go on with something else."""
+    statements = tree.get("statements", [])
+    node = statements[0].get("node", {}) if len(statements) == 1 else {}
+    source = node.get("from_table", {})
+    listed = node.get("select_list", [])
+    is_plain = (
+        node.get("type") == "SELECT_NODE"
+        and len(listed) == 1
+        and listed[0].get("alias") == "answer"
+        and source.get("type") == "BASE_TABLE"
+        and source.get("table_name") == ROW
+        and not node.get("where_clause")
+        and not node.get("cte_map", {}).get("map")
+        and not node.get("group_expressions")
+        and not node.get("having")
+        and not node.get("qualify")
+    )
+    if not is_plain:
+        raise _bad("SQL that is more than one expression")
+    found: dict[str, Any] = listed[0]
+    return found
+
+
+def _nodes(value: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(value, dict):
+        yield value
+        for inner in value.values():
+            yield from _nodes(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _nodes(inner)
+
+
+def _check(node: dict[str, Any]) -> None:
+    kind = node.get("class")
+    if kind in _REFUSED:
+        raise _bad(f"SQL with {_REFUSED[kind]}")
+    if kind != "FUNCTION":
+        return
+    name = str(node.get("function_name", "")).lower()
+    volatile, aggregates = _functions()
+    if name in aggregates:
+        raise _bad(f"SQL with {name}(), which looks at several rows")
+    if name in volatile or (name == "age" and len(node.get("children", ())) == 1):
+        raise _bad(f"SQL with {name}(), which is not the same when a batch is repeated")
+
+
+def _column(node: dict[str, Any]) -> str:
+    names = node.get("column_names", [])
+    if len(names) > 1 and names[0] == ROW:
+        names = names[1:]
+    return str(names[0])
+
+
+def _bad(what: str) -> Exception:
+    return fault(BadValue(f"{what}, wanted an expression over the columns of one row", do="fix it"))

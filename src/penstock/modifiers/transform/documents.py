@@ -1,0 +1,310 @@
+"""Transformers that compute with each distinct value: template, json, hstore, aes_siv."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import json
+import re
+from decimal import Decimal, InvalidOperation
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+
+from pydantic import field_validator, model_validator
+
+from penstock.errors import BadValue, CryptoMissing
+from penstock.modifiers.transform.hstore import format_hstore, parse_hstore
+from penstock.modifiers.transform.jsonpath import (
+    MISSING,
+    delete_path,
+    dump_json,
+    load_json,
+    parse_path,
+    read_path,
+    set_path,
+)
+from penstock.modifiers.transform.secret import SecretOption  # noqa: TC001 - pydantic reads it
+from penstock.modifiers.transform.template_text import BadTemplate, Row, Template
+from penstock.modifiers.transform.transformer import Batch, Collisions, Transformer
+from penstock.options import Options, fault, wanted
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pyarrow as pa
+
+    from penstock.modifiers.transform.pgtypes import Family
+
+
+@functools.lru_cache(maxsize=256)
+def _compiled(text: str) -> Template:
+    return Template.parse(text)
+
+
+def _check_template(text: str, *below: str) -> str:
+    try:
+        _compiled(text)
+    except BadTemplate as error:
+        raise fault(BadValue(f"cannot be read: {error}", do=error.do), *below) from None
+    return text
+
+
+def _typed(value: bytes | None, family: Family) -> Any:
+    """A value as a template compares it: numbers as numbers, booleans as booleans."""
+    if value is None:
+        return None
+    text = value.decode()
+    if family == "integer":
+        return int(text)
+    if family == "boolean":
+        return text == "t"
+    if family == "number":
+        try:
+            return Decimal(text)
+        except InvalidOperation:
+            return text
+    return text
+
+
+class Templated(Transformer):
+    """Text with values in it, in a part of Go's template language."""
+
+    takes: ClassVar = frozenset(
+        {"text", "integer", "number", "boolean", "date", "timestamp", "uuid", "enum", "unknown"}
+    )
+
+    template: str
+
+    @field_validator("template")
+    @classmethod
+    def _readable(cls, given: str) -> str:
+        return _check_template(given)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Other columns of the row that it reads, by name."""
+        return _compiled(self.template).columns
+
+    def apply(self, batch: Batch) -> pa.Array:
+        """The values, transformed."""
+        template, family = _compiled(self.template), batch.type.family
+
+        def one(value: bytes, *others: bytes | None) -> bytes:
+            named = dict(zip(template.columns, _texts(others), strict=True))
+            return template.run(Row(_typed(value, family), named)).encode()
+
+        return batch.each_distinct(one, *template.columns)
+
+    def longest(self, given: int | None) -> None:  # noqa: ARG002
+        """It depends on the value."""
+        return
+
+
+def _texts(values: Sequence[bytes | None]) -> list[str | None]:
+    return [None if value is None else value.decode() for value in values]
+
+
+class _Operation(Options):
+    """One thing to do to a document, in turn."""
+
+    operation: Literal["set", "delete"]
+    value: Any = None
+    value_template: str | None = None
+    skip_not_exist: bool = True
+    error_not_exist: bool = False
+
+    @field_validator("value_template")
+    @classmethod
+    def _readable(cls, given: str | None) -> str | None:
+        return given if given is None else _check_template(given)
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        has_value = "value" in self.model_fields_set
+        if self.operation == "set" and has_value == (self.value_template is not None):
+            what = "set wants one of value and value_template"
+            raise fault(BadValue(what, do="write value: …"), "operation")
+        return self
+
+    @property
+    def template(self) -> Template | None:
+        return None if self.value_template is None else _compiled(self.value_template)
+
+
+class JsonOperation(_Operation):
+    """What is done at one path: a.b.0.c, or a.#.c for each entry of a list."""
+
+    path: str
+
+    @field_validator("path")
+    @classmethod
+    def _path(cls, given: str) -> str:
+        if not parse_path(given):
+            raise wanted("a path such as user.email or items.#.price")
+        return given
+
+
+class HstoreOperation(_Operation):
+    """What is done to one key."""
+
+    key: str
+
+
+def _columns_of(operations: Sequence[_Operation]) -> tuple[str, ...]:
+    templates = [one.template for one in operations if one.template is not None]
+    return tuple(dict.fromkeys(name for one in templates for name in one.columns))
+
+
+def _at_least_one(given: Any) -> Any:
+    if not isinstance(given, list | tuple) or not given:
+        raise wanted("a list with at least one operation")
+    return given
+
+
+class Json(Transformer):
+    """Parts of a JSON document set or deleted."""
+
+    takes: ClassVar = frozenset({"json", "text"})
+
+    operations: tuple[JsonOperation, ...]
+
+    _some = field_validator("operations", mode="before")(_at_least_one)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Other columns of the row that it reads, by name."""
+        return _columns_of(self.operations)
+
+    def apply(self, batch: Batch) -> pa.Array:
+        """The values, transformed."""
+        names = self.columns
+
+        def one(value: bytes, *others: bytes | None) -> bytes:
+            named = dict(zip(names, _texts(others), strict=True))
+            document = load_json(value)
+            for operation in self.operations:
+                document = _applied(operation, document, named)
+            return dump_json(document).encode()
+
+        return batch.each_distinct(one, *names)
+
+    def longest(self, given: int | None) -> None:  # noqa: ARG002
+        """It depends on the value."""
+        return
+
+
+def _applied(operation: JsonOperation, document: Any, others: dict[str, str | None]) -> Any:
+    path = parse_path(operation.path)
+    found = read_path(document, path)
+    if (
+        found is MISSING
+        and operation.error_not_exist
+        and not (operation.operation == "set" and operation.value_template is None)
+    ):
+        raise ValueError(f"there is nothing at {operation.path}")
+    if operation.operation == "delete":
+        return delete_path(document, path)
+    template = operation.template
+    if template is None:
+        return set_path(document, path, operation.value)
+    if found is MISSING and operation.skip_not_exist:
+        return document
+    made = template.run(Row(None if found is MISSING else _plain(found), others))
+    try:
+        return set_path(document, path, load_json(made.encode()))
+    except ValueError:
+        raise ValueError(
+            f"the template for {operation.path} gives no JSON: text needs quotes of its own"
+        ) from None
+
+
+def _plain(found: Any) -> Any:
+    return dump_json(found) if isinstance(found, dict | list) else found
+
+
+class Hstore(Transformer):
+    """Keys of an hstore set or deleted."""
+
+    takes: ClassVar = frozenset({"hstore", "unknown"})
+
+    operations: tuple[HstoreOperation, ...]
+
+    _some = field_validator("operations", mode="before")(_at_least_one)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Other columns of the row that it reads, by name."""
+        return _columns_of(self.operations)
+
+    def apply(self, batch: Batch) -> pa.Array:
+        """The values, transformed."""
+        names = self.columns
+
+        def one(value: bytes, *others: bytes | None) -> bytes:
+            named = dict(zip(names, _texts(others), strict=True))
+            pairs = parse_hstore(value.decode())
+            for operation in self.operations:
+                _change(pairs, operation, named)
+            return format_hstore(pairs).encode()
+
+        return batch.each_distinct(one, *names)
+
+
+def _change(
+    pairs: dict[str, str | None], operation: HstoreOperation, others: dict[str, str | None]
+) -> None:
+    key, template = operation.key, operation.template
+    if key not in pairs and operation.error_not_exist:
+        raise ValueError(f"there is no key {key}")
+    if operation.operation == "delete":
+        pairs.pop(key, None)
+    elif template is None:
+        value = operation.value
+        pairs[key] = value if value is None or isinstance(value, str) else json.dumps(value)
+    else:
+        # A template over a key that is not there, or NULL, has no value to print.
+        missing = pairs.get(key) is None and ".GetValue" in (operation.value_template or "")
+        pairs[key] = None if missing else template.run(Row(pairs.get(key), others))
+
+
+class AesSiv(Transformer):
+    """AES-SIV, deterministic and reversible by whoever has the key; base64url without padding."""
+
+    collisions: ClassVar = Collisions.NEVER
+
+    key_hex: SecretOption
+    associated_data: str = ""
+
+    @field_validator("key_hex")
+    @classmethod
+    def _a_key(cls, given: Any) -> Any:
+        if not re.fullmatch(r"[0-9a-fA-F]{128}", given.reveal()):
+            raise wanted("64 bytes as 128 hexadecimal digits, from a variable: ${NAME}")
+        return given
+
+    def apply(self, batch: Batch) -> pa.Array:
+        """The values, transformed."""
+        cipher = _siv(self.key_hex.reveal())
+        associated = [self.associated_data.encode()]
+
+        def one(value: bytes) -> bytes:
+            sealed = cipher.encrypt(value, associated)
+            return base64.urlsafe_b64encode(sealed).rstrip(b"=")
+
+        return batch.each_distinct(one)
+
+    def longest(self, given: int | None) -> int | None:
+        """How many characters the longest result has, were all of the value's ASCII."""
+        return None if given is None else (4 * (given + 16) + 2) // 3
+
+
+@functools.lru_cache(maxsize=16)
+def _siv(key_hex: str) -> Any:
+    try:
+        from cryptography.hazmat.primitives.ciphers.aead import AESSIV
+    except ImportError:
+        raise CryptoMissing(
+            "aes_siv needs the package cryptography, which is not installed",
+            "modifiers",
+            "pip install 'penstock[crypto]', also where Spark's executors run",
+        ) from None
+    return AESSIV(bytes.fromhex(key_hex))

@@ -1,0 +1,295 @@
+"""What `check`, and the start, say of rules against the catalog: before a value is touched."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.errors import ModifierError, RuleUnfit
+from penstock.findings import Finding
+from penstock.modifiers.transform.modifier import (
+    TableTransform,
+    Typed,
+    key_complaints,
+    missing,
+    table_transform,
+    takes,
+    uncovered,
+    unfit_type,
+)
+from penstock.modifiers.transform.pgtypes import type_of
+from penstock.modifiers.transform.plain import Null
+from penstock.modifiers.transform.rules import OnError
+from penstock.modifiers.transform.transformer import Collisions
+from penstock.options import nearest
+from penstock.schema.describe import row_key_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from penstock.modifiers.transform.options import TransformOptions
+    from penstock.modifiers.transform.rules import ColumnRule
+    from penstock.schema.shape import ColumnShape, TableShape
+    from penstock.table import TableName
+
+_TEXT_LIKE = ("text", "text[]", "json", "hstore", "unknown", "bytea")
+
+
+def findings(
+    options: TransformOptions, shapes: Mapping[TableName, TableShape]
+) -> Iterator[Finding]:
+    """Every fault of an entry's rules, against the tables that are followed."""
+    if options.set:
+        yield from _of_sql(options, shapes)
+    yield from _lost_tables(options, shapes)
+    yield from _lost_patterns(options, shapes)
+    for table, shape in shapes.items():
+        transform = table_transform(options, table)
+        if transform is not None:
+            yield from _of_table(transform, shape)
+        yield from _unreported(options, table, shape, transform)
+    yield from _torn_keys(options, shapes)
+
+
+def _of_sql(options: TransformOptions, shapes: Mapping[TableName, TableShape]) -> Iterator[Finding]:
+    from penstock.modifiers.sql import set_columns
+
+    for table, shape in shapes.items():
+        if options.table.matches(table):
+            try:
+                set_columns(options.set, table).with_shape(shape)
+            except ModifierError as error:
+                yield Finding(error)
+
+
+def _lost_tables(
+    options: TransformOptions, shapes: Mapping[TableName, TableShape]
+) -> Iterator[Finding]:
+    for one in options.tables:
+        if one.table.is_outright and not any(map(one.concerns, shapes)):
+            what = "rules are for a table that is not followed"
+            do = nearest(str(one.table), list(map(str, shapes))) if shapes else "take them out"
+            yield Finding(RuleUnfit(what, str(one.table), do))
+
+
+def _lost_patterns(
+    options: TransformOptions, shapes: Mapping[TableName, TableShape]
+) -> Iterator[Finding]:
+    """Rules for any table, or any column, that are for none."""
+    for group in options.tables:
+        if not any(map(group.concerns, shapes)):
+            continue
+        names = {
+            column.name
+            for table, shape in shapes.items()
+            if group.concerns(table)
+            for column in shape.columns
+        }
+        for rule in group.rules:
+            loose = rule.is_pattern or not group.table.is_outright
+            if loose and not any(map(rule.fits, names)):
+                what = f"no column fits {rule.column}"
+                do = nearest(rule.column, sorted(names)) if names else "take it out"
+                yield Finding(RuleUnfit(what, str(group.table), do), "warning")
+
+
+@dataclass(frozen=True)
+class _Ruled:
+    """A column, its rule, and the table they are of."""
+
+    shape: TableShape
+    column: ColumnShape
+    rule: ColumnRule
+
+    @property
+    def typed(self) -> Typed:
+        return Typed(self.column.name, type_of(self.column, self.shape))
+
+    def fault(self, what: str, do: str) -> Finding:
+        return Finding(RuleUnfit(what, f"{self.shape.table}.{self.column.name}", do))
+
+    def warning(self, what: str, do: str) -> Finding:
+        return Finding(RuleUnfit(what, f"{self.shape.table}.{self.column.name}", do), "warning")
+
+
+def _of_table(transform: TableTransform, shape: TableShape) -> Iterator[Finding]:
+    names = [column.name for column in shape.columns]
+    for rule in transform.rules:
+        if rule.is_pattern or rule.options.when_missing == "skip":
+            continue
+        for wanted in (rule.column, *rule.transformer.columns):
+            if wanted not in names:
+                error = missing(transform.table, wanted, rule)
+                advice = f"{nearest(wanted, names)}; {error.do}"
+                yield Finding(RuleUnfit(error.what, error.where, advice))
+    bare: list[str] = []
+    for column in shape.columns:
+        found = _rule_of(transform, shape, column)
+        if found is not None:
+            yield from _of_column(_Ruled(shape, column, found))
+        elif not column.generated:
+            bare.append(column.name)
+            yield from _left_alone(transform, shape, column)
+    if bare and transform.is_strict:
+        yield Finding(uncovered(transform.table, bare))
+
+
+def _left_alone(
+    transform: TableTransform, shape: TableShape, column: ColumnShape
+) -> Iterator[Finding]:
+    for rule in transform.rules:
+        if rule.is_lenient and rule.column == column.name:
+            error = unfit_type(shape.table, Typed(column.name, type_of(column, shape)), rule)
+            what = f"{error.what}: its values pass as they are"
+            yield Finding(RuleUnfit(what, error.where, error.do), "warning")
+
+
+def _rule_of(
+    transform: TableTransform, shape: TableShape, column: ColumnShape
+) -> ColumnRule | None:
+    """The column's rule, also one that does not take its type."""
+    type_ = type_of(column, shape)
+    for rule in transform.rules:
+        if rule.fits(column.name) and (not rule.leaves_other_types or takes(rule, type_)):
+            return rule
+    return None
+
+
+def _of_column(ruled: _Ruled) -> Iterator[Finding]:
+    rule, column, typed = ruled.rule, ruled.column, ruled.typed
+    if column.generated:
+        if not rule.is_pattern and not rule.keeps:
+            what = "the column is generated: it is computed at the destination, from other columns"
+            yield ruled.fault(
+                what, "take the rule out, and have rules for the columns it is made of"
+            )
+        return
+    if rule.keeps:
+        return
+    if not takes(rule, typed.type):
+        yield Finding(unfit_type(ruled.shape.table, typed, rule))
+        return
+    if rule.is_pattern and typed.type.family == "unknown":
+        what = f"{rule.name}: it cannot be known whether the type {column.type} takes its results"
+        yield ruled.fault(what, f"add a rule for {column.name} itself, keep or another")
+    for what, do in rule.transformer.complaints(typed.type):
+        yield ruled.fault(f"{rule.name}: {what}", do)
+    yield from _too_long(ruled)
+    yield from _not_null(ruled)
+    yield from _unique(ruled)
+    yield from _in_key(ruled)
+    yield from _checked(ruled)
+
+
+def _too_long(ruled: _Ruled) -> Iterator[Finding]:
+    longest = ruled.typed.type.longest
+    if longest is None:
+        return
+    most = ruled.rule.transformer.longest(longest)
+    if most is not None and most > longest and ruled.rule.options.on_error is OnError.STOP:
+        what = f"{ruled.rule.name} gives up to {most} characters, the column holds {longest}"
+        do = "set a shorter max_length, literal or domain, or take another transformer"
+        yield ruled.fault(what, f"{do}; on_error: null makes NULL of what does not fit")
+
+
+def _not_null(ruled: _Ruled) -> Iterator[Finding]:
+    if not ruled.column.not_null:
+        return
+    if isinstance(ruled.rule.transformer, Null):
+        what = "the rule makes the value NULL, and the column is NOT NULL"
+        yield ruled.fault(what, "take literal instead")
+    elif ruled.rule.options.on_error is OnError.NULL:
+        what = (
+            "a value that fails becomes NULL, and the column is NOT NULL: the sink would refuse it"
+        )
+        yield ruled.warning(what, "write on_error: stop")
+
+
+def _unique(ruled: _Ruled) -> Iterator[Finding]:
+    rule, shape, number = ruled.rule, ruled.shape, ruled.column.id
+    can_meet = rule.transformer.collisions is Collisions.LIKELY
+    if rule.options.allow_collisions or not can_meet or isinstance(rule.transformer, Null):
+        return
+    unique = [
+        each.name
+        for each in shape.constraints
+        if each.kind in ("p", "u") and number in (*each.columns, *each.used)
+    ]
+    unique += [
+        each.name
+        for each in shape.indexes
+        if each.is_unique and number in (*each.columns, *each.used)
+    ]
+    if unique:
+        what = f"{rule.name} can make two values equal, and {unique[0]} is unique"
+        do = "take hash, email, uuid or aes_siv, which keep values distinct; or write allow_collisions: true"
+        yield ruled.fault(what, do)
+
+
+def _in_key(ruled: _Ruled) -> Iterator[Finding]:
+    key = row_key_of(ruled.shape)
+    if key is not None and ruled.column.id in key.columns:
+        for what, do in key_complaints(ruled.rule):
+            yield ruled.fault(what, do)
+    elif key is None and not ruled.rule.transformer.is_repeatable:
+        what = f"{ruled.rule.name} with generator: random on a table without a key: old rows are found by all values"
+        yield ruled.fault(what, "write generator: deterministic, or give the table a key")
+
+
+def _checked(ruled: _Ruled) -> Iterator[Finding]:
+    for each in ruled.shape.constraints:
+        if each.kind == "c" and ruled.column.id in each.used:
+            what = f"{each.name} checks the column: at the destination it checks the results"
+            yield ruled.warning(what, "see that they pass it, or drop it at the destination")
+
+
+def _unreported(
+    options: TransformOptions,
+    table: TableName,
+    shape: TableShape,
+    transform: TableTransform | None,
+) -> Iterator[Finding]:
+    """Columns that may hold personal data and have no rule, where a file is meant to cover tables."""
+    groups = [one for one in options.tables if one.concerns(table)]
+    if not groups or groups[0].coverage != "report":
+        return
+    rules = TableTransform(table, tuple(rule for one in groups for rule in one.rules))
+    bare = [
+        column.name
+        for column in shape.columns
+        if not column.generated
+        and type_of(column, shape).family in _TEXT_LIKE
+        and _rule_of(transform or rules, shape, column) is None
+    ]
+    if bare:
+        what = f"no rule covers {', '.join(bare)}: their values pass as they are"
+        do = f"add rules, such as {bare[0]}: {{with: masking}}, or {bare[0]}: keep; coverage: strict makes sure"
+        yield Finding(RuleUnfit(what, str(table), do), "warning")
+
+
+def _torn_keys(
+    options: TransformOptions, shapes: Mapping[TableName, TableShape]
+) -> Iterator[Finding]:
+    """Foreign keys whose two ends are not transformed alike."""
+    by_id = {shape.id: shape for shape in shapes.values()}
+    for table, shape in shapes.items():
+        own = table_transform(options, table)
+        for key in shape.foreign_keys:
+            other = by_id.get(key.referenced_id)
+            if other is None:
+                continue
+            theirs = table_transform(options, other.table)
+            pairs = zip(shape.names_of(key.columns), key.referenced_columns, strict=False)
+            for name, referenced in pairs:
+                if _what(own, shape, name) != _what(theirs, other, referenced):
+                    what = f"{key.name} leads to {other.table}.{referenced}, which is not transformed alike"
+                    do = "give both columns the same rule, or neither"
+                    yield Finding(RuleUnfit(what, f"{table}.{name}", do), "warning")
+
+
+def _what(transform: TableTransform | None, shape: TableShape, name: str) -> object:
+    column = next((one for one in shape.columns if one.name == name), None)
+    rule = None
+    if transform is not None and column is not None:
+        rule = _rule_of(transform, shape, column)
+    return None if rule is None or rule.keeps else (rule.transformer, rule.salt)

@@ -1,0 +1,342 @@
+"""What the rules do to one table: a TableModifier. Runs on executors; all rows of a column at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.changes.cells import ABSENT, Cells, gather
+from penstock.changes.compact import fill_from_before
+from penstock.errors import ColumnUncovered, RuleUnfit, TransformFailed, ValueNotSent
+from penstock.lsn import Lsn
+from penstock.modifiers.operations import Operation, letters_of
+from penstock.modifiers.transform.arrays import of_width
+from penstock.modifiers.transform.pgtypes import ColumnType, type_by_oid, type_of
+from penstock.modifiers.transform.plain import BadResult
+from penstock.modifiers.transform.rules import OnError, ordered
+from penstock.modifiers.transform.transformer import Batch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from penstock.changes.cells import Index, Mask
+    from penstock.changes.decode import TableChanges
+    from penstock.changes.pgoutput import Relation
+    from penstock.modifiers.transform.options import TransformOptions
+    from penstock.modifiers.transform.rules import ColumnRule
+    from penstock.schema.shape import TableShape
+    from penstock.table import TableName
+
+
+class Typed(NamedTuple):
+    """A column by name and type."""
+
+    name: str
+    type: ColumnType
+
+
+@dataclass(frozen=True)
+class TableTransform:
+    """The rules of one table. Picklable, while Spark runs: a salt is sealed in its vault."""
+
+    table: TableName
+    rules: tuple[ColumnRule, ...]
+    is_strict: bool = False
+    known: Mapping[int, ColumnType] = field(default_factory=dict)  # types by oid, of the catalog
+
+    def with_shape(self, shape: TableShape) -> TableTransform:
+        """The same, with what the catalog says of types that are not Postgres's own."""
+        known = {
+            column.type_id: found
+            for column in shape.columns
+            if (found := type_of(column, shape)).family
+            != type_by_oid(column.type_id, column.type_modifier).family
+        }
+        return replace(self, known=known)
+
+    def modified_shape(self, shape: TableShape) -> TableShape:
+        """The shape is what it was; a migration that the rules do not cover ends here."""
+        columns = [
+            Typed(column.name, type_of(column, shape))
+            for column in shape.columns
+            if not column.generated
+        ]
+        list(self.ruled(columns))
+        return shape
+
+    def modified_relation(self, relation: Relation) -> Relation:
+        """The description is what it was; one that the rules do not cover ends here."""
+        list(self.ruled(self._columns_of(relation)))
+        return relation
+
+    def apply(self, changes: TableChanges) -> TableChanges:
+        """The changes with the values that rules are for transformed, in new and old rows alike."""
+        after, before = list(changes.after), list(changes.before)
+        columns = self._columns_of(changes.relation)
+        for number, rule in self.ruled(columns):
+            if rule.keeps:
+                continue
+            column = _Column(self.table, changes, number, rule, columns[number].type)
+            after[number] = column.transformed_after()
+            before[number] = column.transformed_before()
+        return replace(changes, after=tuple(after), before=tuple(before))
+
+    def _columns_of(self, relation: Relation) -> list[Typed]:
+        return [
+            Typed(
+                column.name,
+                self.known.get(column.type_oid)
+                or type_by_oid(column.type_oid, column.type_modifier),
+            )
+            for column in relation.columns
+        ]
+
+    def ruled(self, columns: Sequence[Typed]) -> Iterator[tuple[int, ColumnRule]]:
+        """The columns that have a rule, by number.
+
+        Raises:
+            RuleUnfit: a rule's column is not there, or is of a type that its transformer does not take.
+            ColumnUncovered: a column has no rule, where each must have one.
+        """
+        self._require_present([column.name for column in columns])
+        for number, column in enumerate(columns):
+            rule = self.rule_of(column)
+            if rule is not None:
+                yield number, rule
+            elif self.is_strict:
+                raise uncovered(self.table, [column.name])
+
+    def rule_of(self, column: Typed) -> ColumnRule | None:
+        """The first rule that is for the column. A pattern is not for columns whose type does not suit it.
+
+        Raises:
+            RuleUnfit: it names the column, and does not take its type.
+        """
+        for rule in self.rules:
+            if not rule.fits(column.name):
+                continue
+            if takes(rule, column.type):
+                return rule
+            if not rule.leaves_other_types:
+                raise unfit_type(self.table, column, rule)
+        return None
+
+    def _require_present(self, names: Sequence[str]) -> None:
+        for rule in self.rules:
+            if rule.is_pattern or rule.options.when_missing == "skip":
+                continue
+            for wanted in (rule.column, *rule.transformer.columns):
+                if wanted not in names:
+                    raise missing(self.table, wanted, rule)
+
+
+def table_transform(options: TransformOptions, table: TableName) -> TableTransform | None:
+    """The rules of an entry for a table; None if it has none."""
+    concerned = [one for one in options.tables if one.concerns(table)]
+    # The most exact group decides whether all columns must have a rule.
+    is_strict = bool(concerned) and concerned[0].coverage == "strict"
+    rules = ordered(concerned)
+    if not is_strict and all(rule.keeps for rule in rules):
+        return None
+    return TableTransform(table, rules, is_strict)
+
+
+def takes(rule: ColumnRule, type_: ColumnType) -> bool:
+    """Whether a rule is for columns of a type.
+
+    An executor does not know what is behind a type that is not Postgres's own. There a value is
+    transformed rather than passed: what the type cannot hold the destination refuses.
+    """
+    return type_.family == "unknown" or type_.family in rule.transformer.takes
+
+
+def missing(table: TableName, column: str, rule: ColumnRule) -> RuleUnfit:
+    """A rule's column is not there."""
+    what = f"the rule for {rule.column} wants a column {column}, which the table does not have"
+    return RuleUnfit(
+        what,
+        str(table),
+        f"write the column's new name, and keep the old one with when_missing: skip until all changes"
+        f" before the renaming are delivered; if {column} was dropped, take its rule out",
+    )
+
+
+def unfit_type(table: TableName, column: Typed, rule: ColumnRule) -> RuleUnfit:
+    """A rule's column is of a type that cannot be."""
+    can = ", ".join(sorted(rule.transformer.takes - {"unknown"}))
+    what = f"{rule.name} does not take a column of this type ({column.type.family}), it takes {can}"
+    return RuleUnfit(what, f"{table}.{column.name}", "choose another transformer for the column")
+
+
+def uncovered(table: TableName, columns: Iterable[str]) -> ColumnUncovered:
+    """Columns have no rule, where each must have one."""
+    named = ", ".join(columns)
+    first = named.partition(", ")[0]
+    return ColumnUncovered(
+        f"no rule covers {named}, and coverage is strict; no value of the table passes",
+        str(table),
+        f"add a rule to the table's columns, such as {first}: {{with: masking}}, or {first}: keep",
+    )
+
+
+@dataclass
+class _Column:
+    """One column of some changes, and its rule."""
+
+    table: TableName
+    changes: TableChanges
+    number: int
+    rule: ColumnRule
+    type: ColumnType
+
+    def __post_init__(self) -> None:
+        relation = self.changes.relation
+        column = relation.columns[self.number]
+        if column.in_identity and relation.replica_identity != "f":
+            for what, do in key_complaints(self.rule):
+                raise RuleUnfit(what, self._place, do)
+
+    @property
+    def _place(self) -> str:
+        return f"{self.table}.{self.changes.relation.columns[self.number].name}"
+
+    def transformed_after(self) -> Cells:
+        """The new values; those of operations that the rule is not for stay."""
+        cells = self.changes.after[self.number]
+        letters = letters_of(self.rule.options.operations)
+        rows = np.isin(self.changes.operation, np.array(letters, np.uint8))
+        others = self.changes.after
+        if self.rule.transformer.columns:
+            others = fill_from_before(self.changes)
+            cells = self._with_known(cells, others, rows)
+        return self._transformed(cells, others, rows)
+
+    def transformed_before(self) -> Cells:
+        """The old values, whatever operations the rule is for: an old value is never shown as it was."""
+        cells = self.changes.before[self.number]
+        return self._transformed(cells, self.changes.before, np.ones(len(cells), np.bool_))
+
+    def _with_known(self, cells: Cells, filled: tuple[Cells, ...], rows: Mask) -> Cells:
+        """Values that were left alone, from the old row, where another column decides what they become."""
+        inputs = [filled[self._number_of(name)] for name in self.rule.transformer.columns]
+        own = filled[self.number]
+        unknown = np.array([own.is_unchanged, *(one.is_unchanged for one in inputs)])
+        needed = rows & unknown.any(axis=0) & ~unknown.all(axis=0) & ~own.is_null
+        if bool(needed.any()):
+            named = ", ".join((self.rule.column, *self.rule.transformer.columns))
+            what = (
+                f"the rule needs {named} together, and an UPDATE left one of them out because it is"
+                " large and did not change"
+            )
+            do = f"ALTER TABLE {self.table} REPLICA IDENTITY FULL at the source"
+            raise ValueNotSent(what, self._at(int(np.flatnonzero(needed)[0])), do)
+        return own.where(rows, cells)
+
+    def _number_of(self, name: str) -> int:
+        names = [column.name for column in self.changes.relation.columns]
+        if name not in names:
+            raise missing(self.table, name, self.rule)
+        return names.index(name)
+
+    def _transformed(self, cells: Cells, row: tuple[Cells, ...], rows: Mask) -> Cells:
+        chosen = cells.is_value & rows
+        places = np.flatnonzero(chosen)
+        if len(places) == 0:
+            return cells
+        everywhere = len(places) == len(cells)
+        values = gather(cells if everywhere else cells.take(places))
+        others = {
+            name: gather(row[self._number_of(name)].take(places))
+            for name in self.rule.transformer.columns
+        }
+        batch = Batch(values, self.type, others, self.rule.salt, self._stamps(row, places))
+        done = self._checked(batch, places)
+        if everywhere:
+            return Cells.from_arrow(done)
+        spread = np.cumsum(chosen) - 1
+        whole = done.take(pa.array(spread, mask=~chosen))
+        made = Cells.from_arrow(
+            whole, unchanged=cells.is_unchanged, absent=np.equal(cells.kind, ABSENT)
+        )
+        untouched = cells.is_value & ~rows
+        return cells.where(untouched, made) if bool(untouched.any()) else made
+
+    def _checked(self, batch: Batch, places: Index) -> pa.Array:
+        try:
+            done = self.rule.transformer.apply(batch)
+            done = _one_array(done)
+        except BadResult as error:
+            raise TransformFailed(str(error), self._place, "correct the function") from None
+        except pa.ArrowInvalid:
+            what = f"{self.rule.name} gives more than 2 GiB for the rows of one batch"
+            raise TransformFailed(what, self._place, "have it give shorter values") from None
+        longest = self.type.longest
+        if longest is not None:
+            # No text has more characters than bytes.
+            too_long = np.asarray(pc.fill_null(pc.greater(pc.binary_length(done), longest), False))
+            if bool(too_long.any()):
+                counts = pc.fill_null(pc.utf8_length(done.cast(pa.string())), 0)
+                batch.fail(
+                    np.asarray(pc.greater(counts, longest)),
+                    f"the result is longer than the column's {longest} characters",
+                )
+        if batch.failed is None:
+            return done
+        if self.rule.options.on_error is OnError.STOP:
+            what = f"{self.rule.name} cannot be applied to a value: {batch.reason}"
+            do = "correct the rule, or write on_error: null"
+            raise TransformFailed(what, self._at(int(places[batch.failed][0])), do)
+        instead = pa.nulls(len(batch), pa.binary())
+        if self.rule.options.on_error is OnError.KEEP:
+            instead = batch.values
+        return pc.if_else(pa.array(batch.failed), instead, done)
+
+    def _at(self, row: int) -> str:
+        """The place of a row, by its position: its key may be what is to be hidden."""
+        positions = self.changes.positions
+        lsn, ordinal = Lsn(int(positions.commit_lsn[row])), int(positions.ordinal[row])
+        return f"{self._place} at {lsn}, row {ordinal} of its transaction"
+
+    def _stamps(self, row: tuple[Cells, ...], places: Index) -> pa.Array | None:
+        """What differs between rows and is the same again when a batch is repeated."""
+        if self.rule.transformer.is_repeatable or not self.rule.transformer.draws:
+            return None
+        positions = self.changes.positions
+        numbers = np.stack(
+            [positions.commit_lsn[places], positions.ordinal[places].astype(np.uint64)], axis=1
+        )
+        parts = [of_width(np.ascontiguousarray(numbers).view(np.uint8))]
+        # Copies count their rows from the beginning of each range.
+        for number, column in enumerate(self.changes.relation.columns):
+            if column.in_identity:
+                parts.append(pc.fill_null(gather(row[number].take(places)), b""))
+        return pc.binary_join_element_wise(*parts, f"\0{self.rule.column}".encode())
+
+
+def _one_array(done: pa.Array | pa.ChunkedArray) -> pa.Array:
+    whole = done.combine_chunks() if isinstance(done, pa.ChunkedArray) else done
+    return whole.cast(pa.binary())
+
+
+def key_complaints(rule: ColumnRule) -> Iterator[tuple[str, str]]:
+    """Why a rule cannot be for a column that rows are recognised by: what, and what to do."""
+    name = rule.name
+    if not rule.transformer.is_repeatable:
+        yield (
+            f"{name} with generator: random on a key column: an update or a delete would not find its row",
+            "write generator: deterministic",
+        )
+    if rule.transformer.columns:
+        yield (
+            f"{name} on a key column reads other columns: an old key comes without them",
+            "take a transformer that needs the value alone",
+        )
+    if not {Operation.INSERT, Operation.UPDATE} <= rule.options.operations:
+        yield (
+            f"{name} on a key column is for some operations only: others would not find their row",
+            "write operations: [insert, update, delete], or leave it out",
+        )

@@ -1,0 +1,1 @@
+"""Lists of names, from Faker (MIT, see LICENSE beside this file)."""

@@ -1,0 +1,134 @@
+"""Families of types, as far as a transformer cares which text a column may hold.
+
+Executors know a type by its oid alone; the driver also has the catalog's picture, in which a domain
+stands for the type below it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from penstock.schema.shape import ColumnShape, TableShape, TypeShape
+
+Family = Literal[
+    "text",
+    "integer",
+    "number",
+    "boolean",
+    "date",
+    "timestamp",
+    "uuid",
+    "json",
+    "hstore",
+    "bytea",
+    "text[]",
+    "enum",
+    "other",
+    "unknown",
+]
+
+# pg_type.oid: what every Postgres has.
+_FAMILIES: dict[int, Family] = {
+    **dict.fromkeys((18, 19, 25, 1042, 1043), "text"),
+    **dict.fromkeys((20, 21, 23), "integer"),
+    **dict.fromkeys((700, 701, 1700), "number"),
+    16: "boolean",
+    17: "bytea",
+    1082: "date",
+    **dict.fromkeys((1114, 1184), "timestamp"),
+    2950: "uuid",
+    **dict.fromkeys((114, 3802), "json"),
+    **dict.fromkeys((1009, 1014, 1015), "text[]"),
+}
+_OIDS = {
+    "text": 25,
+    "character varying": 1043,
+    "character": 1042,
+    "name": 19,
+    "smallint": 21,
+    "integer": 23,
+    "bigint": 20,
+    "real": 700,
+    "double precision": 701,
+    "numeric": 1700,
+    "boolean": 16,
+    "bytea": 17,
+    "date": 1082,
+    "timestamp without time zone": 1114,
+    "timestamp with time zone": 1184,
+    "uuid": 2950,
+    "json": 114,
+    "jsonb": 3802,
+}
+_FIRST_OF_USERS = 16384
+
+INTEGER_LIMITS = {21: (-(2**15), 2**15 - 1), 23: (-(2**31), 2**31 - 1), 20: (-(2**63), 2**63 - 1)}
+BYTEA, TIMESTAMPTZ, REAL, NUMERIC = 17, 1184, 700, 1700
+_WITH_LENGTH = (1042, 1043)
+
+
+@dataclass(frozen=True)
+class ColumnType:
+    """A column's type: its family, and what Postgres's own types say of size."""
+
+    oid: int
+    modifier: int
+    family: Family
+
+    @property
+    def longest(self) -> int | None:
+        """How many characters fit, where the type says so."""
+        if self.oid in _WITH_LENGTH and self.modifier >= 4:
+            return self.modifier - 4
+        return 63 if self.oid == 19 else None
+
+    @property
+    def precision_and_scale(self) -> tuple[int, int] | None:
+        """Of numeric(p, s)."""
+        if self.oid != NUMERIC or self.modifier < 4:
+            return None
+        scale = (self.modifier - 4) & 0x7FF
+        return (self.modifier - 4) >> 16, scale - 0x800 if scale >= 0x400 else scale
+
+
+def type_by_oid(oid: int, modifier: int = -1) -> ColumnType:
+    """What an executor knows: `unknown` is a type that is not Postgres's own."""
+    unknown: Family = "unknown" if oid >= _FIRST_OF_USERS else "other"
+    return ColumnType(oid, modifier, _FAMILIES.get(oid, unknown))
+
+
+def type_of(column: ColumnShape, shape: TableShape) -> ColumnType:
+    """What the catalog says; a domain is what it is made over."""
+    found = type_by_oid(column.type_id, column.type_modifier)
+    if found.family != "unknown":
+        return found
+    return _type_of_users(column.type_id, column.type_modifier, shape)
+
+
+def _type_of_users(oid: int, modifier: int, shape: TableShape) -> ColumnType:
+    one = next((each for each in shape.types if each.id == oid), None)
+    if one is None:
+        return ColumnType(oid, modifier, "unknown")
+    if one.kind == "domain":
+        return _base_of(one, shape)
+    family: Family = "other"
+    if one.kind == "enum":
+        family = "enum"
+    elif one.extension in ("hstore", "citext") and one.name == one.extension:
+        family = "hstore" if one.name == "hstore" else "text"
+    return ColumnType(oid, modifier, family)
+
+
+def _base_of(domain: TypeShape, shape: TableShape) -> ColumnType:
+    name, _, rest = domain.base.partition("(")
+    size = rest.partition(")")[0]
+    oid = _OIDS.get(name.strip())
+    if oid is not None:
+        modifier = int(size) + 4 if oid in _WITH_LENGTH and size.isdigit() else -1
+        return ColumnType(oid, modifier, _FAMILIES[oid])
+    for each in shape.types:
+        if domain.base in (each.spelled, each.title):
+            return _type_of_users(each.id, -1, shape)
+    return ColumnType(domain.id, -1, "unknown")

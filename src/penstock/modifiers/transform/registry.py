@@ -1,0 +1,115 @@
+"""Which transformers there are, by the names that a file may give."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from penstock.errors import BadValue
+from penstock.modifiers.transform import documents, masks, numbers, people, plain, times, words
+from penstock.options import fault, nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from penstock.modifiers.transform.transformer import Transformer
+
+TRANSFORMERS: dict[str, type[Transformer]] = {
+    "aes_siv": documents.AesSiv,
+    "boolean": numbers.Boolean,
+    "choice": numbers.Choice,
+    "date": times.Date,
+    "email": words.Email,
+    "first_name": people.FirstName,
+    "float": numbers.Float,
+    "full_name": people.FullName,
+    "hash": words.Hash,
+    "hstore": documents.Hstore,
+    "integer": numbers.Integer,
+    "json": documents.Json,
+    "keep": plain.Keep,
+    "last_name": people.LastName,
+    "literal": plain.Literal,
+    "mask": masks.Mask,
+    "masking": masks.Masking,
+    "null": plain.Null,
+    "phone_number": words.PhoneNumber,
+    "python": plain.Python,
+    "regex": masks.Regex,
+    "string": words.String,
+    "template": documents.Templated,
+    "timestamp": times.Timestamp,
+    "unix_timestamp": times.UnixTimestamp,
+    "uuid": words.Uuid,
+}
+"""The transformers by their own names."""
+
+
+class Alias(NamedTuple):
+    """Another name: of which transformer, what is the default there, what its parameters are called there."""
+
+    name: str
+    defaults: Mapping[str, Any] = {}
+    renamed: Mapping[str, str] = {}
+
+
+_LIMITS = {"min": "min_value", "max": "max_value"}
+_ONE_TO_HUNDRED = {"min_length": 1, "max_length": 100}
+_ALNUM = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ1234567890"
+
+ALIASES: dict[str, Alias] = {
+    "": Alias("keep"),
+    "noop": Alias("keep"),
+    "encrypted_aes_siv": Alias("aes_siv"),
+    "greenmask_boolean": Alias("boolean"),
+    "greenmask_choice": Alias("choice"),
+    "greenmask_date": Alias("date"),
+    "greenmask_firstname": Alias("first_name"),
+    "greenmask_float": Alias("float", renamed=_LIMITS),
+    "greenmask_integer": Alias("integer", {"size": 4}, _LIMITS),
+    "greenmask_string": Alias("string", {**_ONE_TO_HUNDRED, "symbols": _ALNUM}),
+    "greenmask_unix_timestamp": Alias("unix_timestamp"),
+    "greenmask_utc_timestamp": Alias("timestamp"),
+    "greenmask_uuid": Alias("uuid"),
+    "literal_string": Alias("literal"),
+    "neosync_email": Alias("email", {"invalid_email_action": "reject"}),
+    "neosync_firstname": Alias("first_name"),
+    "neosync_fullname": Alias("full_name"),
+    "neosync_lastname": Alias("last_name"),
+    "neosync_string": Alias("string", _ONE_TO_HUNDRED),
+}
+"""Names of pgstream's, for rules that come from there."""
+
+_REFUSED = {
+    "shuffle": (
+        "is not offered: it needs all values of a column at once, and a stream never has them",
+        "take string, choice or integer, which keep the look of a value, or hash, which keeps joins",
+    ),
+    "pg_anonymizer": (
+        "is not offered: it would ask the source for every value",
+        "take the transformer that does the same here: anon.fake_email is email, anon.partial is mask",
+    ),
+}
+
+
+def find_transformer(name: Any) -> tuple[type[Transformer], Alias]:
+    """The transformer that a file names, and what the name says of its parameters.
+
+    Raises:
+        PydanticCustomError: a fault: there is none.
+    """
+    # YAML reads `with: null` as nothing; NULL is also the harmless reading of a name that was forgotten.
+    given = "null" if name is None else name
+    if given in _REFUSED:
+        what, do = _REFUSED[given]
+        raise fault(BadValue(f"{given} {what}", do=do))
+    alias = ALIASES.get(given, Alias(given)) if isinstance(given, str) else Alias("?")
+    kind = TRANSFORMERS.get(alias.name)
+    if kind is None:
+        what = f"{given!r} is no transformer, wanted one of {', '.join(TRANSFORMERS)}"
+        raise fault(BadValue(what, do=nearest(str(given), [*TRANSFORMERS, *ALIASES])))
+    return kind, alias
+
+
+def name_of(transformer: Transformer) -> str:
+    """Its own name."""
+    return next(name for name, kind in TRANSFORMERS.items() if type(transformer) is kind)

@@ -1,0 +1,177 @@
+"""Rules of `modifiers:` beside the tables that there are, and beside what rows were delivered by."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from penstock.errors import ModifierError, RulesEdited
+from penstock.findings import Finding
+from penstock.modifiers.chain import chain_for
+from penstock.pipeline import wire_of
+from penstock.run.members import table_name
+from penstock.sinks.tables import TableState
+from penstock.state.reports import SeenRules
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+
+    from penstock.config import PipelineFile
+    from penstock.modifiers.chain import Chain
+    from penstock.schema.shape import TableShape
+    from penstock.sinks.chosen import ChosenTables
+    from penstock.sinks.sink import Sink
+    from penstock.state.wire import Wire
+    from penstock.table import TableName
+
+_log = logging.getLogger(__name__)
+
+_MOST_LINES = 20
+
+
+def find_rules(pipeline: PipelineFile, choices: Mapping[str, ChosenTables]) -> Iterator[Finding]:
+    """What `penstock check` says of the rules; the same of two sinks once."""
+    seen: set[str] = set()
+    for view in pipeline.each():
+        chosen = choices.get(view.source_id)
+        for sink in view.sinks:
+            found = list(_edited_findings(view, sink))
+            if chosen is not None:
+                shapes = {shape.table: shape for shape in chosen.shapes}
+                found += rule_findings(view, sink, shapes)
+            for finding in found:
+                if str(finding.error) not in seen:
+                    seen.add(str(finding.error))
+                    yield finding if view.is_alone else finding.of_source(view.source_id)
+
+
+def rule_findings(
+    pipeline: PipelineFile, sink: str, shapes: Mapping[TableName, TableShape]
+) -> Iterator[Finding]:
+    """What is wrong with the rules of a sink, each beside the tables as the ones before leave them."""
+    left = dict(shapes)
+    for rule in pipeline.modifiers:
+        if not rule.is_for(sink):
+            continue
+        for finding in rule.findings(left):
+            error = finding.error
+            where = error.where if rule.place in error.where else f"{rule.place} {error.where}"
+            placed = type(error)(error.what, where.strip(), error.do)
+            yield replace(finding, error=placed)
+        for table, shape in list(left.items()):
+            try:
+                modifier = rule.modifier_for(table)
+                if modifier is not None:
+                    left[table] = modifier.modified_shape(shape)
+            except ModifierError:
+                del left[table]  # it is among the findings already
+
+
+def modified_choices(
+    pipeline: PipelineFile, sink: str, choices: Mapping[str, ChosenTables]
+) -> Mapping[str, ChosenTables]:
+    """What is followed, as a sink sees it."""
+    chain = chain_for(pipeline.modifiers, sink)
+    if chain is None:
+        return choices
+    return {source_id: _modified(chain, chosen) for source_id, chosen in choices.items()}
+
+
+def _modified(chain: Chain, chosen: ChosenTables) -> ChosenTables:
+    shapes: list[TableShape] = []
+    for shape in chosen.shapes:
+        if not chain.excludes(shape.table):
+            try:
+                shapes.append(chain.modified_shape(shape))
+            except ModifierError:
+                shapes.append(shape)  # it is among the findings already
+    followed = [table for table in chosen.followed if not chain.excludes(table)]
+    return replace(chosen, followed=followed, shapes=shapes)
+
+
+def chain_lines(pipeline: PipelineFile, chosen: ChosenTables | None) -> list[str]:
+    """The rules of each table that has some, in one line; of each sink where they differ."""
+    if chosen is None or not pipeline.modifiers:
+        return []
+    chains = {sink: chain_for(pipeline.modifiers, sink) for sink in pipeline.sinks}
+    lines: list[str] = []
+    for table in sorted(chosen.followed):
+        said = {
+            sink: chain.describe(table) if chain is not None else ""
+            for sink, chain in chains.items()
+        }
+        if len(set(said.values())) == 1:
+            [text] = set(said.values())
+            lines += [f"{table}: {text}"] if text else []
+        else:
+            lines += [f"{table} (sink {sink}): {text or 'as it is'}" for sink, text in said.items()]
+    if len(lines) > _MOST_LINES:
+        lines = [*lines[:_MOST_LINES], f"and {len(lines) - _MOST_LINES} more tables with rules"]
+    return lines
+
+
+def _edited_findings(view: PipelineFile, sink: str) -> Iterator[Finding]:
+    seen = wire_of(view).latest(SeenRules, sink)
+    if seen is None:
+        return
+    chain = chain_for(view.modifiers, sink)
+    edited = [name for name, digest in seen.digests.items() if digest != _digest(chain, name)]
+    if edited:
+        yield Finding(edited_rules(sink, edited), "warning")
+
+
+def edited_rules(sink: str, tables: Collection[str]) -> RulesEdited:
+    """Rows of tables were delivered by other rules than the file has now."""
+    named = ", ".join(sorted(tables)[:5]) + (" …" if len(tables) > 5 else "")
+    return RulesEdited(
+        f"the rules of {named} are not those that rows were delivered by before: those rows followed"
+        " the old ones",
+        f"sink {sink}",
+        f"penstock tables PIPELINE.yml resync {' '.join(sorted(tables)[:5])}, to make both sides agree",
+    )
+
+
+def _digest(chain: Chain | None, name: str) -> str:
+    return "" if chain is None else chain.digest_of(table_name(name))
+
+
+class RuleWatch:
+    """Remembers, beside the log, which rules the rows of each table at a sink were delivered by.
+
+    A table that is copied has its rows by the rules of now.
+    """
+
+    def __init__(self, wire: Wire, sink: Sink, chain: Chain | None) -> None:
+        self._wire = wire
+        self._sink = sink
+        self._chain = chain
+        self._seen: dict[str, str] | None = None
+
+    def compare(self) -> None:
+        """Say which tables have other rules than before; once a run."""
+        if self._seen is not None:
+            return
+        report = self._wire.latest(SeenRules, self._sink.name)
+        self._seen = dict(report.digests) if report is not None else {}
+        self.note()
+        edited = [name for name, was in self._seen.items() if was != _digest(self._chain, name)]
+        if edited:
+            _log.warning("%s", edited_rules(self._sink.name, edited))
+
+    def note(self) -> None:
+        """Take note of tables that are new, or are copied anew; cheap where there are none."""
+        if self._seen is None:
+            return
+        detached = self._sink.tables.detached
+        waiting = {name for name, each in detached.items() if each.state != TableState.REMOVED}
+        known = self._sink.tables.streaming | waiting
+        copied = {name for name, each in detached.items() if each.needs_copy and name in known}
+        now = {str(name): name for name in known}
+        kept = {name: digest for name, digest in self._seen.items() if name in now}
+        for text, name in now.items():
+            if text not in kept or name in copied:
+                kept[text] = "" if self._chain is None else self._chain.digest_of(name)
+        if kept != self._seen:
+            self._seen = kept
+            self._wire.publish(SeenRules(kept), self._sink.name)

@@ -1,0 +1,211 @@
+"""A producer and what goes through it: records of batches in, refusals out. Shared by both kinds of delivery."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from penstock.errors import DestinationRefuses
+from penstock.sinks.documents.patterns import TablesOfBatch
+from penstock.sinks.kafka.client import REFUSED, Clients
+from penstock.sinks.kafka.topics import Topics
+from penstock.timing import timing
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from penstock.sinks.kafka.options import KafkaOptions
+    from penstock.sinks.kafka.records import Layout
+
+# Purged by ourselves, with a transaction that is not to be.
+_PURGED = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}
+_POLL_EVERY = 10_000
+_LARGEST_RECORD = 1_000_000_000
+_BATCH_BYTES = 1_000_000
+
+
+class Reports:
+    """What a producer says of records that it could not deliver. No part of a cycle, as `Complaint`."""
+
+    def __init__(self) -> None:
+        self._failed: list[tuple[KafkaError, Any]] = []
+
+    def __call__(self, error: KafkaError | None, record: Any) -> None:
+        """Called for each such record."""
+        if error is not None and error.code() not in _PURGED:
+            self._failed.append((error, record))
+
+    def take(self) -> list[tuple[KafkaError, Any]]:
+        """What was said since the last time."""
+        failed, self._failed = self._failed, []
+        return failed
+
+
+class Producing:
+    """One producer. After an exception it is discarded, and another one made."""
+
+    def __init__(self, options: KafkaOptions, place: str, layout: Layout, **conf: Any) -> None:
+        self._options = options
+        self._layout = layout
+        self.clients = Clients(options, place)
+        self.topics = Topics(self.clients, options)
+        self._conf = conf
+        self._producer: Producer | None = None
+        self._batch_bytes = _BATCH_BYTES
+        self._reports = Reports()
+
+    @property
+    def producer(self) -> Producer:
+        """The client; made when it is first asked for."""
+        if self._producer is None:
+            conf = self.clients.conf(
+                **{
+                    # The same as Java's clients have, so that others' records of a key lie with ours.
+                    "partitioner": "murmur2_random",
+                    "enable.idempotence": True,
+                    "message.timeout.ms": int(1000 * self._options.timeout),
+                    "delivery.report.only.error": True,
+                    "on_delivery": self._reports,
+                    **_unless_given(
+                        self._options,
+                        {
+                            "batch.size": self._wanted_batch_bytes,
+                            "message.max.bytes": _LARGEST_RECORD,
+                            "queue.buffering.max.messages": 1_000_000,
+                            "queue.buffering.max.kbytes": 131_072,
+                        },
+                    ),
+                    **self._conf,
+                }
+            )
+            self._producer = self.clients.made(Producer, conf)
+            self._batch_bytes = int(conf["batch.size"])
+        return self._producer
+
+    def discard(self) -> None:
+        """Let go of the producer; nothing that waits in it is sent any more."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            # Ended with its last reference: `close` fails on a producer that was fenced.
+            producer.purge()
+            producer.flush(0)
+        self._reports.take()
+
+    @property
+    def _wanted_batch_bytes(self) -> int:
+        # A broker counts a batch as it counts a record: one of many small ones must fit as well.
+        return min(_BATCH_BYTES, self.topics.least_limit)
+
+    @property
+    def sends_too_much(self) -> bool:
+        """Whether the producer makes larger batches than a topic takes that was met since."""
+        is_set = "batch.size" in self._options.conf
+        return (
+            self._producer is not None
+            and not is_set
+            and self._batch_bytes > self._wanted_batch_bytes
+        )
+
+    def refused(self, batch: pa.RecordBatch) -> dict[str, str]:
+        """What of a batch the broker would not take, by what is known of topics; why.
+
+        Raises:
+            PenstockError: the broker cannot be asked.
+        """
+        tables = TablesOfBatch.of(batch)
+        topics = [self._layout.topics.of(*name) for name in tables.names]
+        missing = self.topics.missing(sorted(set(topics)))
+        refused: dict[str, str] = {}
+        for number, topic in enumerate(topics):
+            if topic in missing:
+                ids = batch.column("id").filter(tables.rows(number)).to_pylist()
+                refused |= dict.fromkeys(ids, missing[topic])
+        return refused | self._too_large(batch, tables, topics)
+
+    def _too_large(
+        self, batch: pa.RecordBatch, tables: TablesOfBatch, topics: list[str]
+    ) -> dict[str, str]:
+        sizes = self._layout.sizes(batch)
+        if not len(sizes) or int(sizes.max()) <= self.topics.least_limit:
+            return {}
+        # It may have been raised since.
+        self.topics.read_limits([topic for topic in topics if self.topics.is_known(topic)])
+        limits = np.array([self._limit(topic) for topic in topics], np.int64)[tables.numbers]
+        places = np.flatnonzero(sizes > limits).tolist()
+        ids = batch.column("id")
+        return {
+            ids[place].as_py(): f"a record of {int(sizes[place])} bytes, topic"
+            f" {topics[tables.numbers[place]]} takes {int(limits[place])}"
+            for place in places
+        }
+
+    def _limit(self, topic: str) -> int:
+        given = self._options.conf.get("message.max.bytes")
+        own = int(given.get_secret_value()) if given else _LARGEST_RECORD
+        return min(own, self.topics.limit(topic) if self.topics.is_known(topic) else own)
+
+    def produce(self, batch: pa.RecordBatch) -> None:
+        """Hand the records of a batch to the client.
+
+        Raises:
+            PenstockError: the client takes no more.
+        """
+        produce, poll = self.producer.produce, self.producer.poll
+        rows = self._layout.rows(batch, TablesOfBatch.of(batch))
+        try:
+            for number, (topic, value, key, headers) in enumerate(rows, 1):
+                try:
+                    produce(topic, value, key, headers=headers)
+                except BufferError:
+                    self._produce_when_there_is_room(topic, value, key, headers)
+                if not number % _POLL_EVERY:
+                    poll(0)
+                    self.clients.raise_if_given_up()
+        except KafkaException as error:
+            raise self.clients.explained(error.args[0], "producing") from None
+        poll(0)
+
+    def _produce_when_there_is_room(self, topic: str, value: Any, key: Any, headers: Any) -> None:
+        waiting = self.clients.steps("producing")
+        while True:
+            self.producer.poll(0.05)
+            try:
+                self.producer.produce(topic, value, key, headers=headers)
+            except BufferError:
+                waiting.go_on()
+            else:
+                return
+
+    def failures(self) -> dict[str, str]:
+        """What the broker said of records since the last time: refusals by document.
+
+        Raises:
+            PenstockError: something else than a refusal.
+        """
+        refused: dict[str, str] = {}
+        for error, record in self._reports.take():
+            if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+                self.topics.forget()
+                raise DestinationRefuses(
+                    f"topic {record.topic()} takes smaller records than penstock can see",
+                    self.clients.place,
+                    "let penstock's user describe the configuration of topics, or set"
+                    " message.max.bytes in conf: of the sink",
+                )
+            if error.code() not in REFUSED:
+                self.topics.forget()
+                raise self.clients.explained(error, f"producing to topic {record.topic()}")
+            one = dict(record.headers() or ()).get("id", b"")
+            refused[one.decode()] = f"topic {record.topic()}: Kafka says {error.name()}"
+        return refused
+
+    def flush(self) -> None:
+        """Wait until everything is with the broker, or has failed."""
+        while self.producer.flush(timing().broker_step_seconds):
+            self.clients.raise_if_given_up()
+
+
+def _unless_given(options: KafkaOptions, conf: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in conf.items() if key not in options.conf}

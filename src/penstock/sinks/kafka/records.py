@@ -1,0 +1,129 @@
+"""Documents -> what `produce` takes: topic, value, key and headers, by columns. Pure; knows no broker.
+
+A record's key is, by `key:`,
+
+    schema        `<schema>`
+    table         `<schema>.<table>`
+    primary_key   `<schema>.<table>:<value>,<value>`; of a table without a key, `<schema>.<table>`
+
+and of a change of a table's shape always `<schema>`. In names `\\`, `.` and `:` stand behind a backslash, in
+values `\\` and `,`.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.changes.textcolumns import lsn_texts
+from penstock.sinks.documents.patterns import Pattern, TablesOfBatch, sizes_of
+from penstock.sinks.kafka.options import RecordKey
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Header = tuple[str, str | bytes]
+Row = tuple[str, bytes | None, str, list[Header]]
+
+# Of one to four columns whose values need no escape; the rest is done row by row.
+_NAME = r'"(?:[^"\\]|\\.)*"'
+_VALUE = r'"?([^"\\,{}\[\]]*)"?'
+_SIMPLE_KEYS = [
+    (
+        r"^\{" + ",".join([f"{_NAME}:{_VALUE}"] * count) + r"\}$",
+        ",".join(f"\\{number}" for number in range(1, count + 1)),
+    )
+    for count in (1, 2, 3, 4)
+]
+
+# What a record weighs beside its key and its value: framing, and headers whose size hardly varies.
+RECORD_OVERHEAD_BYTES = 256
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How documents of one sink become records."""
+
+    topics: Pattern
+    key: RecordKey
+    content_type: str
+    tombstones: bool
+
+    def rows(self, batch: pa.RecordBatch, tables: TablesOfBatch) -> Iterator[Row]:
+        """The records of a batch, in its order; behind a delete its tombstone, where they are wanted."""
+        topics = tables.each(self.topics.of)
+        values = batch.column("value").cast(pa.large_binary()).to_pylist()
+        keys = record_keys(batch, tables, self.key)
+        ids = batch.column("id").to_pylist()
+        op_names = batch.column("op").to_pylist()
+        ops = {op: ("op", op) for op in set(op_names)}
+        distinct, numbers = np.unique(batch.column("commit_lsn").to_numpy(), return_inverse=True)
+        lsns = [("commit_lsn", text) for text in lsn_texts(distinct).to_pylist()]
+        rest = (("source", self.topics.source), ("content-type", self.content_type))
+        columns = zip(topics, values, keys, ids, op_names, numbers.tolist(), strict=True)
+        # One after another: headers of a whole batch at once are work for the garbage collector.
+        for topic, value, key, one, op, number in columns:
+            headers: list[Header] = [("id", one), ops[op], lsns[number], *rest]
+            yield topic, value, key, headers
+            if self.tombstones and op == "delete":
+                yield topic, None, key, headers
+
+    def sizes(self, batch: pa.RecordBatch) -> Any:
+        """About how many bytes each record has, never fewer than it will."""
+        key = 2 * sizes_of(batch.column("key"))
+        names = sizes_of(batch.column("schema")) + sizes_of(batch.column("table"))
+        return sizes_of(batch.column("value")) + key + 2 * names + RECORD_OVERHEAD_BYTES
+
+
+def record_keys(batch: pa.RecordBatch, tables: TablesOfBatch, key: RecordKey) -> list[str]:
+    """The key of each record."""
+    if key is RecordKey.SCHEMA:
+        return tables.each(lambda schema, _table: schema)
+    names = tables.each(lambda schema, table: f"{_escaped_name(schema)}.{_escaped_name(table)}")
+    if key is RecordKey.PRIMARY_KEY:
+        values = _key_values(batch.column("key"))
+        names = [
+            name if value is None else f"{name}:{value}"
+            for name, value in zip(names, values, strict=True)
+        ]
+    changes = np.flatnonzero(pc.equal(batch.column("op"), "schema").to_numpy(zero_copy_only=False))
+    for place in changes.tolist():
+        names[place] = tables.names[tables.numbers[place]][0]
+    return names
+
+
+def _key_values(keys: pa.Array) -> list[str | None]:
+    """The values of key objects, with commas between."""
+    done = keys
+    for pattern, replacement in _SIMPLE_KEYS:
+        done = pc.replace_substring_regex(done, pattern=pattern, replacement=replacement)
+        left = pc.starts_with(done, "{")
+        if not pc.any(left).as_py():
+            return done.to_pylist()  # type: ignore[no-any-return]
+    return [
+        _joined_values(each) if each is not None and each.startswith("{") else each
+        for each in done.to_pylist()
+    ]
+
+
+def _joined_values(key: str) -> str:
+    digits = json.loads(key, parse_int=str, parse_float=str)
+    values = json.loads(key)  # of json itself: nobody has kept its digits before
+    texts = (
+        digits[name] if isinstance(digits[name], str) else json.dumps(value, separators=(",", ":"))
+        for name, value in values.items()
+    )
+    joined = ",".join(text.replace("\\", "\\\\").replace(",", "\\,") for text in texts)
+    # Bytes that are not UTF-8 are lone surrogates in a document; see jsonvalues.
+    return joined.encode(errors="backslashreplace").decode()
+
+
+def _escaped_name(name: str) -> str:
+    for special in ("\\", ".", ":"):
+        name = name.replace(special, f"\\{special}")
+    return name

@@ -1,0 +1,184 @@
+"""Which topics are there, how large a record each takes, and how missing ones are made."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from confluent_kafka import KafkaError, TopicCollection
+from confluent_kafka.admin import AclOperation, ConfigResource, NewTopic, ResourceType
+
+from penstock.errors import PenstockError, Remedy
+from penstock.sinks.kafka.client import REFUSED
+from penstock.timing import timing
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
+    from penstock.sinks.kafka.client import Clients
+    from penstock.sinks.kafka.options import KafkaOptions
+
+_log = logging.getLogger(__name__)
+
+# A broker's own default, for one that does not let us read it.
+_DEFAULT_LIMIT = 1_048_588
+# Framing of a batch of one record: the broker counts it, too.
+_BATCH_BYTES = 100
+
+
+class Topics:
+    """What is known of topics; asked of the broker when one is met for the first time."""
+
+    def __init__(self, clients: Clients, options: KafkaOptions) -> None:
+        self._clients = clients
+        self._options = options
+        self._limits: dict[str, int] = {}
+        self._partitions: dict[str, int] = {}
+
+    def forget(self) -> None:
+        """Know nothing any more."""
+        self._limits.clear()
+        self._partitions.clear()
+
+    def is_known(self, topic: str) -> bool:
+        """Whether it was seen."""
+        return topic in self._limits
+
+    def limit(self, topic: str) -> int:
+        """How many bytes a record of a known topic may have."""
+        return self._limits[topic]
+
+    @property
+    def least_limit(self) -> int:
+        """The least limit of known topics."""
+        return min(self._limits.values(), default=_DEFAULT_LIMIT)
+
+    def partitions(self, topic: str) -> int:
+        """How many partitions a known topic has."""
+        return self._partitions[topic]
+
+    def missing(self, topics: Collection[str]) -> dict[str, str]:
+        """Make sure that topics are there; of those that are not and cannot be made, why.
+
+        Raises:
+            PenstockError: the broker cannot be asked.
+        """
+        new = [topic for topic in topics if topic not in self._limits]
+        if not new:
+            return {}
+        reasons: dict[str, str] = {}
+        absent = self._see(new)
+        if absent and self._options.create_topics:
+            reasons = self._create(absent)
+            self._see([topic for topic in absent if topic not in reasons])
+        elif absent:
+            reasons = {
+                topic: f"topic {topic} is not there, and create_topics is false" for topic in absent
+            }
+        reasons |= self.forbidden([topic for topic in new if topic not in reasons])
+        self.read_limits([topic for topic in new if topic not in reasons])
+        return reasons
+
+    def forbidden(self, topics: Sequence[str]) -> dict[str, str]:
+        """Topics that are there and that we may not write to; why.
+
+        A transaction that meets one fails as a whole, and does not say which record is to blame.
+        """
+        if not topics:
+            return {}
+        admin = self._clients.admin
+        wanted = TopicCollection(list(topics))
+        found = {}
+        for topic in topics:
+            described = self._clients.ask(
+                lambda topic=topic: admin.describe_topics(  # type: ignore[misc]
+                    wanted,
+                    include_authorized_operations=True,
+                    request_timeout=timing().broker_ask_seconds,
+                )[topic],
+                f"describing topic {topic}",
+            )
+            # A broker without an authorizer says that everything is allowed, or nothing at all.
+            allowed = described.authorized_operations
+            if allowed and AclOperation.WRITE not in allowed:
+                found[topic] = f"penstock's user may not write to topic {topic}"
+        return found
+
+    def _see(self, topics: Iterable[str]) -> list[str]:
+        """Count partitions of topics; those that are not there."""
+        known = self._clients.metadata(self._clients.admin, "asking for topics").topics
+        absent = []
+        for topic in topics:
+            if topic in known and known[topic].error is None:
+                self._partitions[topic] = len(known[topic].partitions)
+            else:
+                absent.append(topic)
+        return absent
+
+    def _create(self, topics: Iterable[str]) -> dict[str, str]:
+        options = self._options
+        wanted = [
+            NewTopic(
+                topic,
+                num_partitions=options.partitions or -1,
+                replication_factor=options.replication_factor or -1,
+                config=dict(options.config),
+            )
+            for topic in topics
+        ]
+        reasons = {}
+        for topic in wanted:
+            if reason := self.create_error(topic):
+                reasons[topic.topic] = reason
+            else:
+                _log.info("made topic %s", topic.topic)
+        return reasons
+
+    def create_error(self, topic: NewTopic) -> str | None:
+        """Make a topic; why that does not work, None where it is there.
+
+        Raises:
+            PenstockError: it is not the topic's fault.
+        """
+        admin, name = self._clients.admin, topic.topic
+        try:
+            self._clients.ask(
+                lambda: admin.create_topics([topic], request_timeout=timing().broker_ask_seconds)[
+                    name
+                ],
+                f"making topic {name}",
+            )
+        except PenstockError as error:
+            code = error.__cause__.args[0].code() if error.__cause__ else None
+            if code == KafkaError.TOPIC_ALREADY_EXISTS:
+                return None
+            if code in REFUSED or error.remedy is not Remedy.TIME:
+                return error.what
+            raise
+        return None
+
+    def read_limits(self, topics: Collection[str]) -> None:
+        """Ask how large a record each topic takes."""
+        if not topics:
+            return
+        admin = self._clients.admin
+        for topic in topics:
+            place = ConfigResource(ResourceType.TOPIC, topic)
+            try:
+                found = self._clients.ask(
+                    lambda place=place: admin.describe_configs(  # type: ignore[misc]
+                        [place], request_timeout=timing().broker_ask_seconds
+                    )[place],
+                    f"asking for settings of {topic}",
+                )
+                limit = int(found["max.message.bytes"].value)
+            except PenstockError as error:
+                if error.remedy is Remedy.TIME:
+                    raise
+                limit = _DEFAULT_LIMIT  # it may be written to, but not be looked at
+            self._limits[topic] = limit - _BATCH_BYTES
+
+    def are_there(self, topics: Collection[str]) -> set[str]:
+        """Which of these the broker has, changing nothing."""
+        absent = self._see(topics)
+        return set(topics) - set(absent)

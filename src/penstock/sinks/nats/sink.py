@@ -1,0 +1,276 @@
+"""Documents as messages of a JetStream stream: many on their way at once, each acknowledged, each with its document's id.
+
+JetStream cannot hold penstock's position with the messages: penstock keeps it itself, when all are acknowledged. What
+comes again after a crash has the same ids, and the server drops it within the stream's duplicate window.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from nats import errors as nats_errors
+
+from penstock.changes.textcolumns import lsn_texts
+from penstock.errors import PenstockError, SecondInstance, SinkError
+from penstock.findings import Finding
+from penstock.sinks.documents.contract import DocumentSink, DocumentsRefused
+from penstock.sinks.documents.patterns import Pattern, TablesOfBatch, sizes_of
+from penstock.sinks.nats.client import Connection
+from penstock.sinks.nats.stream import Stream, plain_name, subject_filter
+from penstock.timing import timing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from penstock.sinks.kind import SinkPlace
+    from penstock.sinks.nats.options import NatsOptions
+
+# What a message weighs beside its value: headers, whose size hardly varies.
+_OVERHEAD_BYTES = 512
+
+
+class NatsSink(DocumentSink):
+    """Publishes to one stream."""
+
+    batch_bytes = 4 * 1024 * 1024
+
+    def __init__(self, place: SinkPlace[NatsOptions]) -> None:
+        options = place.options
+        self._options = options
+        self._where = f"sink {place.name}"
+        self._source = place.source_id
+        self._pattern = Pattern(options.subject, place.pipeline, place.source_id)
+        self._connection = Connection(options, self._where)
+        self._stream = Stream(
+            self._connection,
+            options,
+            options.stream or plain_name(place.pipeline),
+            subject_filter(self._pattern),
+        )
+        self._claim = f"_PENSTOCK.{place.pipeline}.{place.source_id}.{place.name}"
+        self._me = uuid.uuid4().hex.encode()
+        self._acks: Acks | None = None
+        self._largest = 0
+
+    def open(self) -> None:
+        """Connect, claim the sink, make sure of the stream."""
+        self._connection.open()
+        self._connection.run(self._take_claim(), "claiming the sink")
+        limit = self._stream.require()
+        payload = self._connection.max_payload
+        self._largest = min(payload, limit) if limit else payload
+        self._acks = Acks(self._connection, self._options.window)
+        self._connection.run(self._acks.subscribe(), "subscribing to acknowledgements")
+
+    async def _take_claim(self) -> None:
+        client = self._connection.client
+
+        async def answer(message: Any) -> None:
+            if message.data != self._me:
+                await message.respond(self._me)
+
+        # First to answer, then to ask: of two that begin at once, neither overlooks the other.
+        await client.subscribe(self._claim, cb=answer)
+        inbox = client.new_inbox()
+        replies = await client.subscribe(inbox)
+        await client.publish(self._claim, self._me, reply=inbox)
+        await client.flush(timeout=5)
+        try:
+            # Ours is there by then, and so are those of others who are connected to the same server.
+            await replies.next_msg(timeout=self._claim_seconds)
+        except nats_errors.TimeoutError:
+            await replies.unsubscribe()
+            return
+        raise SecondInstance("another process delivers there", self._where, "stop it first")
+
+    @property
+    def _claim_seconds(self) -> float:
+        is_clustered = len(self._connection.client.discovered_servers) > 0
+        return timing().nats_claim_seconds if is_clustered else timing().nats_claim_alone_seconds
+
+    def deliver(self, documents: Iterator[pa.RecordBatch], state: str | None) -> None:
+        """Publish, and wait for every acknowledgement."""
+        del state  # penstock keeps it
+        acks = self._require_acks()
+        refused: dict[str, str] = {}
+        for batch in documents:
+            refused |= self._too_large(batch)
+            if not refused:
+                self._connection.run(self._publish(batch, acks), "publishing")
+        if refused:
+            acks.settle()
+            raise DocumentsRefused(refused)
+        acks.settle()
+
+    def _require_acks(self) -> Acks:
+        if self._acks is None or not self._connection.is_open:
+            raise SinkError("the connection is gone", self._where, "nothing, penstock tries again")
+        return self._acks
+
+    def _too_large(self, batch: pa.RecordBatch) -> dict[str, str]:
+        sizes = sizes_of(batch.column("value")) + _OVERHEAD_BYTES
+        places = np.flatnonzero(sizes > self._largest).tolist()
+        ids = batch.column("id")
+        return {
+            ids[
+                place
+            ].as_py(): f"a message of {int(sizes[place])} bytes, NATS takes {self._largest}"
+            for place in places
+        }
+
+    async def _publish(self, batch: pa.RecordBatch, acks: Acks) -> None:
+        publish = self._connection.client.publish
+        for subject, value, headers in self._messages(batch):
+            if acks.is_full:
+                await acks.room()
+            await publish(subject, value, acks.next_reply(), headers)
+
+    def _messages(self, batch: pa.RecordBatch) -> Iterator[tuple[str, bytes, dict[str, str]]]:
+        subjects = TablesOfBatch.of(batch).each(self._pattern.of)
+        values = batch.column("value").cast(pa.large_binary()).to_pylist()
+        distinct, numbers = np.unique(batch.column("commit_lsn").to_numpy(), return_inverse=True)
+        lsns = lsn_texts(distinct).cast(pa.string()).to_pylist()
+        rows = zip(
+            subjects,
+            values,
+            batch.column("id").to_pylist(),
+            batch.column("op").to_pylist(),
+            numbers.tolist(),
+            strict=True,
+        )
+        for subject, value, one, op, number in rows:
+            yield (
+                subject,
+                value,
+                {
+                    "Nats-Msg-Id": _header(one),
+                    "op": op,
+                    "commit_lsn": lsns[number],
+                    "source": self._source,
+                    "content-type": "application/json",
+                },
+            )
+
+    def idle(self) -> None:
+        """Notice that the connection is gone."""
+        if self._acks is not None:
+            self._require_acks()
+
+    def interrupt(self) -> None:
+        """Wait for the server no longer."""
+        self._connection.give_up()
+
+    def check(self) -> Iterator[Finding]:
+        """What stands in the way. Changes nothing."""
+        try:
+            self._connection.open()
+            found = self._stream.find()
+            if found is None and not self._options.create_stream:
+                yield Finding(self._stream.absent())
+            elif found is not None and (problem := self._stream.problem(found)):
+                yield Finding(problem)
+        except PenstockError as error:
+            yield Finding(error)
+        finally:
+            self._connection.close()
+
+    def close(self) -> None:
+        """Hang up."""
+        self._acks = None
+        self._connection.close()
+
+
+class Acks:
+    """Counts what was published and what is acknowledged. One inbox for all: a reply says by its subject which it is."""
+
+    def __init__(self, connection: Connection, window: int) -> None:
+        self._connection = connection
+        self._window = window
+        self._sent = 0
+        self._acked = 0
+        self._error: dict[str, Any] | None = None
+        self._inbox = ""
+        self._moved: asyncio.Event | None = None
+
+    async def subscribe(self) -> None:
+        """Listen."""
+        client = self._connection.client
+        self._moved = asyncio.Event()
+        self._inbox = client.new_inbox()
+        await client.subscribe(f"{self._inbox}.*", cb=self._take)
+
+    async def _take(self, message: Any) -> None:
+        self._acked += 1
+        data = message.data
+        if not data or b'"error"' in data:
+            self._error = _error_of(message)
+        assert self._moved is not None
+        self._moved.set()
+
+    def next_reply(self) -> str:
+        """Where the next message is acknowledged."""
+        self._sent += 1
+        return f"{self._inbox}.{self._sent}"
+
+    @property
+    def is_full(self) -> bool:
+        """Whether as many are on their way as may be."""
+        return self._sent - self._acked >= self._window
+
+    async def room(self) -> None:
+        """Wait until some are acknowledged.
+
+        Raises:
+            SinkError: the stream refuses one.
+        """
+        await self._until(self._sent - self._window + max(1, self._window // 4))
+
+    def settle(self) -> None:
+        """Wait until all are acknowledged.
+
+        Raises:
+            SinkError: one is not.
+        """
+        while self._acked < self._sent or self._error:
+            before = self._acked
+            self._connection.run(
+                self._until(min(self._sent, before + self._window)), "waiting for acknowledgements"
+            )
+
+    async def _until(self, count: int) -> None:
+        assert self._moved is not None
+        while self._acked < count and self._error is None:
+            self._moved.clear()
+            if not self._connection.is_open:
+                raise self._refused("the connection is gone")
+            try:
+                await asyncio.wait_for(self._moved.wait(), 0.5)
+            except TimeoutError:
+                continue
+        if self._error is not None:
+            raise self._refused(f"{self._error.get('err_code')}: {self._error.get('description')}")
+
+    def _refused(self, what: str) -> SinkError:
+        return SinkError(
+            f"a message was not taken: {what}",
+            self._connection.place,
+            "nothing, penstock tries again by itself; where the stream is full, raise its limits or"
+            " have its messages taken away",
+        )
+
+
+def _error_of(message: Any) -> dict[str, Any]:
+    try:
+        return dict(json.loads(message.data)["error"])
+    except (ValueError, KeyError, TypeError):
+        return {"err_code": 503, "description": "no stream takes the subject"}
+
+
+def _header(text: str) -> str:
+    """A header's value has no line ends; ids hold names of tables, which may."""
+    return text.replace("\r", "%0d").replace("\n", "%0a")

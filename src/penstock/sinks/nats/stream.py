@@ -1,0 +1,117 @@
+"""The stream that documents go to: what it takes, and how it is made where it is missing."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from nats.js import api
+from nats.js.errors import NotFoundError
+
+from penstock.errors import DestinationRefuses
+from penstock.timing import timing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from penstock.sinks.documents.patterns import Pattern
+    from penstock.sinks.nats.client import Connection
+    from penstock.sinks.nats.options import NatsOptions
+
+
+def subject_filter(pattern: Pattern) -> str:
+    """What covers every subject of a pattern: of a token that depends on the table, any."""
+    known = pattern.text.replace("{pipeline}", pattern.pipeline).replace("{source}", pattern.source)
+    return ".".join("*" if "{" in token else token for token in known.split("."))
+
+
+def covers(wider: str, narrower: str) -> bool:
+    """Whether one filter takes everything that another does."""
+    wide, narrow = wider.split("."), narrower.split(".")
+    if wide[-1] == ">":
+        return len(narrow) >= len(wide) and covers(
+            ".".join(wide[:-1]) or "", ".".join(narrow[: len(wide) - 1]) or ""
+        )
+    return len(wide) == len(narrow) and all(
+        one in ("*", other) for one, other in zip(wide, narrow, strict=True)
+    )
+
+
+class Stream:
+    """One stream, by name."""
+
+    def __init__(
+        self, connection: Connection, options: NatsOptions, name: str, filter_: str
+    ) -> None:
+        self._connection = connection
+        self._options = options
+        self.name = name
+        self._filter = filter_
+
+    def find(self) -> Any:
+        """Its configuration, None where it is not there."""
+        return self._connection.run(self._find(), f"asking for stream {self.name}")
+
+    async def _find(self) -> Any:
+        manager = self._connection.client.jsm(timeout=timing().broker_ask_seconds)
+        try:
+            return (await manager.stream_info(self.name)).config
+        except NotFoundError:
+            return None
+
+    def require(self) -> int:
+        """Make sure that it is there and takes our subjects; how large a message may be, 0: no limit of its own.
+
+        Raises:
+            DestinationRefuses: it is not, or does not.
+        """
+        found = self.find()
+        if found is None:
+            if not self._options.create_stream:
+                raise self.absent()
+            found = self._connection.run(self._create(), f"making stream {self.name}")
+        if problem := self.problem(found):
+            raise problem
+        return max(0, found.max_msg_size or 0)
+
+    def absent(self) -> DestinationRefuses:
+        """What to say where it may not be made."""
+        return DestinationRefuses(
+            f"stream {self.name} is not there, and create_stream is false",
+            self._connection.place,
+            "make the stream, or set create_stream: true",
+        )
+
+    def problem(self, found: Any) -> DestinationRefuses | None:
+        """What is wrong with a stream that is there."""
+        subjects: Iterable[str] = found.subjects or ()
+        if any(covers(each, self._filter) for each in subjects):
+            return None
+        return DestinationRefuses(
+            f"stream {self.name} takes {', '.join(subjects) or 'nothing'}; wanted {self._filter}",
+            self._connection.place,
+            f"add the subject {self._filter} to the stream, or choose another subject or stream",
+        )
+
+    async def _create(self) -> Any:
+        options = self._options
+        manager = self._connection.client.jsm(timeout=timing().broker_ask_seconds)
+        made = await manager.add_stream(
+            api.StreamConfig(
+                name=self.name,
+                subjects=[self._filter],
+                storage=api.StorageType(options.storage.value),
+                num_replicas=options.replicas,
+                max_bytes=options.max_bytes or -1,
+                max_msgs=options.max_messages or -1,
+                max_age=options.max_age or 0,
+                discard=api.DiscardPolicy(options.discard.value),
+                duplicate_window=min(options.duplicate_window, options.max_age or 86_400),
+            )
+        )
+        return made.config
+
+
+def plain_name(text: str) -> str:
+    """A name that a stream may have."""
+    return re.sub(r"[^A-Za-z0-9_-]", "-", text)

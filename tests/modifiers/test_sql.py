@@ -1,0 +1,188 @@
+"""SQL over the columns of a row: filters and computed columns, typed, the same in stream and copy."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+
+from fix_changes import plain
+from fix_rules import modified, shape
+from penstock.errors import ExpressionFails, RuleUnfit, ValueNotSent
+from penstock.modifiers.copies import relation_of
+from penstock.modifiers.sql import set_columns
+from penstock.modifiers.sql_text import connect
+from penstock.testing import UNCHANGED, changes, delete, insert, relation, transaction, update
+
+LSN = 0x16B3748
+COLUMNS = {
+    "id": "int8",
+    "total": "numeric",
+    "status": "text",
+    "country": "varchar",
+    "placed": "timestamptz",
+    "ok": "bool",
+    "doc": "jsonb",
+    "size": "size",
+}
+SHAPE = shape("orders", COLUMNS)
+FULL = shape("orders", COLUMNS, identity="f")
+TABLE = relation_of(SHAPE)
+
+
+def row(number: int = 1, **values: Any) -> list[Any]:
+    given = {"id": str(number), **values}
+    return [given.get(name) for name in COLUMNS]
+
+
+def passing(text: str, *given: list[Any]) -> list[int]:
+    rule = {"filter": {"table": "orders", "where": text}}
+    pieces = changes([relation(TABLE), *transaction(LSN, *(insert(TABLE, each) for each in given))])
+    return [int(each.after[0]) for each in plain(modified([rule], SHAPE, pieces))]
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("total >= 100 AND status IN ('paid','shipped') AND lower(country) <> 'xx'", [1]),
+        ("total = 99.990", [2]),
+        ("ok", [1]),
+        ("NOT ok", [2]),
+        ("placed < TIMESTAMPTZ '2024-06-01 12:00:00+02'", [2]),
+        ("doc->>'k' = 'v'", [1]),
+        ("size = 'big'", [1]),
+        ("status IS NULL", [3]),
+        ("status <> 'x' OR status IS NULL -- a comment", [1, 2, 3]),
+        ("Total > 0", [1, 2]),
+        ("true", [1, 2, 3]),
+    ],
+)
+def test_sql_keeps_the_rows_for_which_it_is_true(text, wanted) -> None:
+    rows = [
+        row(1, total="100.00", status="paid", country="DE", placed="2024-06-01 11:00:00+00", ok="t", doc='{"k": "v"}', size="big"),
+        row(2, total="99.99", status="paid", country="xx", placed="2024-06-01 09:59:59.999999+00", ok="f"),
+        row(3),
+    ]  # fmt: skip
+
+    assert passing(text, *rows) == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("amount > 1", "the SQL names column amount"),
+        ("total + 1", "the SQL gives DECIMAL"),
+        ("no_such_function(total) > 1", "does not suit the columns"),
+        ("placed > 5", "does not suit the columns"),
+    ],
+)
+def test_sql_that_does_not_fit_the_table_is_an_error_of_the_rule(text, what) -> None:
+    with pytest.raises(RuleUnfit) as caught:
+        passing(text, row())
+
+    assert what in caught.value.what
+
+
+def test_sql_that_fails_for_a_row_stops_without_showing_it() -> None:
+    with pytest.raises(ExpressionFails) as caught:
+        passing("status::int > 1", row(status="a secret"))
+
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", ["NaN", "1" * 40, "0.1234567890123456789"])
+def test_number_that_sql_cannot_hold_exactly_stops(value) -> None:
+    with pytest.raises(ExpressionFails):
+        passing("total > 1", row(total=value))
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SELECT * FROM read_csv('/etc/passwd')",
+        "SELECT * FROM read_text('/etc/passwd')",
+        "COPY (SELECT 1) TO '/tmp/penstock-test'",
+        "ATTACH '/tmp/penstock-test.db'",
+        "SET enable_external_access = true",
+        "SET threads = 4",
+        "INSTALL httpfs",
+    ],
+)
+def test_database_of_expressions_reads_no_file_and_takes_no_setting(statement) -> None:
+    with pytest.raises(Exception, match=r"Permission|configuration"):
+        connect().execute(statement)
+
+
+def apply_set(given: dict[str, str], described, *messages: bytes):
+    bound = set_columns(given, described.table).with_shape(described)
+    bound = pickle.loads(pickle.dumps(bound))
+    [piece] = changes([relation(relation_of(described)), *transaction(LSN, *messages)])
+    found = plain([bound.apply(piece)])
+    assert bound.modified_relation(piece.relation) == relation_of(bound.modified_shape(described))
+    return [(each.operation, each.after, each.before) for each in found]
+
+
+def test_set_changes_columns_and_adds_new_ones_with_their_types() -> None:
+    given = {
+        "country": "upper(country)",
+        "vat": "total * 0.19",
+        "label": "status || '-' || id",
+        "seen": "placed + INTERVAL 1 DAY",
+        "is_ok": "ok",
+    }
+
+    [(_, after, _)] = apply_set(
+        given,
+        SHAPE,
+        insert(TABLE, row(1, total="100", status="paid", country="de", placed="2024-06-01 10:00:00+00", ok="t")),
+    )  # fmt: skip
+
+    assert after[3] == b"DE"
+    assert float(after[8]) == 19.0
+    assert after[9] == b"paid-1"
+    assert after[10].startswith(b"2024-06-02 10:00:00")
+    assert after[10].endswith(b"+00")
+    assert after[11] == b"t"
+    seen = set_columns(given, SHAPE.table).modified_shape(SHAPE)
+    assert [column.type for column in seen.columns[9:]] == [
+        "text",
+        "timestamp with time zone",
+        "boolean",
+    ]
+    assert all(column.id < 0 for column in seen.columns[8:])
+
+
+def test_set_computes_old_rows_and_leaves_unchanged_values_alone() -> None:
+    given = {"id": "id + 100", "twice": "status || status"}
+    full = relation_of(FULL)
+
+    found = apply_set(
+        given,
+        SHAPE,
+        update(TABLE, row(2, status=UNCHANGED), key=["1"]),
+        delete(TABLE, key=["2"]),
+    )
+    assert found[0][1][0] == b"102"
+    assert found[0][1][8] is UNCHANGED
+    assert found[0][2][0] == b"101"
+    assert found[0][2][8] is None
+    assert found[1][2][0] == b"102"
+
+    found = apply_set(
+        given, FULL, update(full, row(1, status=UNCHANGED), before=row(1, status="a"))
+    )
+    assert found[0][1][8] == b"aa"
+    assert found[0][2][8] == b"aa"
+
+
+def test_set_that_needs_a_value_that_was_not_sent_stops() -> None:
+    with pytest.raises(ValueNotSent):
+        apply_set(
+            {"x": "status || country"}, SHAPE, update(TABLE, row(1, status=UNCHANGED, country="d"))
+        )
+
+
+def test_set_of_a_key_from_other_columns_is_refused() -> None:
+    with pytest.raises(RuleUnfit, match="part of the key"):
+        apply_set({"id": "id + length(status)"}, SHAPE, insert(TABLE, row(1)))

@@ -1,0 +1,308 @@
+"""template, json, hstore and python: computed with each distinct value."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fix_changes import examples
+from fix_transform import read_transform, run_batch, transformed
+from penstock.errors import BadValue
+from penstock.modifiers.transform.hstore import format_hstore, parse_hstore
+from penstock.modifiers.transform.template_functions import FUNCTIONS
+
+HELLO = '{{- if eq .GetValue "hello" -}} first {{- else -}} second {{- end -}}'
+OTHERS = (
+    '{{- if eq .GetValue "hello" -}} {{.GetDynamicValue "value1" }} {{- else -}}'
+    ' {{.GetDynamicValue "value2" }} {{- end -}}'
+)
+
+
+@pytest.mark.parametrize(
+    ("template", "value", "result"),
+    [
+        ("hello world", "x", "hello world"),
+        (HELLO, "hello", "first"),
+        (HELLO, "world", "second"),
+        ("{{ .GetValue | upper | trunc 3 }}!", "hello", "HEL!"),
+        (
+            '{{ if contains "@" .GetValue }}mail{{ else if eq .GetValue "" }}empty{{ end }}',
+            "",
+            "empty",
+        ),
+        ('{{ $x := lower .GetValue }}{{ printf "%s-%03d" $x 7 }}', "AB", "ab-007"),
+        ('{{ masking "email" .GetValue }}', "john.doe@xata.io", "joh****e@xata.io"),
+        ('{{ replace "a" "b" .GetValue | quote }}', "aa", '"bb"'),
+        ("{{ (len .GetValue) | add 1 }}", "Zoë", "4"),
+        ('{{ and (gt (len .GetValue) 2) "long" }}', "abc", "long"),
+        ('{{ or "" .GetValue }}', "x", "x"),
+        ('{{ ternary "yes" "no" (hasPrefix "a" .GetValue) }}', "abc", "yes"),
+        ('{{/* nothing */}}x{{ `raw "}}` }}', "v", 'xraw "}}'),
+        ("{{ substr 1 3 .GetValue }}{{ nil }}", "abcd", "bc"),
+        ('{{ default "none" .GetValue }}', "", "none"),
+        ('{{ trimSuffix ".org" .GetValue }}{{ sha256sum "" | trunc 6 }}', "x.org", "xe3b0c4"),
+    ],
+)
+def test_template(template, value, result):
+    assert transformed({"with": "template", "template": template}, value) == result
+
+
+def test_template_reads_other_columns():
+    rule = {"with": "template", "template": OTHERS}
+    done, _ = run_batch(rule, ["hello", "x", "x"], value1=["a", "b", "c"], value2=["d", "e", None])
+
+    assert done == ["a", "e", ""]
+
+
+def test_template_compares_numbers_as_numbers():
+    rule = {"with": "template", "template": "{{ if lt .GetValue 10 }}few{{ else }}many{{ end }}"}
+
+    assert transformed(rule, "9", "10", type_name="int4") == ["few", "many"]
+
+
+def test_template_that_cannot_compare_fails_the_row_and_no_other():
+    rule = {"with": "template", "template": '{{ if eq .GetValue "x" }}a{{ end }}'}
+    _, batch = run_batch(rule, ["1", "2"], "int4")
+
+    assert batch.failed.tolist() == [True, True]
+    assert batch.reason == "incompatible types for comparison: a number and text"
+    rule = {"with": "template", "template": "{{ div 1 .GetValue }}"}
+    done, batch = run_batch(rule, ["0", "1"], "int4")
+    assert (batch.failed.tolist(), done[1]) == ([True, False], "1")
+
+
+@pytest.mark.parametrize(
+    ("template", "value", "type_name"),
+    [
+        ("{{ int .GetValue }}", "sesame", "text"),
+        ("{{ int .GetValue }}", "1e999999999", "text"),
+        ("{{ add 1 .GetValue }}", "9" * 5000, "text"),
+        ("{{ if lt .GetValue 1 }}x{{ end }}", "NaN", "numeric"),
+        ("{{ repeat 99999999 .GetValue }}", "sesame", "text"),
+        ("{{ b64dec .GetValue }}", "sesame!", "text"),
+        ("{{ upper .GetValue | int }}", "sesame", "text"),
+    ],
+)
+def test_value_that_a_template_cannot_take_fails_without_being_shown(template, value, type_name):
+    _, batch = run_batch({"with": "template", "template": template}, [value], type_name)
+
+    assert batch.failed.tolist() == [True]
+    assert batch.reason
+    assert "sesame" not in batch.reason.lower()
+
+
+@pytest.mark.parametrize(
+    ("template", "complaint"),
+    [
+        ("{{- if eq syntaxerror", "not closed"),
+        ("{{ if .GetValue }}x", "an if has no end"),
+        ("x{{ end }}", "end without an if"),
+        ("{{ range .GetValue }}{{ end }}", "range is not offered"),
+        ("{{ randomInt 0 3 }}", "no function randomInt"),
+        ('{{ env "HOME" }}', "no function env"),
+        ("{{ .Other }}", "there is no .Other"),
+        ("{{ $x }}", r"\$x has no value"),
+        ("{{ .GetDynamicValue }}", "lacks the name"),
+        ("{{ .GetValue | }}", "ends too early"),
+        ("{{ (.GetValue }}", "ends too early"),
+        ("{{ .GetValue ~ }}", "cannot be read"),
+        ("{{ 1 | 2 }}", "no function"),
+        ("{{ .GetValue .GetValue }}", "left over"),
+    ],
+)
+def test_bad_template_is_an_error_of_the_file(template, complaint):
+    text = f"transform:\n  column: c\n  with: template\n  template: '{template}'"
+    with pytest.raises(BadValue, match=f"shop.yml:4: .*{complaint}") as caught:
+        read_transform(text)
+    assert caught.value.do
+
+
+@examples
+@given(st.text(max_size=40), st.sampled_from(sorted(FUNCTIONS)))
+def test_templates_of_any_text_are_read_or_refused(text, name):
+    """Never another error, whatever is between the braces."""
+    for template in (f"{{{{ {name} {text} }}}}", f"{{{{ {text} | {name} }}}}", text):
+        try:
+            read_transform_of(template)
+        except BadValue:
+            continue
+
+
+def read_transform_of(template):
+    from pydantic import ValidationError
+
+    from penstock.modifiers.transform.documents import Templated
+
+    try:
+        return Templated(template=template)
+    except ValidationError as error:
+        raise BadValue("refused") from error
+
+
+JSON = (
+    '{"user": {"firstname": "john", "lastname": "unknown", "email": "me@gmail.com"}, "residency":'
+    ' {"city": "some city", "country": "x"}, "purchases": [{"item": "book", "price": 10.50},'
+    ' {"item": "pen", "price": 9007199254740993}]}'
+)
+
+
+def operation(**given):
+    return {"operation": "set", **given}
+
+
+@pytest.mark.parametrize(
+    ("operations", "value", "result"),
+    [
+        (
+            [
+                operation(path="greeting", value="hello world"),
+                {"operation": "delete", "path": "farewell", "error_not_exist": True},
+            ],
+            '{"greeting":"hello", "farewell":"goodbye"}',
+            '{"greeting": "hello world"}',
+        ),
+        (
+            [
+                operation(path="0.greeting", value="hello world"),
+                operation(path="1.greeting", value="hello again", error_not_exist=True),
+                {"operation": "delete", "path": "0.farewell", "error_not_exist": True},
+            ],
+            '[{"greeting": "hello", "farewell": "goodbye"}]',
+            '[{"greeting": "hello world"}, {"greeting": "hello again"}]',
+        ),
+        (
+            [operation(path="missing.key", value_template='"{{ masking "default" .GetValue }}"')],
+            '{"a": 1.10}',
+            '{"a": 1.10}',
+        ),
+        ([operation(path="a.b.c", value="x")], "{}", '{"a": {"b": {"c": "x"}}}'),
+        ([operation(path="a", value=None)], '{"a": 1}', '{"a": null}'),
+        ([operation(path="n", value_template="{{ add .GetValue 1 }}")], '{"n": 41}', '{"n": 42}'),
+        ([operation(path="a\\.b", value="x")], '{"a.b": 1}', '{"a.b": "x"}'),
+        ([{"operation": "delete", "path": "#.a"}], '[{"a": 1, "b": 2}]', '[{"b": 2}]'),
+        ([{"operation": "delete", "path": "1"}], "[1, 2, 3]", "[1, 3]"),
+    ],
+)
+def test_json(operations, value, result):
+    rule = {"with": "json", "operations": operations}
+
+    assert transformed(rule, value, type_name="jsonb") == result
+
+
+def test_json_with_other_columns_lists_and_masks():
+    rule = {
+        "with": "json",
+        "operations": [
+            operation(path="purchases.#.item", value="-", error_not_exist=True),
+            operation(path="user.lastname", value_template='"{{ .GetDynamicValue "lastname" }}"'),
+            operation(path="residency.city", value_template='"{{ masking "default" .GetValue }}"'),
+            {"operation": "delete", "path": "residency.country", "error_not_exist": True},
+        ],
+    }
+    [done], _ = run_batch(rule, [JSON], "jsonb", lastname=["doe"])
+
+    assert done == (
+        '{"user": {"firstname": "john", "lastname": "doe", "email": "me@gmail.com"}, "residency":'
+        ' {"city": "*********"}, "purchases": [{"item": "-", "price": 10.50},'
+        ' {"item": "-", "price": 9007199254740993}]}'
+    )
+
+
+@pytest.mark.parametrize(
+    ("operations", "value", "reason"),
+    [
+        (
+            [operation(path="a.b", value_template="x", error_not_exist=True)],
+            "{}",
+            "nothing at a.b",
+        ),
+        ([{"operation": "delete", "path": "1.a", "error_not_exist": True}], "[{}]", "nothing at"),
+        ([operation(path="a", value_template="{{ .GetValue }}")], '{"a": "x y"}', "no JSON"),
+        ([operation(path="a", value="x")], "no json", "it is no JSON"),
+        ([operation(path="a", value="x")], "[" * 100_000, "it is no JSON"),
+        ([operation(path="a.b", value="x")], '{"a": 1}', "neither object nor list"),
+        ([operation(path="a", value="x")], "[1]", "key in a list"),
+    ],
+)
+def test_json_that_cannot_be_done_fails_without_a_value(operations, value, reason):
+    _, batch = run_batch({"with": "json", "operations": operations}, [value], "jsonb")
+
+    assert batch.failed.tolist() == [True]
+    assert reason in batch.reason
+
+
+@pytest.mark.parametrize(
+    ("operations", "value", "result"),
+    [
+        ([{"operation": "delete", "key": "a"}], '"a"=>"1", "b"=>"2"', '"b"=>"2"'),
+        ([{"operation": "delete", "key": "c"}], '"a"=>"1"', '"a"=>"1"'),
+        ([operation(key="a", value="new")], '"a"=>"1", "b"=>"2"', '"a"=>"new", "b"=>"2"'),
+        ([operation(key="b", value="2")], '"a"=>"1"', '"a"=>"1", "b"=>"2"'),
+        ([operation(key="a", value=None)], '"a"=>"1"', '"a"=>NULL'),
+        (
+            [
+                {"operation": "delete", "key": "key1"},
+                operation(key="key2", value="modified"),
+                operation(key="email", value_template='{{ masking "email" .GetValue }}'),
+                operation(key="key3", value_template="{{ .GetValue }}"),
+            ],
+            '"key1"=>"value1", "key2"=>"value2", "email"=>"testing@xata.io"',
+            '"key2"=>"modified", "email"=>"tes****@xata.io", "key3"=>NULL',
+        ),
+    ],
+)
+def test_hstore(operations, value, result):
+    rule = {"with": "hstore", "operations": operations}
+
+    assert transformed(rule, value, type_name="hstore") == result
+
+
+def test_hstore_fails_where_a_key_must_be_and_is_not():
+    missing = [{"operation": "delete", "key": "k", "error_not_exist": True}]
+    _, batch = run_batch({"with": "hstore", "operations": missing}, ['"a"=>"1"', "x"], "hstore")
+
+    assert batch.failed.tolist() == [True, True]
+
+
+@examples
+@given(st.dictionaries(st.text(), st.none() | st.text()))
+def test_hstore_text_is_read_as_it_is_written(pairs):
+    assert parse_hstore(format_hstore(pairs)) == pairs
+
+
+@pytest.mark.parametrize(
+    "operations",
+    ["[]", "3", "[x]", "[{operation: set, path: a}]", "[{operation: add, path: a, value: x}]",
+     "[{path: a, value: x}]", "[{operation: set, value: x}]", "[{operation: set, path: '', value: x}]",
+     "[{operation: set, path: a, value: x, value_template: y}]",
+     "[{operation: set, path: a, value_template: '{{ x'}]"],
+)  # fmt: skip
+def test_bad_operations_are_errors_of_the_file(operations):
+    text = f"transform:\n  column: c\n  with: json\n  parameters:\n    operations: {operations}"
+    with pytest.raises(BadValue, match=r"shop.yml:[345]"):
+        read_transform(text)
+
+
+def shout(values: pa.Array) -> pa.Array:
+    return pc.utf8_upper(values)
+
+
+def short(values: pa.Array) -> pa.Array:
+    return values[:1]
+
+
+def broken(values: pa.Array) -> pa.Array:
+    raise RuntimeError(values[0].as_py())
+
+
+def test_python_function_takes_and_gives_arrays():
+    assert transformed({"python": f"{__name__}.shout"}, "a", "ö") == ["A", "Ö"]
+
+
+@pytest.mark.parametrize("path", ["nowhere.to.be", "json.nothing", "json.__name__", "noname"])
+def test_python_function_that_is_not_there_is_an_error_of_the_file(path):
+    with pytest.raises(BadValue, match=r"shop.yml:1"):
+        read_transform(f"transform: {{column: c, python: {path}}}")

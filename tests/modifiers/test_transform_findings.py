@@ -1,0 +1,273 @@
+"""What `check` says of rules against the catalog, before a value is touched."""
+
+from __future__ import annotations
+
+import pytest
+
+from fix_transform import read_transform, shape_of
+from penstock.errors import ColumnUncovered, RuleUnfit
+from penstock.modifiers.transform import findings
+from penstock.schema.shape import (
+    ConstraintShape,
+    ForeignKeyShape,
+    IndexShape,
+    TypeShape,
+)
+
+USERS = shape_of(
+    "users",
+    {
+        "id": "int8",
+        "email": "varchar(40)",
+        "name": "varchar(5)",
+        "age": "int2",
+        "born": "date",
+        "paid": "numeric",
+        "doc": "jsonb",
+        "login": "text",
+        "loud": "generated text",
+        "is_on": "bool",
+    },
+    key=["id"],
+    unique=["login"],
+    not_null=["email"],
+)
+
+
+def found(entry, *shapes, severity="error"):
+    options = read_transform(f"transform: {entry}")
+    tables = {shape.table: shape for shape in shapes or (USERS,)}
+    return [one for one in findings(options, tables) if one.severity == severity]
+
+
+@pytest.mark.parametrize(
+    ("entry", "what", "advice"),
+    [
+        ("{table: users, column: mail, with: email}", "wants a column mail", "write email"),
+        ("{table: usres, column: email, with: email}", "not followed", "public.users"),
+        ("{table: users, column: age, with: email}", "does not take", "another transformer"),
+        ("{table: users, column: is_on, with: integer}", "(boolean)", "another"),
+        ("{table: users, column: doc, with: masking}", "(json)", "another"),
+        ("{table: users, column: name, with: email}", "28 characters, the column holds 5", "on_error"),
+        ("{table: users, column: name, with: uuid}", "36 characters", "shorter"),
+        ("{table: users, column: name, with: literal, literal: anonymous}", "9 characters", "literal"),
+        ("{table: users, column: name, with: full_name}", "the column holds 5", "max_length"),
+        ("{table: users, column: name, with: masking, type: id}", "up to 11", ""),
+        ("{table: users, column: email, with: 'null'}", "NOT NULL", "literal"),
+        ("{table: users, column: login, with: masking}", "users_login_key is unique", "hash"),
+        ("{table: users, column: login, with: literal, literal: x}", "is unique", "allow_collisions"),
+        ("{table: users, column: login, with: regex, pattern: a, replace: b}", "unique", "hash"),
+        ("{table: users, column: id, with: integer}", "users_pkey is unique", "allow_collisions"),
+        (
+            "{table: users, column: id, with: integer, allow_collisions: true, generator: random}",
+            "key column",
+            "deterministic",
+        ),
+        (
+            "{table: users, column: id, with: integer, allow_collisions: true, operations: [insert]}",
+            "some operations only",
+            "operations",
+        ),
+        (
+            "{table: users, column: id, allow_collisions: true, with: template, template: '{{ .GetDynamicValue \"age\" }}'}",
+            "reads other columns",
+            "value alone",
+        ),
+        ("{table: users, column: age, with: integer, max_value: 99999}", "beyond", "within -32768"),
+        ("{table: users, column: age, with: unix_timestamp}", "beyond the column's type", "within"),
+        ("{table: users, column: loud, with: masking}", "generated", "take the rule out"),
+        (
+            "{table: users, column: email, with: template, template: '{{ .GetDynamicValue \"nam\" }}'}",
+            "wants a column nam",
+            "write name",
+        ),
+    ],
+)  # fmt: skip
+def test_rule_that_does_not_fit_the_table(entry, what, advice):
+    [one] = found(entry)
+
+    assert isinstance(one.error, RuleUnfit)
+    assert what in one.what
+    assert advice in one.do
+    assert one.place.startswith("public.us")
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "{table: users, column: email, with: email}",
+        "{table: users, column: login, with: hash}",
+        "{table: users, column: login, with: uuid}",
+        "{table: users, column: login, with: email}",
+        "{table: users, column: login, with: masking, allow_collisions: true}",
+        "{table: users, column: id, with: integer, allow_collisions: true}",
+        "{table: users, column: name, with: first_name, max_length: 5}",
+        "{table: users, column: name, with: string}",
+        "{table: users, column: name, with: uuid, on_error: null}",
+        "{table: users, column: age, with: integer}",
+        "{table: users, column: paid, with: float}",
+        "{table: users, column: born, with: date}",
+        "{table: users, column: '*', with: keep}",
+        "{table: users, column: nickname, with: hash, when_missing: skip}",
+    ],
+)
+def test_rule_that_fits(entry):
+    assert found(entry) == []
+
+
+def test_numeric_has_its_limits():
+    shape = shape_of("prices", {"id": "int8", "price": "numeric"}, key=["id"])
+    price = shape.columns[1].model_copy(update={"type_modifier": 4 + ((6 << 16) | 2)})
+    shape = shape.model_copy(update={"columns": (shape.columns[0], price)})
+
+    [one] = found("{table: prices, column: price, with: float, max_value: 10000}", shape)
+
+    assert "numeric(6,2)" in one.what
+    assert (
+        found(
+            "{table: prices, column: price, with: float, min_value: 0, max_value: 9999.99}", shape
+        )
+        == []
+    )
+
+
+def test_unique_index_on_an_expression_counts():
+    lower = IndexShape(id=7, name="users_lower_login", is_unique=True, definition="", used=(2,))
+    shape = shape_of("users", {"id": "int8", "email": "text"}, key=["id"], indexes=(lower,))
+
+    [one] = found("{table: users, column: email, with: masking}", shape)
+
+    assert "users_lower_login" in one.what
+
+
+def test_random_on_a_table_without_a_key_is_refused():
+    shape = shape_of("log", {"line": "text"}, replica_identity="f")
+
+    [one] = found("{table: log, column: line, with: hash, generator: random}", shape)
+
+    assert "without a key" in one.what
+
+
+def test_pattern_on_a_type_that_nobody_knows_is_refused():
+    range_type = TypeShape(id=90001, schema_name="public", name="span", kind="range", base="int")
+    shape = shape_of("t", {"id": "int8", "email_span": "span"}, key=["id"], oids={"span": 90001})
+
+    [one] = found("{column: '*email*', with: masking}", shape)
+    assert "email_span" in one.place
+    known = shape.model_copy(update={"types": (range_type,)})
+    assert found("{column: '*email*', with: masking}", known) == []
+
+
+def test_domain_is_what_it_is_made_over():
+    domain = TypeShape(
+        id=90001, schema_name="public", name="code", kind="domain", base="character varying(5)"
+    )
+    shape = shape_of(
+        "t", {"id": "int8", "c": "code"}, key=["id"], oids={"code": 90001}, types=(domain,)
+    )
+
+    [one] = found("{table: t, column: c, with: uuid}", shape)
+    assert "36 characters" in one.what
+    assert found("{table: t, column: c, with: string}", shape) == []
+
+
+def test_strict_coverage_names_every_column_without_a_rule():
+    [one] = found("{table: users, coverage: strict, columns: {id: keep, '*a*': keep}}")
+
+    assert isinstance(one.error, ColumnUncovered)
+    assert "born, doc, login, is_on" in one.what
+    assert "born: {with: masking}, or born: keep" in one.do
+
+
+def test_rules_file_reports_text_without_a_rule(tmp_path):
+    (tmp_path / "rules.yml").write_text("tables:\n  users:\n    email: {with: email}\n")
+    options = read_transform("transform: {rules_file: rules.yml}", directory=tmp_path)
+    other = shape_of("notes", {"id": "int8", "body": "text"}, key=["id"], oid=16500)
+
+    reported = list(findings(options, {USERS.table: USERS, other.table: other}))
+
+    assert {one.severity for one in reported} == {"warning"}
+    assert sorted((one.place, one.what.split(":")[0]) for one in reported) == [
+        ("public.notes", "no rule covers body"),
+        ("public.users", "no rule covers name, doc, login"),
+    ]
+
+
+def test_pattern_that_fits_nothing_is_reported():
+    [one] = found("{column: '*emial*', with: email}", severity="warning")
+
+    assert "no column fits *emial*" in one.what
+
+
+def test_null_for_what_fails_is_reported_where_the_column_is_not_null():
+    entry = "{table: users, column: email, with: email, on_error: null}"
+
+    [one] = found(entry, severity="warning")
+
+    assert "NOT NULL" in one.what
+    assert found(entry) == []
+
+
+def test_rule_of_pg_flo_leaves_other_types_alone_and_says_so(tmp_path):
+    text = "tables: {users: [{type: transform, column: age, parameters: {type: mask}}]}"
+    (tmp_path / "rules.yml").write_text(text)
+    options = read_transform("transform: {rules_file: rules.yml}", directory=tmp_path)
+
+    [one] = findings(options, {USERS.table: USERS})
+
+    assert one.severity == "warning"
+    assert "pass as they are" in one.what
+
+
+def test_foreign_key_whose_ends_are_not_transformed_alike_is_reported():
+    key = ForeignKeyShape(
+        id=8,
+        name="orders_user_fkey",
+        columns=(2,),
+        referenced_id=16400,
+        referenced_schema="public",
+        referenced_name="users",
+        referenced_columns=("id",),
+        on_update="a",
+        on_delete="a",
+    )
+    orders = shape_of(
+        "orders", {"id": "int8", "user_id": "text"}, key=["id"], oid=16500, foreign_keys=(key,)
+    )
+    users = shape_of("users", {"id": "text"}, key=["id"])
+
+    [one] = found("{table: users, column: id, with: hash}", users, orders, severity="warning")
+    assert one.place == "public.orders.user_id"
+    alike = "{columns: {user_id: {with: hash}, id: {with: hash}}}"
+    assert found(alike, users, orders, severity="warning") == []
+
+
+def test_check_constraint_on_a_transformed_column_is_reported():
+    check = ConstraintShape(id=9, name="users_email_check", kind="c", definition="", used=(2,))
+    shape = shape_of("users", {"id": "int8", "email": "text"}, key=["id"], constraints=(check,))
+
+    [one] = found("{table: users, column: email, with: email}", shape, severity="warning")
+
+    assert "users_email_check" in one.what
+
+
+def test_longest_results_are_what_they_are_said_to_be():
+    """Of every transformer that says so: no result is longer, at any length of value."""
+    from fix_transform import run_batch
+    from penstock.modifiers.transform.rules import read_rule
+
+    rules = [{"with": name} for name in ("email", "phone_number", "string", "hash", "uuid", "first_name",
+             "last_name", "full_name", "mask", "date", "unix_timestamp")]  # fmt: skip
+    rules += [{"with": "masking", "type": kind} for kind in ("default", "password", "name", "address",
+              "email", "mobile", "tel", "id", "credit_card", "url")]  # fmt: skip
+    rules += [
+        {"with": "aes_siv", "key_hex": "00" * 64},
+        {"with": "full_name", "preserve_length": True},
+    ]
+    for rule in rules:
+        for length in (1, 2, 5, 8, 10, 30):
+            values = ["x" * length, "a b " * (length // 4) + "a" * (length % 4), "1" * length]
+            values.append(("http://a:@b/" + "c" * 30)[:length])
+            done, _ = run_batch(rule, values)
+            transformer = read_rule("c", rule, {"environ": {"PENSTOCK_SALT": "x"}}).transformer
+            assert max(map(len, done)) <= transformer.longest(length), (rule, length, done)

@@ -1,0 +1,291 @@
+"""Entries of `transform:` and files of rules: what is read, and what is refused, with line and advice."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from fix_rules import chain
+from fix_transform import KEY_OF_TESTS, applied, read_transform
+from penstock.errors import BadValue, ColumnUncovered, PenstockError, PipelineFileError, UnknownKey
+from penstock.table import TableName
+from penstock.testing import insert, table
+from penstock.vault import Vault, using
+
+USERS = table(
+    16400, "users", {"id": "int8", "email": "text", "name": "text", "age": "int4"}, key=["id"]
+)
+ROW = insert(USERS, ["1", "a@b.org", "Ann", "33"])
+
+
+def after(options, users=USERS, row=ROW):
+    [(_, new, _)] = applied(options, users, row)
+    return new
+
+
+@pytest.mark.parametrize(
+    ("entry", "error", "found", "advice"),
+    [
+        ("{}", BadValue, "none of column", "column: NAME"),
+        ("x", BadValue, "a mapping", ""),
+        ("{column: c}", BadValue, "names one transformer", "with:"),
+        ("{column: c, columns: {a: keep}, with: keep}", BadValue, "column and columns", "each"),
+        ("{column: c, with: emial}", BadValue, "'emial' is no transformer", "write email"),
+        ("{column: c, with: email, name: email}", BadValue, "with and name", ""),
+        ("{column: '', with: email}", BadValue, "no name of a column", "pattern"),
+        ("{column: c, with: email, domain: x}", UnknownKey, "domain", "exclude_domain"),
+        ("{column: c, with: email, on_error: panic}", BadValue, "on_error", "stop"),
+        ("{column: c, with: email, operations: [truncate]}", BadValue, "operations", ""),
+        ("{column: c, with: email, operations: []}", BadValue, "operations", "insert"),
+        ("{column: c, with: email, generator: maybe}", BadValue, "generator", "deterministic"),
+        ("{column: c, with: email, table: a.b.c}", PenstockError, "3 parts", "quote"),
+        ("{column: c, with: email, coverage: strict}", BadValue, "coverage", "columns"),
+        ("{column: c, with: masking, type: face}", BadValue, "type", "password"),
+        ("{column: c, with: masking, mask_begin: 1}", BadValue, "type: default", "custom"),
+        (
+            "{column: c, with: masking, type: custom, mask_begin: 1, unmask_end: 2}",
+            BadValue,
+            "beside each other",
+            "hide",
+        ),
+        (
+            "{column: c, with: masking, type: custom, mask_begin: '5', mask_end: '5'}",
+            BadValue,
+            "hides no character",
+            "begin",
+        ),
+        ("{column: c, with: masking, type: custom, mask_begin: x}", BadValue, "mask_begin", "40%"),
+        ("{column: c, with: mask, mask_char: '**'}", BadValue, "mask_char", "one"),
+        ("{column: c, with: mask, keep_first: -1}", BadValue, "keep_first", "0 or more"),
+        ("{column: c, with: regex, pattern: '(', replace: x}", BadValue, "RE2", "Syntax"),
+        ("{column: c, with: regex, pattern: '(a)', replace: $2}", BadValue, "group 2", "$$"),
+        ("{column: c, with: regex, pattern: '(a)', replace: $1x}", BadValue, "group 1x", "${1}"),
+        ("{column: c, with: literal}", BadValue, "literal is missing", "add literal"),
+        ("{column: c, with: choice, choices: []}", BadValue, "choices", "at least one"),
+        ("{column: c, with: integer, min_value: 5, max_value: 1}", BadValue, "below", "5"),
+        ("{column: c, with: integer, size: 3}", BadValue, "size", "2"),
+        ("{column: c, with: integer, size: 2, max_value: 99999}", BadValue, "2 bytes", "size"),
+        ("{column: c, with: float, min_value: 2, max_value: 1}", BadValue, "below", "swap"),
+        ("{column: c, with: float, precision: 99}", BadValue, "precision", ""),
+        ("{column: c, with: date, min_value: soon}", BadValue, "min_value", "2024-01-31"),
+        ("{column: c, with: date, min_value: 2024-02-02, max_value: 2024-01-01}", BadValue, "before", "swap"),
+        ("{column: c, with: timestamp, truncate_part: week}", BadValue, "truncate_part", "hour"),
+        ("{column: c, with: phone_number, max_length: 3}", BadValue, "below the least", "6"),
+        ("{column: c, with: phone_number, prefix: '+123456'}", BadValue, "min_length", "shorter"),
+        ("{column: c, with: string, symbols: ''}", BadValue, "symbols", "ASCII"),
+        ("{column: c, with: string, min_length: 9, max_length: 3}", BadValue, "below", "9"),
+        ("{column: c, with: first_name, gender: robot}", BadValue, "gender", "male"),
+        ("{column: c, with: last_name, max_length: 1}", BadValue, "max_length", "3 or more"),
+        ("{column: c, with: hash, length: 8}", BadValue, "length", "20"),
+        (
+            "{column: c, with: email, dynamic_parameters: {replacement_domain: {column: d}}}",
+            BadValue,
+            "cannot be read from another column",
+            "among the parameters",
+        ),
+        ("{column: c, with: pg_anonymizer}", BadValue, "not offered", "email"),
+        ("{columns: {}}", BadValue, "names no column", "columns"),
+        ("{columns: {a: 3}}", BadValue, "'3' is no transformer", ""),
+        ("{columns: {a: keep}, colums: x}", UnknownKey, "colums", "columns"),
+        ("{set: {}}", BadValue, "sets no column", "SQL"),
+        ("{rules_file: nowhere.yml}", PipelineFileError, "cannot be read", "file"),
+        ("{rules_file: x.yml, table: t}", UnknownKey, "beside rules_file", ""),
+    ],
+)  # fmt: skip
+def test_bad_entry_is_refused_with_its_line_and_advice(entry, error, found, advice, tmp_path):
+    with pytest.raises(error) as caught:
+        read_transform(f"# a pipeline\ntransform: {entry}", directory=tmp_path)
+
+    assert caught.value.where.startswith("shop.yml:2"), caught.value
+    assert found in caught.value.what
+    assert advice in caught.value.do
+
+
+def test_fault_of_one_column_names_its_own_line():
+    text = "transform:\n  table: users\n  columns:\n    id: keep\n    email:\n      with: email\n      lenght: 3\n"
+    with pytest.raises(UnknownKey, match=r"shop.yml:7: transform.columns.email.lenght"):
+        read_transform(text)
+    text = text.replace("lenght: 3", "invalid_email_action: explode")
+    with pytest.raises(BadValue, match=r"shop.yml:7: transform.columns.email.invalid_email_action"):
+        read_transform(text)
+    with pytest.raises(BadValue, match=r"shop.yml:6: .*'emial' is no transformer"):
+        read_transform(text.replace("with: email", "with: emial"))
+
+
+def test_salt_is_needed_by_what_draws_and_by_nothing_else():
+    with pytest.raises(BadValue, match="email needs a salt") as caught:
+        read_transform("transform: {column: c, with: email}", {})
+    assert "PENSTOCK_SALT" in caught.value.do
+    read_transform("transform: {column: c, with: masking}", {})
+    read_transform("transform: {column: c, with: email, salt: '${S}'}", {"S": "x"})
+
+
+def test_salt_and_key_are_shown_nowhere():
+    text = f"transform: {{column: email, with: aes_siv, salt: sesame, key_hex: {KEY_OF_TESTS}}}"
+    options = read_transform(text)
+
+    shown = f"{options!r} {options} {options.tables!r}"
+
+    assert "sesame" not in shown
+    assert KEY_OF_TESTS not in shown
+    with pytest.raises(BadValue) as caught:
+        read_transform("transform: {column: c, with: aes_siv, key_hex: open-sesame}")
+    assert "sesame" not in str(caught.value)
+    with pytest.raises(BadValue) as caught:
+        read_transform("transform: {column: c, with: email, salt: [open-sesame]}")
+    assert "sesame" not in str(caught.value)
+
+
+def test_rules_travel_with_their_salt_in_the_vault(tmp_path):
+    options = read_transform("transform: {column: email, with: email}")
+
+    with using(Vault(tmp_path)):
+        frozen = pickle.dumps(options)
+        thawed = pickle.loads(frozen)
+
+    assert b"salt of these tests" not in frozen
+    assert after(thawed) == after(options)
+    assert after(options)[1] != "a@b.org"
+
+
+def test_exact_column_goes_before_a_pattern_and_a_pattern_suits_the_type():
+    text = "transform: {columns: {'*a*': {with: literal, literal: p}, name: {with: literal, literal: n}}}"
+
+    assert after(read_transform(text)) == ("1", "p", "n", "p")
+    suited = read_transform("transform: {column: '*', with: masking}")
+    assert after(suited) == ("1", "*" * 7, "***", "33"), "an integer is no text to mask"
+
+
+def test_rule_for_any_table_is_not_for_those_that_lack_its_column():
+    options = read_transform("transform: {columns: {nickname: {with: null}, email: {with: null}}}")
+
+    assert after(options) == ("1", None, "Ann", "33")
+
+
+OWN = """
+coverage: strict
+tables:
+  public.users:
+    id: keep
+    email: {with: literal, literal: e}
+    name: {with: mask}
+    age: keep
+  "*.*":
+    "*email*": {with: literal, literal: other}
+"""
+PGSTREAM = """
+transformations:
+  validation_mode: relaxed
+  table_transformers:
+    - schema: public
+      table: users
+      column_transformers:
+        email:
+          name: email
+          parameters: {exclude_domain: nowhere.org, salt: theirs}
+        name:
+          name: literal_string
+          parameters: {literal: n}
+        age:
+          name: greenmask_integer
+          parameters: {min: 18, max: 18}
+        id:
+"""
+FLO = r"""
+tables:
+  users:
+    - {type: transform, column: email, parameters: {type: regex, pattern: "@.*$", replace: "@masked.com"}}
+    - {type: transform, column: name, parameters: {type: mask, mask_char: "#"}, operations: [INSERT]}
+"""
+
+
+def from_file(text, tmp_path, environ=None):
+    (tmp_path / "rules.yml").write_text(text)
+    return read_transform("transform: {rules_file: rules.yml}", environ, tmp_path)
+
+
+def test_rules_file_of_our_own(tmp_path):
+    options = from_file(OWN, tmp_path)
+
+    assert after(options) == ("1", "e", "A*n", "33")
+    others = table(16500, "others", {"work_email": "text"}, key=["work_email"])
+    assert after(options, others, insert(others, ["x"])) == ("other",)
+
+
+def test_rules_file_of_pgstream(tmp_path):
+    [_, email, name, age] = after(from_file(PGSTREAM, tmp_path))
+
+    assert email.endswith("@example.com")
+    assert (name, age) == ("n", "18")
+
+
+def test_rules_file_of_pg_flo(tmp_path):
+    assert after(from_file(FLO, tmp_path)) == ("1", "a@masked.com", "A#n", "33")
+
+
+def test_rule_of_pg_flo_leaves_a_number_alone(tmp_path):
+    text = "tables: {users: [{type: transform, column: age, parameters: {type: regex, pattern: '3', replace: x}}]}"
+
+    assert after(from_file(text, tmp_path)) == ("1", "a@b.org", "Ann", "33")
+
+
+def test_tables_that_pgstreams_table_level_does_not_name_are_strict(tmp_path):
+    options = from_file(PGSTREAM.replace("relaxed", "table_level"), tmp_path)
+    others = table(16500, "others", {"a": "text"}, key=["a"])
+
+    after(options)
+    with pytest.raises(ColumnUncovered, match="covers a"):
+        after(options, others, insert(others, ["x"]))
+
+
+def test_another_salt_has_another_fingerprint():
+    one, two = (
+        read_transform("transform: {column: c, with: email}", {"PENSTOCK_SALT": salt}).fingerprint
+        for salt in ("first", "second")
+    )
+
+    assert one != two
+    assert "first" not in one
+    assert read_transform("transform: {column: c, with: keep}", {}).fingerprint == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "found", "line"),
+    [
+        ("tables:\n  users:\n    email: {with: emial}", "'emial' is no transformer", 3),
+        ("tables: x", "a mapping", 1),
+        ("tables:\n  a.b.c: {x: keep}", "3 parts", 2),
+        ("tabels: {}", "tabels", 1),
+        ("tables:\n  users: {}", "names no column", 2),
+        ("coverage: most\ntables: {users: {a: keep}}", "coverage", 1),
+        ("tables:\n  t: {columns: {a: keep}, coverage: most}", "coverage", 2),
+        ("tables:\n  users:\n    - {type: filter, column: a, parameters: {}}", "filter", 3),
+        ("tables:\n  users:\n    - {type: transform, parameters: {}}", "column", 3),
+        ("transformations:\n  table_transformers:\n    - {schema: public}", "table", 3),
+        (
+            "transformations:\n  validation_mode: odd\n  table_transformers:\n    - table: t\n      column_transformers: {a: keep}",
+            "'odd' is no mode",
+            4,
+        ),
+        ("tables: [", "YAML", 1),
+    ],
+)
+def test_bad_rules_file_names_its_own_line(text, found, line, tmp_path):
+    with pytest.raises(PipelineFileError) as caught:
+        from_file(text, tmp_path)
+
+    assert caught.value.where == "shop.yml:1"
+    assert f"rules.yml:{line}" in caught.value.what, caught.value
+    assert found in caught.value.what
+    assert caught.value.do
+
+
+def test_salt_of_the_environment_is_part_of_what_a_rule_says(monkeypatch) -> None:
+    rule = {"transform": {"table": "users", "column": "email", "with": "email"}}
+    digests = set()
+    for salt in ("one", "other", "one"):
+        monkeypatch.setenv("PENSTOCK_SALT", salt)
+        digests.add(chain(rule).digest_of(TableName("public", "users")))
+
+    assert len(digests) == 2

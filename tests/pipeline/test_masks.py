@@ -1,0 +1,230 @@
+"""Masks end to end: copies and stream alike, migrations, and a canary that is searched in all that was written."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from fix_pipeline import INITIAL, pipeline_document, rows, table_error, wait_for_state
+from fix_postgres import only_new
+from fix_transform import SALT, transformed
+from fix_wait import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from fix_pipeline import Command, RunningPipeline
+    from fix_postgres import Database
+
+    Make = Callable[..., RunningPipeline]
+
+pytestmark = only_new
+
+CANARY = "c4n4ry"
+RULES = {
+    "table": "people",
+    "coverage": "strict",
+    "columns": {
+        "id": {"with": "hash"},
+        "email": {"with": "email"},
+        "phone": {"with": "phone_number"},
+        "name": {"with": "masking"},
+        "card": {"with": "mask", "keep_first": 0, "keep_last": 0},
+        "doc": {
+            "with": "json",
+            "parameters": {"operations": [{"operation": "set", "path": "who", "value": "x"}]},
+        },
+    },
+}
+PEOPLE = (
+    "CREATE TABLE people (id text PRIMARY KEY, email varchar(60), phone text, name text, card text,"
+    " doc jsonb); ALTER TABLE people REPLICA IDENTITY FULL"
+)
+
+
+@pytest.fixture(autouse=True)
+def _salted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_SALT", SALT)
+
+
+def some_people(first: int, last: int) -> str:
+    return (
+        f"INSERT INTO people SELECT '{CANARY}' || n, '{CANARY}' || n || '@x.org', '{CANARY}' || n,"
+        f" '{CANARY}' || n, '{CANARY}' || n, jsonb_build_object('who', '{CANARY}' || n, 'n', 1.50)"
+        f" FROM generate_series({first}, {last}) n"
+    )
+
+
+def as_masked(source: Database) -> list[tuple[Any, ...]]:
+    """What the target is to have, row by row."""
+    found = source.query("SELECT id, email, phone, name, card FROM people")
+    rules = [RULES["columns"][name] for name in ("id", "email", "phone", "name", "card")]
+    return sorted(
+        tuple(
+            value if value is None else transformed(rule, value)
+            for rule, value in zip(rules, row, strict=True)
+        )
+        for row in found
+    )
+
+
+def test_copied_and_streamed_rows_are_masked_alike_and_found_by_their_masked_key(
+    source: Database, target: Database, make_pipeline: Make
+) -> None:
+    source.execute(PEOPLE)
+    source.execute(some_people(1, 300))
+    source.execute(f"UPDATE people SET phone = NULL WHERE id = '{CANARY}7'")
+    modifiers = [{"transform": RULES}]
+    pipeline = make_pipeline(source, target, source_options=INITIAL, modifiers=modifiers)
+    pipeline.catch_up()
+    wait_for_state(target, "people", "streaming")
+    query = "SELECT id, email, phone, name, card FROM people"
+    assert sorted(target.query(query)) == as_masked(source), "the copy"
+
+    source.execute(some_people(301, 350))
+    source.execute(
+        f"UPDATE people SET email = 'new' || email WHERE id IN ('{CANARY}1', '{CANARY}301')"
+    )
+    source.execute(f"UPDATE people SET id = id || 'moved' WHERE id IN ('{CANARY}2', '{CANARY}302')")
+    source.execute(f"DELETE FROM people WHERE id IN ('{CANARY}3', '{CANARY}303')")
+    pipeline.catch_up()
+
+    assert sorted(target.query(query)) == as_masked(source), "the stream"
+    assert target.query("SELECT DISTINCT doc::text FROM people") == [('{"n": 1.50, "who": "x"}',)]
+
+
+def test_migration_without_a_rule_stops_the_table_before_a_value_passes(
+    source: Database, target: Database, make_pipeline: Make
+) -> None:
+    source.execute(PEOPLE)
+    source.execute("CREATE TABLE books (id int PRIMARY KEY)")
+    modifiers = [{"transform": RULES}]
+    pipeline = make_pipeline(source, target, source_options=INITIAL, modifiers=modifiers)
+    pipeline.catch_up()
+    source.execute(some_people(1, 5))
+    source.execute("ALTER TABLE people ADD COLUMN passport text")
+    source.execute(f"UPDATE people SET passport = '{CANARY}'")
+    source.execute("INSERT INTO books VALUES (1)")
+    wait_for_state(target, "people", "failed")
+    pipeline.catch_up()
+
+    assert len(rows(target, "books")) == 1, "the others go on"
+    error = table_error(target, "people")
+    assert "PEN-711" in error
+    assert "passport" in error
+    everything = str(rows(target, "people")) + str(
+        target.query("SELECT t::text FROM penstock.tables t")
+    )
+    assert CANARY not in everything
+
+    pipeline.stop()
+    covered = {**RULES, "columns": {**RULES["columns"], "passport": {"with": "masking"}}}
+    # Changes from before the migration lack the column.
+    covered["columns"]["passport"]["when_missing"] = "skip"
+    pipeline = make_pipeline(
+        source, target, source_options=INITIAL, modifiers=[{"transform": covered}]
+    )
+    wait_for_state(target, "people", "streaming")
+    pipeline.catch_up()
+    assert target.query("SELECT DISTINCT passport FROM people") == [("*" * len(CANARY),)]
+    assert len(rows(target, "people")) == 5
+
+
+@pytest.mark.long
+def test_no_byte_that_penstock_wrote_shows_a_masked_value_or_the_salt(
+    source: Database,
+    target: Database,
+    penstock_command: Callable[..., Command],
+    tmp_path: Path,
+) -> None:
+    source.execute(PEOPLE)
+    source.execute(some_people(1, 2000))
+    source.execute("CREATE TABLE broken (id int PRIMARY KEY, v text)")
+    path = write_pipeline(source, target, tmp_path)
+    command = penstock_command("run", str(path))
+    wait_until(lambda: len(rows(target, "people")) == 2000, 90, what="the copy")
+    target.execute("ALTER TABLE people ADD CONSTRAINT short CHECK (length(name) < 12) NOT VALID")
+    source.execute(some_people(2001, 2500))
+    source.execute(
+        f"UPDATE people SET name = '{CANARY} is too long', id = id || '-' WHERE id = '{CANARY}5'"
+    )
+    source.execute(f"UPDATE people SET email = '{CANARY}@new.org' WHERE id = '{CANARY}6'")
+    source.execute(f"DELETE FROM people WHERE id = '{CANARY}7'")
+    source.execute(f"INSERT INTO broken VALUES (1, '{CANARY}')")
+    wait_for_state(target, "broken", "failed")
+    wait_until(lambda: len(rows(target, "people")) >= 2498, 60, what="the stream")
+    wait_until(
+        lambda: said(path, "status", "--json").count(b'"parked": 1'), 60, what="a parked row"
+    )
+    shown = [said(path, "status", "--json"), said(path, "status"), said(path, "parked", "list")]
+    shown.append(said(path, "tables", "list"))
+    assert command.terminate() == 0, command.stderr
+
+    state = tmp_path / "test-state"
+    raw = [each for each in files_below(state) if each.is_relative_to(state / "log")]
+    written = [each for each in files_below(tmp_path) if each not in raw and each != path]
+    texts = {str(each): each.read_bytes() for each in written}
+    texts |= {f"shown {number}": text for number, text in enumerate(shown)}
+    texts["target"] = everything_in(target).encode()
+
+    assert any(name.endswith("spark.log") for name in texts)
+    assert len(documents_in(tmp_path / "out")) >= 2503, "the documents are among what is searched"
+    for secret in (CANARY.encode(), SALT.encode()):
+        assert [name for name, text in texts.items() if secret in text] == []
+    assert any(CANARY.encode() in each.read_bytes() for each in raw), (
+        "the log holds what the source sent"
+    )
+    assert not [each for each in raw if each.stat().st_mode & 0o077], "and is this user's alone"
+    assert SALT.encode() not in b"".join(each.read_bytes() for each in raw)
+
+
+def write_pipeline(source: Database, target: Database, directory: Path) -> Path:
+    document = pipeline_document(source, target, directory, source_options=INITIAL)
+    for_broken = {"table": "broken", "column": "v", "with": "template"}
+    document["modifiers"] = [
+        {"transform": RULES},
+        {"transform": {**for_broken, "template": "{{ int .GetValue }}"}},
+    ]
+    document["sinks"]["target"]["on_refused"] = "park"
+    document["sinks"]["out"] = {"kind": "file", "path": str(directory / "out")}
+    path = directory / "test.yml"
+    path.write_text(yaml.safe_dump(document))
+    return path
+
+
+def said(path: Path, command: str, *arguments: str) -> bytes:
+    """All that a command prints."""
+    done = subprocess.run(
+        [sys.executable, "-m", "penstock", command, str(path), *arguments],
+        capture_output=True,
+        check=False,
+    )
+    return done.stdout + done.stderr
+
+
+def files_below(root: Path) -> list[Path]:
+    return [path for path in root.rglob("*") if path.is_file()]
+
+
+def documents_in(root: Path) -> list[dict[str, Any]]:
+    return [
+        json.loads(line) for each in files_below(root) for line in each.read_text().splitlines()
+    ]
+
+
+def everything_in(database: Database) -> str:
+    """Every row of every table, penstock's own included."""
+    tables = database.query(
+        "SELECT quote_ident(n.nspname) || '.' || quote_ident(c.relname) FROM pg_class c"
+        " JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind IN ('r', 'p')"
+        " AND n.nspname NOT IN ('pg_catalog', 'information_schema')"
+    )
+    found = [database.query(f"SELECT t::text FROM {name} t") for (name,) in tables]
+    comments = database.query("SELECT description FROM pg_description WHERE objoid >= 16384")
+    return str(found) + str(comments)

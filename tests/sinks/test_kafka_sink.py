@@ -1,0 +1,341 @@
+"""What a Kafka sink does beside the contract: refusals of a real broker, logins, rights, fencing, a broker that goes away."""
+
+from __future__ import annotations
+
+import json
+import uuid
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import (
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
+
+from fix_kafka import USERS
+from penstock.errors import (
+    DestinationRefuses,
+    SecondInstance,
+    SinkError,
+    SinkLoginRefused,
+    SinkPrivilegeMissing,
+)
+from penstock.sink import DOCUMENTS, DocumentsRefused, SinkPlace
+from penstock.sinks.kafka.kind import KafkaKind
+from penstock.sinks.kafka.options import KafkaOptions
+
+
+def documents(*rows, table="orders", op="insert"):
+    """A batch of documents, one for each key and note."""
+    made = []
+    for number, (key, note) in enumerate(rows):
+        place = f"shop:0/1000:{table}:{key}:{number}"
+        made.append(
+            {
+                "id": place,
+                "key": f'{{"id":{key}}}',
+                "value": json.dumps({"id": place, "key": {"id": key}, "note": note}),
+                "schema": "public",
+                "table": table,
+                "op": op,
+                "commit_lsn": 0x1000,
+                "ordinal": number,
+                "committed_at": None,
+            }
+        )
+    return pa.RecordBatch.from_pylist(made, DOCUMENTS)
+
+
+@pytest.fixture
+def name():
+    return f"t{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def sink_of(kafka, name, tmp_path):
+    """Makes sinks of a test's own topics; those left open are closed in the end."""
+    made = []
+
+    def sink_of(sink_name=None, **options):
+        given = {"servers": kafka.servers, "topic": name, "progress_topic": f"{name}.progress"}
+        options = KafkaOptions(**{**given, **options})
+        place = SinkPlace(sink_name or name, options, "shop", "shop", ("shop",), tmp_path)
+        made.append(KafkaKind().sink(place))
+        return made[-1]
+
+    yield sink_of
+    for sink in made:
+        sink.close()
+
+
+def notes(kafka, topic):
+    return [json.loads(each.value())["note"] for each in kafka.records(topic)]
+
+
+def make_topic(kafka, topic, partitions=1, **config):
+    wanted = NewTopic(
+        topic, partitions, 1, config={k.replace("_", "."): v for k, v in config.items()}
+    )
+    kafka.admin.create_topics([wanted])[topic].result(20)
+
+
+@pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
+def test_too_large_record_is_refused_by_name_and_the_others_can_go(kafka, name, sink_of, delivery):
+    make_topic(kafka, name, max_message_bytes="20000")
+    sink = sink_of(delivery=delivery)
+    sink.open()
+    large = documents((1, "small"), (2, "x" * 30_000), (3, "small, too"))
+
+    with pytest.raises(DocumentsRefused) as refused:
+        sink.deliver(iter((large,)), "{}")
+    assert notes(kafka, name) == []
+    sink.deliver(iter((large.filter(pa.array([True, False, True])),)), "{}")
+
+    [(id_, reason)] = refused.value.reasons.items()
+    assert id_ == "shop:0/1000:orders:2:1"
+    assert f"topic {name} takes 19900" in reason
+    assert "xxx" not in reason
+    assert notes(kafka, name) == ["small", "small, too"]
+
+
+def test_records_that_are_small_alone_arrive_where_a_batch_of_them_would_be_too_large(
+    kafka, name, sink_of
+):
+    make_topic(kafka, name, max_message_bytes="20000")
+    sink = sink_of()
+    sink.open()
+
+    sink.deliver(iter((documents(*((key, "y" * 5000) for key in range(100))),)), "{}")
+
+    assert len(notes(kafka, name)) == 100
+
+
+def test_limit_that_was_raised_is_seen_without_a_restart(kafka, name, sink_of):
+    make_topic(kafka, name, max_message_bytes="20000")
+    sink = sink_of()
+    sink.open()
+    large = documents((2, "x" * 30_000))
+    with pytest.raises(DocumentsRefused):
+        sink.deliver(iter((large,)), "{}")
+    entry = ConfigEntry("max.message.bytes", "90000", incremental_operation=AlterConfigOpType.SET)
+    place = ConfigResource(ResourceType.TOPIC, name, incremental_configs=[entry])
+    kafka.admin.incremental_alter_configs([place])[place].result(20)
+
+    sink.deliver(iter((large,)), "{}")
+
+    assert notes(kafka, name) == ["x" * 30_000]
+
+
+@pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
+def test_topic_that_is_missing_and_may_not_be_made_refuses_its_documents_alone(
+    kafka, name, sink_of, delivery
+):
+    make_topic(kafka, f"{name}.audit")
+    sink = sink_of(topic=f"{name}.{{table}}", create_topics=False, delivery=delivery)
+    sink.open()
+    both = [documents((1, "o")), documents((1, "a"), table="audit")]
+
+    with pytest.raises(DocumentsRefused) as refused:
+        sink.deliver(iter(both), "{}")
+    sink.deliver(iter(both[1:]), "{}")
+
+    assert list(refused.value.reasons) == ["shop:0/1000:orders:1:0"]
+    assert "create_topics is false" in next(iter(refused.value.reasons.values()))
+    assert notes(kafka, f"{name}.audit") == ["a"]
+
+
+def test_missing_topic_is_made_with_partitions_and_settings(kafka, name, sink_of):
+    sink = sink_of(partitions=5, config={"retention.ms": 12345678})
+    sink.open()
+
+    sink.deliver(iter((documents((1, "o")),)), "{}")
+
+    place = ConfigResource(ResourceType.TOPIC, name)
+    settings = kafka.admin.describe_configs([place])[place].result(20)
+    assert settings["retention.ms"].value == "12345678"
+    assert len(kafka.admin.list_topics(timeout=20).topics[name].partitions) == 5
+
+
+def test_every_record_of_a_key_lies_in_one_partition_whatever_the_delivery(kafka, name, sink_of):
+    once = sink_of(partitions=5)
+    once.open()
+    once.deliver(iter((documents(*((key, "once") for key in range(50))),)), "{}")
+    at_least = sink_of(delivery="at_least_once")
+    at_least.open()
+    at_least.deliver(iter((documents(*((key, "more") for key in range(50))),)), None)
+
+    by_key = {}
+    for record in kafka.records(name):
+        by_key.setdefault(record.key(), set()).add(record.partition())
+    assert len(by_key) == 50
+    assert all(len(partitions) == 1 for partitions in by_key.values())
+    assert len(set.union(*by_key.values())) == 5
+
+
+def test_partition_of_a_key_is_the_one_that_other_clients_choose_for_it(kafka, name, sink_of):
+    sink = sink_of(partitions=5)
+    sink.open()
+    sink.deliver(iter((documents(*((key, "ours") for key in range(20))),)), "{}")
+    other = Producer({"bootstrap.servers": kafka.servers, "partitioner": "murmur2"})
+    for key in range(20):
+        other.produce(name, b'{"note":"theirs"}', f"public.orders:{key}")
+    other.flush(20)
+
+    by_key = {}
+    for record in kafka.records(name):
+        by_key.setdefault(record.key(), set()).add(record.partition())
+    assert all(len(partitions) == 1 for partitions in by_key.values())
+
+
+def test_what_was_not_committed_is_seen_by_nobody_who_reads_committed(kafka, name, sink_of):
+    sink = sink_of(partitions=1)
+    sink.open()
+
+    def broken():
+        yield documents((1, "half"))
+        sink._producing.producer.flush(20)
+        raise OSError
+
+    with pytest.raises(OSError):  # noqa: PT011
+        sink.deliver(broken(), "{}")
+    assert sink.open() is None
+    sink.deliver(iter((documents((1, "whole")),)), '{"a":1}')
+
+    assert notes(kafka, name) == ["whole"]
+    assert [json.loads(each.value())["note"] for each in kafka.records(name, committed=False)] == [
+        "half",
+        "whole",
+    ]
+
+
+def test_position_is_found_among_those_of_many_pipelines(kafka, name, sink_of):
+    mine = sink_of()
+    mine.open()
+    mine.deliver(iter(()), '{"mine":1}')
+    others = sink_of("another")
+    others.open()
+    for number in range(100):
+        others.deliver(iter(()), json.dumps({"other": number}))
+    mine.close()
+    others.close()
+
+    assert sink_of().open() == '{"mine":1}'
+    assert sink_of("another").open() == '{"other": 99}'
+
+
+def test_newcomer_that_was_let_in_fences_the_first_who_says_that_it_is_not_alone(
+    kafka, name, sink_of
+):
+    first, second = sink_of(), sink_of()
+    first.open()
+    with pytest.raises(SecondInstance):
+        second.open()
+    second._claim._join()  # as if both had asked at the same moment
+    second._init()
+
+    with pytest.raises(SecondInstance):
+        first.deliver(iter((documents((1, "late")),)), '{"late":1}')
+
+    assert notes(kafka, name) == []
+
+
+def test_broker_that_goes_away_is_waited_for_and_nothing_is_doubled(own_kafka, name, sink_of):
+    sink = sink_of(servers=own_kafka.servers, timeout=8.0, partitions=1)
+    sink.open()
+    sink.deliver(iter((documents((1, "before")),)), '{"n":1}')
+    own_kafka.kill()
+
+    with pytest.raises(SinkError) as failed:
+        sink.deliver(iter((documents((2, "while")),)), '{"n":2}')
+    assert failed.value.remedy.name == "TIME"
+    with pytest.raises(SinkError):
+        sink.open()
+    own_kafka.start()
+
+    assert sink.open() == '{"n":1}'
+    sink.deliver(iter((documents((2, "after")),)), '{"n":2}')
+    assert notes(own_kafka, name) == ["before", "after"]
+
+
+def login(kafka, password=None):
+    return {
+        "servers": kafka.login_servers,
+        "timeout": 10.0,
+        "conf": {
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": "writer",
+            "sasl.password": password or USERS["writer"],
+        },
+    }
+
+
+@pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
+def test_wrong_password_is_an_error_for_a_person_and_is_not_shown(kafka, sink_of, delivery):
+    sink = sink_of(**login(kafka, "wr0ng-secret"), delivery=delivery)
+
+    with pytest.raises(SinkLoginRefused) as refused:
+        sink.open()
+    [finding] = sink.check()
+
+    assert "wr0ng-secret" not in str(refused.value)
+    assert finding.code == "PEN-502"
+
+
+def test_user_without_rights_is_told_which_are_missing(kafka, name, sink_of):
+    sink = sink_of(**login(kafka))
+
+    with pytest.raises((SinkPrivilegeMissing, DestinationRefuses, SinkError)) as refused:
+        sink.open()
+    found = [each.code for each in sink.check()]
+
+    assert "AUTHORIZATION_FAILED" in str(refused.value)
+    assert set(found) == {"PEN-503"}
+
+
+def test_user_with_the_documented_rights_delivers_and_a_foreign_topic_is_refused(
+    kafka, name, sink_of
+):
+    """The rights that docs/howto/kafka.md lists, and no others."""
+    full = f"penstock.shop.shop.{name}"
+    progress = f"{name}.progress"
+    kafka.allow("writer", "TRANSACTIONAL_ID", full, "WRITE", "DESCRIBE")
+    kafka.allow("writer", "GROUP", full, "READ", "DESCRIBE", "DELETE")
+    for topic in (f"{name}.orders", progress):
+        kafka.allow("writer", "TOPIC", topic, "CREATE", "WRITE", "READ", "DESCRIBE")
+        kafka.allow("writer", "TOPIC", topic, "DESCRIBE_CONFIGS")
+    make_topic(kafka, f"{name}.audit")
+    kafka.allow("writer", "TOPIC", f"{name}.audit", "DESCRIBE")
+    sink = sink_of(**login(kafka), topic=f"{name}.{{table}}")
+    sink.open()
+    both = [documents((1, "o")), documents((1, "a"), table="audit")]
+
+    with pytest.raises(DocumentsRefused) as refused:
+        sink.deliver(iter(both), "{}")
+    sink.deliver(iter(both[:1]), "{}")
+
+    assert list(refused.value.reasons) == ["shop:0/1000:audit:1:0"]
+    assert "may not write to topic" in next(iter(refused.value.reasons.values()))
+    assert notes(kafka, f"{name}.orders") == ["o"]
+    assert list(sink.check()) == []
+    sink.close()
+    assert sink.forget() == [f"position in topic {progress}"]
+
+
+def test_setting_that_librdkafka_does_not_know_is_named_without_its_value(sink_of):
+    sink = sink_of(conf={"sasl.pasword": "s3cret"})
+
+    with pytest.raises(DestinationRefuses, match=r"sasl\.pasword") as refused:
+        sink.open()
+
+    assert "s3cret" not in str(refused.value)
+
+
+def test_more_replicas_than_brokers_are_found_by_check(sink_of):
+    found = [each.what for each in sink_of(replication_factor=3).check()]
+
+    assert any("replication_factor is 3" in each for each in found)

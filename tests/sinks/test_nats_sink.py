@@ -1,0 +1,291 @@
+"""What a NATS sink does beside the contract: logins, limits of a real server, one that goes away, what comes again."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import uuid
+
+import nkeys
+import pyarrow as pa
+import pytest
+from pydantic import ValidationError
+
+from fix_nats import NatsServer
+from penstock.errors import DestinationRefuses, SecondInstance, SinkError, SinkLoginRefused
+from penstock.sink import DOCUMENTS, DocumentsRefused, SinkPlace
+from penstock.sinks.documents.patterns import Pattern
+from penstock.sinks.nats.kind import NatsKind
+from penstock.sinks.nats.options import NatsOptions
+from penstock.sinks.nats.stream import covers, subject_filter
+
+
+def documents(*rows, table="orders"):
+    made = []
+    for number, (key, note) in enumerate(rows):
+        place = f"shop:0/1000:{table}:{key}:{number}"
+        made.append(
+            {
+                "id": place,
+                "key": f'{{"id":{key}}}',
+                "value": json.dumps({"id": place, "note": note}),
+                "schema": "public",
+                "table": table,
+                "op": "insert",
+                "commit_lsn": 0x1000,
+                "ordinal": number,
+                "committed_at": None,
+            }
+        )
+    return pa.RecordBatch.from_pylist(made, DOCUMENTS)
+
+
+@pytest.fixture
+def name():
+    return f"t{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def sink_of(nats_server, name, tmp_path):
+    made = []
+
+    def sink_of(**options):
+        given = {"url": nats_server.url, "stream": name, "subject": f"{name}.{{schema}}.{{table}}"}
+        options = NatsOptions(**{**given, **options})
+        place = SinkPlace(name, options, "shop", "shop", ("shop",), tmp_path)
+        made.append(NatsKind().sink(place))
+        return made[-1]
+
+    yield sink_of
+    for sink in made:
+        sink.close()
+
+
+@pytest.fixture
+def server_with():
+    """Starts servers with settings of a test's own."""
+    made = []
+
+    def server_with(settings):
+        made.append(NatsServer(settings))
+        made[-1].start()
+        return made[-1]
+
+    yield server_with
+    for server in made:
+        server.remove()
+
+
+def notes(server, stream):
+    return [one["note"] for one in server.documents(stream)]
+
+
+def test_message_says_what_it_is_by_subject_and_headers(nats_server, name, sink_of):
+    sink = sink_of()
+    sink.open()
+
+    sink.deliver(iter((documents((7, "a"), table="Odd.name"),)), None)
+
+    [found] = nats_server.messages(name)
+    assert found.subject == f"{name}.public.Odd-2ename"
+    assert found.headers == {
+        "Nats-Msg-Id": "shop:0/1000:Odd.name:7:0",
+        "op": "insert",
+        "commit_lsn": "0/1000",
+        "source": "shop",
+        "content-type": "application/json",
+    }
+
+
+def test_many_messages_arrive_in_order_through_a_small_window(nats_server, name, sink_of):
+    sink = sink_of(window=7)
+    sink.open()
+
+    sink.deliver(iter((documents(*((key, key) for key in range(3000))),)), None)
+
+    assert notes(nats_server, name) == list(range(3000))
+
+
+def test_what_comes_again_is_dropped_by_the_server(nats_server, name, sink_of):
+    sink = sink_of()
+    sink.open()
+    batch = documents((1, "a"), (2, "b"))
+
+    sink.deliver(iter((batch,)), None)
+    sink.open()
+    sink.deliver(iter((batch,)), None)
+
+    assert notes(nats_server, name) == ["a", "b"]
+
+
+def test_too_large_message_is_refused_and_the_others_can_go(server_with, name, sink_of):
+    server = server_with("max_payload: 20000")
+    sink = sink_of(url=server.url)
+    sink.open()
+    batch = documents((1, "small"), (2, "x" * 30_000), (3, "small, too"))
+
+    with pytest.raises(DocumentsRefused) as refused:
+        sink.deliver(iter((batch,)), None)
+    sink.deliver(iter((batch.filter(pa.array([True, False, True])),)), None)
+
+    assert list(refused.value.reasons) == ["shop:0/1000:orders:2:1"]
+    assert "NATS takes 20000" in next(iter(refused.value.reasons.values()))
+    assert notes(server, name) == ["small", "small, too"]
+
+
+def test_full_stream_is_waited_for(nats_server, name, sink_of):
+    sink = sink_of(max_messages=2)
+    sink.open()
+
+    with pytest.raises(SinkError, match="maximum messages exceeded") as failed:
+        sink.deliver(iter((documents((1, "a"), (2, "b"), (3, "c")),)), None)
+
+    assert failed.value.remedy.name == "TIME"
+
+
+def test_server_that_goes_away_is_waited_for(own_nats, name, sink_of):
+    sink = sink_of(url=own_nats.url, timeout=3.0)
+    sink.open()
+    sink.deliver(iter((documents((1, "before")),)), None)
+    own_nats.kill()
+
+    with pytest.raises(SinkError):
+        sink.deliver(iter((documents((2, "while")),)), None)
+    with pytest.raises(SinkError):
+        sink.open()
+    own_nats.start()
+    sink.open()
+    sink.deliver(iter((documents((2, "after")),)), None)
+
+    assert notes(own_nats, name) == ["before", "after"]
+
+
+def test_claim_ends_with_the_connection(sink_of):
+    first, second = sink_of(), sink_of()
+    first.open()
+    with pytest.raises(SecondInstance):
+        second.open()
+
+    first.close()
+    second.open()
+
+
+def test_stream_that_takes_other_subjects_is_an_error_for_a_person(name, sink_of):
+    first = sink_of()
+    first.open()
+    first.close()
+    other = sink_of(subject="elsewhere.{table}")
+
+    with pytest.raises(DestinationRefuses, match=r"wanted elsewhere\.\*"):
+        other.open()
+    [finding] = other.check()
+
+    assert finding.code == "PEN-517"
+
+
+def test_missing_stream_that_may_not_be_made_is_found_by_check(sink_of):
+    sink = sink_of(create_stream=False)
+
+    with pytest.raises(DestinationRefuses, match="create_stream is false"):
+        sink.open()
+    assert [each.code for each in sink.check()] == ["PEN-517"]
+
+
+def test_check_makes_no_stream(nats_server, name, sink_of):
+    assert list(sink_of().check()) == []
+    assert sink_of()._stream.name == name
+    assert nats_server.messages(name) == []
+
+
+@pytest.mark.parametrize("given", [{"user": "p", "password": "wr0ng"}, {}])
+def test_wrong_login_is_an_error_for_a_person_and_is_not_shown(server_with, sink_of, given):
+    server = server_with('authorization { user: "p", password: "s3cret" }')
+    sink = sink_of(url=server.url, **given)
+
+    with pytest.raises(SinkLoginRefused) as refused:
+        sink.open()
+
+    assert "wr0ng" not in str(refused.value)
+
+
+def test_user_with_password_and_user_with_token_are_let_in(server_with, name, sink_of):
+    server = server_with('authorization { user: "p", password: "s3cret" }')
+    sink = sink_of(url=server.url, user="p", password="s3cret")
+    sink.open()
+    sink.close()
+    tokened = server_with('authorization { token: "t0ken" }')
+    sink = sink_of(url=tokened.url, token="t0ken")
+    sink.open()
+
+    assert "s3cret" not in repr(sink._options)
+    assert "t0ken" not in repr(sink._options)
+
+
+def test_nkey_is_let_in(server_with, tmp_path, sink_of):
+    seed = nkeys.encode_seed(bytes(range(32)), nkeys.PREFIX_BYTE_USER)
+    key = nkeys.from_seed(bytearray(seed))
+    server = server_with(f"authorization {{ users: [ {{ nkey: {key.public_key.decode()} }} ] }}")
+    (tmp_path / "seed").write_bytes(seed)
+    sink = sink_of(url=server.url, nkey=tmp_path / "seed")
+
+    sink.open()
+    sink.deliver(iter((documents((1, "a")),)), None)
+
+
+def test_server_with_a_certificate_is_trusted_by_its_ca_alone(server_with, tmp_path, name, sink_of):
+    command = "openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=127.0.0.1 -addext"
+    subprocess.run(
+        [
+            *command.split(),
+            "subjectAltName=IP:127.0.0.1",
+            "-keyout",
+            tmp_path / "key",
+            "-out",
+            tmp_path / "ca",
+        ],
+        check=True,
+        capture_output=True,
+    )
+    server = server_with(f'tls {{ cert_file: "{tmp_path}/ca", key_file: "{tmp_path}/key" }}')
+    url = server.url.replace("nats://", "tls://")
+
+    with pytest.raises(SinkLoginRefused):
+        sink_of(url=url).open()
+    sink = sink_of(url=url, tls={"ca": tmp_path / "ca"})
+    sink.open()
+    sink.deliver(iter((documents((1, "a")),)), None)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "wanted"),
+    [
+        ("cdc.{schema}.{table}", "cdc.*.*"),
+        ("{pipeline}.all", "shop.all"),
+        ("a.t-{table}", "a.*"),
+    ],
+)
+def test_stream_takes_every_subject_of_a_pattern(pattern, wanted):
+    assert subject_filter(Pattern(pattern, "shop", "eu")) == wanted
+
+
+@pytest.mark.parametrize(
+    ("wider", "narrower", "does"),
+    [
+        ("a.>", "a.*.*", True),
+        ("a.*.*", "a.*.*", True),
+        ("a.*", "a.*.*", False),
+        ("a.b.*", "a.*.*", False),
+        (">", "a.b", True),
+        ("a.>", "a", False),
+    ],
+)
+def test_filter_covers_another_where_it_takes_all_of_it(wider, narrower, does):
+    assert covers(wider, narrower) is does
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1", "nats://u:p@h:4222", [], "http://h"])
+def test_url_that_is_none_or_holds_a_password_is_refused_without_showing_it(url):
+    with pytest.raises(ValidationError) as refused:
+        NatsOptions(url=url)
+
+    assert "u:p" not in str(refused.value)

@@ -1,0 +1,173 @@
+"""Which key, topic and headers the record of a document has."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pyarrow as pa
+import pytest
+
+from penstock.errors import PackageMissing
+from penstock.sink import DOCUMENTS, SinkPlace
+from penstock.sinks.documents.patterns import Pattern, TablesOfBatch, escaped, problem_of
+from penstock.sinks.kafka.kind import KafkaKind
+from penstock.sinks.kafka.options import KafkaOptions, RecordKey
+from penstock.sinks.kafka.records import Layout, record_keys
+from penstock.sinks.nats.kind import NatsKind
+
+
+def document(key, table="orders", schema="public", op="insert", lsn=0x1000, ordinal=0):
+    return {
+        "id": f"shop:{lsn}:{ordinal}",
+        "key": None if key is None else json.dumps(key, separators=(",", ":"), ensure_ascii=False),
+        "value": "{}",
+        "schema": schema,
+        "table": table,
+        "op": op,
+        "commit_lsn": lsn,
+        "ordinal": ordinal,
+        "committed_at": None,
+    }
+
+
+def keys_of(how, *documents):
+    batch = pa.RecordBatch.from_pylist(documents, DOCUMENTS)
+    return record_keys(batch, TablesOfBatch.of(batch), RecordKey(how))
+
+
+@pytest.mark.parametrize(
+    ("how", "wanted"),
+    [
+        ("schema", ["public", "public", "public"]),
+        ("table", ["public.orders", "public.orders", "public"]),
+        ("primary_key", ["public.orders:7", "public.orders", "public"]),
+    ],
+)
+def test_key_is_made_of_what_the_option_says_and_of_ddl_the_schema(how, wanted):
+    found = keys_of(
+        how, document({"id": 7}), document(None, op="truncate"), document(None, op="schema")
+    )
+
+    assert found == wanted
+
+
+@pytest.mark.parametrize(
+    ("key", "wanted"),
+    [
+        ({"id": 7}, "7"),
+        ({"a": 1, "b": "x"}, "1,x"),
+        ({"a": 1, "b": 2, "c": 3, "d": 4, "e": 5}, "1,2,3,4,5"),
+        ({"a": "x,y"}, "x\\,y"),
+        ({"a": "x", "b": "y,z"}, "x,y\\,z"),
+        ({"a": "back\\slash"}, "back\\\\slash"),
+        ({"a": 'a "quote"'}, 'a "quote"'),
+        ({"a": ""}, ""),
+        ({"a": "ä€😀"}, "ä€😀"),
+        ({"a": "{braces}"}, "{braces}"),
+        ({'odd"na,me': 5}, "5"),
+        ({"a": [1, 2]}, "[1\\,2]"),
+        ({"a": True}, "true"),
+        ({"a": "\ud800"}, "\\ud800"),
+    ],
+)
+def test_values_of_a_key_stand_behind_the_table_with_escapes(key, wanted):
+    row = document(key)
+    row["key"] = json.dumps(key, separators=(",", ":"))
+
+    assert keys_of("primary_key", row) == [f"public.orders:{wanted}"]
+
+
+def test_number_of_a_key_is_kept_digit_for_digit():
+    row = document({"id": 0})
+    row["key"] = '{"id":12345678901234567890.10,"b":"x,"}'
+
+    assert keys_of("primary_key", row) == ["public.orders:12345678901234567890.10,x\\,"]
+
+
+def test_names_with_dots_and_colons_do_not_run_into_each_other():
+    one, other = document({"i": 1}, "b.c", "a"), document({"i": 1}, "c", "a.b")
+
+    assert keys_of("primary_key", one, other) == ["a.b\\.c:1", "a\\.b.c:1"]
+
+
+def test_topic_holds_escaped_names():
+    pattern = Pattern("x.{schema}.{table}", "shop", "eu")
+
+    assert pattern.of("public", "order_lines") == "x.public.order_lines"
+    assert pattern.of("a.b", "c") == "x.a-2eb.c"
+    assert pattern.of("a", "b.c") == "x.a.b-2ec"
+    assert pattern.of("a-2eb", "ä") == "x.a-2d2eb.-c3-a4"
+    assert escaped("Orders") == "Orders"
+
+
+@pytest.mark.parametrize("pattern", ["{tabel}", "a b", "", "x/{table}", "{schema"])
+def test_pattern_that_no_topic_can_have_is_refused(pattern):
+    assert problem_of(pattern, r"[A-Za-z0-9._-]*")
+
+
+def test_headers_say_what_the_document_is():
+    layout = Layout(Pattern("t", "shop", "eu"), RecordKey.TABLE, "application/json", False)
+    batch = pa.RecordBatch.from_pylist([document({"id": 1}, lsn=0x1_0000_00AB)], DOCUMENTS)
+
+    [(topic, value, key, headers)] = layout.rows(batch, TablesOfBatch.of(batch))
+
+    assert (topic, value, key) == ("t", b"{}", "public.orders")
+    assert headers == [
+        ("id", "shop:4294967467:0"),
+        ("op", "insert"),
+        ("commit_lsn", b"1/AB"),
+        ("source", "eu"),
+        ("content-type", "application/json"),
+    ]
+
+
+def test_delete_is_followed_by_a_tombstone_where_they_are_wanted():
+    layout = Layout(Pattern("t", "shop", "eu"), RecordKey.PRIMARY_KEY, "application/json", True)
+    rows = [document({"id": 1}, op="delete"), document({"id": 2})]
+    batch = pa.RecordBatch.from_pylist(rows, DOCUMENTS)
+
+    found = [(value, key) for _, value, key, _ in layout.rows(batch, TablesOfBatch.of(batch))]
+
+    assert found == [
+        (b"{}", "public.orders:1"),
+        (None, "public.orders:1"),
+        (b"{}", "public.orders:2"),
+    ]
+
+
+def test_records_of_many_documents_take_time_that_grows_linearly():
+    rows = [document({"id": number}, ordinal=number) for number in range(100_000)]
+    batch = pa.RecordBatch.from_pylist(rows, DOCUMENTS)
+    layout = Layout(Pattern("t", "shop", "eu"), RecordKey.PRIMARY_KEY, "application/json", False)
+
+    began = time.process_time()
+    count = sum(1 for _ in layout.rows(batch, TablesOfBatch.of(batch)))
+
+    assert count == 100_000
+    assert time.process_time() - began < 2  # measured: 0.2 s
+
+
+@pytest.mark.parametrize("key", ["transactional.id", "acks", "partitioner", "bootstrap.servers"])
+def test_setting_that_would_break_a_promise_is_refused(key):
+    with pytest.raises(ValueError, match="set by penstock itself"):
+        KafkaOptions(servers="h:1", conf={key: "x"})
+
+
+def test_settings_do_not_print_themselves():
+    options = KafkaOptions(servers="h:1", conf={"sasl.password": "s3cret", "linger.ms": 5})
+
+    assert "s3cret" not in repr(options)
+    assert options.conf["linger.ms"].get_secret_value() == "5"
+
+
+@pytest.mark.parametrize("kind", [KafkaKind(), NatsKind()])
+def test_missing_package_is_named_with_the_command_that_installs_it(monkeypatch, kind, tmp_path):
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
+    place = SinkPlace("bus", None, "shop", "shop", ("shop",), tmp_path)
+
+    with pytest.raises(PackageMissing, match=rf"pip install 'penstock\[{kind.name}\]'"):
+        kind.sink(place)
+    [finding] = kind.check({"shop": place}, {})
+
+    assert finding.code == "PEN-519"
