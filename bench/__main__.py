@@ -26,6 +26,7 @@ from bench.rules import FilteredInserts, SqlInserts
 from bench.servers import Servers
 from bench.together import Together
 from bench.tracked import Tracked
+from bench.watched import WatchedIdle, WatchedMixed
 from bench.workload import Sizes, warm_up
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ _WORKLOADS: tuple[type[Workload], ...] = (
     Inserts,
     Mixed,
     Tracked,
+    WatchedMixed,
     History,
     FilteredInserts,
     SqlInserts,
@@ -44,6 +46,7 @@ _WORKLOADS: tuple[type[Workload], ...] = (
     Steady,
     Big,
     Idle,
+    WatchedIdle,
     IdleSources,
     BigTable,
     MaskedCopy,
