@@ -172,8 +172,9 @@ class KafkaServer:
     def _coordinates(self) -> bool:
         from confluent_kafka import KafkaException, Producer
 
-        with suppress(KafkaException):
-            self.admin.describe_consumer_groups(["nobody"])["nobody"].result(10)
+        with suppress(KafkaException, TimeoutError):
+            asked = self.admin.describe_consumer_groups(["nobody"], request_timeout=5)
+            asked["nobody"].result(10)
             producer = Producer(
                 {"bootstrap.servers": self.servers, "transactional.id": "nobody", "log_level": 0}
             )

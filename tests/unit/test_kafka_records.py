@@ -56,6 +56,9 @@ def test_key_is_made_of_what_the_option_says_and_of_ddl_the_schema(how, wanted):
     ("key", "wanted"),
     [
         ({"id": 7}, "7"),
+        ({"id": -7}, "-7"),
+        ({'a": b': 7}, "7"),
+        ({"a": "7"}, "7"),
         ({"a": 1, "b": "x"}, "1,x"),
         ({"a": 1, "b": 2, "c": 3, "d": 4, "e": 5}, "1,2,3,4,5"),
         ({"a": "x,y"}, "x\\,y"),
@@ -171,3 +174,15 @@ def test_missing_package_is_named_with_the_command_that_installs_it(monkeypatch,
     [finding] = kind.check({"shop": place}, {})
 
     assert finding.code == "PEN-519"
+
+
+def test_keys_of_several_tables_and_rows_without_one_are_told_apart():
+    found = keys_of(
+        "primary_key",
+        document({"id": 1}),
+        document({"no": 1, "b": 2}, table="lines"),
+        document(None, table="log"),
+        document({"id": 2}),
+    )
+
+    assert found == ["public.orders:1", "public.lines:1,2", "public.log", "public.orders:2"]

@@ -55,8 +55,19 @@ class Holder:
 
     @property
     def is_dead(self) -> bool:
-        """Whether the process is known to have ended: only of this machine's own can that be said."""
-        return self.machine == _machine() and _began(self.pid) != self.began
+        """Whether it is known to hold nothing any more: only of this machine's own can that be said.
+
+        The broker may learn late of who has left, and of who was killed.
+        """
+        if self.machine != _machine():
+            return False
+        if self.pid == os.getpid():
+            return self.instance not in _held
+        return _began(self.pid) != self.began
+
+
+# Claims of this process.
+_held: set[str] = set()
 
 
 class Claim:
@@ -107,6 +118,7 @@ class Claim:
     def release(self) -> None:
         """Leave the group."""
         member, self._member = self._member, None
+        _held.discard(self._me.instance)
         if member is not None and self._me.pid == os.getpid():
             member.close()
 
@@ -132,6 +144,7 @@ class Claim:
             }
         )
         self._member = self._clients.made(Consumer, conf)
+        _held.add(self._me.instance)
         self._member.subscribe([self._topic])
         waiting = self._clients.steps(f"joining group {self._group}")
         while not any(each.client_id == str(self._me) for each in self._members()):

@@ -99,6 +99,8 @@ def record_keys(batch: pa.RecordBatch, tables: TablesOfBatch, key: RecordKey) ->
 
 def _key_values(keys: pa.Array) -> list[str | None]:
     """The values of key objects, with commas between."""
+    if (numbers := _single_numbers(keys)) is not None:
+        return numbers
     done = keys
     for pattern, replacement in _SIMPLE_KEYS:
         done = pc.replace_substring_regex(done, pattern=pattern, replacement=replacement)
@@ -109,6 +111,19 @@ def _key_values(keys: pa.Array) -> list[str | None]:
         _joined_values(each) if each is not None and each.startswith("{") else each
         for each in done.to_pylist()
     ]
+
+
+def _single_numbers(keys: pa.Array) -> list[str | None] | None:
+    """The same where all are of one column that holds numbers, as most are; None where they are not."""
+    first = next((each for each in keys[:1].to_pylist() if each is not None), "")
+    name, colon, _ = first.partition('":')
+    prefix = name + colon
+    if not colon or not pc.all(pc.starts_with(keys, prefix)).as_py():
+        return None
+    values = pc.utf8_slice_codeunits(keys, len(prefix), -1)
+    if not pc.all(pc.utf8_is_digit(values)).as_py():
+        return None
+    return values.to_pylist()  # type: ignore[no-any-return]
 
 
 def _joined_values(key: str) -> str:
