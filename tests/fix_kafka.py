@@ -127,7 +127,10 @@ class KafkaServer:
         self._java += [f"-Dlog4j2.configurationFile={quiet}", "-cp", f"{kafka_jars()}/*"]
         form = ["kafka.tools.StorageTool", "format", "--standalone", "-t", _cluster_id()]
         subprocess.run(
-            [*self._java, *form, "-c", str(self._file)], check=True, capture_output=True, timeout=60
+            [*self._java, *form, "-c", str(self._file)],
+            check=True,
+            capture_output=True,
+            timeout=180,
         )
 
     @property
@@ -156,9 +159,9 @@ class KafkaServer:
                 stderr=log,
                 start_new_session=True,
             )
-        wait_until(self._answers, 60, "Kafka to answer", 0.1)
+        wait_until(self._answers, 180, "Kafka to answer", 0.1)
         # Who coordinates is decided when somebody first asks: not within a test's patience.
-        wait_until(self._coordinates, 60, "Kafka to know its coordinators", 0.1)
+        wait_until(self._coordinates, 180, "Kafka to know its coordinators", 0.1)
 
     def _answers(self) -> bool:
         from confluent_kafka import KafkaException

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from fix_rules import modified, shape
 from penstock.errors import ExpressionFails, RuleUnfit, ValueNotSent
 from penstock.modifiers.copies import relation_of
 from penstock.modifiers.sql import set_columns
-from penstock.modifiers.sql_text import connect
+from penstock.modifiers.sql_text import connect, read_expression
 from penstock.testing import UNCHANGED, changes, delete, insert, relation, transaction, update
 
 LSN = 0x16B3748
@@ -186,3 +187,11 @@ def test_set_that_needs_a_value_that_was_not_sent_stops() -> None:
 def test_set_of_a_key_from_other_columns_is_refused() -> None:
     with pytest.raises(RuleUnfit, match="part of the key"):
         apply_set({"id": "id + length(status)"}, SHAPE, insert(TABLE, row(1)))
+
+
+def test_expressions_are_read_by_many_threads_at_once() -> None:
+    texts = [f"upper(name) = 'X{number}'" for number in range(200)]
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(read_expression, texts))
+
+    assert [each.columns for each in found] == [("name",)] * len(texts)

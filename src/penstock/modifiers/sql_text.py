@@ -7,6 +7,7 @@ but the row, or speaks of several rows, is refused.
 from __future__ import annotations
 
 import json
+import threading
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -68,6 +69,10 @@ def connect() -> duckdb.DuckDBPyConnection:
     return connection
 
 
+# A connection refuses a second thread while it is in use.
+_parsing = threading.RLock()
+
+
 @cache
 def _parser() -> duckdb.DuckDBPyConnection:
     return connect()
@@ -76,11 +81,12 @@ def _parser() -> duckdb.DuckDBPyConnection:
 @cache
 def _functions() -> tuple[frozenset[str], frozenset[str]]:
     """Names of functions that are not the same for the same row, and of those over several rows."""
-    rows = _parser().execute(
-        "SELECT function_name, bool_and(stability IS NOT NULL AND stability <> 'CONSISTENT'),"
-        " bool_or(function_type = 'aggregate') FROM duckdb_functions() GROUP BY 1"
-    )
-    found = rows.fetchall()
+    with _parsing:
+        rows = _parser().execute(
+            "SELECT function_name, bool_and(stability IS NOT NULL AND stability <> 'CONSISTENT'),"
+            " bool_or(function_type = 'aggregate') FROM duckdb_functions() GROUP BY 1"
+        )
+        found = rows.fetchall()
     return (
         frozenset(name for name, is_volatile, _ in found if is_volatile),
         frozenset(name for name, _, is_aggregate in found if is_aggregate),
@@ -96,7 +102,8 @@ def read_expression(text: str) -> SqlText:
     if not text.strip() or len(text) > _LONGEST:
         raise wanted("an SQL expression over the columns of a row")
     try:
-        row = _parser().execute("SELECT json_serialize_sql(?)", [_query(text)]).fetchone()
+        with _parsing:
+            row = _parser().execute("SELECT json_serialize_sql(?)", [_query(text)]).fetchone()
     except SqlMissing as error:
         raise fault(error) from None
     tree = json.loads(row[0]) if row else {"error": True}
