@@ -35,6 +35,18 @@ POINTS = (
 )
 
 
+# Without transactions, and where tasks deliver, some are never passed.
+_NOT_PASSED = {
+    "exactly_once": (),
+    "at_least_once": (
+        "documents.before_deliver",
+        "documents.inside_deliver",
+        "kafka.before_commit",
+    ),
+    None: ("kafka.before_commit",),  # NATS
+}
+
+
 class Writer:
     """Changes rows of two tables until it is stopped."""
 
@@ -131,8 +143,8 @@ def test_kill_at_each_point_and_at_random_loses_and_doubles_nothing(
     writer.start()
 
     for number, point in enumerate(POINTS):
-        if point == "kafka.before_commit" and sink.get("delivery") != "exactly_once":
-            continue  # no transactions
+        if point in _NOT_PASSED[sink.get("delivery")]:
+            continue
         command = penstock_command(
             "run", str(path), env={"PENSTOCK_FAULT": f"{point}:{2 + number}"}
         )
