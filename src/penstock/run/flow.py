@@ -29,7 +29,7 @@ from penstock.run.rules import RuleWatch
 from penstock.run.tables import TableKeeper
 from penstock.sinks.sink import Batch
 from penstock.sinks.tables import TableState
-from penstock.spark.jobs import Span, run_job
+from penstock.spark.jobs import JobWatch, Span, run_job
 from penstock.state.reports import DeliveryReport, TableReport
 from penstock.timing import timing
 
@@ -374,7 +374,7 @@ class Flow:
             span,
             self._spark.parallel,
             modifiers,
-            trace.traceparent if trace is not None else None,
+            JobWatch(self._recorder.is_on, trace.traceparent if trace is not None else None),
         )
         report.seconds = time.perf_counter() - began
         self.seconds["job"] += report.seconds

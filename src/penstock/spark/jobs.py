@@ -51,6 +51,16 @@ _TRACE_PROPERTY = "penstock.traceparent"
 _OPERATIONS = {INSERT: "insert", UPDATE: "update", DELETE: "delete", TRUNCATE: "truncate"}
 
 
+class JobWatch(NamedTuple):
+    """What those who watch want of a job: rows counted, and a trace that it belongs to."""
+
+    counts: bool = False
+    traceparent: str | None = None
+
+
+UNWATCHED = JobWatch()
+
+
 class Span(NamedTuple):
     """Which transactions of the slices are meant: those that end after one LSN, up to another."""
 
@@ -65,12 +75,12 @@ def run_job(
     span: Span,
     parallel: int,
     modifiers: Modifiers | None = None,
-    traceparent: str | None = None,
+    watch: JobWatch = UNWATCHED,
 ) -> list[Receipt]:
     """Run one Spark job over the slices; the receipts in the slices' order.
 
     Args:
-        traceparent: of the trace that the job belongs to, for Spark's own records.
+        watch: what those who watch want of it.
 
     Raises:
         PenstockError: as raised in a task, recognised by its code.
@@ -82,12 +92,12 @@ def run_job(
     # Numbered, so that a receipt can say where in the batch its changes belong.
     work = [(number, task) for number, task in enumerate(tasks)]
     if isinstance(worker, SharingWorker):
-        first = partial(_share_out_documents, worker, span, modifiers)
+        first = partial(_share_out_documents, worker, span, modifiers, watch.counts)
         second = partial(_deliver_shared_out, worker)
         shuffle = Shuffle(worker.partitions, second)
-        return run_tasks(spark, first, work, shuffle=shuffle, traceparent=traceparent)
-    function = partial(_run_tasks, worker, span, modifiers)
-    return run_tasks(spark, function, work, traceparent=traceparent)
+        return run_tasks(spark, first, work, shuffle=shuffle, traceparent=watch.traceparent)
+    function = partial(_run_tasks, worker, span, modifiers, watch.counts)
+    return run_tasks(spark, function, work, traceparent=watch.traceparent)
 
 
 class Shuffle(NamedTuple):
@@ -216,17 +226,19 @@ def _run_tasks(
     worker: Worker,
     span: Span,
     modifiers: Modifiers | None,
+    counts: bool,
     work: Iterable[tuple[int, list[list[Slice]]]],
 ) -> Iterator[Receipt]:
     """Runs in a Spark task."""
     for number, chunks in work:
-        yield run_task(worker, span, number, chunks, modifiers)
+        yield run_task(worker, span, number, chunks, modifiers, counts=counts)
 
 
 def _share_out_documents(
     worker: SharingWorker,
     span: Span,
     modifiers: Modifiers | None,
+    counts: bool,
     work: Iterable[tuple[int, list[list[Slice]]]],
 ) -> Iterator[tuple[int, tuple[int, bytes, Receipt | None]]]:
     """Runs in a Spark task, the first of two: blocks of documents, each with its partition.
@@ -234,7 +246,7 @@ def _share_out_documents(
     What the task has read goes with its first block.
     """
     for number, chunks in work:
-        receipt = run_task(worker, span, number, chunks, modifiers)
+        receipt = run_task(worker, span, number, chunks, modifiers, counts=counts)
         for refused in receipt.refused:
             # The second stage delivers before the driver knows: then the batch waits as a whole.
             raise refused.error
@@ -279,8 +291,13 @@ def run_task(
     number: int,
     chunks: list[list[Slice]],
     modifiers: Modifiers | None = None,
+    *,
+    counts: bool = False,
 ) -> Receipt:
-    """What one task does; also runs without Spark, in a test or in another loop."""
+    """What one task does; also runs without Spark, in a test or in another loop.
+
+    `counts`: somebody wants rows and bytes by operation.
+    """
     seconds = {"read": 0.0, "decode": 0.0, "modify": 0.0, "stage": 0.0}
     rows: dict[tuple[TableName, str], int] = {}
     read_bytes: dict[str, int] = {}
@@ -301,8 +318,9 @@ def run_task(
         seconds["decode"] += decoded - read
         seconds["modify"] += modified - decoded
         seconds["stage"] += time.perf_counter() - modified
-        _count_rows(pieces, rows)
-        _count_bytes(data, lengths, read_bytes)
+        if counts:
+            _count_rows(pieces, rows)
+            _count_bytes(data, lengths, read_bytes)
     receipt = job.finish()
     seconds["cpu"] = time.process_time() - cpu_began
     receipt.seconds.update(seconds)

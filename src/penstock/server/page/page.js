@@ -326,7 +326,10 @@ function drawChart(place, what, unit) {
   const sinks = Object.entries(seen.history).slice(0, 6);
   const now = Date.now() / 1000;
   const top = ceiling(Math.max(0, ...sinks.flatMap(([, each]) => each[what].map((value) => value || 0))));
-  const x = (at) => LEFT + (WIDTH - LEFT - RIGHT) * Math.max(0, 1 - (now - at) / HOUR);
+  // A run that is young fills the chart as well.
+  const first = Math.min(now, ...sinks.map(([, each]) => each.at[0] || now));
+  const span = Math.min(HOUR, Math.max(300, now - first));
+  const x = (at) => LEFT + (WIDTH - LEFT - RIGHT) * Math.max(0, 1 - (now - at) / span);
   const y = (value) => HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * Math.min(1, value / top);
   const last = sinks.map(([name, each]) => `${name} ${short(each[what].at(-1) || 0)} ${unit}`).join(", ");
   const drawing = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": `Last: ${last || "nothing yet"}; scale to ${short(top)} ${unit}` });
@@ -334,8 +337,9 @@ function drawChart(place, what, unit) {
     drawing.append(svg("line", { class: "grid", x1: LEFT, x2: WIDTH - RIGHT, y1: y(top * share), y2: y(top * share) }),
       svg("text", { x: LEFT - 6, y: y(top * share) + 4, "text-anchor": "end" }, short(top * share)));
   }
-  for (const minutes of WIDTH < 380 ? [60, 30, 0] : [60, 45, 30, 15, 0]) {
-    drawing.append(svg("text", { x: x(now - minutes * 60), y: HEIGHT - 6, "text-anchor": minutes === 60 ? "start" : minutes === 0 ? "end" : "middle" }, minutes ? `−${minutes} min` : "now"));
+  for (const share of WIDTH < 380 ? [1, 0.5, 0] : [1, 0.75, 0.5, 0.25, 0]) {
+    const minutes = Math.round((share * span) / 6) / 10;
+    drawing.append(svg("text", { x: x(now - share * span), y: HEIGHT - 6, "text-anchor": share === 1 ? "start" : share === 0 ? "end" : "middle" }, share ? `−${minutes >= 10 ? Math.round(minutes) : minutes} min` : "now"));
   }
   sinks.forEach(([, each], at) => {
     const points = each.at.map((time, place) => [time, each[what][place]]).filter(([time, value]) => value !== null && now - time <= HOUR);
@@ -359,7 +363,7 @@ function drawChart(place, what, unit) {
     const edge = drawing.getBoundingClientRect();
     const at = ((event.clientX - edge.left) / edge.width) * WIDTH;
     cursor.setAttribute("x1", at); cursor.setAttribute("x2", at); cursor.setAttribute("visibility", "visible");
-    tell(now - HOUR * (1 - (at - LEFT) / (WIDTH - LEFT - RIGHT)));
+    tell(now - span * (1 - (at - LEFT) / (WIDTH - LEFT - RIGHT)));
   });
   drawing.addEventListener("pointerleave", () => { cursor.setAttribute("visibility", "hidden"); tell(null); });
   tell(null);
