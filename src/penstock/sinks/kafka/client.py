@@ -70,8 +70,8 @@ _PERSON = {
 class Complaint:
     """Why clients cannot connect, which they say only in passing.
 
-    An object of its own: a client that is part of a cycle is ended by the garbage collector, who knows when and in
-    which process, and hung there.
+    An object of its own: a client that is part of a cycle would be ended by the garbage collector, who knows when
+    and in which process.
     """
 
     def __init__(self) -> None:
@@ -137,10 +137,8 @@ class Clients:
             ) from None
 
     def close(self) -> None:
-        """End the admin client, whoever may still hold it."""
-        admin, self._admin = self._admin, None
-        if admin is not None:
-            admin.__exit__(None, None, None)
+        """Let go of the admin client."""
+        self._admin = None
 
     # --- waiting -------------------------------------------------------------------------------
 
@@ -181,22 +179,16 @@ class Clients:
         future = call()
         while True:
             try:
-                # Not `result`: an exception that is raised and that its future holds is a cycle with this
-                # frame and the client in it. See `Complaint`.
-                error = future.exception(timing().broker_step_seconds)
+                return future.result(timing().broker_step_seconds)
             except NotYet:
                 waiting.go_on()
-                continue
-            if error is None:
-                return future.result()
-            if not isinstance(error, KafkaException):
-                raise error
-            if not _passes_at_once(error.args[0]):
-                raise self.explained(error.args[0], what) from error
-            waiting.go_on()
-            # It may not know yet that it is the one to ask.
-            time.sleep(timing().broker_ask_pause_seconds)
-            future = call()
+            except KafkaException as error:
+                if not _passes_at_once(error.args[0]):
+                    raise self.explained(error.args[0], what) from error
+                waiting.go_on()
+                # It may not know yet that it is the one to ask.
+                time.sleep(timing().broker_ask_pause_seconds)
+                future = call()
 
     def metadata(self, client: Any, what: str) -> Any:
         """All topics and brokers, as a client sees them."""

@@ -163,11 +163,9 @@ class Producing:
                 if not number % _POLL_EVERY:
                     poll(0)
                     self.clients.raise_if_given_up()
-            poll(0)
         except KafkaException as error:
             raise self.clients.explained(error.args[0], "producing") from None
-        finally:
-            del produce, poll  # a traceback that somebody keeps must not keep the producer
+        poll(0)
 
     def _produce_when_there_is_room(self, topic: str, value: Any, key: Any, headers: Any) -> None:
         waiting = self.clients.steps("producing")

@@ -28,7 +28,7 @@ from penstock.sinks.kafka.records import Layout
 from penstock.timing import timing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     import pyarrow as pa
 
@@ -80,7 +80,8 @@ class ExactlyOnceSink(DocumentSink):
 
     def _init(self) -> None:
         """Have the broker end the last transaction, and fence whoever had it."""
-        self._in_steps("init_transactions", "beginning transactions")
+        producer = self._producing.producer
+        self._in_steps(producer.init_transactions, "beginning transactions")
 
     def deliver(self, documents: Iterator[pa.RecordBatch], state: str | None) -> None:
         """Produce documents and position in one transaction."""
@@ -150,7 +151,7 @@ class ExactlyOnceSink(DocumentSink):
     def _commit(self) -> dict[str, str]:
         """Commit; or what is refused, and nothing is committed."""
         try:
-            self._in_steps("commit_transaction", "committing")
+            self._in_steps(self._producing.producer.commit_transaction, "committing")
         except PenstockError as error:
             # Where it is one record's, its report has the reason: the transaction only knows that one failed.
             if refused := self._producing.failures():
@@ -165,15 +166,15 @@ class ExactlyOnceSink(DocumentSink):
 
     def _abort(self) -> None:
         self._in_transaction = False
-        self._in_steps("abort_transaction", "aborting a transaction")
+        self._in_steps(self._producing.producer.abort_transaction, "aborting a transaction")
         self._producing.failures()
 
-    def _in_steps(self, call: str, what: str) -> None:
-        """Call the producer until it is done; a call that timed out may be repeated, and goes on where it was."""
+    def _in_steps(self, call: Callable[[float], None], what: str) -> None:
+        """Call until it is done; a call that timed out may be repeated, and goes on where it was."""
         waiting = self._clients.steps(what)
         while True:
             try:
-                getattr(self._producing.producer, call)(timing().broker_step_seconds)
+                call(timing().broker_step_seconds)
             except KafkaException as error:
                 if not error.args[0].retriable():
                     raise self._explained(error, what) from None
