@@ -222,6 +222,24 @@ class KafkaServer:
         ]
         for done in self.admin.create_acls(rules).values():
             done.result(10)
+        # The broker learns of them a moment later.
+        wait_until(lambda: self._knows(rules), 60, "Kafka to know the rights")
+
+    def _knows(self, rules: list[Any]) -> bool:
+        from confluent_kafka import admin as a
+
+        one = rules[0]
+        wanted = a.AclBindingFilter(
+            one.restype,
+            one.name,
+            one.resource_pattern_type,
+            one.principal,
+            None,
+            a.AclOperation.ANY,
+            a.AclPermissionType.ALLOW,
+        )
+        found = self.admin.describe_acls(wanted).result(10)
+        return {rule.operation for rule in rules} <= {each.operation for each in found}
 
     def records(
         self, *topics: str, committed: bool = True, servers: str | None = None

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from socket import create_connection
@@ -86,7 +87,9 @@ class NatsServer:
 
     def messages(self, stream: str, **login: Any) -> list[Any]:
         """All messages of a stream, in its order."""
-        return asyncio.run(_messages(self.url, stream, login))
+        # In a thread: a browser that other tests drive has a loop in this one.
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(asyncio.run, _messages(self.url, stream, login)).result()
 
     def documents(self, stream: str) -> list[dict[str, Any]]:
         """The values of all messages, parsed."""

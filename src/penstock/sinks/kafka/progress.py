@@ -82,7 +82,8 @@ class Progress:
         """
         conf = self._clients.conf(
             **{
-                "group.id": "penstock.reads.progress",  # never joined, nothing is committed to it
+                # A client insists on one. Never joined, nothing is committed to it; the rights are there.
+                "group.id": self._key.decode(),
                 "isolation.level": "read_committed",
                 "enable.auto.commit": False,
                 "enable.partition.eof": True,
