@@ -125,7 +125,11 @@ class RunningPipeline:
         """Wait until everything committed so far is delivered."""
         lsn = mark_now(self.file)
         wait_until(
-            lambda: self.failures or all(each.has_caught_up(lsn) for each in self.deliveries),
+            # One that is being opened anew knows of no tables yet, and of none that is being copied.
+            lambda: (
+                self.failures
+                or all(each.has_caught_up(lsn) and each.is_open for each in self.deliveries)
+            ),
             deadline_seconds,
             what=f"delivery up to {lsn}",
         )
