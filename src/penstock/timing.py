@@ -215,6 +215,8 @@ class Timing:
     # -- HTTP server -----------------------------------------------------------------------------
     server_start_seconds: float = _limit(10.0)
     server_stop_seconds: float = _limit(2.0)
+    # How often it wakes though nobody asks for anything.
+    server_tick_seconds: float = _limit(1.0)
     # A body that takes longer is not read.
     server_body_seconds: float = _limit(10.0)
     # How often a stream of events asks for news, and says that it lives.
