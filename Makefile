@@ -62,10 +62,17 @@ $(CLASSES): .venv/.ready tests/archive_classes.py
 	-@.venv/bin/pytest --collect-only --quiet >/dev/null & \
 	$(PY) tests/archive_classes.py $@ && touch -c $@; wait
 
-test: setup $(CLASSES) ## the tests that are quick
+# Tests of the page drive a browser. A CI has one installed; on a desk those tests are skipped without.
+.PHONY: browser
+browser:
+	-@if [ -n "$${CI:-}" ] && ! command -v chromium >/dev/null && command -v apt-get >/dev/null; then \
+	  apt-get update -qq && apt-get install -y -qq chromium; \
+	fi
+
+test: setup browser $(CLASSES) ## the tests that are quick
 	$(PYTEST) -m "not long"
 
-test-long: setup $(CLASSES) ## all tests
+test-long: setup browser $(CLASSES) ## all tests
 	$(PYTEST)
 
 check: lint types unit ## lint, types and unit tests
