@@ -60,6 +60,7 @@ class _KafkaContract(SinkContract):
         return self.kafka.documents(options.topic)
 
 
+@pytest.mark.long  # more than a minute and a half: each kill is a process and a client of its own
 class TestExactlyOnce(_KafkaContract):
     delivery = "exactly_once"
 
