@@ -3,38 +3,21 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 import pyarrow as pa
 from pydantic import field_validator
 
 from penstock.errors import BadValue
+from penstock.modifiers.transform.pgtypes import Family
 from penstock.modifiers.transform.transformer import Batch, Collisions, Transformer
 from penstock.options import fault, wanted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.modifiers.transform.pgtypes import Family
 
-EVERY: frozenset[Family] = frozenset(
-    {
-        "text",
-        "integer",
-        "number",
-        "boolean",
-        "date",
-        "timestamp",
-        "uuid",
-        "json",
-        "hstore",
-        "bytea",
-        "text[]",
-        "enum",
-        "other",
-        "unknown",
-    }
-)
+EVERY: frozenset[Family] = frozenset(get_args(Family))
 
 
 class Keep(Transformer):

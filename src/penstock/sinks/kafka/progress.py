@@ -149,7 +149,7 @@ class Progress:
                 if one.key() == self._key and one.offset() < until:
                     found = one
             elif one.error().code() == KafkaError._PARTITION_EOF:
-                # Compacted records and ends of transactions are passed over; open ones stop it.
+                # Compacted records and ends of transactions are skipped; open ones stop it.
                 at, is_at_end = max(at, one.offset()), True
             else:
                 raise self._clients.explained(one.error(), f"reading topic {self._topic}")
