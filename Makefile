@@ -30,7 +30,7 @@ setup: .venv/.ready ## make .venv and install penstock into it, if anything chan
 	    rm -rf .venv; \
 	    uv venv --quiet --python "$${python:->=3.11}" .venv; \
 	  fi; \
-	  uv pip install --python $(PY) -r requirements.lock -e '.[embedded,sql,crypto,kafka,nats,server]'; \
+	  uv pip install --python $(PY) -r requirements.lock -e '.[embedded,sql,crypto,kafka,nats,webhook,server]'; \
 	else \
 	  if ! $(PY) -c '$(NEW_ENOUGH)' 2>/dev/null || ! $(PY) -m pip --version >/dev/null 2>&1; then \
 	    if ! "$$python" -c 'import ensurepip, venv' 2>/dev/null; then \
@@ -40,7 +40,7 @@ setup: .venv/.ready ## make .venv and install penstock into it, if anything chan
 	    fi; \
 	    "$$python" -m venv --clear .venv; \
 	  fi; \
-	  $(PY) -m pip install --quiet --use-pep517 --disable-pip-version-check -r requirements.lock -e '.[embedded,sql,crypto,kafka,nats,server]'; \
+	  $(PY) -m pip install --quiet --use-pep517 --disable-pip-version-check -r requirements.lock -e '.[embedded,sql,crypto,kafka,nats,webhook,server]'; \
 	fi; \
 	touch $@
 
@@ -62,17 +62,23 @@ $(CLASSES): .venv/.ready tests/archive_classes.py
 	-@.venv/bin/pytest --collect-only --quiet >/dev/null & \
 	$(PY) tests/archive_classes.py $@ && touch -c $@; wait
 
-# Tests of the page drive a browser. A CI has one installed; on a desk those tests are skipped without.
-.PHONY: browser
-browser:
-	-@if [ -n "$${CI:-}" ] && ! command -v chromium >/dev/null && command -v apt-get >/dev/null; then \
-	  apt-get update -qq && apt-get install -y -qq chromium; \
+# Programs that no package of Python's brings: tests of the page drive a browser, those of alarms Prometheus. A CI
+# has them installed, with no service started; on a desk those tests are skipped without.
+PROGRAMS := chromium prometheus
+.PHONY: programs
+programs:
+	-@if [ -n "$${CI:-}" ] && command -v apt-get >/dev/null; then \
+	  lacking=; \
+	  for one in $(PROGRAMS); do command -v $$one >/dev/null || lacking="$$lacking $$one"; done; \
+	  if [ -n "$$lacking" ]; then \
+	    apt-get update -qq && RUNLEVEL=1 apt-get install -y -qq --no-install-recommends $$lacking; \
+	  fi; \
 	fi
 
-test: setup browser $(CLASSES) ## the tests that are quick
+test: setup programs $(CLASSES) ## the tests that are quick
 	$(PYTEST) -m "not long"
 
-test-long: setup browser $(CLASSES) ## all tests
+test-long: setup programs $(CLASSES) ## all tests
 	$(PYTEST)
 
 check: lint types unit ## lint, types and unit tests

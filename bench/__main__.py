@@ -11,22 +11,28 @@ from typing import TYPE_CHECKING
 
 from bench.backlogs import Inserts, Mixed
 from bench.big import Big
+from bench.brokerlive import BrokerBig, KafkaLatency
 from bench.brokers import Kafka, KafkaAtLeastOnce, Nats
+from bench.brokers import started as started_brokers
 from bench.copies import BigTable, ManyTables
+from bench.encrypted import EncryptedInserts
 from bench.failure import BenchFailed
 from bench.fleet import IdleSources
 from bench.history import History
 from bench.live import Idle, Latency, Steady
+from bench.logs import LogOnKafka, LogOnNats
 from bench.masks import MaskedCopy, Masks
 from bench.native import Native, NativeDurable
 from bench.newcomer import IdleTables, Newcomer, Newcomers
 from bench.ours import Penstock
 from bench.report import page, result_lines, this_machine, verdict_line
 from bench.rules import FilteredInserts, SqlInserts
+from bench.search import Search
 from bench.servers import Servers
 from bench.together import Together
 from bench.tracked import Tracked
 from bench.watched import WatchedIdle, WatchedMixed
+from bench.webhooks import WebhookLatency, Webhooks, WebhooksBesideADeadOne
 from bench.workload import Sizes, warm_up
 
 if TYPE_CHECKING:
@@ -41,6 +47,7 @@ _WORKLOADS: tuple[type[Workload], ...] = (
     FilteredInserts,
     SqlInserts,
     Masks,
+    EncryptedInserts,
     Together,
     Latency,
     Steady,
@@ -57,6 +64,14 @@ _WORKLOADS: tuple[type[Workload], ...] = (
     Kafka,
     KafkaAtLeastOnce,
     Nats,
+    KafkaLatency,
+    BrokerBig,
+    LogOnKafka,
+    LogOnNats,
+    Webhooks,
+    WebhooksBesideADeadOne,
+    WebhookLatency,
+    Search,
 )
 _PAGE = Path("docs/benchmarks.md")
 
@@ -70,7 +85,7 @@ def main() -> int:
     workloads = [kind(sizes) for kind in _WORKLOADS if kind.name in arguments.only]
     began = time.monotonic()
     try:
-        with Servers(sizes.scale) as servers:
+        with started_brokers, Servers(sizes.scale) as servers:
             machine = this_machine(servers.version)
             _say(f"penstock's benchmark, scale {sizes.scale:g}, on {machine}")
             measured = [(workload, _run(servers, workload)) for workload in workloads]

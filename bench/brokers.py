@@ -7,10 +7,10 @@ decode. Everything shares the machine: broker, source, Spark.
 from __future__ import annotations
 
 import asyncio
-import atexit
 import sys
 import time
 import uuid
+from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -44,6 +44,10 @@ FROM orders o ORDER BY id
 """
 
 
+# Brokers that a workload has started; who runs workloads ends them.
+started = ExitStack()
+
+
 @cache
 def kafka() -> Any:
     """One broker for all figures, warm: the first one measured must not pay for its compiler."""
@@ -51,9 +55,7 @@ def kafka() -> Any:
 
     from fix_kafka import KafkaServer
 
-    server = KafkaServer()
-    atexit.register(server.remove)
-    server.start()
+    server = started.enter_context(KafkaServer(jvm=("-Xmx1g",)).running())
     _make_topic(server, "warm")
     producer = Producer({"bootstrap.servers": server.servers, "enable.idempotence": True})
     for number in range(300_000):
@@ -69,10 +71,7 @@ def nats() -> Any:
     """One server for all figures."""
     from fix_nats import NatsServer
 
-    server = NatsServer()
-    atexit.register(server.remove)
-    server.start()
-    return server
+    return started.enter_context(NatsServer().running())
 
 
 def _make_topic(server: Any, name: str) -> None:
@@ -254,12 +253,14 @@ class ExactlyOnce(Broker):
 
     def sink(self) -> dict[str, Any]:
         """See Broker."""
-        topic = f"ours-{uuid.uuid4().hex}"
-        _make_topic(kafka(), topic)
+        self.topic = f"ours-{uuid.uuid4().hex}"
+        _make_topic(kafka(), self.topic)
         return {
             "kind": "kafka",
             "servers": kafka().servers,
-            "topic": topic,
+            "topic": self.topic,
+            # The broker outlives a workload, and the position of the one before is another database's.
+            "progress_topic": f"progress-{self.topic}",
             "delivery": self.delivery,
         }
 
@@ -292,6 +293,8 @@ class BrokerBacklog(Workload):
     is_optional = True
     baseline = "bare"
     least_ratio: float
+    warm_count = _WARM
+    least_per_second = 2000  # else it is given up, after a minute
 
     @property
     def count(self) -> int:
@@ -302,33 +305,25 @@ class BrokerBacklog(Workload):
         """See Workload."""
         if isinstance(system, Bare):
             return self._measure_bare(pair, system)
-        warm = self._write(pair, "INSERT INTO orders SELECT * FROM bench_rows(-%s, -1)", _WARM)
-        system.await_delivered(warm, 60)
+        warm_up_broker(pair, system, self.warm_count)
         system.hold()
-        lsn = self._write(pair, _INSERTS, self.count)
+        lsn = write(pair, _INSERTS, self.count)
         before = system.seconds()
         with Meter(pair, system.pid) as meter:
             began = time.perf_counter()
             system.release()
-            ended = system.await_delivered(lsn, 60 + self.count / 2000)
+            ended = system.await_delivered(lsn, 60 + self.count / self.least_per_second)
         result = Result(self.name, system.name, self.count, ended - began, uses=meter.uses())
         result.parts = growth(before, system.seconds())
         return result
 
     def _measure_bare(self, pair: Pair, system: Bare) -> Result:
-        self._write(pair, _INSERTS, self.count)
+        write(pair, _INSERTS, self.count)
         records = system.documents()
-        system.deliver(records[:_WARM])
+        system.deliver(records[: self.warm_count])
         began = time.perf_counter()
         system.deliver(records)
         return Result(self.name, system.name, self.count, time.perf_counter() - began)
-
-    def _write(self, pair: Pair, statement: str, count: int) -> str:
-        """Write rows; where the source stands then."""
-        with connect(pair.source_dsn, "bench writer") as writer:
-            writer.execute("SET synchronous_commit = off")
-            writer.execute(statement, (count,))
-            return str(one(writer, "SELECT pg_current_wal_insert_lsn()"))
 
     def figure(self, result: Result) -> str:
         """See Workload."""
@@ -383,6 +378,20 @@ class Nats(BrokerBacklog):
     def title(self) -> str:
         """See Workload."""
         return f"backlog of {self.count:,} inserts into NATS"
+
+
+def write(pair: Pair, statement: str, count: int) -> str:
+    """Write rows; where the source stands then."""
+    with connect(pair.source_dsn, "bench writer") as writer:
+        writer.execute("SET synchronous_commit = off")
+        writer.execute(statement, (count,))
+        return str(one(writer, "SELECT pg_current_wal_insert_lsn()"))
+
+
+def warm_up_broker(pair: Pair, system: Broker, count: int = _WARM) -> None:
+    """Send rows through; their ids are negative."""
+    warm = write(pair, "INSERT INTO orders SELECT * FROM bench_rows(-%s, -1)", count)
+    system.await_delivered(warm, 60)
 
 
 def _number(lsn: str) -> int:

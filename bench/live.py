@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from bench.probe import System
     from bench.servers import Pair
 
-_LATENCY_RATE = 50
+LATENCY_RATE = 50
 _MOST_P50_MS, _MOST_P99_MS = 150.0, 500.0
 _LEAST_STEADY_RATE = 10_000
 _MOST_IDLE_PERCENT = 2.0
@@ -29,26 +29,27 @@ class Latency(Workload):
     required = "p50 ≤ 150 ms, p99 ≤ 500 ms; aim at 20 ms"
 
     @property
-    def _seconds(self) -> float:
+    def seconds(self) -> float:
+        """How long it writes."""
         return self.sizes.duration(20, 4)
 
     @property
     def title(self) -> str:
         """See Workload."""
         return (
-            f"{_LATENCY_RATE} single-row transactions a second for {self._seconds:.0f} s,"
+            f"{LATENCY_RATE} single-row transactions a second for {self.seconds:.0f} s,"
             " commit to visible"
         )
 
     def measure(self, pair: Pair, system: System) -> Result:
         """See Workload."""
-        count = round(self._seconds * _LATENCY_RATE)
+        count = round(self.seconds * LATENCY_RATE)
         before = system.seconds()
-        probe = ArrivalProbe(pair.target_dsn, count, self._seconds + 60)
+        probe = ArrivalProbe(pair.target_dsn, count, self.seconds + 60)
         try:
             with Meter(pair, system.pid) as meter:
                 began = time.perf_counter()
-                committed = self._write(pair, count)
+                committed = self.write(pair, count)
                 arrivals = probe.arrivals(system)
                 seconds = time.perf_counter() - began
         finally:
@@ -61,16 +62,16 @@ class Latency(Workload):
         result.notes.append(f"both sides equal: {pair.compare():,} rows")
         return result
 
-    def _write(self, pair: Pair, count: int) -> dict[int, float]:
+    def write(self, pair: Pair, count: int, first: int = 1) -> dict[int, float]:
+        """Write rows at the rate; when each was committed, by time.perf_counter."""
         committed: dict[int, float] = {}
         with connect(pair.source_dsn, "bench writer") as writer:
             began = time.perf_counter()
-            for number in range(1, count + 1):
-                time.sleep(max(0.0, began + number / _LATENCY_RATE - time.perf_counter()))
-                writer.execute(
-                    "INSERT INTO orders SELECT * FROM bench_rows(%s, %s)", (number, number)
-                )
-                committed[number] = time.perf_counter()
+            for number in range(count):
+                time.sleep(max(0.0, began + number / LATENCY_RATE - time.perf_counter()))
+                key = first + number
+                writer.execute("INSERT INTO orders SELECT * FROM bench_rows(%s, %s)", (key, key))
+                committed[key] = time.perf_counter()
         return committed
 
     def figure(self, result: Result) -> str:

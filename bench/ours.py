@@ -137,10 +137,14 @@ class Penstock:
     def release(self) -> None:
         """Let capture go on."""
         if self._held_pid is not None:
-            self._log_watch = _LogWatch(self._state / "log")
+            self.watch_log()
             with suppress(ProcessLookupError):
                 os.kill(self._held_pid, signal.SIGCONT)
         self._held_pid = None
+
+    def watch_log(self) -> None:
+        """Note when the log grows."""
+        self._log_watch = _LogWatch(self._state / "log")
 
     def check(self) -> None:
         """Raise when it has ended, or reports an error or a stopped table."""

@@ -173,8 +173,8 @@ def delays(committed: dict[int, float], arrivals: list[tuple[float, int]]) -> li
 
 
 def percentile(values: list[float], percent: float) -> float:
-    """Of sorted values, the one that so many percent of them do not exceed."""
-    return values[max(0, math.ceil(len(values) * percent / 100) - 1)]
+    """Of values in any order, the one that so many percent of them do not exceed."""
+    return sorted(values)[max(0, math.ceil(len(values) * percent / 100) - 1)]
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from fix_machine import program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -21,11 +22,7 @@ def browser() -> Iterator[Browser]:
     """One browser for the whole run."""
     from playwright.sync_api import sync_playwright
 
-    path = shutil.which("chromium") or shutil.which("google-chrome")
-    if path is None:
-        if os.environ.get("CI"):
-            pytest.fail("no chromium on this machine (Debian: apt install chromium)")
-        pytest.skip("no chromium on this machine (Debian: apt install chromium)")
+    path = shutil.which("google-chrome") or program("chromium")
     with sync_playwright() as playwright:
         found = playwright.chromium.launch(
             executable_path=path,

@@ -11,7 +11,7 @@ from fix_pipeline import pipeline_document
 from fix_wait import wait_until
 from penstock.config import pipeline_from_document
 from penstock.lsn import Lsn
-from penstock.pipeline import log_of, state_of
+from penstock.pipeline import log_of, wire_of
 from penstock.run.capture_process import run_capture
 from penstock.run.sources import mark_now
 
@@ -56,7 +56,7 @@ class Capturing:
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
         wait_until(
-            lambda: self.failure or state_of(self.file).is_held("capture"),
+            lambda: self.failure or wire_of(self.file).capturing_run(),
             what="capture to be started",
         )
 

@@ -14,20 +14,19 @@ import subprocess
 import tempfile
 import time
 import uuid
-from contextlib import suppress
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fix_machine import memory_disk, missing
+from fix_broker import BrokerProcess
+from fix_machine import missing
 from fix_wait import wait_until
 from penstock.embedded.java import java_home
 from penstock.embedded.ports import free_port
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 KAFKA_VERSION = "4.3.1"
 USERS = {"writer": "wr1ter-pass"}
@@ -62,8 +61,13 @@ auto.create.topics.enable=false
 group.initial.rebalance.delay.ms=0
 num.network.threads=1
 num.io.threads=2
+broker.session.timeout.ms=3000
+broker.heartbeat.interval.ms=500
+group.min.session.timeout.ms=500
 {more}
 """
+# Small, and quick to start: most of its life is its start.
+_JVM = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 
 
 def kafka_jars() -> Path:
@@ -96,16 +100,18 @@ def _fetch() -> None:
         Path(directory, "lib").rename(_CACHE)
 
 
-class KafkaServer:
-    """One broker. `stop` and `start` again keep its ports and its data; `kill` is a power cut."""
+class KafkaServer(BrokerProcess):
+    """One broker, with lines of its properties where a test wants others."""
 
-    def __init__(self, settings: dict[str, Any] | None = None) -> None:
-        self._directory = Path(tempfile.mkdtemp(prefix="penstock-kafka-", dir=memory_disk()))
+    name = "Kafka"
+    start_seconds = 180
+
+    def __init__(self, settings: dict[str, Any] | None = None, jvm: Sequence[str] = _JVM) -> None:
+        super().__init__()
         self.port, self.login_port = free_port(), free_port()
-        self._process: subprocess.Popen[bytes] | None = None
         users = " ".join(f'user_{name}="{password}"' for name, password in USERS.items())
         more = "\n".join(f"{key}={value}" for key, value in (settings or {}).items())
-        self._file = self._directory / "server.properties"
+        self._file = self.directory / "server.properties"
         self._file.write_text(
             _PROPERTIES.format(
                 port=self.port,
@@ -113,25 +119,37 @@ class KafkaServer:
                 controller=free_port(),
                 plain=_PLAIN,
                 users=users,
-                directory=self._directory,
+                directory=self.directory,
                 more=more,
             )
         )
-        quiet = self._directory / "log4j2.yaml"
+        quiet = self.directory / "log4j2.yaml"
         quiet.write_text(
             "Configuration:\n  Appenders:\n    Console:\n      name: out\n      PatternLayout:\n"
             '        pattern: "%d %p %m%n"\n'
             "  Loggers:\n    Root:\n      level: WARN\n      AppenderRef:\n        - ref: out\n"
         )
-        self._java = [str(java_home() / "bin" / "java"), "-Xmx512m", "-XX:+UseSerialGC"]
+        self._java = [str(java_home() / "bin" / "java"), *jvm]
         self._java += [f"-Dlog4j2.configurationFile={quiet}", "-cp", f"{kafka_jars()}/*"]
-        form = ["kafka.tools.StorageTool", "format", "--standalone", "-t", _cluster_id()]
-        subprocess.run(
-            [*self._java, *form, "-c", str(self._file)],
-            check=True,
-            capture_output=True,
-            timeout=180,
-        )
+        self._admin: Any = None
+        self._is_formatted = False
+
+    def command(self) -> list[str]:
+        """See BrokerProcess."""
+        return [*self._java, "kafka.Kafka", str(self._file)]
+
+    def start(self) -> None:
+        """See BrokerProcess; its storage is made the first time."""
+        if not self._is_formatted:
+            form = ["kafka.tools.StorageTool", "format", "--standalone", "-t", _cluster_id()]
+            subprocess.run(
+                [*self._java, *form, "-c", str(self._file)],
+                check=True,
+                capture_output=True,
+                timeout=180,
+            )
+            self._is_formatted = True
+        super().start()
 
     @property
     def servers(self) -> str:
@@ -143,66 +161,47 @@ class KafkaServer:
         """Where it listens for users with passwords."""
         return f"127.0.0.1:{self.login_port}"
 
-    @cached_property
+    @property
     def admin(self) -> Any:
         """A client that may do everything."""
         from confluent_kafka.admin import AdminClient
 
-        return AdminClient({"bootstrap.servers": self.servers, "log_level": 0})
+        if self._admin is None:
+            self._admin = AdminClient(self._client())
+        return self._admin
 
-    def start(self) -> None:
-        """Start the broker, and wait until it answers."""
-        with (self._directory / "log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [*self._java, "kafka.Kafka", str(self._file)],
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        wait_until(self._answers, 180, "Kafka to answer", 0.1)
-        # Who coordinates is decided when somebody first asks: not within a test's patience.
-        wait_until(self._coordinates, 180, "Kafka to know its coordinators", 0.1)
+    def _client(self) -> dict[str, Any]:
+        """Settings of a client that is quick to see a broker that has come back."""
+        return {
+            "bootstrap.servers": self.servers,
+            "log_level": 0,
+            "reconnect.backoff.max.ms": 500,
+        }
 
-    def _answers(self) -> bool:
-        from confluent_kafka import KafkaException
-
-        assert self._process is not None
-        assert self._process.poll() is None, (self._directory / "log").read_text()[-2000:]
-        with suppress(KafkaException):
-            return bool(_quiet_admin(self.servers).list_topics(timeout=1).brokers)
-        return False
-
-    def _coordinates(self) -> bool:
+    def answers(self) -> bool:
+        """Also who coordinates: that is decided when somebody first asks, not within a test's patience."""
         from confluent_kafka import KafkaException, Producer
 
-        with suppress(KafkaException, TimeoutError):
-            asked = self.admin.describe_consumer_groups(["nobody"], request_timeout=5)
-            asked["nobody"].result(10)
-            producer = Producer(
-                {"bootstrap.servers": self.servers, "transactional.id": "nobody", "log_level": 0}
-            )
-            producer.init_transactions(10)
-            return True
-        return False
+        try:
+            if not self.admin.list_topics(timeout=1).brokers:
+                return False
+            group = self.admin.describe_consumer_groups(["nobody"], request_timeout=5)["nobody"]
+            if group.exception(10) is not None:
+                return False
+            Producer({**self._client(), "transactional.id": "nobody"}).init_transactions(10)
+        except (KafkaException, TimeoutError):
+            return False
+        return True
 
-    def stop(self) -> None:
-        """Stop the broker."""
-        self._end("terminate")
+    def gone(self) -> None:
+        """See BrokerProcess. A client that knew it dead does not find its coordinators again."""
+        from penstock.brokers.kafka.client import end_client
 
-    def kill(self) -> None:
-        """End the broker without notice."""
-        self._end("kill")
-
-    def _end(self, how: str) -> None:
-        if self._process is not None:
-            getattr(self._process, how)()
-            self._process.wait(60)
-            self._process = None
-
-    def remove(self) -> None:
-        """Stop it, and leave nothing."""
-        self.kill()
-        shutil.rmtree(self._directory, ignore_errors=True)
+        super().gone()
+        admin, self._admin = self._admin, None
+        if admin is not None:
+            # Never by the garbage collector, which may be at work in this client's own thread.
+            end_client(admin, lambda: admin.__exit__(None, None, None))
 
     def allow(self, user: str, kind: str, name: str, *operations: str) -> None:
         """Let a user do things to a topic, a group, a transactional id or the cluster."""
@@ -322,30 +321,16 @@ def _cluster_id() -> str:
     return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
 
 
-def _quiet_admin(servers: str) -> Any:
-    from confluent_kafka.admin import AdminClient
-
-    return AdminClient({"bootstrap.servers": servers, "log_level": 0})
-
-
 @pytest.fixture(scope="session")
 def kafka() -> Iterator[KafkaServer]:
     """One broker for the whole run; each test has topics of its own."""
     pytest.importorskip("confluent_kafka") if not os.environ.get("CI") else None
-    server = KafkaServer()
-    try:
-        server.start()
+    with KafkaServer().running() as server:
         yield server
-    finally:
-        server.remove()
 
 
 @pytest.fixture
 def own_kafka() -> Iterator[KafkaServer]:
     """A broker that a test may stop."""
-    server = KafkaServer()
-    try:
-        server.start()
+    with KafkaServer().running() as server:
         yield server
-    finally:
-        server.remove()

@@ -16,7 +16,7 @@ from penstock.source.notes import Notes
 from penstock.source.shapes import read_published_shapes, read_shape_now
 from penstock.source.stream import InProgress, SlotStream
 from penstock.source.subscription import ensure_subscription
-from penstock.source.tracking import read_seal
+from penstock.source.tracking.install import read_seal
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from penstock.encryption import NO_KEYS, Keyring
 from penstock.log.files import writer as writer_module
 from penstock.log.files.reader import FilesReader
-from penstock.log.files.spool import FileSpool
 from penstock.log.files.writer import FilesWriter
 from penstock.log.slice import SliceHead, SliceKind
 from penstock.lsn import Lsn
+from penstock.secret import Secret
 
 if TYPE_CHECKING:
     import random
@@ -20,22 +21,24 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.log.files.segment import FileSlice
+    from penstock.log.files.spool import FileSpool
 
 
 class SmallLog:
     """A log and its writer. Every slice holds one message: its number, and some filling."""
 
-    def __init__(self, directory: Path, start_lsn: int = 0) -> None:
+    def __init__(self, directory: Path, start_lsn: int = 0, keyring: Keyring = NO_KEYS) -> None:
         self.directory = directory
+        self.keyring = keyring
         self.start_lsn = start_lsn
-        self.writer = FilesWriter(directory)
+        self.writer = FilesWriter(directory, keyring)
         self.count = 0
         self.reopen()
 
     def reopen(self) -> None:
         """As after a crash: nothing is closed in good order."""
         self.writer.close()
-        self.writer = FilesWriter(self.directory)
+        self.writer = FilesWriter(self.directory, self.keyring)
         self.writer.open(Lsn(self.start_lsn))
 
     def append(self, kind: SliceKind, end_lsn: int, part: int = 0, filling: int = 20) -> None:
@@ -52,7 +55,7 @@ class SmallLog:
 
     def streamed(self, end_lsn: int, parts: int = 2, aborted: tuple[int, ...] = ()) -> FileSpool:
         """A transaction that came in pieces, and its commit."""
-        spool = FileSpool(self.directory, end_lsn, self.writer.durable_lsn)
+        spool = self.writer.begin_spool(end_lsn, self.writer.durable_lsn)
         for number in range(parts):
             message = b"%d/%d" % (end_lsn, number)
             head = SliceHead(SliceKind.PART, Lsn(0), first_ordinal=number, carries_xids=True)
@@ -67,11 +70,15 @@ class SmallLog:
 
     def read(self, after: int = 0) -> list[FileSlice]:
         """All that a new reader finds."""
-        reader = FilesReader(self.directory, Lsn(after))
+        reader = self.reader(after)
         try:
             return reader.read(1 << 60)
         finally:
             reader.close()
+
+    def reader(self, after: int = 0) -> FilesReader:
+        """A new reader."""
+        return FilesReader(self.directory, Lsn(after), self.keyring)
 
     def ends(self, after: int = 0) -> list[int]:
         """Where the slices that a new reader finds end."""
@@ -125,10 +132,16 @@ def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.fdatasync", lambda fd: None)
 
 
-@pytest.fixture
-def log(tmp_path: Path, no_sync: None) -> Iterator[SmallLog]:
+def keyring(*digits: str, encrypts: bool = True) -> Keyring:
+    """Keys that are told apart by one digit, the one in use first."""
+    return Keyring(Secret(" ".join(digit * 64 for digit in digits)), encrypts=encrypts)
+
+
+@pytest.fixture(params=["plain", "encrypted"])
+def log(request: pytest.FixtureRequest, tmp_path: Path, no_sync: None) -> Iterator[SmallLog]:
     """An empty log."""
-    made = SmallLog(tmp_path / "log")
+    keys = keyring("a") if request.param == "encrypted" else NO_KEYS
+    made = SmallLog(tmp_path / "log", keyring=keys)
     yield made
     made.writer.close()
 

@@ -36,6 +36,17 @@ def missing(reason: str) -> NoReturn:
     pytest.skip(reason)
 
 
+def program(name: str, package: str | None = None) -> str:
+    """The path of a program that pip does not have; `make test` has it installed in CI.
+
+    `package`: what Debian calls it, where that is another name.
+    """
+    path = shutil.which(name)
+    if path is None:
+        missing(f"{name} is not on this machine (Debian: apt install {package or name})")
+    return path
+
+
 @contextmanager
 def mounted_disk(place: Path, size: str) -> Iterator[Path]:
     """A file system of that size at a place, as `mount -o size=` takes it.

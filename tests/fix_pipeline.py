@@ -23,7 +23,7 @@ import penstock
 from fix_wait import wait_until
 from penstock.config import pipeline_from_document
 from penstock.metrics import NOTHING
-from penstock.pipeline import build_sinks, top_of, top_wire_of
+from penstock.pipeline import build_sinks, top_wire_of
 from penstock.run.capture_process import capture_here
 from penstock.run.deliver import Delivery
 from penstock.run.deliveries import build_copier, build_flow
@@ -88,7 +88,7 @@ class RunningPipeline:
         self._stop = threading.Event()
         started = start(self.file)
         self._locks = ExitStack()
-        self._locks.enter_context(top_of(self.file).lock("deliver"))
+        self._locks.enter_context(top_wire_of(self.file).hold_delivery(self.file.sinks))
         self.deliveries = [
             build_flow(self.file, started, sink, self._spark, self._stop, self._recorder)
             for sink in build_sinks(self.file)
@@ -121,15 +121,11 @@ class RunningPipeline:
         except BaseException as error:  # noqa: BLE001 - asserted on by the test
             self.failures.append(error)
 
-    def catch_up(self, deadline_seconds: float = 60) -> None:
+    def catch_up(self, deadline_seconds: float = 150) -> None:
         """Wait until everything committed so far is delivered."""
         lsn = mark_now(self.file)
         wait_until(
-            # One that is being opened anew knows of no tables yet, and of none that is being copied.
-            lambda: (
-                self.failures
-                or all(each.has_caught_up(lsn) and each.is_open for each in self.deliveries)
-            ),
+            lambda: self.failures or all(each.has_caught_up(lsn) for each in self.deliveries),
             deadline_seconds,
             what=f"delivery up to {lsn}",
         )
@@ -280,7 +276,7 @@ def wait_for_state(
     table: str,
     *states: str,
     schema: str = "public",
-    deadline_seconds: float = 60,
+    deadline_seconds: float = 150,
 ) -> None:
     """Wait until a table is in one of the states."""
     wait_until(

@@ -74,6 +74,7 @@ class ToyRun:
     asked: list[tuple[Any, ...]] = field(default_factory=list)
     entries: list[dict[str, Any]] = field(default_factory=list)
     schema_versions: list[dict[str, Any]] = field(default_factory=list)
+    subscribed: dict[str, Any] = field(default_factory=dict)
     version_number: int = 0
     at: float = 0.0
 
@@ -123,6 +124,9 @@ class ToyRun:
     ) -> int:
         self.asked.append((f"parked {action}", sink, source, table, list(ids)))
         return len(self.entries)
+
+    def subscriptions(self) -> dict[str, Any]:
+        return self.subscribed
 
     def versions(self, source: str | None, schema: str | None) -> list[dict[str, Any]]:
         return self.schema_versions

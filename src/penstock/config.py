@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, Self
@@ -33,6 +33,7 @@ from penstock.faults import first_fault
 from penstock.listen import AddressOption, ServerOptions, TokenOption
 from penstock.log.options import LogOptions
 from penstock.log.registry import LogOption, default_options
+from penstock.modifiers.inject import InjectOptions
 from penstock.modifiers.route import RouteOptions, routes_of
 from penstock.modifiers.rule import Rule, RuleEntry
 from penstock.options import LocalPath, Options, fault, nearest, wanted
@@ -41,7 +42,7 @@ from penstock.sinks.registry import KINDS
 from penstock.source.options import SourceOptions
 from penstock.spark.options import SparkOptions
 
-_LATER_SINK_KINDS = ("search", "webhook", "delta", "iceberg", "parquet")
+_LATER_SINK_KINDS = ("delta", "iceberg", "parquet")
 
 # Where states lie that the file does not place.
 DEFAULT_PARENT = ".penstock"
@@ -118,11 +119,34 @@ class PipelineFile:
             },
         )
 
+    @property
+    def all_sinks(self) -> tuple[str, ...]:
+        """The names of all sinks of the file, also where this process delivers to some of them."""
+        return tuple(self.document["sinks"])
+
+    def only(self, sinks: Collection[str]) -> "PipelineFile":
+        """The same, with some of its sinks.
+
+        Raises:
+            BadValue: there is none of a name.
+        """
+        for name in sinks:
+            if name not in self.sinks:
+                what = f"no sink {name!r}, wanted one of {', '.join(self.sinks)}"
+                raise BadValue(what, "--sink", "name a sink as the file does")
+        chosen = {name: options for name, options in self.sinks.items() if name in sinks}
+        return replace(self, sinks=chosen)
+
     def kind_of(self, sink: str) -> SinkKind[Any]:
         """What a sink is: all that is done with one is asked of its kind."""
         kind = KINDS.find(self.document["sinks"][sink]["kind"])
         assert kind is not None, "its options were read with it"
         return kind
+
+    @property
+    def spark_at_rest(self) -> SparkOptions:
+        """The options of Spark, which encrypts what it leaves on disks where penstock does."""
+        return self.spark.encrypting() if self.log.encrypt else self.spark
 
     def place_of(self, sink: str) -> SinkPlace[Any]:
         """A sink as the source of this view has it."""
@@ -135,6 +159,7 @@ class PipelineFile:
             state=self.state,
             copies_first=self.source.snapshot.copies_first,
             routes=routes_of(self.modifiers, sink),
+            keyring=self.log.keyring(),
         )
 
     def __reduce__(self) -> NoReturn:
@@ -337,7 +362,8 @@ def _build(document: Document, directory: Path) -> PipelineFile:
         # Not chained: pydantic's text quotes the input.
         raise first_fault(error, document) from None
     state = filled.state or _working_directory(document.place) / DEFAULT_PARENT / filled.name
-    rules = tuple(_rule_of(*each, document) for each in enumerate(filled.modifiers))
+    written = tuple(_rule_of(*each, document) for each in enumerate(filled.modifiers))
+    rules = (*written, *_implied_rules(filled.sinks))
     return PipelineFile(
         name=filled.name,
         state=state,
@@ -350,8 +376,16 @@ def _build(document: Document, directory: Path) -> PipelineFile:
         spark=filled.spark,
         modifiers=rules,
         server=filled.server,
-        document=_with_absolute_paths(document.values, state, filled.sinks, rules),
+        document=_with_absolute_paths(document.values, state, filled.sinks, written),
     )
+
+
+def _implied_rules(sinks: Mapping[str, Options]) -> Iterator[Rule]:
+    """Rules that nobody has to write, since the kind of a sink cannot do without."""
+    for name, options in sinks.items():
+        kind = KINDS.find(getattr(options, "kind", ""))
+        if kind is not None and kind.needs_ids:
+            yield Rule("inject", InjectOptions(), frozenset((name,)))
 
 
 def _routed(name: str, options: Options, rules: tuple[Rule, ...]) -> Options:

@@ -40,6 +40,14 @@ POINTS = (
     "kafka.before_commit",  # documents and position produced, the transaction not committed
     "file.after_append",  # documents written, position not recorded
     "file.after_position",  # position recorded, file not renamed
+    "webhook.inside_append",  # some entries of a large batch in the outbox, not published
+    "webhook.before_commit",  # documents and position in the outbox, COMMIT not done
+    "webhook.after_commit",  # in the outbox, no receiver asked
+    "search.between_requests",  # some documents of a batch written, others not
+    "search.before_switch",  # a copy whole in its own index, not searched yet
+    "search.after_switch",  # a copy searched, its table not known to be copied
+    "search.before_position",  # all documents written, the position not
+    "search.after_position",  # position written, nothing else knows
     "init.after_publication",  # publication there, slot not
     "init.after_slot",  # slot there, target knows nothing
     "init.inside_undo",  # after a failure: slot gone again, publications still there

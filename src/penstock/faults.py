@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from penstock.document import Path
 
 _SECRET_KEYS = {"url", "password", "salt", "key_hex", "token"}
+# Elsewhere a `key` is none.
+_SECRET_PATHS = {("log", "key")}
 
 _WANTED = {
     "bool_parsing": "true or false",
@@ -90,7 +92,7 @@ def _value(path: Path, document: Document) -> Any:
 
 
 def _found(path: Path, document: Document) -> str:
-    if any(str(step).lower() in _SECRET_KEYS for step in path):
+    if path[:2] in _SECRET_PATHS or any(str(step).lower() in _SECRET_KEYS for step in path):
         return "a value that is not shown"
     written = document.marks[path].text
     if written is not None:

@@ -17,7 +17,7 @@ from penstock.text import printable, printable_lines
 _source: ContextVar[str] = ContextVar("source", default="")
 _sink: ContextVar[str] = ContextVar("sink", default="")
 # Which batch it is about, and its trace.
-_batch: ContextVar[tuple[int, str | None] | None] = ContextVar("batch", default=None)
+_batch: ContextVar[tuple[int | None, str | None]] = ContextVar("batch", default=(None, None))
 
 
 def speak_for(source_id: str) -> None:
@@ -30,13 +30,13 @@ def speak_of_sink(name: str) -> None:
     _sink.set(name)
 
 
-def speak_of_batch(number: int, trace_id: str | None = None) -> None:
-    """Have lines of this thread in JSON name a batch and its trace."""
+def speak_of_batch(number: int | None, trace_id: str | None = None) -> None:
+    """Have lines of this thread in JSON name a batch and its trace; None for none."""
     _batch.set((number, trace_id))
 
 
 def _of_batch() -> dict[str, Any]:
-    number, trace_id = _batch.get() or (None, None)
+    number, trace_id = _batch.get()
     named = {} if number is None else {"batch": number}
     return {**named, "trace_id": trace_id} if trace_id else named
 
@@ -56,6 +56,11 @@ class _JsonLines(logging.Formatter):
                 "message": record.getMessage(),
             }
         )
+
+
+def json_lines() -> logging.Formatter:
+    """How `--log-format json` writes lines, for handlers of somebody else's."""
+    return _JsonLines()
 
 
 class _TextLines(logging.Formatter):
@@ -117,7 +122,7 @@ def set_up_logging(log_format: str, log_level: str) -> None:
     """Send penstock's own lines to stderr; other libraries keep silent below warnings."""
     handler = _ToStderr()
     if log_format == "json":
-        handler.setFormatter(_JsonLines())
+        handler.setFormatter(json_lines())
     else:
         handler.setFormatter(_TextLines("%(message)s"))
     handler.addFilter(_is_not_py4j)

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import (
     AfterValidator,
@@ -25,7 +25,7 @@ from pydantic_core import PydanticCustomError
 from pydantic_core.core_schema import ValidationInfo
 
 from penstock.dsn import Dsn
-from penstock.errors import BadTableRule, BadUrl, NotThereYet, PenstockError, UnknownKey
+from penstock.errors import BadTableRule, BadUrl, BadValue, NotThereYet, PenstockError, UnknownKey
 from penstock.table import TableRule
 
 
@@ -178,3 +178,17 @@ Seconds = Annotated[float, AfterValidator(_within_a_day)]
 LocalPath = Annotated[Path, PlainValidator(_read_path)]
 """An absolute path. A relative one starts at the validation context's `directory`, which
 `config.py` sets to the pipeline file's, or else at the working directory; `~` is home."""
+
+
+class TlsOptions(Options):
+    """Certificates, as files."""
+
+    ca: LocalPath | None = None
+    certificate: LocalPath | None = None
+    key: LocalPath | None = None
+
+    @model_validator(mode="after")
+    def _check_pair(self) -> Self:
+        if (self.certificate is None) != (self.key is None):
+            raise fault(BadValue("has one of certificate and key", do="give both, or neither"))
+        return self

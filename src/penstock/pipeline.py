@@ -10,28 +10,30 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import PenstockError
+from penstock.errors import LogKeyMissing, LogKeyUnusable, PenstockError
 from penstock.log.contract import LogOwner
 from penstock.log.registry import kind_of
 from penstock.modifiers.binding import Binding
 from penstock.modifiers.chain import chain_for
 from penstock.retry import is_temporary
 from penstock.schema.describe import description_of
+from penstock.schema.past_shapes import PastShapes
 from penstock.source.connect import connect_source
 from penstock.source.description import TableDescription, describe_table
 from penstock.source.shapes import read_named_shapes
+from penstock.state.boardshapes import BoardLines
+from penstock.state.boardwire import BoardWire
 from penstock.state.directory import StateDirectory
 from penstock.state.wire import FileWire
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from penstock.config import PipelineFile
     from penstock.dsn import Dsn
-    from penstock.log.contract import Log
+    from penstock.log.contract import Board, Log
     from penstock.lsn import Lsn
     from penstock.modifiers.modifier import Modifiers
-    from penstock.schema.past_shapes import PastShapes
     from penstock.schema.shape import TableShape
     from penstock.sinks.copying import Copying
     from penstock.sinks.sink import Sink
@@ -127,12 +129,48 @@ def top_of(pipeline: PipelineFile) -> StateDirectory:
 
 def wire_of(pipeline: PipelineFile) -> Wire:
     """What the halves report to each other of a source."""
-    return FileWire(state_of(pipeline), top_of(pipeline))
+    files = FileWire(state_of(pipeline), top_of(pipeline))
+    board = board_of(pipeline)
+    if board is None:
+        return files
+    source_id = pipeline.source_id
+    return BoardWire(
+        board, files, top_of(pipeline), source_id, f"capture/{source_id}", pipeline.all_sinks
+    )
 
 
 def top_wire_of(pipeline: PipelineFile) -> Wire:
-    """What is reported of the whole pipeline."""
-    return FileWire(top_of(pipeline))
+    """What is reported of the whole pipeline: of a sole source, the same."""
+    if not pipeline.is_whole and pipeline.top == pipeline.state:
+        return wire_of(pipeline)
+    top = top_of(pipeline)
+    board = board_of(pipeline)
+    if board is None:
+        return FileWire(top)
+    return BoardWire(board, FileWire(top), top, "", "capture", pipeline.all_sinks)
+
+
+def past_shapes_of(pipeline: PipelineFile, state: StateDirectory | None = None) -> PastShapes:
+    """Which shapes the tables of a source had when; `state`: its directory, where somebody has it."""
+    board = board_of(pipeline)
+    if board is None:
+        return (state or state_of(pipeline)).past_shapes
+    return PastShapes(BoardLines(board, f"{pipeline.source_id}/shapes"))
+
+
+def board_of(pipeline: PipelineFile) -> Board | None:
+    """What the halves share beside the logs; None: the state directory."""
+    return kind_of(pipeline.log.kind).board_of(pipeline.log, pipeline.name)
+
+
+def forget_logs(
+    pipeline: PipelineFile, leaving: Sequence[PipelineFile], *, is_all: bool
+) -> list[str]:
+    """Remove the logs of sources that leave; with all of them, what the halves have shared, too."""
+    owners = [_owner(view) for view in leaving]
+    removed = kind_of(pipeline.log.kind).forget(pipeline.log, owners)
+    board = board_of(pipeline) if is_all else None
+    return [*removed, *(board.forget() if board is not None else ())]
 
 
 def log_of(pipeline: PipelineFile) -> Log:
@@ -141,9 +179,28 @@ def log_of(pipeline: PipelineFile) -> Log:
 
 
 def check_logs(pipeline: PipelineFile) -> list[PenstockError]:
-    """What `penstock check` warns of: the logs of all sources together."""
-    owners = [_owner(view) for view in pipeline.each()]
-    return kind_of(pipeline.log.kind).check(pipeline.log, owners)
+    """What `penstock check` says of the logs of all sources together."""
+    return _check_logs(pipeline, [_owner(view) for view in pipeline.each()])
+
+
+def require_keys(pipeline: PipelineFile) -> None:
+    """See that the log of a source can be read and written with the keys that are given. Changes nothing.
+
+    Raises:
+        LogKeyMissing: something in it is encrypted with another key.
+        LogKeyUnusable: they cannot be used.
+    """
+    for fault in _check_logs(pipeline, [_owner(pipeline)]):
+        if isinstance(fault, LogKeyMissing | LogKeyUnusable):
+            raise fault
+
+
+def _check_logs(pipeline: PipelineFile, owners: Sequence[LogOwner]) -> list[PenstockError]:
+    try:
+        pipeline.log.keyring().check()
+        return kind_of(pipeline.log.kind).check(pipeline.log, owners)
+    except LogKeyUnusable as error:
+        return [error]
 
 
 def _owner(pipeline: PipelineFile) -> LogOwner:
@@ -166,7 +223,7 @@ def build_sinks(pipeline: PipelineFile, shared: Mapping[str, Any] | None = None)
 
 def describer_of(pipeline: PipelineFile, sink: str) -> Describer:
     """What describes the source's tables to a sink."""
-    past_shapes = state_of(pipeline).past_shapes
+    past_shapes = past_shapes_of(pipeline)
     return Describer(pipeline.source.url, past_shapes, chain_for(pipeline.modifiers, sink))
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
+from functools import lru_cache
 
-from penstock.errors import PenstockError, Remedy
+from penstock.errors import PenstockError, Remedy, error_classes
 from penstock.timing import timing
 
 
@@ -19,7 +20,9 @@ class BackOff:
 
     def next_seconds(self) -> float:
         """How long to wait before the next attempt."""
-        wait: float = min(self.first_seconds * 2**self.attempt_count, self.limit_seconds)
+        # Bounded before it is a float: there may be thousands of attempts.
+        doubled = 2 ** min(self.attempt_count, 62)
+        wait: float = min(self.first_seconds * doubled, self.limit_seconds)
         self.attempt_count += 1
         return wait * random.uniform(0.8, 1.2)  # noqa: S311
 
@@ -41,3 +44,14 @@ def slow_back_off() -> BackOff:
 def is_temporary(error: PenstockError) -> bool:
     """Whether it can pass with time, so that waiting helps."""
     return error.remedy is Remedy.TIME
+
+
+def may_pass(text: str) -> bool:
+    """The same of an error that was stored as text: of its code, with which it begins."""
+    return _code_is_temporary(text.split(" ", 1)[0])
+
+
+@lru_cache(maxsize=1024)
+def _code_is_temporary(code: str) -> bool:
+    cls = error_classes().get(code)
+    return cls is not None and cls.remedy is Remedy.TIME

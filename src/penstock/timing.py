@@ -69,8 +69,9 @@ class Timing:
     # The socket is read so long at a time, and the server asked this often how far it is.
     last_commit_wait_seconds: float = _limit(0.1)
     last_commit_ask_seconds: float = _pause(1.0)
-    # How long transactions that were open when a slot was ready are waited for.
-    slot_open_seconds: float = _limit(10.0)
+    # How long transactions that were open when a slot was ready are waited for, and until that is reported.
+    slot_open_seconds: float = _limit(120.0)
+    slot_open_report_seconds: float = _limit(5.0)
     # The server may take so long to decode what a slot holds, for a number in `status`.
     slot_peek_seconds: float = _limit(3.0)
     slot_poll_seconds: float = _pause(0.1)
@@ -100,16 +101,69 @@ class Timing:
     # -- brokers ---------------------------------------------------------------------------------
     # A call is waited for in steps of this length, so that it can be given up within the time of a stop.
     broker_step_seconds: float = _limit(0.5)
+    # Of the 10 s a stop may take: so long a broker is waited for in all.
+    broker_stop_seconds: float = _limit(2.0)
     # One call, before it is made again; and how long to wait until then.
     broker_ask_seconds: float = _limit(5.0)
     broker_ask_pause_seconds: float = _pause(0.05)
     # How long Kafka takes a member of a group for alive: the least that brokers allow as they are shipped.
     kafka_session_seconds: float = _limit(6.0)
     kafka_claim_poll_seconds: float = _pause(0.2)
+    # To end a client is waited for so long: to leave a group takes a silent broker's 3 s.
+    kafka_end_seconds: float = _limit(4.0)
     # Who else delivers may be connected to another server of a cluster of NATS, or to the same.
     nats_claim_seconds: float = _limit(1.0)
     nats_claim_alone_seconds: float = _limit(0.1)
+    # A holder of a role whose connection is there and who does not answer for so long is given up.
+    nats_session_seconds: float = _limit(6.0)
     nats_close_seconds: float = _limit(1.0)
+
+    # A log on a broker: an answer to a read is waited for so long; one that is not there yet is asked for again
+    # after so long; who holds a role is asked for no more often than this.
+    log_read_seconds: float = _limit(10.0)
+    log_absent_seconds: float = _limit(0.25)
+    log_holder_seconds: float = _limit(1.0)
+    # How often capture asks whether the broker may delete what is still needed.
+    log_risk_seconds: float = _pause(60.0)
+    # What is let go at once is no older than this when the next begins.
+    log_unit_seconds: float = _limit(3600.0)
+    # A transaction of Kafka's: longer than a process may be suspended, for one that the broker ends fences its
+    # producer.
+    log_transaction_seconds: float = _limit(600.0)
+    # A report is not waited for longer, since the next one follows; joining a group of a busy broker is.
+    board_report_seconds: float = _limit(5.0)
+    board_join_seconds: float = _limit(30.0)
+    # Who has not put anything for so long may have been suspended, and reads first who has taken over meanwhile.
+    board_doubt_seconds: float = _limit(2.0)
+    # After the broker did not answer, reports are not offered to it for so long.
+    board_rest_seconds: float = _pause(2.0)
+    # -- the demo's servers -----------------------------------------------------------------------
+    embedded_kafka_start_seconds: float = _limit(90.0)
+    embedded_search_start_seconds: float = _limit(180.0)
+    embedded_fetch_seconds: float = _limit(600.0)
+    embedded_compile_seconds: float = _limit(120.0)
+
+    # -- webhooks --------------------------------------------------------------------------------
+    # A receiver that fails is tried again after so long, then after ever longer pauses up to the second.
+    webhook_retry_seconds: float = _pause(1.0)
+    webhook_last_retry_seconds: float = _pause(180.0)
+    # A batch waits so much longer for receivers that are slower than the fastest; less once they have
+    # been, so that nobody is delayed by another again and again.
+    webhook_patience_seconds: float = _limit(1.0)
+    # How often it is recorded how far deliveries are, and asked what people have changed; how often what
+    # everybody has is deleted.
+    webhook_record_seconds: float = _pause(0.2)
+    webhook_prune_seconds: float = _pause(1.0)
+    # The database is waited for so long by who has time, and tried again after so long by who has not.
+    webhook_open_seconds: float = _limit(10.0)
+    webhook_busy_seconds: float = _limit(0.02)
+    # A wait for receivers can be given up within the first; at the end requests under way have the second.
+    webhook_step_seconds: float = _limit(0.5)
+    webhook_stop_seconds: float = _limit(1.0)
+    # So long a filter may take for the documents of one entry.
+    webhook_filter_seconds: float = _limit(10.0)
+    # So long a secret that was replaced signs beside the new one.
+    webhook_rotation_seconds: float = _limit(86400.0)
 
     # -- copies ----------------------------------------------------------------------------------
     # How often a copier asks for tables to copy that nobody has woken it for.
@@ -178,6 +232,8 @@ class Timing:
     # A copy that failed is tried again after 5 s, 10 s, 20 s … up to 10 minutes. It is stored when.
     copy_retry_first_seconds: float = _limit(5.0)
     copy_retry_last_seconds: float = _limit(600.0)
+    # How long an index stays that its alias leads to no more: searches that have begun there end meanwhile.
+    search_grace_seconds: float = _pause(10.0)
     # How often a reader who takes nothing is asked whether there is a stop.
     stdout_poll_seconds: float = _pause(0.1)
     # An internal error is said of a table that is altered at this moment: keys are tried again then.
@@ -202,7 +258,7 @@ class Timing:
     # Who watches a run has a status of it that is so old at most: what is reported in the state directory, and
     # what servers are asked. Shorter while somebody looks at the page, or a table is being copied.
     watch_seconds: float = _pause(5.0)
-    watch_asking_seconds: float = _pause(15.0)
+    watch_asking_seconds: float = _pause(30.0)
     watch_live_seconds: float = _pause(1.0)
     watch_live_asking_seconds: float = _pause(2.0)
     # For so long after a request for the page's events.
@@ -215,10 +271,13 @@ class Timing:
     # -- HTTP server -----------------------------------------------------------------------------
     server_start_seconds: float = _limit(10.0)
     server_stop_seconds: float = _limit(2.0)
-    # How often it wakes though nobody asks for anything.
-    server_tick_seconds: float = _limit(1.0)
     # A body that takes longer is not read.
     server_body_seconds: float = _limit(10.0)
+    # A connection on which no request comes, or whose client takes nothing of the answer, is closed.
+    server_head_seconds: float = _limit(10.0)
+    server_reading_seconds: float = _limit(30.0)
+    # Of the 10 s a stop may take: for what is left to be pushed to a collector.
+    push_end_seconds: float = _limit(2.0)
     # How often a stream of events asks for news, and says that it lives.
     server_event_seconds: float = _pause(0.5)
     server_alive_seconds: float = _limit(15.0)
@@ -227,7 +286,9 @@ class Timing:
     # Rates of tables are over so long at least.
     table_rate_seconds: float = _limit(2.0)
     # Which processes are ours is asked this often.
-    process_list_seconds: float = _limit(30.0)
+    process_list_seconds: float = _limit(60.0)
+    # What they use is measured once for all who ask within so long.
+    process_usage_seconds: float = _limit(0.5)
 
     def shortened(self, factor: float) -> Timing:
         """The same with pauses of this part of their length."""

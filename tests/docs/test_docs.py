@@ -24,6 +24,7 @@ from penstock.changes.documents import documents
 from penstock.cli.main import app
 from penstock.errors import error_classes
 from penstock.failpoints import POINTS
+from penstock.log import registry as log_registry
 from penstock.log.slice import _HEADER, HEADER_BYTES, SliceKind
 from penstock.modifiers.rule import FAMILIES, family_of
 from penstock.options import Options
@@ -31,7 +32,7 @@ from penstock.run.status import PipelineStatus, SourceStatus
 from penstock.sink import DOCUMENTS, DocumentKind, DocumentSink
 from penstock.sinks.postgres.state.objects import statements
 from penstock.sinks.registry import BUILT_IN, KINDS
-from penstock.sinks.status import FlowStatus, SinkStatus, TableStatus
+from penstock.sinks.status import FlowStatus, SinkStatus, SubscriptionStatus, TableStatus
 from penstock.testing import SinkContract, changes, insert, relation, table, transaction
 
 if TYPE_CHECKING:
@@ -157,6 +158,8 @@ def test_every_key_of_the_pipeline_file_is_documented_and_no_other():
         kind = KINDS.find(name)
         assert kind is not None
         known |= set(_keys(kind.options, "sinks.*."))
+    for name in log_registry.BUILT_IN:
+        known |= set(_keys(log_registry.kind_of(name).options, "log."))
     # What a rule of `transform` may say besides is on a page of its own.
     known |= {key for key in documented if key.startswith("transform.")} & set(
         _keys(family_of("transform").OPTIONS, "transform.")
@@ -182,6 +185,7 @@ def test_every_fault_point_is_documented_and_no_other():
         ("## Each source", SourceStatus),
         ("## Each sink", SinkStatus),
         ("## Each source of a sink", FlowStatus),
+        ("## Each subscription", SubscriptionStatus),
         ("## Each table", TableStatus),
     ],
 )
@@ -287,7 +291,9 @@ def test_pipeline_files_of_the_documentation_can_be_read(
     variables = re.findall(r"\$\{(\w+)\}", text)
 
     # Two sources are two databases.
-    read = config.read_pipeline(path, {name: f"postgresql://u:p@host/{name}" for name in variables})
+    environ = {name: f"postgresql://u:p@host/{name}" for name in variables}
+    environ |= {name: f"whsec_{'A' * 32}" for name in variables if name.endswith("_SECRET")}
+    read = config.read_pipeline(path, environ)
 
     assert read.sinks
 

@@ -48,10 +48,11 @@ _NOT_PASSED = {
 
 
 class Writer:
-    """Changes rows of two tables until it is stopped."""
+    """Changes rows of two tables until it is stopped; where `may_go_on` is given, while it says so."""
 
-    def __init__(self, source: Database) -> None:
+    def __init__(self, source: Database, may_go_on: Callable[[], bool] = lambda: True) -> None:
         self._source = source
+        self.may_go_on = may_go_on
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._write)
         self.count = 0
@@ -76,6 +77,8 @@ class Writer:
         dice = random.Random(7)
         with self._source.connect(autocommit=False) as connection:
             while not self._stop.wait(0.005):
+                if not self.may_go_on():
+                    continue
                 for table in ("a", "b"):
                     key = dice.randint(1, 200)
                     connection.execute(
@@ -130,6 +133,7 @@ def assert_consumed(server: Any, source: Database, *, is_once: bool) -> None:
     assert replayed(documents) == rows_of(source, "a", "b")
 
 
+@pytest.mark.timeout(900)  # a dozen starts
 def test_kill_at_each_point_and_at_random_loses_and_doubles_nothing(
     source: Database,
     writer: Writer,
@@ -159,12 +163,14 @@ def test_kill_at_each_point_and_at_random_loses_and_doubles_nothing(
         command.kill()
     writer.stop()
 
-    assert penstock_command("run", str(path), "--until-caught-up").wait() == 0
+    last = penstock_command("run", str(path), "--until-caught-up")
+    assert last.wait() == 0, last.stderr
 
     # NATS drops what comes again, within its duplicate window.
     assert_consumed(server, source, is_once=sink.get("delivery") != "at_least_once")
 
 
+@pytest.mark.timeout(900)
 def test_broker_that_is_killed_and_comes_back_is_waited_for(
     source: Database,
     writer: Writer,
@@ -189,6 +195,7 @@ def test_broker_that_is_killed_and_comes_back_is_waited_for(
     writer.stop()
     assert command.terminate() == 0
 
-    assert penstock_command("run", str(path), "--until-caught-up").wait() == 0
+    last = penstock_command("run", str(path), "--until-caught-up")
+    assert last.wait() == 0, last.stderr
 
     assert_consumed(server, source, is_once=sink.get("delivery") == "exactly_once")

@@ -266,7 +266,7 @@ def _bound_rows(database: Database) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(SECONDS + 900)
+@pytest.mark.timeout(SECONDS + 2400)
 @pytest.mark.parametrize("version", ["15", "new"])
 def test_sides_are_equal_after_a_soak_of_changes_and_kills(
     version: str,
@@ -318,7 +318,8 @@ def test_sides_are_equal_after_a_soak_of_changes_and_kills(
     if killer.command.process.poll() is None:
         killer.command.kill()
     last = penstock_command("run", str(path), "--until-caught-up")
-    code = last.wait(600)
+    # Sessions go on while the pipeline starts anew: on a busy machine most of it is still to be delivered.
+    code = last.wait(1800)
 
     story = {
         "blows": killer.done,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fix_changes import examples
 from penstock.modifiers.transform.cmac import LONGEST, cmac, digested
 from penstock.modifiers.transform.draws import Draws, tags_of
-from penstock.modifiers.transform.secret import Secret
+from penstock.secret import Secret
 
 KEY = bytes.fromhex("2b7e151628aed2a6abf7158809cf4f3c")
 MESSAGE = bytes.fromhex(

@@ -13,7 +13,7 @@ from fix_rules import modified, shape
 from penstock.errors import ExpressionFails, RuleUnfit, ValueNotSent
 from penstock.modifiers.copies import relation_of
 from penstock.modifiers.sql import set_columns
-from penstock.modifiers.sql_text import connect, read_expression
+from penstock.sql.text import connect, read_expression
 from penstock.testing import UNCHANGED, changes, delete, insert, relation, transaction, update
 
 LSN = 0x16B3748

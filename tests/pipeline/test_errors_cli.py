@@ -161,8 +161,8 @@ BAD_FILES = {
     "yaml that does not parse": ("name: [shop\n", "PEN-101"),
     "no mapping": ("- a\n- b\n", "PEN-1.."),
     "unknown key": ("name: a\nsource: {url: x}\nsnik: {}\n", "PEN-102"),
-    "key of later work": (
-        "name: a\nlog: {kind: kafka}\nsource: {url: 'postgresql://h/d', tables: ['*.*']}\nsinks: {s: {kind: stdout}}\n",
+    "kind of later work": (
+        "name: a\nsource: {url: 'postgresql://h/d', tables: ['*.*']}\nsinks: {s: {kind: delta}}\n",
         "PEN-105",
     ),
     "typo in the scheme": (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import pytest
 import yaml
 
 from fix_event_sinks import visible
@@ -117,6 +118,85 @@ def test_rule_of_a_column_that_is_renamed_stops_the_table_alone(
     wait_for_state(target, "orders", "streaming")
     pipeline.catch_up()
     assert target.query("SELECT id, amount FROM orders ORDER BY id") == [(1, 500), (3, 700)]
+
+
+MASKED = {"with": "literal", "literal": "x"}
+# The rule before and after, what is done at the source, and what is there in the end.
+EDITED = {
+    "sql of a renamed column": (
+        {"set": {"size": "length(name)"}},
+        "RENAME COLUMN name TO title",
+        {"set": {"size": "length(title)"}},
+        "SELECT id, title, size FROM orders ORDER BY id",
+        [(1, "one", 3), (2, "two+", 4), (3, "three", 5)],
+    ),
+    "mask of a renamed column": (
+        {"column": "name", **MASKED},
+        "RENAME COLUMN name TO title",
+        {"column": "title", **MASKED},
+        "SELECT id, title FROM orders ORDER BY id",
+        [(1, "x"), (2, "x"), (3, "x")],
+    ),
+    "strict, a column that comes": (
+        {"coverage": "strict", "columns": {"id": "keep", "name": "keep"}},
+        "ADD COLUMN more text DEFAULT 'secret'",
+        {"coverage": "strict", "columns": {"id": "keep", "name": "keep", "more": MASKED}},
+        "SELECT id, name, more FROM orders WHERE id > 1 ORDER BY id",
+        [(2, "two+", "x"), (3, "three", "x")],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", EDITED)
+def test_rule_that_is_edited_after_a_migration_stopped_its_table_lets_it_go_on(
+    source: Database, target: Database, make_pipeline: Make, case: str
+) -> None:
+    before, alter, after, query, wanted = EDITED[case]
+    source.execute("CREATE TABLE orders (id int PRIMARY KEY, name text)")
+    rule = {"transform": {"table": "orders", **before}}
+    pipeline = make_pipeline(source, target, source_options=INITIAL, modifiers=[rule])
+    pipeline.catch_up()
+    source.execute("INSERT INTO orders VALUES (1, 'one')")
+    source.execute(f"ALTER TABLE orders {alter}")
+    source.execute("INSERT INTO orders VALUES (2, 'two+')")
+    wait_for_state(target, "orders", "failed")
+    pipeline.catch_up()
+    pipeline.stop()
+
+    rule = {"transform": {"table": "orders", **after}}
+    pipeline = make_pipeline(source, target, source_options=INITIAL, modifiers=[rule])
+    source.execute("INSERT INTO orders VALUES (3, 'three')")
+    wait_for_state(target, "orders", "streaming")
+    pipeline.catch_up()
+    assert target.query(query) == wanted
+
+
+def test_documents_of_a_table_go_on_once_the_rule_is_edited_that_a_migration_stopped(
+    source: Database, make_pipeline: Make, tmp_path: Path
+) -> None:
+    source.execute("CREATE TABLE orders (id int PRIMARY KEY, name text)")
+    sink = {"kind": "file", "path": str(tmp_path / "out")}
+
+    def start(column: str) -> RunningPipeline:
+        rule = {"transform": {"table": "orders", "column": column, **MASKED}}
+        return make_pipeline(source, sink=sink, source_options=INITIAL, modifiers=[rule])
+
+    pipeline = start("name")
+    pipeline.catch_up()
+    source.execute("INSERT INTO orders VALUES (1, 'one')")
+    source.execute("ALTER TABLE orders RENAME COLUMN name TO title")
+    source.execute("INSERT INTO orders VALUES (2, 'two')")
+    wait_until(lambda: pipeline.deliveries[0].stopped_tables, what="the table to stop")
+    pipeline.stop()
+
+    pipeline = start("title")
+    pipeline.catch_up()
+    pipeline.stop()
+    found = documents(tmp_path / "out")
+    renamed = [each["difference"] for each in found if each["op"] == "schema"][-1]
+    assert [(each["before"], each["after"]) for each in renamed] == [("name", "title")]
+    inserts = [each["after"] for each in found if each["op"] == "insert"]
+    assert inserts == [{"id": 1, "name": "x"}, {"id": 2, "title": "x"}]
 
 
 def test_documents_follow_the_rules_of_their_own_sink(

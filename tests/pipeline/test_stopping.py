@@ -262,3 +262,18 @@ def test_batch_that_takes_too_long_to_commit_is_cancelled_and_delivered_by_the_n
     pipeline.start()
     pipeline.catch_up()
     assert_equal(source, target, "t")
+
+
+def test_closed_sink_has_not_caught_up(
+    source: Database, target: Database, make_pipeline: Callable[..., RunningPipeline]
+) -> None:
+    # It has forgotten its tables, and with them those that are still to be copied.
+    source.execute(TABLE)
+    source.execute("INSERT INTO t VALUES (1, 'a')")
+    pipeline = make_pipeline(source, target)
+    pipeline.catch_up()
+    (flow,) = pipeline.deliveries
+    lsn = flow.delivered_lsn
+    assert flow.has_caught_up(lsn)
+    pipeline.stop()
+    assert not flow.has_caught_up(lsn)

@@ -12,7 +12,7 @@ from penstock.schema.cascade import settle
 from penstock.schema.wire import read_reported
 from penstock.source.connect import connect_source, role_of
 from penstock.source.shapes import read_shape_now
-from penstock.source.tracking import install_tracking, read_seal
+from penstock.source.tracking.install import install_tracking, read_seal
 
 if TYPE_CHECKING:
     from fix_postgres import Database

@@ -14,7 +14,7 @@ from penstock.source.connect import connect_source
 from penstock.source.options import Tracking
 from penstock.source.preflight import preflight
 from penstock.source.subscription import drop_subscription, ensure_subscription, find_subscription
-from penstock.source.tracking import drop_tracking, install_tracking, read_tracking
+from penstock.source.tracking.install import drop_tracking, install_tracking, read_tracking
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

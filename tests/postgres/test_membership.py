@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from fix_subscription import ALL, ensure, follower, members, poll, publications, rules, slots
+from fix_wait import wait_until
 from penstock import errors
 from penstock.source import membership
 from penstock.source.catalog import SourceTable, list_tables
@@ -277,6 +279,25 @@ def test_locked_table_waits_for_the_next_poll(source: Database):
     assert change.added == [TableName("public", "b")]
     assert [left.table for left in change.left_out] == [TableName("public", "a")]
     assert poll(source, made, rules(*ALL)).added == [TableName("public", "a")]
+
+
+def test_user_who_holds_one_new_table_and_alters_another_meets_no_deadlock(source: Database):
+    made = ensure(source, rules(*ALL))
+    source.execute("CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (id int PRIMARY KEY)")
+    waits = "SELECT FROM pg_locks WHERE relation = 'b'::regclass AND NOT granted"
+    with (
+        ThreadPoolExecutor() as polling,
+        source.connect() as watch,
+        source.connect(autocommit=False) as user,
+    ):
+        user.execute("SET LOCAL deadlock_timeout = '1ms'")  # whoever notices it is ended
+        user.execute("LOCK TABLE b")
+        change = polling.submit(poll, source, made, rules(*ALL))
+        wait_until(lambda: change.done() or watch.execute(waits).fetchone() is not None)
+        user.execute("ALTER TABLE a ADD v text")
+        user.commit()
+
+        assert TableName("public", "a") in change.result().added
 
 
 # Rights.

@@ -30,7 +30,7 @@ from penstock.source.schemalog import (
     trim_versions,
     write_versions,
 )
-from penstock.source.tracking import install_tracking, read_tracking
+from penstock.source.tracking.install import install_tracking, read_tracking
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,7 @@ import pytest
 
 from fix_postgres import only_new
 from penstock.source.connect import connect_source
-from penstock.source.tracking import refresh_schemas
+from penstock.source.tracking.install import refresh_schemas
 
 if TYPE_CHECKING:
     from conftest import Tracked

@@ -22,7 +22,7 @@ from penstock.source.subscription import (
     ensure_subscription,
     print_sql,
 )
-from penstock.source.tracking import (
+from penstock.source.tracking.install import (
     broken_tracking,
     drop_tracking,
     install_tracking,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from conftest import Tracked
     from fix_postgres import Database
     from penstock.source.subscription import Subscription
-    from penstock.source.tracking import TrackingState
+    from penstock.source.tracking.install import TrackingState
     from penstock.table import TableRules
 
 

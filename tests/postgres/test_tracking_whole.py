@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from penstock.schema.catalog import read_shapes_by_id
+from penstock.schema.lines import FIRST_UNFIXED_ID, fixed_kind
 from penstock.source.connect import connect_source
 from penstock.source.shapes import qualified_names
 
 if TYPE_CHECKING:
     from conftest import Tracked
+    from fix_postgres import Database
     from penstock.schema.shape import TableShape
 
 _GIVEN = """
@@ -97,6 +99,35 @@ _STATEMENTS = [
     "DROP TYPE other.temper CASCADE",
     "DROP TABLE p CASCADE",
     "DROP SCHEMA other CASCADE",
+    # Names and definitions of which a part could be taken for another.
+    """CREATE TABLE "K" ("a,b" int, "q""x" text, period int, "PERIOD" int, "back\\slash" int DEFAULT 1,
+       UNIQUE NULLS NOT DISTINCT (period, "PERIOD"), PRIMARY KEY ("a,b", "q""x"))""",
+    """CREATE TABLE k2 (x int, y text, z int, FOREIGN KEY (x, y) REFERENCES "K"
+       ON UPDATE CASCADE ON DELETE SET NULL (y) DEFERRABLE INITIALLY DEFERRED)""",
+    """CREATE TABLE k3 (x int, z int, FOREIGN KEY (x, z) REFERENCES "K" (period, "PERIOD") MATCH FULL
+       ON DELETE RESTRICT)""",
+    """CREATE TABLE g (a int, b text COLLATE "C", c name, d name COLLATE "default",
+       e int GENERATED ALWAYS AS (a + 1) STORED, f int4range, m int4multirange, i inet[],
+       bb bytea DEFAULT '\\xdead', ts timestamptz DEFAULT '2020-01-01 00:00+02')""",
+    """COMMENT ON COLUMN g.a IS 'a "quoted", (x) \\ nextval( line
+two'""",
+    "ALTER TABLE g ADD zz int DEFAULT 7",
+    """CREATE UNIQUE INDEX "I USING x" ON g (lower(b), a DESC NULLS LAST) INCLUDE (c) WHERE a > 0""",
+    "ALTER TABLE g ADD CONSTRAINT ex EXCLUDE USING gist (f WITH &&)",
+    'CREATE DOMAIN plain AS text; CREATE DOMAIN latin AS text COLLATE "C"',
+    """CREATE TABLE domains (a plain, b latin, c latin COLLATE "default", d plain COLLATE "POSIX",
+       e information_schema.cardinal_number, f plain[])""",
+    """CREATE SEQUENCE free; CREATE TABLE counts (a int DEFAULT nextval('free'), "C d" serial)""",
+    "ALTER TABLE counts ADD c int DEFAULT nextval('free') + 1",
+    "CREATE TABLE leads (a int); ALTER TABLE leads ADD b int, ADD FOREIGN KEY (a, b) REFERENCES root",
+    "ALTER TABLE leads ADD c int",
+    "CREATE TABLE self (a int PRIMARY KEY, b int REFERENCES self)",
+    "ALTER TABLE self REPLICA IDENTITY USING INDEX self_pkey",
+    "ALTER TABLE self DROP CONSTRAINT self_pkey CASCADE",
+    "CREATE TABLE heir () INHERITS (child); CREATE TABLE heirs_heir () INHERITS (heir)",
+    "ALTER TABLE child ADD later int",
+    "ALTER TABLE child RENAME later TO latest",
+    "CREATE SCHEMA made CREATE TABLE within (id int PRIMARY KEY)",
 ]
 
 
@@ -132,6 +163,14 @@ SELECT c.oid::int8 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND n.nspname !~ '^pg_'
   AND n.nspname NOT IN ('information_schema', 'penstock')
 """
+
+
+def test_ids_that_every_database_has_are_of_the_kind_that_is_known(source: Database):
+    query = "SELECT oid::int8, typtype::text FROM pg_type WHERE oid < %s AND typtype <> 'p'"
+
+    found = dict(source.query(query, FIRST_UNFIXED_ID))
+
+    assert found == {oid: fixed_kind(oid) for oid in found}
 
 
 def test_what_is_reported_of_each_statement_adds_up_to_what_the_catalog_says(tracked: Tracked):

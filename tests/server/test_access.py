@@ -168,6 +168,7 @@ def test_huge_body_without_a_length_is_cut_off(toy_server: Served):
         {"names": [1]},
         {"names": ["a"], "other": 1},
         {"names": ["x" * 400]},
+        {"names": ["public.a\x00b"]},
         {"names": ["a"] * 1001},
     ],
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 import time
 import urllib.parse
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
+from fix_machine import program
 from fix_wait import wait_until
 from fix_watched import REFUSED, Served, make_status
 from penstock.metrics import HISTOGRAM, INSTRUMENTS
@@ -89,16 +89,9 @@ def test_every_instrument_is_documented_and_no_other():
         assert re.findall(r"`(\w+)`", row[3]) == list(each.labels), each.name
 
 
-def _need(program: str) -> str:
-    found = shutil.which(program)
-    if found is None:
-        pytest.skip(f"{program} is not there (Debian: apt install prometheus)")
-    return found
-
-
 def test_promtool_accepts_the_rules():
     done = subprocess.run(
-        [_need("promtool"), "check", "rules", str(RULES)],
+        [program("promtool", "prometheus"), "check", "rules", str(RULES)],
         capture_output=True,
         text=True,
         check=False,
@@ -126,7 +119,7 @@ def prometheus(toy_server: Served, tmp_path: Path) -> Iterator[str]:
     port = toy_server.port + 1 if toy_server.port < 65000 else toy_server.port - 1000
     process = subprocess.Popen(
         [
-            _need("prometheus"),
+            program("prometheus"),
             f"--config.file={tmp_path / 'prometheus.yml'}",
             f"--storage.tsdb.path={tmp_path / 'data'}",
             f"--web.listen-address=127.0.0.1:{port}",

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import os
 import re
+import threading
 import time
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,23 +16,26 @@ import pytest
 import yaml
 from playwright.sync_api import expect
 
-from fix_pipeline import ALWAYS_COPIED, pipeline_document, table_state, wait_for_state
+from fix_pipeline import pipeline_document, table_state, wait_for_state
 from fix_wait import wait_until
 from fix_watched import REFUSED, TOKEN, Served, make_status
 from penstock.sinks.status import TableStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from playwright.sync_api import Page
 
     from fix_browser import OpenPage
     from fix_pipeline import Command
-    from fix_postgres import MakeDatabase
+    from fix_postgres import Database, MakeDatabase
     from penstock.embedded.postgres import EmbeddedPostgres
 
 # Where pictures for the documentation are put: PENSTOCK_PICTURES=docs/images.
 PICTURES = os.environ.get("PENSTOCK_PICTURES")
+
+# Copied slowly, a page each, in three ranges: some have arrived, and others have not, when pictures are taken.
+BIG_ROWS = 12_000
 
 HOSTILE = 'public.<img src=x onerror="document.title=1">&amp;\u202e'
 
@@ -190,6 +197,49 @@ def test_page_says_when_the_run_has_ended(toy_server: Served, browser: object, o
     page.close()
 
 
+def test_charts_are_drawn_from_the_one_stream_and_fit_the_window(
+    toy_server: Served, open_page: OpenPage, use_timing: Callable[..., None]
+):
+    use_timing(history_point_seconds=0.0)
+    asked: list[str] = []
+    page = open_page(trusted(toy_server))
+    page.on("request", lambda request: asked.append(request.url))
+    for changes in (0, 2000, 5000):
+        status = make_status(lag_seconds=changes / 1000, changes_delivered=changes)
+        toy_server.run.show(status)
+
+    expect(page.locator("#lag-chart polyline")).to_have_count(1)
+    expect(page.locator("#lag-chart .legend")).to_have_text("warehouse 5 s")
+    expect(page.locator("#rate-chart polyline")).to_have_count(1)
+    page.set_viewport_size({"width": 400, "height": 900})
+    expect(page.locator("#lag-chart svg")).to_have_attribute("viewBox", re.compile(r"^0 0 3\d\d "))
+    assert [url for url in asked if "history" in url or "events" in url] == []
+
+
+def test_schema_changes_are_loaded_when_they_come_into_view(
+    toy_server: Served, open_page: OpenPage
+):
+    version = {
+        "schema_name": "public",
+        "version": 2,
+        "created_at": "2026-01-01T00:00:00+00:00",
+        "acked": True,
+        "lsn": "0/2A00",
+        "source": "shop",
+    }
+    toy_server.run.schema_versions = [{**version, "version": 1}, version]
+    page = open_page(trusted(toy_server), width=390)
+    expect(page.locator("#live")).to_have_text("live")
+    page.locator("#schema-title").scroll_into_view_if_needed()
+
+    expect(page.locator("#schema-list li")).to_have_count(2)
+    expect(page.locator("#schema-list li").first).to_contain_text("public version 2")
+    page.locator("#schema-list button").first.click()
+    expect(page.locator("#schema-list .changes").first).to_have_text(
+        "public.orders: column note added"
+    )
+
+
 def test_parked_changes_are_shown_and_dropped_after_a_question(
     toy_server: Served, open_page: OpenPage
 ):
@@ -224,8 +274,37 @@ def test_api_page_lists_the_routes(toy_server: Served, open_page: OpenPage):
     expect(page.locator("article", has_text="/api/tables/resync")).to_be_visible()
 
 
+@contextmanager
+def _orders_come_in(source: Database) -> Iterator[None]:
+    """Changes at a rate that goes up and down, until the block ends."""
+    is_over = threading.Event()
+
+    def write() -> None:
+        with source.connect() as connection:
+            for turn in itertools.count():
+                rows = round(40 + 30 * math.sin(turn / 7))
+                connection.execute(
+                    "INSERT INTO customers SELECT n, 'c' FROM generate_series(%s::int, %s) n",
+                    (1000 + turn * 100, 1000 + turn * 100 + rows),
+                )
+                if is_over.wait(0.1):
+                    return
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        writer.join(30)
+
+
 def _picture(page: Page, name: str, directory: Path) -> None:
     """At two widths, light and dark."""
+    page.locator("#schema-load").click()
+    expect(page.locator("#schema-list button").first).to_be_visible(timeout=20_000)
+    page.locator("h1").click()  # no button is in focus
+    expect(page.locator("#toast")).not_to_have_class("on", timeout=20_000)
     for width in (1280, 390):
         for scheme in ("light", "dark"):
             page.set_viewport_size({"width": width, "height": 900})
@@ -248,24 +327,26 @@ def test_story_of_a_pipeline_seen_and_fixed_through_its_page(
     source.execute(
         "CREATE TABLE orders (id int PRIMARY KEY, total int);"
         "CREATE TABLE customers (id int PRIMARY KEY, name text);"
-        "CREATE TABLE big (id int PRIMARY KEY, note text);"
+        "CREATE TABLE big (id int PRIMARY KEY, note text) WITH (fillfactor = 10);"
         "INSERT INTO orders SELECT n, n FROM generate_series(1, 500) n;"
         "INSERT INTO customers SELECT n, 'c' FROM generate_series(1, 300) n;"
-        "INSERT INTO big SELECT n, repeat('x', 200) FROM generate_series(1, 6000) n"
+        f"INSERT INTO big SELECT n, repeat('x', 700) FROM generate_series(1, {BIG_ROWS}) n"
     )
-    snapshot = {"mode": "initial", "max_rows_per_second": 1500}
+    snapshot = {"mode": "initial", "max_rows_per_second": 800}
     document = pipeline_document(
         source,
         target,
         tmp_path,
         tables=("public.orders", "public.customers"),
         name="shop",
-        source_options={**ALWAYS_COPIED, "snapshot": snapshot},
+        source_options={"snapshot": snapshot, "schema": {"tracking": "triggers"}},
     )
     path = tmp_path / "shop.yml"
     path.write_text(yaml.safe_dump({**document, "listen": "127.0.0.1:0", "token": TOKEN}))
     # So that a table that has stopped waits for the button.
-    patient = "0.1 slow_retry_first_seconds=900 slow_retry_last_seconds=900"
+    patient = (
+        "0.1 slow_retry_first_seconds=900 slow_retry_last_seconds=900 history_point_seconds=0.5"
+    )
     running = penstock_command("run", str(path), env={"PENSTOCK_TIMING": patient})
     found = wait_until(
         lambda: re.search(r"listening on (http://\S+)", running.stderr), 60, "the server"
@@ -283,12 +364,17 @@ def test_story_of_a_pipeline_seen_and_fixed_through_its_page(
     expect(page.locator("#rows .pill.copying")).to_have_count(1, timeout=30_000)
     # Another one stops at a row that the target refuses.
     target.execute("ALTER TABLE orders ADD CHECK (total < 1000)")
+    source.execute("ALTER TABLE orders ADD note text")
     source.execute("INSERT INTO orders VALUES (9001, 5000)")
     expect(page.locator("#rows .pill.failed")).to_have_count(1, timeout=30_000)
     expect(page.locator(".problem").first).to_contain_text("key (id=9001)")
-    _picture(page, "page", Path(PICTURES) if PICTURES else tmp_path)
+    with _orders_come_in(source):
+        expect(page.locator("#rows .progress i:not([style*=' 0%'])")).to_have_count(
+            1, timeout=30_000
+        )
+        _picture(page, "page", Path(PICTURES) if PICTURES else tmp_path)
     page.set_viewport_size({"width": 1280, "height": 900})
-    wait_for_state(target, "big", "streaming", deadline_seconds=60)
+    wait_for_state(target, "big", "streaming", deadline_seconds=90)
     assert table_state(target, "orders") == "failed"
 
     # Fixed at the target, and tried again by the button.

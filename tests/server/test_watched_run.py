@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import http.client
 import json
+import logging
 import re
 import threading
-from typing import TYPE_CHECKING
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
@@ -16,21 +18,34 @@ from fix_postgres import only_new
 from fix_wait import wait_until
 from fix_watched import TOKEN
 from penstock.errors import BadValue
+from penstock.logging import json_lines
 from penstock.lsn import Lsn
-from penstock.metrics import BatchRecord, Recorder
+from penstock.metrics import BatchRecord, BatchTrace, Recorder
 from penstock.run.pauses import set_pause
 from penstock.run.sources import mark_now
 from penstock.run.status import read_status, refresh_status
 from penstock.run.watched import BOTH, WatchedRun
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from fix_pipeline import Command, RunningPipeline
     from fix_postgres import Database
 
     Make = Callable[..., RunningPipeline]
+
+
+class KeptTrace(BatchTrace):
+    """Keeps what a batch ended with."""
+
+    def __init__(self, trace_id: str) -> None:
+        self.trace_id = trace_id
+        self.traceparent = f"00-{trace_id}-{1:016x}-01"
+        self.ends: list[BatchRecord | None] = []
+
+    def end(self, record: BatchRecord | None) -> None:
+        self.ends.append(record)
 
 
 class Kept(Recorder):
@@ -40,6 +55,11 @@ class Kept(Recorder):
 
     def __init__(self) -> None:
         self.records: list[BatchRecord] = []
+        self.traces: dict[int, KeptTrace] = {}
+
+    def begin(self, source: str, sink: str, number: int) -> BatchTrace:
+        self.traces[number] = KeptTrace(f"{number:032x}")
+        return self.traces[number]
 
     def batch(self, record: BatchRecord) -> None:
         self.records.append(record)
@@ -87,6 +107,77 @@ def test_batches_are_reported_with_rows_by_table_and_operation(
         assert {"read", "decode", "modify", "stage"} <= set(record.tasks[0].seconds)
         # The clocks of driver and task are one here.
         assert record.began_at - 1 <= record.tasks[0].began_at <= record.commit_began_at + 1
+
+
+@only_new
+def test_rows_beside_a_change_of_shape_are_counted_and_traced_once(
+    source: Database, target: Database, make_pipeline: Make
+):
+    for side in (source, target):
+        side.execute("CREATE TABLE a (id int PRIMARY KEY)")
+    kept = Kept()
+    pipeline = make_pipeline(source, target, recorder=kept)
+
+    with source.connect(autocommit=False) as connection:
+        connection.execute("INSERT INTO a SELECT n FROM generate_series(1, 20) n")
+        connection.execute("ALTER TABLE a ADD COLUMN note text")
+        connection.execute("INSERT INTO a SELECT n, 'x' FROM generate_series(21, 50) n")
+        connection.commit()
+    pipeline.catch_up()
+
+    assert target.query("SELECT count(*), count(note) FROM a") == [(50, 30)]
+    assert kept.rows() == {("public.a", "insert"): 50}
+    for number, trace in kept.traces.items():
+        [record] = trace.ends
+        assert record is not None
+        assert record.number == number
+
+
+@only_new
+def test_rows_of_a_table_that_stops_are_counted_when_it_has_caught_up(
+    source: Database, target: Database, make_pipeline: Make
+):
+    source.execute("CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (id int PRIMARY KEY)")
+    target.execute(
+        "CREATE TABLE a (id int PRIMARY KEY CHECK (id < 5)); CREATE TABLE b (id int PRIMARY KEY)"
+    )
+    kept, lines = Kept(), Lines()
+    make_pipeline(source, target, recorder=kept)
+    with lines.kept():
+        source.execute("INSERT INTO b VALUES (1), (2); INSERT INTO a VALUES (1), (9)")
+        wait_for_state(target, "a", "failed")
+        wait_until(lambda: ("public.b", "insert") in kept.rows(), what="the batch to be counted")
+
+        assert kept.rows() == {("public.b", "insert"): 2}
+        target.execute("ALTER TABLE a DROP CONSTRAINT a_id_check")
+        wait_for_state(target, "a", "streaming")
+
+    assert kept.rows() == {("public.b", "insert"): 2, ("public.a", "insert"): 2}
+    # In JSON the line that says so names the batch, and its trace.
+    stops = next(each for each in lines.found if "public.a" in each["message"])
+    assert stops["trace_id"] == kept.traces[stops["batch"]].trace_id
+    assert "key (id=9)" in stops["message"]
+
+
+class Lines(logging.Handler):
+    """Log lines in JSON, read again."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.setFormatter(json_lines())
+        self.found: list[dict[str, Any]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.found.append(json.loads(self.format(record)))
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        logger = logging.getLogger("penstock")
+        logger.addHandler(self)
+        try:
+            yield
+        finally:
+            logger.removeHandler(self)
 
 
 @only_new
@@ -185,8 +276,28 @@ def test_table_that_has_stopped_is_tried_again_when_asked(
     wait_for_state(target, "a", "streaming")
 
     assert target.query("SELECT id FROM a") == [(9,)]
+    assert watched.retry_tables("target", ["public.a"], None) == ["public.a: has not stopped"]
     with pytest.raises(BadValue, match="delivers to no sink"):
         watched.retry_tables("other", ["public.a"], None)
+
+
+@only_new
+def test_version_of_a_schema_that_is_not_there_is_a_clear_error(
+    source: Database, target: Database, make_pipeline: Make
+):
+    source.execute("CREATE TABLE a (id int PRIMARY KEY)")
+    tracked = {"schema": {"tracking": "triggers"}}
+    watched = WatchedRun(make_pipeline(source, target, source_options=tracked).file, BOTH)
+
+    source.execute("ALTER TABLE a ADD v int")
+    version = wait_until(lambda: watched.versions(None, None), what="a version")[0]
+    assert (version["schema_name"], version["version"]) == ("public", 1)
+    assert watched.changes_of_version(None, "public", 1) == []
+    for ask in (watched.changes_of_version, watched.version):
+        with pytest.raises(BadValue, match="no version of schema 'nosuch'"):
+            ask(None, "nosuch", 1)
+        with pytest.raises(BadValue, match="public has no version"):
+            ask(None, "public", 10**30)
 
 
 @only_new

@@ -60,8 +60,14 @@ class _KafkaContract(SinkContract):
         return self.kafka.documents(options.topic)
 
 
-@pytest.mark.long  # more than a minute and a half: each kill is a process and a client of its own
 class TestExactlyOnce(_KafkaContract):
+    delivery = "exactly_once"
+    # Each time the group waits for the member that was killed, until its session is over.
+    kills_after = (2,)
+
+
+@pytest.mark.long
+class TestExactlyOnceAtEveryKill(_KafkaContract):
     delivery = "exactly_once"
 
 

@@ -356,3 +356,18 @@ def test_more_replicas_than_brokers_are_found_by_check(sink_of):
     found = [each.what for each in sink_of(replication_factor=3).check()]
 
     assert any("replication_factor is 3" in each for each in found)
+
+
+@pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
+def test_partitions_and_limits_of_topics_that_are_there_are_reported_by_check(
+    kafka, name, sink_of, delivery
+):
+    make_topic(kafka, f"{name}.orders", partitions=2, max_message_bytes="20000")
+    make_topic(kafka, f"{name}.lines", partitions=5)
+    make_topic(kafka, f"{name}.of.somebody.else", partitions=1)
+
+    found = list(sink_of(topic=f"{name}.{{table}}", partitions=5, delivery=delivery).check())
+
+    assert [each.severity for each in found] == ["warning", "warning"]
+    assert f"topic {name}.orders has 2 partitions; wanted 5" in found[0].what
+    assert f"topic {name}.orders takes records of up to 19900 bytes" in found[1].what

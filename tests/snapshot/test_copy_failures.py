@@ -20,6 +20,8 @@ from fix_pipeline import (
 from fix_postgres import only_15, only_new
 from fix_subscription import follower
 from fix_wait import wait_until
+from penstock.errors import SourceError
+from penstock.source.exported import ExportedSnapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -327,6 +329,26 @@ def test_copy_survives_a_restart_of_either_server(
 
     assert_equal(source, target, "t", "u")
     assert "is not copied" not in caplog.text
+
+
+@only_new
+def test_copy_that_could_not_begin_because_a_server_was_away_is_not_taken_for_the_end_of_it(
+    source: Database, target: Database, make_pipeline: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(source, "t", 100)
+    take, refused = ExportedSnapshot.take, iter(range(2))
+
+    def take_later(*args: Any) -> ExportedSnapshot:
+        if next(refused, None) is not None:
+            raise SourceError("the server is starting up", "source", "nothing")
+        return take(*args)
+
+    monkeypatch.setattr(ExportedSnapshot, "take", take_later)
+    pipeline = make_pipeline(source, target, source_options=ALWAYS_COPIED)
+    wait_for_state(target, "t", "failed")
+    pipeline.catch_up()
+
+    assert_equal(source, target, "t")
 
 
 @only_new

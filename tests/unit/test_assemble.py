@@ -13,8 +13,8 @@ from fix_server import Server, expected_changes, make_script
 from penstock import testing
 from penstock.changes.decode import Transaction, decode
 from penstock.errors import DecodeError, DiskFull
-from penstock.log.files import background
-from penstock.log.files.background import BackgroundWriter
+from penstock.log import background
+from penstock.log.background import BackgroundWriter
 from penstock.log.files.reader import FilesReader
 from penstock.log.files.writer import FilesWriter
 from penstock.log.slice import SliceKind

@@ -76,11 +76,9 @@ def test_unknown_key_is_named_with_line_and_nearest_key(fault_of, found, written
 @pytest.mark.parametrize(
     ("found", "written", "line", "name"),
     [
-        ("kind: files", "kind: kafka", 11, "log.kind"),
-        ("kind: files", "kind: nats", 11, "log.kind"),
         *(
             ("kind: stdout", f"kind: {kind}", 25, "sinks.screen.kind")
-            for kind in ("search", "webhook", "delta", "iceberg", "parquet")
+            for kind in ("delta", "iceberg", "parquet")
         ),
     ],
 )

@@ -54,6 +54,20 @@ def test_every_value_is_what_was_meant(rows):
     assert found(sent(rows), width) == rows
 
 
+@given(st.integers(1, 4).flatmap(lambda n: st.lists(st.lists(values, min_size=n, max_size=n))))
+def test_neighbouring_columns_are_given_as_they_came(rows):
+    width = len(rows[0]) if rows else 1
+    raw = sent(rows)
+    parsed = parse_rows(raw, width)
+
+    for first in range(width):
+        for last in range(first, width):
+            wanted = [
+                b"\t".join(line.split(b"\t")[first : last + 1]) for line in raw.split(b"\n")[:-1]
+            ]
+            assert parsed.text_of(first, last).to_pylist() == wanted
+
+
 @pytest.mark.parametrize(
     ("raw", "value"),
     [

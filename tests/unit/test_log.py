@@ -58,7 +58,7 @@ def test_slice_torn_at_any_byte_is_cut_off_and_what_follows_is_read(log):
 
 
 def test_parts_are_handed_out_only_with_their_last(log):
-    reader = FilesReader(log.directory, Lsn(0))
+    reader = log.reader()
     log.whole(8)
     log.append(PART, 8)
     log.append(PART, 8, part=1)
@@ -149,7 +149,7 @@ def test_reader_resumes_after_any_position(log, segments_of, seed):
 def test_reader_takes_about_as_much_as_asked_and_loses_nothing(log, segments_of, seed):
     segments_of(500)
     wanted = random_log(log, of_seed(seed), 30)
-    reader = FilesReader(log.directory, Lsn(0))
+    reader = log.reader()
 
     batches = []
     while batch := reader.read(100):
@@ -229,7 +229,7 @@ def test_reader_keeps_up_with_a_writer_that_writes_byte_by_byte(log, segments_of
         done.set()
 
     thread = threading.Thread(target=write)
-    reader = FilesReader(log.directory, Lsn(0))
+    reader = log.reader()
     found = []
     thread.start()
     while not done.is_set():
@@ -243,7 +243,7 @@ def test_reader_keeps_up_with_a_writer_that_writes_byte_by_byte(log, segments_of
 
 def test_two_readers_do_not_disturb_each_other(log):
     log.whole(8)
-    first, second = (FilesReader(log.directory, Lsn(0)) for _ in range(2))
+    first, second = (log.reader() for _ in range(2))
     assert texts(first.read(1 << 30)) == ["1"]
     log.whole(16)
 

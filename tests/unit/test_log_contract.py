@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import pickle
+import uuid
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
+from fix_wait import wait_until
+from penstock import vault
 from penstock.errors import LogError
 from penstock.log import registry
 from penstock.log.contract import LogOwner
@@ -21,10 +24,26 @@ if TYPE_CHECKING:
     from penstock.log.contract import Log, LogWriter, Slice, Spool
 
 
+@pytest.fixture(params=["plain", "encrypted"])
+def encryption(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str, object]]:
+    """What the options say of it. Keys go to tasks through a vault, as they do beside Spark."""
+    with vault.using(vault.Vault(tmp_path)):
+        yield {"encrypt": True, "key": "5e" * 32} if request.param == "encrypted" else {}
+
+
 @pytest.fixture(params=sorted(registry.BUILT_IN))
-def log(request: pytest.FixtureRequest, tmp_path: Path, no_sync: None) -> Log:
+def log(
+    request: pytest.FixtureRequest, tmp_path: Path, no_sync: None, encryption: dict[str, object]
+) -> Log:
     kind = registry.kind_of(request.param)
-    return kind.log_of(kind.options.model_validate({}), LogOwner("shop", "a", tmp_path))
+    given = dict(encryption)
+    if request.param == "kafka":
+        given["servers"] = request.getfixturevalue("kafka").servers
+    elif request.param == "nats":
+        given["url"] = request.getfixturevalue("nats_server").url
+    # A pipeline of its own for each test: brokers are shared.
+    owner = LogOwner(f"shop_{uuid.uuid4().hex[:12]}", "a", tmp_path)
+    return kind.log_of(kind.options.model_validate(given), owner)
 
 
 @pytest.fixture
@@ -91,7 +110,7 @@ def test_reader_that_has_read_all_goes_on_with_what_comes(log: Log, writer: LogW
     append(writer, SliceKind.WHOLE, 16, "second")
     writer.flush()
 
-    assert reader.may_have_news()
+    wait_until(reader.may_have_news, what="the reader to hear of it")
     assert texts(reader.read(1 << 60)) == [(16, "second")]
     assert reader.read(1 << 60) == []
     reader.close()
@@ -169,7 +188,7 @@ def test_what_is_discarded_is_gone_and_the_rest_is_read(log: Log, writer: LogWri
 
 
 def test_locator_of_a_slice_that_was_discarded_says_so(log: Log, writer: LogWriter):
-    append(writer, SliceKind.WHOLE, 8, "one")
+    append(writer, SliceKind.WHOLE, 8, "one" * 50_000)
     writer.end_segment()
     [found] = read(log)
     writer.discard_before(Lsn(8))
@@ -185,3 +204,76 @@ def test_slice_that_would_go_back_is_refused(log: Log, writer: LogWriter):
     with pytest.raises(LogError, match="is to follow one that ends at"):
         append(writer, SliceKind.WHOLE, 8, "two")
     assert writer.free_bytes() > 0
+
+
+def test_slice_of_any_size_is_read_as_it_was_written(log: Log, writer: LogWriter):
+    sizes = [0, 1, 32 * 1024 - 4, 32 * 1024, 999_996, 3_000_001]
+    for number, size in enumerate(sizes, 1):
+        append(writer, SliceKind.WHOLE, 8 * number, chr(64 + number) * size)
+    writer.flush()
+
+    assert texts(read(log)) == [
+        (8 * number, chr(64 + number) * size) for number, size in enumerate(sizes, 1)
+    ]
+
+
+def test_head_of_any_size_is_read_as_it_was_written(log: Log, writer: LogWriter):
+    """That of a slice with rows of thousands of tables."""
+    tables = [f"a table with a long name {number}" for number in range(80_000)]
+    append(writer, SliceKind.WHOLE, 8, "one", relations=tables)
+    writer.flush()
+
+    assert read(log)[0].head.meta["relations"] == tables
+    assert texts(read(log)) == [(8, "one")]
+
+
+def test_parts_that_lie_between_others_are_found_from_every_position(
+    log: Log, writer: LogWriter, monkeypatch: pytest.MonkeyPatch
+):
+    """Long enough to be searched: positions lie before, within and behind transactions in parts."""
+    monkeypatch.setattr("penstock.log.broker.find._FEW", 16)
+    wanted = []
+    for number in range(1, 41):
+        end = 10 * number
+        if number % 3:
+            append(writer, SliceKind.WHOLE, end, f"whole {end}")
+            wanted.append((end, f"whole {end}"))
+            continue
+        for part in range(3):
+            append(writer, SliceKind.PART, 0, f"part {part} of {end}", part=part)
+            wanted.append((end, f"part {part} of {end}"))
+        append(writer, SliceKind.LAST, end, f"last of {end}", part=3)
+        wanted.append((end, f"last of {end}"))
+    writer.flush()
+
+    for after in (0, 5, 10, 200, 205, 210, 289, 290, 291, 385, 400):
+        assert texts(read(log, after)) == [each for each in wanted if each[0] > after]
+
+
+def test_spool_that_outlives_what_was_discarded_is_read(log: Log, writer: LogWriter):
+    spool = writer.begin_spool(7, Lsn(0))
+    append(spool, SliceKind.PART, 0, "streamed " * 10_000)
+    append(writer, SliceKind.WHOLE, 8, "before " * 10_000)
+    writer.end_segment()
+    assert writer.discard_before(Lsn(8)) > 0
+
+    spool.seal()
+    append(writer, SliceKind.STREAMED, 16, spool=spool.name, parts=1, aborted=[])
+    writer.flush()
+
+    assert texts(read(log, 8)) == [(16, "streamed " * 10_000)]
+
+
+def test_writer_that_is_opened_again_knows_how_much_there_is(log: Log, writer: LogWriter):
+    append(writer, SliceKind.WHOLE, 8, "one" * 40_000)
+    append(writer, SliceKind.WHOLE, 16, "two")
+    size = writer.size_bytes()
+    writer.close()
+
+    again = log.writer()
+    again.open(Lsn(0))
+
+    assert 0.9 * size <= again.size_bytes() <= 1.1 * size
+    assert again.last_commit is not None
+    assert again.last_commit.commit_lsn == 16
+    again.close()

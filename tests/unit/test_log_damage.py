@@ -7,10 +7,8 @@ import pytest
 from fix_changes import of_seed
 from fix_log import random_log, texts
 from penstock.errors import LogError
-from penstock.log.files.reader import FilesReader
 from penstock.log.files.segment import list_segments
 from penstock.log.slice import SliceKind
-from penstock.lsn import Lsn
 
 PART, LAST = SliceKind.PART, SliceKind.LAST
 
@@ -82,7 +80,7 @@ def test_damaged_head_in_the_newest_segment_is_named_and_not_waited_for(log):
     raw[log.read()[1].locator.offset] ^= 1
     segment.write_bytes(raw)
 
-    reader = FilesReader(log.directory, Lsn(0))
+    reader = log.reader()
     with pytest.raises(LogError, match="no slice begins here"):
         reader.read(1 << 30)
     reader.close()
@@ -93,7 +91,7 @@ def test_garbage_after_a_power_cut_is_waited_on_until_the_writer_cuts_it_off(log
     [segment] = list_segments(log.directory)
     with segment.open("ab") as file:
         file.write(bytes(1000))
-    reader = FilesReader(log.directory, Lsn(0))
+    reader = log.reader()
 
     assert texts(reader.read(1 << 30)) == ["1"]
     assert reader.read(1 << 30) == []
@@ -143,7 +141,7 @@ def test_reader_that_is_ahead_of_a_log_cut_behind_it_says_so(log):
     [segment] = list_segments(log.directory)
     size = segment.stat().st_size
     log.whole(16)
-    reader = FilesReader(log.directory, Lsn(0))
+    reader = log.reader()
     assert texts(reader.read(1 << 30)) == ["1", "2"]
 
     segment.write_bytes(segment.read_bytes()[: size + 1])

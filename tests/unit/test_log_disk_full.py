@@ -13,9 +13,8 @@ import pytest
 from fix_log import SmallLog, texts
 from fix_machine import mounted_disk
 from penstock.errors import DiskFull, LogShortened, StateUnusable
+from penstock.log.background import BackgroundWriter
 from penstock.log.files import writer as writer_module
-from penstock.log.files.background import BackgroundWriter
-from penstock.log.files.reader import FilesReader
 from penstock.log.files.segment import list_segments
 from penstock.log.files.spool import FileSpool
 from penstock.log.files.writer import FilesWriter
@@ -205,7 +204,7 @@ def test_segments_are_small_while_room_is_short(log, monkeypatch):
 def test_log_that_was_cut_can_be_deleted_as_the_sinks_get_on(log):
     log.whole(8)
     log.whole(16)
-    reader = FilesReader(log.directory, Lsn(0))
+    reader = log.reader()
     first = texts(reader.read(1 << 30))
 
     log.writer.cut()
@@ -224,7 +223,7 @@ def test_parts_of_a_transaction_that_did_not_fit_are_given_up(log):
     log.whole(8)
     log.writer.cut()
     log.append(SliceKind.PART, 8, filling=5000)
-    reader = FilesReader(log.directory, Lsn(0))
+    reader = log.reader()
     first = texts(reader.read(1 << 30))
 
     log.writer.cut()
@@ -256,7 +255,7 @@ def test_reader_of_an_end_that_was_taken_back_is_told_to_read_again(log):
     [segment] = list_segments(log.directory)
     size = segment.stat().st_size
     log.whole(16)
-    reader = FilesReader(log.directory, Lsn(0))
+    reader = log.reader()
     reader.read(1 << 30)
 
     os.truncate(segment, size)  # what a write does that could not be synced
@@ -317,7 +316,7 @@ def test_what_a_killed_predecessor_left_is_synced_before_it_is_relied_on(tmp_pat
         sync(fd)
 
     monkeypatch.setattr("os.fsync", remember)
-    log.writer = FilesWriter(log.directory)
+    log.writer = FilesWriter(log.directory, log.keyring)
     log.writer.open(Lsn(0))
     PastShapes(past_shapes).open_for_writing()
     [segment] = list_segments(log.directory)

@@ -48,6 +48,12 @@ class MemoryKind:
     def log_of(self, options: LogOptions, owner: LogOwner) -> MemoryLog:
         return MemoryLog(options, owner)
 
+    def board_of(self, options: MemoryOptions, pipeline: str) -> None:
+        return None
+
+    def forget(self, options: MemoryOptions, owners: Sequence[LogOwner]) -> list[str]:
+        return []
+
     def check(self, options: MemoryOptions, owners: Sequence[LogOwner]) -> list[BadValue]:
         return [BadValue(f"{options.shelves} shelves for {each.source_id}") for each in owners]
 
@@ -120,7 +126,9 @@ def test_kind_that_nobody_offers_is_refused_with_those_there_are(
 ):
     installed(offer("memory", f"{__name__}:KIND"))
 
-    with pytest.raises(BadValue, match=r"log\.kind is 'tape', wanted 'files' or 'memory'"):
+    with pytest.raises(
+        BadValue, match=r"log\.kind is 'tape', wanted 'files' or 'kafka' or 'nats' or 'memory'"
+    ):
         pipeline_of(f"{SMALL}log: {{kind: tape}}\n")
 
 

@@ -9,7 +9,7 @@ from contextvars import copy_context
 import pytest
 
 from penstock.errors import RowRefused
-from penstock.logging import set_up_logging, speak_for, speak_of_sink
+from penstock.logging import set_up_logging, speak_for, speak_of_batch, speak_of_sink
 
 
 @pytest.fixture(autouse=True)
@@ -55,6 +55,30 @@ def test_line_names_the_sink_where_there_are_several_and_once(capsys: pytest.Cap
         "eu: sink lake: gone",
     ]
     assert [json.loads(line)["sink"] for line in lines[2:]] == ["lake", "lake"]
+
+
+def test_line_in_json_names_the_batch_and_its_trace_until_there_is_none(
+    capsys: pytest.CaptureFixture[str],
+):
+    trace_id = "0af7651916cd43dd8448eb211c80319c"
+
+    def speak() -> None:
+        for given in ((7, trace_id), (8, None), (None, None)):
+            speak_of_batch(*given)
+            logging.getLogger("penstock.run").warning("a line")
+
+    for log_format in ("text", "json"):
+        set_up_logging(log_format, "info")
+        copy_context().run(speak)
+    lines = capsys.readouterr().err.splitlines()
+
+    assert [line.partition(" ")[2] for line in lines[:3]] == ["a line"] * 3
+    found = [json.loads(line) for line in lines[3:]]
+    assert [(each.get("batch"), each.get("trace_id")) for each in found] == [
+        (7, trace_id),
+        (8, None),
+        (None, None),
+    ]
 
 
 _FORGED = "x\n12:00:00 all is well\r\x1b[2J\u202e\u2028"

@@ -6,11 +6,13 @@ import json
 import pickle
 from dataclasses import dataclass, field
 
+import pyarrow as pa
 import pytest
 
 from fix_changes import plain
 from fix_event_sinks import batch_of, file_sink, open_sink, visible
 from fix_modifiers import ShoutingOrders
+from penstock.changes.cells import Cells
 from penstock.changes.copyrows import copy_lines
 from penstock.changes.decode import TableTruncated
 from penstock.errors import DecodeError
@@ -225,6 +227,37 @@ def test_copied_rows_go_through_the_modifier_and_are_copy_text_again():
         b"eu\tC\\\\\t3\tshop\\t1\n",
     ]
     assert begun.rows([]) == []
+
+
+class Stars:
+    """Changes one column of many, and leaves the others alone."""
+
+    def apply(self, piece):
+        from dataclasses import replace
+
+        count = len(piece)
+        stars = Cells.from_arrow(pa.array([b"*\t*"] * count, pa.binary()))
+        return replace(piece, after=(*piece.after[:2], stars, *piece.after[3:]))
+
+
+@pytest.mark.parametrize(
+    ("columns", "wanted"),
+    [
+        ("abcde", b"1\t\\N\t*\\t*\tx\\\\y\t\\\\N\n2\t\t*\\t*\t\\N\t\\v\n"),
+        ("edcba", b"\\\\N\tx\\\\y\t*\\t*\t\\N\t1\n\\v\t\\N\t*\\t*\t\t2\n"),
+        ("bce", b"\\N\t*\\t*\t\\\\N\n\t*\\t*\t\\v\n"),
+        ("abab", b"1\t\\N\t1\t\\N\n2\t\t2\t\n"),
+    ],
+)
+def test_columns_that_no_rule_has_touched_are_passed_on_as_they_came(columns, wanted):
+    letters = table(16401, "letters", dict.fromkeys("abcde", "text"), key=["a"])
+    copy = ModifiedCopy(Stars(), letters, ("a",), LSN)
+
+    found = copy.begin(tuple(columns)).rows(
+        [b"1\t\\N\tsecret\tx\\\\y\t\\\\N\n", b"2\t\tsecret\t\\N\t\\v\n"]
+    )
+
+    assert b"".join(found) == wanted
 
 
 def test_line_of_a_modified_range_leads_to_the_row_of_the_source():

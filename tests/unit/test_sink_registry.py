@@ -97,7 +97,16 @@ def test_kind_of_another_package_is_found_by_the_name_of_its_entry_point(offer: 
     assert found is not None
     assert found.name == "acme"
     assert registry.find("acme") is found
-    assert registry.names == ["postgres", "file", "stdout", "kafka", "nats", "acme"]
+    assert registry.names == [
+        "postgres",
+        "file",
+        "stdout",
+        "kafka",
+        "nats",
+        "webhook",
+        "search",
+        "acme",
+    ]
 
 
 def test_nothing_of_a_kind_is_imported_before_it_is_asked_for(offer: Offer):
@@ -156,7 +165,7 @@ def test_unknown_kind_is_refused_with_all_that_are_there_and_the_nearest(offer: 
 
     assert isinstance(error, BadValue)
     assert error.what == (
-        "sinks.screen.kind: 'acne' is no kind of sink, wanted postgres, file, stdout, kafka, nats, acme"
+        "sinks.screen.kind: 'acne' is no kind of sink, wanted postgres, file, stdout, kafka, nats, webhook, search, acme"
     )
     assert error.do == "write acme"
 
@@ -164,12 +173,12 @@ def test_unknown_kind_is_refused_with_all_that_are_there_and_the_nearest(offer: 
 def test_kind_that_penstock_has_not_yet_may_be_another_packages(
     offer: Offer, pipeline_of, fault_of
 ):
-    written = SMALL.replace("kind: stdout", "kind: webhook, path: out")
+    written = SMALL.replace("kind: stdout", "kind: delta, path: out")
     assert isinstance(fault_of(written), NotThereYet)
 
-    offer("acme-hook", {"webhook": "acme_hook:webhookKind"}, acme_hook=acme("webhook"))
+    offer("acme-lake", {"delta": "acme_lake:deltaKind"}, acme_lake=acme("delta"))
 
-    assert pipeline_of(written).kind_of("screen").name == "webhook"
+    assert pipeline_of(written).kind_of("screen").name == "delta"
 
 
 @pytest.mark.parametrize(
@@ -264,6 +273,8 @@ def test_own_kinds_are_there_where_the_installation_knows_of_no_entry_points():
         "stdout",
         "kafka",
         "nats",
+        "webhook",
+        "search",
     ]
 
 

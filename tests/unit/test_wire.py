@@ -77,6 +77,7 @@ STORED: list[tuple[Report, str, str, dict[str, Any]]] = [
             "transactions": 3,
             "log_bytes": 4,
             "error": None,
+            "warning": None,
             "at": 1.5,
         },
     ),

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.changes.cells import Cells, Index, Mask
+from penstock.changes.cells import Cells, Index, Mask, gather
 from penstock.changes.pgoutput import NULL, TEXT
 from penstock.errors import DecodeError
 
@@ -42,9 +42,19 @@ class CopiedRows:
 
     cells: tuple[Cells, ...]  # one per column
     count: int
+    raw: pa.Buffer  # as they came, and where each value begins and ends there, row by row
+    starts: Index
+    ends: Index
 
     def __len__(self) -> int:
         return self.count
+
+    def text_of(self, first: int, last: int) -> pa.Array:
+        """What stands from one column to another, tabs and escapes included: as COPY takes it again."""
+        across = max(len(self.cells), 1)
+        begin, end = self.starts[first::across], self.ends[last::across]
+        kind = np.full(self.count, TEXT, np.uint8)
+        return gather(Cells(self.raw, begin, end - begin, kind))
 
 
 def parse_rows(raw: bytes, width: int) -> CopiedRows:
@@ -54,7 +64,8 @@ def parse_rows(raw: bytes, width: int) -> CopiedRows:
         DecodeError: these bytes are not whole rows of that width.
     """
     codes = np.frombuffer(raw, np.uint8)
-    ends = np.flatnonzero((codes == _TAB) | (codes == _LINE_FEED))
+    # The two are neighbours, and what is below them wraps around.
+    ends = np.flatnonzero(codes - np.uint8(_TAB) <= _LINE_FEED - _TAB)
     across = max(width, 1)  # a table without columns has rows too, and each is an empty line
     count, rest = divmod(len(ends), across)
     marks = codes[ends[: count * across]].reshape(count, across)
@@ -68,16 +79,22 @@ def parse_rows(raw: bytes, width: int) -> CopiedRows:
     starts = np.empty_like(ends)
     starts[:1] = 0
     starts[1:] = ends[:-1] + 1
-    is_null = _nulls(codes, starts, ends)
-    codes, starts, ends = _unescape(codes, starts, ends)
-    length = np.where(is_null, 0, ends - starts)
-    kind = np.where(is_null, np.uint8(NULL), np.uint8(TEXT)).astype(np.uint8)
-    data = pa.py_buffer(codes)
+    data = pa.py_buffer(raw)
+    as_they_came = (data, starts, ends)
+    if b"\\" in raw:
+        is_null = _nulls(codes, starts, ends)
+        codes, starts, ends = _unescape(codes, starts, ends)
+        length = np.where(is_null, 0, ends - starts)
+        kind = np.where(is_null, np.uint8(NULL), np.uint8(TEXT)).astype(np.uint8)
+        data = pa.py_buffer(codes)
+    else:
+        length = ends - starts
+        kind = np.full(len(ends), TEXT, np.uint8)
     cells = tuple(
         Cells(data, starts[place::across], length[place::across], kind[place::across])
         for place in range(width)
     )
-    return CopiedRows(cells, count)
+    return CopiedRows(cells, count, *as_they_came)
 
 
 def _nulls(codes: npt.NDArray[np.uint8], starts: Index, ends: Index) -> Mask:
@@ -126,6 +143,11 @@ def copy_lines(columns: Sequence[pa.Array], count: int) -> pa.Array:
     Args:
         columns: binary arrays of so many rows.
     """
+    return join_lines([escape(column) for column in columns], count)
+
+
+def join_lines(columns: Sequence[pa.Array], count: int) -> pa.Array:
+    """The same of texts that are escaped already."""
     size = sum(column.nbytes for column in columns)
     kind = pa.binary() if size < _LARGEST_JOINED else pa.large_binary()
     tab, newline = pa.scalar(b"\t", kind), pa.scalar(b"\n", kind)
@@ -133,15 +155,15 @@ def copy_lines(columns: Sequence[pa.Array], count: int) -> pa.Array:
         return pa.repeat(newline, count)
     parts: list[pa.Array | pa.Scalar] = []
     for place, column in enumerate(columns):
-        escaped = _escape(column)
-        parts.append(escaped if kind == pa.binary() else escaped.cast(kind))
+        parts.append(column if column.type == kind else column.cast(kind))
         parts.append(newline if place == len(columns) - 1 else tab)
     return pc.binary_join_element_wise(
         *parts, pa.scalar(b"", kind), null_handling="replace", null_replacement=b"\\N"
     )
 
 
-def _escape(column: pa.Array) -> pa.Array:
+def escape(column: pa.Array) -> pa.Array:
+    """Values as COPY takes them."""
     values = column.buffers()[2] if len(column) else None
     if values is None:
         return column

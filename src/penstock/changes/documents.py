@@ -96,7 +96,7 @@ def documents(pieces: Sequence[Piece], source: str) -> pa.RecordBatch:
             batches.append(_truncate_document(piece, source))
         elif len(piece) and not is_unidentified(piece.relation):
             batches += _table_documents(piece, source)
-    return _in_order(batches) if batches else NO_DOCUMENTS
+    return in_order(batches) if batches else NO_DOCUMENTS
 
 
 NO_DOCUMENTS = pa.RecordBatch.from_pylist([], DOCUMENTS)
@@ -131,7 +131,7 @@ def read_documents(
         [b"%b:%b:read:%b:%d:" % (source.encode(), lsn, copy_id.encode(), relation.oid), numbers],
         len(rows),
     )
-    marked = _key_places(relation)
+    marked = key_places(relation)
     key = join(tuples.objects(marked), len(rows)) if marked else None
     parts: list[Part] = [
         b'{"id":"',
@@ -246,7 +246,8 @@ def change_count(pieces: Sequence[Piece]) -> int:
     return sum(1 if isinstance(piece, TableTruncated) else len(piece) for piece in pieces)
 
 
-def _in_order(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+def in_order(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    """All documents by commit and place in it; those of one place stay as they are. At least one batch."""
     if len(batches) == 1:
         return batches[0]
     together = pa.concat_batches(batches)
@@ -357,7 +358,7 @@ class _Group:
         after: list[Part] = [b"null"]
         if self._operation != DELETE:
             after = self._objects(self._after, everything)
-        places = _key_places(relation)
+        places = key_places(relation)
         key = join(self._key(places), count) if places else None
         where = _Where.of(positions, source)
         ids = where.ids(source, count)
@@ -414,7 +415,18 @@ class _Group:
         return [comma_list(names)] if names else []
 
 
-def _key_places(relation: Relation) -> list[int]:
+def key_texts(relation: Relation, cells: Sequence[Cells]) -> pa.Array:
+    """The keys of rows as JSON objects, as documents have them; of a table with a key."""
+    tuples = _Tuples(relation.columns, cells)
+    return _large_string(join(tuples.objects(key_places(relation)), len(cells[0])))
+
+
+def row_ids(positions: Positions, source: str) -> pa.Array:
+    """What identifies the documents of rows, by their positions."""
+    return _Where.of(positions, source).ids(source, len(positions.ordinal))
+
+
+def key_places(relation: Relation) -> list[int]:
     """Which columns identify a row; none where every one is marked, which is not a key."""
     if relation.replica_identity == "f":
         return []

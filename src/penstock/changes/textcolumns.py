@@ -35,7 +35,7 @@ def raw_bytes(values: pa.Array) -> memoryview:
     return memoryview(data)[int(places[0]) : int(places[-1])]
 
 
-def join(parts: Sequence[Part], count: int) -> pa.Array:
+def join(parts: Sequence[Part], count: int, null: bytes = b"null") -> pa.Array:
     """Constants and columns, row by row; nulls become `null`. At least one part is a column."""
     merged: list[Part] = []
     for part in parts:
@@ -44,7 +44,9 @@ def join(parts: Sequence[Part], count: int) -> pa.Array:
         else:
             merged.append(part)
     size = sum(
-        len(part) * count if isinstance(part, bytes) else len(raw_bytes(part)) + 4 * part.null_count
+        len(part) * count
+        if isinstance(part, bytes)
+        else len(raw_bytes(part)) + len(null) * part.null_count
         for part in merged
     )
     kind = pa.binary() if size <= LARGEST_BYTES else pa.large_binary()
@@ -52,7 +54,7 @@ def join(parts: Sequence[Part], count: int) -> pa.Array:
         *(pa.scalar(part, kind) if isinstance(part, bytes) else part.cast(kind) for part in merged),
         pa.scalar(b"", kind),
         null_handling="replace",
-        null_replacement=b"null",
+        null_replacement=null,
     )
 
 

@@ -60,7 +60,7 @@ _BASE_TYPES = {
     2950: pa.binary(16),  # uuid
 }
 # The types of arrays, and of their elements. OIDs of built-in types never change.
-_ELEMENTS = {
+ELEMENTS = {
     199: 114,  # json
     1000: 16,
     1001: _BYTEA,
@@ -84,7 +84,7 @@ _ELEMENTS = {
     3807: 3802,  # jsonb
 }
 # Types with values that their Arrow type lacks.
-_LOSSY = frozenset({1082, 1083, 1114, 1184, _NUMERIC, *_ELEMENTS})
+_LOSSY = frozenset({1082, 1083, 1114, 1184, _NUMERIC, *ELEMENTS})
 
 _DECIMAL_128_DIGITS = 38
 _DECIMAL_256_DIGITS = 76
@@ -132,8 +132,8 @@ def arrow_type(
         return pa.dictionary(pa.int32(), pa.string())
     if unfit is Unfit.TEXT and type_oid in _LOSSY:
         return pa.string()
-    if type_oid in _ELEMENTS:
-        return pa.list_(arrow_type(_ELEMENTS[type_oid], type_modifier))
+    if type_oid in ELEMENTS:
+        return pa.list_(arrow_type(ELEMENTS[type_oid], type_modifier))
     if type_oid == _NUMERIC:
         return _decimal(type_modifier)
     return _BASE_TYPES.get(type_oid, pa.string())
@@ -156,10 +156,11 @@ def _decimal(type_modifier: int) -> pa.DataType:
 
 def to_arrow(column: Cells, kind: pa.DataType) -> TypedColumn:
     """A column as an Arrow array of a type that `arrow_type` gave; what is not a value is null."""
-    return _typed(gather(column), kind)
+    return to_typed(gather(column), kind)
 
 
-def _typed(values: pa.Array, kind: pa.DataType) -> TypedColumn:
+def to_typed(values: pa.Array, kind: pa.DataType) -> TypedColumn:
+    """The same, of a binary array."""
     if pa.types.is_list(kind):
         return _lists(values, kind.value_type)
     if pa.types.is_dictionary(kind):
@@ -267,7 +268,7 @@ def _decoded(digits: npt.NDArray[np.uint8]) -> pa.Buffer:
 
 def _lists(values: pa.Array, kind: pa.DataType) -> TypedColumn:
     arrays = split_arrays(values)
-    elements = _typed(gather(arrays.elements), kind)
+    elements = to_typed(gather(arrays.elements), kind)
     # One element that does not fit, and neither does its array.
     of_elements = np.searchsorted(arrays.offsets, elements.unfit, side="right") - 1
     unfit = np.union1d(arrays.unfit, of_elements)

@@ -15,7 +15,7 @@ from penstock.run.check import find, read_choices
 from penstock.run.rules import chain_lines
 from penstock.sinks.chosen import ChosenTables
 from penstock.source.connect import connect_source
-from penstock.source.tracking import tier_in_force
+from penstock.source.tracking.install import tier_in_force
 from penstock.table import TableName
 from penstock.text import printable
 

@@ -8,6 +8,15 @@ import typer
 
 
 def demo(
+    sink: Annotated[
+        str | None,
+        typer.Option(
+            "--sink",
+            metavar="KIND",
+            envvar="PENSTOCK_DEMO_SINK",
+            help="Deliver to kafka, search or webhook instead of a second Postgres.",
+        ),
+    ] = None,
     opens: Annotated[
         bool,
         typer.Option(
@@ -20,4 +29,4 @@ def demo(
     """Run the whole product on embedded parts: two servers, a workload, a pipeline, a proof."""
     from penstock.demo.play import play
 
-    play(opens=opens)
+    play(sink, opens=opens)

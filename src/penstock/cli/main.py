@@ -26,6 +26,7 @@ from penstock.cli.status import status
 from penstock.cli.sync_sequences import sync_sequences
 from penstock.cli.tables import tables
 from penstock.cli.teardown import teardown
+from penstock.cli.webhooks import webhooks
 from penstock.errors import BadValue, PenstockError
 
 app = typer.Typer(
@@ -53,6 +54,9 @@ app.command("tables", short_help="list, add, remove, or copy tables again (resyn
 app.command("modifiers", short_help="preview: rows before and after the file's rules")(modifiers)
 app.command("parked", short_help="list, retry or drop what a sink refused")(parked)
 app.command("sinks", short_help="list, pause or resume sinks")(sinks)
+app.command("webhooks", short_help="who has subscribed: list, test, resume, remove, serve")(
+    webhooks
+)
 app.command("schema", short_help="versions of the source's schemas")(schema)
 app.command("sync-sequences", short_help="set the target's sequences, to cut over")(sync_sequences)
 app.command("teardown", short_help="remove what penstock made; your tables stay")(teardown)

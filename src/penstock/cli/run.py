@@ -142,6 +142,14 @@ def capture(
 
 def deliver(
     path: PipelinePath,
+    sink: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            envvar="PENSTOCK_SINK",
+            help="Sink to deliver to, may be repeated; default: all. For a log on a broker.",
+        ),
+    ] = None,
     until_caught_up: UntilCaughtUp = False,
     listen: Listen = None,
     log_format: LogFormatOption = LogFormat.TEXT,
@@ -150,6 +158,8 @@ def deliver(
     """Run only the right half, log to sinks, until stopped."""
     set_up_logging(log_format, log_level)
     pipeline = _listening(read_pipeline(path), listen)
+    if sink:
+        pipeline = pipeline.only(sink)
     from penstock.run.signals import stop_on_signals
     from penstock.run.supervise import run_deliver
 

@@ -158,6 +158,12 @@ def _render_sink(name: str, sink: SinkStatus) -> Table:
     if sink.parked:
         see = "penstock parked PIPELINE.yml shows them"
         grid.add_row("  parked", _text(f"{sink.parked:,}: {see}", style="yellow"))
+    for id_, each in sink.subscriptions.items():
+        said = f"{each.state}, delivered {each.delivered:,}, up to {each.delivered_lsn or 'nothing yet'}"
+        said += f", parked {each.parked:,}" if each.parked else ""
+        said += f": {each.error}" if each.error else ""
+        style = "white" if each.state == "active" else "yellow"
+        grid.add_row(_text(f"  {id_}"), _text(printable(said), style=style))
     if sink.error:
         grid.add_row("  error", _text(sink.error, style="red"))
     return grid

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import socket
+import sys
 import webbrowser
 from typing import TYPE_CHECKING
 
@@ -28,4 +30,12 @@ def open_page(view: View, options: ServerOptions) -> None:
     """
     url = f"http://{options.listen}/#token={options.token}"
     view.done(f"its page: {url}")
-    webbrowser.open(url)
+    if _has_browser():
+        webbrowser.open(url)
+
+
+def _has_browser() -> bool:
+    """Whether one can be opened beside the terminal: some run in it, and would take it over."""
+    if os.environ.get("BROWSER") or sys.platform != "linux":
+        return True
+    return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import shutil
 import sysconfig
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from penstock.demo.destinations import Destination
 
 PIPELINE = """\
 name: shop
@@ -56,15 +60,49 @@ penstock status shop.yml    # where every table stands, from another shell
 
 def advice() -> str:
     """The lines to end the demo with."""
-    commands = _COMMANDS
-    if shutil.which("penstock") is None:
-        commands = f'export PATH="{sysconfig.get_path("scripts")}:$PATH"\n{commands}'
     return _ADVICE.format(
         source_sql=_indented(SOURCE_SQL),
         target_sql=_indented(TARGET_SQL),
         pipeline=_indented(PIPELINE),
-        commands=_indented(commands),
+        commands=_indented(_with_path(_COMMANDS)),
     )
+
+
+_DOCUMENT_ADVICE = """\
+Now with your own database: the demo ran exactly this file with these grants.
+
+1. On the source, as a superuser; SHOW wal_level must say logical, if not:
+     ALTER SYSTEM SET wal_level = 'logical';      -- and restart the server
+{source_sql}
+2. In a file shop.yml:
+{pipeline}
+3. In a shell:
+{commands}
+More: {page}"""
+
+_DOCUMENT_COMMANDS = """\
+export SHOP_URL=postgresql://penstock:secret@source-host/shop
+{exports}penstock check shop.yml     # what is still missing, each with what fixes it
+penstock run shop.yml       # copies, then streams until Ctrl-C; goes on from there
+penstock status shop.yml    # where every table stands, from another shell
+"""
+
+
+def document_advice(destination: Destination) -> str:
+    """The lines to end the demo of a destination of documents with."""
+    commands = _DOCUMENT_COMMANDS.format(exports=destination.exports)
+    return _DOCUMENT_ADVICE.format(
+        source_sql=_indented(SOURCE_SQL),
+        pipeline=_indented(destination.pipeline),
+        commands=_indented(_with_path(commands)),
+        page=destination.page,
+    )
+
+
+def _with_path(commands: str) -> str:
+    if shutil.which("penstock") is not None:
+        return commands
+    return f'export PATH="{sysconfig.get_path("scripts")}:$PATH"\n{commands}'
 
 
 def _indented(text: str) -> str:

@@ -13,7 +13,7 @@ from penstock.demo.shop import PIECES, SUMS, TABLES
 from penstock.errors import SidesDiffer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 _PAUSE_SECONDS = 0.03
 _REPORT_IT = "keep this output and report it; penstock must never let this happen"
@@ -57,6 +57,26 @@ def compare(
 ) -> list[Comparison]:
     """Let each server count and sum up its own tables. Nothing may be writing."""
     return [Comparison(table, _content(source, table), _content(target, table)) for table in tables]
+
+
+def compare_rows(
+    source: psycopg.Connection[Any],
+    rows: Callable[[str], list[str]],
+    tables: Iterable[str] = TABLES,
+) -> list[Comparison]:
+    """Have the source read rows that somebody else has as JSON, and sum up both. Nothing may be writing."""
+    compared = []
+    with source.transaction(force_rollback=True):
+        for table in tables:
+            name, read = sql.Identifier(table), sql.Identifier(f"read_{table}")
+            source.execute(sql.SQL("CREATE TEMP TABLE {} (LIKE {})").format(read, name))
+            insert = sql.SQL("INSERT INTO {} SELECT (json_populate_record(NULL::{}, %s)).*")
+            with source.cursor() as cursor:
+                cursor.executemany(insert.format(read, name), [(each,) for each in rows(table)])
+            compared.append(
+                Comparison(table, _content(source, table), _content(source, f"read_{table}"))
+            )
+    return compared
 
 
 def require_equal(compared: list[Comparison]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.demo.shop import MIGRATION, TABLES, row_counts
 from penstock.demo.view import Picture
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from penstock.config import PipelineFile
     from penstock.demo.proof import Watcher
+    from penstock.demo.shop import Migration
     from penstock.demo.writer import Writer
     from penstock.run.start import Started
     from penstock.sinks.status import SinkStatus
@@ -30,8 +31,34 @@ if TYPE_CHECKING:
 # Counted from Spark's start. The writer begins before, so that there is something to catch up with.
 _WRITE_SECONDS = 10.0
 _PICTURE_SECONDS = 0.25
-_PATIENCE_SECONDS = 60.0
+_PATIENCE_SECONDS = 120.0
 _LATE_SECONDS = 1.0
+
+
+class Side(Protocol):
+    """Where the pipeline delivers to, as far as pictures show it."""
+
+    def row_counts(self) -> dict[str, int]:
+        """Rows of each table; empty before anything has arrived."""
+
+    def polls(self) -> tuple[int, int] | None:
+        """How often somebody looked for half a transaction, and saw one; None where nobody does."""
+
+
+class Watched:
+    """A Postgres target, and who watches it."""
+
+    def __init__(self, connection: Connection, watcher: Watcher) -> None:
+        self._connection = connection
+        self._watcher = watcher
+
+    def row_counts(self) -> dict[str, int]:
+        """See Side."""
+        return row_counts(self._connection)
+
+    def polls(self) -> tuple[int, int] | None:
+        """See Side."""
+        return self._watcher.poll_count, self._watcher.torn_count
 
 
 class Interrupted(Exception):
@@ -90,17 +117,17 @@ class Scene:
         self,
         running: PipelineThread,
         writer: Writer,
-        watcher: Watcher,
         source: Connection,
-        target: Connection,
+        target: Side,
         interrupted: threading.Event,
+        migration: Migration = MIGRATION,
     ) -> None:
         self._running = running
         self._writer = writer
-        self._watcher = watcher
         self._source = source
         self._target = target
         self._interrupted = interrupted
+        self._migration = migration
         self._sink = self._read_sink()
 
     @property
@@ -123,10 +150,11 @@ class Scene:
         yield from self._until(Lsn(1))
         yield from self._for(_WRITE_SECONDS / 2)
         self._migrate()
-        yield self._picture("a migration: column added, column renamed, index made")
+        yield self._picture(f"a migration: {self._migration.title}")
         yield from self._for(_WRITE_SECONDS / 2)
         self._writer.stop()
         yield from self._until(mark_now(self._running.pipeline))
+        yield from self._until_read()
         yield self._picture("writer stopped, everything has arrived")
 
     def _for(self, seconds: float) -> Iterator[Picture]:
@@ -139,7 +167,7 @@ class Scene:
         """Change a table under the writer's hands, as its owner would."""
         with self._source.transaction():
             self._source.execute("SET LOCAL ROLE shop_owner")
-            self._source.execute(MIGRATION)
+            self._source.execute(self._migration.statements.encode())
 
     def _until(self, wanted_lsn: Lsn) -> Iterator[Picture]:
         """Pictures until the target has everything up to a position."""
@@ -154,6 +182,15 @@ class Scene:
                     "penstock demo",
                     "try again while the machine is less busy",
                 )
+
+    def _until_read(self) -> Iterator[Picture]:
+        """Pictures until whoever reads the destination has as many rows: it may be a moment behind."""
+        patience_ends = time.monotonic() + _PATIENCE_SECONDS
+        while self._target.row_counts() != row_counts(self._source):
+            yield self._picture(self._phase())
+            self._wait(_PICTURE_SECONDS)
+            if time.monotonic() > patience_ends:
+                return  # the proof says what is missing
 
     def _phase(self) -> str:
         if self._sink.delivered_lsn is None:
@@ -189,10 +226,9 @@ class Scene:
         return Picture(
             phase=phase,
             source_rows=row_counts(self._source),
-            target_rows=row_counts(self._target),
+            target_rows=self._target.row_counts(),
             written_count=self._writer.change_count,
             delivered_count=self._sink.changes_delivered,
             lag_seconds=self._sink.lag_seconds,
-            poll_count=self._watcher.poll_count,
-            torn_count=self._watcher.torn_count,
+            polls=self._target.polls(),
         )

@@ -6,7 +6,7 @@ the totals of all orders are what their items cost. Half a transaction breaks on
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 from psycopg import sql
@@ -46,12 +46,32 @@ CREATE TABLE order_items (
 CREATE INDEX ON order_items (sku);
 """
 
-# Run while the shop is open.
-MIGRATION = """
+
+class Migration(NamedTuple):
+    """Statements that are run while the shop is open, and what they are for people."""
+
+    statements: str
+    title: str
+
+
+MIGRATION = Migration(
+    """
 ALTER TABLE orders ADD COLUMN channel text NOT NULL DEFAULT 'web';
 ALTER TABLE customers RENAME COLUMN joined_at TO customer_since;
 CREATE INDEX orders_by_channel ON orders (channel);
-"""
+""",
+    "column added, column renamed, index made",
+)
+
+# The same for who reads documents and knows no defaults of the source's.
+DOCUMENT_MIGRATION = Migration(
+    """
+ALTER TABLE orders ADD COLUMN channel text;
+ALTER TABLE customers RENAME COLUMN joined_at TO customer_since;
+UPDATE orders SET channel = 'phone' WHERE id % 7 = 0;
+""",
+    "column added and filled for some, column renamed",
+)
 
 PRODUCT_COUNT = 40
 STOCK_EACH = 1000

@@ -35,14 +35,14 @@ class Picture:
     written_count: int
     delivered_count: int
     lag_seconds: float | None
-    poll_count: int
-    torn_count: int
+    polls: tuple[int, int] | None = None  # of the target, and how many saw half a transaction
 
 
 class View:
     """Writes to stdout; moves things only where they can be moved."""
 
-    def __init__(self, console: Console | None = None) -> None:
+    def __init__(self, console: Console | None = None, target: str = "target") -> None:
+        self._target = target
         self._console = console or Console(highlight=False)
         self._is_live = self._console.is_terminal and not self._console.is_dumb_terminal
         self._tick = "✓" if self._console.encoding.lower().startswith("utf") else "ok"
@@ -75,12 +75,12 @@ class View:
         if self._is_live:
             with Live(console=self._console, auto_refresh=False) as live:
                 for picture in pictures:
-                    live.update(_drawn(picture), refresh=True)
+                    live.update(_drawn(picture, self._target), refresh=True)
         else:
             self._list(pictures)
 
     def _list(self, pictures: Iterator[Picture]) -> None:
-        self.say("  rows at source/target, and changes")
+        self.say(f"  rows at source/{self._target}, and changes")
         self.say(_line("", *TABLES, "written", "delivered", "lag"))
         phase, line, line_due = "", "", 0.0
         for picture in pictures:
@@ -96,7 +96,7 @@ class View:
 
     def show_proof(self, compared: list[Comparison]) -> None:
         """Both sides of every table, side by side."""
-        table = _table("rows and checksum", "source", "target")
+        table = _table("rows and checksum", "source", self._target)
         table.add_column()
         for each in compared:
             equal = Text("equal", "green") if each.is_equal else Text("DIFFERENT", "bold red")
@@ -112,13 +112,13 @@ def _table(first: str, *others: str) -> Table:
     return table
 
 
-def _drawn(picture: Picture) -> RenderableType:
-    table = _table("rows", "source", "target")
+def _drawn(picture: Picture, target: str) -> RenderableType:
+    table = _table("rows", "source", target)
     for name in TABLES:
         here, there = picture.source_rows.get(name), picture.target_rows.get(name)
         style = "green" if here == there else "yellow"
         table.add_row(f"  {name}", _count(here), Text(_count(there), style))
-    return Group(
+    lines: list[RenderableType] = [
         Text(f"  {picture.phase}", "bold"),
         table,
         Text(),
@@ -126,11 +126,12 @@ def _drawn(picture: Picture) -> RenderableType:
             f"  {picture.written_count:,} changes written, {picture.delivered_count:,} delivered,"
             f" lag {_lag(picture)}"
         ),
-        Text(
-            f"  {picture.poll_count:,} polls of the target, {picture.torn_count:,} saw half a transaction",
-            "bold red" if picture.torn_count else "",
-        ),
-    )
+    ]
+    if picture.polls is not None:
+        poll_count, torn_count = picture.polls
+        said = f"  {poll_count:,} polls of the target, {torn_count:,} saw half a transaction"
+        lines.append(Text(said, "bold red" if torn_count else ""))
+    return Group(*lines)
 
 
 def _numbers(picture: Picture, seconds: float) -> str:

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 _FIRST_CUSTOMER_COUNT = 100
 # Some 80 transactions a second: enough to see things move, and two cores stay free for the rest.
-_PAUSE_SECONDS = 0.01
+PAUSE_SECONDS = 0.01
+# Some 25, for a destination that is asked once for each change.
+LONG_PAUSE_SECONDS = 0.04
 _NOTES = (
     None,
     "leave it with the neighbour",
@@ -31,7 +33,8 @@ class Writer:
     Counts what it commits, so that what arrives can be counted against it.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, pause_seconds: float = PAUSE_SECONDS) -> None:
+        self._pause_seconds = pause_seconds
         self.change_count = 0
         self.transaction_count = 0
         self.rolled_back_count = 0
@@ -76,7 +79,7 @@ class Writer:
         }
         actions, weights = list(rota), list(rota.values())
         try:
-            while not self._stop.wait(_PAUSE_SECONDS):
+            while not self._stop.wait(self._pause_seconds):
                 self._commit(self._random.choices(actions, weights)[0])
                 if self.transaction_count % 50 == 0:
                     self._roll_back(self._place_order)

@@ -6,6 +6,7 @@ import subprocess
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 # Waits for our end of the pipe to close, which it does however this process ends, kill -9
@@ -18,6 +19,20 @@ tries=100
 while [ -e "$file" ] && [ "$tries" -gt 0 ]; do sleep 0.1; tries=$((tries - 1)); done
 rm -rf "$1"
 """
+
+# The same for a program that is killed and leaves its files to others. Ends with the program.
+_GUARDED = """
+exec 3<&0
+"$@" </dev/null 3<&- & child=$!
+{ read -r _ <&3; kill -KILL $child; } & reader=$!
+wait $child
+kill $reader 2>/dev/null
+"""
+
+
+def guarded(command: Sequence[str]) -> list[str]:
+    """A command that runs another one, and kills it when its stdin, a pipe of ours, closes."""
+    return ["/bin/sh", "-c", _GUARDED, "sh", *command]
 
 
 def watch_over(home: Path) -> subprocess.Popen[bytes]:

@@ -78,6 +78,21 @@ def java_home() -> Path:
     )
 
 
+def javas() -> list[Java]:
+    """Those of this machine and of the wheel that run, whether Spark runs on them or not; oldest first."""
+    programs = [program for program, _ in _on_this_machine()]
+    wheel = _wheel_java()
+    if wheel is not None:
+        programs.append(wheel)
+    found = {java.home: java for java in map(_probed, programs) if java is not None}
+    return sorted(found.values(), key=lambda java: java.version)
+
+
+@functools.cache
+def _probed(java: Path) -> Java | None:
+    return probe(java)
+
+
 def probe(java: Path) -> Java | None:
     """Start a java program just to ask which it is; None when it does not run."""
     # It reports its home itself, since the program on PATH may be a link or a version manager's shim.
@@ -130,7 +145,7 @@ def wrapper_home(java: Path) -> Path | None:
     script = _script(java)
     # The name follows from the content, so that two virtual environments never share one.
     name = f"java-{hashlib.sha256(script.encode()).hexdigest()[:16]}"
-    for directory in (_cache_directory, _temporary_directory):
+    for directory in (cache_directory, _temporary_directory):
         try:
             home = _placed(script, directory() / name)
         except OSError:
@@ -174,7 +189,12 @@ def _holds(home: Path, script: str) -> bool:
         return False
 
 
-def _cache_directory() -> Path:
+def cache_directory() -> Path:
+    """Where things of ours are kept for the user.
+
+    Raises:
+        OSError: there is no such place.
+    """
     given = os.environ.get("XDG_CACHE_HOME")
     try:
         return (Path(given) if given else Path.home() / ".cache") / "penstock"

@@ -43,3 +43,43 @@ class LogShortened(LogError):
 
     code = "PEN-306"
     remedy = Remedy.TIME
+
+
+class LogUnreachable(LogError):
+    """The broker that keeps the log does not answer; capture waits, and the slot holds."""
+
+    code = "PEN-307"
+    remedy = Remedy.TIME
+
+
+class LogRefused(LogError):
+    """The broker that keeps the log refuses the login, an operation or a setting."""
+
+    code = "PEN-308"
+    remedy = Remedy.OPERATOR
+
+
+class LogGone(LogError):
+    """What a sink needs is in the log no more: its topic or stream was deleted, made anew or cut by retention."""
+
+    code = "PEN-309"
+    remedy = Remedy.OPERATOR
+
+
+class LogAtRisk(LogError):
+    """Settings of the broker may delete or lose what a sink still needs; a warning."""
+
+    code = "PEN-310"
+    remedy = Remedy.OPERATOR
+
+
+class LogKeyMissing(LogError):
+    """What the log, or a file beside it, holds is encrypted with a key that was not given."""
+
+    code = "PEN-311"
+
+
+class LogKeyUnusable(LogError):
+    """The key for `log.encrypt` cannot be read, or others could read it."""
+
+    code = "PEN-312"

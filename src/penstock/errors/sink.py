@@ -136,3 +136,24 @@ class PackageMissing(SinkError):
 
     code = "PEN-519"
     remedy = Remedy.OPERATOR
+
+
+class RecordSchemaRefused(SinkError):
+    """A table has no schema that its records could be written by, or the registry refuses it; the table waits."""
+
+    code = "PEN-520"
+    remedy = Remedy.OPERATOR
+
+
+class ClusterUnavailable(SinkError):
+    """Shards of a search cluster are not there: it is red."""
+
+    code = "PEN-523"
+    remedy = Remedy.TIME
+
+
+class IndexReadOnly(SinkError):
+    """An index takes no writes: its disk is nearly full, or somebody has set it so."""
+
+    code = "PEN-524"
+    remedy = Remedy.TIME

@@ -14,6 +14,9 @@ until every sink has them. Kinds of logs lie in packages of their own and are fo
 - *Repeated*: after a crash the server sends again what is after `durable_lsn`; a writer that is opened
   has removed what it holds of that. A slice may straddle the position that a reader was opened at:
   delivery drops the transactions that the sink has.
+- *Encrypted*, where its options ask for it (`LogOptions.keyring`): a writer gives `encode_slice` an encryptor that it
+  has made when it was opened, a reader hands out slices with the keyring, and both see to it that keys are there
+  before anything is changed or handed out. Reading decrypts by what each slice says of itself.
 - *Gone*: what was discarded is not needed by anybody; to read it raises LogError.
 
 Must not know files, topics or sockets, nor what a message means.
@@ -28,12 +31,15 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from penstock.encryption import NO_KEYS, NotAuthentic
 from penstock.log.slice import SliceKind, damaged
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
+    from penstock.encryption import Keyring
     from penstock.errors import PenstockError
     from penstock.log.options import LogOptions
     from penstock.log.slice import SliceHead
@@ -69,12 +75,13 @@ class Slice:
     locator: Locator
     # Subtransactions rolled back before the commit of a streamed transaction.
     aborted_xids: tuple[int, ...] = ()
+    keyring: Keyring = NO_KEYS
 
-    def read(self) -> tuple[bytes, npt.NDArray[np.int64]]:
-        """The messages and the length of each, checked against the checksum.
+    def stored(self) -> bytes:
+        """The bytes after header and meta as they are stored, checked against the checksum.
 
         Raises:
-            LogError: the bytes are not those that were written.
+            LogError: they are not those that were written.
         """
         head = self.head
         body = self.locator.fetch(head.body_bytes)
@@ -85,6 +92,23 @@ class Slice:
                 self.locator.where,
                 f"the checksum differs in transactions {head.first_commit_lsn} to {head.last_commit_lsn}",
             )
+        return body
+
+    def read(self) -> tuple[bytes, npt.NDArray[np.int64]]:
+        """The messages and the length of each, checked and decrypted.
+
+        Raises:
+            LogError: the bytes are not those that were written.
+            LogKeyMissing: they are encrypted with a key that nobody has given.
+        """
+        head, body = self.head, self.stored()
+        if head.mark is not None:
+            try:
+                body = self.keyring.decrypt(head.mark, body, head.bound, self.locator.where)
+            except NotAuthentic:
+                raise damaged(
+                    self.locator.where, "was changed by somebody: it is not what was encrypted"
+                ) from None
         count = head.message_count
         lengths = np.frombuffer(body, dtype="<u4", count=count).astype(np.int64)
         if int(lengths.sum()) != head.data_bytes:
@@ -109,10 +133,13 @@ class LastCommit:
 
 @dataclass(frozen=True)
 class LogSpan:
-    """From where to where a log goes; zeros when there is none."""
+    """From where to where a log goes; zeros when there is none, or none any more: `is_emptied`."""
 
     begin_lsn: Lsn
     end_lsn: Lsn
+    is_emptied: bool = (
+        False  # there was one, and somebody else than its writer has deleted all of it
+    )
 
     def holds(self, lsn: Lsn) -> bool:
         """Whether everything from a position on is in the log, up to where it ends."""
@@ -210,7 +237,11 @@ class LogWriter(SliceTaker, Protocol):
         ...
 
     def restart(self) -> None:
-        """Go on from `durable_lsn` after something could not be written."""
+        """Go on from `durable_lsn` after something could not be written; it may be later than it was.
+
+        Raises:
+            LogUnreachable: that is still so.
+        """
         ...
 
     def end_segment(self) -> None:
@@ -238,6 +269,13 @@ class LogWriter(SliceTaker, Protocol):
 
     def free_bytes(self) -> int:
         """How much more it could take, for all that is known; below 0: less than is kept free."""
+        ...
+
+    def risk(self, needed_lsn: Lsn) -> PenstockError | None:
+        """What may delete what a sink at a position needs, though nothing has yet; None: nothing is known.
+
+        Asked seldom.
+        """
         ...
 
     def close(self) -> None:
@@ -303,6 +341,54 @@ class LogOwner:
     directory: Path
 
 
+@dataclass(frozen=True)
+class Posted:
+    """A value on a board: what, and when by the clock of who posted it."""
+
+    value: bytes
+    at: float
+
+
+class Board(Protocol):
+    """Small values that all processes of a pipeline see, where they share no disk; of each key the last one counts.
+
+    It also knows who works: a role is held by one process at a time, until that ends. From any
+    thread; all methods raise LogUnreachable while they cannot be carried out.
+    """
+
+    def put(self, key: str, value: bytes | None) -> None:
+        """Put a value in the place of the last one, durably; None takes it back."""
+        ...
+
+    def get(self, key: str) -> Posted | None:
+        """The last value, as it was a moment ago; what this process has put is seen at once."""
+        ...
+
+    def keys(self, prefix: str) -> list[str]:
+        """The keys that begin so and have a value."""
+        ...
+
+    def sync(self) -> None:
+        """See all that was put by anybody before this call."""
+        ...
+
+    def hold(self, role: str) -> AbstractContextManager[None]:
+        """Hold a role alone.
+
+        Raises:
+            SecondInstance: another process holds it.
+        """
+        ...
+
+    def run_of(self, role: str) -> str | None:
+        """Which run holds a role: an id that no other run has; None when nobody does, for all that is known."""
+        ...
+
+    def forget(self) -> list[str]:
+        """Remove it as a whole; what was removed."""
+        ...
+
+
 class LogKind(Protocol):
     """One kind of log, as the registry finds it: everything that the rest asks a kind for."""
 
@@ -318,6 +404,14 @@ class LogKind(Protocol):
 
     def log_of(self, options: LogOptions, owner: LogOwner) -> Log:
         """The log of one source. Reaches and touches nothing."""
+        ...
+
+    def board_of(self, options: LogOptions, pipeline: str) -> Board | None:
+        """What the halves of a pipeline share beside its logs; None: the state directory. Reaches nothing."""
+        ...
+
+    def forget(self, options: LogOptions, owners: Sequence[LogOwner]) -> list[str]:
+        """Remove the logs, where that is not done by removing the state directory; what was removed."""
         ...
 
     def check(self, options: LogOptions, owners: Sequence[LogOwner]) -> list[PenstockError]:

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import PlainValidator, ValidationInfo
 
-from penstock.errors import BadValue, NotThereYet
+from penstock.errors import BadValue
 from penstock.log.contract import LogKind
 from penstock.log.options import LogOptions
 from penstock.options import fault, wanted
@@ -13,9 +13,12 @@ from penstock.registry import Registry, find_problem
 
 GROUP = "penstock.logs"
 # The same as in pyproject.toml.
-BUILT_IN = {"files": "penstock.log.files.kind:KIND"}
+BUILT_IN = {
+    "files": "penstock.log.files.kind:KIND",
+    "kafka": "penstock.log.kafka.kind:KIND",
+    "nats": "penstock.log.nats.kind:KIND",
+}
 _DEFAULT = "files"
-_LATER = ("kafka", "nats")
 
 
 def _find_problem(found: Any, name: str) -> str | None:
@@ -55,10 +58,6 @@ def _read_options(given: Any, info: ValidationInfo) -> LogOptions:
     except BadValue as error:
         raise fault(error, "kind") from None
     if kind is None:
-        now = " or ".join(KINDS.names)
-        if name in _LATER:
-            what = f"is {name}, which is not there yet in this version; wanted {now}"
-            raise fault(NotThereYet(what, do=f"write {now}"), "kind")
         raise wanted(" or ".join(f"'{each}'" for each in KINDS.names), "kind")
     return kind.options.model_validate(given, context=info.context)
 

@@ -190,6 +190,8 @@ class Chain:
         for rule in self.rules:
             target = getattr(rule.options, "target", None)
             goes = target is not None and rule.options.table.matches(table)  # type: ignore[attr-defined]
+            if not rule.place:
+                continue  # nobody has written it
             if goes or rule.modifier_for(table) is not None:
                 where = f" to {filled(target, table)}" if goes and target is not None else ""
                 said.append(f"{rule.family}{where} ({rule.place})")

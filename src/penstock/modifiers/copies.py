@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.changes.cells import Cells, gather, no_cells
-from penstock.changes.copyrows import copy_lines, parse_rows
+from penstock.changes.copyrows import escape, join_lines, parse_rows
 from penstock.changes.decode import Positions, TableChanges
 from penstock.changes.pgoutput import INSERT, Column, Relation
 from penstock.changes.textcolumns import raw_bytes
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from penstock.changes.cells import Index
+    from penstock.changes.copyrows import CopiedRows
     from penstock.errors import PenstockError
     from penstock.lsn import Lsn
     from penstock.modifiers.modifier import Modifiers, TableModifier
@@ -79,20 +80,38 @@ class ModifiedRange:
         Raises:
             DecodeError: these are not rows of the table, or a modifier leaves a value out.
         """
-        changes = self._copy.modifier.apply(self.inserts(block))
+        parsed = parse_rows(b"".join(block), len(self._copy.relation.columns))
+        changes = self._copy.modifier.apply(self._inserts(parsed))
         # What a modifier turned into a DELETE is not there.
         kept = np.flatnonzero(changes.operation == INSERT)
         if len(kept) < len(changes):
             changes = changes.take(kept)
         self._kept.append(changes.positions.ordinal)
         names = [column.name for column in changes.relation.columns]
-        arrays = [self._values(changes.after[names.index(name)]) for name in self._columns]
-        arrays += [
-            pa.repeat(pa.scalar(value.encode(), pa.binary()), len(changes))
+        texts = self._texts([changes.after[names.index(name)] for name in self._columns], parsed)
+        texts += [
+            escape(pa.repeat(pa.scalar(value.encode(), pa.binary()), len(changes)))
             for _, value in self._literals
         ]
         # Not line by line: that would take as long as all the rest.
-        return [raw_bytes(copy_lines(arrays, len(changes)))] if len(changes) else []
+        return [raw_bytes(join_lines(texts, len(changes)))] if len(changes) else []
+
+    def _texts(self, columns: Sequence[Cells], parsed: CopiedRows) -> list[pa.Array]:
+        """Columns as COPY takes them. Neighbours that no rule has touched go on together, as they came."""
+        untouched = {id(cells): place for place, cells in enumerate(parsed.cells)}
+        texts: list[pa.Array] = []
+        at = 0
+        while at < len(columns):
+            cells = columns[at]
+            first = last = untouched.get(id(cells))
+            at += 1
+            if first is None or last is None:
+                texts.append(escape(self._values(cells)))
+                continue
+            while at < len(columns) and untouched.get(id(columns[at])) == last + 1:
+                last, at = last + 1, at + 1
+            texts.append(parsed.text_of(first, last))
+        return texts
 
     def source_row(self, line: int | None) -> int | None:
         """Which row of the range, as the source has it, a line of what was written is of."""
@@ -103,9 +122,10 @@ class ModifiedRange:
 
     def inserts(self, block: Sequence[bytes | memoryview]) -> TableChanges:
         """Whole rows as COPY sent them, as changes that no rule has seen yet."""
-        relation = self._copy.relation
-        rows = parse_rows(b"".join(block), len(relation.columns))
-        count = len(rows)
+        return self._inserts(parse_rows(b"".join(block), len(self._copy.relation.columns)))
+
+    def _inserts(self, rows: CopiedRows) -> TableChanges:
+        relation, count = self._copy.relation, len(rows)
         ordinal = self._read_count + np.arange(count, dtype=np.int64)
         self._read_count += count
         nobody_knows = np.zeros(count, np.int64)

@@ -1,13 +1,10 @@
-"""SQL expressions over rows, computed by DuckDB inside the task: filters, and columns that are set.
+"""`set:`: columns that SQL computes from the row, inside the task.
 
-Columns come as what they are: numbers, instants, booleans, text. What Arrow has no type for is text, enums and
-json among it. A value that cannot be held exactly (NaN in a numeric, more than 38 digits, an infinite date) stops
-the table, as does an expression that fails for a row.
+A value that SQL cannot have exactly (`penstock.sql.expression`) stops the table, as does an expression that fails for a row.
 """
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -18,43 +15,20 @@ import pyarrow.compute as pc
 from penstock.changes.cells import ABSENT, Cells, gather
 from penstock.changes.compact import fill_from_before
 from penstock.changes.pgoutput import NULL, Column
-from penstock.changes.typed import to_arrow
-from penstock.errors import ExpressionFails, RuleUnfit, ValueNotSent
-from penstock.modifiers.column_types import ColumnType, Family, column_type, shape_of
-from penstock.modifiers.sql_text import ROW, SqlText, connect, read_expression
+from penstock.errors import RuleUnfit, ValueNotSent
 from penstock.schema.shape import ColumnShape
+from penstock.sql.column_types import ColumnType, Family, column_type, shape_of
+from penstock.sql.expression import Expression, decimal_of
+from penstock.sql.text import SqlText, read_expression
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    import duckdb
 
     from penstock.changes.cells import Mask
     from penstock.changes.decode import TableChanges
     from penstock.changes.pgoutput import Relation
     from penstock.schema.shape import TableShape
     from penstock.table import TableName
-
-_local = threading.local()
-
-_ARROW_TYPES = {
-    Family.BOOL: pa.bool_(),
-    Family.FLOAT4: pa.float32(),
-    Family.FLOAT8: pa.float64(),
-    Family.DATE: pa.date32(),
-    Family.TIME: pa.time64("us"),
-    Family.TIMESTAMP: pa.timestamp("us"),
-    Family.TIMESTAMPTZ: pa.timestamp("us", "UTC"),
-    Family.BYTEA: pa.binary(),
-}
-_INTEGERS = {
-    "smallint": pa.int16(),
-    "integer": pa.int32(),
-    "bigint": pa.int64(),
-    "oid": pa.uint32(),
-}
-# Exactly, or not at all: Arrow does not round.
-_ANY_NUMERIC = pa.decimal128(38, 18)
 
 # What DuckDB casts a result to, so that it is one of the column's type.
 _DUCK_TYPES = {
@@ -102,198 +76,13 @@ _POSTGRES_TYPES = {
 _FIRST_NEW_ID = -1000
 
 
-def _connection() -> duckdb.DuckDBPyConnection:
-    """One for each thread, kept from task to task."""
-    if not hasattr(_local, "connection"):
-        _local.connection = connect()
-    found: duckdb.DuckDBPyConnection = _local.connection
-    return found
-
-
-def arrow_type_of(kind: ColumnType) -> pa.DataType:
-    """What a column is for DuckDB; strings where nothing fits."""
-    if kind.family is Family.INTEGER:
-        return _INTEGERS[kind.name]
-    if kind.family is Family.NUMERIC:
-        return _decimal_of(kind.spelled) or _ANY_NUMERIC
-    return _ARROW_TYPES.get(kind.family, pa.string())
-
-
-def _decimal_of(spelled: str) -> pa.DataType | None:
-    """numeric(p,s), where Arrow and DuckDB have that."""
-    if not spelled.startswith("numeric("):
-        return None
-    precision, scale = (int(each) for each in spelled[len("numeric(") : -1].split(","))
-    return pa.decimal128(precision, scale) if 0 <= scale <= precision <= 38 else None
-
-
 def _duck_type_of(kind: ColumnType) -> str:
     if kind.family is Family.INTEGER:
         return _DUCK_INTEGERS[kind.name]
     if kind.family is Family.NUMERIC:
-        decimal = _decimal_of(kind.spelled)
+        decimal = decimal_of(kind.spelled)
         return f"DECIMAL({decimal.precision},{decimal.scale})" if decimal else ""
     return _DUCK_TYPES.get(kind.family, "VARCHAR")
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
-
-
-@dataclass(frozen=True)
-class Expression:
-    """An expression that knows the columns it is computed from. Picklable."""
-
-    sql: SqlText
-    inputs: Mapping[str, ColumnType]
-
-    @classmethod
-    def of(cls, sql: SqlText, shape: TableShape) -> Expression:
-        """For rows of a shape.
-
-        Raises:
-            RuleUnfit: it names a column that is not there.
-        """
-        columns = {each.name: each for each in shape.columns if not each.generated}
-        inputs: dict[str, ColumnType] = {}
-        for name in sql.columns:
-            # As in Postgres: what is not quoted is lower case.
-            found = name if name in columns else name.lower()
-            if found not in columns:
-                raise RuleUnfit(
-                    f"the SQL names column {name}, wanted one of {', '.join(sorted(columns))}",
-                    str(shape.table),
-                    "fix the rule; if the column was renamed, name it as it is called now",
-                )
-            inputs[found] = column_type(shape, columns[found])
-        if len({name.lower() for name in inputs}) < len(inputs):
-            raise RuleUnfit(
-                "the SQL names columns that differ only in upper and lower case",
-                str(shape.table),
-                "name one of them",
-            )
-        return cls(sql, inputs)
-
-    def compute(self, values: Mapping[str, pa.Array], count: int, wanted: str = "") -> pa.Array:
-        """The answers, as Arrow has them.
-
-        Args:
-            values: Postgres's text, by column.
-            count: of rows.
-            wanted: the type that the answers are cast to, where they are to be of one.
-
-        Raises:
-            ExpressionFails: for a row, or a value cannot be held.
-        """
-        arrays = {name: self._typed(name, values[name]) for name in self.inputs}
-        if not arrays:
-            arrays = {"penstock_none": pa.nulls(count, pa.bool_())}
-        return self._run(pa.table(arrays), wanted)
-
-    def result_type(self, wanted: str = "") -> str:
-        """What DuckDB calls the type of the answers.
-
-        Raises:
-            RuleUnfit: the expression does not suit the types of its columns.
-        """
-        import duckdb
-
-        arrays: dict[str, pa.Array] = {
-            name: pa.nulls(0, arrow_type_of(kind)) for name, kind in self.inputs.items()
-        }
-        table = pa.table(arrays or {"penstock_none": pa.nulls(0, pa.bool_())})
-        connection = _connection()
-        connection.register(ROW, table)
-        try:
-            return str(connection.sql(self._query(wanted)).types[0])
-        except duckdb.Error as error:
-            raise RuleUnfit(
-                f"the SQL does not suit the columns: {str(error).splitlines()[0]}",
-                "",
-                "fix the expression; ::type casts",
-            ) from None
-        finally:
-            connection.unregister(ROW)
-
-    def _query(self, wanted: str) -> str:
-        expression = f"({self.sql.text}\n)"
-        if wanted:
-            expression = f"CAST({expression} AS {wanted})"
-        return f"SELECT {expression} AS answer FROM {ROW}"
-
-    def _run(self, table: pa.Table, wanted: str) -> pa.Array:
-        import duckdb
-
-        connection = _connection()
-        connection.register(ROW, table)
-        try:
-            answer = connection.sql(self._query(wanted)).to_arrow_table().column(0)
-        except duckdb.Error as error:
-            # Its words may hold values of the row.
-            raise ExpressionFails(
-                f"the SQL fails for a row: {type(error).__name__}",
-                "",
-                "make the expression hold for every row: TRY_CAST, CASE, nullif",
-            ) from None
-        finally:
-            connection.unregister(ROW)
-        return answer.combine_chunks() if answer.num_chunks != 1 else answer.chunk(0)
-
-    def _typed(self, name: str, values: pa.Array) -> pa.Array:
-        kind = arrow_type_of(self.inputs[name])
-        if pa.types.is_decimal(kind):
-            try:
-                return values.cast(pa.string()).cast(kind)
-            except pa.ArrowInvalid:
-                raise self._cannot_hold(name, kind) from None
-        if kind == pa.string():
-            return values.cast(pa.string())
-        typed = to_arrow(Cells.from_arrow(values), kind)
-        if len(typed.unfit):
-            raise self._cannot_hold(name, kind)
-        return typed.values
-
-    def _cannot_hold(self, name: str, kind: pa.DataType) -> ExpressionFails:
-        return ExpressionFails(
-            f"a value of column {name} that SQL cannot have as {kind}, such as NaN, infinity or too"
-            " many digits",
-            "",
-            "fix the row, or state the condition as a mapping, which compares such values",
-        )
-
-
-@dataclass(frozen=True)
-class SqlMatcher:
-    """`where:` as SQL."""
-
-    sql: SqlText
-    expression: Expression | None = None
-
-    def with_shape(self, shape: TableShape) -> SqlMatcher:
-        """Know the types of the columns.
-
-        Raises:
-            RuleUnfit: the table has no such column, or the answer is neither true nor false.
-        """
-        expression = Expression.of(self.sql, shape)
-        found = expression.result_type()
-        if found != "BOOLEAN":
-            raise RuleUnfit(
-                f"the SQL gives {found}, wanted true or false",
-                str(shape.table),
-                "compare it with something",
-            )
-        return SqlMatcher(self.sql, expression)
-
-    def columns(self) -> tuple[str, ...]:
-        """Those that the expression names."""
-        assert self.expression is not None, "with_shape comes first"
-        return tuple(self.expression.inputs)
-
-    def matches(self, values: Mapping[str, pa.Array], count: int) -> pa.Array:
-        """Where the expression is true."""
-        assert self.expression is not None, "with_shape comes first"
-        return self.expression.compute(values, count)
 
 
 def postgres_text(values: pa.Array) -> pa.Array:

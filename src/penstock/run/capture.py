@@ -14,7 +14,9 @@ from penstock.errors import (
     DiskFull,
     LogError,
     LogFull,
+    LogUnreachable,
     PenstockError,
+    SecondInstance,
     SourceError,
 )
 from penstock.failpoints import fault_point
@@ -33,7 +35,7 @@ from penstock.source.schemalog import numbered_versions
 from penstock.source.shapes import read_shape_now
 from penstock.source.slot import SlotState, check_slot, slot_state, wait_until_free
 from penstock.source.stream import InProgress, SlotStream
-from penstock.source.tracking import read_seal
+from penstock.source.tracking.install import read_seal
 from penstock.state.reports import CaptureReport
 from penstock.timing import timing
 
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from penstock.run.membership import MembershipWatch
     from penstock.run.sinkreports import SinkReports
     from penstock.run.start import Origin
+    from penstock.schema.past_shapes import PastShapes
     from penstock.schema.shape import TableShape
     from penstock.source.identity import Answering
     from penstock.state.directory import StateDirectory
@@ -70,6 +73,7 @@ class Capture:
         state: StateDirectory,
         log: Log,
         wire: Wire,
+        past_shapes: PastShapes,
         reports: SinkReports,
         origin: Origin,
         stop: threading.Event,
@@ -94,10 +98,13 @@ class Capture:
         self._error: PenstockError | None = None
         self._log_is_full = False
         self._disk_is_full = False
+        self._log_is_away = False
+        self._risk: PenstockError | None = None
+        self._risk_at = 0.0
         self._full_back_off = slow_back_off()
         self._full_lsn = ZERO  # how far the log went when the disk was last full
         self._in_progress = InProgress.STREAMED
-        self._past_shapes = state.past_shapes
+        self._past_shapes = past_shapes
         self._wait_seconds = min(
             pipeline.paced(timing().capture_wait_seconds), timing().capture_longest_stop_seconds
         )
@@ -123,6 +130,10 @@ class Capture:
         try:
             while not self._stop.is_set():
                 try:
+                    if self._log_is_away:
+                        self._writer.restart()
+                        self._log_is_away = False
+                        _log.info("the log can be reached again, capture goes on")
                     if self._disk_is_full:
                         self._wait_for_disk(watch)
                     elif self._log_is_full:
@@ -133,7 +144,8 @@ class Capture:
         finally:
             self._connected = False
             self._writer.close()
-            with suppress(OSError, LogError):  # the last words of a process whose disk may be gone
+            # The last words of a process whose disk may be gone, or its role.
+            with suppress(OSError, LogError, SecondInstance):
                 self._report()
             self._past_shapes.close()
 
@@ -152,6 +164,8 @@ class Capture:
             self._in_progress = InProgress.WITHHELD
         if not is_temporary(error):
             raise error
+        if isinstance(error, LogUnreachable):
+            self._log_is_away = True
         if isinstance(error, DiskFull):
             self._disk_is_full = True
             _log.warning("%s", str(error).splitlines()[0])
@@ -166,7 +180,7 @@ class Capture:
             try:
                 self._writer.open(self._start_lsn)
                 self._past_shapes.open_for_writing()
-            except DiskFull as error:
+            except (DiskFull, LogUnreachable) as error:
                 if self._error is None:
                     _log.warning("%s", str(error).splitlines()[0])
                 self._error = error
@@ -420,6 +434,7 @@ class Capture:
         fault_point("capture.after_acknowledge")
         self._transaction_count = assembler.transaction_count
         self._make_room(may_cut=not assembler.has_open_parts)
+        self._watch_risk()
         self._report()
 
     def _make_room(self, *, may_cut: bool) -> None:
@@ -462,6 +477,16 @@ class Capture:
         elif was_full and not self._log_is_full:
             self._error = None
 
+    def _watch_risk(self) -> None:
+        """Say in time what may delete what a sink still needs; seldom, for a broker is asked."""
+        now = time.monotonic()
+        if now < self._risk_at:
+            return
+        self._risk_at = now + timing().log_risk_seconds
+        before, self._risk = self._risk, self._writer.risk(self._reports.safe_lsn())
+        if self._risk is not None and before is None:  # figures differ each time
+            _log.warning("%s", self._risk)
+
     def _report(self) -> None:
         self._wire.publish(
             CaptureReport(
@@ -474,6 +499,7 @@ class Capture:
                 transactions=self._transaction_count,
                 log_bytes=self._writer.size_bytes(),
                 error=str(self._error) if self._error else None,
+                warning=str(self._risk) if self._risk else None,
                 at=time.time(),
             )
         )

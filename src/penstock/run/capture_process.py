@@ -26,7 +26,7 @@ from penstock.config import pipeline_from_document
 from penstock.errors import PenstockError, RunError, error_classes
 from penstock.logging import set_up_logging, speak_for
 from penstock.metrics import NOTHING
-from penstock.pipeline import log_of, state_of, top_of, wire_of
+from penstock.pipeline import log_of, past_shapes_of, state_of, top_of, top_wire_of, wire_of
 from penstock.retry import BackOff
 from penstock.run.capture import Capture
 from penstock.run.failures import CAPTURE, forget_failure, kept_failure
@@ -37,6 +37,7 @@ from penstock.run.sources import Sources
 from penstock.run.start import Origin
 from penstock.run.watched import CAPTURE_ALONE, watched
 from penstock.shelter import start_sheltered
+from penstock.stopping import ends_waits
 from penstock.timing import timing
 
 if TYPE_CHECKING:
@@ -59,13 +60,14 @@ def run_capture(
 ) -> None:
     """Only the left half of the pipeline: a sole source in this process, several in children."""
     with contextlib.ExitStack() as stack:
-        stack.enter_context(kept_failure(top_of(pipeline), CAPTURE))
+        stack.enter_context(ends_waits(stop))
+        stack.enter_context(kept_failure(top_of(pipeline), top_wire_of(pipeline), CAPTURE))
         notify = stack.enter_context(notified_by_a_thread())
         sources = Sources(pipeline)
         sources.begin(stop)
         if pipeline.is_whole:
             # Else it is the source's own, which is locked by the process that captures it.
-            stack.enter_context(top_of(pipeline).lock("capture"))
+            stack.enter_context(top_wire_of(pipeline).hold_capture())
         _, recorder = stack.enter_context(watched(pipeline, CAPTURE_ALONE))
         if pipeline.is_alone:
             for view, started in sources.take_started():
@@ -91,19 +93,22 @@ def capture_here(
 ) -> None:
     """Capture one source in this thread until stopped."""
     state, wire = state_of(pipeline), wire_of(pipeline)
+    past_shapes = past_shapes_of(pipeline, state)
     reports = SinkReports(wire, pipeline.sinks)
-    with state.lock("capture"):
+    with wire.hold_capture():
         watch = MembershipWatch(
             pipeline.source,
             origin.subscription,
-            state.past_shapes,
+            past_shapes,
             wire,
             reports,
             pace=pipeline.paced(1.0),
         )
         watch.start()
         try:
-            capture = Capture(pipeline, state, log_of(pipeline), wire, reports, origin, stop)
+            capture = Capture(
+                pipeline, state, log_of(pipeline), wire, past_shapes, reports, origin, stop
+            )
             capture.on_connected = partial(_connected, pipeline, notify)
             capture.run(watch)
         finally:
@@ -111,7 +116,7 @@ def capture_here(
 
 
 def _connected(pipeline: PipelineFile, notify: Notify | None) -> None:
-    forget_failure(top_of(pipeline), CAPTURE)
+    forget_failure(top_wire_of(pipeline), CAPTURE)
     if notify is not None:
         notify.ready()
 
@@ -308,9 +313,10 @@ def main() -> None:
     pipeline = pipeline_from_document(head["document"], "pipeline")
     followed: dict[str, _Followed] = {}
     threading.Thread(target=_take_orders, args=(pipeline, followed, stop), daemon=True).start()
-    stop.wait()
-    for thread in list(followed.values()):
-        thread.join()
+    with ends_waits(stop):
+        stop.wait()
+        for thread in list(followed.values()):
+            thread.join()
     # Not through interpreter shutdown: the thread that reads stdin may still hold its lock.
     os._exit(0)
 

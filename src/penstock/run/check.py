@@ -6,7 +6,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from penstock.embedded.java import java_home
-from penstock.errors import JavaMissing, PenstockError, SourceTwice
+from penstock.errors import (
+    JavaMissing,
+    LogKeyMissing,
+    LogKeyUnusable,
+    PenstockError,
+    SourceTwice,
+)
 from penstock.findings import Finding
 from penstock.pipeline import check_logs
 from penstock.run.exposure import exposures
@@ -45,7 +51,7 @@ def find(pipeline: PipelineFile, choices: dict[str, ChosenTables] | None = None)
         findings += pipeline.kind_of(name).check(places, modified_choices(pipeline, name, choices))
     findings += [Finding(each, "warning") for each in exposures(pipeline)]
     findings += [Finding(fault) for fault in _machine_faults()]
-    findings += [Finding(fault, "warning") for fault in check_logs(pipeline)]
+    findings += [_of_log(fault) for fault in check_logs(pipeline)]
     return findings
 
 
@@ -83,6 +89,11 @@ def _same_database(view: PipelineFile, databases: Databases) -> list[PenstockErr
     except PenstockError:
         databases.report(view.source_id)  # it is among the findings already
     return []
+
+
+def _of_log(fault: PenstockError) -> Finding:
+    is_error = isinstance(fault, LogKeyMissing | LogKeyUnusable)
+    return Finding(fault, "error" if is_error else "warning")
 
 
 def _machine_faults() -> list[PenstockError]:

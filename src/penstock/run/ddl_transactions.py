@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock.errors import ModifierError
@@ -14,13 +14,13 @@ from penstock.sinks.ddl_transaction import Rows, ShapeChange, TableDifference
 from penstock.table import TableName
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from penstock.log.contract import Slice
     from penstock.lsn import Lsn
     from penstock.modifiers.modifier import Modifiers
     from penstock.schema.past_shapes import PastShapes
-    from penstock.schema.shape import SchemaChange, TableShape
+    from penstock.schema.shape import ColumnShape, SchemaChange, TableShape
     from penstock.sinks.ddl_transaction import DdlTransaction, Part
 
 
@@ -30,6 +30,18 @@ class Stretch:
 
     slices: tuple[Slice, ...]
     marks: tuple[Mark, ...] = ()
+
+
+@dataclass
+class _Altered:
+    """What one change of shapes does, as it is put together table by table."""
+
+    followed: list[TableDifference] = field(default_factory=list)
+    refused: dict[TableName, ModifierError] = field(default_factory=dict)
+    renamed: dict[TableName, TableName] = field(default_factory=dict)
+    created: set[TableName] = field(default_factory=set)
+    dropped: set[TableName] = field(default_factory=set)
+    given: list[TableShape] = field(default_factory=list)  # all shapes, as the sink sees them
 
 
 def cut_at_marks(slices: Sequence[Slice]) -> list[Stretch]:
@@ -205,55 +217,78 @@ class DdlTransactionReader:
     def _shape_change(
         self, mark: Mark, change: SchemaChange, versions: dict[str, int]
     ) -> ShapeChange:
-        followed: list[TableDifference] = []
-        refused: dict[TableName, ModifierError] = {}
-        given: list[TableShape] = []
-        renamed: dict[TableName, TableName] = {}
-        created: set[TableName] = set()
+        altered = _Altered()
         for shape in change.tables:
-            before = self._past_shapes.shape_before(shape.id, mark)
-            names = {shape.table} if before is None else {shape.table, before.table}
-            if not any(map(self._follows, names)):
-                given.append(shape)
-                continue
-            try:
-                if self._modifiers is not None:
-                    self._modifiers.require_fit(shape, None if before is None else before.table)
-                seen_before, seen = self._modified(before), self._modified(shape)
-            except ModifierError as error:
-                refused[shape.table if before is None else before.table] = error
-                continue
-            assert seen is not None
-            given.append(seen)
-            differences = compare_tables(seen_before, seen)
-            if differences:
-                followed.append(TableDifference(shape.table, differences))
-            if before is not None and before.table != shape.table:
-                renamed[before.table] = shape.table
-            if self._publications & set(shape.born_in) and self._follows(shape.table):
-                created.add(shape.table)
-        dropped: set[TableName] = set()
+            self._add_shape(altered, shape, self._past_shapes.shape_before(shape.id, mark))
         for gone in change.dropped_tables:
             before = self._past_shapes.shape_before(gone.id, mark)
             name = before.table if before else TableName(gone.schema_name, gone.name)
             if self._follows(name):
-                dropped.add(name)
-                followed.append(TableDifference(name, compare_tables(before, None)))
+                altered.dropped.add(name)
+                altered.followed.append(TableDifference(name, compare_tables(before, None)))
         if self._modifiers is not None:
-            change = change.model_copy(update={"tables": tuple(given)})
+            change = change.model_copy(update={"tables": tuple(altered.given)})
         return ShapeChange(
             mark,
             change,
             versions,
-            tuple(followed),
-            renamed,
-            frozenset(dropped),
-            frozenset(created),
-            refused,
+            tuple(altered.followed),
+            altered.renamed,
+            frozenset(altered.dropped),
+            frozenset(altered.created),
+            altered.refused,
         )
 
-    def _modified(self, shape: TableShape | None) -> TableShape | None:
+    def _add_shape(self, altered: _Altered, shape: TableShape, before: TableShape | None) -> None:
+        """Add a table that was created or altered, where the pipeline follows it."""
+        name_before = shape.table if before is None else before.table
+        if not (self._follows(shape.table) or self._follows(name_before)):
+            altered.given.append(shape)
+            return
+        try:
+            if self._modifiers is not None:
+                self._modifiers.require_fit(shape, None if before is None else name_before)
+            seen = self._modified(shape)
+        except ModifierError as error:
+            altered.refused[name_before] = error
+            return
+        altered.given.append(seen)
+        differences = compare_tables(self._seen_before(before, shape, seen), seen)
+        if differences:
+            altered.followed.append(TableDifference(shape.table, differences))
+        if name_before != shape.table:
+            altered.renamed[name_before] = shape.table
+        if self._publications & set(shape.born_in) and self._follows(shape.table):
+            altered.created.add(shape.table)
+
+    def _seen_before(
+        self, before: TableShape | None, shape: TableShape, seen: TableShape
+    ) -> TableShape | None:
+        """What the sink saw of a table before it was altered, as far as the rules of now can tell.
+
+        They were edited because of this very change: they fit the table only as it is after it.
+        """
+        if before is None:
+            return None
+        try:
+            return self._modified(before)
+        except ModifierError:
+            return seen.model_copy(update={"columns": tuple(_undone(seen, shape, before))})
+
+    def _modified(self, shape: TableShape) -> TableShape:
         """A shape as the sink sees it."""
-        if shape is None or self._modifiers is None:
-            return shape
-        return self._modifiers.modified_shape(shape)
+        return shape if self._modifiers is None else self._modifiers.modified_shape(shape)
+
+
+def _undone(seen: TableShape, shape: TableShape, before: TableShape) -> Iterator[ColumnShape]:
+    """Columns as a sink sees them after a change, with what the change did to them undone."""
+    old = {column.id: column for column in before.columns}
+    new = {column.id: column for column in shape.columns}
+    for column in seen.columns:
+        if column.id not in new:
+            yield column  # of a rule's own making
+        elif column.id in old:
+            was, now = dict(old[column.id]), dict(new[column.id])
+            changed = {name: was[name] for name, value in column if value == now[name]}
+            yield column.model_copy(update=changed)
+    yield from (column for column in before.columns if column.id not in new)

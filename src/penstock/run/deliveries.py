@@ -15,13 +15,13 @@ from penstock.pipeline import (
     build_sinks,
     log_of,
     modifiers_of,
-    top_of,
+    past_shapes_of,
     top_wire_of,
     wire_of,
 )
 from penstock.run.ddl_transactions import DdlTransactionReader
 from penstock.run.deliver import Delivery
-from penstock.run.flow import Flow
+from penstock.run.flow import Feed, Flow
 from penstock.run.pauses import PauseWatch
 from penstock.run.start import PositionCheck
 from penstock.snapshot.copier import Copier
@@ -56,21 +56,18 @@ def build_flow(
         return is_chosen or table in sink.tables.streaming or table in sink.tables.detached
 
     names = publication_names(pipeline.name)
-    return Flow(
-        spark,
+    feed = Feed(
         pipeline.source_id,
-        sink,
         log_of(pipeline),
         wire_of(pipeline),
+        DdlTransactionReader(past_shapes_of(pipeline, started.state), follows, names, chain),
         PositionCheck(pipeline, started),
-        stop,
-        ddl_transactions=DdlTransactionReader(started.state.past_shapes, follows, names, chain),
+        modifiers=modifiers,
         copies_first=pipeline.source.snapshot.copies_first,
         pace=pipeline.paced(1.0),
-        run_id=top_of(pipeline).run_of("deliver"),
-        modifiers=modifiers,
-        recorder=recorder,
     )
+    run_id = top_wire_of(pipeline).delivering_run(sink.name)
+    return Flow(spark, feed, sink, stop, run_id=run_id, recorder=recorder)
 
 
 def build_copier(pipeline: PipelineFile, flow: Flow, spark: Spark, stop: threading.Event) -> Copier:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from penstock.failpoints import fault_point
@@ -24,7 +24,7 @@ from penstock.run.ddl_transactions import (
     oids_of,
     tables_of,
 )
-from penstock.run.jobreport import JobReport
+from penstock.run.jobreport import BatchRecorder, JobReport
 from penstock.run.rules import RuleWatch
 from penstock.run.tables import TableKeeper
 from penstock.sinks.sink import Batch
@@ -56,69 +56,80 @@ _BACKLOG_BYTES = 2 * 1024 * 1024
 _GROW_BYTES = 24 * 1024 * 1024
 
 
-class Flow:
-    """One source at one sink.
+@dataclass(frozen=True)
+class Feed:
+    """What a sink is fed with: the log of one source, and how it is to be read.
 
     `check_position` is called with what the sink has stored each time it is opened; it compares that
     with the source and returns where to go on from, or raises.
 
-    `pace`: how much less often than a sole source an idle one among many is polled.
-    `run_id`: the run that reports; capture believes only one that delivers now.
     `modifiers`: what is done to changes before the sink sees them.
+    `copies_first`: a table that is not known yet is copied before its changes are applied.
+    `pace`: how much less often than a sole source an idle one among many is polled.
+    """
+
+    source_id: str
+    log: Log
+    wire: Wire
+    ddl_transactions: DdlTransactionReader
+    check_position: Callable[[Sink], Lsn]
+    modifiers: Modifiers | Binding | None = None
+    copies_first: bool = False
+    pace: float = 1.0
+
+
+class Flow:
+    """One source at one sink.
+
+    `run_id`: the run that reports; capture believes only one that delivers now.
     `recorder`: who counts batches and traces them.
     """
 
     def __init__(
         self,
         spark: Spark,
-        source_id: str,
+        feed: Feed,
         sink: Sink,
-        log: Log,
-        wire: Wire,
-        check_position: Callable[[Sink], Lsn],
         stop: threading.Event,
         *,
-        ddl_transactions: DdlTransactionReader,
-        copies_first: bool = False,
-        pace: float = 1.0,
         run_id: str | None = None,
-        modifiers: Modifiers | Binding | None = None,
         recorder: Recorder = NOTHING,
     ) -> None:
-        self.source_id = source_id
-        self._modifiers = modifiers
-        self._recorder = recorder
-        self._run_id = run_id
-        self._has_opened = False
-        self.check_position = check_position
+        self.source_id = feed.source_id
+        self.check_position = feed.check_position
+        self._log = feed.log
+        self._wire = feed.wire
+        self._ddl_transactions = feed.ddl_transactions
+        self._modifiers = feed.modifiers
+        self._copies_first = feed.copies_first
         self._spark = spark
         self._sink = sink
-        self._log = log
-        self._wire = wire
         self._stop = stop
+        self._run_id = run_id
+        self._batches = BatchRecorder(recorder, feed.source_id, sink)
+        self._has_opened = False
         self._batch_number = 0
-        self._ddl_transactions = ddl_transactions
-        self._copies_first = copies_first
         self.tables = TableKeeper(
             sink,
-            log,
-            wire,
-            ddl_transactions,
-            copies_first=copies_first,
-            pace=pace,
+            feed.log,
+            feed.wire,
+            feed.ddl_transactions,
+            copies_first=feed.copies_first,
+            pace=feed.pace,
             excludes=self._excludes,
         )
-        self._rules = RuleWatch(wire, sink, self._chain)
+        self._rules = RuleWatch(feed.wire, sink, self._chain)
         self._grow_bytes = 0
         self._reported_at = 0.0
         self._has_news = False
         self._committed_at = 0
         self._reader: LogReader | None = None
         self._read_lsn = Lsn(0)
-        self._check_seconds = timing().flow_idle_seconds * pace
+        self._check_seconds = timing().flow_idle_seconds * feed.pace
         self._check_at = 0.0
         self._busy_until = 0.0
         self._failure: BaseException | None = None
+        self._failed_batch: tuple[int | None, str | None] = (None, None)
         self.back_off = BackOff()
         self.retry_at = 0.0
         self.is_stale = False  # whether it is to be opened anew
@@ -156,8 +167,15 @@ class Flow:
         }
 
     def has_caught_up(self, lsn: Lsn) -> bool:
-        """Whether all that can be delivered up to a position is, and all that can be copied."""
-        return self.delivered_lsn >= lsn and self.tables.is_settled
+        """Whether all that can be delivered up to a position is, and all that can be copied.
+
+        Only an open sink knows: one that was closed, to be opened anew, has forgotten its tables.
+        Another thread may do both meanwhile; then there is another reader.
+        """
+        reader = self._reader
+        if reader is None or self.delivered_lsn < lsn or not self.tables.is_settled:
+            return False
+        return self._reader is reader
 
     def open(self) -> None:
         """Open the sink and go on from its position. Never during a commit."""
@@ -205,6 +223,7 @@ class Flow:
             may_grow: no other flow waits for its turn.
         """
         assert self._reader is not None, "opened first"
+        speak_of_batch(None)
         self._check_at = now + self._check_seconds
         self.raise_if_failed()
         group = self.tables.next_group(self.delivered_lsn, now)
@@ -236,6 +255,7 @@ class Flow:
         """Raise what ended the last commit."""
         if self._failure is not None:
             failure, self._failure = self._failure, None
+            speak_of_batch(*self._failed_batch)
             raise failure
 
     def _deliver(self, stretch: Stretch, after_lsn: Lsn, commits: Commits) -> Lsn:
@@ -253,10 +273,10 @@ class Flow:
             self._sink.tables.schedule_copy({name: oids[name] for name in unknown}, batch.after_lsn)
             self.on_scheduled()
             batch = self._batch(after_lsn, stretch.slices)
-        trace = self._recorder.begin(self.source_id, self.name, batch.number)
-        speak_of_batch(batch.number, trace.trace_id)
+        trace = self._batches.begin(batch)
+        report = JobReport(_size(stretch.slices), time.time())
         try:
-            report = self._run_job(batch, stretch.slices, trace=trace)
+            self._run_job(batch, stretch.slices, report, trace)
             commits.wait()
             self.raise_if_failed()
         except BaseException:
@@ -273,14 +293,27 @@ class Flow:
         batch = self._batch(after_lsn, stretch.slices, only)
         ddl_transaction, slices = self._ddl_transactions.read(stretch)
         span = Span(batch.after_lsn, batch.end_lsn)
+        report = JobReport(_size(stretch.slices), time.time())
+        receipts: list[tuple[int, list[Receipt]]] = []
 
         def run(worker: Worker, parts: Sequence[Rows]) -> list[Receipt]:
             wanted = [ref for part in parts for ref in slices[part.number]]
             shapes = self._ddl_transactions.shapes_of(parts[0], ddl_transaction, batch.end_lsn)
             modifiers = self._modifiers_at(parts[0].tables, batch.after_lsn, shapes)
-            return run_job(self._spark, worker, wanted, span, self._spark.parallel, modifiers)
+            began = time.perf_counter()
+            watch = JobWatch(self._batches.is_counted, trace.traceparent)
+            found = run_job(
+                self._spark, worker, wanted, span, self._spark.parallel, modifiers, watch
+            )
+            # The sink begins again where a table cannot follow: what was run then counts.
+            first = parts[0].number
+            receipts[:] = [*(each for each in receipts if each[0] < first), (first, found)]
+            report.receipts = [each for _, several in receipts for each in several]
+            report.seconds += time.perf_counter() - began
+            return found
 
-        names = self._sink.commit_shapes(batch, ddl_transaction, run, only)
+        with self._batches.recorded(batch, report, only) as trace:
+            names = self._sink.commit_shapes(batch, ddl_transaction, run, only)
         self.tables.poll_soon()
         if only is None:
             self.delivered_lsn = batch.end_lsn
@@ -357,12 +390,13 @@ class Flow:
         self,
         batch: Batch,
         slices: Sequence[Slice],
+        report: JobReport,
+        trace: BatchTrace,
         only: set[TableName] | None = None,
-        trace: BatchTrace | None = None,
-    ) -> JobReport:
-        report = JobReport(_size(slices), time.time())
+    ) -> None:
+        """Run the job of a batch; what comes of it is in the report."""
         if not batch.tables:
-            return report  # nothing but commits and marks: only the position moves
+            return  # nothing but commits and marks: only the position moves
         began = time.perf_counter()
         worker = self._sink.worker(batch, only)
         span = Span(batch.after_lsn, batch.end_lsn)
@@ -374,14 +408,13 @@ class Flow:
             span,
             self._spark.parallel,
             modifiers,
-            JobWatch(self._recorder.is_on, trace.traceparent if trace is not None else None),
+            JobWatch(self._batches.is_counted, trace.traceparent),
         )
         report.seconds = time.perf_counter() - began
         self.seconds["job"] += report.seconds
         for receipt in report.receipts:
             for part, seconds in receipt.seconds.items():
                 self.seconds[part] += seconds
-        return report
 
     def _commit(self, batch: Batch, report: JobReport, trace: BatchTrace) -> None:
         """Runs in a thread of its own, one batch at a time."""
@@ -392,9 +425,7 @@ class Flow:
             self._sink.commit(batch, report.receipts)
             took = time.perf_counter() - began
             self.seconds["commit"] += took
-            if self._recorder.is_on:
-                record = report.record(self.source_id, self.name, batch, began_at, took)
-                self._recorder.batch(record)
+            record = self._batches.count(batch, report, began_at, took)
             self.delivered_lsn = batch.end_lsn
             self._committed_at = batch.committed_at or self._committed_at
             self._has_news = True
@@ -403,7 +434,7 @@ class Flow:
             if time.monotonic() - self._reported_at > timing().flow_report_seconds:
                 self.report()
         except BaseException as failure:  # noqa: BLE001 - raised in the flow's own turn
-            self._failure = failure
+            self._failed_batch, self._failure = (batch.number, trace.trace_id), failure
         finally:
             trace.end(record)
             self.is_committing = False
@@ -456,14 +487,10 @@ class Flow:
         else:
             batch = replace(self._batch(position, stretch.slices, group), end_lsn=end_lsn)
             report = JobReport(_size(stretch.slices), time.time())
-            if group & batch.tables:
-                report = self._run_job(batch, stretch.slices, group)
-            began, began_at = time.perf_counter(), time.time()
-            self._sink.commit_detached(group, batch, report.receipts)
-            if self._recorder.is_on and report.receipts:
-                took = time.perf_counter() - began
-                record = report.record(self.source_id, self.name, batch, began_at, took, group)
-                self._recorder.batch(record)
+            with self._batches.recorded(batch, report, group) as trace:
+                if group & batch.tables:
+                    self._run_job(batch, stretch.slices, report, trace, group)
+                self._sink.commit_detached(group, batch, report.receipts)
         detached = self._sink.tables.detached
         return end_lsn, {
             name for name in group if name in detached and detached[name].delivered_lsn == end_lsn

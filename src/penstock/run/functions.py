@@ -105,7 +105,9 @@ def _prepared(
     from penstock.run.supervise import run_pipeline
     from penstock.spark.borrowed import BorrowedSpark
 
-    spark = None if session is None else BorrowedSpark(session, pipeline.name, pipeline.top)
+    spark = None
+    if session is not None:
+        spark = BorrowedSpark(session, pipeline.name, pipeline.top, encrypts=pipeline.log.encrypt)
 
     def prepared() -> None:
         run_pipeline(

@@ -26,7 +26,7 @@ from penstock.source.schemalog import (
 from penstock.source.server import current_lsn, emit_mark
 from penstock.source.slot import check_slot, slot_state, slot_warning
 from penstock.source.subscription import update_membership
-from penstock.source.tracking import broken_tracking, has_log
+from penstock.source.tracking.install import broken_tracking, has_log
 from penstock.state.reports import MembershipReport
 from penstock.table import name_tables
 from penstock.timing import timing

@@ -9,7 +9,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from penstock.pipeline import top_of
+from penstock.pipeline import top_of, top_wire_of
 from penstock.run.requests import choose_sinks, choose_sources
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def retry_parked(pipeline: PipelineFile, found: Sequence[ParkedAt]) -> bool:
         SinkError: a sink cannot be asked.
     """
     _ask(found, "retry")
-    return top_of(pipeline).is_held("deliver")
+    return top_wire_of(pipeline).delivering_run() is not None
 
 
 def drop_parked(pipeline: PipelineFile, found: Sequence[ParkedAt]) -> bool:
@@ -113,12 +113,12 @@ def drop_parked(pipeline: PipelineFile, found: Sequence[ParkedAt]) -> bool:
         SinkError: a sink cannot be asked.
         SecondInstance: the pipeline was started at this very moment.
     """
-    top = top_of(pipeline)
-    if top.is_held("deliver"):
+    wire = top_wire_of(pipeline)
+    if wire.delivering_run() is not None:
         _ask(found, "drop")
         return True
-    top.claim()  # the directory may be gone, while a sink still has what it parked
-    with top.lock("deliver"):
+    top_of(pipeline).claim()  # the directory may be gone, while a sink still has what it parked
+    with wire.hold_delivery(pipeline.sinks):
         for each in found:
             kind = each.pipeline.kind_of(each.sink)
             kind.drop_parked(each.pipeline.place_of(each.sink), each.ids)

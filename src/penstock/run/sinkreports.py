@@ -24,18 +24,18 @@ class SinkReports:
     def __init__(self, wire: Wire, sinks: Collection[str]) -> None:
         self._wire = wire
         self._sinks = tuple(sinks)
-        self._run: str | None = None  # the run that delivers, or did so last in our time
+        # The runs that deliver to each sink, or did so last in our time.
+        self._runs: dict[str, str | None] = {}
 
     def safe_lsn(self) -> Lsn:
         """What every sink has; zero while one has not been opened."""
-        self._run = self._wire.delivering_run() or self._run
-        return min(
-            (
-                (report.safe_lsn if report.run == self._run else None) or ZERO
-                for report in self._reports()
-            ),
-            default=ZERO,
-        )
+        found = []
+        for name, report in zip(self._sinks, self._reports(), strict=True):
+            run = self._wire.delivering_run(name) or self._runs.get(name)
+            self._runs[name] = run
+            is_believed = run is not None and report.run == run
+            found.append((report.safe_lsn if is_believed else None) or ZERO)
+        return min(found, default=ZERO)
 
     def once_delivered_lsn(self) -> Lsn:
         """The furthest that any sink has ever reported: the source once had that much."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import RunError, recognise
 from penstock.modifiers.chain import chain_for
-from penstock.pipeline import build_copying, top_of
+from penstock.pipeline import build_copying, top_wire_of
 from penstock.run.deliveries import LoopThread
 from penstock.run.requests import (
     at_each_source,
@@ -55,7 +55,7 @@ def run_snapshot(
     """
     views = choose_sources(pipeline, source_id)
     again = at_each_source(views, names, resync_tables) if names else []
-    if top_of(pipeline).is_held("deliver"):
+    if top_wire_of(pipeline).delivering_run() is not None:
         _wait(pipeline, {_key(view, table) for view, table in again}, stop)
     else:
         run_pipeline(
@@ -120,7 +120,7 @@ def run_worker(
     threads: list[LoopThread] = []
     copiers: dict[tuple[str, str], Copier] = {}
     name, log_path = f"{pipeline.name} worker", pipeline.top / "spark-worker.log"
-    with watched_spark(name, pipeline.spark, log_path, stop) as watch:
+    with watched_spark(name, pipeline.spark_at_rest, log_path, stop) as watch:
         try:
             while not stop.wait(timing().snapshot_command_poll_seconds):
                 watch.poll()

@@ -14,10 +14,10 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.config import DEFAULT_PARENT
-from penstock.errors import PenstockError, PositionMissing, PublicationChanged, SourceTwice
+from penstock.errors import LogGone, PenstockError, PositionMissing, PublicationChanged, SourceTwice
 from penstock.lsn import ZERO, Lsn
 from penstock.modifiers.chain import chain_for
-from penstock.pipeline import build_sinks, log_of, state_of, top_of
+from penstock.pipeline import build_sinks, log_of, require_keys, state_of, top_of
 from penstock.run.rules import rule_findings
 from penstock.run.signals import Stop
 from penstock.source.choice import read_choice
@@ -29,6 +29,7 @@ from penstock.source.identity import (
     read_identity,
     restored,
 )
+from penstock.source.options import Acknowledge
 from penstock.source.preflight import preflight
 from penstock.source.refusals import START_ANEW
 from penstock.source.shapes import read_named_shapes
@@ -111,6 +112,7 @@ def start(pipeline: PipelineFile, databases: Databases | None = None) -> Started
     Raises:
         PenstockError: and nothing has been changed.
     """
+    require_keys(pipeline)
     state = state_of(pipeline)
     existed = state.path.exists()
     state.claim()
@@ -333,7 +335,21 @@ class PositionCheck:
         """
         logged = self._log.span()
         # What the log has let go was acknowledged, perhaps since the start.
-        slot = self._slot_now() if logged.begin_lsn > wanted_lsn else self._started.slot
+        is_cut = logged.is_emptied or logged.begin_lsn > wanted_lsn
+        slot = self._slot_now() if is_cut else self._started.slot
+        is_acknowledged = ZERO < wanted_lsn < (slot.confirmed_flush_lsn or ZERO)
+        if is_cut and is_acknowledged and self._pipeline.source.acknowledge is Acknowledge.LOGGED:
+            found = (
+                "nothing is left of the log"
+                if logged.is_emptied
+                else f"the log begins at {logged.begin_lsn}"
+            )
+            raise LogGone(
+                f"{found}, wanted {wanted_lsn}, where a sink stands; the slot, which"
+                " was acknowledged what is logged, has it no more either",
+                self._log.place,
+                START_ANEW,
+            )
         have_lsn = logged.end_lsn if logged.holds(wanted_lsn) else wanted_lsn
         check_slot(slot, self._started.subscription.slot, place, have_lsn)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.changes.pgoutput import EPOCH_2000_UNIX_MICROSECONDS
 from penstock.errors import PenstockError, recognise
 from penstock.lsn import ZERO, Lsn
-from penstock.pipeline import log_of, state_of, top_of, top_wire_of, wire_of
+from penstock.pipeline import log_of, top_wire_of, wire_of
 from penstock.retry import is_temporary
 from penstock.run.failures import CAPTURE, DELIVER, last_failure
 from penstock.run.pauses import paused_since
@@ -23,7 +23,7 @@ from penstock.source.connect import connect_source, source_errors
 from penstock.source.options import Tracking
 from penstock.source.slot import check_slot, has_changes, slot_state, slot_warning
 from penstock.source.subscription import find_subscription
-from penstock.source.tracking import broken_tracking, tier_in_force
+from penstock.source.tracking.install import broken_tracking, tier_in_force
 from penstock.state.reports import (
     CaptureReport,
     DeliveryReport,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import psycopg
 
     from penstock.config import PipelineFile
-    from penstock.state.directory import StateDirectory
+    from penstock.state.wire import Wire
 
 # So many sources are asked at once: one that does not answer takes its time.
 _AT_ONCE = 16
@@ -97,9 +97,12 @@ class PipelineStatus:
 def read_status(pipeline: PipelineFile) -> PipelineStatus:
     """Read sources, state and sinks; a server that does not answer is reported, not raised."""
     views = pipeline.each()
-    with ThreadPoolExecutor(min(len(views), _AT_ONCE)) as pool:
-        found = pool.map(_source, views)
-        sources = {view.source_id: each for view, each in zip(views, found, strict=True)}
+    if len(views) == 1:
+        sources = {view.source_id: _source(view) for view in views}
+    else:
+        with ThreadPoolExecutor(min(len(views), _AT_ONCE)) as pool:
+            found = pool.map(_source, views)
+            sources = {view.source_id: each for view, each in zip(views, found, strict=True)}
     sinks = {name: _sink(pipeline, name, sources) for name in pipeline.sinks}
     return _whole(pipeline, sources, sinks)
 
@@ -117,7 +120,7 @@ def refresh_status(pipeline: PipelineFile, before: PipelineStatus) -> PipelineSt
 def _whole(
     pipeline: PipelineFile, sources: dict[str, SourceStatus], sinks: dict[str, SinkStatus]
 ) -> PipelineStatus:
-    top = top_of(pipeline)
+    top = top_wire_of(pipeline)
     ended = last_failure(top, CAPTURE) or last_failure(top, DELIVER)
     return PipelineStatus(
         name=pipeline.name,
@@ -128,16 +131,14 @@ def _whole(
     )
 
 
-def _phase(
-    top: StateDirectory, sources: dict[str, SourceStatus], sinks: dict[str, SinkStatus]
-) -> str:
+def _phase(top: Wire, sources: dict[str, SourceStatus], sinks: dict[str, SinkStatus]) -> str:
     tables = [table for sink in sinks.values() for table in sink.tables.values()]
     errors = [each.error or each.tracking_error for each in sources.values()]
     errors += [sink.error for sink in sinks.values()]
     errors += [table.error for table in tables]
     if any(errors):
         return "failed"
-    if not (top.is_held("capture") and top.is_held("deliver")):
+    if top.capturing_run() is None or top.delivering_run() is None:
         return "stopped"
     states = {table.state for table in tables}
     if states & {"pending", "copying"}:
@@ -159,7 +160,7 @@ def _source(pipeline: PipelineFile) -> SourceStatus:
         log_bytes=report.log_bytes,
         tracking=pipeline.source.schema_options.tracking.value,
         left_out=members.left_out,
-        connected=report.connected and state_of(pipeline).is_held("capture"),
+        connected=report.connected and wire.capturing_run() is not None,
         reported_at=report.at or None,
         transactions=report.transactions,
     )
@@ -169,12 +170,14 @@ def _source(pipeline: PipelineFile) -> SourceStatus:
     except PenstockError as error:
         status.error = str(error)
     status.error = _reported_error(pipeline, report) or status.error
+    status.warning = status.warning or report.warning
     return status
 
 
 def _refreshed_source(pipeline: PipelineFile, before: SourceStatus) -> SourceStatus:
     """A source by its last report, with what its server said before."""
-    report = wire_of(pipeline).latest(CaptureReport) or CaptureReport()
+    wire = wire_of(pipeline)
+    report = wire.latest(CaptureReport) or CaptureReport()
     received_lsn = report.received_lsn or ZERO
     current_lsn = max(received_lsn, Lsn.parse(before.current_lsn or str(ZERO)))
     asked = recognise(before.error) if before.error else None
@@ -185,7 +188,7 @@ def _refreshed_source(pipeline: PipelineFile, before: SourceStatus) -> SourceSta
         durable_lsn=_text(report.durable_lsn),
         acknowledged_lsn=_text(report.acknowledged_lsn) or before.acknowledged_lsn,
         log_bytes=report.log_bytes,
-        connected=report.connected and state_of(pipeline).is_held("capture"),
+        connected=report.connected and wire.capturing_run() is not None,
         reported_at=report.at or None,
         transactions=report.transactions,
         # What the server said counts until it is asked again; unless it was only away, and is back.
@@ -220,7 +223,7 @@ def _ask_source(
     status.slot_active = slot.active
     status.retained_bytes = slot.retained_bytes
     status.wal_status = slot.wal_status
-    if not state_of(pipeline).is_held("capture"):
+    if wire_of(pipeline).capturing_run() is None:
         publications = subscription.publications
         status.slot_has_changes = has_changes(connection, subscription.slot, publications, slot)
     status.acknowledged_lsn = _text(slot.confirmed_flush_lsn) or status.acknowledged_lsn
@@ -233,13 +236,13 @@ def _ask_source(
 
 def _reported_error(pipeline: PipelineFile, report: CaptureReport) -> str | None:
     """What capture of a source last failed with; while it runs, what it reports itself comes first."""
-    top = top_of(pipeline)
-    is_running = state_of(pipeline).is_held("capture")
+    top = top_wire_of(pipeline)
+    is_running = wire_of(pipeline).capturing_run() is not None
     ended = last_failure(top, CAPTURE) if pipeline.is_alone else None
     reported = _news(report.error, is_running=is_running)
     if reported is None and pipeline.top != pipeline.state:
-        runs = top.is_held("capture") or top.is_held("deliver")
-        others = top_wire_of(pipeline).latest(SourceErrors) or SourceErrors()
+        runs = top.capturing_run() is not None or top.delivering_run() is not None
+        others = top.latest(SourceErrors) or SourceErrors()
         reported = _news(others.errors.get(pipeline.source_id), is_running=runs)
     return reported or ended if is_running else ended or reported
 
@@ -285,7 +288,7 @@ def _sink(
     whole = parts[0] if len(parts) == 1 else _together(parts, views)
     whole.paused_since = paused_since(pipeline, name)
     if before is not None:
-        whole.parked = before.parked
+        whole.parked, whole.subscriptions = before.parked, before.subscriptions
         whole.error = whole.error or before.error
     return whole
 
@@ -323,6 +326,11 @@ def _together(parts: list[SinkStatus], views: list[PipelineFile]) -> SinkStatus:
             for view, part in zip(views, parts, strict=True)
             for table, entry in part.tables.items()
         },
+        subscriptions={
+            f"{view.source_id}/{id_}": entry
+            for view, part in zip(views, parts, strict=True)
+            for id_, entry in part.subscriptions.items()
+        },
     )
 
 
@@ -337,7 +345,7 @@ def _reported(pipeline: PipelineFile, name: str) -> SinkStatus:
             for table, each in report.tables.items()
         },
     )
-    is_running = top_of(pipeline).is_held("deliver")
+    is_running = top_wire_of(pipeline).delivering_run(name) is not None
     status.error = _news(report.error, is_running=is_running)
     return status
 
@@ -383,7 +391,7 @@ def _lag_seconds(
     """The age of the oldest commit that the log holds and the sink does not."""
     if waiting_since is not None:
         return _age(waiting_since)
-    if state_of(pipeline).is_held("capture") or not lag_bytes:
+    if wire_of(pipeline).capturing_run() is not None or not lag_bytes:
         return 0.0
     # Nobody captures: what the source has written since is not known, only since when.
     return _age(report.committed_at) if report.committed_at else None

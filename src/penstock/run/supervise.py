@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import PenstockError, ReaderGone, RunError, recognise
 from penstock.metrics import NOTHING
-from penstock.pipeline import top_of, wire_of
+from penstock.pipeline import top_of, top_wire_of, wire_of
 from penstock.retry import is_temporary
 from penstock.run.capture_process import Captures
 from penstock.run.deliveries import Deliveries
@@ -26,6 +26,7 @@ from penstock.run.sources import Sources
 from penstock.run.sparkwatch import watched_spark
 from penstock.run.watched import BOTH, DELIVER_ALONE, watched
 from penstock.state.reports import CaptureReport
+from penstock.stopping import ends_waits
 from penstock.timing import timing
 
 if TYPE_CHECKING:
@@ -66,11 +67,12 @@ def run_pipeline(
     sources = Sources(pipeline, wants_marks=until_caught_up)
     run = _Run(pipeline, sources, stop, on_copying, spark)
     with ExitStack() as stack:
-        stack.enter_context(kept_failure(top_of(pipeline)))
+        stack.enter_context(ends_waits(stop))
+        stack.enter_context(kept_failure(top_of(pipeline), top_wire_of(pipeline)))
         sources.begin(stop)
-        stack.enter_context(top_of(pipeline).lock("deliver"))
+        stack.enter_context(top_wire_of(pipeline).hold_delivery(pipeline.sinks))
         if pipeline.is_whole:  # else the child holds it
-            stack.enter_context(top_of(pipeline).lock("capture"))
+            stack.enter_context(top_wire_of(pipeline).hold_capture())
         run.watched, run.recorder = stack.enter_context(watched(pipeline, BOTH))
         captures = Captures(pipeline, log_format, log_level, run.recorder)
         stack.callback(captures.stop)
@@ -90,10 +92,11 @@ def run_deliver(
 ) -> None:
     """Only the right half, in this process."""
     sources = Sources(pipeline, wants_marks=until_caught_up)
-    with kept_failure(top_of(pipeline), DELIVER):
+    wire = top_wire_of(pipeline)
+    with ends_waits(stop), kept_failure(top_of(pipeline), wire, DELIVER):
         sources.begin(stop)
         run = _Run(pipeline, sources, stop, on_copying)
-        with top_of(pipeline).lock("deliver"), watched(pipeline, DELIVER_ALONE) as found:
+        with wire.hold_delivery(pipeline.sinks), watched(pipeline, DELIVER_ALONE) as found:
             run.watched, run.recorder = found
             run.deliver(until_caught_up=until_caught_up)
 
@@ -123,6 +126,7 @@ class _Run:
         self._spark = spark
         self._views = {view.source_id: view for view in pipeline.each()}
         self._check_at = 0.0
+        self._behind: list[str] = []  # sources that have not caught up
         self._has_begun = False  # whether a sink was opened
         self._down_since: float | None = None
 
@@ -138,7 +142,7 @@ class _Run:
         pipeline = self._pipeline
         log_path = pipeline.top / "spark.log"
         with watched_spark(
-            pipeline.name, pipeline.spark, log_path, self._stop, self._spark
+            pipeline.name, pipeline.spark_at_rest, log_path, self._stop, self._spark
         ) as watch:
             watch.on_restart = partial(self.recorder.restart, "spark")
             deliveries = Deliveries(pipeline, watch.spark, self.recorder)
@@ -162,8 +166,8 @@ class _Run:
                 raise
         if until_caught_up and not self._stop.is_set():
             _raise_if_tables_wait(deliveries)
-            for source_id in self._views:
-                self._raise_if_down(source_id, deliveries)
+            for source_id in self._behind:
+                self._raise_down(source_id, deliveries)
 
     def _poll(self, deliveries: Deliveries) -> None:
         self._sources.poll()
@@ -178,7 +182,7 @@ class _Run:
         if not self._has_begun and deliveries.has_open:
             self._has_begun = True
             self._notify.ready()
-            forget_failure(top_of(self._pipeline), DELIVER)
+            forget_failure(top_wire_of(self._pipeline), DELIVER)
         if self._on_copying is not None:
             self._on_copying(deliveries.progress)
 
@@ -187,7 +191,7 @@ class _Run:
 
         Who cuts over wants to know about a source that does not answer, once the others are there.
         """
-        behind = [
+        self._behind = behind = [
             source_id
             for source_id, lsn in self._sources.marks().items()
             if not self._is_there(source_id, lsn, deliveries)
@@ -220,12 +224,11 @@ class _Run:
             errors.append(recognise(report.error) or RunError(report.error, f"source {source_id}"))
         return next((error for error in errors if error is not None), None)
 
-    def _raise_if_down(self, source_id: str, deliveries: Deliveries) -> None:
-        if not self._is_there(source_id, self._sources.marks()[source_id], deliveries):
-            error = self._error_of(source_id, deliveries)
-            if error is not None:
-                raise error
-            raise RunError("did not catch up", f"source {source_id}", "see penstock status")
+    def _raise_down(self, source_id: str, deliveries: Deliveries) -> None:
+        error = self._error_of(source_id, deliveries)
+        if error is not None:
+            raise error
+        raise RunError("did not catch up", f"source {source_id}", "see penstock status")
 
 
 def _all_flows(deliveries: Deliveries) -> list[Flow]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import SchemaChangeRefused, TargetTableUnfit
 from penstock.lsn import ZERO, Lsn
-from penstock.retry import BackOff, slow_back_off
+from penstock.retry import BackOff, may_pass, slow_back_off
 from penstock.run.drift import PartitionDrift
 from penstock.run.members import Members, table_name
 from penstock.sinks.tables import TableState
@@ -112,7 +112,10 @@ class TableKeeper:
 
     @property
     def is_settled(self) -> bool:
-        """Whether every table flows and has its keys, but for those that failed, and again."""
+        """Whether every table flows and has its keys, but for those that failed, and again.
+
+        A copy that failed because a server was away, or Spark, has yet to be made.
+        """
         if self._copies_first and not self._has_seen_members:
             return False
         if self._sink.tables.objects_due or self._are_names_taken or self._failed_amid:
@@ -122,7 +125,7 @@ class TableKeeper:
                 continue
             if table.is_underway or table.state == TableState.CATCHING_UP:
                 return False
-            if not table.needs_copy and name not in self._tried:
+            if may_pass(table.error) if table.needs_copy else name not in self._tried:
                 return False
         return True
 

@@ -9,16 +9,15 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.errors import PenstockError, SecondInstance
-from penstock.pipeline import state_of, top_of
+from penstock.pipeline import forget_logs, top_of, top_wire_of, wire_of
 from penstock.source.connect import connect_source
 from penstock.source.subscription import drop_subscription
-from penstock.source.tracking import drop_tracking
+from penstock.source.tracking.install import drop_tracking
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.config import PipelineFile
-    from penstock.state.directory import StateDirectory
 
 _log = logging.getLogger(__name__)
 
@@ -53,7 +52,7 @@ def tear_down(pipeline: PipelineFile, views: list[PipelineFile] | None = None) -
     """
     leaving = views or pipeline.each()
     top = top_of(pipeline)
-    _require_stopped([top, *map(state_of, leaving)])
+    _require_stopped(pipeline, leaving)
     has_state = top.path.exists()
     if has_state:
         top.claim()  # never delete a directory that is another's
@@ -64,8 +63,8 @@ def tear_down(pipeline: PipelineFile, views: list[PipelineFile] | None = None) -
         work.attempt(partial(_forget_orphans, pipeline))
     if work.failures and (len(leaving) == 1 or not work.removed):
         raise work.failures[0]
-    if has_state and not work.failures:
-        work.removed += _remove_state(pipeline, leaving)
+    if not work.failures:
+        work.attempt(partial(_remove_state, pipeline, leaving))
     for view in leaving:
         work.attempt(partial(_drop_triggers, view))
     if work.failures:
@@ -75,12 +74,15 @@ def tear_down(pipeline: PipelineFile, views: list[PipelineFile] | None = None) -
     return work.removed
 
 
-def _require_stopped(states: list[StateDirectory]) -> None:
-    for state in states:
-        for role in ("capture", "deliver"):
-            if state.is_held(role):
+def _require_stopped(pipeline: PipelineFile, leaving: list[PipelineFile]) -> None:
+    for wire in (top_wire_of(pipeline), *map(wire_of, leaving)):
+        roles = {"capture": wire.capturing_run(), "deliver": wire.delivering_run()}
+        for role, run in roles.items():
+            if run is not None:
                 raise SecondInstance(
-                    f"the pipeline still runs ({role})", str(state.path), "stop it, then tear down"
+                    f"the pipeline still runs ({role})",
+                    str(pipeline.top),
+                    "stop it, then tear down",
                 )
 
 
@@ -114,10 +116,12 @@ def _forget_orphans(pipeline: PipelineFile) -> list[str]:
 def _remove_state(pipeline: PipelineFile, leaving: list[PipelineFile]) -> list[str]:
     """Remove the state directory, or those of the sources that leave others behind."""
     is_all = len(leaving) == len(pipeline.sources)
+    removed = forget_logs(pipeline, leaving, is_all=is_all)
     paths = [pipeline.top] if is_all else [view.state for view in leaving]
+    paths = [path for path in paths if path.exists()]
     for path in paths:
-        shutil.rmtree(path, ignore_errors=not path.exists())
-    return [f"state directory {path}" for path in paths]
+        shutil.rmtree(path)
+    return [*removed, *(f"state directory {path}" for path in paths)]
 
 
 def _drop_triggers(pipeline: PipelineFile) -> list[str]:

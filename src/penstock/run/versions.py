@@ -123,6 +123,12 @@ def _one_schema(versions: list[Version], schema: str | None) -> str:
     names = sorted({each.schema_name for each in versions})
     if schema is None and len(names) > 1 and "public" in names:
         return "public"
+    if schema is not None and not names:
+        raise BadValue(
+            f"the source has no version of schema {schema!r}",
+            "penstock schema",
+            "penstock schema PIPELINE.yml log lists those there are",
+        )
     if len(names) != 1:
         raise BadValue(
             f"versions of {', '.join(names) or 'no schema'}, wanted those of one",

@@ -9,14 +9,15 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import BadValue, PenstockError
+from penstock.errors import BadValue, PenstockError, TrackingBroken
 from penstock.run.parked import Choice, as_dicts, drop_parked, find_parked, retry_parked
 from penstock.run.pauses import set_pause
 from penstock.run.requests import change_followed, choose_sources
 from penstock.run.status import read_status, refresh_status
+from penstock.run.subscriptions import subscriptions_of
 from penstock.run.versions import compare_versions, list_versions, show_version
 from penstock.schema.difference_text import describe_difference
 from penstock.server.serve import watched_run
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from penstock.metrics import Recorder
     from penstock.run.flow import Flow
     from penstock.run.status import PipelineStatus
+    from penstock.sinks.subscriptions import Subscriptions
+    from penstock.table import TableName
 
 _log = logging.getLogger(__name__)
 
@@ -157,19 +160,26 @@ class WatchedRun:
         wanted = [flow for flow in wanted if source in (None, flow.source_id)]
         if not wanted:
             raise BadValue(f"this process delivers to no sink {sink!r}", "sink", "see /status")
-        rules = [TableRule.parse(name) for name in names]
         done = []
-        for flow in wanted:
-            for table, needs_copy in flow.stopped().items():
-                if not any(rule.matches(table) for rule in rules):
-                    continue
-                if needs_copy:
-                    done += change_followed(self._pipeline, "resync", [str(table)], flow.source_id)
-                else:
-                    flow.tables.retry_now(table)
-                    done.append(f"{table}: is tried again now")
+        for name, rule in {name: TableRule.parse(name) for name in names}.items():
+            found = [
+                (flow, table, needs_copy)
+                for flow in wanted
+                for table, needs_copy in flow.stopped().items()
+                if rule.matches(table)
+            ]
+            for flow, table, needs_copy in found:
+                done += self._retry(flow, table, needs_copy=needs_copy)
+            if not found:
+                done.append(f"{name}: has not stopped")
         self._ask_again()
         return done
+
+    def _retry(self, flow: Flow, table: TableName, *, needs_copy: bool) -> list[str]:
+        if needs_copy:
+            return change_followed(self._pipeline, "resync", [str(table)], flow.source_id)
+        flow.tables.retry_now(table)
+        return [f"{table}: is tried again now"]
 
     def pause(self, sink: str, *, is_paused: bool) -> str:
         """Hold delivery to a sink, or go on."""
@@ -197,18 +207,33 @@ class WatchedRun:
         self._ask_again()
         return sum(len(each.entries) for each in found)
 
+    def subscriptions(self) -> dict[str, Subscriptions]:
+        """Who has subscribed, by sink."""
+        return subscriptions_of(self._pipeline)
+
     def versions(self, source: str | None, schema: str | None) -> list[dict[str, Any]]:
-        """Versions of the schemas of a source, of all sources where none is named."""
-        return [
-            {**vars(each), "created_at": each.created_at.isoformat(), "source": view.source_id}
-            for view in choose_sources(self._pipeline, source)
-            for each in list_versions(view, schema)
-        ]
+        """Versions of the schemas of a source, of all sources where none is named.
+
+        None of a source that has none: the page asks by itself, and that is no fault of anybody's.
+        """
+        found: list[dict[str, Any]] = []
+        for view in choose_sources(self._pipeline, source):
+            with suppress(TrackingBroken):
+                found += [
+                    {
+                        **vars(each),
+                        "created_at": each.created_at.isoformat(),
+                        "source": view.source_id,
+                    }
+                    for each in list_versions(view, schema)
+                ]
+        return found
 
     def changes_of_version(self, source: str | None, schema: str, number: int) -> list[str]:
         """What a version changed."""
         view = self._one_source(source)
-        if number == min(each.version for each in list_versions(view, schema)):
+        known = [each.version for each in list_versions(view, schema)]
+        if known and number == min(known):
             return []
         return [
             printable(f"{each.schema}.{each.name}: {describe_difference(each)}")

@@ -1,26 +1,23 @@
 """Which shapes tables had when: every document of the stream about their shapes, by position.
 
-A file of lines beside the log, written by the process that captures before the slice that holds the
+Lines beside the log (`penstock.schema.shape_lines`), written by the process that captures before the slice that holds the
 same document is, and read by everybody else. So whoever has read the log up to a position finds here
 the shapes of tables at it. What comes twice, because the slot sent it again, is written once.
 
-What every sink has passed is forgotten now and then: of each table its shape at that time stays, in another
-file that takes the place of the first. A reader notices that, and reads anew.
+What every sink has passed is forgotten now and then: of each table its shape at that time stays.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import threading
 from bisect import bisect_right
-from contextlib import suppress
 from dataclasses import dataclass, field
 from operator import itemgetter
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.disk import is_full, sync_directory, unwritable, write_all
-from penstock.errors import LogError, SchemaUnreadable
+from penstock.errors import SchemaUnreadable
 from penstock.lsn import ZERO, Lsn
 from penstock.schema.mark import CHANGE, VERSION, Mark
 from penstock.schema.shape import (
@@ -35,11 +32,13 @@ from penstock.schema.shape import (
     read_change,
     read_version,
 )
+from penstock.schema.shape_lines import FileLines
 from penstock.table import TableName
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
+    from collections.abc import Sequence
+
+    from penstock.schema.shape_lines import ShapeLines
 
     Position = tuple[int, int]
 
@@ -147,36 +146,32 @@ def _mark(commit_lsn: int, number: int, kind: str, content: str) -> Mark:
 
 
 class PastShapes:
-    """Those of one source. Any number of readers; one writer, who calls `open_for_writing`."""
+    """Those of one source. Any number of readers; one writer, who calls `open_for_writing`.
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._offset = 0
-        self._file: int | None = None
-        self._read: int | None = None  # kept open, so that no other file gets its number
+    `lines`: where they are kept; a path stands for a file of lines.
+    """
+
+    def __init__(self, lines: ShapeLines | Path) -> None:
+        self._lines: ShapeLines = FileLines(lines) if isinstance(lines, Path) else lines
         self._content = _Content()
+        self._covered_lsn = ZERO  # all that was reported before it is known
         self._trimmed_bytes = 0
         self._lock = threading.Lock()
         self._writing = threading.Lock()
+
+    @property
+    def path(self) -> Path:
+        """The file, where it is one."""
+        assert isinstance(self._lines, FileLines), "not kept in a file"
+        return self._lines.path
 
     def open_for_writing(self) -> None:
         """Cut off what a crash has left half-written, and go on after it.
 
         Raises:
-            LogError: the file cannot be used.
+            LogError: it cannot be used.
         """
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
-            raw = self.path.read_bytes()
-            sound = raw.rfind(b"\n") + 1
-            if sound < len(raw):
-                os.ftruncate(self._file, sound)
-            # What a predecessor wrote may not be synced yet, and slices that are may rely on it.
-            os.fsync(self._file)
-            sync_directory(self.path.parent)
-        except OSError as error:
-            raise self._unusable(error) from None
+        self._lines.open_for_writing()
         self.refresh()
 
     @property
@@ -193,96 +188,69 @@ class PastShapes:
         """Make the documents of one transaction durable.
 
         Raises:
-            LogError: the file cannot be written.
+            LogError: they cannot be written.
         """
         with self._writing:
-            assert self._file is not None, "opened for writing first"
+            assert self._lines.is_open, "opened for writing first"
             if not marks or marks[0].commit_lsn <= self._content.last_lsn:
                 return
             # One line, so that a crash leaves all of them or none.
-            line = json.dumps([mark.as_json() for mark in marks]) + "\n"
-            size = os.fstat(self._file).st_size
-            try:
-                write_all(self._file, line.encode())
-                os.fdatasync(self._file)
-            except OSError as error:
-                with suppress(OSError):  # else the next `open_for_writing` cuts it off
-                    os.ftruncate(self._file, size)
-                raise self._unusable(error) from None
+            self._lines.append(json.dumps([mark.as_json() for mark in marks]).encode())
             self.refresh()
 
     def forget_before(self, horizon: Lsn) -> bool:
         """Keep of what was reported up to a position only how things stood there; whether that was due.
 
-        It is when the file has grown to several times what is kept.
+        It is when the lines have grown to several times what is kept.
 
         Raises:
-            LogError: the file cannot be written; the old one is whole.
+            LogError: they cannot be written; the old ones are whole.
         """
         with self._writing:
             limit = max(_LEAST_BYTES, _GROWTH * self._trimmed_bytes)
-            if not horizon or self._file is None or os.fstat(self._file).st_size < limit:
+            if not horizon or not self._lines.is_open or self._lines.size_bytes() < limit:
                 return False
             self.refresh()
             kept = [mark.as_json() for mark in self._content.kept(horizon)]
-            lines = [json.dumps(kept).encode() + b"\n"] if kept else []
-            try:
-                lines += [
-                    line
-                    for line in self.path.read_bytes().splitlines(keepends=True)
-                    if any(mark["commit_lsn"] >= horizon for mark in json.loads(line))
-                ]
-                self._replace(b"".join(lines))
-            except OSError as error:
-                raise self._unusable(error) from None
-            self._trimmed_bytes = sum(map(len, lines))
+            lines = [json.dumps(kept).encode()] if kept else []
+            lines += [
+                line
+                for line in self._lines.read_all()
+                if any(mark["commit_lsn"] >= horizon for mark in json.loads(line))
+            ]
+            self._lines.replace(lines)
+            self._trimmed_bytes = sum(map(len, lines)) + len(lines)
             self.refresh()
             return True
 
-    def _replace(self, raw: bytes) -> None:
-        fresh = self.path.with_suffix(".new")
-        fresh.unlink(missing_ok=True)
-        file = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
-        try:
-            write_all(file, raw)
-            os.fsync(file)
-            fresh.replace(self.path)
-        except OSError:
-            os.close(file)
-            with suppress(OSError):
-                fresh.unlink(missing_ok=True)
-            raise
-        sync_directory(self.path.parent)
-        assert self._file is not None
-        os.close(self._file)
-        self._file = file
-
     def close(self) -> None:
-        """Let go of the file."""
+        """Add no more."""
         with self._writing:
-            if self._file is not None:
-                os.close(self._file)
-                self._file = None
+            self._lines.close()
 
     def refresh(self) -> None:
-        """Read what has been added, or all of it where another file has taken the place."""
+        """Read what has been added, or all of it where other lines have taken the place."""
         with self._lock:
-            content = self._content
-            if self._is_another():
-                self._forget_read()
-                content = _Content()
-            for line in self._new_lines():
+            is_another, lines = self._lines.read_new()
+            content = _Content() if is_another else self._content
+            for line in lines:
                 for document in json.loads(line):
                     content.take(Mark.from_json(document))
             self._content = content
 
-    def _now(self) -> _Content:
-        self.refresh()
+    def _now(self, lsn: Lsn | None = None) -> _Content:
+        """All that is known, at least of what was reported before a position that the log has been read up to.
+
+        That is written before the log is, so that it need not be asked for twice.
+        """
+        if lsn is None or self._lines.is_near or lsn > self._covered_lsn:
+            self.refresh()
+            self._covered_lsn = max(self._covered_lsn, lsn or ZERO)
         return self._content
 
     def shape_at(self, name: TableName, lsn: Lsn) -> TableShape | None:
         """The shape of the table that had this name at a position; None when that is not known."""
-        content = self._now()
+        content = self._now(lsn)
         for table_id in tuple(content.named.get(name, ())):
             shape = content.lives[table_id].at((int(lsn), -1))
             if shape is not None and shape.table == name:
@@ -291,7 +259,7 @@ class PastShapes:
 
     def by_id_at(self, table_id: int, lsn: Lsn) -> TableShape | None:
         """A table's shape at a position; None when it was not there, or is not known."""
-        life = self._now().lives.get(table_id)
+        life = self._now(lsn).lives.get(table_id)
         return life.at((int(lsn), -1)) if life is not None else None
 
     def name_of(self, table_id: int, lsn: Lsn) -> TableName | None:
@@ -354,56 +322,7 @@ class PastShapes:
 
     def transactions_after(self, lsn: Lsn) -> list[list[Mark]]:
         """All that was reported by commits after a position, each as it was written."""
-        try:
-            raw = self.path.read_bytes()
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise self._unusable(error) from None
-        whole = raw[: raw.rfind(b"\n") + 1]
-        listed = [[Mark.from_json(one) for one in json.loads(line)] for line in whole.splitlines()]
+        listed = [
+            [Mark.from_json(one) for one in json.loads(line)] for line in self._lines.read_all()
+        ]
         return [marks for marks in listed if marks and marks[-1].commit_lsn > lsn]
-
-    def _is_another(self) -> bool:
-        try:
-            there = self.path.stat()
-        except OSError:
-            return False
-        if self._read is None:
-            return self._offset > 0
-        mine = os.fstat(self._read)
-        return (there.st_dev, there.st_ino) != (mine.st_dev, mine.st_ino)
-
-    def _forget_read(self) -> None:
-        if self._read is not None:
-            os.close(self._read)
-        self._read, self._offset = None, 0
-
-    def __del__(self) -> None:
-        """Let go of what was open for reading as long as this was."""
-        self._forget_read()
-
-    def _new_lines(self) -> Iterator[bytes]:
-        try:
-            if self._read is None:
-                self._read = os.open(self.path, os.O_RDONLY)
-            size = os.fstat(self._read).st_size
-            if size <= self._offset:
-                return
-            raw = os.pread(self._read, size - self._offset, self._offset)
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise self._unusable(error) from None
-        whole = raw[: raw.rfind(b"\n") + 1]
-        self._offset += len(whole)
-        yield from whole.splitlines()
-
-    def _unusable(self, error: OSError) -> LogError:
-        if is_full(error):
-            return unwritable(error, self.path)
-        return LogError(
-            f"cannot use the file of shapes of tables: {error.strerror}",
-            str(self.path),
-            "make the state directory writable for this user, with space left",
-        )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pydantic import TypeAdapter, ValidationError
 
 from penstock.errors import SchemaUnreadable
+from penstock.schema.lines import Parts, table_parts, type_parts
 from penstock.schema.shape import Gone, IndexShape, SchemaChange, SequenceShape, Shape, read_change
 
 if TYPE_CHECKING:
@@ -115,12 +116,18 @@ def read_reported(content: str, where: str) -> Reported:
     try:
         raw = _without_nulls(json.loads(content))
         created_in_stream = raw.pop("born", {})
+        tables = [_in_parts(one) for one in raw.get("tables", ())]
         row_types = tuple(
             RowType(one["id"], one["row_type_id"], one["row_type"])
-            for one in raw.get("tables", ())
+            for one in tables
             if "row_type" in one
         )
-        raw["tables"] = [_table(one, created_in_stream) for one in raw.get("tables", ())]
+        raw["tables"] = [_table(one, created_in_stream) for one in tables]
+        if "type_lines" in raw:
+            types = [_type(one) for one in type_parts(raw.pop("type_lines"))]
+            raw["types"] = [
+                one for one in types if one["extension"] is None and one["kind"] != "other"
+            ]
         parts = {
             name: kind.validate_json(json.dumps([_without_nulls(one) for one in raw.pop(name, ())]))
             for name, kind in _PARTS.items()
@@ -135,8 +142,7 @@ def read_reported(content: str, where: str) -> Reported:
     return Reported(read_change(json.dumps(raw), where), xid, row_types=row_types, **parts)
 
 
-# The fields of what a trigger says in rows of text, in its order (`penstock.source.tracking_documents`), and
-# how each is read.
+# The fields of what triggers of version 6 say in rows of text, in their order, and how each is read.
 _Fields = dict[str, "Callable[[str], Any]"]
 
 
@@ -229,11 +235,21 @@ _ROWS: dict[str, _Fields] = {
 _KINDS = {"e": "enum", "d": "domain", "b": "other"}
 
 
+def _in_parts(raw: dict[str, Any]) -> dict[str, Any]:
+    """A table that is said in lines, in parts as older triggers say them."""
+    if "lines" not in raw:
+        return raw
+    parts = table_parts(raw.pop("lines"), raw.pop("type_lines", ""))
+    return {**parts, **raw}  # types that are made of others are complete, and not in lines
+
+
 def _table(raw: dict[str, Any], created_in_stream: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """One table. What an older trigger or a refresh has described is complete already."""
     if "depends" not in raw:
         return raw
-    parts = {name: _named(raw.pop(name, None) or [], fields) for name, fields in _ROWS.items()}
+    parts: Parts = {
+        name: _named(raw.pop(name, None) or [], fields) for name, fields in _ROWS.items()
+    }
     columns = _columns(parts)
     for number, collation in raw.pop("collations", {}).items():
         columns[int(number)]["collation"] = collation
@@ -280,7 +296,7 @@ def _type(raw: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _columns(parts: dict[str, list[dict[str, Any]]]) -> dict[int, dict[str, Any]]:
+def _columns(parts: Parts) -> dict[int, dict[str, Any]]:
     """The columns by their ids, with what is reported beside them."""
     columns = {column["id"]: column for column in parts["columns"]}
     for detail in parts["details"]:

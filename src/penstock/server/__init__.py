@@ -5,8 +5,9 @@
     problems     what stands still and what to do about it; whether all is ready
     view         a snapshot as the page is shown it, and what has changed since the last one
     history      lag and throughput of the last hour
-    telemetry    instruments and traces, for Prometheus and OTLP
+    telemetry    what is counted: `scraped` for Prometheus, `pushed` and `tracing` for OTLP
     app          the routes
+    connection   time limits of one connection
     serve        the thread that serves them
 
 It never asks a server of the user's for a status: a thread of the run keeps the last one in memory

@@ -13,6 +13,9 @@ import asyncio
 import hashlib
 import hmac
 import json
+import logging
+import traceback
+from email.utils import formatdate
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import PenstockError, RequestRefused
@@ -22,12 +25,14 @@ from penstock.timing import timing
 if TYPE_CHECKING:
     from penstock.listen import ServerOptions
 
+_log = logging.getLogger(__name__)
+
 MOST_BODY_BYTES = 64 * 1024
 
 # Nothing of the pipeline is in these; `/ready` gives no texts without the token.
 OPEN_PATHS = frozenset({"/", "/docs", "/page.js", "/page.css", "/icon.svg", "/health", "/ready"})
 # What names keys of rows is for those with the token alone, on loopback as well.
-_KEPT_PATHS = ("/api/parked",)
+_KEPT_PATHS = ("/api/parked", "/subscriptions")
 _READING = frozenset({"GET", "HEAD"})
 _LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
@@ -78,7 +83,8 @@ class Access:
         assert options.listen is not None
         self._app = app
         self._is_local = options.listen.is_loopback
-        self._scheme = "https" if options.cert is not None else "http"
+        # Without TLS of its own it may stand behind a proxy that has it.
+        self._schemes = ("https",) if options.cert is not None else ("http", "https")
         self._digest = _digest(options.token.encode()) if options.token is not None else None
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -91,6 +97,7 @@ class Access:
             if message["type"] == "http.response.start":
                 own = {name for name, _ in message.get("headers", ())}
                 more = [each for each in _HEADERS if each[0] not in own]
+                more.append((b"date", formatdate(usegmt=True).encode()))
                 message = {**message, "headers": [*message.get("headers", ()), *more]}
             await send(message)
 
@@ -102,7 +109,10 @@ class Access:
             await _answer(refusal, send_safely)
             return
         scope.setdefault("state", {})["is_trusted"] = is_trusted
-        await self._app(scope, _replayed(body, receive), send_safely)
+        try:
+            await self._app(scope, _replayed(body, receive), send_safely)
+        except Exception as error:  # noqa: BLE001 - answered already, and none of the run's business
+            _log_defect(scope, error)
 
     def _check(self, scope: Any) -> bool:
         """Whether the request showed the token.
@@ -138,7 +148,7 @@ class Access:
 
     def _check_origin(self, headers: dict[str, str], host: str, *, is_page: bool) -> None:
         origin = headers.get("origin")
-        if origin is not None and origin != f"{self._scheme}://{host}":
+        if origin is not None and origin not in [f"{each}://{host}" for each in self._schemes]:
             raise Refusal(403, "a page of another origin asks", "open penstock's own page")
         site = headers.get("sec-fetch-site", "none")
         # A link elsewhere may lead to the page; nothing else may be fetched from there.
@@ -164,6 +174,20 @@ class Access:
                 "write token: ${PENSTOCK_TOKEN} into the file, and start penstock again",
             )
         raise Refusal(401, f"{what} needs the token", "send Authorization: Bearer and the token")
+
+
+def _log_defect(scope: Any, error: Exception) -> None:
+    """Say what a request came to grief of: not in its own words, which may be values of rows."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    _log.error(
+        "%s %s: an unexpected %s in %s, line %d; please report it",
+        scope["method"],
+        scope["path"],
+        type(error).__name__,
+        last.filename,
+        last.lineno or 0,
+    )
+    _log.debug("in its own words", exc_info=error)
 
 
 def _digest(token: bytes) -> bytes:

@@ -7,9 +7,9 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from importlib.resources import files
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from fastapi import FastAPI, HTTPException, Query, Request
 from fastapi.exceptions import RequestValidationError
@@ -22,9 +22,12 @@ from penstock.errors import PenstockError, PipelineFileError, RequestRefused
 from penstock.server.access import as_json
 from penstock.server.history import History
 from penstock.server.problems import problems, reasons_not_ready, without_details
-from penstock.server.telemetry import METRICS_TYPE, Telemetry
+from penstock.server.scraped import METRICS_TYPE
+from penstock.server.subscriptions import add_subscriptions
+from penstock.server.telemetry import Telemetry
 from penstock.server.view import ROW, View
 from penstock.server.watched import Snapshot, Watched
+from penstock.sinks.subscriptions import Subscriptions
 from penstock.text import printable
 from penstock.timing import timing
 
@@ -32,7 +35,9 @@ _log = logging.getLogger(__name__)
 
 # Each is a connection that stays open; actions open connections to servers of the user's.
 MOST_STREAMS = 16
+# Who reads does not keep anybody from acting: a server that does not answer takes its time.
 _ACTIONS_AT_ONCE = 2
+_READS_AT_ONCE = 2
 _MOST_NAMES = 1000
 _MOST_PARKED = 1000
 
@@ -44,7 +49,9 @@ _PAGE = {
     "/icon.svg": ("icon.svg", "image/svg+xml"),
 }
 
-Name = Annotated[str, Field(min_length=1, max_length=300)]
+Found = TypeVar("Found")
+# No name of Postgres's holds a NUL, and no query takes one.
+Name = Annotated[str, Field(min_length=1, max_length=300, pattern=r"^[^\x00]+$")]
 
 
 class TableNames(BaseModel):
@@ -124,11 +131,33 @@ def build_app(
         redoc_url=None,
     )
     pages = Pages(watched, telemetry, has_token=has_token)
-    _add_errors(app)
+    add_errors(app)
     _add_page(app)
     _add_reading(app, watched, telemetry, pages, version)
     _add_events(app, watched, history, pages, is_closing)
     _add_admin(app, watched)
+    if subscribed := watched.subscriptions():
+        add_subscriptions(app, subscribed)
+    return app
+
+
+def build_subscriptions_app(name: str, sinks: Mapping[str, Subscriptions], version: str) -> FastAPI:
+    """The routes of subscriptions alone, for a process that does not deliver."""
+    app = FastAPI(
+        title="penstock",
+        version=version,
+        description=f"Subscriptions of pipeline {name}",
+        docs_url=None,
+        redoc_url=None,
+    )
+
+    @app.get("/health", tags=["reading"])
+    async def health() -> dict[str, str]:
+        """The process lives."""
+        return {"status": "ok", "version": version}
+
+    add_errors(app)
+    add_subscriptions(app, sinks)
     return app
 
 
@@ -143,11 +172,19 @@ def _snapshot(watched: Watched) -> Snapshot:
     return found
 
 
-def _add_errors(app: FastAPI) -> None:
+def add_errors(app: FastAPI) -> None:
+    """Have errors answered as penstock says them."""
+
     @app.exception_handler(PenstockError)
     async def _known(_: Request, error: PenstockError) -> JSONResponse:
         status = 400 if isinstance(error, PipelineFileError) else 409
         return JSONResponse(as_json(error), status)
+
+    @app.exception_handler(Exception)
+    async def _unexpected(_: Request, error: Exception) -> JSONResponse:
+        what = f"an unexpected {type(error).__name__}"
+        found = PenstockError(what, "", "see what penstock logged, and report it")
+        return JSONResponse(as_json(found), 500)
 
     @app.exception_handler(RequestValidationError)
     async def _invalid(_: Request, error: RequestValidationError) -> JSONResponse:
@@ -204,7 +241,7 @@ def _add_reading(
         return Response(text, media_type="application/json")
 
     @app.get("/metrics", tags=["reading"])
-    def metrics() -> Response:
+    async def metrics() -> Response:
         """As Prometheus reads them."""
         return Response(telemetry.text(), media_type=METRICS_TYPE)
 
@@ -241,7 +278,7 @@ def _add_events(
 
     @app.get("/api/events", tags=["reading"])
     async def events(request: Request) -> Response:
-        """Server-sent events: the whole view first, then what has changed."""
+        """Server-sent events: the whole view with the last hour first, then what has changed."""
         if streams.locked():
             raise HTTPException(503, f"{MOST_STREAMS} pages are open already; close one")
         is_trusted = _is_trusted(request)
@@ -250,6 +287,7 @@ def _add_events(
             async with streams:
                 before: View | None = None
                 sent_at = 0.0
+                points_at = 0.0  # up to when points of the charts were sent
                 while not is_closing() and not await request.is_disconnected():
                     watched.hurry()
                     snapshot = watched.snapshot()
@@ -257,7 +295,11 @@ def _add_events(
                         before is None or before.version != snapshot.version
                     ):
                         view = pages.view(snapshot, is_trusted=is_trusted)
-                        yield f"event: view\ndata: {json.dumps(view.since(before))}\n\n"
+                        sent = view.since(before)
+                        if history.taken_at > points_at:
+                            sent["history"] = history.as_dict(points_at)
+                            points_at = history.taken_at
+                        yield f"event: view\ndata: {json.dumps(sent)}\n\n"
                         before, sent_at = view, time.monotonic()
                     elif time.monotonic() - sent_at > timing().server_alive_seconds:
                         yield ": alive\n\n"
@@ -268,15 +310,20 @@ def _add_events(
 
 
 def _add_admin(app: FastAPI, watched: Watched) -> None:
-    at_once = asyncio.Semaphore(_ACTIONS_AT_ONCE)
+    acting, asking = asyncio.Semaphore(_ACTIONS_AT_ONCE), asyncio.Semaphore(_READS_AT_ONCE)
 
     async def act(request: Request, what: str, action: Callable[..., Any], *given: Any) -> Any:
         """Carry out an action, and log who asked for it."""
         peer = request.client.host if request.client is not None else "unknown"
         who = request.headers.get("x-penstock-user", "the token")[:100]
         _log.info("admin: %s, asked for by %s from %s", printable(what), printable(who), peer)
-        async with at_once:
+        async with acting:
             return await run_in_threadpool(action, *given)
+
+    async def ask(question: Callable[..., Found], *given: Any) -> Found:
+        """What a server of the user's has to say."""
+        async with asking:
+            return await run_in_threadpool(question, *given)
 
     def tables_action(action: str, summary: str) -> None:
         async def carry_out(request: Request, asked: TableNames) -> dict[str, Any]:
@@ -317,8 +364,7 @@ def _add_admin(app: FastAPI, watched: Watched) -> None:
         limit: Annotated[int, Query(ge=1, le=_MOST_PARKED)] = 200,
     ) -> dict[str, Any]:
         """Changes that a destination refused, with their keys and without their values."""
-        async with at_once:
-            found = await run_in_threadpool(watched.parked, sink, source, table, ())
+        found = await ask(watched.parked, sink, source, table, ())
         return {"count": len(found), "parked": found[:limit]}
 
     def parked_action(action: str, summary: str) -> None:
@@ -337,20 +383,17 @@ def _add_admin(app: FastAPI, watched: Watched) -> None:
         source: Name | None = None, schema: Name | None = None
     ) -> list[dict[str, Any]]:
         """The versions of the source's schemas."""
-        async with at_once:
-            return await run_in_threadpool(watched.versions, source, schema)
+        return await ask(watched.versions, source, schema)
 
     @app.get("/api/schema/{schema}/{number}/changes", tags=["admin"])
     async def changes(schema: Name, number: int, source: Name | None = None) -> list[str]:
         """What a version changed, in words; nothing for the first."""
-        async with at_once:
-            return await run_in_threadpool(watched.changes_of_version, source, schema, number)
+        return await ask(watched.changes_of_version, source, schema, number)
 
     @app.get("/api/schema/{schema}/{number}", tags=["admin"])
     async def one_version(schema: Name, number: int, source: Name | None = None) -> dict[str, Any]:
         """A schema as it was in a version."""
-        async with at_once:
-            return await run_in_threadpool(watched.version, source, schema, number)
+        return await ask(watched.version, source, schema, number)
 
 
 def _pause(watched: Watched, sink: str, is_paused: bool) -> str:

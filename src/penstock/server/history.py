@@ -21,20 +21,20 @@ class History:
 
     def __init__(self) -> None:
         self._points: dict[str, deque[tuple[float, float | None, int | None, int]]] = {}
-        self._taken_at = 0.0
+        self.taken_at = 0.0  # when the last points were, seconds since 1970
         self._lock = threading.Lock()
 
     def take(self, snapshot: Snapshot) -> None:
         """Note how the sinks stand, if it is time to."""
         with self._lock:
-            if snapshot.at - self._taken_at < timing().history_point_seconds:
+            if snapshot.at - self.taken_at < timing().history_point_seconds:
                 return
-            self._taken_at = snapshot.at
             for name, sink in list(snapshot.status.sinks.items())[:MOST_SINKS]:
                 points = self._points.setdefault(name, deque(maxlen=MOST_POINTS))
                 points.append(
                     (snapshot.at, sink.lag_seconds, sink.lag_bytes, sink.changes_delivered)
                 )
+            self.taken_at = snapshot.at
 
     def as_dict(self, since: float = 0.0) -> dict[str, Any]:
         """By sink: columns of points after a moment, with changes a second from one to the next."""
@@ -46,12 +46,12 @@ class History:
 def _columns(
     points: list[tuple[float, float | None, int | None, int]], since: float
 ) -> dict[str, list[Any]]:
-    rates = [0.0]
+    rates: list[float | None] = [None]  # of the first point: nothing is known of before
     for before, after in pairwise(points):
         # A sink that begins anew counts from where it stands.
         rates.append(max(0, after[3] - before[3]) / max(after[0] - before[0], 0.001))
     kept = [
-        (round(at, 1), lag, size, round(rate, 1))
+        (round(at, 1), lag, size, None if rate is None else round(rate, 1))
         for (at, lag, size, _), rate in zip(points, rates, strict=False)
         if at > since
     ]

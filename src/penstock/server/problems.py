@@ -60,6 +60,9 @@ def without_details(status: PipelineStatus) -> PipelineStatus:
                     table: replace(entry, error=brief(entry.error)) if entry.error else entry
                     for table, entry in sink.tables.items()
                 },
+                subscriptions={
+                    id_: replace(each, error=None) for id_, each in sink.subscriptions.items()
+                },
             )
             for name, sink in status.sinks.items()
         },

@@ -28,22 +28,32 @@ class Processes:
     def __init__(self) -> None:
         self._known: list[tuple[str, psutil.Process]] = []
         self._listed_at = float("-inf")
+        self._usage: dict[str, Usage] = {}
+        self._measured_at = float("-inf")
         self._lock = threading.Lock()
 
     def usage(self) -> dict[str, Usage]:
-        """By role, of those that are alive."""
+        """By role, of those that are alive; as it was a moment ago, for several ask in a row."""
         with self._lock:
             now = time.monotonic()
-            if now - self._listed_at > timing().process_list_seconds:
-                self._known, self._listed_at = _listed(), now
-            known = list(self._known)
+            if now - self._measured_at > timing().process_usage_seconds:
+                self._usage, self._measured_at = self._measured(now), now
+            return self._usage
+
+    def _measured(self, now: float) -> dict[str, Usage]:
+        # A list costs more the more processes the machine has, whosever they are.
+        if now - self._listed_at > timing().process_list_seconds:
+            self._known, self._listed_at = _listed(), now
         found: defaultdict[str, Usage] = defaultdict(Usage)
-        for role, process in known:
+        for role, process in self._known:
             try:
                 with process.oneshot():
                     times, memory = process.cpu_times(), process.memory_info().rss
             except psutil.Error:
-                continue  # it has ended
+                self._listed_at = float(
+                    "-inf"
+                )  # it has ended, and another may have taken its place
+                continue
             used = found[role]
             used.cpu_seconds += times.user + times.system
             used.memory_bytes += memory

@@ -19,15 +19,16 @@ from penstock.metrics import NOTHING
 from penstock.timing import timing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from penstock.listen import ServerOptions
     from penstock.metrics import Recorder
     from penstock.server.watched import Watched
+    from penstock.sinks.subscriptions import Subscriptions
 
 _log = logging.getLogger(__name__)
 
-_NEEDED = ("fastapi", "uvicorn", "opentelemetry.sdk", "opentelemetry.exporter.prometheus", "psutil")
+_NEEDED = ("fastapi", "uvicorn", "opentelemetry.sdk", "prometheus_client", "psutil")
 
 
 @contextmanager
@@ -95,8 +96,8 @@ def _require_installed() -> None:
 
 
 def _quiet_server(config: Any) -> Any:
-    """A server of uvicorn's that wakes once a second: as shipped it does so ten times, and costs more
-    than all that is asked of it."""
+    """A server of uvicorn's that sleeps while nobody asks for anything: as shipped it wakes ten times a
+    second, and costs more than all that is asked of it."""
     import uvicorn
 
     class Quiet(uvicorn.Server):
@@ -106,11 +107,8 @@ def _quiet_server(config: Any) -> Any:
         async def main_loop(self) -> None:
             """Until somebody wants it to exit."""
             self.woken, self.loop = asyncio.Event(), asyncio.get_running_loop()
-            counter = 0
-            while not await self.on_tick(counter):
-                counter = (counter + 10) % 864000  # as if there had been ten
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(self.woken.wait(), timing().server_tick_seconds)
+            while not self.should_exit:
+                await self.woken.wait()
 
         def wake(self) -> None:
             """Have it exit now; from another thread."""
@@ -120,6 +118,32 @@ def _quiet_server(config: Any) -> Any:
                     self.loop.call_soon_threadsafe(self.woken.set)
 
     return Quiet(config)
+
+
+@contextmanager
+def served_subscriptions(
+    name: str, sinks: Mapping[str, Subscriptions], options: ServerOptions
+) -> Iterator[str]:
+    """Serve the routes of subscriptions alone for as long as the block lasts; where.
+
+    Raises:
+        ServerFailed: what it needs is not installed, or the address cannot be listened on.
+    """
+    _require_installed()
+
+    class Alone(Server):
+        def _app(self) -> Any:
+            from penstock.server.app import build_subscriptions_app
+
+            return build_subscriptions_app(name, sinks, __version__)
+
+    unwatched: Any = None
+    server = Alone(unwatched, options, None, None)
+    server.start()
+    try:
+        yield server.url
+    finally:
+        server.stop()
 
 
 class Server:
@@ -147,26 +171,19 @@ class Server:
         import uvicorn
 
         from penstock.server.access import Access
-        from penstock.server.app import build_app
+        from penstock.server.connection import Connection
 
         listening = self._bind()
-        app = build_app(
-            self._watched,
-            self._telemetry,
-            self._history,
-            __version__,
-            lambda: self._is_closing,
-            has_token=self._options.token is not None,
-        )
         config = uvicorn.Config(
-            Access(app, self._options),
+            Access(self._app(), self._options),
             log_config=None,
-            log_level="warning",
+            log_level="critical",  # faults of clients, as many as they care to send; ours are logged by Access
             access_log=False,
             server_header=False,
+            date_header=False,  # kept up to date by a tick of uvicorn's; ours is made for each answer
             lifespan="off",
             ws="none",
-            http="h11",
+            http=Connection,
             loop="asyncio",
             limit_concurrency=64,
             timeout_keep_alive=30,
@@ -187,6 +204,18 @@ class Server:
                 raise ServerFailed("the server did not start", self.url, "see the lines above")
             time.sleep(0.01)
         _log.info("listening on %s", self.url)
+
+    def _app(self) -> Any:
+        from penstock.server.app import build_app
+
+        return build_app(
+            self._watched,
+            self._telemetry,
+            self._history,
+            __version__,
+            lambda: self._is_closing,
+            has_token=self._options.token is not None,
+        )
 
     def _bind(self) -> socket.socket:
         address = self._options.listen

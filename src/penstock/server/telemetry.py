@@ -1,45 +1,43 @@
-"""Metrics and traces by OpenTelemetry: as text for Prometheus, pushed by OTLP where an endpoint is set.
+"""What a run counts while somebody watches: for those who scrape it, and pushed where an endpoint is set.
 
 All instruments are those of `penstock.metrics`; nothing else here names one.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
+import threading
+import time
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from opentelemetry.exporter.prometheus import PrometheusMetricReader
-from opentelemetry.metrics import Observation
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.resources import Resource
-from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
-
-from penstock.metrics import COUNTER, GAUGE, HISTOGRAM, INSTRUMENTS, BatchTrace, Recorder
+from penstock.metrics import BatchTrace, Recorder
 from penstock.server.counts import Counts
 from penstock.server.observed import OBSERVED
 from penstock.server.processes import Processes
-from penstock.server.tracing import BatchSpan, tracer_provider
+from penstock.server.scraped import Scraped
+from penstock.timing import timing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterator
 
-    from opentelemetry.metrics import CallbackOptions
-
-    from penstock.metrics import BatchRecord, Instrument
+    from penstock.metrics import BatchRecord
+    from penstock.server.pushed import Pushed
+    from penstock.server.tracing import Traces
     from penstock.server.watched import Snapshot
 
-METRICS_TYPE = CONTENT_TYPE_LATEST
+_log = logging.getLogger(__name__)
 
-_ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
+Values = Callable[[str], Iterable[tuple[float, dict[str, str]]]]
+"""The values of an instrument that is read, with their labels."""
 
 
-def wants_push(signal: str) -> bool:
+def _wants_push(signal: str) -> bool:
     """Whether the environment names where metrics or traces are pushed to."""
-    return bool(
-        os.environ.get(_ENDPOINT) or os.environ.get(f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT")
-    )
+    names = ("OTEL_EXPORTER_OTLP_ENDPOINT", f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT")
+    return any(os.environ.get(name) for name in names)
 
 
 class Telemetry(Recorder):
@@ -60,62 +58,55 @@ class Telemetry(Recorder):
         self._version = version
         self._is_alone = is_alone
         self._processes = Processes()
-        self._registry = CollectorRegistry()
-        resource = Resource.create(
-            {"service.name": "penstock", "service.version": version, "pipeline": pipeline}
-        )
-        readers: list[Any] = [
-            PrometheusMetricReader(
-                disable_target_info=True,
-                scope_info_enabled=False,
-                resource_attribute_filter=lambda key: key == "pipeline",
-                registry=self._registry,
-            )
-        ]
-        if wants_push("METRICS"):
-            readers.append(_pushing_reader())
-        self._meters = MeterProvider(readers, resource=resource)
-        self._histograms: dict[str, Any] = {}
-        self._make_instruments()
-        self._traces = tracer_provider(resource) if wants_push("TRACES") else None
-        self._tracer = self._traces.get_tracer("penstock") if self._traces is not None else None
+        self._scraped = Scraped(pipeline, self._values)
+        self._pushed: Pushed | None = None
+        self._traces: Traces | None = None
+        # OpenTelemetry's SDK takes its time to be imported, and its memory.
+        if _wants_push("METRICS"):
+            from penstock.server.pushed import Pushed
+
+            self._pushed = Pushed(pipeline, version, self._values)
+        if _wants_push("TRACES"):
+            from penstock.server.tracing import Traces
+
+            self._traces = Traces(pipeline, version)
 
     def text(self) -> bytes:
         """All metrics as Prometheus reads them."""
-        return generate_latest(self._registry)
+        return self._scraped.text()
 
     def close(self) -> None:
-        """Push what is left, and end."""
-        self._meters.shutdown()
-        if self._traces is not None:
-            self._traces.shutdown()
+        """Push what is left, and end. A collector that does not answer is not waited for."""
+        threads = [
+            threading.Thread(target=each.close, daemon=True)
+            for each in (self._pushed, self._traces)
+            if each is not None
+        ]
+        for thread in threads:
+            thread.start()
+        deadline = time.monotonic() + timing().push_end_seconds
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        if any(thread.is_alive() for thread in threads):
+            _log.warning(
+                "the last metrics and traces are not pushed: the collector does not answer"
+            )
 
     # -- what loops report ------------------------------------------------------------------------
 
     def begin(self, source: str, sink: str, number: int) -> BatchTrace:
         """A batch begins."""
-        if self._tracer is None:
+        if self._traces is None:
             return super().begin(source, sink, number)
-        return BatchSpan(self._tracer, source, sink, number)
+        return self._traces.begin(source, sink, number)
 
     def batch(self, record: BatchRecord) -> None:
         """A batch has been committed."""
         self.counts.batch(record, is_alone=self._is_alone)
-        place = {"sink": record.sink, "source": record.source}
-        self._histograms["penstock.batch.size"].record(record.size_bytes, place)
-        self._histograms["penstock.batch.changes"].record(record.change_count, place)
-        duration = self._histograms["penstock.batch.duration"]
-        for part in ("read", "decode", "modify", "stage"):
-            seconds = sum(task.seconds.get(part, 0.0) for task in record.tasks)
-            if record.tasks:
-                duration.record(seconds, {**place, "part": part})
-        if record.has_job:
-            duration.record(record.job_seconds, {**place, "part": "job"})
-            longest = max((_task_seconds(task.seconds) for task in record.tasks), default=0.0)
-            self._histograms["penstock.spark.job.overhead"].record(
-                max(0.0, record.job_seconds - longest), {"sink": record.sink}
-            )
-        duration.record(record.commit_seconds, {**place, "part": "commit"})
+        for name, value, labels in _measured(record):
+            self._scraped.record(name, value, labels)
+            if self._pushed is not None:
+                self._pushed.record(name, value, labels)
 
     def retry(self, sink: str) -> None:
         """Delivery to a sink is tried again."""
@@ -125,35 +116,7 @@ class Telemetry(Recorder):
         """A process is started again."""
         self.counts.restart(process)
 
-    # -- instruments ------------------------------------------------------------------------------
-
-    def _make_instruments(self) -> None:
-        meter = self._meters.get_meter("penstock", self._version)
-        for each in INSTRUMENTS:
-            if each.kind == HISTOGRAM:
-                self._histograms[each.name] = meter.create_histogram(
-                    each.name,
-                    each.unit,
-                    each.description,
-                    explicit_bucket_boundaries_advisory=each.buckets,
-                )
-                continue
-            callback = self._callback(each)
-            create: Any = {
-                COUNTER: meter.create_observable_counter,
-                GAUGE: meter.create_observable_gauge,
-            }[each.kind]
-            create(each.name, [callback], each.unit, each.description)
-
-    def _callback(
-        self, instrument: Instrument
-    ) -> Callable[[CallbackOptions], Iterable[Observation]]:
-        name = instrument.name
-
-        def observe(_: CallbackOptions) -> Iterable[Observation]:
-            return [Observation(value, labels) for value, labels in self._values(name)]
-
-        return observe
+    # -- what instruments read --------------------------------------------------------------------
 
     def _values(self, name: str) -> Iterable[tuple[float, dict[str, str]]]:
         if name in OBSERVED:
@@ -174,12 +137,22 @@ _USED: dict[str, Callable[[Any], float]] = {
 }
 
 
+def _measured(record: BatchRecord) -> Iterator[tuple[str, float, dict[str, str]]]:
+    """The values of a batch for histograms."""
+    place = {"sink": record.sink, "source": record.source}
+    yield "penstock.batch.size", record.size_bytes, place
+    yield "penstock.batch.changes", record.change_count, place
+    if record.tasks:
+        for part in ("read", "decode", "modify", "stage"):
+            seconds = sum(task.seconds.get(part, 0.0) for task in record.tasks)
+            yield "penstock.batch.duration", seconds, {**place, "part": part}
+    if record.has_job:
+        yield "penstock.batch.duration", record.job_seconds, {**place, "part": "job"}
+        longest = max((_task_seconds(task.seconds) for task in record.tasks), default=0.0)
+        overhead = max(0.0, record.job_seconds - longest)
+        yield "penstock.spark.job.overhead", overhead, {"sink": record.sink}
+    yield "penstock.batch.duration", record.commit_seconds, {**place, "part": "commit"}
+
+
 def _task_seconds(seconds: Any) -> float:
     return float(sum(seconds.get(part, 0.0) for part in ("read", "decode", "modify", "stage")))
-
-
-def _pushing_reader() -> Any:
-    from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
-    from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
-
-    return PeriodicExportingMetricReader(OTLPMetricExporter())

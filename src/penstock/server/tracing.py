@@ -11,31 +11,45 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry import trace
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 
 from penstock.metrics import BatchTrace
+from penstock.server.pushed import resource_of
 
 if TYPE_CHECKING:
-    from opentelemetry.sdk.resources import Resource
-
     from penstock.metrics import BatchRecord, TaskRecord
 
 # Of a hundred batches. Another share: OTEL_TRACES_SAMPLER and OTEL_TRACES_SAMPLER_ARG.
 _SAMPLED = 0.05
 
 
-def tracer_provider(resource: Resource) -> TracerProvider:
-    """What makes traces and pushes them, as the environment says."""
-    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+class Traces:
+    """Makes traces, samples and pushes them, as the environment says."""
 
-    own = (
-        None if os.environ.get("OTEL_TRACES_SAMPLER") else ParentBased(TraceIdRatioBased(_SAMPLED))
-    )
-    provider = TracerProvider(sampler=own, resource=resource)
-    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
-    return provider
+    def __init__(self, pipeline: str, version: str) -> None:
+        own = (
+            None
+            if os.environ.get("OTEL_TRACES_SAMPLER")
+            else ParentBased(TraceIdRatioBased(_SAMPLED))
+        )
+        self._provider = TracerProvider(
+            sampler=own,
+            resource=resource_of(pipeline, version),
+            shutdown_on_exit=False,  # `close` does, and waits no longer than a stop may take
+        )
+        self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+        self._tracer = self._provider.get_tracer("penstock", version)
+
+    def begin(self, source: str, sink: str, number: int) -> BatchTrace:
+        """A batch begins."""
+        return BatchSpan(self._tracer, source, sink, number)
+
+    def close(self) -> None:
+        """Push what is left, and end."""
+        self._provider.shutdown()
 
 
 class BatchSpan(BatchTrace):

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from penstock.run.status import PipelineStatus
+    from penstock.sinks.subscriptions import Subscriptions
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,10 @@ class Watched(Protocol):
         ids: Sequence[str],
     ) -> int:
         """Retry or drop parked changes; how many."""
+        ...
+
+    def subscriptions(self) -> Mapping[str, Subscriptions]:
+        """Who has subscribed, by sink, of sinks that can be subscribed to."""
         ...
 
     def versions(self, source: str | None, schema: str | None) -> list[dict[str, Any]]:

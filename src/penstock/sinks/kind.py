@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 
+from penstock.encryption import NO_KEYS, Keyring
 from penstock.options import Options
 from penstock.table import NO_ROUTES, Routes
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from penstock.sinks.parked import ParkedEntry
     from penstock.sinks.sink import Sink
     from penstock.sinks.status import SequencePosition, SinkStatus
+    from penstock.sinks.subscriptions import Subscriptions
     from penstock.table import TableName
 
 OptionsT = TypeVar("OptionsT", bound=Options)
@@ -48,6 +50,7 @@ class SinkPlace(Generic[OptionsT]):
     state: Path
     copies_first: bool = True  # whether tables are copied before they are followed
     routes: Routes = NO_ROUTES  # where `modifiers:` sends tables
+    keyring: Keyring = NO_KEYS  # for rows that are kept in `state`
 
     @property
     def is_alone(self) -> bool:
@@ -73,6 +76,9 @@ class SinkKind(ABC, Generic[OptionsT]):
 
     worker_modules: ClassVar[tuple[str, ...]] = ()
     """Modules of the executor half. Spark's Python workers import those of penstock's own kinds early."""
+
+    needs_ids: ClassVar[bool] = False
+    """Whether documents are to know ids of columns and what identifies a row, as if `inject:` said so."""
 
     # --- the parts -----------------------------------------------------------------------------
 
@@ -175,6 +181,15 @@ class SinkKind(ABC, Generic[OptionsT]):
         """
         del place, structures
         return ()
+
+    def subscriptions(self, places: Sequence[SinkPlace[OptionsT]]) -> Subscriptions | None:
+        """Who has subscribed to the sink, at all its sources; None where nobody can.
+
+        Raises:
+            PackageMissing: the extra of the kind is not installed.
+        """
+        del places
+        return None
 
     # --- what the destination refused ----------------------------------------------------------
 

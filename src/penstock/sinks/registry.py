@@ -22,6 +22,8 @@ BUILT_IN = {
     "stdout": "penstock.sinks.stdout.kind:StdoutKind",
     "kafka": "penstock.sinks.kafka.kind:KafkaKind",
     "nats": "penstock.sinks.nats.kind:NatsKind",
+    "webhook": "penstock.sinks.webhook.kind:WebhookKind",
+    "search": "penstock.sinks.search.kind:SearchKind",
 }
 
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from penstock.errors import PenstockError, error_classes
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from penstock.changes.decode import Piece
     from penstock.lsn import Lsn
@@ -117,15 +117,10 @@ class Worker(Protocol):
 
 @runtime_checkable
 class SharingWorker(Worker, Protocol):
-    """An executor half in two stages, with a shuffle between them.
+    """An executor half whose every task takes all slices of a batch, and does its own share of them."""
 
-    The content of a receipt of the first is a block of bytes for each partition.
-    """
-
-    partitions: int
-
-    def deliver(self, partition: int, blocks: Iterable[tuple[int, bytes]]) -> Receipt:
-        """The second stage: all blocks of one partition, each with the number of its task."""
+    def shared_among(self, count: int) -> SharingWorker:
+        """The same for so many tasks, numbered from 0."""
 
 
 class Sink(Protocol):

@@ -41,6 +41,17 @@ class FlowStatus:
 
 
 @dataclass
+class SubscriptionStatus:
+    """One of those who have subscribed, at a sink that many may subscribe to."""
+
+    state: str = "active"
+    delivered_lsn: str | None = None
+    delivered: int = 0
+    parked: int = 0
+    error: str | None = None
+
+
+@dataclass
 class SinkStatus:
     """One sink; with several sources what they are together, which is nowhere a position."""
 
@@ -53,6 +64,7 @@ class SinkStatus:
     error: str | None = None
     sources: dict[str, FlowStatus] = field(default_factory=dict)
     tables: dict[str, TableStatus] = field(default_factory=dict)
+    subscriptions: dict[str, SubscriptionStatus] = field(default_factory=dict)
 
 
 class SequencePosition(NamedTuple):

@@ -85,14 +85,18 @@ def copy_ranges(
     """
     ended: set[TableName] = set()
     reader: SnapshotReader | None = None
+    before: PageRange | None = None
     try:
         for ranges in tasks:
-            if reader is not None:
-                reader.let_go()
             for each in ranges:
                 if each.table in ended:
                     continue
-                reader = reader or SnapshotReader(work.dsn, work.snapshot)
+                if reader is None:
+                    reader = SnapshotReader(work.dsn, work.snapshot)
+                elif before is not None and before.relation != each.relation:
+                    # Who holds one table and waits for another may be half of a user's deadlock.
+                    reader.let_go()
+                before = each
                 try:
                     _copy_range(work, reader, each)
                 except RangeThere:

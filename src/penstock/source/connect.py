@@ -112,6 +112,10 @@ def result_error(result: pq.abc.PGresult | None) -> psycopg.Error:
 
 
 _WAIT = "check that the server is up, and host, port and network; a running pipeline tries again by itself"
+_SERVER_LOG = (
+    "nothing at first: a running pipeline tries again by itself; if it stays, the server's log says what failed"
+    " (docs/reference/errors.md has the known cases)"
+)
 _DEFECT = "report this with the log: penstock did not expect it"
 
 # Names given by people: a host called pgbouncer.internal that refuses connections is no pooler yet.
@@ -128,7 +132,7 @@ def _unnamed(error: psycopg.Error, text: str, where: Dsn | Connection, place: st
             return SourceError(_join("no connection", said), place, _WAIT)
         return PenstockError(f"unexpected {type(error).__name__}", place, _DEFECT)
     if error.sqlstate == "XX000":
-        return DecodingFailed(_join("the server failed inside (XX000)", said), place, _WAIT)
+        return DecodingFailed(_join("the server failed inside (XX000)", said), place, _SERVER_LOG)
     if error.sqlstate.startswith(_CLASSES_THAT_PASS):
         return SourceError(_join(f"the server gave up ({error.sqlstate})", said), place, _WAIT)
     kind = f"the server refused a statement ({error.sqlstate} {type(error).__name__})"

@@ -5,7 +5,7 @@ https://www.postgresql.org/docs/current/sql-copy.html
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, LiteralString
 
 import psycopg
 from psycopg import pq, sql
@@ -15,7 +15,6 @@ from penstock.source.connect import (
     classify_source_error,
     connect_to_copy,
     result_error,
-    source_errors,
 )
 
 if TYPE_CHECKING:
@@ -63,15 +62,15 @@ class SnapshotReader:
             SnapshotGone: there is no going on.
             SourceError: the server is away.
         """
-        with source_errors(self._dsn):
-            self._connection.execute("COMMIT")
-        self._adopt()
+        self._adopt("COMMIT; ")
 
-    def _adopt(self) -> None:
-        adopt = sql.SQL("SET TRANSACTION SNAPSHOT {}").format(self._snapshot)
+    def _adopt(self, before: LiteralString = "") -> None:
+        # In one message: it is sent for each table, however small.
+        adopt = sql.SQL(
+            "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET TRANSACTION SNAPSHOT {}"
+        ).format(self._snapshot)
         try:
-            self._connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            self._connection.execute(adopt)
+            self._connection.execute(sql.SQL(before) + adopt)
         except psycopg.Error as error:
             self.close()
             if error.sqlstate in _SNAPSHOT_GONE:

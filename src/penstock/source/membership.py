@@ -18,6 +18,7 @@ from penstock.source.publication import (
     Publications,
     add_statement,
     drop_statement,
+    lock_statement,
     publication_names,
     read_publications,
 )
@@ -43,6 +44,10 @@ _STEPS_TOGETHER = 200
 
 # A table under VACUUM or ALTER keeps us waiting, and others would queue behind us: better next time.
 _LOCK_TIMEOUT = "SET LOCAL lock_timeout = '1s'"
+# Who waits for one table and holds another may be half of a deadlock, and the server could choose a
+# user's statement to end it. So several tables are taken without waiting for any; what is waited for
+# then is the publication, which a trigger may hold, for less than the server's deadlock_timeout.
+_LOCK_TIMEOUT_OF_SOME = "SET LOCAL lock_timeout = '100ms'"
 
 # What one table may suffer without harm to the rest: gone, already in or out, not ours, locked,
 # another kind of relation by now. Lost connections are not among them.
@@ -190,8 +195,13 @@ def _carry_out(
 
 
 def _run(connection: Connection, steps: list[Step]) -> None:
+    tables = list(dict.fromkeys(step.table for step in steps))
     with connection.transaction():
-        connection.execute(_LOCK_TIMEOUT)
+        if len(tables) > 1:
+            connection.execute(_LOCK_TIMEOUT_OF_SOME)
+            connection.execute(lock_statement(*tables))
+        else:
+            connection.execute(_LOCK_TIMEOUT)
         for statement in step_statements(steps):
             connection.execute(statement)
 

@@ -33,7 +33,7 @@ from penstock.source.publication import (
 )
 from penstock.source.server import OLDEST_VERSION, read_server, server_errors, server_warnings
 from penstock.source.slot import check_slot, slot_state, slots_of
-from penstock.source.tracking import broken_tracking, read_tracking
+from penstock.source.tracking.install import broken_tracking, read_tracking
 
 if TYPE_CHECKING:
     from penstock.dsn import Dsn

@@ -308,6 +308,11 @@ def drop_statement(publication: str, *tables: TableName) -> sql.Composed:
     )
 
 
+def lock_statement(*tables: TableName) -> sql.Composed:
+    """LOCK TABLE, as ALTER PUBLICATION does it, but without waiting for any."""
+    return sql.SQL("LOCK TABLE {} IN SHARE UPDATE EXCLUSIVE MODE NOWAIT").format(_only(tables))
+
+
 def _only(tables: Iterable[TableName]) -> sql.Composed:
     """Children of an inheritance tree are tables of their own."""
     return sql.SQL(", ").join(sql.SQL("ONLY {}").format(sql.Identifier(*name)) for name in tables)

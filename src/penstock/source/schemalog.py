@@ -17,7 +17,7 @@ from penstock.schema.mark import CHANGE, VERSION
 from penstock.schema.shape import read_change, read_version
 from penstock.schema.versions import difference_of, whole_of
 from penstock.source.connect import source_errors
-from penstock.source.tracking import has_log
+from penstock.source.tracking.install import has_log
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -5,6 +5,7 @@ Knows nothing of tables. A position is judged against the slot, never changed by
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     Connection = psycopg.Connection[Any]
+
+_log = logging.getLogger(__name__)
 
 # Columns that only some versions have are read through to_jsonb, which gives NULL for the others.
 _STATE = """
@@ -209,20 +212,29 @@ def can_decode(connection: Connection, slot: str, publications: Sequence[str]) -
     after it, the changes are not seen. Transactions that were open when the slot was ready then cannot be
     decoded, ever ("could not map filenumber … to relation OID"); later ones can. So those are waited for.
     """
-    deadline = time.monotonic() + timing().slot_open_seconds
     with source_errors(connection, slot):
-        # Later than that of any transaction that is open.
-        first = connection.execute("SELECT pg_current_xact_id()").fetchone()
-        while time.monotonic() < deadline:
-            now = connection.execute("SELECT pg_snapshot_xmin(pg_current_snapshot())").fetchone()
-            if first is None or now is None or int(now[0]) >= int(first[0]):
-                break
-            time.sleep(timing().slot_poll_seconds)
+        _wait_for_open_transactions(connection, slot)
         try:
             connection.execute(_DECODE, (slot, publication_names(publications)))
         except psycopg.errors.InternalError_:
             return False
     return True
+
+
+def _wait_for_open_transactions(connection: Connection, slot: str) -> None:
+    """Wait for those that write and are open now, as the creation of a slot does, too; not for ever."""
+    began = time.monotonic()
+    is_reported = False
+    # Later than that of any transaction that is open.
+    first = connection.execute("SELECT pg_current_xact_id()").fetchone()
+    while (waited := time.monotonic() - began) < timing().slot_open_seconds:
+        now = connection.execute("SELECT pg_snapshot_xmin(pg_current_snapshot())").fetchone()
+        if first is None or now is None or int(now[0]) >= int(first[0]):
+            return
+        if waited > timing().slot_open_report_seconds and not is_reported:
+            is_reported = True
+            _log.info("slot %s waits for transactions that were open when it was made", slot)
+        time.sleep(timing().slot_poll_seconds)
 
 
 def slots_of(connection: Connection, name: str) -> list[str]:

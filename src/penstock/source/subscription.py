@@ -49,7 +49,7 @@ from penstock.source.slot import (
     slots_of,
     wait_until_free,
 )
-from penstock.source.tracking import (
+from penstock.source.tracking.install import (
     drop_tracking,
     ensure_tracking,
     read_tracking,

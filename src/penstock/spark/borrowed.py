@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _PLACE = "penstock.run(spark=…)"
+_AT_REST = "spark.io.encryption.enabled"
 _AGAIN = "make a new SparkSession and call penstock.run again, which goes on where this run stopped"
 
 
@@ -37,6 +38,7 @@ class BorrowedSpark(Spark):
     Args:
         session: a SparkSession.
         state: the state directory; on a cluster, executors see it.
+        encrypts: whether rows are encrypted wherever they are kept.
 
     Raises:
         BadValue: it is no session that can run our jobs.
@@ -44,7 +46,8 @@ class BorrowedSpark(Spark):
 
     can_start_again = False
 
-    def __init__(self, session: Any, name: str, state: Path) -> None:
+    def __init__(self, session: Any, name: str, state: Path, *, encrypts: bool = False) -> None:
+        self._encrypts = encrypts
         self._context = _context_of(session)
         # Not validated: it runs.
         options = SparkOptions.model_construct(master=str(self._context.master), conf={})
@@ -64,6 +67,8 @@ class BorrowedSpark(Spark):
             raise _gone()
         for each in _exposures(self._context, is_local=self._options.is_local):
             _log.warning("%s", each)
+        if self._encrypts and self._context.getConf().get(_AT_REST, "false") != "true":
+            _log.warning("%s", _in_clear_at_rest())
         home = self._make_home()
         try:
             self.parallel = int(self._context.defaultParallelism)
@@ -133,6 +138,15 @@ def _unfit(what: str) -> SparkFailed:
         _PLACE,
         "install the same penstock for the Python that tasks run in, which PYSPARK_PYTHON names when"
         " the session is made",
+    )
+
+
+def _in_clear_at_rest() -> Exposed:
+    return Exposed(
+        "log.encrypt is true, but what the session leaves on disks is not encrypted: documents for sinks that tasks"
+        " deliver to are among it",
+        _PLACE,
+        f"make the session with {_AT_REST}=true",
     )
 
 

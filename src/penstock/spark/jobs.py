@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import operator
 import re
 import time
 from functools import partial
@@ -43,6 +42,8 @@ Result = TypeVar("Result")
 # same for one row as for a thousand; but not so many that tasks cannot share them evenly.
 _SMALLEST_CHUNK_BYTES = 1024 * 1024
 _LARGEST_CHUNK_BYTES = 8 * 1024 * 1024
+# Of tasks that all read everything, more would do the same work over and over.
+_MOST_SHARES = 8
 
 
 # Beside a job in Spark's records, where a trace is sampled.
@@ -88,23 +89,16 @@ def run_job(
     size = sum(ref.head.data_bytes for ref in slices)
     chunk_bytes = min(max(size // (2 * parallel), _SMALLEST_CHUNK_BYTES), _LARGEST_CHUNK_BYTES)
     chunks = list(chunk_slices(slices, chunk_bytes))
-    tasks = share_out(chunks, parallel)
+    if isinstance(worker, SharingWorker):
+        shares = min(parallel, _MOST_SHARES, size // _SMALLEST_CHUNK_BYTES)
+        tasks = [chunks] * max(1, shares) if chunks else []
+        worker = worker.shared_among(len(tasks))
+    else:
+        tasks = share_out(chunks, parallel)
     # Numbered, so that a receipt can say where in the batch its changes belong.
     work = [(number, task) for number, task in enumerate(tasks)]
-    if isinstance(worker, SharingWorker):
-        first = partial(_share_out_documents, worker, span, modifiers, watch.counts)
-        second = partial(_deliver_shared_out, worker)
-        shuffle = Shuffle(worker.partitions, second)
-        return run_tasks(spark, first, work, shuffle=shuffle, traceparent=watch.traceparent)
     function = partial(_run_tasks, worker, span, modifiers, watch.counts)
     return run_tasks(spark, function, work, traceparent=watch.traceparent)
-
-
-class Shuffle(NamedTuple):
-    """A second stage: pairs (partition, value) of the first go to the task of their partition."""
-
-    partitions: int
-    function: Callable[[Iterable[tuple[int, Any]]], Iterable[Any]]
 
 
 def run_tasks(
@@ -112,14 +106,12 @@ def run_tasks(
     function: Callable[[Iterable[Work]], Iterable[Any]],
     work: Sequence[Work],
     group: str | None = None,
-    shuffle: Shuffle | None = None,
     traceparent: str | None = None,
 ) -> list[Any]:
     """Run a function over pieces of work, each in a task of its own. Waits while Spark is being started.
 
     Args:
         group: a name for `Spark.cancel`. Jobs of groups share the cores fairly with all others.
-        shuffle: what to do with the results of `function`, once they are brought together by key.
 
     Raises:
         SparkGone: Spark died meanwhile; what tasks had done stays.
@@ -136,12 +128,8 @@ def run_tasks(
         if traceparent is not None:
             context.setLocalProperty(_TRACE_PROPERTY, traceparent)
         rdd: Any = context.parallelize(work, count)
-        last: Any = function
-        if shuffle is not None:
-            count, last = shuffle.partitions, shuffle.function
-            rdd = rdd.mapPartitions(function).partitionBy(count, operator.index)
         try:
-            ended = list(rdd.mapPartitions(partial(_at_once, last)).collect())
+            ended = list(rdd.mapPartitions(partial(_at_once, function)).collect())
         finally:
             if traceparent is not None:
                 context.setLocalProperty(_TRACE_PROPERTY, None)  # type: ignore[arg-type]
@@ -231,58 +219,9 @@ def _run_tasks(
 ) -> Iterator[Receipt]:
     """Runs in a Spark task."""
     for number, chunks in work:
-        yield run_task(worker, span, number, chunks, modifiers, counts=counts)
-
-
-def _share_out_documents(
-    worker: SharingWorker,
-    span: Span,
-    modifiers: Modifiers | None,
-    counts: bool,
-    work: Iterable[tuple[int, list[list[Slice]]]],
-) -> Iterator[tuple[int, tuple[int, bytes, Receipt | None]]]:
-    """Runs in a Spark task, the first of two: blocks of documents, each with its partition.
-
-    What the task has read goes with its first block.
-    """
-    for number, chunks in work:
-        receipt = run_task(worker, span, number, chunks, modifiers, counts=counts)
-        for refused in receipt.refused:
-            # The second stage delivers before the driver knows: then the batch waits as a whole.
-            raise refused.error
-        content, receipt.content = receipt.content, None
-        for place, (partition, block) in enumerate(content.items()):
-            yield partition, (number, block, receipt if place == 0 else None)
-
-
-def _deliver_shared_out(
-    worker: SharingWorker, blocks: Iterable[tuple[int, tuple[int, bytes, Receipt | None]]]
-) -> Iterator[Receipt]:
-    """Runs in a Spark task, the second of two."""
-    by_partition: dict[int, list[tuple[int, bytes]]] = {}
-    read: dict[int, list[Receipt]] = {}
-    for partition, (number, block, receipt) in blocks:
-        by_partition.setdefault(partition, []).append((number, block))
-        if receipt is not None:
-            read.setdefault(partition, []).append(receipt)
-    for partition, found in by_partition.items():
-        began, began_at = time.perf_counter(), time.time()
-        delivered = worker.deliver(partition, found)
-        delivered.began_at = began_at
-        delivered.seconds.setdefault("deliver", time.perf_counter() - began)
-        for receipt in read.get(partition, ()):
-            _add_read(delivered, receipt)
-        yield delivered
-
-
-def _add_read(delivered: Receipt, receipt: Receipt) -> None:
-    """Add what a task of the first stage has read to a receipt of the second."""
-    for part, seconds in receipt.seconds.items():
-        delivered.seconds[part] = delivered.seconds.get(part, 0.0) + seconds
-    for key, count in receipt.rows.items():
-        delivered.rows[key] = delivered.rows.get(key, 0) + count
-    for operation, size in receipt.read_bytes.items():
-        delivered.read_bytes[operation] = delivered.read_bytes.get(operation, 0) + size
+        # Where all read everything, one counts.
+        is_counted = counts and (number == 0 or not isinstance(worker, SharingWorker))
+        yield run_task(worker, span, number, chunks, modifiers, counts=is_counted)
 
 
 def run_task(

@@ -47,6 +47,7 @@ class CaptureReport(Report):
     transactions: int = 0
     log_bytes: int = 0
     error: str | None = None
+    warning: str | None = None
     at: float = 0.0
 
 

@@ -1,7 +1,7 @@
 """The wire between the half that captures, the half that delivers, and `status`.
 
-Each part publishes its last report; others read it when they want to. The first implementation is
-small files in the state directory; where the halves share no disk, another can stand in its place.
+Each part publishes its last report; others read it when they want to. Here reports are small files in the
+state directory; where the halves share no disk, they go through the broker (`penstock.state.boardwire`).
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from penstock.state.reports import (
 from penstock.state.smallfiles import replace_text, write_over
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from penstock.state.directory import StateDirectory
@@ -70,8 +72,28 @@ class Wire(Protocol):
         """Take the last one back."""
         ...
 
-    def delivering_run(self) -> str | None:
-        """Which run delivers right now: an id that no other run has; None when nobody does."""
+    def capturing_run(self) -> str | None:
+        """Which run captures right now: an id that no other run has; None when nobody does."""
+        ...
+
+    def delivering_run(self, sink: str = "") -> str | None:
+        """Which run delivers to a sink right now, or to any."""
+        ...
+
+    def hold_capture(self) -> AbstractContextManager[None]:
+        """Be the one who captures, for as long as the block lasts.
+
+        Raises:
+            SecondInstance: another process does.
+        """
+        ...
+
+    def hold_delivery(self, sinks: Collection[str]) -> AbstractContextManager[None]:
+        """Be the one who delivers to sinks, for as long as the block lasts.
+
+        Raises:
+            SecondInstance: another process does, to one of them.
+        """
         ...
 
 
@@ -82,6 +104,7 @@ class FileWire:
     """
 
     def __init__(self, state: StateDirectory, top: StateDirectory | None = None) -> None:
+        self._state = state
         self._directory = state.path
         self._top = top or state
 
@@ -118,9 +141,26 @@ class FileWire:
         """Remove the file."""
         self._path(kind, of).unlink(missing_ok=True)
 
-    def delivering_run(self) -> str | None:
+    def capturing_run(self) -> str | None:
+        """Who holds the lock."""
+        return self._state.run_of("capture")
+
+    def delivering_run(self, sink: str = "") -> str | None:  # noqa: ARG002 - one delivers to all
         """Who holds the lock."""
         return self._top.run_of("deliver")
 
+    def hold_capture(self) -> AbstractContextManager[None]:
+        """Hold the lock."""
+        return self._state.lock("capture")
+
+    def hold_delivery(self, sinks: Collection[str]) -> AbstractContextManager[None]:  # noqa: ARG002
+        """Hold the lock, for all sinks: their positions may lie in this directory."""
+        return self._top.lock("deliver")
+
     def _path(self, kind: type[Report], of: str) -> Path:
-        return self._directory / _FILES[kind].format(of=of)
+        return self._directory / file_of(kind, of)
+
+
+def file_of(kind: type[Report], of: str) -> str:
+    """What a report is called, below the place of all."""
+    return _FILES[kind].format(of=of)

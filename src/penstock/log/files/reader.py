@@ -7,6 +7,7 @@ import stat
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from penstock.encryption import NO_KEYS
 from penstock.errors import LogError, LogShortened
 from penstock.log.files.segment import (
     FileSlice,
@@ -21,6 +22,7 @@ from penstock.log.slice import SliceKind, damaged
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from penstock.encryption import Keyring
     from penstock.log.contract import Slice
     from penstock.lsn import Lsn
 
@@ -34,8 +36,9 @@ class FilesReader:
     straddles it is handed out: delivery drops the transactions that the sink has.
     """
 
-    def __init__(self, directory: Path, after: Lsn) -> None:
+    def __init__(self, directory: Path, after: Lsn, keyring: Keyring = NO_KEYS) -> None:
         self._directory = directory
+        self._keyring = keyring
         self._after = after
         self._path: Path | None = None
         self._fd: int | None = None
@@ -53,6 +56,7 @@ class FilesReader:
 
         Raises:
             LogError: a segment is damaged, or the log begins after the position asked for.
+            LogKeyMissing: it is encrypted with a key that is not given.
         """
         slices: list[Slice] = []
         size = 0
@@ -61,7 +65,7 @@ class FilesReader:
             if ref is None:
                 break
             ready = self._whole(ref)
-            slices += ready
+            slices += [replace(part, keyring=self._keyring) for part in ready]
             size += sum(part.head.data_bytes for part in ready)
         return slices
 
@@ -101,6 +105,8 @@ class FilesReader:
             size = found.st_size
             ref = self._slice_at(self._fd, size) if self._offset != size else None
             if ref is not None:
+                if ref.head.mark is not None:
+                    self._keyring.require(ref.head.mark.key_id, ref.locator.where)
                 self._offset = ref.end_offset
                 if ref.head.kind is not SliceKind.PART:
                     self._read_lsn = ref.head.end_lsn

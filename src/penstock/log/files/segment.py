@@ -16,11 +16,11 @@ from penstock.log.contract import Slice
 from penstock.log.slice import (
     HEADER_BYTES,
     MAGIC,
-    SliceHead,
     SliceKind,
     damaged,
     decode_head,
     meta_bytes_of,
+    streamed_heads,
 )
 from penstock.lsn import Lsn
 
@@ -126,6 +126,18 @@ def walk(path: Path, offset: int = 0) -> Iterator[FileSlice]:
             offset = ref.end_offset
 
 
+def key_of(path: Path) -> str | None:
+    """Which key a segment is encrypted with: its first slice says it of all. None: with none, or empty.
+
+    Raises:
+        LogError: no slice begins it.
+    """
+    with path.open("rb", buffering=0) as file:
+        ref = read_ref(file.fileno(), str(path), 0, os.fstat(file.fileno()).st_size)
+    mark = None if ref is None else ref.head.mark
+    return None if mark is None else mark.key_id
+
+
 def cut_torn_end(path: Path) -> int:
     """Cut off a slice that a crash left half-written at the end; the number of bytes cut.
 
@@ -137,7 +149,7 @@ def cut_torn_end(path: Path) -> int:
     fault: LogError | None = None
     try:
         for ref in walk(path):
-            ref.read()
+            ref.stored()
             sound = ref.end_offset
     except LogError as error:
         fault = error
@@ -174,25 +186,5 @@ def expand(ref: FileSlice) -> list[FileSlice]:
     parts = list(walk(spool)) if spool.exists() else []
     if len(parts) != ref.head.meta["parts"]:
         raise damaged(spool.name, f"{len(parts)} slices, wanted {ref.head.meta['parts']}")
-    marks = {"schema": ref.head.meta["schema"]} if "schema" in ref.head.meta else {}
-    return [
-        FileSlice(
-            SliceHead(
-                kind=SliceKind.LAST if part is parts[-1] else SliceKind.PART,
-                end_lsn=ref.head.end_lsn,
-                first_commit_lsn=ref.head.first_commit_lsn,
-                last_commit_lsn=ref.head.last_commit_lsn,
-                committed_at=ref.head.committed_at,
-                xid=ref.head.xid,
-                first_ordinal=part.head.first_ordinal,
-                carries_xids=True,
-                meta={**part.head.meta, **(marks if part is parts[-1] else {})},
-                message_count=part.head.message_count,
-                data_bytes=part.head.data_bytes,
-                body_crc=part.head.body_crc,
-            ),
-            part.locator,
-            aborted,
-        )
-        for part in parts
-    ]
+    heads = streamed_heads(ref.head, [part.head for part in parts])
+    return [FileSlice(head, part.locator, aborted) for head, part in zip(heads, parts, strict=True)]

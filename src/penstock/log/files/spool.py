@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from penstock.encryption import Encryptor
     from penstock.lsn import Lsn
 
 
@@ -25,11 +26,14 @@ class FileSpool:
         DiskFull: no space left.
     """
 
-    def __init__(self, directory: Path, xid: int, begin_lsn: Lsn) -> None:
+    def __init__(
+        self, directory: Path, xid: int, begin_lsn: Lsn, encryptor: Encryptor | None = None
+    ) -> None:
         # The name holds where the transaction began to arrive: xids repeat after wraparound.
         self.path = directory / f"{begin_lsn:016X}-{xid}{SPOOL_SUFFIX}"
         self.name = self.path.name
         self.part_count = 0
+        self._encryptor = encryptor
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
         try:
             self._file = os.open(self.path, flags, 0o600)
@@ -43,7 +47,7 @@ class FileSpool:
             DiskFull: no space left.
         """
         try:
-            write_within_room(self._file, encode_slice(head, data, lengths))
+            write_within_room(self._file, encode_slice(head, data, lengths, self._encryptor))
         except OSError as error:
             raise unwritable(error, self.path.parent) from error
         self.part_count += 1

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from penstock.disk import free_bytes, sync_directory, unwritable, write_within_room
+from penstock.encryption import NO_KEYS
 from penstock.errors import LogError
 from penstock.failpoints import fault_point, is_next
 from penstock.log.contract import LastCommit, LogSpan
@@ -17,6 +18,7 @@ from penstock.log.files.segment import (
     SPOOL_SUFFIX,
     base_of,
     cut_torn_end,
+    key_of,
     list_segments,
     segment_name,
     walk,
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from penstock.encryption import Encryptor, Keyring
     from penstock.errors import DiskFull, StateUnusable
     from penstock.log.slice import SliceHead
 
@@ -48,8 +51,10 @@ class FilesWriter:
     again. It moves only after the bytes are on disk.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, keyring: Keyring = NO_KEYS) -> None:
         self.directory = directory
+        self._keyring = keyring
+        self._encryptor: Encryptor | None = None
         self.durable_lsn = Lsn(0)
         self.torn_bytes = 0
         self.last_commit: LastCommit | None = None  # at or before durable_lsn; None: not known
@@ -65,8 +70,11 @@ class FilesWriter:
 
         Raises:
             LogError: a segment is damaged elsewhere than at its end.
+            LogKeyMissing: one is encrypted with a key that is not given; nothing was changed.
             StateUnusable: the directory cannot be written.
         """
+        self._encryptor = self._keyring.encryptor()
+        self._require_keys()
         try:
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             segments = list_segments(self.directory)
@@ -88,6 +96,15 @@ class FilesWriter:
             sync_directory(self.directory.parent)
         except OSError as error:
             raise self._unwritable(error) from error
+
+    def _require_keys(self) -> None:
+        """See that all of the log can be read, before anything in it is changed."""
+        for segment in list_segments(self.directory):
+            try:
+                key_id = key_of(segment)
+            except LogError:
+                continue  # torn, and cut off later on, or damaged, which is raised then
+            self._keyring.require(key_id, segment.name)
 
     def _sync(self, segments: Sequence[Path]) -> None:
         """Make durable what a predecessor may have left unsynced: its last bytes, and names."""
@@ -112,6 +129,9 @@ class FilesWriter:
         path.chmod(0o600)
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND)
         self._segment_size = os.fstat(self._file).st_size
+        if self._segment_size and key_of(path) != self._keyring.key_id:
+            # All of a segment is encrypted alike: what was written before goes when the sinks have it.
+            self._begin_segment()
 
     def end_segment(self) -> None:
         """Go on in a new file, so that the present one can be deleted; between two transactions.
@@ -171,7 +191,7 @@ class FilesWriter:
                 str(self.directory),
                 "report this: it is a defect of penstock; nothing was written",
             )
-        encoded = encode_slice(head, data, lengths)
+        encoded = encode_slice(head, data, lengths, self._encryptor)
         if is_next("capture.torn_slice"):
             os.write(self._file, encoded[: len(encoded) // 2])
         fault_point("capture.torn_slice")
@@ -193,13 +213,22 @@ class FilesWriter:
         except OSError as error:
             raise self._unwritable(error) from error
 
+    def flush(self) -> None:
+        """Nothing waits: what was appended is durable."""
+
+    def restart(self) -> None:
+        """Nothing is left of what could not be written: `append` has taken it back."""
+
+    def risk(self, needed_lsn: Lsn) -> None:
+        """Nobody but penstock deletes segments."""
+
     def begin_spool(self, xid: int, begin_lsn: Lsn) -> FileSpool:
         """A file for a transaction that arrives before its commit.
 
         Raises:
             DiskFull: no space left.
         """
-        return FileSpool(self.directory, xid, begin_lsn)
+        return FileSpool(self.directory, xid, begin_lsn, self._encryptor)
 
     def _segment_limit(self) -> int:
         """How large a segment may get: smaller ones while room is short, so that some can be deleted."""

@@ -8,7 +8,7 @@ from penstock.errors import ModifierError
 from penstock.findings import Finding
 from penstock.modifiers.filter.options import FilterOptions
 from penstock.modifiers.filter.rows import NoRows, RowFilter, StructuredMatcher
-from penstock.modifiers.sql_text import SqlText
+from penstock.sql.text import SqlText
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -34,7 +34,7 @@ def modifier_for(options: FilterOptions, table: TableName) -> TableModifier | No
 
 def _matcher(options: FilterOptions) -> Matcher:
     if isinstance(options.where, SqlText):
-        from penstock.modifiers.sql import SqlMatcher
+        from penstock.sql.expression import SqlMatcher
 
         return SqlMatcher(options.where)
     return StructuredMatcher(options.where)

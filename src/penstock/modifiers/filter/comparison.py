@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 from penstock.changes.cells import Cells
 from penstock.changes.typed import to_arrow
 from penstock.errors import RuleUnfit
-from penstock.modifiers.column_types import ColumnType, Family
 from penstock.modifiers.filter.where import ORDERED, SEARCHES, Condition
+from penstock.sql.column_types import ColumnType, Family
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,8 +9,8 @@ from pydantic import Field, PlainValidator, model_validator
 from penstock.errors import BadValue
 from penstock.modifiers.filter.where import Where, read_where
 from penstock.modifiers.operations import ALL_OPERATIONS, Operations
-from penstock.modifiers.sql_text import SqlText, read_expression
 from penstock.options import Options, RuleOption, fault, wanted
+from penstock.sql.text import SqlText, read_expression
 
 if TYPE_CHECKING:
     from penstock.table import TableName

@@ -8,11 +8,11 @@ from __future__ import annotations
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from penstock.modifiers.column_types import ColumnType, Family
 from penstock.modifiers.filter.comparison import read_value
 from penstock.modifiers.filter.rows import NoRows, RowFilter, StructuredMatcher
 from penstock.modifiers.filter.where import All, AnyOf, Condition, Not
 from penstock.modifiers.operations import Operation
+from penstock.sql.column_types import ColumnType, Family
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -19,9 +19,9 @@ from penstock.changes.cells import ABSENT, Cells, gather
 from penstock.changes.compact import fill_from_before
 from penstock.changes.pgoutput import DELETE, INSERT, NULL, UPDATE
 from penstock.errors import RuleUnfit, ValueNotSent
-from penstock.modifiers.column_types import ColumnType, column_type, shape_of
 from penstock.modifiers.filter.comparison import check_condition, compare
 from penstock.modifiers.operations import ALL_OPERATIONS, letters_of
+from penstock.sql.column_types import ColumnType, column_type, shape_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -56,24 +56,25 @@ def starred(values: pa.Array, begin: Counts, end: Counts, star: str) -> pa.Array
     `end` is at most the number of characters; where it is not after `begin` nothing is hidden.
     """
     data, lengths = bytes_and_lengths(values)
+    if len(data) == 0:
+        return values.cast(pa.binary())
     starts = np.cumsum(lengths) - lengths
-    begins_character = (data & 0xC0) != 0x80
-    is_ascii = bool(begins_character.all())
-    first = starts + begin
-    last = starts + end
-    if not is_ascii:
+    some = end > begin
+    begin, end = np.where(some, begin, 0), np.where(some, end, 0)
+    is_ascii = int(data.max()) < 0x80
+    if is_ascii:
+        first, last = starts + begin, starts + end
+    else:
         # Where each character begins, and which one is the first of a row.
+        begins_character = (data & 0xC0) != 0x80
         places = np.concatenate((np.flatnonzero(begins_character), [len(data)]))
         of_row = np.searchsorted(places, starts)
         first, last = (
             places[np.minimum(of_row + count, len(places) - 1)] for count in (begin, end)
         )
-    some = end > begin
-    # Rows lie one behind the other, so no two hidden parts begin, or end, at the same place.
-    edge = np.zeros(len(data) + 1, np.int8)
-    edge[first[some]] += 1
-    edge[last[some]] -= 1
-    hidden = np.cumsum(edge[:-1], dtype=np.int8).view(np.bool_)
+    # Of each row: what is shown, hidden, shown. Far quicker than to count byte by byte.
+    runs = np.stack((first - starts, last - first, starts + lengths - last), axis=1).reshape(-1)
+    hidden = np.repeat(np.tile(np.array([False, True, False]), len(lengths)), runs)
     shown = np.where(hidden, np.uint8(ord(star)), data)
     if is_ascii:
         return laid_out(shown, lengths)

@@ -22,10 +22,10 @@ from penstock.modifiers.transform.jsonpath import (
     read_path,
     set_path,
 )
-from penstock.modifiers.transform.secret import SecretOption  # noqa: TC001 - pydantic reads it
 from penstock.modifiers.transform.template_text import BadTemplate, Row, Template
 from penstock.modifiers.transform.transformer import Batch, Collisions, Transformer
 from penstock.options import Options, fault, wanted
+from penstock.secret import SecretOption  # noqa: TC001 - pydantic reads it
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -149,30 +149,23 @@ class HstoreOperation(_Operation):
     key: str
 
 
-def _columns_of(operations: Sequence[_Operation]) -> tuple[str, ...]:
-    templates = [one.template for one in operations if one.template is not None]
-    return tuple(dict.fromkeys(name for one in templates for name in one.columns))
+class _Operated(Transformer):
+    """A document that operations are carried out on, in turn."""
 
+    operations: tuple[_Operation, ...]
 
-def _at_least_one(given: Any) -> Any:
-    if not isinstance(given, list | tuple) or not given:
-        raise wanted("a list with at least one operation")
-    return given
-
-
-class Json(Transformer):
-    """Parts of a JSON document set or deleted."""
-
-    takes: ClassVar = frozenset({"json", "text"})
-
-    operations: tuple[JsonOperation, ...]
-
-    _some = field_validator("operations", mode="before")(_at_least_one)
+    @field_validator("operations", mode="before")
+    @classmethod
+    def _at_least_one(cls, given: Any) -> Any:
+        if not isinstance(given, list | tuple) or not given:
+            raise wanted("a list with at least one operation")
+        return given
 
     @property
     def columns(self) -> tuple[str, ...]:
         """Other columns of the row that it reads, by name."""
-        return _columns_of(self.operations)
+        templates = [one.template for one in self.operations if one.template is not None]
+        return tuple(dict.fromkeys(name for one in templates for name in one.columns))
 
     def apply(self, batch: Batch) -> pa.Array:
         """The values, transformed."""
@@ -180,10 +173,10 @@ class Json(Transformer):
 
         def one(value: bytes, *others: bytes | None) -> bytes:
             named = dict(zip(names, _texts(others), strict=True))
-            document = load_json(value)
+            document = self._parsed(value)
             for operation in self.operations:
-                document = _applied(operation, document, named)
-            return dump_json(document).encode()
+                document = self._changed(document, operation, named)
+            return self._text(document).encode()
 
         return batch.each_distinct(one, *names)
 
@@ -191,79 +184,90 @@ class Json(Transformer):
         """It depends on the value."""
         return
 
+    def _parsed(self, value: bytes) -> Any:
+        raise NotImplementedError
 
-def _applied(operation: JsonOperation, document: Any, others: dict[str, str | None]) -> Any:
-    path = parse_path(operation.path)
-    found = read_path(document, path)
-    if (
-        found is MISSING
-        and operation.error_not_exist
-        and not (operation.operation == "set" and operation.value_template is None)
-    ):
-        raise ValueError(f"there is nothing at {operation.path}")
-    if operation.operation == "delete":
-        return delete_path(document, path)
-    template = operation.template
-    if template is None:
-        return set_path(document, path, operation.value)
-    if found is MISSING and operation.skip_not_exist:
-        return document
-    made = template.run(Row(None if found is MISSING else _plain(found), others))
-    try:
-        return set_path(document, path, load_json(made.encode()))
-    except ValueError:
-        raise ValueError(
-            f"the template for {operation.path} gives no JSON: text needs quotes of its own"
-        ) from None
+    def _changed(self, document: Any, operation: Any, others: dict[str, str | None]) -> Any:
+        """The document after one operation, which may change it in place."""
+        raise NotImplementedError
+
+    def _text(self, document: Any) -> str:
+        raise NotImplementedError
+
+
+class Json(_Operated):
+    """Parts of a JSON document set or deleted."""
+
+    takes: ClassVar = frozenset({"json", "text"})
+
+    operations: tuple[JsonOperation, ...]
+
+    def _parsed(self, value: bytes) -> Any:
+        return load_json(value)
+
+    def _changed(
+        self, document: Any, operation: JsonOperation, others: dict[str, str | None]
+    ) -> Any:
+        path = parse_path(operation.path)
+        found = read_path(document, path)
+        template = operation.template
+        is_plain_set = operation.operation == "set" and template is None
+        if found is MISSING and operation.error_not_exist and not is_plain_set:
+            raise ValueError(f"there is nothing at {operation.path}")
+        if operation.operation == "delete":
+            return delete_path(document, path)
+        if template is None:
+            return set_path(document, path, operation.value)
+        if found is MISSING and operation.skip_not_exist:
+            return document
+        made = template.run(Row(None if found is MISSING else _plain(found), others))
+        try:
+            return set_path(document, path, load_json(made.encode()))
+        except ValueError:
+            raise ValueError(
+                f"the template for {operation.path} gives no JSON: text needs quotes of its own"
+            ) from None
+
+    def _text(self, document: Any) -> str:
+        return dump_json(document)
 
 
 def _plain(found: Any) -> Any:
     return dump_json(found) if isinstance(found, dict | list) else found
 
 
-class Hstore(Transformer):
+class Hstore(_Operated):
     """Keys of an hstore set or deleted."""
 
     takes: ClassVar = frozenset({"hstore", "unknown"})
 
     operations: tuple[HstoreOperation, ...]
 
-    _some = field_validator("operations", mode="before")(_at_least_one)
+    def _parsed(self, value: bytes) -> dict[str, str | None]:
+        return parse_hstore(value.decode())
 
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Other columns of the row that it reads, by name."""
-        return _columns_of(self.operations)
+    def _changed(
+        self,
+        document: dict[str, str | None],
+        operation: HstoreOperation,
+        others: dict[str, str | None],
+    ) -> dict[str, str | None]:
+        key, template = operation.key, operation.template
+        if key not in document and operation.error_not_exist:
+            raise ValueError(f"there is no key {key}")
+        if operation.operation == "delete":
+            document.pop(key, None)
+        elif template is None:
+            value = operation.value
+            document[key] = value if value is None or isinstance(value, str) else json.dumps(value)
+        else:
+            # A template over a key that is not there, or NULL, has no value to print.
+            missing = document.get(key) is None and ".GetValue" in (operation.value_template or "")
+            document[key] = None if missing else template.run(Row(document.get(key), others))
+        return document
 
-    def apply(self, batch: Batch) -> pa.Array:
-        """The values, transformed."""
-        names = self.columns
-
-        def one(value: bytes, *others: bytes | None) -> bytes:
-            named = dict(zip(names, _texts(others), strict=True))
-            pairs = parse_hstore(value.decode())
-            for operation in self.operations:
-                _change(pairs, operation, named)
-            return format_hstore(pairs).encode()
-
-        return batch.each_distinct(one, *names)
-
-
-def _change(
-    pairs: dict[str, str | None], operation: HstoreOperation, others: dict[str, str | None]
-) -> None:
-    key, template = operation.key, operation.template
-    if key not in pairs and operation.error_not_exist:
-        raise ValueError(f"there is no key {key}")
-    if operation.operation == "delete":
-        pairs.pop(key, None)
-    elif template is None:
-        value = operation.value
-        pairs[key] = value if value is None or isinstance(value, str) else json.dumps(value)
-    else:
-        # A template over a key that is not there, or NULL, has no value to print.
-        missing = pairs.get(key) is None and ".GetValue" in (operation.value_template or "")
-        pairs[key] = None if missing else template.run(Row(pairs.get(key), others))
+    def _text(self, document: dict[str, str | None]) -> str:
+        return format_hstore(document)
 
 
 class AesSiv(Transformer):

@@ -19,7 +19,7 @@ from penstock.modifiers.transform.cmac import Tags, cmac, digested, encrypt
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from penstock.modifiers.transform.secret import Secret
+    from penstock.secret import Secret
 
 Numbers = npt.NDArray[np.uint64]
 

@@ -8,7 +8,6 @@ from typing import Any, Self
 from pydantic import Field, PrivateAttr, ValidationInfo, model_validator
 
 from penstock.errors import BadValue, UnknownKey
-from penstock.modifiers.sql_text import read_expression
 from penstock.modifiers.transform.draws import key_of
 from penstock.modifiers.transform.rules import (
     RULE_KEYS,
@@ -21,6 +20,7 @@ from penstock.modifiers.transform.rules import (
 )
 from penstock.modifiers.transform.rulesfile import read_rules_file
 from penstock.options import LocalPath, Options, RuleOption, fault, nearest, wanted
+from penstock.sql.text import read_expression
 from penstock.table import TableRule
 
 _WAYS = ("column", "columns", "rules_file", "set")

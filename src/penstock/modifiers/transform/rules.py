@@ -17,8 +17,8 @@ from penstock.errors import BadValue
 from penstock.modifiers.operations import ALL_OPERATIONS, Operations
 from penstock.modifiers.transform.plain import Keep
 from penstock.modifiers.transform.registry import TRANSFORMERS, find_transformer, name_of
-from penstock.modifiers.transform.secret import Secret, SecretOption
 from penstock.options import Options, fault, wanted
+from penstock.secret import Secret, SecretOption
 
 if TYPE_CHECKING:
     from penstock.modifiers.transform.transformer import Transformer

@@ -22,8 +22,8 @@ from penstock.modifiers.transform.rules import (
     read_columns,
     read_rule,
 )
-from penstock.modifiers.transform.secret import SecretOption
 from penstock.options import Options, fault, wanted
+from penstock.secret import SecretOption
 from penstock.table import TableRule
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from penstock.changes.cells import Mask
     from penstock.modifiers.transform.pgtypes import ColumnType
-    from penstock.modifiers.transform.secret import Secret
+    from penstock.secret import Secret
 
 Generator = Literal["deterministic", "random"]
 

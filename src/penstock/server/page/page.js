@@ -337,9 +337,11 @@ function drawChart(place, what, unit) {
     drawing.append(svg("line", { class: "grid", x1: LEFT, x2: WIDTH - RIGHT, y1: y(top * share), y2: y(top * share) }),
       svg("text", { x: LEFT - 6, y: y(top * share) + 4, "text-anchor": "end" }, short(top * share)));
   }
-  for (const share of WIDTH < 380 ? [1, 0.5, 0] : [1, 0.75, 0.5, 0.25, 0]) {
-    const minutes = Math.round((share * span) / 6) / 10;
-    drawing.append(svg("text", { x: x(now - share * span), y: HEIGHT - 6, "text-anchor": share === 1 ? "start" : share === 0 ? "end" : "middle" }, share ? `−${minutes >= 10 ? Math.round(minutes) : minutes} min` : "now"));
+  const most = WIDTH < 380 ? 3 : 6;
+  const step = [1, 2, 5, 10, 15, 20, 30].find((minutes) => span / 60 / minutes <= most) || 30;
+  for (let minutes = 0; minutes * 60 <= span; minutes += step) {
+    const at = x(now - minutes * 60);
+    drawing.append(svg("text", { x: at, y: HEIGHT - 6, "text-anchor": minutes === 0 ? "end" : at < LEFT + 20 ? "start" : "middle" }, minutes ? `−${minutes} min` : "now"));
   }
   sinks.forEach(([, each], at) => {
     const points = each.at.map((time, place) => [time, each[what][place]]).filter(([time, value]) => value !== null && now - time <= HOUR);
@@ -370,10 +372,7 @@ function drawChart(place, what, unit) {
   box.replaceChildren(drawing, legend);
 }
 
-async function loadHistory() {
-  const last = Math.max(0, ...Object.values(seen.history).map((each) => each.at.at(-1) || 0));
-  let found;
-  try { found = await request("GET", `/api/history?since=${last}`); } catch { return; }
+function addHistory(found) {
   const oldest = Date.now() / 1000 - HOUR;
   for (const [name, more] of Object.entries(found)) {
     const have = seen.history[name] || { at: [], lag_seconds: [], lag_bytes: [], changes_per_second: [] };
@@ -381,6 +380,10 @@ async function loadHistory() {
     for (const column of Object.keys(have)) have[column] = [...have[column].slice(from < 0 ? have.at.length : from), ...more[column]];
     seen.history[name] = have;
   }
+  drawCharts();
+}
+
+function drawCharts() {
   if (!$("lag-chart").matches(":hover")) drawChart("lag-chart", "lag_seconds", "s");
   if (!$("rate-chart").matches(":hover")) drawChart("rate-chart", "changes_per_second", "/s");
 }
@@ -404,7 +407,7 @@ function makeRow(sink, name, row, manySinks) {
   const state = row[ROW.state];
   return h("tr", {},
     h("td", { class: "name" }, name, manySinks && h("span", { class: "sink" }, `at ${sink}`),
-      row[ROW.error] && h("span", { class: "error" }, row[ROW.error]), row[ROW.notes] && h("span", { class: "note" }, row[ROW.notes]), conflicts && h("span", { class: "note" }, conflicts)),
+      row[ROW.error] && h("span", { class: "error" }, row[ROW.error].split("\n")[0]), row[ROW.notes] && h("span", { class: "note" }, row[ROW.notes]), conflicts && h("span", { class: "note" }, conflicts)),
     h("td", { class: "state" }, h("span", { class: `pill ${STATES.includes(state) ? state : ""}` }, NAMES[state] || state), row[ROW.request] && h("span", { class: "muted" }, ` ${row[ROW.request]} asked for`)),
     h("td", { class: "num" }, row[ROW.rate] ? rate(row[ROW.rate]) : ""),
     h("td", { class: "wide" }, ...copied(row)),
@@ -518,14 +521,14 @@ async function loadSchema() {
     return h("li", { class: each.acked ? "delivered" : "" }, h("b", {}, `${many ? `${each.source}: ` : ""}${each.schema_name} version ${each.version}`), " ",
       h("span", { class: "muted" }, new Date(each.created_at).toLocaleString(), each.lsn ? ` · ${each.lsn}` : "", each.acked ? " · delivered" : " · on its way"), " ", open, changes);
   }));
-  if (!found.length) list.replaceChildren(h("li", { class: "muted" }, "No version yet."));
+  if (!found.length) list.replaceChildren(h("li", { class: "muted" }, "No version yet. They are written where triggers track changes of tables (schema: tracking)."));
 }
 
 // -- live -------------------------------------------------------------------------------------
 
 function take(view) {
   seen.summary = view;
-  if (view.is_whole) { seen.tables.clear(); }
+  if (view.is_whole) { seen.tables.clear(); seen.history = {}; }
   for (const [sink, rows] of Object.entries(view.tables)) {
     if (!seen.tables.has(sink)) seen.tables.set(sink, new Map());
     const have = seen.tables.get(sink);
@@ -541,6 +544,7 @@ function take(view) {
   drawProblems(view);
   drawRoad(view);
   drawTables();
+  if (view.history) addHistory(view.history);
 }
 
 let stream = null;
@@ -628,9 +632,12 @@ function setUp() {
     if (event.key === "/" && !/^(INPUT|TEXTAREA)$/.test(document.activeElement.tagName) && !$("ask").open) { event.preventDefault(); $("filter").focus(); }
     if (event.key === "Escape" && document.activeElement === $("filter")) { $("filter").value = ""; shown.filter = ""; drawTables(); }
   });
+  // Asks the source, so only for who has come to see it.
+  const schema = new IntersectionObserver((seenNow) => { if (seenNow.some((each) => each.isIntersecting)) { schema.disconnect(); loadSchema(); } });
+  schema.observe($("schema-list"));
+  addEventListener("resize", drawCharts);
+  drawCharts();
   listen();
-  loadHistory();
-  setInterval(loadHistory, 5000);
 }
 
 async function describeApi() {

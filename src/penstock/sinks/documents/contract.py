@@ -18,9 +18,11 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from penstock.sinks.documents.format import DocumentFormat
     from penstock.sinks.documents.workspace import Workspace
     from penstock.sinks.parked import ParkedEntry
     from penstock.sinks.status import SinkStatus
+    from penstock.table import TableName
 
 OptionsT = TypeVar("OptionsT", bound=Options)
 
@@ -107,6 +109,22 @@ class DocumentSink(ABC):
             DocumentsRefused: the destination does not take some of the documents.
         """
 
+    # For sinks that show rows as they are now. Not under semantic versioning yet.
+
+    def begin_share(self, shared_by: str, count: int) -> None:  # noqa: B027 - nothing to do for some
+        """In a task, before `deliver`: among how many tasks the documents of the batch are shared out, and by what."""
+
+    def left_over(self) -> Sequence[str]:
+        """In a task, after `deliver`: what is to be done when no task of the batch delivers any more."""
+        return ()
+
+    def settle(self, left: Sequence[str]) -> None:  # noqa: B027 - as above
+        """On the driver: do what tasks have left over. The state that says so is stored afterwards."""
+
+    def end_copies(self, copies: Mapping[TableName, str]) -> None:  # noqa: B027 - as above
+        """Before a `deliver` whose documents are the last of copies, by table their ids: show those between the
+        documents and the state. It may be called again, and with fewer."""
+
     def check(self) -> Iterator[Finding]:
         """What stands in the way, for `penstock check`; changes nothing."""
         yield from ()
@@ -138,11 +156,18 @@ class DocumentSink(ABC):
 class DocumentKind(SinkKind[OptionsT], Generic[OptionsT]):
     """A kind of document sink: its name, its options, and how the sink is made."""
 
-    worker_modules = ("penstock.sinks.documents.worker",)
+    worker_modules: ClassVar[tuple[str, ...]] = ("penstock.sinks.documents.worker",)
 
     @abstractmethod
     def sink(self, place: SinkPlace[OptionsT]) -> DocumentSink:
         """The sink, unopened. Also called in Spark tasks, where it delivers by tasks."""
+
+    def format(self, place: SinkPlace[OptionsT]) -> DocumentFormat:
+        """In which form tasks write documents; penstock's JSON. Not under semantic versioning yet."""
+        from penstock.sinks.documents.format import JSON_FORMAT
+
+        del place
+        return JSON_FORMAT
 
     def workspace(self, place: SinkPlace[OptionsT]) -> Workspace:
         """Where working files lie that the driver and all executors see; below the state directory."""
@@ -200,21 +225,21 @@ class DocumentKind(SinkKind[OptionsT], Generic[OptionsT]):
         """Documents that the destination refused, and those behind them."""
         from penstock.sinks.documents.parked import entries_of, for_a_command
 
-        with for_a_command(self.workspace(place).parked) as parked:
+        with for_a_command(self.workspace(place).parked, place.keyring) as parked:
             return entries_of(parked)
 
     def ask_parked(self, place: SinkPlace[OptionsT], action: str, ids: Collection[str]) -> None:
         """Leave a file for who delivers."""
         from penstock.sinks.documents.parked import ParkedRequest, for_a_command
 
-        with for_a_command(self.workspace(place).parked) as parked:
+        with for_a_command(self.workspace(place).parked, place.keyring) as parked:
             parked.ask(ParkedRequest(action, tuple(ids)))
 
     def drop_parked(self, place: SinkPlace[OptionsT], ids: Collection[str]) -> None:
         """Forget documents for good."""
         from penstock.sinks.documents.parked import ParkedRequest, for_a_command
 
-        with for_a_command(self.workspace(place).parked) as parked:
+        with for_a_command(self.workspace(place).parked, place.keyring) as parked:
             parked.drop(ParkedRequest("drop", tuple(ids)))
 
     def forget(self, place: SinkPlace[OptionsT]) -> list[str]:

@@ -15,12 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.changes.copyrows import parse_rows
-from penstock.changes.documents import read_documents
+from penstock.changes.envelope import Origin
 from penstock.changes.pgoutput import Column, Relation
+from penstock.encryption import NO_KEYS, Keyring
 from penstock.errors import PenstockError, SinkError, SinkPrivilegeMissing, TableMissing
 from penstock.failpoints import fault_point
 from penstock.sinks.copying import Arrived
 from penstock.sinks.documents.copies import COPIED, Copies, TableCopy, part_name
+from penstock.sinks.documents.format import JSON_FORMAT, CopiedAt, DocumentFormat
 from penstock.sinks.documents.parts import PartWriter, message_of
 from penstock.sinks.durable import cannot_use
 from penstock.sinks.tables import TableState
@@ -53,6 +55,9 @@ class DocumentRangeWriter:
     commit_lsn: int
     source: str
     copy_id: str
+    keyring: Keyring = NO_KEYS
+    format: DocumentFormat = JSON_FORMAT
+    database: str = ""
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -90,7 +95,7 @@ class DocumentRange:
     def __init__(self, writer: DocumentRangeWriter, number: int) -> None:
         self._writer = writer
         self._number = number
-        self._part = PartWriter(writer.directory, f"unfinished-{number}-")
+        self._part = PartWriter(writer.directory, f"unfinished-{number}-", writer.keyring)
         self._rows: list[bytes | memoryview] = []
         self._waiting_bytes = 0
         self._row_count = 0
@@ -117,8 +122,11 @@ class DocumentRange:
         writer = self._writer
         rows = parse_rows(b"".join(self._rows), len(writer.relation.columns))
         first_ordinal = self._number * ORDINALS_PER_RANGE + self._row_count
-        batch = read_documents(
-            writer.relation, rows, writer.commit_lsn, first_ordinal, writer.source, writer.copy_id
+        batch = writer.format.copied(
+            writer.relation,
+            rows,
+            Origin(writer.source, writer.database),
+            CopiedAt(writer.commit_lsn, first_ordinal, writer.copy_id),
         )
         if len(batch):
             self._part.write(message_of(batch))
@@ -139,7 +147,7 @@ def relation_of(description: TableDescription) -> Relation:
         description.name,
         identity,
         tuple(
-            Column(column.name, column.type_id, -1, column.name in marked)
+            Column(column.name, column.type_id, column.type_modifier, column.name in marked)
             for column in description.columns
             if not column.generated
         ),
@@ -149,10 +157,19 @@ def relation_of(description: TableDescription) -> Relation:
 class DocumentCopying:
     """The driver half. Called from several threads: rounds, and tables that are finished."""
 
-    def __init__(self, position: PositionFile, copies: Copies, source: str) -> None:
+    def __init__(
+        self,
+        position: PositionFile,
+        copies: Copies,
+        source: str,
+        keyring: Keyring = NO_KEYS,
+        form: DocumentFormat = JSON_FORMAT,
+    ) -> None:
+        self._keyring = keyring
         self._position = position
         self._copies = copies
         self._source = source
+        self._format = form
         self._lock = threading.RLock()
         self._claim: int | None = None
         self._under_way: dict[TableName, TableCopy] = {}
@@ -218,6 +235,8 @@ class DocumentCopying:
         writers: dict[TableName, DocumentRangeWriter] = {}
         with self._guarded():
             waiting, known = self._waiting(), self._copies.read()
+            kept = self._position.read()
+            database = kept.identity.get("database", "") if kept is not None else ""
             for number, order in enumerate(orders):
                 table = order.table
                 if table not in waiting:
@@ -242,6 +261,9 @@ class DocumentCopying:
                     int(copy.lsn),
                     self._source,
                     copy.copy_id,
+                    self._keyring,
+                    self._format,
+                    database,
                 )
             self._copies.write(known.values())
         on_begun(len(writers))
@@ -374,6 +396,21 @@ class DocumentCopying:
             if known:
                 self._copies.ask(known)
             return known
+
+    def ask_under(self, names: Collection[TableName]) -> bool:
+        """Ask for one table that is just being renamed, under all its names; whether it is known by one of them.
+
+        Which one it has when the request is read depends on whether the rename is stored by then.
+
+        Raises:
+            SinkError: the sink's directory cannot be written.
+        """
+        with self._guarded():
+            kept = self._position.read()
+            is_known = kept is not None and any(name in kept.tables for name in names)
+            if is_known:
+                self._copies.ask(names)
+            return is_known
 
     def interrupt(self) -> None:
         """Nothing here takes long: a copy is finished by a rename."""

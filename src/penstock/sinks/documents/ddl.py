@@ -18,13 +18,16 @@ from penstock.changes.documents import document
 from penstock.changes.textcolumns import utc_times
 from penstock.schema.difference import as_json
 from penstock.sinks.ddl_transaction import Rows
+from penstock.sinks.documents.format import JSON_FORMAT
+from penstock.sinks.documents.tasks import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Sequence
 
     import pyarrow as pa
 
     from penstock.sinks.ddl_transaction import DdlTransaction, RunJob, ShapeChange
+    from penstock.sinks.documents.format import DocumentFormat
     from penstock.sinks.sink import Batch, Receipt, Worker
     from penstock.table import TableName
 
@@ -37,7 +40,12 @@ class DdlDocuments:
     """
 
     def __init__(
-        self, batch: Batch, taking_part: Collection[TableName], is_group: bool, source: str
+        self,
+        batch: Batch,
+        taking_part: Collection[TableName],
+        is_group: bool,
+        source: str,
+        form: DocumentFormat = JSON_FORMAT,
     ) -> None:
         self.taking_part = frozenset(taking_part)
         self.names = {table: table for table in taking_part}
@@ -50,6 +58,7 @@ class DdlDocuments:
         self._batch = batch
         self._is_group = is_group
         self._source = source
+        self._format = form
         self._detached = set(batch.detached)
 
     def run(
@@ -63,8 +72,9 @@ class DdlDocuments:
             if isinstance(part, Rows):
                 detached = frozenset(self._detached | self._unlisted(part))
                 batch = replace(self._batch, tables=part.tables, detached=detached)
-                only = set(self.names.values()) if self._is_group else None
+                only = set(self.names.values()) - self._detached if self._is_group else None
                 receipts = run_job(worker_of(batch, only), [part])
+                self._detached |= _stopped_by_tasks(receipts)
                 self.content.append(receipts)
                 self.count += sum(receipt.change_count for receipt in receipts)
             else:
@@ -103,13 +113,20 @@ class DdlDocuments:
         skipped = self._detached
         if self._is_group:
             own = before | set(self.names.values())
-            skipped = {each.table for each in part.followed} - own
-        found = schema_documents(part, self._source, skipped)
+            skipped = {each.table for each in part.followed} - (own - self._detached)
+        found = self._format.shape_changes(schema_documents(part, self._source, skipped))
         self.count += len(found)
         if self.on_own is None:
             self.content += found
         elif found:
             self.on_own(found)
+
+
+def _stopped_by_tasks(receipts: Sequence[Receipt]) -> set[TableName]:
+    """Tables that tasks have not delivered: what comes after must not overtake that."""
+    shared = [each for each in receipts if isinstance(each.content, Outcome)]
+    stopped = {table for each in shared for table in each.content.stopped}
+    return stopped | {refused.table for each in shared for refused in each.refused}
 
 
 def schema_documents(

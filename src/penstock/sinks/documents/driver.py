@@ -23,7 +23,7 @@ from penstock.sinks.documents.contract import DocumentsRefused
 from penstock.sinks.documents.copies import Copies
 from penstock.sinks.documents.ddl import DdlDocuments
 from penstock.sinks.documents.keeper import PositionKeeper
-from penstock.sinks.documents.parked import Holds, Parked, Retry, batch_of
+from penstock.sinks.documents.parked import Holds, Parked, Retry, batches_of
 from penstock.sinks.documents.parts import Cursor, read_some, remove_parts, value_bytes
 from penstock.sinks.documents.position import KeptPosition, KeptTable, PositionFile, Published
 from penstock.sinks.documents.refusals import Attempt
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from penstock.encryption import Keyring
     from penstock.lsn import Lsn
     from penstock.sinks.ddl_transaction import DdlTransaction, RunJob
     from penstock.sinks.documents.contract import DocumentKind
@@ -55,8 +56,6 @@ _log = logging.getLogger(__name__)
 
 # So many bytes of copied documents are delivered at once.
 _MOST_STEP_BYTES = 16 * 1024 * 1024
-# Into how many parts documents are shared out where tasks deliver.
-_PARTITIONS = 8
 
 
 @dataclass
@@ -67,6 +66,7 @@ class _Step:
     batches: list[pa.RecordBatch] = field(default_factory=list)
     tables: dict[TableName, KeptTable] = field(default_factory=dict)
     used_up: list[str] = field(default_factory=list)
+    whole: dict[TableName, str] = field(default_factory=dict)  # copies that end with it
 
 
 class DocumentDriver:
@@ -75,6 +75,8 @@ class DocumentDriver:
     def __init__(self, kind: DocumentKind[Any], place: SinkPlace[Any]) -> None:
         self.name = place.name
         self._source = place.source_id
+        self._keyring = place.keyring
+        self._format = kind.format(place)
         self._sink = sink_of(kind, place)
         self._space = kind.workspace(place)
         self._position = PositionFile(self._space.position, place.pipeline, place.source_id)
@@ -83,7 +85,7 @@ class DocumentDriver:
         self._store = KeptTableStore(self._keeper, self._copies)
         self.tables = SinkTables(self._store)
         self._keeper.on_opened = self._see_tables
-        self._parked = Parked(self._space.parked)
+        self._parked = Parked(self._space.parked, place.keyring)
         self._on_refused: OnRefused = getattr(place.options, "on_refused", OnRefused.STOP)
         self._by_tasks = self._sink.delivered_by == "tasks"
         self._sealed = SealedSink(kind, place)
@@ -144,14 +146,30 @@ class DocumentDriver:
             return SharedOut(
                 self._sealed,
                 self._source,
-                _PARTITIONS,
                 self._on_refused,
                 holds,
                 wanted,
                 self._sink.shared_by,
+                self._format,
+                self._database,
             )
         space = self._space
-        return DocumentWorker(str(space.directory), space.part_prefix, self._source, wanted)
+        return DocumentWorker(
+            str(space.directory),
+            space.part_prefix,
+            self._source,
+            wanted,
+            self._keyring,
+            self._format,
+            self._database,
+        )
+
+    def _reader(self, receipts: Sequence[Receipt]) -> ReadDocuments:
+        return _reader(receipts, self._keyring, self._format.schema)
+
+    @property
+    def _database(self) -> str:
+        return self._keeper.stored.identity.get("database", "")
 
     def commit(self, batch: Batch, receipts: Sequence[Receipt]) -> None:
         """Deliver the documents in the order of their tasks, and the position with them."""
@@ -177,7 +195,7 @@ class DocumentDriver:
             *kept.in_state(TableState.STREAMING),
             *kept.in_state(TableState.PENDING),
         }
-        done = DdlDocuments(batch, taking_part, only is not None, self._source)
+        done = DdlDocuments(batch, taking_part, only is not None, self._source, self._format)
         stopped: dict[TableName, str] = {}
         with self._keeper.or_forget():
             if self._by_tasks:
@@ -233,7 +251,8 @@ class DocumentDriver:
         if self._by_tasks:
             self._settle(receipts, kept, after_lsn)
         else:
-            self._deliver(_reader(receipts), kept, after_lsn, unfit=_unfit(receipts))
+            read = self._reader(receipts)
+            self._deliver(read, kept, after_lsn, unfit=_unfit(receipts))
             _discard(receipts)
 
     def _deliver_shapes(
@@ -250,7 +269,7 @@ class DocumentDriver:
             self._settle(receipts, kept, after_lsn, former_names, {**stopped, **unfit})
         else:
             all_unfit = _unfit(receipts) | dict(unfit)
-            read = _content_reader(done.content)
+            read = _content_reader(done.content, self._reader)
             self._deliver(read, kept, after_lsn, former_names, all_unfit)
             _discard(receipts)
 
@@ -263,6 +282,7 @@ class DocumentDriver:
         after_lsn: Lsn,
         former_names: Mapping[TableName, TableName] | None = None,
         unfit: Mapping[TableName, str] | None = None,
+        whole: Mapping[TableName, str] | None = None,
     ) -> None:
         """Deliver documents and record the position that they lead to.
 
@@ -271,12 +291,17 @@ class DocumentDriver:
         """
         attempt = self._attempt(read)
         attempt.stopped |= unfit or {}
+        attempt.refuse_marked()
         while True:
             moved = self._stopped(kept, attempt.stopped, after_lsn, former_names or {})
             # Before the position can move past them.
             self._parked.append(attempt.caught(), attempt.reasons)
             text = self._keeper.text(moved)
             fault_point("documents.before_deliver")
+            ends = {
+                name: each for name, each in (whole or {}).items() if name not in attempt.stopped
+            }
+            self._sink.end_copies(ends)
             try:
                 self._sink.deliver(
                     self._while_wanted(attempt.documents(), moved.delivered_lsn), text
@@ -297,11 +322,12 @@ class DocumentDriver:
         stopped: Mapping[TableName, str] | None = None,
     ) -> None:
         """Record the position after tasks have delivered; keep what they could not deliver."""
-        all_stopped = dict(stopped or {})
+        all_stopped = _unfit(receipts) | dict(stopped or {})
         for receipt in receipts:
             outcome: Outcome = receipt.content
             all_stopped |= outcome.stopped
             self._parked.append(outcome.caught, outcome.reasons)
+        self._sink.settle([each for receipt in receipts for each in receipt.content.left])
         self._keeper.record(self._stopped(kept, all_stopped, after_lsn, former_names or {}))
 
     def _deliver_between(self, batches: Sequence[pa.RecordBatch]) -> dict[TableName, str]:
@@ -366,9 +392,11 @@ class DocumentDriver:
             else:
                 meant.append(each)
         retry = Retry(meant)
+        if unwritable := {each.id: each.refused for each in meant if each.refused}:
+            retry.refuse(unwritable)
         while retry.left:
             try:
-                self._sink.deliver(iter((batch_of(retry.left),)), text)
+                self._sink.deliver(batches_of(retry.left), text)
             except DocumentsRefused as refused:
                 retry.refuse(refused.reasons)
                 continue
@@ -390,7 +418,8 @@ class DocumentDriver:
             self._add_copy(step, kept.tables[copy.table], copy, lsn)
         if not step.tables:
             return False
-        self._deliver(lambda: iter(step.batches), kept.with_tables(step.tables), lsn)
+        moved = kept.with_tables(step.tables)
+        self._deliver(lambda: iter(step.batches), moved, lsn, whole=step.whole)
         stays = {table for table in step.tables if self._keeper.stored.tables[table].error}
         if not stays:
             for path in step.used_up:
@@ -409,7 +438,10 @@ class DocumentDriver:
                 _log.warning("%s is copied again: what was copied of it is gone", copy.table)
                 step.tables[copy.table] = KeptTable.scheduled(lsn, kept.oid)
                 return
-            batches, cursor = read_some(part.path, part.size, Cursor(at.offset, at.row), step.room)
+            begin = Cursor(at.offset, at.row)
+            batches, cursor = read_some(
+                part.path, part.size, begin, step.room, self._keyring, self._format.schema
+            )
             step.batches += batches
             step.room -= sum(map(value_bytes, batches))
             if cursor.offset == part.size:
@@ -418,6 +450,8 @@ class DocumentDriver:
             else:
                 at = replace(at, offset=cursor.offset, row=cursor.row)
         is_whole = at.number == copy.range_count
+        if is_whole:
+            step.whole[copy.table] = copy.copy_id
         step.tables[copy.table] = (
             KeptTable(TableState.CATCHING_UP, copy.lsn, oid=kept.oid)
             if is_whole
@@ -433,24 +467,27 @@ class DocumentDriver:
             fault_point("documents.inside_deliver")
 
 
-def _reader(receipts: Sequence[Receipt]) -> ReadDocuments:
+def _reader(receipts: Sequence[Receipt], keyring: Keyring, schema: pa.Schema) -> ReadDocuments:
     """Reads the documents of receipts, in the order of their tasks; may be called again."""
 
     def read() -> Iterator[pa.RecordBatch]:
         for receipt in sorted(receipts, key=lambda receipt: receipt.task):
             prepared: Prepared | None = receipt.content
             if prepared is not None:
-                yield from prepared.read()
+                yield from prepared.read(keyring, schema)
 
     return read
 
 
-def _content_reader(content: Sequence[list[Receipt] | pa.RecordBatch]) -> ReadDocuments:
+def _content_reader(
+    content: Sequence[list[Receipt] | pa.RecordBatch],
+    reader: Callable[[list[Receipt]], ReadDocuments],
+) -> ReadDocuments:
     """Reads documents of rows, and between them those of changes of shape."""
 
     def read() -> Iterator[pa.RecordBatch]:
         for each in content:
-            yield from _reader(each)() if isinstance(each, list) else (each,)
+            yield from reader(each)() if isinstance(each, list) else (each,)
 
     return read
 

@@ -7,11 +7,15 @@ Nothing that is parked is overtaken: later documents of its key are parked behin
 truncate or a change of the table; behind one of those, or behind a document without a key, everything
 of the table waits. So a retry delivers in order. One process writes here, the one that delivers, or a
 command while none does.
+
+Where `log.encrypt` is asked for, a line is the base64 of a frame (`encryption.py`) instead of JSON.
 """
 
 from __future__ import annotations
 
+import base64
 import dataclasses
+import itertools
 import json
 import os
 import time
@@ -23,7 +27,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from penstock.changes.documents import DOCUMENTS
+from penstock.changes.envelope import RECORDS
 from penstock.disk import sync_directory, write_all
+from penstock.encryption import NO_KEYS, NotAuthentic
 from penstock.errors import PositionMissing, SinkDefect
 from penstock.lsn import Lsn
 from penstock.sinks.durable import cannot_use, make_directory, replace_file
@@ -33,6 +39,8 @@ from penstock.table import TableName
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
+
+    from penstock.encryption import Keyring
 
 Key = tuple[tuple[str, Any], ...]
 
@@ -54,6 +62,28 @@ class ParkedDocument:
     committed_at: int | None  # microseconds since 1970
     reason: str | None
     parked_at: str
+    # Of a format that is not penstock's JSON: `value` and `record_key` are base64; `refused` where it has no form for it.
+    is_record: bool = False
+    record_key: str | None = None
+    refused: str | None = None
+
+    @property
+    def content(self) -> Any:
+        """The document, for people."""
+        if not self.is_record:
+            return json.loads(self.value)
+        try:
+            return json.loads(base64.b64decode(self.value))
+        except ValueError:
+            return {"base64": self.value}
+
+    def columns(self) -> dict[str, Any]:
+        """As a row of a batch."""
+        row = asdict(self)
+        if self.is_record:
+            row["value"] = base64.b64decode(self.value)
+            row["record_key"] = self.record_key and base64.b64decode(self.record_key)
+        return row
 
     @property
     def table_name(self) -> TableName:
@@ -102,7 +132,8 @@ def _keys_of(row: dict[str, Any]) -> Iterator[Key]:
     """The key, and the one that an update has replaced."""
     key = _parse(row["key"])
     yield tuple(sorted(key.items()))
-    if row["op"] == "update":
+    # A format of its own makes two documents of an update that changes a key.
+    if row["op"] == "update" and not is_record(row):
         before = _parse(row["value"])["before"]
         if before is not None and all(name in before for name in key):
             yield tuple(sorted((name, before[name]) for name in key))
@@ -129,8 +160,9 @@ class ParkedRequest:
 class Parked:
     """The parked documents of one sink and source. Any method may raise OSError."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, keyring: Keyring = NO_KEYS) -> None:
         self._path = path
+        self._keyring = keyring
         self._ask_prefix = path.name.removesuffix(".jsonl") + ".ask."
         self._ids: set[str] = set()
         self.holds = Holds()
@@ -145,6 +177,7 @@ class Parked:
         """Everything that is parked, in the source's order.
 
         Raises:
+            LogKeyMissing: it is encrypted with a key that is not given.
             PositionMissing: the file cannot be made out.
         """
         try:
@@ -153,14 +186,26 @@ class Parked:
             return []
         lines.pop()  # empty, or torn: then its position was not stored, and it comes again
         try:
-            found = [ParkedDocument(**json.loads(line)) for line in lines]
-        except (ValueError, TypeError):
+            found = [ParkedDocument(**json.loads(self._plain(line))) for line in lines]
+        except (ValueError, TypeError, NotAuthentic):
             raise PositionMissing(
                 "the file of parked documents is damaged",
                 str(self._path),
                 "put it back from a backup; or move it away, and the documents in it are lost",
             ) from None
         return sorted(found, key=lambda each: (each.commit_lsn, each.ordinal))
+
+    def _plain(self, line: bytes) -> bytes:
+        if line.startswith(b"{"):
+            return line
+        return self._keyring.unframe(base64.b64decode(line, validate=True), str(self._path))
+
+    def _lines(self, documents: Iterable[ParkedDocument]) -> bytes:
+        lines = [json.dumps(asdict(each)).encode() for each in documents]
+        encryptor = self._keyring.encryptor()
+        if encryptor is not None:
+            lines = [base64.b64encode(encryptor.frame(line)) for line in lines]
+        return b"".join(line + b"\n" for line in lines)
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -184,7 +229,7 @@ class Parked:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         fd = os.open(self._path, flags, 0o600)
         try:
-            write_all(fd, b"".join(json.dumps(asdict(each)).encode() + b"\n" for each in new))
+            write_all(fd, self._lines(new))
             os.fsync(fd)
         finally:
             os.close(fd)
@@ -202,9 +247,8 @@ class Parked:
 
     def replace(self, documents: Collection[ParkedDocument]) -> None:
         """Keep these, and no others."""
-        lines = b"".join(json.dumps(asdict(each)).encode() + b"\n" for each in documents)
         make_directory(self._path.parent)
-        replace_file(self._path, lines)
+        replace_file(self._path, self._lines(documents))
         self._ids = {each.id for each in documents}
         self.holds = _holds_of(documents)
 
@@ -295,10 +339,10 @@ class Retry:
 
 
 @contextmanager
-def for_a_command(path: Path) -> Iterator[Parked]:
+def for_a_command(path: Path, keyring: Keyring = NO_KEYS) -> Iterator[Parked]:
     """The parked documents, for a command: what the disk refuses is an error of penstock's."""
     try:
-        yield Parked(path)
+        yield Parked(path, keyring)
     except OSError as error:
         raise cannot_use(error, path.parent) from error
 
@@ -316,25 +360,40 @@ def entries_of(parked: Parked) -> list[ParkedEntry]:
             reason=each.reason,
             parked_at=each.parked_at,
             request=next((one.action for one in reversed(asked) if one.means(each)), None),
-            values=json.loads(each.value),
+            values=each.content,
         )
         for each in parked.read()
     ]
 
 
-def batch_of(documents: Sequence[ParkedDocument]) -> pa.RecordBatch:
-    """Parked documents as they are delivered."""
-    names = DOCUMENTS.names
-    return pa.RecordBatch.from_pylist(
-        [{name: getattr(each, name) for name in names} for each in documents], DOCUMENTS
-    )
+def batches_of(documents: Sequence[ParkedDocument]) -> Iterator[pa.RecordBatch]:
+    """Parked documents as they are delivered; those of one form together."""
+    for is_records, some in itertools.groupby(documents, lambda each: each.is_record):
+        schema = RECORDS if is_records else DOCUMENTS
+        rows = [each.columns() for each in some]
+        yield pa.RecordBatch.from_pylist(
+            [{name: row[name] for name in schema.names} for row in rows], schema
+        )
+
+
+def is_record(row: Mapping[str, Any]) -> bool:
+    """Whether a row of a batch, or of a parked document, is of another form than penstock's JSON."""
+    return isinstance(row["value"], bytes) or bool(row.get("is_record"))
 
 
 def _parked(row: dict[str, Any], reason: str | None, at: str) -> ParkedDocument:
     committed_at = row["committed_at"]
     if isinstance(committed_at, datetime):
         committed_at = int(committed_at.timestamp() * 1_000_000)
-    return ParkedDocument(**{**row, "committed_at": committed_at}, reason=reason, parked_at=at)
+    given = {**row, "committed_at": committed_at}
+    if is_record(row):
+        key = row["record_key"]
+        given |= {
+            "is_record": True,
+            "value": base64.b64encode(row["value"]).decode(),
+            "record_key": key and base64.b64encode(key).decode(),
+        }
+    return ParkedDocument(**given, reason=reason, parked_at=at)
 
 
 def _holds_of(documents: Collection[ParkedDocument]) -> Holds:

@@ -2,7 +2,8 @@
 
 A part is a row of Arrow messages, one for each batch of documents, so that it can be read from any of
 them on. Parts of a batch are not durable and not meant to be: one that is lost is made again from
-the log. Those of a copy are: its snapshot is gone by the time that they are read.
+the log. Those of a copy are: its snapshot is gone by the time that they are read. Where `log.encrypt` is asked for,
+each message is encrypted by itself; one that is not is recognised, and read as it is.
 """
 
 from __future__ import annotations
@@ -19,11 +20,14 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.changes.documents import DOCUMENTS
+from penstock.encryption import FRAME_HEADER_BYTES, NO_KEYS, NotAuthentic, frame_bytes
 from penstock.errors import SinkPrivilegeMissing
 from penstock.sinks.durable import cannot_use
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from penstock.encryption import Keyring
 
 
 @dataclass(frozen=True)
@@ -37,18 +41,21 @@ class Part:
 class PartWriter:
     """Writes one part file, under a name that no other attempt at the same task uses."""
 
-    def __init__(self, directory: str, prefix: str) -> None:
+    def __init__(self, directory: str, prefix: str, keyring: Keyring = NO_KEYS) -> None:
         self._path = Path(directory) / f"{prefix}{uuid.uuid4().hex}"
+        self._encryptor = keyring.encryptor()
         self._file: io.FileIO | None = None
         self._size = 0
 
     def write(self, message: bytes | bytearray | memoryview | pa.Buffer) -> None:
-        """Append; the file is made by the first byte.
+        """Append one message or several; the file is made by the first byte.
 
         Raises:
             SinkError: the file cannot be written; it is gone.
         """
-        view = memoryview(message)
+        view = memoryview(message).cast("B")
+        if self._encryptor is not None and view:
+            view = memoryview(self._encryptor.frame(view))
         try:
             if self._file is None and view:
                 self._file = self._made()
@@ -108,17 +115,20 @@ def message_of(batch: pa.RecordBatch) -> pa.Buffer:
     return batch.serialize()
 
 
-def read_messages(content: bytes) -> Iterator[pa.RecordBatch]:
+def read_messages(content: bytes, schema: pa.Schema = DOCUMENTS) -> Iterator[pa.RecordBatch]:
     """The batches of a part that travelled in a receipt."""
     source = pa.BufferReader(content)
     while source.tell() < len(content):
-        yield _read_batch(source)
+        yield _read_batch(source, schema)
 
 
-def read_part(part: Part) -> Iterator[pa.RecordBatch]:
+def read_part(
+    part: Part, keyring: Keyring = NO_KEYS, schema: pa.Schema = DOCUMENTS
+) -> Iterator[pa.RecordBatch]:
     """The batches of a part file, one after another.
 
     Raises:
+        LogKeyMissing: they are encrypted with a key that is not given.
         SinkPrivilegeMissing: the driver does not see what the task wrote.
         OSError: the file cannot be read.
     """
@@ -132,7 +142,7 @@ def read_part(part: Part) -> Iterator[pa.RecordBatch]:
         )
     with pa.OSFile(part.path) as file:
         while file.tell() < part.size:
-            yield _read_batch(file)
+            yield _read_batch(file, schema, keyring)
 
 
 @dataclass(frozen=True)
@@ -144,11 +154,17 @@ class Cursor:
 
 
 def read_some(
-    path: str, size: int, at: Cursor, most_bytes: int
+    path: str,
+    size: int,
+    at: Cursor,
+    most_bytes: int,
+    keyring: Keyring = NO_KEYS,
+    schema: pa.Schema = DOCUMENTS,
 ) -> tuple[list[pa.RecordBatch], Cursor]:
     """Documents of a part from a place on, about so many bytes of them, at least one; and where to go on.
 
     Raises:
+        LogKeyMissing: they are encrypted with a key that is not given.
         OSError: they cannot be read, or are not there.
     """
     batches: list[pa.RecordBatch] = []
@@ -158,7 +174,7 @@ def read_some(
             raise OSError(errno.EIO, "a file of documents is shorter than it was", path)
         file.seek(offset)
         while room > 0 and offset < size:
-            batch = _read_batch(file)
+            batch = _read_batch(file, schema, keyring)
             count = _fitting(batch, row, room)
             taken = batch.slice(row, count)
             batches.append(taken)
@@ -191,10 +207,19 @@ def _offsets(batch: pa.RecordBatch) -> np.ndarray[tuple[int], np.dtype[np.int64]
     return np.frombuffer(offsets, np.int64)[values.offset : values.offset + len(values) + 1]
 
 
-def _read_batch(source: pa.NativeFile) -> pa.RecordBatch:
+def _read_batch(
+    source: pa.NativeFile, schema: pa.Schema, keyring: Keyring = NO_KEYS
+) -> pa.RecordBatch:
+    """The next message, or the messages that were encrypted together."""
+    begin = source.tell()
+    size = frame_bytes(source.read(FRAME_HEADER_BYTES))
+    source.seek(begin)
     try:
-        return pa.ipc.read_record_batch(pa.ipc.read_message(source), DOCUMENTS)
-    except (pa.ArrowInvalid, EOFError):
+        if size is not None:
+            plain = keyring.unframe(source.read(size), "a file of documents")
+            return pa.concat_batches(list(read_messages(plain, schema)))
+        return pa.ipc.read_record_batch(pa.ipc.read_message(source), schema)
+    except (pa.ArrowInvalid, EOFError, NotAuthentic):
         raise OSError(errno.EIO, "a file of documents is damaged") from None
 
 

@@ -73,6 +73,27 @@ class Attempt:
             )
             self.stopped.setdefault(table, str(error))
 
+    def refuse_marked(self) -> None:
+        """Refuse documents that their format has no form for, and stop tables that it cannot write."""
+        reasons: dict[str, str] = {}
+        tables: dict[str, TableName] = {}
+        for batch in self._read():
+            if "refused" not in batch.schema.names:
+                return
+            marked = batch.column("refused")
+            if marked.null_count == len(batch):
+                continue
+            some = batch.filter(marked.is_valid())
+            ids, texts = some.column("id").to_pylist(), some.column("refused").to_pylist()
+            for name, one, text in zip(_names(some), ids, texts, strict=True):
+                if text.startswith("PEN-"):
+                    self.stopped.setdefault(name, text)
+                else:
+                    reasons[one], tables[one] = text, name
+        left = {one: text for one, text in reasons.items() if tables[one] not in self.stopped}
+        if left:
+            self.refuse(left)
+
     @property
     def is_plain(self) -> bool:
         """Whether everything is delivered as it comes."""

@@ -69,6 +69,9 @@ def _renamed(
     columns = {name: batch.column(name) for name in batch.schema.names}
     for name, part in zip(("schema", "table"), target, strict=True):
         columns[name] = pc.if_else(where, pa.scalar(part, columns[name].type), columns[name])
+    if not pa.types.is_large_string(columns["value"].type):
+        # Another format than penstock's JSON: it has written the names of where tables go.
+        return pa.RecordBatch.from_arrays(list(columns.values()), schema=batch.schema)
     # The first occurrence: an id, which alone stands before it, has no quotation mark.
     values = pc.replace_substring(
         columns["value"], pattern=_header(table), replacement=_header(target), max_replacements=1

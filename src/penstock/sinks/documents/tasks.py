@@ -1,35 +1,33 @@
 """The executor half of a sink that tasks deliver to, in parallel: each document of a key in one task, in order.
 
-A job has two stages. The first makes documents and shares them out by key; Spark's shuffle brings those
-of a key together; the second puts them in order and calls the sink. The position moves when all of it is
-delivered, so that after a crash a batch may come again, with the same ids.
+Every task of a batch reads all of it and delivers the keys of its own share, chunk by chunk. To decode a change twice
+costs less than to send its document through a shuffle, which would also hold a whole batch in memory. The position
+moves when all of it is delivered, so that after a crash a batch may come again, with the same ids.
 """
 
 from __future__ import annotations
 
 import base64
 import pickle
-import zlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from penstock import vault
-from penstock.changes.documents import documents
+from penstock.changes.envelope import Origin
+from penstock.changes.shares import share_of_piece
 from penstock.failpoints import fault_point
 from penstock.sinks.documents.contract import DocumentsRefused
 from penstock.sinks.documents.failures import explained
-from penstock.sinks.documents.parts import message_of, read_messages
+from penstock.sinks.documents.format import JSON_FORMAT, DocumentFormat
 from penstock.sinks.documents.refusals import Attempt
 from penstock.sinks.documents.routed import sink_of
 from penstock.sinks.sink import Receipt
 from penstock.sinks.tables import ALL_TABLES, WantedTables
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
+
+    import pyarrow as pa
 
     from penstock.changes.decode import Piece
     from penstock.options import OnRefused
@@ -58,47 +56,73 @@ def _unsealed(path: str, name: str) -> SealedSink:
 
 @dataclass
 class Outcome:
-    """What a receipt of the second stage holds: what was not delivered, for the driver to keep."""
+    """What a receipt holds: what was not delivered, for the driver to keep."""
 
     caught: list[dict[str, Any]] = field(default_factory=list)  # parked, in their order
     reasons: dict[str, str] = field(default_factory=dict)
     stopped: dict[TableName, str] = field(default_factory=dict)
+    left: list[str] = field(default_factory=list)  # see DocumentSink.left_over
 
 
 @dataclass(frozen=True)
 class SharedOut:
-    """What the executors are sent; `partitions` says into how many parts documents are shared out."""
+    """What the executors are sent; `share_count` says among how many tasks the keys are shared out."""
 
     sink: SealedSink
     source: str
-    partitions: int
     on_refused: OnRefused
     holds: Holds
     tables: WantedTables = ALL_TABLES
     shared_by: str = "key"  # see DocumentSink
+    format: DocumentFormat = JSON_FORMAT
+    database: str = ""
+    share_count: int = 1
 
-    def begin(self, task: int) -> FirstStage:
-        """Start the work of one task of the first stage."""
-        return FirstStage(self, task)
+    def shared_among(self, count: int) -> SharedOut:
+        """The same for so many tasks."""
+        return replace(self, share_count=count)
 
-    def deliver(self, partition: int, blocks: Iterable[tuple[int, bytes]]) -> Receipt:
-        """The second stage: what all tasks have for one partition, in the source's order.
+    def begin(self, task: int) -> ShareTask:
+        """Start the work of one task, whose share has its number."""
+        return ShareTask(self, task)
+
+
+class ShareTask:
+    """Delivers one share of what it is given. Its receipt's content is an Outcome."""
+
+    def __init__(self, worker: SharedOut, task: int) -> None:
+        self._worker = worker
+        self._holds = worker.holds.copy()
+        self._outcome = Outcome()
+        self._receipt = Receipt(task, content=self._outcome)
+
+    def take(self, pieces: Sequence[Piece]) -> None:
+        """Deliver what belongs to the share, of the changes of a few slices.
 
         Raises:
             PenstockError: nothing, or some of it, is delivered.
         """
-        messages = [batch for _, block in sorted(blocks) for batch in read_messages(block)]
-        receipt = Receipt(partition, content=Outcome())
-        if messages:
-            batch = in_order(pa.concat_batches(messages))
-            receipt.change_count = len(batch)
-            receipt.content = self._deliver(batch)
-        return receipt
+        worker = self._worker
+        shares = (
+            share_of_piece(piece, self._receipt.task, worker.share_count, worker.shared_by)
+            for piece in pieces
+            if piece.relation.table in worker.tables
+        )
+        origin = Origin(worker.source, worker.database)
+        batch = worker.format.documents([piece for piece in shares if piece is not None], origin)
+        if len(batch):
+            self._receipt.change_count += len(batch)
+            self._deliver(batch)
 
-    def _deliver(self, batch: pa.RecordBatch) -> Outcome:
-        place = self.sink.place
-        sink = sink_of(self.sink.kind, place)
-        attempt = Attempt(lambda: iter((batch,)), self.holds, self.on_refused, f"sink {place.name}")
+    def _deliver(self, batch: pa.RecordBatch) -> None:
+        place, outcome = self._worker.sink.place, self._outcome
+        attempt = Attempt(
+            lambda: iter((batch,)), self._holds, self._worker.on_refused, f"sink {place.name}"
+        )
+        attempt.stopped |= outcome.stopped
+        attempt.refuse_marked()
+        sink = sink_of(self._worker.sink.kind, place)
+        sink.begin_share(self._worker.shared_by, self._worker.share_count)
         try:
             while True:
                 try:
@@ -107,66 +131,19 @@ class SharedOut:
                     attempt.refuse(refused.reasons)
                     continue
                 break
+            outcome.left += sink.left_over()
             fault_point("documents.after_deliver")
         except Exception as error:  # noqa: BLE001 - explained, and raised
             raise explained(error, sink, place.state, place.name) from None
         finally:
             sink.close()
-        return Outcome(attempt.caught(), attempt.reasons, attempt.stopped)
-
-
-class FirstStage:
-    """Makes documents, and shares them out. Its receipt's content is a block for each partition."""
-
-    def __init__(self, worker: SharedOut, task: int) -> None:
-        self._worker = worker
-        self._blocks: dict[int, bytearray] = {}
-        self._receipt = Receipt(task)
-
-    def take(self, pieces: Sequence[Piece]) -> None:
-        """Turn the changes of a few slices into documents."""
-        wanted = [piece for piece in pieces if piece.relation.table in self._worker.tables]
-        batch = documents(wanted, self._worker.source)
-        if not len(batch):
-            return
-        partition = partition_of(batch, self._worker.partitions, self._worker.shared_by)
-        for number in np.unique(partition).tolist():
-            some = batch.filter(pa.array(partition == number))
-            self._blocks.setdefault(number, bytearray()).extend(memoryview(message_of(some)))
+        caught = attempt.caught()
+        for row in caught:
+            self._holds.add(row)
+        outcome.caught += caught
+        outcome.reasons |= attempt.reasons
+        outcome.stopped |= attempt.stopped
 
     def finish(self) -> Receipt:
-        """The blocks, by partition."""
-        self._receipt.content = {number: bytes(block) for number, block in self._blocks.items()}
+        """All of it is delivered, but for what the receipt says."""
         return self._receipt
-
-
-_SHARED_BY = {"schema": 1, "table": 2, "key": 3}
-
-
-def partition_of(
-    batch: pa.RecordBatch, count: int, shared_by: str = "key"
-) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Which partition each document belongs to: by schema, table and key, or less of it.
-
-    Where there is no key, by the table.
-    """
-    columns = [batch.column(name).cast(pa.large_string()) for name in ("schema", "table", "key")]
-    of = pc.binary_join_element_wise(
-        *columns[: _SHARED_BY[shared_by]],
-        pa.scalar("\0", pa.large_string()),
-        null_handling="replace",
-        null_replacement="",
-    )
-    encoded = of.dictionary_encode()
-    # The same in every process, unlike Python's own hash.
-    numbers = [zlib.crc32(text.encode()) % count for text in encoded.dictionary.to_pylist()]
-    found: np.ndarray[Any, np.dtype[np.int64]] = np.asarray(numbers, np.int64)[
-        encoded.indices.to_numpy()
-    ]
-    return found
-
-
-def in_order(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Documents by commit and place in it; those of one place stay as they are."""
-    keys = (batch.column("ordinal").to_numpy(), batch.column("commit_lsn").to_numpy())
-    return batch.take(pa.array(np.lexsort(keys)))

@@ -8,7 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.changes.documents import documents
+from penstock.changes.documents import DOCUMENTS
+from penstock.changes.envelope import Origin
+from penstock.encryption import NO_KEYS, Keyring
+from penstock.sinks.documents.format import JSON_FORMAT, DocumentFormat
 from penstock.sinks.documents.parts import (
     Part,
     PartWriter,
@@ -38,11 +41,13 @@ class Prepared:
     inline: bytes = b""
     part: Part | None = None
 
-    def read(self) -> Iterator[pa.RecordBatch]:
+    def read(
+        self, keyring: Keyring = NO_KEYS, schema: pa.Schema = DOCUMENTS
+    ) -> Iterator[pa.RecordBatch]:
         """The documents; may be read again until they are discarded."""
-        yield from read_messages(self.inline)
+        yield from read_messages(self.inline, schema)
         if self.part is not None:
-            yield from read_part(self.part)
+            yield from read_part(self.part, keyring, schema)
 
     def discard(self) -> None:
         """They are delivered: the part file goes."""
@@ -58,6 +63,9 @@ class DocumentWorker:
     part_prefix: str
     source: str
     tables: WantedTables = ALL_TABLES
+    keyring: Keyring = NO_KEYS
+    format: DocumentFormat = JSON_FORMAT
+    database: str = ""
 
     def begin(self, task: int) -> DocumentTask:
         """Start the work of one task."""
@@ -68,11 +76,12 @@ class DocumentTask:
     """The work of one task. Its receipt's content is a Prepared."""
 
     def __init__(self, worker: DocumentWorker, task: int) -> None:
-        self._source = worker.source
+        self._origin = Origin(worker.source, worker.database)
+        self._format = worker.format
         self._tables = worker.tables
         self._inline = bytearray()
         self._is_inline = True
-        self._part = PartWriter(worker.directory, f"{worker.part_prefix}{task}-")
+        self._part = PartWriter(worker.directory, f"{worker.part_prefix}{task}-", worker.keyring)
         self._receipt = Receipt(task)
 
     def take(self, pieces: Sequence[Piece]) -> None:
@@ -82,7 +91,7 @@ class DocumentTask:
             SinkError: a part file was needed and cannot be written.
         """
         wanted = [piece for piece in pieces if piece.relation.table in self._tables]
-        batch = documents(wanted, self._source)
+        batch = self._format.documents(wanted, self._origin)
         if not len(batch):
             return
         self._receipt.change_count += len(batch)

@@ -55,7 +55,13 @@ def copying_of(kind: DocumentKind[Any], place: SinkPlace[Any]) -> DocumentCopyin
     """What copies tables into a sink."""
     space = kind.workspace(place)
     position = PositionFile(space.position, place.pipeline, place.source_id)
-    return DocumentCopying(position, Copies(space.copies, space.directory_mode), place.source_id)
+    return DocumentCopying(
+        position,
+        Copies(space.copies, space.directory_mode),
+        place.source_id,
+        place.keyring,
+        kind.format(place),
+    )
 
 
 def remove_workspace(space: Workspace) -> None:

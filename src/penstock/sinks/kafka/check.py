@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Any
 
 from confluent_kafka.admin import NewTopic
 
-from penstock.errors import PenstockError, SinkPrivilegeMissing
+from penstock.errors import DestinationRefuses, PenstockError, SinkPrivilegeMissing
 from penstock.findings import Finding
 from penstock.sinks.kafka.options import Delivery
+from penstock.sinks.kafka.registry import Registry
+from penstock.sinks.kafka.topics import USUAL_LIMIT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,10 +30,14 @@ def findings(producing: Producing, options: KafkaOptions) -> Iterator[Finding]:
 
 def _findings(producing: Producing, options: KafkaOptions) -> Iterator[Finding]:
     clients = producing.clients
+    if options.registry is not None:
+        yield from Registry(options.registry, clients.place).findings()
     found = clients.metadata(clients.admin, "reaching the brokers")
     own = (options.progress_topic,) if options.delivery is Delivery.EXACTLY_ONCE else ()
     # Of a pattern nobody knows here which tables it will meet; of one topic all can be known.
     fixed = () if "{" in options.topic else (options.topic,)
+    pattern = re.compile(_matching(options.topic))
+    met = [topic for topic in sorted(found.topics) if pattern.fullmatch(topic) and topic not in own]
     for topic in (*own, *fixed):
         if topic in found.topics:
             yield from _rights(producing, topic)
@@ -44,6 +51,8 @@ def _findings(producing: Producing, options: KafkaOptions) -> Iterator[Finding]:
             )
         else:
             yield from _may_create(producing, topic)
+    yield from _partitions(producing, options, {each: found.topics[each] for each in met})
+    yield from _limits(producing, met)
     factor = options.replication_factor
     if factor is not None and factor > len(found.brokers):
         yield Finding(
@@ -53,6 +62,45 @@ def _findings(producing: Producing, options: KafkaOptions) -> Iterator[Finding]:
                 "set it to at most the number of brokers",
             )
         )
+
+
+def _matching(pattern: str) -> str:
+    """A regular expression for the topics of a pattern, as names of tables are escaped there."""
+    return "".join(
+        "[A-Za-z0-9_-]+" if part.startswith("{") else re.escape(part)
+        for part in re.split(r"(\{[a-z]+\})", pattern)
+    )
+
+
+def _partitions(
+    producing: Producing, options: KafkaOptions, topics: dict[str, Any]
+) -> Iterator[Finding]:
+    """Topics that are there, and that are not as they would be made."""
+    for topic, known in topics.items():
+        if options.partitions is None or len(known.partitions) == options.partitions:
+            continue
+        error = DestinationRefuses(
+            f"topic {topic} has {len(known.partitions)} partitions; wanted {options.partitions}",
+            producing.clients.place,
+            "nothing, if that is meant: penstock leaves a topic as it is. Adding partitions moves keys",
+        )
+        yield Finding(error, "warning")
+
+
+def _limits(producing: Producing, topics: list[str]) -> Iterator[Finding]:
+    """Topics that take smaller records than Kafka does as it is shipped."""
+    producing.topics.read_limits(topics)
+    for topic in topics:
+        if producing.topics.limit(topic) >= USUAL_LIMIT:
+            continue
+        error = DestinationRefuses(
+            f"topic {topic} takes records of up to {producing.topics.limit(topic)} bytes;"
+            f" usual are {USUAL_LIMIT}",
+            producing.clients.place,
+            f"raise max.message.bytes of topic {topic}, or choose by on_refused what becomes of"
+            " documents that are longer",
+        )
+        yield Finding(error, "warning")
 
 
 def _rights(producing: Producing, topic: str) -> Iterator[Finding]:

@@ -2,31 +2,14 @@
 
 import enum
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
+from pydantic import AfterValidator, Field, SecretStr, model_validator
 
-from penstock.errors import BadValue, NotThereYet
-from penstock.options import Seconds, SinkOptions, fault, wanted
+from penstock.brokers.kafka.options import Conf, Servers, Setting, TopicName
+from penstock.errors import BadValue
+from penstock.options import LocalPath, Options, Seconds, SinkOptions, fault, wanted
 from penstock.sinks.documents.patterns import problem_of
-
-# What penstock sets itself, and what would break a promise if somebody else did.
-_OWN_SETTINGS = {
-    "bootstrap.servers": "servers",
-    "metadata.broker.list": "servers",
-    "transactional.id": None,
-    "enable.idempotence": None,
-    "acks": None,
-    "request.required.acks": None,
-    "partitioner": None,
-    "isolation.level": None,
-    "group.id": None,
-    "group.instance.id": None,
-    "enable.auto.commit": None,
-    "message.timeout.ms": "timeout",
-    "delivery.timeout.ms": "timeout",
-    "transaction.timeout.ms": "transaction_timeout",
-}
 
 
 class RecordKey(enum.Enum):
@@ -48,14 +31,26 @@ class Format(enum.Enum):
     """How a record's value is written."""
 
     JSON = "json"
+    DEBEZIUM = "debezium"
+    AVRO = "avro"
 
 
-def _read_servers(given: Any) -> str:
-    if isinstance(given, list) and given and all(isinstance(one, str) for one in given):
-        given = ",".join(given)
-    if not isinstance(given, str) or not given.strip() or "@" in given or "://" in given:
-        raise wanted("host:port of one broker or more, with commas between")
-    return given.strip()
+class Decimals(enum.Enum):
+    """How `format: debezium` writes a numeric."""
+
+    PRECISE = "precise"
+    DOUBLE = "double"
+    STRING = "string"
+
+
+class Compatibility(enum.Enum):
+    """What a registry is to let pass when a table changes; `registry`: what it says itself."""
+
+    BACKWARD = "BACKWARD"
+    BACKWARD_TRANSITIVE = "BACKWARD_TRANSITIVE"
+    FULL = "FULL"
+    FULL_TRANSITIVE = "FULL_TRANSITIVE"
+    REGISTRY = "registry"
 
 
 def _read_topic(given: str) -> str:
@@ -64,61 +59,72 @@ def _read_topic(given: str) -> str:
     return given
 
 
-def _read_format(given: Any) -> Any:
-    if given in ("debezium", "avro"):
-        what = f"is {given}, which is not there yet in this version; wanted json"
-        raise fault(NotThereYet(what, do="write format: json"))
-    return given
-
-
-def _read_setting(given: Any) -> Any:
-    if isinstance(given, bool):
-        return str(given).lower()
-    return str(given) if isinstance(given, int | float) else given
-
-
-def _check_conf(given: dict[str, SecretStr]) -> dict[str, SecretStr]:
-    for key in given:
-        if key not in _OWN_SETTINGS and not key.startswith("plugin."):
-            continue
-        use = _OWN_SETTINGS.get(key)
-        raise fault(
-            BadValue(
-                "is set by penstock itself",
-                do=f"write {use}: of the sink" if use else "take it out",
-            ),
-            key,
+def _read_registry_url(given: str) -> str:
+    if not re.fullmatch(r"https?://[^/@\s]+(/\S*)?", given):
+        raise wanted(
+            "http:// or https://, a host, and no login: that goes to username and password"
         )
     return given
 
 
-def _topic_name(given: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9._-]{1,249}", given):
-        raise wanted("the name of a topic: letters, digits, '.', '_' and '-'")
-    return given
+class RegistryOptions(Options):
+    """Where the schemas of `format: avro` are registered."""
 
+    url: Annotated[str, AfterValidator(_read_registry_url)]
+    username: str | None = None
+    password: SecretStr | None = None
+    ca: LocalPath | None = None
+    timeout: Seconds = 10.0
+    compatibility: Compatibility = Compatibility.BACKWARD
 
-Setting = Annotated[str, BeforeValidator(_read_setting)]
-SecretSetting = Annotated[SecretStr, BeforeValidator(_read_setting)]
+    @model_validator(mode="after")
+    def _check_login(self) -> Self:
+        if (self.username is None) != (self.password is None):
+            raise fault(BadValue("has one of username and password", do="write both, or none"))
+        return self
 
 
 class KafkaOptions(SinkOptions):
     """Where documents are produced, as which records, and how often."""
 
     kind: Literal["kafka"] = "kafka"
-    servers: Annotated[str, BeforeValidator(_read_servers)]
+    servers: Servers
     topic: Annotated[str, AfterValidator(_read_topic)] = "{pipeline}.{schema}.{table}"
     create_topics: bool = True
     partitions: Annotated[int, Field(ge=1, le=100_000)] | None = None
     replication_factor: Annotated[int, Field(ge=1, le=100)] | None = None
     config: dict[str, Setting] = Field(default_factory=dict)
     key: RecordKey = RecordKey.PRIMARY_KEY
-    format: Annotated[Format, BeforeValidator(_read_format)] = Format.JSON
+    format: Format = Format.JSON
+    decimals: Decimals | None = None
+    registry: RegistryOptions | None = None
     delivery: Delivery = Delivery.EXACTLY_ONCE
-    tombstones: bool = False
-    progress_topic: Annotated[str, AfterValidator(_topic_name)] = "penstock.progress"
+    tombstones: bool | None = None
+    progress_topic: TopicName = "penstock.progress"
     timeout: Seconds = 30.0
     transaction_timeout: Seconds = 600.0
-    conf: Annotated[dict[str, SecretSetting], AfterValidator(_check_conf)] = Field(
-        default_factory=dict
-    )
+    conf: Conf = Field(default_factory=dict)
+
+    @property
+    def writes_tombstones(self) -> bool:
+        """Whether deletes are followed by one: as Debezium does, unless somebody says otherwise."""
+        return self.format is not Format.JSON if self.tombstones is None else self.tombstones
+
+    @model_validator(mode="after")
+    def _check_format(self) -> Self:
+        if self.format is not Format.JSON and self.key is not RecordKey.PRIMARY_KEY:
+            what = f"is {self.key.value}, and records of format {self.format.value} have the primary key"
+            raise fault(BadValue(what, do="take key: out, or write format: json"), "key")
+        if self.decimals is not None and self.format is not Format.DEBEZIUM:
+            raise fault(BadValue("is for format: debezium", do="take it out"), "decimals")
+        if self.format is not Format.AVRO:
+            if self.registry is not None:
+                raise fault(BadValue("is for format: avro", do="take it out"), "registry")
+            return self
+        if self.registry is None:
+            what = "is missing, and format: avro registers schemas"
+            raise fault(BadValue(what, do="write registry: {url: …}"), "registry")
+        if not {"{schema}", "{table}"} <= set(re.findall(r"\{[a-z]+\}", self.topic)):
+            what = "is for several tables, and the schemas of format: avro belong to one topic each"
+            raise fault(BadValue(what, do="write {schema} and {table} into it"), "topic")
+        return self

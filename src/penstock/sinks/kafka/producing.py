@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from confluent_kafka import KafkaError, KafkaException, Producer
 
+from penstock.brokers.kafka.client import REFUSED, Clients, end_client, leave_to_parent
 from penstock.errors import DestinationRefuses
 from penstock.sinks.documents.patterns import TablesOfBatch
-from penstock.sinks.kafka.client import REFUSED, Clients
 from penstock.sinks.kafka.topics import Topics
 from penstock.timing import timing
 
@@ -53,8 +54,14 @@ class Producing:
         self.topics = Topics(self.clients, options)
         self._conf = conf
         self._producer: Producer | None = None
+        self._made_by = os.getpid()
         self._batch_bytes = _BATCH_BYTES
         self._reports = Reports()
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether its clients are of this process, and not of the one that it was forked from."""
+        return self._made_by == os.getpid()
 
     @property
     def producer(self) -> Producer:
@@ -81,17 +88,30 @@ class Producing:
                 }
             )
             self._producer = self.clients.made(Producer, conf)
+            self._made_by = os.getpid()
             self._batch_bytes = int(conf["batch.size"])
         return self._producer
 
     def discard(self) -> None:
-        """Let go of the producer; nothing that waits in it is sent any more."""
+        """End the producer; nothing that waits in it is sent any more."""
         producer, self._producer = self._producer, None
-        if producer is not None:
-            # Ended with its last reference: `close` fails on a producer that was fenced.
+        if producer is not None and not self.is_ours:
+            leave_to_parent(producer)
+        elif producer is not None:
+            # Ended with its last reference, which is this one: `close` would wait for a broker that is away
+            # to abort a transaction.
             producer.purge()
             producer.flush(0)
+            last = [producer]
+            del producer
+            end_client(last, last.clear)
         self._reports.take()
+
+    def close(self) -> None:
+        """End all clients."""
+        self.discard()
+        self.topics.forget()
+        self.clients.close()
 
     @property
     def _wanted_batch_bytes(self) -> int:
@@ -163,9 +183,14 @@ class Producing:
                 if not number % _POLL_EVERY:
                     poll(0)
                     self.clients.raise_if_given_up()
+            poll(0)
         except KafkaException as error:
             raise self.clients.explained(error.args[0], "producing") from None
-        poll(0)
+        finally:
+            del (
+                produce,
+                poll,
+            )  # an exception on its way has this frame, and must not have the producer
 
     def _produce_when_there_is_room(self, topic: str, value: Any, key: Any, headers: Any) -> None:
         waiting = self.clients.steps("producing")

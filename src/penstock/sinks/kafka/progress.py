@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, TopicPartition
 from confluent_kafka.admin import NewTopic, OffsetSpec
 
+from penstock.brokers.kafka.client import end_client
 from penstock.errors import PositionMissing, SinkError
 from penstock.timing import timing
 
 if TYPE_CHECKING:
-    from penstock.sinks.kafka.client import Clients
+    from penstock.brokers.kafka.client import Clients
     from penstock.sinks.kafka.options import KafkaOptions
     from penstock.sinks.kafka.topics import Topics
 
@@ -97,20 +98,20 @@ class Progress:
             count = len(known.partitions)
             first = zlib.crc32(self._key) % count
             self._partition = first
+            ends = self._ends(count)
             # Where it would be, and else everywhere: somebody may have added partitions since.
             for number in [first, *(each for each in range(count) if each != first)]:
-                found = self._last(consumer, number)
+                found = self._last(consumer, number, ends[number])
                 if found is not None:
                     self._partition = number
                     value = found.value()
                     return None if value is None else value.decode()
             return None
         finally:
-            consumer.close()
+            end_client(consumer, consumer.close)
 
-    def _last(self, consumer: Consumer, partition: int) -> Any:
+    def _last(self, consumer: Consumer, partition: int, end: int) -> Any:
         """The last record of the key in a partition, tombstones included."""
-        end = self._end(partition)
         begin, step = end, _FIRST_STEP
         while begin > 0:
             until, begin = begin, max(0, end - step)
@@ -119,19 +120,26 @@ class Progress:
             step *= 8
         return None
 
-    def _end(self, partition: int) -> int:
-        """Where a partition ends, open transactions included."""
-        place = TopicPartition(self._topic, partition)
-        admin = self._clients.admin
-        found = self._clients.ask(
-            lambda: admin.list_offsets(
-                {place: OffsetSpec.latest()},
-                isolation_level=IsolationLevel.READ_UNCOMMITTED,
-                request_timeout=timing().broker_ask_seconds,
-            )[place],
-            f"asking how long topic {self._topic} is",
+    def _ends(self, count: int) -> list[int]:
+        """Where the partitions end, open transactions included."""
+        places = [TopicPartition(self._topic, number) for number in range(count)]
+        found = self._list_offsets(places)
+        return [
+            self._clients.ask(
+                lambda place=place: self._list_offsets([place])[place],  # type: ignore[misc]
+                f"asking how long topic {self._topic} is",
+                found[place],
+            ).offset
+            for place in places
+        ]
+
+    def _list_offsets(self, places: list[TopicPartition]) -> dict[TopicPartition, Any]:
+        found: dict[TopicPartition, Any] = self._clients.admin.list_offsets(
+            {place: OffsetSpec.latest() for place in places},
+            isolation_level=IsolationLevel.READ_UNCOMMITTED,
+            request_timeout=timing().broker_ask_seconds,
         )
-        return int(found.offset)
+        return found
 
     def _last_between(self, consumer: Consumer, partition: int, begin: int, until: int) -> Any:
         """The last of the key's records from one offset up to another."""

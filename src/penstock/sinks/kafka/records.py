@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 Header = tuple[str, str | bytes]
-Row = tuple[str, bytes | None, str, list[Header]]
+Row = tuple[str, bytes | None, str | bytes | None, list[Header]]
+
+_DELETE: Header = ("op", "delete")
 
 # Of one to four columns whose values need no escape; the rest is done row by row.
 _NAME = r'"(?:[^"\\]|\\.)*"'
@@ -56,26 +58,47 @@ class Layout:
 
     def rows(self, batch: pa.RecordBatch, tables: TablesOfBatch) -> Iterator[Row]:
         """The records of a batch, in its order; behind a delete its tombstone, where they are wanted."""
-        topics = tables.each(self.topics.of)
-        values = batch.column("value").cast(pa.large_binary()).to_pylist()
-        keys = record_keys(batch, tables, self.key)
-        ids = batch.column("id").to_pylist()
-        op_names = batch.column("op").to_pylist()
-        ops = {op: ("op", op) for op in set(op_names)}
-        distinct, numbers = np.unique(batch.column("commit_lsn").to_numpy(), return_inverse=True)
-        lsns = [("commit_lsn", text) for text in lsn_texts(distinct).to_pylist()]
-        rest = (("source", self.topics.source), ("content-type", self.content_type))
-        columns = zip(topics, values, keys, ids, op_names, numbers.tolist(), strict=True)
+        heads, numbers = self._heads(batch)
+        keys: list[Any] = (
+            batch.column("record_key").to_pylist()
+            if "record_key" in batch.schema.names
+            else record_keys(batch, tables, self.key)
+        )
+        columns = zip(
+            tables.each(self.topics.of),
+            batch.column("value").cast(pa.large_binary()).to_pylist(),
+            keys,
+            batch.column("id").to_pylist(),
+            numbers,
+            strict=True,
+        )
         # One after another: headers of a whole batch at once are work for the garbage collector.
-        for topic, value, key, one, op, number in columns:
-            headers: list[Header] = [("id", one), ops[op], lsns[number], *rest]
+        for topic, value, key, one, number in columns:
+            head = heads[number]
+            headers: list[Header] = [("id", one), *head]
             yield topic, value, key, headers
-            if self.tombstones and op == "delete":
+            if self.tombstones and head[0] == _DELETE and key is not None:
                 yield topic, None, key, headers
+
+    def _heads(self, batch: pa.RecordBatch) -> tuple[list[tuple[Header, ...]], list[int]]:
+        """Headers that many records have in common, all but the id; and for each record which."""
+        ops = batch.column("op").dictionary_encode()
+        lsns, of_lsn = np.unique(batch.column("commit_lsn").to_numpy(), return_inverse=True)
+        pairs = of_lsn * len(ops.dictionary) + ops.indices.to_numpy()
+        distinct, numbers = np.unique(pairs, return_inverse=True)
+        texts, names = lsn_texts(lsns).to_pylist(), ops.dictionary.to_pylist()
+        rest = (("source", self.topics.source), ("content-type", self.content_type))
+        heads: list[tuple[Header, ...]] = [
+            (("op", names[op]), ("commit_lsn", texts[lsn]), *rest)
+            for lsn, op in (divmod(pair, len(names)) for pair in distinct.tolist())
+        ]
+        return heads, numbers.tolist()
 
     def sizes(self, batch: pa.RecordBatch) -> Any:
         """About how many bytes each record has, never fewer than it will."""
         key = 2 * sizes_of(batch.column("key"))
+        if "record_key" in batch.schema.names:
+            key = sizes_of(batch.column("record_key"))
         names = sizes_of(batch.column("schema")) + sizes_of(batch.column("table"))
         return sizes_of(batch.column("value")) + key + 2 * names + RECORD_OVERHEAD_BYTES
 

@@ -1,46 +1,37 @@
-"""Documents as records of Kafka topics.
+"""Documents as records of Kafka topics, exactly once.
 
-Exactly once: the driver produces the documents of a batch and the position in one transaction. Who reads committed
-records sees both or neither; `open` ends what a killed predecessor left open, and reads the position that counts.
-
-At least once: tasks produce in parallel, each key in one task; the position is penstock's own, kept when all is acknowledged.
+The driver produces the documents of a batch and the position in one transaction. Who reads committed records sees both
+or neither; `open` ends what a killed predecessor left open, and reads the position that counts.
 """
 
 from __future__ import annotations
 
-import os
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaException
 
+from penstock.brokers.kafka.claim import Claim
+from penstock.brokers.kafka.client import FENCED
 from penstock.errors import PenstockError, SecondInstance, SinkError, SinkPrivilegeMissing
 from penstock.failpoints import fault_point
 from penstock.sinks.documents.contract import DocumentSink, DocumentsRefused
 from penstock.sinks.documents.patterns import Pattern
 from penstock.sinks.kafka.check import findings
-from penstock.sinks.kafka.claim import Claim
-from penstock.sinks.kafka.client import FENCED
-from penstock.sinks.kafka.options import RecordKey
+from penstock.sinks.kafka.kind import format_of
 from penstock.sinks.kafka.producing import Producing
 from penstock.sinks.kafka.progress import Progress
 from penstock.sinks.kafka.records import Layout
 from penstock.timing import timing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     import pyarrow as pa
 
     from penstock.findings import Finding
     from penstock.sinks.kafka.options import KafkaOptions
     from penstock.sinks.kind import SinkPlace
-
-_SHARED_BY: dict[RecordKey, Literal["key", "table", "schema"]] = {
-    RecordKey.PRIMARY_KEY: "key",
-    RecordKey.TABLE: "table",
-    RecordKey.SCHEMA: "schema",
-}
 
 
 class ExactlyOnceSink(DocumentSink):
@@ -72,6 +63,8 @@ class ExactlyOnceSink(DocumentSink):
     def open(self) -> str | None:
         """Claim the sink, end what a predecessor left open, read the position."""
         self._discard()
+        # An admin client never again finds the coordinator of a group whose broker has died and come back.
+        self._clients.close()
         self._clients.go_on()
         self._progress.make_topic(self._producing.topics)
         self._claim.take()
@@ -80,8 +73,7 @@ class ExactlyOnceSink(DocumentSink):
 
     def _init(self) -> None:
         """Have the broker end the last transaction, and fence whoever had it."""
-        producer = self._producing.producer
-        self._in_steps(producer.init_transactions, "beginning transactions")
+        self._in_steps("init_transactions", "beginning transactions")
 
     def deliver(self, documents: Iterator[pa.RecordBatch], state: str | None) -> None:
         """Produce documents and position in one transaction."""
@@ -151,7 +143,7 @@ class ExactlyOnceSink(DocumentSink):
     def _commit(self) -> dict[str, str]:
         """Commit; or what is refused, and nothing is committed."""
         try:
-            self._in_steps(self._producing.producer.commit_transaction, "committing")
+            self._in_steps("commit_transaction", "committing")
         except PenstockError as error:
             # Where it is one record's, its report has the reason: the transaction only knows that one failed.
             if refused := self._producing.failures():
@@ -166,15 +158,16 @@ class ExactlyOnceSink(DocumentSink):
 
     def _abort(self) -> None:
         self._in_transaction = False
-        self._in_steps(self._producing.producer.abort_transaction, "aborting a transaction")
+        self._in_steps("abort_transaction", "aborting a transaction")
         self._producing.failures()
 
-    def _in_steps(self, call: Callable[[float], None], what: str) -> None:
-        """Call until it is done; a call that timed out may be repeated, and goes on where it was."""
+    def _in_steps(self, method: str, what: str) -> None:
+        """Call the producer until it is done; a call that timed out may be repeated, and goes on where it was."""
         waiting = self._clients.steps(what)
         while True:
             try:
-                call(timing().broker_step_seconds)
+                # By name: an exception on its way has this frame, and must not have the producer.
+                getattr(self._producing.producer, method)(timing().broker_step_seconds)
             except KafkaException as error:
                 if not error.args[0].retriable():
                     raise self._explained(error, what) from None
@@ -233,102 +226,16 @@ class ExactlyOnceSink(DocumentSink):
         """Abort what is under way, and let go of everything."""
         self._discard()
         self._claim.release()
-        self._clients.close()
+        self._producing.close()
 
     def _discard(self) -> None:
-        """Let go of the producer; a transaction that is open is aborted, or is by the next `open`."""
-        if self._in_transaction:
-            self._in_transaction = False
+        """End the producer; a transaction that is open is aborted, or is by the next `open`."""
+        is_open, self._in_transaction = self._in_transaction, False
+        if is_open and self._producing.is_ours:
             # The broker may be away, or have fenced us: then `open` sees to it.
             with suppress(KafkaException):
                 self._producing.producer.abort_transaction(timing().broker_step_seconds)
         self._producing.discard()
-
-
-class AtLeastOnceSink(DocumentSink):
-    """Delivers in tasks. A producer outlives its task: to make one takes longer than most batches."""
-
-    delivered_by = "tasks"
-    batch_bytes = 16 * 1024 * 1024
-
-    def __init__(self, place: SinkPlace[KafkaOptions]) -> None:
-        self.shared_by = _SHARED_BY[place.options.key]
-        self._options = place.options
-        self._where = f"sink {place.name}"
-        self._layout = layout_of(place)
-        self._producing: Producing | None = None
-        self._made_by = 0
-
-    @property
-    def _mine(self) -> Producing:
-        if self._producing is None or self._made_by != os.getpid():
-            self._producing = _taken(self._options, self._where, self._layout)
-            self._made_by = os.getpid()
-        return self._producing
-
-    def open(self) -> None:
-        """Reach the brokers; the position is penstock's."""
-        self._mine.clients.go_on()
-        self._mine.clients.metadata(self._mine.clients.admin, "reaching the brokers")
-
-    def deliver(self, documents: Iterator[pa.RecordBatch], state: str | None) -> None:
-        """Produce, and wait until all is acknowledged."""
-        del state  # penstock keeps it
-        batches = list(documents)  # of a task, or a step of a copy: in memory as it is
-        if not batches:
-            return
-        try:
-            refused = self._deliver(self._mine, batches)
-        except BaseException:
-            self._mine.discard()
-            raise
-        if refused:
-            raise DocumentsRefused(refused)
-
-    def _deliver(self, mine: Producing, batches: list[pa.RecordBatch]) -> dict[str, str]:
-        """Deliver all; or what is refused, before anything is produced where that can be known."""
-        refused: dict[str, str] = {}
-        for batch in batches:
-            refused |= mine.refused(batch)
-        if refused:
-            return refused
-        if mine.sends_too_much:
-            mine.discard()
-        for batch in batches:
-            mine.produce(batch)
-        mine.flush()
-        return mine.failures()
-
-    def interrupt(self) -> None:
-        """Wait for the brokers no longer."""
-        if self._producing is not None:
-            self._producing.clients.give_up()
-
-    def check(self) -> Iterator[Finding]:
-        """What stands in the way."""
-        self._mine.clients.go_on()
-        yield from findings(self._mine, self._options)
-
-    def close(self) -> None:
-        """Leave the producer to the next task of this process."""
-        mine, self._producing = self._producing, None
-        if mine is not None and self._made_by == os.getpid():
-            _pool.setdefault(self._made_by, []).append((self._options, self._layout, mine))
-
-
-# Producers of this process that nobody uses. Of another, where the process was forked: they are dead.
-_pool: dict[int, list[tuple[Any, Layout, Producing]]] = {}
-
-
-def _taken(options: KafkaOptions, where: str, layout: Layout) -> Producing:
-    """A producer that a task has left, or a new one."""
-    idle = _pool.get(os.getpid(), [])
-    for number, (its_options, its_layout, producing) in enumerate(idle):
-        if its_options == options and its_layout == layout:
-            del idle[number]
-            producing.clients.go_on()
-            return producing
-    return Producing(options, where, layout)
 
 
 def layout_of(place: SinkPlace[KafkaOptions]) -> Layout:
@@ -337,6 +244,6 @@ def layout_of(place: SinkPlace[KafkaOptions]) -> Layout:
     return Layout(
         Pattern(options.topic, place.pipeline, place.source_id),
         options.key,
-        "application/json",
-        options.tombstones,
+        format_of(place).content_type,
+        options.writes_tombstones,
     )

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaError, TopicCollection
 from confluent_kafka.admin import AclOperation, ConfigResource, NewTopic, ResourceType
 
+from penstock.brokers.kafka.client import REFUSED
 from penstock.errors import PenstockError, Remedy
-from penstock.sinks.kafka.client import REFUSED
 from penstock.timing import timing
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
-    from penstock.sinks.kafka.client import Clients
+    from penstock.brokers.kafka.client import Clients
     from penstock.sinks.kafka.options import KafkaOptions
 
 _log = logging.getLogger(__name__)
@@ -24,6 +24,8 @@ _log = logging.getLogger(__name__)
 _DEFAULT_LIMIT = 1_048_588
 # Framing of a batch of one record: the broker counts it, too.
 _BATCH_BYTES = 100
+# How large a record may be as brokers are shipped.
+USUAL_LIMIT = _DEFAULT_LIMIT - _BATCH_BYTES
 
 
 class Topics:
@@ -84,24 +86,28 @@ class Topics:
 
         A transaction that meets one fails as a whole, and does not say which record is to blame.
         """
-        if not topics:
-            return {}
-        admin = self._clients.admin
-        wanted = TopicCollection(list(topics))
         found = {}
+        described = self._describe(topics)
         for topic in topics:
-            described = self._clients.ask(
-                lambda topic=topic: admin.describe_topics(  # type: ignore[misc]
-                    wanted,
-                    include_authorized_operations=True,
-                    request_timeout=timing().broker_ask_seconds,
-                )[topic],
+            one = self._clients.ask(
+                lambda topic=topic: self._describe([topic])[topic],  # type: ignore[misc]
                 f"describing topic {topic}",
+                described[topic],
             )
             # A broker without an authorizer says that everything is allowed, or nothing at all.
-            allowed = described.authorized_operations
+            allowed = one.authorized_operations
             if allowed and AclOperation.WRITE not in allowed:
                 found[topic] = f"penstock's user may not write to topic {topic}"
+        return found
+
+    def _describe(self, topics: Sequence[str]) -> dict[str, Any]:
+        if not topics:
+            return {}
+        found: dict[str, Any] = self._clients.admin.describe_topics(
+            TopicCollection(list(topics)),
+            include_authorized_operations=True,
+            request_timeout=timing().broker_ask_seconds,
+        )
         return found
 
     def _see(self, topics: Iterable[str]) -> list[str]:
@@ -159,17 +165,13 @@ class Topics:
 
     def read_limits(self, topics: Collection[str]) -> None:
         """Ask how large a record each topic takes."""
-        if not topics:
-            return
-        admin = self._clients.admin
+        settings = self._settings(topics)
         for topic in topics:
-            place = ConfigResource(ResourceType.TOPIC, topic)
             try:
                 found = self._clients.ask(
-                    lambda place=place: admin.describe_configs(  # type: ignore[misc]
-                        [place], request_timeout=timing().broker_ask_seconds
-                    )[place],
+                    lambda topic=topic: self._settings([topic])[topic],  # type: ignore[misc]
                     f"asking for settings of {topic}",
+                    settings[topic],
                 )
                 limit = int(found["max.message.bytes"].value)
             except PenstockError as error:
@@ -177,6 +179,15 @@ class Topics:
                     raise
                 limit = _DEFAULT_LIMIT  # it may be written to, but not be looked at
             self._limits[topic] = limit - _BATCH_BYTES
+
+    def _settings(self, topics: Collection[str]) -> dict[str, Any]:
+        if not topics:
+            return {}
+        places = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
+        found = self._clients.admin.describe_configs(
+            places, request_timeout=timing().broker_ask_seconds
+        )
+        return {place.name: future for place, future in found.items()}
 
     def are_there(self, topics: Collection[str]) -> set[str]:
         """Which of these the broker has, changing nothing."""

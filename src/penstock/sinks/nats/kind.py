@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.extras import require_package
 from penstock.sinks.documents.contract import DocumentKind
-from penstock.sinks.documents.extras import require_package
 from penstock.sinks.nats.options import NatsOptions
 
 if TYPE_CHECKING:

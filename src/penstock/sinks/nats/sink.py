@@ -15,12 +15,12 @@ import numpy as np
 import pyarrow as pa
 from nats import errors as nats_errors
 
+from penstock.brokers.nats.client import Connection
 from penstock.changes.textcolumns import lsn_texts
 from penstock.errors import PenstockError, SecondInstance, SinkError
 from penstock.findings import Finding
 from penstock.sinks.documents.contract import DocumentSink, DocumentsRefused
 from penstock.sinks.documents.patterns import Pattern, TablesOfBatch, sizes_of
-from penstock.sinks.nats.client import Connection
 from penstock.sinks.nats.stream import Stream, plain_name, subject_filter
 from penstock.timing import timing
 

@@ -14,8 +14,8 @@ from penstock.timing import timing
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from penstock.brokers.nats.client import Connection
     from penstock.sinks.documents.patterns import Pattern
-    from penstock.sinks.nats.client import Connection
     from penstock.sinks.nats.options import NatsOptions
 
 

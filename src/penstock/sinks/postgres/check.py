@@ -12,7 +12,7 @@ from penstock.sinks.postgres.compare.check import compare_structures, other_tabl
 from penstock.sinks.postgres.compare.left_out import expressions_left_out
 from penstock.sinks.postgres.kind import mappings_of
 from penstock.sinks.postgres.mapping.orphaned_rules import orphaned_rules
-from penstock.sinks.postgres.mapping.rivals import mixed
+from penstock.sinks.postgres.mapping.rivals import mixed, taken
 from penstock.sinks.postgres.mapping.row_security import filtered_tables
 from penstock.sinks.postgres.preflight import check_target, missing_extensions
 
@@ -61,14 +61,17 @@ def check_sink(
 def _mixed_tables(
     mappings: Mapping[str, TableMappings], chosen: Mapping[str, ChosenTables]
 ) -> Iterator[PenstockError]:
-    """Tables of several sources that would land in one, of which nobody has said so."""
-    takers: dict[TableName, str] = {}
+    """Tables that would land in one, of which nobody has said so."""
+    takers: dict[TableName, tuple[str, TableName]] = {}
     for source_id, each in chosen.items():
-        for table in each.followed:
+        for table in sorted(each.followed):
             mapping = mappings[source_id].of(table)
-            first = takers.setdefault(mapping.target, source_id)
-            if first != source_id and mapping.refuses_others:
-                yield mixed(mapping.target, first, source_id, table)
+            first, other = takers.setdefault(mapping.target, (source_id, table))
+            if first != source_id:
+                if mapping.refuses_others:
+                    yield mixed(mapping.target, first, source_id, table)
+            elif other != table and not (mapping.is_mixed and mappings[first].of(other).is_mixed):
+                yield taken(mapping.target, other, table)
 
 
 def _mapped_tables(

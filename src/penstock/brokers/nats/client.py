@@ -1,0 +1,246 @@
+"""A connection to NATS for code without coroutines: a loop in a thread of its own, from `open` to `close`.
+
+The package is an extra: it is imported only when a sink or a log of this kind is made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import logging
+import ssl
+import threading
+import time
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from nats import errors as nats_errors
+from nats.aio.client import Client
+from nats.js import errors as js_errors
+
+from penstock.brokers.errors import OF_SINK
+from penstock.errors import PenstockError
+from penstock.stopping import is_in_vain
+from penstock.timing import timing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from penstock.brokers.errors import ErrorFamily
+    from penstock.brokers.nats.options import Connecting
+
+Answer = TypeVar("Answer")
+
+_log = logging.getLogger(__name__)
+
+# What the client raises where a connection is, or goes, away. It cancels what waits for an answer then.
+_KNOWN = (
+    nats_errors.Error,
+    OSError,
+    EOFError,
+    concurrent.futures.TimeoutError,
+    concurrent.futures.CancelledError,
+)
+_MOST_PENDING_BYTES = 16 * 1024 * 1024
+
+
+class Connection:
+    """One connection and the thread that it lives in."""
+
+    def __init__(self, options: Connecting, place: str, errors: ErrorFamily = OF_SINK) -> None:
+        self._options = options
+        self._errors = errors
+        # A sink's is given up by who delivers, in the time that a batch has to end.
+        self._ends_with_process = errors is not OF_SINK
+        self.place = place
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._client: Any = None
+        self._given_up = threading.Event()
+        self._last_error: Exception | None = None
+
+    @property
+    def client(self) -> Any:
+        """The client of `nats-py`; only within coroutines that `run` is given."""
+        return self._client
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the connection is there."""
+        return self._client is not None and self._client.is_connected
+
+    @property
+    def max_payload(self) -> int:
+        """How many bytes a message may have, headers included."""
+        return int(self._client.max_payload)
+
+    def open(self) -> None:
+        """Connect.
+
+        Raises:
+            PenstockError: that does not work.
+        """
+        self.close()
+        self._given_up.clear()
+        self._last_error = None
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="nats", daemon=True)
+        self._thread.start()
+        self.run(self._connect(), "connecting")
+
+    async def _connect(self) -> None:
+        options = self._options
+        given: dict[str, Any] = {
+            "user": options.user,
+            "password": options.password and options.password.get_secret_value(),
+            "token": options.token and options.token.get_secret_value(),
+            "user_credentials": options.credentials and str(options.credentials),
+            "nkeys_seed": options.nkey and str(options.nkey),
+            "tls": self._tls(),
+        }
+        self._client = Client()
+        await self._client.connect(
+            list(options.url),
+            error_cb=self._note,
+            name="penstock",
+            # What was not acknowledged is delivered again as a whole, in its order: by `open`.
+            allow_reconnect=False,
+            # Each server twice, and then it is penstock's to wait; 0 would be for ever.
+            max_reconnect_attempts=1,
+            reconnect_time_wait=timing().broker_ask_pause_seconds,
+            # They are made here, of tokens that are escaped.
+            skip_subject_validation=True,
+            connect_timeout=max(1, int(options.timeout)),
+            pending_size=_MOST_PENDING_BYTES,
+            **{key: value for key, value in given.items() if value is not None},
+        )
+
+    def _tls(self) -> ssl.SSLContext | None:
+        wanted = self._options.tls
+        if wanted is None:
+            return None
+        context = ssl.create_default_context(cafile=wanted.ca and str(wanted.ca))
+        if wanted.certificate is not None:
+            context.load_cert_chain(str(wanted.certificate), str(wanted.key))
+        return context
+
+    async def _note(self, error: Exception) -> None:
+        self._last_error = error
+        _log.debug("said in passing: %s", type(error).__name__)
+
+    def run(self, work: Coroutine[Any, Any, Answer], what: str) -> Answer:
+        """Do something in the loop's thread, and wait for it at most the sink's time-out since it last moved on.
+
+        Raises:
+            PenstockError: it does not come to an end, or ends with an error of NATS.
+        """
+        if self._loop is None:
+            work.close()
+            raise self._errors.away(
+                "not connected", self.place, "nothing, penstock tries again by itself"
+            )
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        deadline = time.monotonic() + self._options.timeout
+        while True:
+            try:
+                return future.result(timing().broker_step_seconds)
+            except concurrent.futures.TimeoutError as error:
+                if future.done():  # the work's own
+                    raise self.explained(error, what) from None
+                if self._is_given_up or time.monotonic() > deadline:
+                    future.cancel()
+                    raise self._ended(what) from None
+            except PenstockError:
+                raise
+            except Exception as error:
+                raise self.explained(error, what) from error
+
+    @property
+    def _is_given_up(self) -> bool:
+        return self._given_up.is_set() or (self._ends_with_process and is_in_vain())
+
+    def _ended(self, what: str) -> PenstockError:
+        if self._is_given_up:
+            return self._errors.away(
+                "waiting for the server was cancelled: penstock stops",
+                self.place,
+                "nothing; it goes on when penstock runs again",
+            )
+        return self._errors.away(
+            f"{what}: no answer within {self._options.timeout:g} s",
+            self.place,
+            "nothing, penstock tries again by itself",
+        )
+
+    def call_soon(self, call: Callable[[], Any]) -> None:
+        """Have something done in the loop's thread, soon; nothing where the connection is gone."""
+        loop = self._loop
+        if loop is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(call)
+
+    def give_up(self) -> None:
+        """End every wait, from another thread."""
+        self._given_up.set()
+
+    def close(self) -> None:
+        """Hang up, and end the thread."""
+        client, self._client = self._client, None
+        loop, self._loop = self._loop, None
+        if loop is None:
+            return
+        closing = asyncio.run_coroutine_threadsafe(_close(client), loop)
+        concurrent.futures.wait([closing], timeout=2 * timing().nats_close_seconds)
+        loop.call_soon_threadsafe(loop.stop)
+        if self._thread is not None:
+            self._thread.join(timing().nats_close_seconds)
+            self._thread = None
+        if not loop.is_running():
+            loop.close()
+
+    def explained(self, error: Exception, what: str) -> PenstockError:
+        """An exception of the client's as one of ours. Its text may hold a URL, so that only known ones are said."""
+        said = f"{what}: NATS says {_name(error)}"
+        cause = self._last_error if isinstance(error, nats_errors.NoServersError) else error
+        text = str(cause or error).lower()
+        if isinstance(error, PenstockError):
+            return error
+        if isinstance(error, ssl.SSLError | FileNotFoundError) or "authorization" in text:
+            return self._errors.login(
+                said, self.place, f"correct credentials, user, token or tls of {self._errors.user}"
+            )
+        if isinstance(cause, nats_errors.InvalidUserCredentialsError | ssl.SSLError):
+            return self._errors.login(
+                said, self.place, f"correct credentials or nkey of {self._errors.user}"
+            )
+        if "permissions" in text:
+            return self._errors.privilege(
+                said, self.place, "grant penstock's user what docs/howto/nats.md lists"
+            )
+        if isinstance(error, js_errors.BadRequestError):
+            return self._errors.refused(
+                said,
+                self.place,
+                f"correct the options of {self._errors.user}, or the stream's configuration",
+            )
+        if not isinstance(error, _KNOWN):
+            raise error
+        return self._errors.away(said, self.place, "nothing, penstock tries again by itself")
+
+
+async def _close(client: Any) -> None:
+    """Hang up, and let nothing go on in the loop. A server with TLS may not answer to the farewell."""
+    try:
+        if client is not None:
+            await asyncio.wait_for(client.close(), timing().nats_close_seconds)
+    except (nats_errors.Error, OSError, TimeoutError) as error:  # it is gone as it is
+        _log.debug("closing: %s", type(error).__name__)
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
+
+
+def _name(error: Exception) -> str:
+    if isinstance(error, js_errors.APIError) and error.description:
+        # The server's own words: they name the stream and what is wrong with it.
+        return f"{error.err_code}: {error.description}"
+    return type(error).__name__

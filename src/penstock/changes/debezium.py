@@ -1,0 +1,241 @@
+"""Events of Debezium's Postgres connector as JSON, without schemas (`schemas.enable=false`). Pure; no rows in Python.
+
+bool                     true, false
+int2 int4 int8 oid       a number
+float4 float8            a number; NaN and infinities a string
+numeric(p,s) money       by `Decimals`: base64 of the unscaled value | a number | a string
+numeric                  {"scale", "value": base64} | a number | a string
+date                     days since 1970
+time timestamp           microseconds; milliseconds of time(3), timestamp(3) and below
+timestamptz              a string, ISO 8601 in UTC with Z
+timetz                   the same, without a date
+interval                 microseconds, a month being 365.25 / 12 days
+bytea                    a string, base64
+bit(1)                   true, false
+bit(n) varbit            a string, base64 of bytes, the lowest first
+json jsonb, and the rest a string, Postgres's text
+an array of these        an array
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock import __version__
+from penstock.changes import epochs
+from penstock.changes.arrayliterals import split_arrays
+from penstock.changes.cells import gather
+from penstock.changes.encoded import UNAVAILABLE, Encoded, any_unfit, one_column
+from penstock.changes.jsonvalues import json_column, json_string
+from penstock.changes.textcolumns import Part, digits, join
+from penstock.changes.typed import ELEMENTS
+from penstock.changes.unscaled import base64_of, scale_of, unscaled
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.changes.cells import Cells
+    from penstock.changes.envelope import Moments
+    from penstock.changes.pgoutput import Column
+
+_BYTEA, _TEXT, _MONEY, _BIT, _VARBIT, _NUMERIC = 17, 25, 790, 1560, 1562, 1700
+_JSON_TYPES = (114, 3802)
+_COUNTED = (epochs.DATE, epochs.TIME, epochs.TIMESTAMP, epochs.INTERVAL)
+_MONEY_MODIFIER = 4 + (19 << 16) + 2
+
+_UNAVAILABLE_BYTES = b'"X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ=="'  # base64 of the placeholder
+
+
+class Decimals(StrEnum):
+    """How a numeric is written."""
+
+    PRECISE = "precise"
+    DOUBLE = "double"
+    STRING = "string"
+
+
+@dataclass(frozen=True)
+class DebeziumEncoder:
+    """Writes the events of one table."""
+
+    columns: Sequence[Column]
+    decimals: Decimals = Decimals.PRECISE
+    null: bytes = b"null"
+
+    def row(self, cells: Sequence[Cells], places: Sequence[int]) -> Encoded:
+        """Objects with a field for each of these columns."""
+        parts: list[Part] = [b"{"]
+        masks = []
+        for number, place in enumerate(places):
+            column = self.columns[place]
+            encoded = debezium_column(
+                column.type_oid, column.type_modifier, gather(cells[place]), self.decimals
+            ).with_unavailable(cells[place].is_unchanged, _unavailable(column.type_oid))
+            comma = b"," if number else b""
+            parts += [comma, json_string(column.name), b":", *encoded.parts]
+            masks.append(encoded.unfit)
+        return Encoded([*parts, b"}"], any_unfit(masks, len(cells[0])) if cells else None)
+
+    def key(self, cells: Sequence[Cells], places: Sequence[int]) -> Encoded:
+        """The same."""
+        return self.row(cells, places)
+
+    def event(
+        self, op: str, before: list[Part] | None, after: list[Part] | None, moments: Moments
+    ) -> list[Part]:
+        """The envelope."""
+        start, rest, ts_ms = _source(moments)
+        return [
+            b'{"before":',
+            *(before or [b"null"]),
+            b',"after":',
+            *(after or [b"null"]),
+            start,
+            digits(moments.ordinal),
+            rest,
+            b',"transaction":null,"op":"%b","ts_ms":' % op.encode(),
+            ts_ms,
+            b"}",
+        ]
+
+
+def _source(moments: Moments) -> tuple[Part, Part, Part]:
+    """`source` around the ordinal, and when it was; all of it is the same within a transaction."""
+    one, of_row = moments.transactions()
+    count = len(one)
+    lsn = digits(one.commit_lsn.astype(np.int64))
+    ts_ms = digits(one.ts_ms)
+    start = join(
+        [
+            b',"source":{"version":%b,"connector":"postgresql","name":%b,"ts_ms":'
+            % (json_string(__version__), json_string(moments.name)),
+            ts_ms,
+            b',"snapshot":"%b","db":%b,"sequence":"[\\"'
+            % (b"true" if moments.snapshot else b"false", json_string(moments.database)),
+            lsn,
+            b'\\",\\"',
+        ],
+        count,
+    )
+    rest = join(
+        [
+            b'\\"]","schema":%b,"table":%b,"txId":' % tuple(map(json_string, moments.table)),
+            b"null" if one.xid is None else digits(one.xid),
+            b',"lsn":',
+            lsn,
+            b',"xmin":null}',
+        ],
+        count,
+    )
+    if of_row is None:
+        return start[0].as_py(), rest[0].as_py(), ts_ms[0].as_py()
+    return start.take(of_row), rest.take(of_row), ts_ms.take(of_row)
+
+
+def _unavailable(type_oid: int) -> bytes:
+    text = json_string(UNAVAILABLE.decode())
+    if type_oid == _BYTEA:
+        return _UNAVAILABLE_BYTES
+    return b"[" + text + b"]" if type_oid in ELEMENTS else text
+
+
+def debezium_column(
+    type_oid: int, type_modifier: int, values: pa.Array, decimals: Decimals = Decimals.PRECISE
+) -> Encoded:
+    """A column of Postgres's text as JSON."""
+    if type_oid in ELEMENTS:
+        return _arrays(type_oid, type_modifier, values, decimals)
+    if type_oid in (_MONEY, _NUMERIC):
+        return _numeric(type_oid, type_modifier, values, decimals)
+    if type_oid in _COUNTED:
+        found = epochs.epochs(type_oid, type_modifier, values)
+        return Encoded([epochs.digits_of(found.values)], found.unfit)
+    if type_oid in (_BIT, _VARBIT):
+        return _bits(type_oid, type_modifier, values)
+    if type_oid in (epochs.TIMESTAMPTZ, epochs.TIMETZ):
+        return _json(_TEXT, epochs.zoned_texts(type_oid, type_modifier, values))
+    return _json(_TEXT if type_oid in _JSON_TYPES else type_oid, values)
+
+
+def _json(type_oid: int, values: pa.Array) -> Encoded:
+    made = json_column(type_oid, values)
+    parts: list[Part] = [made.values]
+    return Encoded([made.prefix, made.values, made.suffix] if made.prefix or made.suffix else parts)
+
+
+def _numeric(type_oid: int, type_modifier: int, values: pa.Array, decimals: Decimals) -> Encoded:
+    if type_oid == _MONEY:  # `-$1,234.50`
+        values = pc.replace_substring_regex(values, pattern=r"[$,]", replacement="")
+        type_modifier = _MONEY_MODIFIER
+    if decimals is Decimals.STRING:
+        return _json(_TEXT, values)
+    if decimals is Decimals.DOUBLE:
+        return _json(_NUMERIC, _as_doubles(values))
+    found = unscaled(values)
+    text = base64_of(found.values)
+    if scale_of(type_modifier) is not None:
+        return _quoted([b'"', text, b'"'], found.unfit)
+    scales = pa.array(found.scales).cast(pa.string()).cast(pa.binary())
+    return _quoted([b'{"scale":', scales, b',"value":"', text, b'"}'], found.unfit, like=text)
+
+
+def _quoted(parts: list[Part], unfit: Any, like: pa.Array | None = None) -> Encoded:
+    """Parts of a value; one column where some are null."""
+    column = like if like is not None else parts[1]
+    if column.null_count == 0:  # type: ignore[union-attr]
+        return Encoded(parts, unfit)
+    joined = join(parts, len(column))
+    return Encoded([pc.if_else(column.is_valid(), joined, pa.scalar(None, joined.type))], unfit)  # type: ignore[union-attr]
+
+
+def _as_doubles(values: pa.Array) -> pa.Array:
+    """The nearest number of 64 bits, as it is printed; NaN and infinities as they are."""
+    return values.cast(pa.string()).cast(pa.float64()).cast(pa.string()).cast(pa.binary())
+
+
+def _bits(type_oid: int, type_modifier: int, values: pa.Array) -> Encoded:
+    if type_oid == _BIT and type_modifier == 1:
+        spelled = pc.if_else(pc.equal(values, b"1"), b"true", pa.scalar(b"false", values.type))
+        return Encoded([spelled])
+    packed = pa.array([bits_of(value) for value in values.to_pylist()], pa.binary())
+    return _quoted([b'"', base64_of(packed), b'"'], None)
+
+
+def bits_of(value: bytes | None) -> bytes | None:
+    """A bit string as bytes: the last bits in the first byte."""
+    if value is None:
+        return None
+    return int(value or b"0", 2).to_bytes(-(-len(value) // 8), "little")
+
+
+def _arrays(type_oid: int, type_modifier: int, values: pa.Array, decimals: Decimals) -> Encoded:
+    """Of one dimension; others stay Postgres's text, in a string."""
+    arrays = split_arrays(values)
+    elements = gather(arrays.elements)
+    encoded = debezium_column(ELEMENTS[type_oid], type_modifier, elements, decimals)
+    texts = pc.fill_null(one_column(encoded.parts, len(elements)).cast(pa.binary()), b"null")
+    lists = pa.ListArray.from_arrays(pa.array(arrays.offsets, pa.int32()), texts)
+    inside = pc.binary_join(lists, pa.scalar(b",", pa.binary()))
+    made = join([b"[", inside, b"]"], len(values))
+    if len(arrays.unfit):
+        is_text = np.zeros(len(values), np.bool_)
+        is_text[arrays.unfit] = True
+        as_text = one_column(_json(_TEXT, values).parts, len(values))
+        made = pc.if_else(pa.array(is_text), as_text, made)
+    made = pc.if_else(values.is_valid(), made, pa.scalar(None, made.type))
+    return Encoded([made], of_arrays(encoded, arrays.offsets, len(values)))
+
+
+def of_arrays(elements: Encoded, offsets: Any, count: int) -> Any:
+    """Arrays with an element that does not fit."""
+    unfit = np.zeros(count, np.bool_)
+    if elements.unfit is not None:
+        bad = np.flatnonzero(elements.unfit)
+        unfit[np.searchsorted(offsets, bad, side="right") - 1] = True
+    return unfit

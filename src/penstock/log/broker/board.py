@@ -1,0 +1,241 @@
+"""A board in memory, kept in step with a broker by its kind; values larger than a message lie in pieces."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+import zlib
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+from penstock.errors import SecondInstance
+from penstock.log.contract import Posted
+from penstock.timing import timing
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+_PLAIN, _PIECES = b"=", b"#"
+_PIECE_BYTES = 500_000
+
+
+class MemoryBoard(ABC):
+    """What was posted last under each key, as far as this process has read it.
+
+    A value that is too long lies in pieces, whose keys hold its checksum: they are there before the value is, and the
+    former ones go after it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._posted: dict[str, tuple[int, Posted]] = {}  # with the number of its message
+        self._runs: dict[str, tuple[float, str | None]] = {}
+        self._pid = 0
+        self._look_at = 0.0
+        self._held: dict[str, str] = {}  # by role: our run
+        self._doubt_at = 0.0
+
+    # --- of a kind -----------------------------------------------------------------------------
+
+    @abstractmethod
+    def _exists(self) -> bool:
+        """Whether somebody has made it."""
+
+    @abstractmethod
+    def _connect(self) -> None:
+        """Make what is missing, and begin to read from the first message."""
+
+    @abstractmethod
+    def _drain(self) -> None:
+        """Take what has come, and wait for nothing; calls `_take`."""
+
+    @abstractmethod
+    def _catch_up(self) -> None:
+        """Take everything that is there by now."""
+
+    @abstractmethod
+    def _post(self, key: str, value: bytes | None) -> int:
+        """Append a message, durably; its number."""
+
+    @abstractmethod
+    def _holder(self, role: str) -> str | None:
+        """Which run holds a role, asked of the broker."""
+
+    @abstractmethod
+    def hold(self, role: str) -> AbstractContextManager[None]:
+        """Hold a role alone."""
+
+    @abstractmethod
+    def forget(self) -> list[str]:
+        """Remove it as a whole."""
+
+    @abstractmethod
+    def _keep_roles(self) -> None:
+        """Do what is due for the roles that are held; cheap."""
+
+    # --- the same for all ----------------------------------------------------------------------
+
+    def _is_connected(self) -> bool:
+        return self._pid == os.getpid()
+
+    def _require_connected(self, *, creates: bool = False) -> bool:
+        """Connect, and read all there is; whether there is a board. One who only reads makes none."""
+        if self._is_connected():
+            return True
+        if not creates:
+            if time.monotonic() < self._look_at:
+                return False
+            if not self._exists():
+                self._look_at = time.monotonic() + timing().log_absent_seconds
+                return False
+        self._posted.clear()
+        self._connect()
+        self._pid = os.getpid()
+        self._catch_up()
+        return True
+
+    def _take(self, number: int, key: str, value: bytes | None, at: float) -> None:
+        """Know of a message; what comes late is older than what is known."""
+        if key in self._posted and self._posted[key][0] >= number:
+            return
+        self._posted[key] = (number, Posted(value or b"", at))
+
+    def put(self, key: str, value: bytes | None) -> None:
+        """Put a value in the place of the last one, durably; None takes it back."""
+        with self._lock:
+            self._require_connected(creates=True)
+            self._require_roles()
+            former = self._pieces_of(key)
+            fresh: list[str] = []
+            if value is None:
+                data = None
+            elif len(value) <= _PIECE_BYTES:
+                data = _PLAIN + value
+            else:
+                fresh = self._put_pieces(key, zlib.compress(value, 1))
+                data = _PIECES + json.dumps(fresh).encode()
+            self._put_one(key, data)
+            for piece in former:
+                if piece not in fresh:
+                    self._put_one(piece, None)
+
+    def _hold(self, role: str, run: str) -> None:
+        """A role was taken: whoever held it before reads that here, in the order of all that is put."""
+        self._held[role] = run
+        self._put_one(_role(role), run.encode())
+        self._changed(role)
+
+    def _last_run(self, role: str) -> str | None:
+        """Who has last taken a role, whether it still holds it or not."""
+        found = self._posted.get(_role(role))
+        return None if found is None else found[1].value.decode() or None
+
+    def _leave_role(self, role: str) -> None:
+        self._held.pop(role, None)
+        self._changed(role)
+
+    def _require_roles(self) -> None:
+        """See that nobody has taken a role of ours over: this process may have been suspended.
+
+        Raises:
+            SecondInstance: somebody has; nothing was put.
+        """
+        if not self._held:
+            return
+        self._keep_roles()
+        if _now() >= self._doubt_at:
+            self._catch_up()
+        else:
+            self._drain()
+        self._doubt_at = _now() + timing().board_doubt_seconds
+        for role, run in self._held.items():
+            found = self._posted.get(_role(role))
+            if found is not None and found[1].value not in (b"", run.encode()):
+                raise SecondInstance(
+                    "another process has taken over while this one was suspended or cut off from the broker",
+                    f"role {role}",
+                    "nothing if that was meant, else stop one of the two; nothing was written",
+                )
+
+    def _put_pieces(self, key: str, packed: bytes) -> list[str]:
+        mark = f"{zlib.crc32(packed):08x}{len(packed):x}"
+        names = []
+        for begin in range(0, len(packed), _PIECE_BYTES):
+            names.append(f"{key}={mark}.{begin}")
+            self._put_one(names[-1], packed[begin : begin + _PIECE_BYTES])
+        return names
+
+    def _put_one(self, key: str, value: bytes | None) -> None:
+        self._take(self._post(key, value), key, value, time.time())
+
+    def _pieces_of(self, key: str) -> list[str]:
+        found = self._posted.get(key)
+        if found is None or not found[1].value.startswith(_PIECES):
+            return []
+        return [str(name) for name in json.loads(found[1].value[1:])]
+
+    def get(self, key: str) -> Posted | None:
+        """The last value, as it was a moment ago."""
+        with self._lock:
+            if not self._require_connected():
+                return None
+            self._keep_roles()
+            self._drain()
+            found = self._posted.get(key)
+            if found is None or not found[1].value:
+                return None
+            if found[1].value.startswith(_PLAIN):
+                return Posted(found[1].value[1:], found[1].at)
+            pieces = [self._posted.get(name) for name in self._pieces_of(key)]
+            packed = b"".join(piece[1].value for piece in pieces if piece is not None)
+            try:
+                return Posted(zlib.decompress(packed), found[1].at)
+            except zlib.error:
+                return None  # a piece is missing: the next value is on its way
+
+    def keys(self, prefix: str) -> list[str]:
+        """The keys that begin so and have a value."""
+        with self._lock:
+            if not self._require_connected():
+                return []
+            self._drain()
+            return sorted(
+                key
+                for key, (_, posted) in self._posted.items()
+                if key.startswith(prefix) and posted.value and "=" not in key
+            )
+
+    def sync(self) -> None:
+        """See all that was put before."""
+        with self._lock:
+            self._look_at = 0.0  # also of a board that was not there a moment ago
+            if self._require_connected():
+                self._catch_up()
+
+    def run_of(self, role: str) -> str | None:
+        """Which run holds a role; as it was a moment ago."""
+        with self._lock:
+            asked_at, run = self._runs.get(role, (float("-inf"), None))
+            if time.monotonic() - asked_at > timing().log_holder_seconds:
+                run = self._holder(role) if self._require_connected() else None
+                self._runs[role] = time.monotonic(), run
+            return run
+
+    def _changed(self, role: str) -> None:
+        """A role was taken or left by this process."""
+        with self._lock:
+            self._runs.pop(role, None)
+
+
+def _role(role: str) -> str:
+    """The key of who has taken a role; with an equals sign, as no key of a report has."""
+    return f"role={role}"
+
+
+def _now() -> float:
+    """A clock that also runs while the machine sleeps."""
+    return (
+        time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.time()
+    )

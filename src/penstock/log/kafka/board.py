@@ -1,0 +1,183 @@
+"""A board as a compacted topic of one partition. Who holds a role is a member of a group of Kafka's."""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from penstock.brokers.kafka.claim import Claim
+from penstock.errors import LogUnreachable
+from penstock.log.broker.board import MemoryBoard
+from penstock.log.kafka.clients import Reading, Settings
+from penstock.log.kafka.topic import STATE_CONFIG, LogTopic
+from penstock.stopping import is_in_vain
+from penstock.timing import timing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from penstock.brokers.kafka.client import Clients
+    from penstock.log.kafka.options import KafkaLogOptions
+
+_PARTITION = 0
+
+
+class KafkaBoard(MemoryBoard):
+    """The board of one pipeline."""
+
+    def __init__(self, options: KafkaLogOptions, topic: str, pipeline: str) -> None:
+        super().__init__()
+        self._topic = topic
+        self._pipeline = pipeline
+        # Reports are not worth a long wait: the next one follows.
+        self._timeout = min(timing().board_report_seconds, options.timeout)
+        self._reading_settings = Settings.of(options)
+        self._settings = replace(self._reading_settings, timeout=self._timeout)
+        self._place = f"topic {topic}"
+        self._clients = self._settings.clients(self._place)
+        # At the start there is nothing else to do: a busy broker may take its time.
+        patient = replace(self._settings, timeout=max(timing().board_join_seconds, options.timeout))
+        self._patient = patient.clients(self._place)
+        self._log_topic = LogTopic(self._reading_settings.clients(self._place), options, topic)
+        self._reading: Reading | None = None
+        self._producer: Producer | None = None
+        self._next = 0
+        self._claims: dict[str, Claim] = {}
+        self._keep_at = 0.0
+
+    def _exists(self) -> bool:
+        return self._log_topic.is_there()
+
+    def _connect(self) -> None:
+        self._clients.close()
+        self._log_topic.require(1, STATE_CONFIG)
+        self._reading = Reading(
+            self._reading_settings,
+            self._place,
+            **{"auto.offset.reset": "earliest", "fetch.wait.max.ms": 100},
+        )
+        self._reading.assign(self._topic, _PARTITION, 0)
+        self._next = 0
+        self._producer = self._clients.made(
+            Producer,
+            self._clients.conf(
+                **{
+                    "enable.idempotence": True,
+                    "message.timeout.ms": int(1000 * self._timeout),
+                    "linger.ms": 0,
+                }
+            ),
+        )
+
+    def _drain(self) -> None:
+        while self._take_next(0.0):
+            pass
+
+    def _catch_up(self) -> None:
+        assert self._reading is not None, "connected first"
+        found = self._reading.watermarks(self._topic, _PARTITION)
+        if found is None:
+            raise LogUnreachable(
+                "the topic is not there", self._place, "nothing, penstock makes it anew"
+            )
+        deadline = time.monotonic() + timing().log_read_seconds
+        while self._next < found[1]:
+            if self._take_next(timing().broker_step_seconds):
+                continue
+            if self._reading.end_offset >= found[1]:
+                return  # the rest was compacted away
+            if time.monotonic() > deadline or is_in_vain():
+                raise LogUnreachable(
+                    f"no answer within {timing().log_read_seconds:g} s",
+                    self._place,
+                    "nothing, penstock tries again by itself",
+                )
+
+    def _take_next(self, seconds: float) -> bool:
+        assert self._reading is not None, "connected first"
+        one = self._reading.poll(seconds, "reading reports")
+        if one is None:
+            return False
+        self._next = one.offset() + 1
+        self._take(
+            one.offset(), (one.key() or b"").decode(), one.value(), one.timestamp()[1] / 1000
+        )
+        return True
+
+    def _post(self, key: str, value: bytes | None) -> int:
+        assert self._producer is not None, "connected first"
+        done: list[Any] = []
+        self._producer.produce(
+            self._topic,
+            value,
+            key.encode(),
+            partition=_PARTITION,
+            on_delivery=lambda error, record: done.append((error, record)),
+        )
+        waiting = self._clients.steps("reporting")
+        while not done:
+            self._producer.flush(timing().broker_step_seconds)
+            if not done:
+                waiting.go_on()
+        error, record = done[0]
+        if error is not None:
+            if error.code() in (KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT):
+                raise self._clients.timed_out("reporting")
+            raise self._clients.explained(error, "reporting")
+        return int(record.offset())
+
+    def _group(self, role: str) -> str:
+        return f"penstock/{self._pipeline}/{role}"
+
+    def _claim(self, role: str, clients: Clients) -> Claim:
+        return Claim(clients, self._group(role), self._topic, "works for this pipeline")
+
+    def _holder(self, role: str) -> str | None:
+        own = self._claims.get(role)
+        if own is not None:
+            return own.instance
+        others = self._claim(role, self._clients).others()
+        return others[0].instance if others else None
+
+    def _keep_roles(self) -> None:
+        """Poll the members of groups: one that the broker has given up joins again only then."""
+        if time.monotonic() >= self._keep_at:
+            self._keep_at = time.monotonic() + timing().broker_step_seconds
+            for claim in self._claims.values():
+                claim.keep()
+
+    @contextmanager
+    def hold(self, role: str) -> Iterator[None]:
+        """Hold a role alone.
+
+        Raises:
+            SecondInstance: another process holds it.
+        """
+        with self._lock:
+            self._require_connected(creates=True)
+        claim = self._claim(role, self._patient)
+        claim.take()
+        try:
+            with self._lock:
+                self._claims[role] = claim
+                self._hold(role, claim.instance)
+            yield
+        finally:
+            with self._lock:
+                self._claims.pop(role, None)
+                self._leave_role(role)
+            claim.release()
+
+    def forget(self) -> list[str]:
+        """Delete the topic."""
+        with self._lock:
+            try:
+                was_there = self._log_topic.delete()
+            except KafkaException as error:
+                raise self._clients.explained(error.args[0], "deleting the topic") from None
+            self._pid = 0
+            return [f"topic {self._topic}"] if was_there else []

@@ -1,0 +1,94 @@
+"""What `penstock check` says of a log on Kafka: whether it can be reached, and what may lose or delete changes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.errors import LogAtRisk, PenstockError
+from penstock.log.kafka.clients import Settings
+from penstock.log.kafka.kind import topic_of
+from penstock.log.kafka.topic import LogTopic
+from penstock.log.kafka.transport import PARTITIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from penstock.log.contract import LogOwner
+    from penstock.log.kafka.options import KafkaLogOptions
+    from penstock.log.kafka.topic import TopicFacts
+
+
+def problems(options: KafkaLogOptions, owners: Sequence[LogOwner]) -> list[PenstockError]:
+    """Everything that can be known before the start. Changes nothing."""
+    names = {owner.source_id: topic_of(options, owner) for owner in owners}
+    if len(set(names.values())) < len(names):
+        return [
+            LogAtRisk(
+                f"{len(names)} sources have one topic, wanted one for each",
+                f"log.topic {options.topic}",
+                "put {source} into log.topic",
+            )
+        ]
+    try:
+        return [each for name in names.values() for each in _of_topic(options, name)]
+    except PenstockError as error:
+        return [error]
+
+
+def _of_topic(options: KafkaLogOptions, name: str) -> Iterator[PenstockError]:
+    place = f"topic {name}"
+    clients = Settings.of(options).clients(place)
+    found = clients.metadata(clients.admin, "reaching the brokers")
+    facts = LogTopic(clients, options, name).facts()
+    factor = options.replication_factor
+    if factor is not None and factor > len(found.brokers):
+        yield LogAtRisk(
+            f"log.replication_factor is {factor}, and there are {len(found.brokers)} brokers",
+            place,
+            "set it to at most the number of brokers",
+        )
+    if facts is None:
+        if not options.create_topics:
+            yield LogAtRisk(
+                "the topic is not there, and log.create_topics is false",
+                place,
+                f"make it with {PARTITIONS} partitions, or set create_topics: true",
+            )
+        return
+    yield from _safety(facts, place)
+    yield from _retention(facts, place)
+
+
+def _safety(facts: TopicFacts, place: str) -> Iterator[PenstockError]:
+    if facts.partitions < PARTITIONS:
+        yield LogAtRisk(
+            f"the topic has {facts.partitions} partitions, wanted {PARTITIONS}",
+            place,
+            f"give it {PARTITIONS} partitions",
+        )
+    in_sync = int(facts.config.get("min.insync.replicas", 1))
+    if facts.replicas < 2 or in_sync < 2:
+        yield LogAtRisk(
+            f"replication factor {facts.replicas}, min.insync.replicas {in_sync}: what one broker alone has is"
+            " lost with its disk; with `acknowledge: delivered` the source's slot still has it, with"
+            " `acknowledge: logged` nobody has",
+            place,
+            "use replication factor 3 and min.insync.replicas 2 before you set acknowledge: logged",
+        )
+
+
+def _retention(facts: TopicFacts, place: str) -> Iterator[PenstockError]:
+    policy = facts.config.get("cleanup.policy", "delete")
+    if "compact" in policy:
+        yield LogAtRisk(
+            f"cleanup.policy is {policy}, wanted delete", place, "set cleanup.policy to delete"
+        )
+    for key, unit in (("retention.ms", "milliseconds"), ("retention.bytes", "bytes")):
+        limit = int(facts.config.get(key, -1))
+        if limit >= 0:
+            yield LogAtRisk(
+                f"{key} is {limit}: Kafka deletes what is older or more than that many {unit}, also where a"
+                " sink that is behind still needs it",
+                place,
+                f"set {key} to -1: penstock itself deletes what every sink has",
+            )

@@ -1,0 +1,101 @@
+"""Where the pieces of a slice lie: offsets of a partition, read straight from the broker, also in tasks elsewhere."""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import LogGone, LogUnreachable
+from penstock.log.kafka.clients import Reading
+from penstock.timing import timing
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.log.kafka.clients import Settings
+
+PIECES = 1
+"""The partition of pieces."""
+
+
+@dataclass(frozen=True)
+class KafkaLocator:
+    """The pieces of one slice."""
+
+    settings: Settings
+    topic: str
+    offsets: tuple[int, ...]
+    number: int  # of the entry
+
+    @property
+    def where(self) -> str:
+        """The place, for errors."""
+        return f"topic {self.topic}, entry {self.number}"
+
+    def fetch(self, size: int) -> bytes:
+        """The bytes of the slice.
+
+        Raises:
+            LogGone: they were deleted.
+            LogUnreachable: the brokers are away.
+        """
+        return fetch(self.settings, self.topic, self.offsets, self.where)[:size]
+
+
+def fetch(settings: Settings, topic: str, offsets: Sequence[int], where: str) -> bytes:
+    """Pieces, one after the other; those of the next slice are on their way meanwhile."""
+    fetcher = _fetcher(settings, topic, os.getpid(), threading.get_ident())
+    return b"".join(fetcher.piece(offset, where) for offset in offsets)
+
+
+@functools.lru_cache(maxsize=8)
+def _fetcher(settings: Settings, topic: str, pid: int, thread: int) -> _Fetcher:  # noqa: ARG001
+    """The one of this thread, kept for its next slice: neighbours are read one after the other."""
+    return _Fetcher(settings, topic)
+
+
+class _Fetcher:
+    """Reads pieces, mostly in their order."""
+
+    def __init__(self, settings: Settings, topic: str) -> None:
+        # What is named by an entry is committed: there is nothing to wait for.
+        conf = {
+            "isolation.level": "read_uncommitted",
+            "fetch.wait.max.ms": 10,
+            "fetch.message.max.bytes": 4 * 1024 * 1024,
+            "queued.max.messages.kbytes": 8 * 1024,
+        }
+        self._reading = Reading(settings, f"topic {topic}", **conf)
+        self._topic = topic
+        self._next = -1
+
+    def piece(self, offset: int, where: str) -> bytes:
+        if offset != self._next:
+            self._reading.assign(self._topic, PIECES, offset)
+        self._next = -1
+        deadline = time.monotonic() + timing().log_read_seconds
+        while (one := self._poll(where)) is None:
+            if time.monotonic() > deadline:
+                raise LogUnreachable(
+                    f"no answer within {timing().log_read_seconds:g} s",
+                    where,
+                    "nothing, it is tried again",
+                )
+        if one.offset() != offset:
+            raise LogGone(
+                f"the piece at {offset} is gone, {one.offset()} is the next",
+                where,
+                "nothing if a sink has passed it; else penstock teardown and init to begin anew",
+            )
+        self._next = offset + 1
+        return bytes(one.value() or b"")
+
+    def _poll(self, where: str) -> Any:
+        try:
+            return self._reading.poll(timing().broker_step_seconds, "reading pieces of a slice")
+        except LogGone as error:
+            raise LogGone(error.what, where, error.do) from None

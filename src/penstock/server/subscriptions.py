@@ -1,0 +1,177 @@
+"""The routes of subscriptions: penstock's own, and those that pgstream's receivers know.
+
+Not `from __future__ import annotations`: FastAPI reads annotations when the routes are made.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
+
+from fastapi import FastAPI, HTTPException, Request, Response
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, Field
+from starlette.concurrency import run_in_threadpool
+
+from penstock.errors import BadValue, PipelineFileError, SinkError
+from penstock.sinks.subscriptions import NoSubscription, Subscriptions
+from penstock.text import printable
+
+_log = logging.getLogger(__name__)
+
+# Each waits for a name server and for the disk.
+_AT_ONCE = 8
+_LONGEST_URL = 2048
+_MOST_RULES = 1000
+
+Name = Annotated[str, Field(min_length=1, max_length=300)]
+SinkName = Annotated[str | None, Field(max_length=300)]
+
+
+class Changed(BaseModel):
+    """What a subscription may be changed in."""
+
+    model_config = {"extra": "forbid"}
+    url: Annotated[str | None, Field(max_length=_LONGEST_URL)] = None
+    tables: Annotated[list[Name] | None, Field(max_length=_MOST_RULES)] = None
+    operations: Annotated[list[Name] | None, Field(max_length=20)] = None
+    format: Name | None = None
+    batch_size: Annotated[int | None, Field(ge=1, le=1000)] = None
+    secret: Annotated[str | None, Field(max_length=200)] = None
+    filter: Annotated[str | None, Field(max_length=4000)] = None
+
+
+class Wanted(Changed):
+    """A new subscription."""
+
+    url: Annotated[str, Field(max_length=_LONGEST_URL)]
+    sink: SinkName = None
+
+
+class PgstreamWanted(BaseModel):
+    """As pgstream's receivers send it; what is empty means all."""
+
+    model_config = {"extra": "ignore"}
+    url: Annotated[str, Field(max_length=_LONGEST_URL)] = ""
+    event_types: Annotated[list[str], Field(max_length=20)] = []
+    schema_name: Annotated[str, Field(alias="schema", max_length=300)] = ""
+    table: Annotated[str, Field(max_length=300)] = ""
+
+
+class Book:
+    """The subscriptions of all sinks of a pipeline that have some, by sink."""
+
+    def __init__(self, sinks: Mapping[str, Subscriptions]) -> None:
+        self._sinks = sinks
+
+    def of(self, sink: str | None) -> Subscriptions:
+        """Those of a sink; of the only one where none is named.
+
+        Raises:
+            BadValue: there is none, or which one is not said.
+        """
+        if sink is not None and sink in self._sinks:
+            return self._sinks[sink]
+        if sink is None and len(self._sinks) == 1:
+            return next(iter(self._sinks.values()))
+        names = ", ".join(self._sinks) or "none"
+        raise BadValue(
+            f"sink {sink!r} has no subscriptions, wanted one of {names}"
+            if sink is not None
+            else f"which sink is not said, wanted one of {names}",
+            "sink",
+            "name a sink of kind webhook of the pipeline file",
+        )
+
+    def where(self, id_: str) -> Subscriptions:
+        """The sink that a subscription is of.
+
+        Raises:
+            NoSubscription: of none.
+        """
+        for each in self._sinks.values():
+            if any(one["id"] == id_ for one in each.all()):
+                return each
+        raise NoSubscription(id_)
+
+    def all(self, sink: str | None) -> list[dict[str, Any]]:
+        """All, each with its sink."""
+        chosen = {sink: self.of(sink)} if sink is not None else self._sinks
+        return [{"sink": name, **one} for name, each in chosen.items() for one in each.all()]
+
+
+def add_subscriptions(app: FastAPI, sinks: Mapping[str, Subscriptions]) -> None:
+    """Add the routes. The gate in front of the application asks for the token."""
+    book = Book(sinks)
+    at_once = asyncio.Semaphore(_AT_ONCE)
+
+    async def act(request: Request, what: str, action: Callable[..., Any], *given: Any) -> Any:
+        peer = request.client.host if request.client is not None else "unknown"
+        _log.info("subscriptions: %s, asked for from %s", printable(what), peer)
+        return await ask(action, *given)
+
+    async def ask(action: Callable[..., Any], *given: Any) -> Any:
+        async with at_once:
+            try:
+                return await run_in_threadpool(action, *given)
+            except NoSubscription:
+                raise HTTPException(404, "there is no such subscription") from None
+            except SinkError as error:
+                raise HTTPException(503, error.what) from None
+
+    @app.get("/subscriptions", tags=["subscriptions"])
+    async def all_of_them(sink: SinkName = None) -> dict[str, Any]:
+        """All subscriptions, without their secrets."""
+        return {"subscriptions": await ask(book.all, sink)}
+
+    @app.get("/subscriptions/{id_}", tags=["subscriptions"])
+    async def one(id_: Name) -> dict[str, Any]:
+        """One subscription."""
+        return dict(await ask(lambda: book.where(id_).get(id_)))
+
+    @app.post("/subscriptions", tags=["subscriptions"], status_code=201)
+    async def create(request: Request, wanted: Wanted) -> dict[str, Any]:
+        """A new subscription. The answer names the position that it begins after and, this once, its secret."""
+        given = wanted.model_dump(exclude_none=True, exclude={"sink"})
+        return dict(await act(request, "a new one", book.of(wanted.sink).create, given))
+
+    @app.patch("/subscriptions/{id_}", tags=["subscriptions"])
+    async def change(request: Request, id_: Name, wanted: Changed) -> dict[str, Any]:
+        """Change a subscription. A new secret signs beside the old one for a day."""
+        given = wanted.model_dump(exclude_none=True)
+        if "filter" in wanted.model_fields_set:
+            given["filter"] = wanted.filter  # null takes it out
+        return dict(await act(request, f"change {id_}", lambda: book.where(id_).change(id_, given)))
+
+    @app.post("/subscriptions/{id_}/resume", tags=["subscriptions"])
+    async def resume(request: Request, id_: Name) -> dict[str, Any]:
+        """Deliver again to one that is suspended, disabled or cut off."""
+        return dict(await act(request, f"resume {id_}", lambda: book.where(id_).resume(id_)))
+
+    @app.delete("/subscriptions/{id_}", tags=["subscriptions"], status_code=204)
+    async def remove(request: Request, id_: Name) -> Response:
+        """Remove a subscription, with what waits and is parked for it."""
+        await act(request, f"remove {id_}", lambda: book.where(id_).remove(id_))
+        return Response(status_code=204)
+
+    @app.post("/webhooks/subscribe", tags=["pgstream"], status_code=201)
+    async def subscribe(request: Request, wanted: PgstreamWanted) -> Response:
+        """As pgstream's receivers subscribe."""
+        given = (wanted.url, wanted.schema_name, wanted.table, wanted.event_types)
+        return await _as_pgstream(act(request, "subscribe", book.of(None).subscribe, *given), 201)
+
+    @app.post("/webhooks/unsubscribe", tags=["pgstream"])
+    async def unsubscribe(request: Request, wanted: PgstreamWanted) -> Response:
+        """As pgstream's receivers unsubscribe."""
+        given = (wanted.url, wanted.schema_name, wanted.table)
+        return await _as_pgstream(
+            act(request, "unsubscribe", book.of(None).unsubscribe, *given), 200
+        )
+
+
+async def _as_pgstream(doing: Any, status: int) -> Response:
+    try:
+        await doing
+    except PipelineFileError as error:
+        return JSONResponse({"error": error.what}, 400)
+    return Response(status_code=status)

@@ -1,0 +1,338 @@
+"""The indexes of a sink's tables: made, looked up, extended, switched, removed.
+
+A table has an alias, which people search and changes go through, and one index behind it, which may be found under an alias of the
+whole schema as well. A copy has an index of its own, whose
+generation is the copy's id, until all of it is there; then the alias is switched, and the one before is removed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import urllib.parse
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import DestinationRefuses, RecordSchemaRefused, SinkError
+from penstock.sinks.search.client import NOT_FOUND
+from penstock.sinks.search.mapping import conflicts, missing, signature
+from penstock.sinks.search.names import aliases_of, index_of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from penstock.sinks.search.client import Answer, Client
+    from penstock.sinks.search.options import SearchOptions
+
+_EXISTS = "resource_already_exists_exception"
+_REFUSED = 400
+_FIELD_LIMIT = 2000
+
+
+class Unfit(Exception):
+    """Fields of an index have other types than the table's columns: it has to be made anew."""
+
+    def __init__(self, fields: list[str]) -> None:
+        super().__init__(", ".join(fields))
+        self.fields = fields
+
+
+def quoted(name: str) -> str:
+    """A name in a path."""
+    return urllib.parse.quote(name, safe="")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What an index is to have: the fields of a table, and which table that is."""
+
+    properties: Mapping[str, Any]
+    table: str
+    oid: int
+
+    @property
+    def text(self) -> str:
+        """What tells it apart."""
+        return f"{self.oid} {self.table} {signature(self.properties)}"
+
+
+@dataclass
+class Indexes:
+    """Those of one sink. `owner` says whose they are, in the mapping of each."""
+
+    client: Client
+    options: SearchOptions
+    owner: Mapping[str, str]
+    # What this process knows: by index, the signatures of mappings that it has.
+    _known: dict[str, set[str]] = field(default_factory=dict)
+
+    def behind(self, aliases: Collection[str]) -> dict[str, str]:
+        """The index behind each alias that is there."""
+        found: dict[str, str] = {}
+        wanted = sorted(aliases)
+        for begin in range(0, len(wanted), 50):
+            names = ",".join(map(quoted, wanted[begin : begin + 50]))
+            answer = self.client.ask("GET", f"/_alias/{names}", None, NOT_FOUND)
+            for index, content in answer.content.items():
+                if isinstance(content, dict):
+                    found |= dict.fromkeys(content.get("aliases", ()), index)
+        return {alias: index for alias, index in found.items() if alias in aliases}
+
+    def ensure(self, wanted: Mapping[str, Wanted]) -> dict[str, Exception]:
+        """See that the index behind each alias has the fields that are wanted; why one has not.
+
+        Raises:
+            PenstockError: the server does not answer, or refuses us.
+        """
+        found = self.behind(wanted)
+        failures: dict[str, Exception] = {}
+        for alias, wish in wanted.items():
+            text = wish.text
+            index = found.get(alias)
+            if index is not None and text in self._known.get(index, ()):
+                continue
+            try:
+                if index is None:
+                    index = self._first(alias, wish)
+                else:
+                    self._extend(index, wish)
+            except (RecordSchemaRefused, Unfit) as error:
+                failures[alias] = error
+                continue
+            self._known.setdefault(index, set()).add(text)
+        return failures
+
+    def fields(self, alias: str) -> set[str]:
+        """The fields of the index behind an alias."""
+        answer = self.client.ask("GET", f"/{quoted(alias)}/_mapping", None, NOT_FOUND)
+        if answer.status == NOT_FOUND:
+            return set()
+        return {
+            name
+            for content in answer.content.values()
+            for name in content.get("mappings", {}).get("properties", {})
+        }
+
+    def _first(self, alias: str, wish: Wanted) -> str:
+        """Make the index of a table that was not copied, under a number that no other one has or had."""
+        for number in itertools.count(1):
+            index = index_of(alias, str(number))
+            if self.create(index, wish, alias=alias):
+                return index
+            # Another task was quicker; or it is that of a table which had the name before.
+            if (found := self.behind([alias]).get(alias)) is not None:
+                self._extend(found, wish)
+                return found
+        raise AssertionError
+
+    def forget(self) -> None:
+        """Know nothing any more."""
+        self._known.clear()
+
+    def create(
+        self,
+        index: str,
+        wish: Wanted,
+        *,
+        alias: str | None = None,
+        is_copy: bool = False,
+    ) -> bool:
+        """Make an index, of a copy one that nobody searches; False where it is there.
+
+        Raises:
+            RecordSchemaRefused: the server does not take the mapping.
+        """
+        if is_copy and wish.text in self._known.get(index, ()):
+            return False
+        settings: dict[str, Any] = {"mapping.total_fields.limit": _FIELD_LIMIT}
+        if self.options.shards is not None:
+            settings["number_of_shards"] = self.options.shards
+        if self.options.replicas is not None:
+            settings["number_of_replicas"] = self.options.replicas
+        if is_copy:
+            settings["refresh_interval"] = "-1"
+        body = {
+            "settings": {"index": settings},
+            "mappings": {
+                "dynamic": "strict",
+                "_meta": {"penstock": {**self.owner, "table": wish.table, "oid": wish.oid}},
+                "properties": dict(wish.properties),
+            },
+        }
+        if alias is not None:
+            body["aliases"] = {each: {} for each in self._aliases(alias)}
+        answer = self.client.ask("PUT", f"/{quoted(index)}", body, _REFUSED)
+        if answer.status == _REFUSED and answer.error_type != _EXISTS:
+            raise self._refused(answer, index)
+        if answer.status == _REFUSED:
+            return False
+        self._known.setdefault(index, set()).add(wish.text)
+        return True
+
+    def _extend(self, index: str, wish: Wanted) -> None:
+        """Add fields that an index lacks.
+
+        Raises:
+            Unfit: it has some with another type.
+            RecordSchemaRefused: it is not ours, or the server does not take the mapping.
+        """
+        answer = self.client.ask("GET", f"/{quoted(index)}/_mapping", None, NOT_FOUND)
+        mapping = answer.content.get(index, {}).get("mappings") if answer.status < 300 else None
+        if mapping is None:
+            raise SinkError(
+                f"index {index} is gone",
+                self.client.where,
+                "nothing, penstock tries again by itself",
+            )
+        meta = mapping.get("_meta", {}).get("penstock", {})
+        if not self._is_ours(meta):
+            raise RecordSchemaRefused(
+                f"index {index} was not made by this sink of this pipeline",
+                self.client.where,
+                "choose another index:, or remove it",
+            )
+        has = mapping.get("properties", {})
+        if meta.get("oid") != wish.oid:
+            if meta.get("table") != wish.table:
+                raise self.taken(index, str(meta.get("table")))
+            raise Unfit(sorted(wish.properties))  # another table has the name by now
+        if unfit := conflicts(has, wish.properties):
+            raise Unfit(unfit)
+        if added := missing(has, wish.properties):
+            body = {"properties": added}
+            path = f"/{quoted(index)}/_mapping"
+            answer = self.client.ask("PUT", path, body, _REFUSED)
+            if answer.status == _REFUSED:
+                raise self._refused(answer, index)
+
+    def _is_ours(self, meta: Any) -> bool:
+        """Whether an index was made by this sink, by what its mapping says."""
+        return all(meta.get(name) == value for name, value in self.owner.items())
+
+    def taken(self, index: str, table: str) -> RecordSchemaRefused:
+        """The error of a table whose place another one has."""
+        return RecordSchemaRefused(
+            f"index {index} holds another table, {table}",
+            self.client.where,
+            "send each table to an index of its own: see index:, and route: of modifiers:",
+        )
+
+    def _refused(self, answer: Answer, index: str) -> RecordSchemaRefused:
+        # The server's words name fields and types, never values: it has seen none.
+        error = answer.content.get("error", {})
+        said = json.dumps(error.get("reason", ""))[:300] if isinstance(error, dict) else ""
+        return RecordSchemaRefused(
+            f"the server does not take the mapping of index {index}: {answer.error_type} {said}",
+            self.client.where,
+            "choose other forms for its columns, or leave them out with modifiers:",
+        )
+
+    # --- generations ---------------------------------------------------------------------------
+
+    def switch(self, alias: str, index: str) -> str | None:
+        """Have an alias lead to an index from now on; the one that it led to before, for who removes it.
+
+        A search that is under way there goes on; what is older than that is removed. May be done again.
+
+        Raises:
+            DestinationRefuses: the index is not there, or an index has the name of the alias.
+        """
+        path = f"/{quoted(index)}"
+        refresh = {"index": {"refresh_interval": None}}
+        if self.client.ask("PUT", f"{path}/_settings", refresh, NOT_FOUND).status == NOT_FOUND:
+            raise DestinationRefuses(
+                f"index {index}, which a copy went into, is gone",
+                self.client.where,
+                "have the table copied again: penstock tables PIPELINE.yml resync",
+            )
+        self.client.ask("POST", f"{path}/_refresh")
+        actions = self._actions("add", index, alias)
+        now = self.behind([alias]).get(alias)
+        if now is not None and now != index:
+            self._require_same_table(now, index)
+        ours = {*self.generations(alias), *(self._owned(now) if now else ())} - {index}
+        if now is not None and now != index:
+            actions += self._actions("remove", now, alias)
+        self._alias(actions, alias)
+        self.delete(ours - {now})
+        return now if now in ours else None
+
+    def _require_same_table(self, one: str, other: str) -> None:
+        """See that two indexes are generations of one table, or of one and its successor of that name."""
+        metas = [self._meta(each) for each in (one, other)]
+        if all(map(self._is_ours, metas)):
+            (old, new), key = metas, "table"
+            if old.get("oid") != new.get("oid") and old.get(key) != new.get(key):
+                raise self.taken(one, str(old.get(key)))
+
+    def _meta(self, index: str) -> dict[str, Any]:
+        answer = self.client.ask("GET", f"/{quoted(index)}/_mapping", None, NOT_FOUND)
+        found = answer.content.get(index, {}).get("mappings", {}).get("_meta", {})
+        return dict(found.get("penstock", {}))
+
+    def move(self, alias: str, before: str) -> None:
+        """Have what is behind an alias be found under another one."""
+        index = self.behind([before]).get(before)
+        if index is None:
+            return  # done already, or never made
+        # Carried out one after the other: what both have in common stays.
+        actions = [*self._actions("remove", index, before), *self._actions("add", index, alias)]
+        other = self.behind([alias]).get(alias)
+        if other is not None and other != index:
+            actions += self._actions("remove", other, alias)
+        self._alias(actions, alias)
+
+    def drop(self, alias: str) -> None:
+        """A table is no more: remove its index."""
+        index = self.behind([alias]).get(alias)
+        if index is not None:
+            self.delete(self._owned(index))
+
+    def vacate(self, alias: str) -> None:
+        """Another table has the name from now on: what is there stays under the name of its index."""
+        index = self.behind([alias]).get(alias)
+        if index is not None:
+            self._alias(self._actions("remove", index, alias), alias)
+
+    def _aliases(self, alias: str) -> tuple[str, ...]:
+        return aliases_of(alias, self.options.index)
+
+    def _actions(self, verb: str, index: str, alias: str) -> list[dict[str, Any]]:
+        """Let an index be found under an alias, and that of its schema; or no longer."""
+        return [{verb: {"index": index, "alias": each}} for each in self._aliases(alias)]
+
+    def _alias(self, actions: list[dict[str, Any]], alias: str) -> None:
+        answer = self.client.ask("POST", "/_aliases", {"actions": actions}, _REFUSED)
+        if answer.status == _REFUSED:
+            raise DestinationRefuses(
+                f"an index is called {' or '.join(self._aliases(alias))},"
+                " and penstock needs that name for an alias:"
+                f" {answer.error_type}",
+                self.client.where,
+                "choose another index:, or remove it",
+            )
+
+    def generations(self, alias: str) -> list[str]:
+        """All indexes of a table that this sink has made, those that nobody searches among them."""
+        return [
+            index
+            for index in self._owned(f"{alias}.*")
+            if "." not in index.removeprefix(f"{alias}.")
+        ]
+
+    def _owned(self, pattern: str) -> list[str]:
+        path = f"/{urllib.parse.quote(pattern, safe='*')}/_mapping?filter_path=*.mappings._meta"
+        answer = self.client.ask("GET", path, None, NOT_FOUND)
+        if answer.status == NOT_FOUND:
+            return []
+        return sorted(
+            index
+            for index, content in answer.content.items()
+            if self._is_ours(content["mappings"].get("_meta", {}).get("penstock", {}))
+        )
+
+    def delete(self, indexes: Collection[str]) -> None:
+        """Remove indexes, as far as they are there."""
+        for index in sorted(indexes):
+            self.client.ask("DELETE", f"/{quoted(index)}", None, NOT_FOUND)
+            self._known.pop(index, None)

@@ -1,0 +1,153 @@
+"""The index `penstock`: how far sinks have got, and how their tables changed.
+
+    position of a sink   `_id` <pipeline>.<source>.<sink>: `state`, opaque
+    a change of a table  `_id` that of its document: id, version, schema_name, table_name, schema (JSON as text), created_at, acked
+
+A position is written only over the one that was read or written last: a second process that delivers is found out.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import SecondInstance
+from penstock.sinks.search.client import CONFLICT, NOT_FOUND
+from penstock.sinks.search.indexes import quoted
+
+if TYPE_CHECKING:
+    from penstock.sinks.search.client import Client
+
+INDEX = "penstock"
+_REFUSED = 400
+_KEYWORD = {"type": "keyword"}
+_MAPPING = {
+    "settings": {"index": {"number_of_shards": 1, "auto_expand_replicas": "0-1"}},
+    "mappings": {
+        "dynamic": "strict",
+        "properties": {
+            "id": _KEYWORD,
+            "version": {"type": "long"},
+            "pipeline": _KEYWORD,
+            "source": _KEYWORD,
+            "sink": _KEYWORD,
+            "schema_name": _KEYWORD,
+            "table_name": _KEYWORD,
+            "schema": {"type": "text"},
+            "created_at": {"type": "date"},
+            "acked": {"type": "boolean"},
+            "state": {"type": "keyword", "index": False, "doc_values": False},
+            "shared_by": _KEYWORD,
+            "writer": _KEYWORD,
+        },
+    },
+}
+
+
+class Store:
+    """What is kept there of one sink and source."""
+
+    def __init__(self, client: Client, pipeline: str, source: str, sink: str) -> None:
+        self._client = client
+        self._owner = {"pipeline": pipeline, "source": source, "sink": sink}
+        self._id = f"{pipeline}.{source}.{sink}"
+        self._writer = uuid.uuid4().hex
+        self._last_writer: str | None = None
+        self._seen: tuple[int, int] | None = None
+
+    def open(self) -> str | None:
+        """Make the index where it is missing; the state that was stored last."""
+        answer = self._client.ask("HEAD", f"/{INDEX}", None, NOT_FOUND)
+        if answer.status == NOT_FOUND:
+            self._client.ask("PUT", f"/{INDEX}", _MAPPING, _REFUSED)  # somebody was quicker
+        return self.read()
+
+    def read(self) -> str | None:
+        """The state, None where there is none."""
+        answer = self._client.ask("GET", f"/{INDEX}/_doc/{quoted(self._id)}", None, NOT_FOUND)
+        self._seen = None
+        if answer.status == NOT_FOUND:
+            return None
+        self._seen = answer.content["_seq_no"], answer.content["_primary_term"]
+        self._last_writer = answer.content["_source"].get("writer")
+        return str(answer.content["_source"]["state"])
+
+    def write(self, state: str) -> None:
+        """Store the state over the one that was seen last.
+
+        Raises:
+            SecondInstance: somebody else has stored one since.
+        """
+        condition = "op_type=create"
+        if self._seen is not None:
+            condition = f"if_seq_no={self._seen[0]}&if_primary_term={self._seen[1]}"
+        path = f"/{INDEX}/_doc/{quoted(self._id)}?{condition}"
+        body = {**self._owner, "id": self._id, "state": state, "writer": self._writer}
+        answer = self._client.ask("PUT", path, body, CONFLICT)
+        if answer.status == CONFLICT and self._is_ours(state):
+            return
+        if answer.status == CONFLICT:
+            raise SecondInstance(
+                "another process has stored a position there meanwhile",
+                self._client.where,
+                "stop the other penstock that delivers this pipeline, and start again",
+            )
+        self._seen = answer.content["_seq_no"], answer.content["_primary_term"]
+
+    def _is_ours(self, state: str) -> bool:
+        """Whether a write that was repeated, since its answer got lost, had been done."""
+        seen = self._seen
+        if self.read() == state and self._last_writer == self._writer:
+            return True
+        self._seen = seen
+        return False
+
+    def forget(self) -> bool:
+        """Remove what there is of the sink, and the index with the last of all sinks; whether there was anything."""
+        path = f"/{INDEX}/_doc/{quoted(self._id)}?refresh=true"
+        if self._client.ask("DELETE", path, None, NOT_FOUND).status == NOT_FOUND:
+            return False
+        query = {"size": 1, "query": {"exists": {"field": "sink"}}, "_source": False}
+        found = self._client.ask("POST", f"/{INDEX}/_search", query).content
+        if not found["hits"]["hits"]:
+            self._client.ask("DELETE", f"/{INDEX}", None, NOT_FOUND)
+        return True
+
+    # --- changes of tables ---------------------------------------------------------------------
+
+    def is_logged(self, document: str) -> bool:
+        """Whether a change of a table has been dealt with."""
+        path = f"/{INDEX}/_doc/{quoted(document)}?_source=false"
+        return self._client.ask("GET", path, None, NOT_FOUND).status != NOT_FOUND
+
+    def log(self, change: dict[str, Any]) -> None:
+        """Keep a change of a table."""
+        body = {
+            "id": change["id"],
+            "version": change.get("version"),
+            "schema_name": change["schema"],
+            "table_name": change["table"],
+            "schema": json.dumps(change.get("difference", []), ensure_ascii=False),
+            "created_at": change["committed_at"],
+            "acked": True,
+        }
+        self._client.ask("PUT", f"/{INDEX}/_doc/{quoted(change['id'])}", body)
+
+    # --- how keys are shared out ---------------------------------------------------------------
+
+    @property
+    def _sharing(self) -> str:
+        return f"/{INDEX}/_doc/{quoted(self._id + '.sharing')}"
+
+    def shared_by_table(self) -> bool:
+        """Whether all rows of a table are to be one task's."""
+        return self._client.ask("GET", self._sharing, None, NOT_FOUND).status != NOT_FOUND
+
+    def share_by_table(self) -> None:
+        """Have it so from the next batch on."""
+        self._client.ask("PUT", self._sharing, {"id": f"{self._id}.sharing", "shared_by": "table"})
+
+    def forget_sharing(self) -> None:
+        """Have it as ever."""
+        self._client.ask("DELETE", self._sharing, None, NOT_FOUND)

@@ -1,0 +1,465 @@
+"""One subscription on its way: what it wants of the outbox, as requests, in order for each key, until somebody stops it.
+
+Documents go through lanes, those of a key always through the same one, and each lane has one request under way. A truncate, a
+change of a table, and an update that changes a key wait for all before them, and all behind wait for them.
+
+While a receiver fails, one request at a time is tried, after ever longer pauses. Nothing that happens to one subscription is
+waited for by another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sqlite3
+import sys
+import time
+import zlib
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from penstock.lsn import Lsn
+from penstock.options import OnRefused
+from penstock.retry import BackOff
+from penstock.sinks.documents.parked import Holds
+from penstock.sinks.webhook.client import Answer, Meaning
+from penstock.sinks.webhook.formats import Doc, message_of
+from penstock.sinks.webhook.rows import Place, Progress
+from penstock.sinks.webhook.track import Track
+from penstock.timing import timing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from penstock.errors import ModifierError
+    from penstock.sinks.webhook.client import Client
+    from penstock.sinks.webhook.entries import Documents, Entries
+    from penstock.sinks.webhook.formats import Message
+    from penstock.sinks.webhook.options import WebhookOptions
+    from penstock.sinks.webhook.rows import Kept, ParkedRow
+    from penstock.sinks.webhook.track import Ticket
+    from penstock.sinks.webhook.wants import Want
+
+_log = logging.getLogger(__name__)
+
+_NONE = sys.maxsize
+_WHOLE_TABLE = ("truncate", "schema")
+# So many documents are read ahead of the slowest lane, at least.
+_LEAST_WINDOW = 256
+# A request carries no more, unless a single document is larger: receivers bound what they take.
+_MOST_BATCH_CHARACTERS = 512 * 1024
+
+
+class Delivery:
+    """Delivers to one receiver, in the event loop of the dispatcher.
+
+    `on_news` is called when there is something to record: `take_news`. `parked_now` records it and returns what is parked
+    then, or None where that has to wait.
+    """
+
+    def __init__(
+        self,
+        kept: Kept,
+        want: Want,
+        parked: Sequence[ParkedRow],
+        *,
+        options: WebhookOptions,
+        entries: Entries,
+        client: Client,
+        origin: str,
+        on_news: Callable[[], None],
+        parked_now: Callable[[], Sequence[ParkedRow] | None],
+    ) -> None:
+        self.id = kept.id
+        self.epoch = kept.epoch
+        self.state = kept.state
+        self.want = want
+        self._options = options
+        self._entries = entries
+        self._client = client
+        self._origin = origin
+        self._on_news = on_news
+        self._parked_now = parked_now
+        self._window = max(_LEAST_WINDOW, 4 * options.concurrency * want.batch_size)
+        self._track = Track(kept.place)
+        self._seq, self._row = kept.place
+        self._lanes: dict[int, deque[tuple[Doc, Ticket]]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._has_news = asyncio.Event()  # entries, or requests of people
+        self._moved = asyncio.Event()  # as far as these two say
+        self._awaited_seq, self._awaited_count = _NONE, 0
+        self._probe = asyncio.Lock()
+        self._back_off = BackOff(
+            timing().webhook_retry_seconds, timing().webhook_last_retry_seconds
+        )
+        self._retry_at = 0.0
+        self._failing_since = kept.failing_since
+        self._failed_at = 0.0
+        self._error = kept.error
+        self._delivered = 0
+        self._delivered_lsn: str | None = None
+        self._commit_lsn = 0
+        self._holds = Holds()
+        for each in parked:
+            self._holds.add(json.loads(each.document))
+        self._is_asked = False
+        self._is_stopping = False
+        self._news = Progress(kept.id, kept.epoch, kept.place, 0, None, None, None, kept.state)
+        self.patience = timing().webhook_patience_seconds
+
+    # --- what the dispatcher asks --------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin, or go on where it was."""
+        self._begin(self._feed())
+
+    def wake(self) -> None:
+        """There are new entries."""
+        self._has_news.set()
+
+    def answer_requests(self) -> None:
+        """People ask for something of what is parked."""
+        self._is_asked = True
+        self._has_news.set()
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether its receiver did not take the last request."""
+        return self._failing_since is not None
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether nothing is delivered any more until a person says so."""
+        return self.state != "active"
+
+    def has_passed(self, seq: int) -> bool:
+        """Whether everything up to an entry is settled."""
+        return self._track.place.seq > seq
+
+    async def passed(self, seq: int) -> bool:
+        """Wait until it has; False where it fails or ends instead."""
+        while not self.has_passed(seq):
+            if self.is_failing or self.is_ended:
+                return False
+            self._awaited_seq = seq
+            self._moved.clear()
+            await self._moved.wait()
+        self._awaited_seq = _NONE
+        return True
+
+    async def stop(self, seconds: float) -> None:
+        """End: requests under way are waited for a little, since their answers count."""
+        feeding = [each for each in self._tasks if each.get_name() == "feed"]
+        for task in feeding:
+            task.cancel()
+        lanes = self._tasks - set(feeding)
+        self._is_stopping = True
+        if lanes and not self.is_failing:
+            await asyncio.wait(lanes, timeout=seconds)
+        left = list(self._tasks)
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+
+    def take_news(self) -> Progress | None:
+        """What is to be recorded since it was asked last; None where nothing is."""
+        news = self._news
+        place, state = self._track.place, self.state
+        is_same = (
+            place == news.place
+            and state == news.state
+            and self._error == news.error
+            and self._failing_since == news.failing_since
+            and not (news.parked or news.unparked or news.refused_again)
+        )
+        if is_same:
+            return None
+        news.place, news.state, news.error = place, state, self._error
+        news.failing_since, news.delivered = self._failing_since, self._delivered
+        news.delivered_lsn, self._delivered_lsn = self._delivered_lsn, None
+        self._delivered = 0
+        self._news = Progress(
+            self.id, self.epoch, place, 0, None, self._failing_since, self._error, state
+        )
+        return news
+
+    def put_back(self, news: Progress) -> None:
+        """It could not be recorded: it is still to be."""
+        self._delivered += news.delivered
+        self._delivered_lsn = self._delivered_lsn or news.delivered_lsn
+        mine = self._news
+        mine.parked = news.parked + mine.parked
+        mine.unparked += news.unparked
+        mine.refused_again |= news.refused_again
+        mine.place = Place(-1)  # differs from any: recorded the next time
+        self._on_news()
+
+    # --- from the outbox to the lanes ----------------------------------------------------------
+
+    async def _feed(self) -> None:
+        while not self.is_ended:
+            if self._is_asked:
+                await self._answer_requests()
+            try:
+                documents = self._entries.at(self._seq)
+            except sqlite3.OperationalError:  # busy with something of its own
+                await asyncio.sleep(timing().webhook_busy_seconds)
+                continue
+            if documents is None:
+                self._has_news.clear()
+                await self._has_news.wait()
+                continue
+            from_row = self._row if documents.seq == self._seq else 0
+            await self._feed_entry(documents, from_row)
+            self._seq, self._row = documents.seq + 1, 0
+
+    async def _feed_entry(self, documents: Documents, from_row: int) -> None:
+        rows, failed = await self._wanted(documents, from_row)
+        for row in rows:
+            doc = documents.docs[row]
+            is_alone = _is_alone(doc)
+            if is_alone:
+                await self._until(0)
+            elif len(self._track) >= self._window:
+                # Down to the half, rather than awake for each that is settled.
+                await self._until(self._window // 2)
+            self._put(doc, self._track.begin(Place(documents.seq, row + 1)))
+            if is_alone:
+                await self._until(0)
+        if failed is not None:
+            await self._until(0)
+            self._end("suspended", f"its filter: {failed.where or self.id}: {failed.what}")
+            return
+        self._track.skip_to(Place(documents.seq + 1))
+        self._commit_lsn = documents.commit_lsn
+        self._note()
+
+    async def _wanted(
+        self, documents: Documents, from_row: int
+    ) -> tuple[list[int], ModifierError | None]:
+        if self.want.filter is None:
+            return documents.wanted(self.want, from_row)
+        # Other deliveries go on meanwhile.
+        return await asyncio.to_thread(documents.wanted, self.want, from_row)
+
+    async def _until(self, count: int) -> None:
+        """Wait until at most so many documents are on their way."""
+        while len(self._track) > count:
+            self._awaited_count = count
+            self._moved.clear()
+            await self._moved.wait()
+        self._awaited_count = 0
+
+    def _put(self, doc: Doc, ticket: Ticket) -> None:
+        number = _lane_of(doc, self._options.concurrency)
+        lane = self._lanes.get(number)
+        if lane is not None:
+            lane.append((doc, ticket))
+            return
+        self._lanes[number] = lane = deque([(doc, ticket)])
+        self._begin(self._go(number, lane))
+
+    def _begin(self, work: Any) -> None:
+        name = "feed" if work.__name__ == "_feed" else "lane"
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            # A defect of ours. The subscription stops, and says so; the others go on.
+            _log.error("subscription %s: %s", self.id, type(error).__name__, exc_info=error)
+            self._end("suspended", f"a defect: {type(error).__name__}; report it, then resume")
+
+    async def _go(self, number: int, lane: deque[tuple[Doc, Ticket]]) -> None:
+        """Send what is in a lane, until nothing is."""
+        while lane and not self.is_ended and not self._is_stopping:
+            await self._deliver(_taken(lane, self.want.batch_size))
+        if not lane:
+            del self._lanes[number]
+
+    # --- documents and answers -----------------------------------------------------------------
+
+    async def _deliver(self, some: list[tuple[Doc, Ticket]]) -> None:
+        """Have documents delivered, or parked; returns without either only when the subscription ends."""
+        if self._holds:
+            some = [each for each in some if not self._waits(*each)]
+        if not some:
+            return
+        answer = await self._send([doc for doc, _ in some])
+        if answer.meaning is Meaning.DONE:
+            self._delivered += len(some)
+        elif answer.meaning is not Meaning.REFUSED:
+            return
+        elif len(some) > 1:
+            for each in some:  # which one it is, nobody but the receiver knows
+                await self._deliver([each])
+            return
+        else:
+            self._park(some[0][0], answer.reason)
+        for _, ticket in some:
+            self._track.settle(ticket)
+        self._note()
+
+    def _waits(self, doc: Doc, ticket: Ticket) -> bool:
+        """Whether a document must wait behind one that is parked; then it is parked, too."""
+        if not self._holds.waits(doc._asdict()):
+            return False
+        self._park(doc, None)
+        self._track.settle(ticket)
+        self._note()
+        return True
+
+    def _park(self, doc: Doc, reason: str | None) -> None:
+        row = doc._asdict()
+        self._holds.add(row)
+        self._news.parked.append((json.dumps(row), doc.id, reason))
+        if reason is not None:
+            _log.warning("subscription %s: a document is parked: %s", self.id, reason)
+
+    async def _send(self, docs: Sequence[Doc]) -> Answer:
+        """Send documents until the receiver has taken or refused them, or the subscription ends."""
+        if self.want.batch_size > 1:
+            message = message_of(docs, self.want.format, self._origin, is_batch=True)
+        else:
+            message = self._entries.message(docs[0], self.want.format, self._origin)
+        while not self.is_ended:
+            if self.is_failing:
+                async with self._probe:  # one at a time
+                    if self.is_failing:
+                        await self._pause()
+                    if self.is_ended:
+                        break
+                    answer = await self._try(message)
+            else:
+                answer = await self._try(message)
+            if answer.meaning in (Meaning.DONE, Meaning.REFUSED):
+                return answer
+        return Answer(Meaning.LATER)
+
+    async def _pause(self) -> None:
+        while (left := self._retry_at - time.monotonic()) > 0 and not self.is_ended:
+            await asyncio.sleep(left)
+
+    async def _try(self, message: Message) -> Answer:
+        began = time.monotonic()
+        answer = await self._client.send(self.want.url, message, self.want.keys)
+        if answer.meaning is Meaning.REFUSED and self._options.on_refused is OnRefused.STOP:
+            # It may take it later, once somebody has corrected something there.
+            answer = Answer(Meaning.LATER, f"{answer.reason}; it refuses a document")
+        if answer.meaning is Meaning.GONE:
+            self._end("disabled", f"{answer.reason}: it does not want to be asked again")
+        elif answer.meaning is Meaning.LATER:
+            self._fail(answer, began)
+        else:
+            self._recover()
+        return answer
+
+    def _fail(self, answer: Answer, began: float) -> None:
+        now = time.monotonic()
+        if began >= self._failed_at:  # else it was under way when another failed: the same failure
+            self._failed_at = now
+            wait = max(self._back_off.next_seconds(), answer.retry_after or 0.0)
+            self._retry_at = now + wait
+        elif answer.retry_after is not None:
+            self._retry_at = max(self._retry_at, now + answer.retry_after)
+        if self._failing_since is None:
+            _log.warning("subscription %s: %s; tried again", self.id, answer.reason)
+            self._failing_since = time.time()
+        self._error = answer.reason
+        if time.time() - self._failing_since > self._options.give_up_after:
+            self._end(
+                "suspended", f"given up after {self._options.give_up_after:g} s: {self._error}"
+            )
+        self._note()
+
+    def _recover(self) -> None:
+        if self._failing_since is not None:
+            _log.info("subscription %s: the receiver answers again", self.id)
+            self._failing_since = self._error = None
+            self._back_off.succeed()
+            self._note()
+
+    def _end(self, state: str, error: str) -> None:
+        _log.warning("subscription %s is %s: %s", self.id, state, error)
+        self.state, self._error = state, error
+        self._has_news.set()
+        self._note()
+
+    def _note(self) -> None:
+        """Something has moved."""
+        if not len(self._track):
+            self._delivered_lsn = _lsn_text(self._commit_lsn) or self._delivered_lsn
+        # Most documents that are settled are not what somebody waits for.
+        if (
+            len(self._track) <= self._awaited_count
+            or self._track.place.seq > self._awaited_seq
+            or self.is_failing
+            or self.is_ended
+        ):
+            self._moved.set()
+        self._on_news()
+
+    # --- what people ask for -------------------------------------------------------------------
+
+    async def _answer_requests(self) -> None:
+        """Try parked documents again, in their order, or forget them; what is refused again stays."""
+        self._is_asked = False
+        await self._until(0)
+        while (parked := self._parked_now()) is None:
+            await asyncio.sleep(timing().webhook_busy_seconds)
+        holds = Holds()
+        for each in parked:
+            row = json.loads(each.document)
+            if each.request == "drop":
+                self._news.unparked.append(each.number)
+            elif each.request != "retry" or holds.waits(row) or not await self._retry(each):
+                holds.add(row)
+        self._holds = holds
+        self._note()
+
+    async def _retry(self, parked: ParkedRow) -> bool:
+        """Send a parked document; whether it is delivered."""
+        answer = await self._send([Doc(**json.loads(parked.document))])
+        if answer.meaning is Meaning.DONE:
+            self._delivered += 1
+            self._news.unparked.append(parked.number)
+            return True
+        if answer.meaning is Meaning.REFUSED:
+            self._news.refused_again[parked.number] = answer.reason
+        return False
+
+
+def _taken(lane: deque[tuple[Doc, Ticket]], most: int) -> list[tuple[Doc, Ticket]]:
+    """The next documents of a lane, as many as one request may carry."""
+    taken = [lane.popleft()]
+    size = len(taken[0][0].value)
+    while lane and len(taken) < most and size + len(lane[0][0].value) <= _MOST_BATCH_CHARACTERS:
+        taken.append(lane.popleft())
+        size += len(taken[-1][0].value)
+    return taken
+
+
+def _lane_of(doc: Doc, count: int) -> int:
+    """The same for all documents of a key; of a table without one, for all of the table."""
+    return zlib.crc32(f"{doc.schema}\0{doc.table}\0{doc.key or ''}".encode()) % count
+
+
+def _is_alone(doc: Doc) -> bool:
+    """Whether a document belongs to more than one key."""
+    if doc.op in _WHOLE_TABLE:
+        return True
+    # Most updates say nothing of the row before. (Without a key a table has one lane.)
+    if doc.op != "update" or doc.key is None or f'"key":{doc.key},"before":null,' in doc.value:
+        return False
+    parsed = json.loads(doc.value, parse_float=str)
+    key, before = parsed["key"], parsed["before"]
+    return before is not None and any(
+        before.get(name, value) != value for name, value in key.items()
+    )
+
+
+def _lsn_text(lsn: int) -> str | None:
+    return str(Lsn(lsn)) if lsn else None

@@ -1,0 +1,168 @@
+"""Documents -> bodies of requests, in the form that a subscription asks for.
+
+- `penstock`: the documents themselves; with a batch size above one always a JSON array.
+- `cloudevents`: CloudEvents 1.0, structured; with a batch size above one in batch mode.
+- `pgstream`: `{"Data": event}`, one at a time, as its webhook notifier sends them.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import json
+import urllib.parse
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from penstock.lsn import Lsn
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class Format(enum.StrEnum):
+    """What a request carries."""
+
+    PENSTOCK = "penstock"
+    CLOUDEVENTS = "cloudevents"
+    PGSTREAM = "pgstream"
+
+
+class Doc(NamedTuple):
+    """One document; the fields are the columns of `penstock.sink.DOCUMENTS`."""
+
+    id: str
+    key: str | None
+    value: str
+    schema: str
+    table: str
+    op: str
+    commit_lsn: int
+    ordinal: int
+    committed_at: int | None  # microseconds since 1970
+
+
+@dataclass(frozen=True)
+class Message:
+    """A request before it is signed. `id` is the same whenever the same documents are sent."""
+
+    id: str
+    body: bytes
+    headers: dict[str, str]
+
+
+def message_of(
+    docs: Sequence[Doc], format_: Format, origin: str, *, is_batch: bool = False
+) -> Message:
+    """The request for some documents.
+
+    Args:
+        docs: one, or with `is_batch` any number.
+        format_: what the receiver wants.
+        origin: what CloudEvents call the source.
+        is_batch: an array, whatever the number.
+    """
+    if format_ is Format.PENSTOCK:
+        texts, kind = [each.value for each in docs], "application/json"
+    elif format_ is Format.CLOUDEVENTS:
+        texts = [_cloud_event(each, origin) for each in docs]
+        kind = f"application/cloudevents{'-batch' if is_batch else ''}+json"
+    else:
+        texts, kind = [_pgstream_event(each) for each in docs], "application/json"
+    body = f"[{','.join(texts)}]" if is_batch else texts[0]
+    message_id = _message_id(docs)
+    headers = {"content-type": kind, "idempotency-key": message_id, "webhook-id": message_id}
+    if format_ is Format.PGSTREAM and docs[0].op != "read":
+        headers["x-pgstream-lsn"] = str(Lsn(docs[0].commit_lsn))
+    return Message(message_id, body.encode(), headers)
+
+
+def _message_id(docs: Sequence[Doc]) -> str:
+    """The document's id; of several, one that says which they are: repeats may be cut differently."""
+    # A table's name may be in it, and that may be anything.
+    first = urllib.parse.quote(docs[0].id, safe=":/")
+    if len(docs) == 1:
+        return first
+    all_ids = "\n".join(each.id for each in docs)
+    return f"{first}+{hashlib.sha256(all_ids.encode()).hexdigest()[:16]}"
+
+
+def _cloud_event(doc: Doc, origin: str) -> str:
+    attributes: dict[str, Any] = {
+        "specversion": "1.0",
+        "id": doc.id,
+        "source": origin,
+        "type": f"penstock.{doc.op}",
+        "subject": f"{doc.schema}.{doc.table}",
+        "datacontenttype": "application/json",
+    }
+    if doc.committed_at is not None:
+        attributes["time"] = _time(doc.committed_at).isoformat().replace("+00:00", "Z")
+    # The document as it is: parsed and written again, its numbers could differ.
+    return f'{json.dumps(attributes, ensure_ascii=False)[:-1]}, "data": {doc.value}}}'
+
+
+_ACTIONS = {"insert": "I", "read": "I", "update": "U", "delete": "D", "truncate": "T"}
+
+
+def _pgstream_event(doc: Doc) -> str:
+    parsed = json.loads(doc.value, parse_int=Digits, parse_float=Digits)
+    event: dict[str, Any] = {
+        "action": _ACTIONS.get(doc.op, "M"),
+        "timestamp": _wal2json_time(doc.committed_at),
+        "lsn": "0/0" if doc.op == "read" else str(Lsn(doc.commit_lsn)),
+        "schema": doc.schema,
+        "table": doc.table,
+    }
+    if event["action"] == "M":
+        event |= {"prefix": "penstock.schema", "content": doc.value}
+        return f'{{"Data":{json_text(event)}}}'
+    event["columns"] = _columns(parsed.get("after"))
+    event["identity"] = _columns(
+        parsed.get("before") or (parsed["key"] if doc.op != "insert" else None)
+    )
+    if parsed.get("xid") is not None:
+        event["xid"] = parsed["xid"]
+    return f'{{"Data":{json_text(event)}}}'
+
+
+def _columns(values: dict[str, Any] | None) -> list[dict[str, Any]]:
+    return [{"name": name, "value": value} for name, value in (values or {}).items()]
+
+
+class Digits(float):
+    """A number of JSON that keeps its digits: `json` writes a float by its repr."""
+
+    def __new__(cls, text: str) -> Digits:
+        """The number, and how it was written."""
+        made = super().__new__(cls, 0.0)
+        made.text = text
+        return made
+
+    text: str
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def json_text(value: Any) -> str:
+    """JSON of parsed JSON, whose numbers are as they were."""
+    if isinstance(value, Digits):
+        return value.text
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{json.dumps(k)}:{json_text(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(json_text, value)) + "]"
+    return json.dumps(value)
+
+
+def _time(microseconds: int) -> datetime:
+    seconds, rest = divmod(microseconds, 1_000_000)
+    return datetime.fromtimestamp(seconds, UTC).replace(microsecond=rest)
+
+
+def _wal2json_time(microseconds: int | None) -> str:
+    if microseconds is None:
+        return ""
+    return _time(microseconds).strftime("%Y-%m-%d %H:%M:%S.%f+00")

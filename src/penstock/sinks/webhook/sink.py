@@ -1,0 +1,150 @@
+"""Documents into an outbox, and from there to each receiver by itself.
+
+What `deliver` stores is durable, with the state, in one transaction (`store`). Deliveries run beside it (`dispatch`); it
+waits for those that keep up, so that a position that moves means that they have it. For a receiver that does not answer
+the outbox is kept, up to `retain_bytes`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import sqlite3
+import time
+from typing import TYPE_CHECKING
+
+from penstock.errors import DestinationRefuses, SecondInstance
+from penstock.failpoints import fault_point
+from penstock.findings import Finding
+from penstock.sinks.documents.contract import DocumentSink
+from penstock.sinks.durable import make_directory
+from penstock.sinks.webhook.database import database_of
+from penstock.sinks.webhook.dispatch import Dispatcher
+from penstock.sinks.webhook.receivers import problem_with
+from penstock.sinks.webhook.store import Store
+from penstock.sinks.webhook.wants import as_stored, fixed_of
+from penstock.timing import timing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+
+    from penstock.sinks.kind import SinkPlace
+    from penstock.sinks.webhook.options import WebhookOptions
+
+_log = logging.getLogger(__name__)
+
+
+class WebhookSink(DocumentSink):
+    """Delivers to everybody who has subscribed."""
+
+    stores_state = True
+    batch_bytes = 2 * 1024 * 1024
+
+    passes_with_time = (sqlite3.OperationalError,)  # locked by another, or the disk is full
+    needs_a_person = (sqlite3.DatabaseError,)  # damaged
+
+    def __init__(self, place: SinkPlace[WebhookOptions]) -> None:
+        self._options = place.options
+        self._where = f"sink {place.name}"
+        self._path = database_of(place)
+        self._owner = (place.pipeline, place.source_id)
+        self._origin = f"/penstock/{place.pipeline}/{place.source_id}"
+        self._store = Store(self._path, self._owner)
+        self._dispatcher: Dispatcher | None = None
+        self._lock: int | None = None
+        self._prune_at = 0.0
+
+    def open(self) -> str | None:
+        """Claim the database, remove what was not published, go on with deliveries."""
+        self._end()
+        make_directory(self._path.parent)
+        self._claim()
+        self._store.open()
+        self._store.recover()
+        fixed = fixed_of(self._options)
+        self._store.set_fixed({made: as_stored(each) for made, each in fixed.items()})
+        self._dispatcher = Dispatcher(self._path, self._owner, self._options, self._origin)
+        self._dispatcher.start()
+        self._dispatcher.publish(self._store.published, is_first=True)
+        return self._store.state
+
+    def deliver(self, documents: Iterator[pa.RecordBatch], state: str | None) -> None:
+        """Store the documents and the state; wait for receivers that keep up."""
+        assert self._dispatcher is not None, "opened first"
+        published = self._store.append(documents, state)
+        fault_point("webhook.after_commit")
+        self._dispatcher.publish(published)
+        self._prune()
+
+    def idle(self) -> None:
+        """Delete what everybody has."""
+        self._prune()
+
+    def _prune(self) -> None:
+        now = time.monotonic()
+        if now < self._prune_at or not self._store.outbox_bytes:
+            return
+        self._prune_at = now + timing().webhook_prune_seconds
+        for id_ in self._store.prune(self._options.retain_bytes):
+            _log.error(
+                "%s: subscription %s has lost documents: retain_bytes was reached", self._where, id_
+            )
+
+    def interrupt(self) -> None:
+        """End a wait for receivers."""
+        if self._dispatcher is not None:
+            self._dispatcher.give_up()
+
+    def check(self) -> Iterator[Finding]:
+        """Whether the receivers of the file may be connected to. Sends nothing."""
+        for each in self._options.urls:
+            if (problem := problem_with(each.url, self._options.addresses)) is not None:
+                yield Finding(DestinationRefuses(problem.what, self._where, problem.do))
+
+    def forget(self) -> list[str]:
+        """Remove the database."""
+        if not self._path.exists():
+            return []
+        self._claim()
+        self._path.unlink()
+        for suffix in ("-wal", "-shm", ".lock"):
+            self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
+        self.close()
+        return [f"subscriptions and what waits for them in {self._path}"]
+
+    def close(self) -> None:
+        """Let go of everything; requests under way have a moment to be answered."""
+        self._end()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def explain(self, error: Exception) -> str:
+        """SQLite's words hold no values."""
+        return f"SQLite says: {error}"
+
+    def _end(self) -> None:
+        dispatcher, self._dispatcher = self._dispatcher, None
+        if dispatcher is not None:
+            dispatcher.stop()
+        self._store.close()
+
+    def _claim(self) -> None:
+        if self._lock is not None:
+            return
+        lock = os.open(
+            self._path.with_name(self._path.name + ".lock"),
+            os.O_RDWR | os.O_CREAT | os.O_CLOEXEC,
+            0o600,
+        )
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            raise SecondInstance(
+                "another process already delivers from there", str(self._path), "stop it first"
+            ) from None
+        self._lock = lock

@@ -1,0 +1,261 @@
+"""All that a webhook sink keeps: the outbox, subscriptions, and what is parked for them.
+
+How far a subscription is and what of it is parked are recorded in one transaction.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from penstock.lsn import Lsn
+from penstock.sinks.webhook.outbox import RETAINING, Outbox
+from penstock.sinks.webhook.rows import Kept, ParkedRow, Place
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from penstock.sinks.webhook.rows import Progress
+
+_SUBSCRIPTIONS = """
+SELECT id, is_fixed, wanted, secrets, created_at, from_lsn, epoch, state, seq, row, delivered_lsn,
+    delivered, failing_since, error FROM subscriptions
+"""
+
+
+def now_text() -> str:
+    """Now, for people."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+class Store(Outbox):
+    """One connection to all of it."""
+
+    def prune(self, retain_bytes: int) -> list[str]:
+        """Remove entries that everybody has passed, and the oldest beyond a limit; who is cut off by that.
+
+        One that is cut off has lost documents: its state says so, and between which positions.
+        """
+        cut_off: list[str] = []
+        with self._transaction():
+            excess = self.outbox_bytes - retain_bytes
+            if excess > 0:
+                cut_off = self._cut(excess)
+            marks = ", ".join("?" * len(RETAINING))
+            first = self._db.execute(
+                f"SELECT min(seq) FROM subscriptions WHERE state IN ({marks})", RETAINING
+            ).fetchone()[0]
+            published = self.published
+            until = published + 1 if first is None else min(first, published + 1)
+            self._delete("seq < ?", until)
+        self._db.execute("PRAGMA incremental_vacuum(2000)").fetchall()
+        return cut_off
+
+    def _cut(self, excess: int) -> list[str]:
+        kept_from, lost_lsn = 0, 0
+        for seq, size, lsn in self._db.execute(
+            "SELECT seq, bytes, commit_lsn FROM outbox ORDER BY seq"
+        ):
+            if excess <= 0:
+                break
+            excess -= size
+            kept_from, lost_lsn = seq + 1, lsn
+        reason = f"documents up to {Lsn(lost_lsn)} are gone: retain_bytes was reached"
+        rows = self._db.execute(
+            "UPDATE subscriptions SET state = 'cut_off', error = ?, epoch = epoch + 1"
+            " WHERE state IN ('active', 'suspended') AND seq < ? RETURNING id",
+            (reason, kept_from),
+        ).fetchall()
+        if rows:
+            self._bump()
+        return [row[0] for row in rows]
+
+    # --- subscriptions -------------------------------------------------------------------------
+
+    def subscriptions(self) -> list[Kept]:
+        """All, in the order in which they were made."""
+        return [_kept(row) for row in self._db.execute(f"{_SUBSCRIPTIONS} ORDER BY rowid")]
+
+    def subscription(self, id_: str) -> Kept | None:
+        """One; None where there is none of that id."""
+        row = self._db.execute(f"{_SUBSCRIPTIONS} WHERE id = ?", (id_,)).fetchone()
+        return None if row is None else _kept(row)
+
+    def add(
+        self, made: str, wanted: Mapping[str, Any], secrets: Collection[tuple[str, float | None]]
+    ) -> None:
+        """A subscription from the sink's position on, which it names."""
+        with self._transaction():
+            self._insert_subscription(made, wanted, secrets, is_fixed=False)
+
+    def _insert_subscription(
+        self,
+        made: str,
+        wanted: Mapping[str, Any],
+        secrets: Collection[tuple[str, float | None]],
+        *,
+        is_fixed: bool,
+    ) -> None:
+        lsn = self.delivered_lsn
+        self._db.execute(
+            "INSERT INTO subscriptions"
+            " (id, is_fixed, wanted, secrets, created_at, from_lsn, delivered_lsn, seq)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                made,
+                is_fixed,
+                json.dumps(wanted),
+                json.dumps(list(secrets)),
+                now_text(),
+                lsn,
+                lsn,
+                self.published + 1,
+            ),
+        )
+        self._bump()
+
+    def set_fixed(self, wanted: Mapping[str, Mapping[str, Any]]) -> None:
+        """Have exactly these among those that the file names, by id; who is known stays where it is."""
+        with self._transaction():
+            rows = self._db.execute("SELECT id, wanted FROM subscriptions WHERE is_fixed")
+            known: dict[str, str] = dict(rows.fetchall())
+            for gone in known.keys() - wanted.keys():
+                self._db.execute("DELETE FROM subscriptions WHERE id = ?", (gone,))
+                self._bump()
+            for made, what in wanted.items():
+                if made not in known:
+                    self._insert_subscription(made, what, (), is_fixed=True)
+                elif known[made] != json.dumps(what):
+                    self._change(made, what, None)
+
+    def _change(self, id_: str, wanted: Mapping[str, Any], secrets: Collection[Any] | None) -> None:
+        self._db.execute(
+            "UPDATE subscriptions SET wanted = ?, epoch = epoch + 1 WHERE id = ?",
+            (json.dumps(wanted), id_),
+        )
+        if secrets is not None:
+            self._db.execute(
+                "UPDATE subscriptions SET secrets = ? WHERE id = ?", (json.dumps(secrets), id_)
+            )
+        self._bump()
+
+    def change(
+        self, id_: str, wanted: Mapping[str, Any], secrets: Collection[Any] | None = None
+    ) -> None:
+        """Have a subscription want something else, from where it is."""
+        with self._transaction():
+            self._change(id_, wanted, secrets)
+
+    def resume(self, id_: str) -> None:
+        """Deliver again: from where it is, or from now on where that is gone or was given up."""
+        with self._transaction():
+            self._db.execute(
+                "UPDATE subscriptions SET seq = ?, row = 0, from_lsn = ?"
+                " WHERE id = ? AND state NOT IN ('active', 'suspended')",
+                (self.published + 1, self.delivered_lsn, id_),
+            )
+            self._db.execute(
+                "UPDATE subscriptions SET state = 'active', error = NULL, failing_since = NULL,"
+                " epoch = epoch + 1 WHERE id = ?",
+                (id_,),
+            )
+            self._bump()
+
+    def remove(self, id_: str) -> bool:
+        """Forget a subscription, and what is parked for it."""
+        with self._transaction():
+            found = self._db.execute("DELETE FROM subscriptions WHERE id = ?", (id_,)).rowcount
+            self._bump()
+        return found > 0
+
+    def record(self, news: Collection[Progress]) -> None:
+        """How far deliveries are, and what of them is parked, as one.
+
+        What is said of a subscription that somebody has changed meanwhile counts for its place alone.
+        """
+        with self._transaction():
+            for each in news:
+                known = self._db.execute(
+                    "UPDATE subscriptions SET seq = ?, row = ?, delivered = delivered + ?,"
+                    " delivered_lsn = coalesce(?, delivered_lsn)"
+                    " WHERE id = ? AND (seq < ? OR (seq = ? AND row <= ?))",
+                    (
+                        *each.place,
+                        each.delivered,
+                        each.delivered_lsn,
+                        each.id,
+                        each.place.seq,
+                        *each.place,
+                    ),
+                ).rowcount
+                if known:
+                    self._record_parked(each)
+                self._db.execute(
+                    "UPDATE subscriptions SET state = ?, error = ?, failing_since = ?"
+                    " WHERE id = ? AND epoch = ?",
+                    (each.state, each.error, each.failing_since, each.id, each.epoch),
+                )
+
+    def _record_parked(self, news: Progress) -> None:
+        at = now_text()
+        self._db.executemany(
+            "INSERT INTO parked (subscription, document, id, reason, parked_at)"
+            " VALUES (?, ?, ?, ?, ?)",
+            [(news.id, document, id_, reason, at) for document, id_, reason in news.parked],
+        )
+        self._db.executemany(
+            "DELETE FROM parked WHERE number = ?", [(number,) for number in news.unparked]
+        )
+        self._db.executemany(
+            "UPDATE parked SET reason = ?, request = NULL WHERE number = ?",
+            [(reason, number) for number, reason in news.refused_again.items()],
+        )
+
+    # --- what is parked ------------------------------------------------------------------------
+
+    def parked(self, subscription: str | None = None) -> list[ParkedRow]:
+        """What is parked, in the source's order, for one subscription or for all."""
+        rows = self._db.execute(
+            "SELECT number, subscription, document, id, reason, parked_at, request FROM parked"
+            " WHERE subscription = coalesce(?, subscription) ORDER BY number",
+            (subscription,),
+        )
+        return [ParkedRow(*row) for row in rows]
+
+    def parked_counts(self) -> dict[str, int]:
+        """How many are parked, by subscription."""
+        rows = self._db.execute("SELECT subscription, count(*) FROM parked GROUP BY subscription")
+        return dict(rows.fetchall())
+
+    def ask_parked(self, request: str, numbers: Collection[int]) -> None:
+        """Leave a request for who delivers."""
+        with self._transaction():
+            self._db.executemany(
+                "UPDATE parked SET request = ? WHERE number = ?", [(request, n) for n in numbers]
+            )
+            self._bump()
+
+    def drop_parked(self, numbers: Collection[int]) -> None:
+        """Forget some for good."""
+        with self._transaction():
+            self._db.executemany("DELETE FROM parked WHERE number = ?", [(n,) for n in numbers])
+            self._bump()
+
+
+def _kept(row: tuple[Any, ...]) -> Kept:
+    return Kept(
+        id=row[0],
+        is_fixed=bool(row[1]),
+        wanted=json.loads(row[2]),
+        secrets=tuple((secret, until) for secret, until in json.loads(row[3])),
+        created_at=row[4],
+        from_lsn=row[5],
+        epoch=row[6],
+        state=row[7],
+        place=Place(row[8], row[9]),
+        delivered_lsn=row[10],
+        delivered=row[11],
+        failing_since=row[12],
+        error=row[13],
+    )

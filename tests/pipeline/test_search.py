@@ -1,0 +1,383 @@
+"""From Postgres through Spark to a search server: documents are what the rows are, whatever happened on the way."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fix_pipeline import INITIAL
+from fix_postgres import only_new
+from fix_wait import wait_until
+from penstock.run.status import read_status
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fix_pipeline import RunningPipeline
+    from fix_postgres import Database
+    from fix_search import SearchServer
+
+    Make = Callable[..., RunningPipeline]
+
+pytestmark = only_new
+
+
+@pytest.fixture
+def sink(opensearch: SearchServer) -> dict[str, Any]:
+    """A sink with indexes of this test's own."""
+    opensearch.call("DELETE", "/penstock")
+    return {
+        "kind": "search",
+        "url": opensearch.url,
+        "index": f"t{uuid.uuid4().hex[:8]}-{{schema}}-{{table}}",
+    }
+
+
+def alias_of(sink: dict[str, Any], table: str) -> str:
+    return sink["index"].replace("{schema}", "public").replace("{table}", table)
+
+
+def wanted(source: Database, table: str, key: str = "id::text") -> dict[str, Any]:
+    """The rows as the source has them, as JSON by `_id`."""
+    return dict(source.query(f"SELECT {key}, to_jsonb(t) FROM {table} t"))
+
+
+def assert_same(
+    server: SearchServer, sink: dict[str, Any], source: Database, table: str, key: str = "id::text"
+) -> None:
+    found, rows = server.rows(alias_of(sink, table)), wanted(source, table, key)
+    assert found.keys() == rows.keys()
+    differing = [(found[one], rows[one]) for one in rows if found[one] != rows[one]]
+    assert not differing, f"{len(differing)} documents differ, such as {differing[0]}"
+
+
+def test_documents_are_what_the_rows_are(
+    source: Database, make_pipeline: Make, opensearch: SearchServer, sink: dict[str, Any]
+) -> None:
+    source.execute("CREATE TABLE orders (id int PRIMARY KEY, n int, big text)")
+    source.execute("ALTER TABLE orders ALTER big SET STORAGE EXTERNAL")
+    source.execute("CREATE TABLE lines (a int, b text, n numeric, PRIMARY KEY (a, b))")
+    source.execute(
+        "INSERT INTO orders SELECT g, 0, repeat(g::text, 3000) FROM generate_series(1, 80) g"
+    )
+    pipeline = make_pipeline(source, sink=sink, source_options=INITIAL)
+    wait_until(lambda: opensearch.hits(alias_of(sink, "orders")), what="the copy")
+    assert len(opensearch.hits(alias_of(sink, "orders"))) == 80, "half a copy is searched"
+
+    source.execute(
+        "INSERT INTO lines SELECT g, 'l,\\' || g, g / 7.0 FROM generate_series(1, 100) g"
+    )
+    for number in range(5):
+        source.execute(f"UPDATE orders SET n = {number} WHERE id % 3 = {number % 3}")
+    source.execute("UPDATE orders SET id = id + 1000 WHERE id <= 10")
+    source.execute("UPDATE orders SET n = -1 WHERE id = 1001")
+    source.execute("DELETE FROM orders WHERE id BETWEEN 20 AND 30")
+    pipeline.catch_up()
+
+    assert_same(opensearch, sink, source, "orders")
+    key = r"a || ',' || replace(replace(b, '\', '\\'), ',', '\,')"
+    assert_same(opensearch, sink, source, "lines", key)
+
+    source.execute("TRUNCATE orders; INSERT INTO orders VALUES (7, 7, 'after')")
+    pipeline.catch_up()
+    assert_same(opensearch, sink, source, "orders")
+    pipeline.stop()
+    (stands,) = read_status(pipeline.file).sinks.values()
+    assert {name: each.state for name, each in stands.tables.items()} == {
+        "public.orders": "streaming",
+        "public.lines": "streaming",
+    }
+
+
+def test_values_are_found_as_what_they_are(
+    source: Database, make_pipeline: Make, opensearch: SearchServer, sink: dict[str, Any]
+) -> None:
+    source.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, a bigint, b numeric(8,2), c numeric, d timestamptz, e text,"
+        " f jsonb, g int[], h point, i bytea, j bool, k float8, l date, m text[], n uuid)"
+    )
+    pipeline = make_pipeline(source, sink={**sink, "point_as": "geo", "json_as": "flat"})
+    source.execute(
+        """INSERT INTO t VALUES (1, 9223372036854775807, 1234.50, 12345678901234567890.123456789,
+        '2024-02-29 01:02:03.000004+02', E'Say "no"\\tż', '{"a": {"b": "deep"}}', '{1,NULL,3}', '(13.4,52.5)',
+        '\\x00ff', true, 'NaN', 'infinity', '{"a,b",c}', 'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11')"""
+    )
+    source.execute("INSERT INTO t (id) VALUES (2)")
+    pipeline.catch_up()
+
+    index = alias_of(sink, "t")
+    opensearch.must("POST", f"/{index}/_refresh")
+    for query in (
+        {"term": {"a": 9223372036854775807}},
+        {"range": {"b": {"gte": 1234.5, "lte": 1234.5}}},
+        {"term": {"c": "12345678901234567890.123456789"}},
+        {"range": {"d": {"gte": "2024-02-28T23:02:03Z", "lt": "2024-02-28T23:02:04Z"}}},
+        {"match": {"e.text": "no"}},
+        {"term": {"f.a.b": "deep"}},
+        {"term": {"g": 3}},
+        {"geo_distance": {"distance": "1km", "h": {"lat": 52.5, "lon": 13.4}}},
+        {"term": {"j": True}},
+        {"term": {"m": "a,b"}},
+        {"term": {"n": "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"}},
+    ):
+        found = opensearch.must("POST", f"/{index}/_search", {"query": query})["hits"]["hits"]
+        assert [each["_id"] for each in found] == ["1"], query
+    one, two = (opensearch.rows(index)[each] for each in ("1", "2"))
+    assert one["k"] == "NaN"
+    assert one["l"] == "infinity"
+    assert one["i"] == "AP8="
+    assert one["e"] == 'Say "no"\tż'
+    assert two == {"id": 2, **dict.fromkeys("abcdefghijklmn")}
+
+
+def test_long_key_is_hashed_and_kept_as_a_field(
+    source: Database, make_pipeline: Make, opensearch: SearchServer, sink: dict[str, Any]
+) -> None:
+    source.execute("CREATE TABLE t (id text PRIMARY KEY, n int)")
+    pipeline = make_pipeline(source, sink=sink)
+    source.execute(
+        "INSERT INTO t VALUES (repeat('k', 600), 1), (repeat('ż', 256), 2), ('short', 3)"
+    )
+    source.execute("UPDATE t SET n = 10 + n; DELETE FROM t WHERE n = 12")
+    pipeline.catch_up()
+
+    found = {
+        one["id"]: (key, one["n"]) for key, one in opensearch.rows(alias_of(sink, "t")).items()
+    }
+    assert found["short"] == ("short", 13)
+    key, n = found["k" * 600]
+    assert key.startswith("sha256:")
+    assert (len(key), n, len(found)) == (71, 11, 2)
+
+
+def test_table_with_replica_identity_full_needs_no_old_document(
+    source: Database, make_pipeline: Make, opensearch: SearchServer, sink: dict[str, Any]
+) -> None:
+    source.execute("CREATE TABLE t (id int PRIMARY KEY, n int, big text)")
+    source.execute("ALTER TABLE t ALTER big SET STORAGE EXTERNAL, REPLICA IDENTITY FULL")
+    source.execute("CREATE TABLE keyless (n int)")
+    source.execute("ALTER TABLE keyless REPLICA IDENTITY FULL")
+    pipeline = make_pipeline(source, sink=sink)
+    source.execute("INSERT INTO t SELECT g, 0, repeat('x', 3000) FROM generate_series(1, 9) g")
+    source.execute("INSERT INTO keyless VALUES (1)")
+    pipeline.catch_up()
+    for number in range(1, 5):  # as if a person had removed them
+        opensearch.must("DELETE", f"/{alias_of(sink, 't')}/_doc/{number}")
+    source.execute("UPDATE t SET n = 1; UPDATE t SET id = id + 100 WHERE id = 2")
+    source.execute("DELETE FROM t WHERE id = 3; UPDATE keyless SET n = 2")
+    pipeline.catch_up()
+
+    assert_same(opensearch, sink, source, "t")
+    assert opensearch.hits(alias_of(sink, "keyless")) == []
+
+
+def test_random_changes_across_restarts(
+    source: Database, make_pipeline: Make, opensearch: SearchServer, sink: dict[str, Any]
+) -> None:
+    dice = random.Random(16)
+    source.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, n numeric(9,2), arr int[], big text, s text)"
+    )
+    source.execute("ALTER TABLE t ALTER big SET STORAGE EXTERNAL")
+    pipeline = make_pipeline(source, sink=sink, source_options=INITIAL)
+    for number in range(60):
+        statements = [_statement(dice, number * 10 + each) for each in range(dice.randint(1, 6))]
+        source.execute(";".join(statements))
+        if number % 20 == 9:
+            pipeline.stop()
+            source.execute(_statement(dice, 1000 + number))
+            pipeline.start()
+        if number % 20 == 15:
+            pipeline.catch_up()
+            assert_same(opensearch, sink, source, "t")
+    pipeline.catch_up()
+    assert_same(opensearch, sink, source, "t")
+
+
+def _statement(dice: random.Random, number: int) -> str:
+    low = dice.randint(1, 400)
+    where = f"id BETWEEN {low} AND {low + dice.choice((1, 5, 60))}"
+    big = f"repeat(md5(id::text || '{number}'), 90)"
+    insert = (
+        f"INSERT INTO t SELECT g, {number}, ARRAY[g, NULL], repeat(md5(g::text), 90), 'é{number}'"
+        f" FROM generate_series({low}, {low + dice.choice((1, 40))}) g ON CONFLICT DO NOTHING"
+    )
+    back = (
+        f"UPDATE t SET id = id - 1000, s = 'back' WHERE id BETWEEN {low + 1000} AND {low + 1060}"
+        " AND NOT EXISTS (SELECT FROM t o WHERE o.id = t.id - 1000)"
+    )
+    return dice.choices(
+        (
+            insert,
+            f"UPDATE t SET n = {number} / 7.0 WHERE {where}",
+            f"UPDATE t SET big = {big}, arr = NULL WHERE {where}",
+            f"DELETE FROM t WHERE {where}",
+            f"UPDATE t SET id = id + 1000 WHERE {where} AND NOT EXISTS (SELECT FROM t o WHERE o.id = t.id + 1000)",
+            back,
+            "TRUNCATE t",
+        ),
+        (30, 30, 15, 10, 6, 6, 1),
+    )[0]
+
+
+def test_tables_that_change_are_followed(
+    source: Database, make_pipeline: Make, opensearch: SearchServer, sink: dict[str, Any]
+) -> None:
+    source.execute("CREATE TABLE t (id int PRIMARY KEY, a int)")
+    source.execute("INSERT INTO t SELECT g, g FROM generate_series(1, 5) g")
+    sink = {**sink, "dropped_tables": "delete"}
+    pipeline = make_pipeline(source, sink=sink, source_options=INITIAL)
+
+    def same() -> bool:
+        return opensearch.rows(alias_of(sink, "t")) == wanted(source, "t")
+
+    wait_until(same, what="the copy")
+    (first,) = opensearch.indexes(f"{alias_of(sink, 't')}.*")
+    source.execute("ALTER TABLE t ADD b text")
+    source.execute("INSERT INTO t VALUES (6, 6, 'six')")
+    pipeline.catch_up()
+    assert opensearch.rows(alias_of(sink, "t"))["6"] == {"id": 6, "a": 6, "b": "six"}
+    assert opensearch.indexes(f"{alias_of(sink, 't')}.*") == [first], (
+        "a column needs no other index"
+    )
+
+    for statement in (
+        "ALTER TABLE t RENAME a TO c",
+        "ALTER TABLE t ALTER c TYPE text USING 'n' || c; INSERT INTO t VALUES (7, 'seven', 'x')",
+        "ALTER TABLE t ADD d int DEFAULT 8",
+    ):
+        source.execute(statement)
+        wait_until(same, 60, f"documents after {statement}")
+        pipeline.catch_up()
+        indexes = f"{alias_of(sink, 't')}.*"
+        wait_until(lambda: len(opensearch.indexes(indexes)) == 1, what="the old index to go")  # noqa: B023
+
+    source.execute("ALTER TABLE t RENAME TO u; INSERT INTO u VALUES (8, 'eight', 'x')")
+    pipeline.catch_up()
+    assert_same(opensearch, sink, source, "u")
+    assert opensearch.hits(alias_of(sink, "t")) == []
+
+    source.execute("BEGIN; ALTER TABLE u RENAME TO v; ALTER TABLE v RENAME c TO e; COMMIT")
+    wait_until(
+        lambda: opensearch.rows(alias_of(sink, "v")) == wanted(source, "v"),
+        60,
+        "documents of a table that was renamed with its column",
+    )
+    pipeline.catch_up()
+
+    source.execute("CREATE TABLE t (id int PRIMARY KEY, z bool); INSERT INTO t VALUES (1, true)")
+    pipeline.catch_up()
+    wait_until(same, what="another table of the name")
+    source.execute("DROP TABLE v")
+    pipeline.catch_up()
+    assert opensearch.hits(alias_of(sink, "v")) == []
+    logged = opensearch.must(
+        "POST",
+        "/penstock/_search?size=100",
+        {"query": {"term": {"acked": True}}, "sort": ["created_at"]},
+    )["hits"]["hits"]
+    assert {each["_source"]["table_name"] for each in logged} >= {"t", "u"}
+    assert any("rename_column" in each["_source"]["schema"] for each in logged)
+
+
+def test_ids_stay_when_columns_are_renamed(
+    source: Database, make_pipeline: Make, opensearch: SearchServer, sink: dict[str, Any]
+) -> None:
+    source.execute("CREATE TABLE t (id int PRIMARY KEY, a text)")
+    source.execute("INSERT INTO t VALUES (1, 'one')")
+    pipeline = make_pipeline(source, sink={**sink, "fields": "ids"}, source_options=INITIAL)
+    index = alias_of(sink, "t")
+    wait_until(lambda: opensearch.hits(index), what="the copy")
+    before = opensearch.indexes(f"{index}.*")
+    source.execute("ALTER TABLE t RENAME a TO b; INSERT INTO t VALUES (2, 'two')")
+    pipeline.catch_up()
+
+    oid = source.query("SELECT 't'::regclass::oid::int")[0][0]
+    assert opensearch.rows(index) == {
+        "1": {f"{oid}-1": 1, f"{oid}-2": "one"},
+        "2": {f"{oid}-1": 2, f"{oid}-2": "two"},
+    }
+    for name in ("a", "b"):
+        query = {"query": {"terms": {name: ["one", "two"]}}}
+        assert opensearch.must("POST", f"/{index}/_search", query)["hits"]["total"]["value"] == 2
+    assert opensearch.indexes(f"{index}.*") == before
+
+
+def test_resync_goes_into_an_index_of_its_own(
+    source: Database, make_pipeline: Make, opensearch: SearchServer, sink: dict[str, Any]
+) -> None:
+    from penstock.run.requests import resync_tables
+
+    source.execute("CREATE TABLE t (id int PRIMARY KEY, a text)")
+    source.execute("INSERT INTO t SELECT g, 'x' FROM generate_series(1, 50) g")
+    pipeline = make_pipeline(source, sink=sink, source_options=INITIAL)
+    index = alias_of(sink, "t")
+    wait_until(lambda: len(opensearch.hits(index)) == 50, what="the copy")
+    pipeline.catch_up()
+    before = opensearch.indexes(f"{index}.*")
+    opensearch.must("DELETE", f"/{index}/_doc/7")
+
+    resync_tables(pipeline.file, ["public.t"])
+    wait_until(lambda: opensearch.indexes(f"{index}.*") != before, what="another index")
+    wait_until(lambda: opensearch.rows(index) == wanted(source, "t"), what="the other copy")
+    pipeline.catch_up()
+    wait_until(lambda: len(opensearch.indexes(f"{index}.*")) == 1, what="the old index to go")
+
+
+def test_two_tables_do_not_share_an_index(
+    source: Database, make_pipeline: Make, opensearch: SearchServer, sink: dict[str, Any]
+) -> None:
+    source.execute("CREATE TABLE a (id int PRIMARY KEY); INSERT INTO a VALUES (1)")
+    source.execute("CREATE TABLE b (id int PRIMARY KEY)")
+    routes = [{"route": {"table": f"public.{each}", "target": "public.x"}} for each in ("a", "b")]
+    pipeline = make_pipeline(
+        source, sink=sink, modifiers=routes, source_options={**INITIAL, "tables": ["public.a"]}
+    )
+    wait_until(lambda: opensearch.hits(alias_of(sink, "x")), what="the copy")
+    pipeline.catch_up()
+    pipeline.stop()
+
+    other = make_pipeline(source, sink=sink, modifiers=routes, source_options=INITIAL)
+    source.execute("INSERT INTO a VALUES (2)")
+    wait_until(lambda: len(opensearch.hits(alias_of(sink, "x"))) == 2, what="the first table")
+    assert sorted(opensearch.rows(alias_of(sink, "x"))) == ["1", "2"]
+    other.stop()
+
+
+def test_tables_of_a_schema_are_searched_as_one(
+    source: Database, make_pipeline: Make, opensearch: SearchServer, sink: dict[str, Any]
+) -> None:
+    source.execute("CREATE TABLE orders (id int PRIMARY KEY, n int)")
+    source.execute("CREATE TABLE notes (id text PRIMARY KEY, big text, _table int)")
+    source.execute("ALTER TABLE notes ALTER big SET STORAGE EXTERNAL")
+    source.execute("INSERT INTO orders VALUES (1, 10)")
+    source.execute("INSERT INTO notes VALUES ('1', repeat('x', 9000), 3)")
+    whole = sink["index"].removesuffix("-{table}")
+    pipeline = make_pipeline(source, sink={**sink, "index": whole}, source_options=INITIAL)
+    alias = whole.replace("{schema}", "public")
+
+    def found(name: str = alias) -> list[tuple[str, str]]:
+        return sorted((each["_source"]["_table"], each["_id"]) for each in opensearch.hits(name))
+
+    wait_until(lambda: len(found()) == 2, what="both copies")
+    source.execute("CREATE TABLE late (id int PRIMARY KEY); INSERT INTO late VALUES (7)")
+    source.execute("UPDATE notes SET _table = 4; INSERT INTO orders VALUES (2, 20)")
+    pipeline.catch_up()
+    assert found() == [("late", "7"), ("notes", "1"), ("orders", "1"), ("orders", "2")]
+    assert found(f"{alias}.orders") == [("orders", "1"), ("orders", "2")]
+    (note,) = opensearch.rows(f"{alias}.notes").values()
+    assert note == {"id": "1", "big": "x" * 9000, "%5ftable": 4, "_table": "notes"}
+    query = {"query": {"term": {"_table": "orders"}}}
+    assert opensearch.must("POST", f"/{alias}/_search", query)["hits"]["total"]["value"] == 2
+
+    # What tells documents apart follows a rename; a truncated table leaves the others alone.
+    source.execute("ALTER TABLE orders RENAME TO sales")
+    wait_until(lambda: ("sales", "2") in found(), what="documents with the new name")
+    source.execute("INSERT INTO sales VALUES (3, 30); TRUNCATE late")
+    pipeline.catch_up()
+    assert found() == [("notes", "1"), ("sales", "1"), ("sales", "2"), ("sales", "3")]
+    assert found(f"{alias}.sales") == [("sales", "1"), ("sales", "2"), ("sales", "3")]
+    pipeline.stop()

@@ -1,0 +1,278 @@
+"""Subscriptions over HTTP: penstock's routes and pgstream's, with a sink that delivers and a receiver."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fix_wait import wait_until
+from fix_watched import TOKEN, ToyRun, served
+from fix_webhooks import Hooks, change
+from penstock.errors import SinkError
+from penstock.sinks.webhook.signature import key_of, new_secret, signatures
+from penstock.sinks.webhook.sink import WebhookSink
+from penstock.sinks.webhook.subscriptions import WebhookSubscriptions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fix_webhooks import Receiver
+
+
+class Api:
+    """Asks with the token."""
+
+    def __init__(self, server: Any) -> None:
+        self.server = server
+
+    def __call__(self, method: str, path: str, body: Any = None, token: str | None = TOKEN) -> Any:
+        return self.server.ask(method, path, body, token=token)
+
+
+@pytest.fixture
+def sink(hooks) -> Any:
+    return hooks()
+
+
+@pytest.fixture
+def api(sink) -> Iterator[Api]:
+    with served(ToyRun(subscribed={"hooks": sink.subscriptions})) as found:
+        yield Api(found)
+
+
+def _is_signed(receiver: Receiver, *secrets: str) -> bool:
+    request = receiver.requests[-1]
+    headers = request.headers
+    wanted = signatures(
+        [key_of(each) for each in secrets],
+        headers["webhook-id"],
+        int(headers["webhook-timestamp"]),
+        request.body,
+    )
+    return headers["webhook-signature"] == wanted
+
+
+def test_subscription_begins_after_the_position_that_the_answer_names(api, sink, receiver) -> None:
+    sink.deliver(change(1, 1))
+    answer = api("POST", "/subscriptions", {"url": receiver.url})
+    assert answer.status == 201, answer.body
+    assert answer.json["sources"]["shop"]["from_lsn"] == "0/1000"
+    ids = sink.deliver(change(2, 2), change(3, 3))
+    receiver.wait_for(lambda: len(receiver.ids) == 2)
+    assert sorted(receiver.ids) == sorted(ids)
+    assert _is_signed(receiver, answer.json["secret"])
+
+
+def test_secret_is_shown_once(api, receiver) -> None:
+    made = api("POST", "/subscriptions", {"url": receiver.url}).json
+    secret = made["secret"]
+    for path in ("/subscriptions", f"/subscriptions/{made['id']}", "/status", "/api/errors"):
+        assert secret.encode() not in api("GET", path).body
+    assert api("GET", f"/subscriptions/{made['id']}").json["is_signed"]
+
+
+def test_new_secret_signs_beside_the_old_one(api, sink, receiver) -> None:
+    old, new = new_secret(), new_secret()
+    made = api("POST", "/subscriptions", {"url": receiver.url, "secret": old}).json
+    answer = api("PATCH", f"/subscriptions/{made['id']}", {"secret": new})
+    assert answer.status == 200
+    assert new.encode() not in answer.body
+    sink.deliver(change(1, 1))
+    receiver.wait_for(lambda: receiver.requests)
+    assert _is_signed(receiver, new, old)
+
+
+def test_changed_subscription_takes_effect_while_it_is_delivered_to(api, sink, receiver) -> None:
+    made = api("POST", "/subscriptions", {"url": receiver.url, "tables": ["orders"]}).json
+    sink.deliver(change(1, 1), change(2, 2, table="audit"))
+    receiver.wait_for(lambda: receiver.ids)
+    changed = api("PATCH", f"/subscriptions/{made['id']}", {"tables": ["public.audit"]})
+    assert changed.json["tables"] == ["public.audit"]
+    sink.deliver(change(3, 3), change(4, 4, table="audit"))
+    receiver.wait_for(lambda: len(receiver.ids) == 2)
+    assert [one["table"] for one in receiver.documents] == ["orders", "audit"]
+
+
+def test_removed_subscription_gets_nothing_more(api, sink, receiver) -> None:
+    made = api("POST", "/subscriptions", {"url": receiver.url}).json
+    sink.deliver(change(1, 1))
+    receiver.wait_for(lambda: receiver.ids)
+    assert api("DELETE", f"/subscriptions/{made['id']}").status == 204
+    sink.deliver(change(2, 2))
+    assert len(receiver.requests) == 1
+    assert api("GET", f"/subscriptions/{made['id']}").status == 404
+    assert api("DELETE", f"/subscriptions/{made['id']}").status == 404
+
+
+def test_disabled_subscription_is_resumed(api, sink, receiver) -> None:
+    from fix_webhooks import Reply
+
+    receiver.script.append(Reply(410))
+    made = api("POST", "/subscriptions", {"url": receiver.url}).json
+    sink.deliver(change(1, 1))
+    path = f"/subscriptions/{made['id']}"
+    wait_until(lambda: api("GET", path).json["sources"]["shop"]["state"] == "disabled")
+    sink.deliver(change(2, 2))
+    answer = api("POST", f"{path}/resume")
+    assert answer.json["sources"]["shop"]["from_lsn"] == "0/2000"
+    ids = sink.deliver(change(3, 3))
+    receiver.wait_for(lambda: receiver.ids == ids)
+
+
+def test_fixed_subscription_is_shown_and_not_changed(hooks, receiver) -> None:
+    sink = hooks(receiver.url)
+    with served(ToyRun(subscribed={"hooks": sink.subscriptions})) as found:
+        api = Api(found)
+        (one,) = api("GET", "/subscriptions").json["subscriptions"]
+        assert one["is_fixed"]
+        assert one["sink"] == "hooks"
+        answer = api("DELETE", f"/subscriptions/{one['id']}")
+        assert answer.status == 400
+        assert "pipeline file" in answer.json["error"]["what"]
+
+
+def test_subscription_is_at_all_sources_each_with_its_position(tmp_path, receiver) -> None:
+    sinks = []
+    for source in ("eu", "us"):
+        made = Hooks(tmp_path / source)
+        made.place = replace(made.place, source_id=source, source_ids=("eu", "us"))
+        made.sink = WebhookSink(made.place)
+        sinks.append(made)
+    subscriptions = WebhookSubscriptions([each.place for each in sinks])
+    with pytest.raises(SinkError, match="has not been started"):
+        subscriptions.create({"url": receiver.url})
+    for each in sinks:
+        each.sink.open()
+    sinks[0].deliver(change(1, 1))
+    made = subscriptions.create({"url": receiver.url})
+    assert {name: each["from_lsn"] for name, each in made["sources"].items()} == {
+        "eu": "0/1000",
+        "us": None,
+    }
+    for each in sinks:
+        each.deliver(change(2, 2))
+    receiver.wait_for(lambda: len(receiver.ids) == 2)
+    subscriptions.remove(made["id"])
+    for each in sinks:
+        each.deliver(change(3, 3))
+        each.sink.close()
+    assert len(receiver.ids) == 2
+
+
+WRONG_BODIES = [
+    {},
+    {"url": "nonsense"},
+    {"url": "ftp://example.com/"},
+    {"url": "http://10.0.0.1/"},
+    {"url": "http://169.254.169.254/latest/meta-data"},
+    {"url": "http://[::ffff:10.0.0.1]/"},
+    {"url": "http://127.0.0.1/", "tables": ["a.b.c"]},
+    {"url": "http://127.0.0.1/", "operations": ["upsert"]},
+    {"url": "http://127.0.0.1/", "format": "xml"},
+    {"url": "http://127.0.0.1/", "batch_size": 0},
+    {"url": "http://127.0.0.1/", "secret": "short-secret"},
+    {"url": "http://127.0.0.1/", "filter": "total > 100"},
+    {"url": "http://127.0.0.1/", "tables": ["orders"], "filter": "read_csv('/etc/passwd')"},
+    {"url": "http://127.0.0.1/", "sink": "other"},
+    {"url": "http://127.0.0.1/", "nonsense": 1},
+]
+
+
+def test_body_that_cannot_be_is_refused_and_changes_nothing(api) -> None:
+    for body in WRONG_BODIES:
+        answer = api("POST", "/subscriptions", body)
+        assert answer.status in (400, 422), (body, answer.body)
+        assert answer.json["error"]["code"].startswith("PEN-")
+        assert b"short-secret" not in answer.body
+    assert api("GET", "/subscriptions").json["subscriptions"] == []
+
+
+def test_filter_is_given_changed_and_taken_out(api, sink, receiver) -> None:
+    wanted = {"url": receiver.url, "tables": ["orders"], "filter": "n >= 2"}
+    made = api("POST", "/subscriptions", wanted).json
+    assert made["filter"] == "n >= 2"
+    sink.deliver(change(1, 1), change(2, 2))
+    path = f"/subscriptions/{made['id']}"
+    assert api("PATCH", path, {"filter": "n >= 4"}).json["filter"] == "n >= 4"
+    assert api("PATCH", path, {"batch_size": 1}).json["filter"] == "n >= 4"
+    sink.deliver(change(3, 3), change(4, 4))
+    # What is not delivered yet follows a change.
+    receiver.wait_for(lambda: len(receiver.ids) == 2)
+    wrong = api("PATCH", path, {"filter": "n >="})
+    assert (wrong.status, wrong.json["error"]["where"]) == (400, "filter")
+    assert api("PATCH", path, {"filter": None}).json["filter"] is None
+    sink.deliver(change(5, 1))
+    receiver.wait_for(lambda: len(receiver.ids) == 3)
+    assert [each["xid"] for each in receiver.documents] == [2, 4, 5]
+
+
+ROUTES = [
+    ("GET", "/subscriptions"),
+    ("POST", "/subscriptions"),
+    ("PATCH", "/subscriptions/x"),
+    ("DELETE", "/subscriptions/x"),
+    ("GET", "/subscriptions/x"),
+    ("POST", "/subscriptions/x/resume"),
+    ("POST", "/webhooks/subscribe"),
+    ("POST", "/webhooks/unsubscribe"),
+]
+
+
+def test_every_route_needs_the_token(api) -> None:
+    paths = api("GET", "/openapi.json").json["paths"]
+    there = {
+        (method.upper(), path.replace("{id_}", "x"))
+        for path, methods in paths.items()
+        for method in methods
+        if path.startswith(("/subscriptions", "/webhooks"))
+    }
+    assert there == set(ROUTES)
+    for method, path in ROUTES:
+        body = None if method in ("GET", "DELETE") else {"url": "http://127.0.0.1/"}
+        assert api(method, path, body, token=None).status == 401, path
+
+
+def test_pgstream_receiver_subscribes_and_unsubscribes_as_it_knows(api, sink, receiver) -> None:
+    body = {"url": receiver.url, "event_types": ["I"], "schema": "public", "table": "orders"}
+    assert api("POST", "/webhooks/subscribe", body).status == 201
+    sink.deliver(change(1, 1), change(2, 1, "update"), change(3, 1, table="audit"))
+    receiver.wait_for(lambda: receiver.requests)
+    (request,) = receiver.requests
+    assert request.json["Data"]["action"] == "I"
+    assert request.json["Data"]["columns"] == [
+        {"name": "id", "value": 1},
+        {"name": "n", "value": 1},
+    ]
+    assert request.headers["x-pgstream-lsn"] == "0/1000"
+
+    again = {**body, "event_types": ["I", "U"]}
+    assert api("POST", "/webhooks/subscribe", again).status == 201
+    assert len(api("GET", "/subscriptions").json["subscriptions"]) == 1
+    sink.deliver(change(4, 1, "update"))
+    receiver.wait_for(lambda: len(receiver.requests) == 2)
+
+    assert api("POST", "/webhooks/unsubscribe", body).status == 200
+    sink.deliver(change(5, 5))
+    assert len(receiver.requests) == 2
+    assert api("POST", "/webhooks/unsubscribe", body).status == 200
+
+
+def test_pgstream_empty_fields_mean_all(api, sink, receiver) -> None:
+    assert api("POST", "/webhooks/subscribe", {"url": receiver.url}).status == 201
+    sink.deliver(change(1, 1), change(2, 1, "delete"), change(3, 1, table="audit"))
+    receiver.wait_for(lambda: len(receiver.requests) == 3)
+
+
+def test_pgstream_body_that_cannot_be_is_refused(api) -> None:
+    known = {"url": "http://127.0.0.1/", "event_types": ["X"]}
+    for body in ({}, {"url": ""}, {"url": "nonsense"}, known):
+        assert api("POST", "/webhooks/subscribe", body).status == 400, body
+    assert api("GET", "/subscriptions").json["subscriptions"] == []
+
+
+def test_server_without_such_a_sink_has_no_such_routes() -> None:
+    with served(ToyRun()) as found:
+        assert Api(found)("POST", "/subscriptions", {"url": "http://127.0.0.1/"}).status == 404
+        assert "/subscriptions" not in found.ask("GET", "/openapi.json").json["paths"]

@@ -1,0 +1,304 @@
+"""Records of the formats debezium and avro, through both halves of the sink, on a real broker with a real registry."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import uuid
+
+import pytest
+from pydantic import ValidationError
+
+from fix_envelopes import plain_schema, read_avro
+from fix_event_sinks import START, open_sink, place_of, run_tasks
+from fix_registry import GuardedRegistry
+from penstock import vault
+from penstock.changes.envelope import Origin
+from penstock.errors import SinkError, SinkLoginRefused
+from penstock.options import OnRefused
+from penstock.sinks.documents.driver import DocumentDriver
+from penstock.sinks.kafka.kind import KafkaKind
+from penstock.sinks.kafka.options import KafkaOptions, RegistryOptions
+from penstock.sinks.kafka.registry import Registry
+from penstock.sinks.sink import Batch
+from penstock.table import TableName
+from penstock.testing import (
+    changes,
+    delete,
+    insert,
+    read_log,
+    relation,
+    table,
+    transaction,
+    update,
+    write_log,
+)
+
+ORDERS = table(16400, "orders", {"id": "int4", "note": "text"}, key=["id"])
+WIDER = table(16400, "orders", {"id": "int4", "note": "text", "n": "int8"}, key=["id"])
+OTHER = table(16400, "orders", {"id": "int4", "note": "int4"}, key=["id"])
+LINES = table(16500, "lines", {"id": "int4", "n": "numeric"}, key=["id"])
+
+
+@pytest.fixture
+def name():
+    return f"f{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def sink_of(kafka, name, tmp_path):
+    """Makes the driver half of a sink of a test's own topics."""
+    made = []
+
+    def sink_of(**options):
+        given = {
+            "servers": kafka.servers,
+            "topic": f"{name}.{{schema}}.{{table}}",
+            "progress_topic": f"{name}.progress",
+            "partitions": 1,
+        }
+        place = place_of(name, KafkaOptions(**{**given, **options}), tmp_path / "state")
+        made.append(DocumentDriver(KafkaKind(), place))
+        return made[-1]
+
+    (tmp_path / "vault").mkdir()
+    with vault.using(vault.Vault(tmp_path / "vault")):
+        yield sink_of
+    for sink in made:
+        sink.close()
+
+
+def send(sink, log, *transactions):
+    """Deliver transactions, each of (position, description, rows), as one batch."""
+    position = open_sink(sink)
+    for lsn, described, rows in transactions:
+        write_log(log, [relation(described), *transaction(lsn, *rows)], position)
+    slices = read_log(log, position)
+    tables = frozenset({TableName("public", "orders"), TableName("public", "lines")})
+    batch = Batch(1, position, slices[-1].head.end_lsn, 0, tables)
+    sink.commit(batch, run_tasks(sink, batch, [slices]))
+    sink.close()
+
+
+def consumed(kafka, topic):
+    return [(each.key(), each.value()) for each in kafka.records(topic)]
+
+
+def test_debezium_records_have_keys_tombstones_and_headers(kafka, name, sink_of, tmp_path):
+    rows = [
+        insert(ORDERS, ["1", "a"]),
+        update(ORDERS, ["2", "b"], key=["1"]),
+        delete(ORDERS, key=["2"]),
+    ]
+
+    send(sink_of(format="debezium"), tmp_path / "log", (START + 0x100, ORDERS, rows))
+
+    records = kafka.records(f"{name}.public.orders")
+    shown = [
+        (json.loads(one.key()), one.value() and json.loads(one.value())["op"]) for one in records
+    ]
+    assert shown == [
+        ({"id": 1}, "c"),
+        ({"id": 1}, "d"),
+        ({"id": 1}, None),
+        ({"id": 2}, "c"),
+        ({"id": 2}, "d"),
+        ({"id": 2}, None),
+    ]
+    headers = dict(records[0].headers())
+    assert headers["content-type"] == b"application/vnd.debezium+json"
+    assert (headers["op"], headers["source"]) == (b"insert", b"shop")
+
+
+def test_tombstones_can_be_left_out(kafka, name, sink_of, tmp_path):
+    rows = [insert(ORDERS, ["1", "a"]), delete(ORDERS, key=["1"])]
+
+    send(
+        sink_of(format="debezium", tombstones=False),
+        tmp_path / "log",
+        (START + 0x100, ORDERS, rows),
+    )
+
+    assert all(value is not None for _, value in consumed(kafka, f"{name}.public.orders"))
+
+
+def test_avro_schemas_follow_a_column_that_comes(kafka, registry, name, sink_of, tmp_path):
+    sink = sink_of(format="avro", registry={"url": registry.url})
+
+    send(
+        sink,
+        tmp_path / "log",
+        (START + 0x100, ORDERS, [insert(ORDERS, ["1", "a"])]),
+        (START + 0x200, WIDER, [insert(WIDER, ["2", "b", "7"])]),
+    )
+
+    topic = f"{name}.public.orders"
+    assert registry.call("GET", f"/subjects/{topic}-value/versions") == [1, 2]
+    assert registry.call("GET", f"/config/{topic}-value") == {"compatibilityLevel": "BACKWARD"}
+    rows = []
+    for key, value in consumed(kafka, topic):
+        schema = plain_schema(registry.schema(int.from_bytes(value[1:5], "big")))
+        key_schema = plain_schema(registry.schema(int.from_bytes(key[1:5], "big")))
+        rows.append((read_avro(key, key_schema), read_avro(value, schema)["after"]))
+    assert rows == [
+        ({"id": 1}, {"id": 1, "note": "a"}),
+        ({"id": 2}, {"id": 2, "note": "b", "n": 7}),
+    ]
+
+
+@pytest.mark.parametrize("on_refused", ["stop", "park"])
+def test_change_that_the_registry_refuses_stops_its_table_alone_and_goes_on_once_allowed(
+    kafka, registry, name, sink_of, tmp_path, on_refused
+):
+    options = {"format": "avro", "registry": {"url": registry.url}, "on_refused": on_refused}
+    topic = f"{name}.public.orders"
+    send(
+        sink_of(**options),
+        tmp_path / "log",
+        (START + 0x100, ORDERS, [insert(ORDERS, ["1", "a"])]),
+    )
+    sink = sink_of(**options)
+
+    send(
+        sink,
+        tmp_path / "log",
+        (START + 0x200, OTHER, [insert(OTHER, ["2", "5"])]),
+        (START + 0x300, LINES, [insert(LINES, ["1", "2.5"])]),
+    )
+
+    assert len(consumed(kafka, topic)) == 1
+    assert len(consumed(kafka, f"{name}.public.lines")) == 1
+    again = sink_of(**options)
+    open_sink(again)
+    (stopped,) = again.tables.detached
+    assert stopped == TableName("public", "orders")
+    text = again._keeper.stored.tables[stopped].error
+    assert text.startswith("PEN-520 public.orders")
+    assert f"{topic}-value" in text
+
+    registry.call("PUT", f"/config/{topic}-value", {"compatibility": "NONE"})
+    slices = read_log(tmp_path / "log", START + 0x108)
+    batch = Batch(2, START + 0x108, slices[-1].head.end_lsn, 0, frozenset({stopped}))
+    worker = again.worker(batch, [stopped])
+    encoded = worker.format.documents(
+        changes([relation(OTHER), *transaction(START + 0x200, insert(OTHER, ["2", "5"]))]),
+        Origin("shop", "shop"),
+    )
+    assert encoded.column("refused").null_count == 1
+
+
+def test_value_without_a_form_is_parked_and_a_retry_leaves_it_there(kafka, name, sink_of, tmp_path):
+    sink = sink_of(format="debezium", on_refused=OnRefused.PARK)
+    rows = [insert(LINES, ["1", "NaN"]), insert(LINES, ["2", "5"]), update(LINES, ["1", "6"])]
+
+    send(sink, tmp_path / "log", (START + 0x100, LINES, rows))
+
+    keys = [json.loads(key) for key, _ in consumed(kafka, f"{name}.public.lines")]
+    assert keys == [{"id": 2}]
+    place = sink._sealed.place
+    first, second = KafkaKind().parked(place)
+    assert "no form" in first.reason
+    assert first.values["after"] == {"id": 1, "n": "NaN"}
+    assert second.reason is None  # waits behind it
+    assert second.values["op"] == "u"
+
+    KafkaKind().ask_parked(place, "retry", [first.id, second.id])
+    again = sink_of(format="debezium", on_refused=OnRefused.PARK)
+    again.refresh_tables(open_sink(again))
+    again.close()
+    assert len(consumed(kafka, f"{name}.public.lines")) == 1
+    assert [each.id for each in KafkaKind().parked(place)] == [first.id, second.id]
+
+    KafkaKind().drop_parked(place, [first.id])
+    KafkaKind().ask_parked(place, "retry", [second.id])
+    again = sink_of(format="debezium", on_refused=OnRefused.PARK)
+    again.refresh_tables(open_sink(again))
+    assert KafkaKind().parked(place) == []
+    *_, (key, value) = consumed(kafka, f"{name}.public.lines")
+    assert (json.loads(key), json.loads(value)["op"]) == ({"id": 1}, "u")
+
+
+def registry_of(tmp_path, **options):
+    return Registry(RegistryOptions(**options), "sink bus")
+
+
+def test_registry_wants_the_login_that_the_file_gives(registry, name, tmp_path):
+    guarded = GuardedRegistry(registry, "ann:s3cret")
+    try:
+        good = registry_of(tmp_path, url=guarded.url, username="ann", password="s3cret")
+        bad = registry_of(tmp_path, url=guarded.url, username="ann", password="wr0ng")
+
+        assert good.id_of(f"{name}-value", '"string"', "t") > 0
+        assert list(good.findings()) == []
+        with pytest.raises(SinkLoginRefused) as raised:
+            bad.id_of(f"{name}-other", '"string"', "t")
+        (finding,) = bad.findings()
+    finally:
+        guarded.close()
+
+    assert isinstance(finding.error, SinkLoginRefused)
+    assert "wr0ng" not in str(raised.value) + repr(bad)
+
+
+def test_registry_travels_to_tasks_without_its_password(tmp_path):
+    import pickle
+
+    kept = registry_of(tmp_path, url="http://127.0.0.1:1", username="ann", password="s3cret-word")
+    with vault.using(vault.Vault(tmp_path)):
+        sent = pickle.dumps(kept)
+        assert b"s3cret-word" not in sent
+        assert pickle.loads(sent) == kept
+
+
+def test_registry_that_does_not_answer_is_for_time_and_check_says_so():
+    silent = Registry(RegistryOptions(url="http://127.0.0.1:1", timeout=2), "sink bus")
+
+    with pytest.raises(SinkError, match="does not answer"):
+        silent.id_of("t-value", '"string"', "t")
+    (finding,) = silent.findings()
+    assert "does not answer" in str(finding.error)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"format": "avro"},
+        {"format": "avro", "registry": {"url": "http://r"}, "topic": "all"},
+        {"format": "avro", "registry": {"url": "ftp://r"}},
+        {"format": "avro", "registry": {"url": "http://ann:pw@r"}},
+        {"format": "avro", "registry": {"url": "http://r", "username": "ann"}},
+        {"format": "json", "registry": {"url": "http://r"}},
+        {"format": "debezium", "key": "table"},
+        {"format": "json", "decimals": "string"},
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(wrong):
+    with pytest.raises(ValidationError):
+        KafkaOptions(servers="b:1", **wrong)
+
+
+def test_registry_with_a_certificate_is_trusted_by_its_ca_alone(registry, name, tmp_path):
+    command = "openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=127.0.0.1 -addext"
+    subprocess.run(
+        [
+            *command.split(),
+            "subjectAltName=IP:127.0.0.1",
+            "-keyout",
+            tmp_path / "key",
+            "-out",
+            tmp_path / "ca",
+        ],
+        check=True,
+        capture_output=True,
+    )
+    both = tmp_path / "both"
+    both.write_bytes((tmp_path / "key").read_bytes() + (tmp_path / "ca").read_bytes())
+    guarded = GuardedRegistry(registry, "ann:pw", both)
+    login = {"url": guarded.url, "username": "ann", "password": "pw"}
+    try:
+        with pytest.raises(SinkLoginRefused, match="TLS"):
+            Registry(RegistryOptions(**login), "sink bus").id_of(f"{name}-a", '"string"', "t")
+        trusting = Registry(RegistryOptions(**login, ca=tmp_path / "ca"), "sink bus")
+        assert trusting.id_of(f"{name}-b", '"string"', "t") > 0
+    finally:
+        guarded.close()

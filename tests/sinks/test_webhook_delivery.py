@@ -1,0 +1,612 @@
+"""Deliveries to receivers on real sockets: order, answers, retries, what is kept, what is refused."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fix_wait import wait_until
+from fix_webhooks import Hooks, Reply, change
+from penstock import failpoints
+from penstock.errors import SinkError, SinkLoginRefused
+from penstock.sinks.webhook.kind import WebhookKind
+from penstock.sinks.webhook.signature import key_of, new_secret, signatures
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fix_webhooks import Receiver, Request
+
+pytestmark = pytest.mark.usefixtures("quick_retries")
+
+
+@pytest.fixture
+def quick_retries(use_timing) -> None:
+    use_timing(webhook_retry_seconds=0.1, webhook_last_retry_seconds=0.4)
+
+
+def _in_order_per_key(receiver: Receiver) -> bool:
+    seen: dict[str, int] = {}
+    for one in receiver.documents:
+        key, number = json.dumps(one["key"]), one["xid"]
+        if number < seen.get(key, 0):
+            return False
+        seen[key] = number
+    return True
+
+
+# --- what is sent ------------------------------------------------------------------------------
+
+
+def test_position_moves_when_receivers_have_it(hooks, receiver) -> None:
+    sink = hooks(receiver.url)
+    ids = sink.insert(20)
+    assert sorted(receiver.ids) == sorted(ids)  # `deliver` has returned, nothing is waited for
+    assert sink.stands()["delivered"] == 20
+    assert sink.stands()["delivered_lsn"] == "0/14000"
+
+
+def test_request_is_signed_over_the_bytes_that_are_sent(hooks, receiver) -> None:
+    secret = new_secret()
+    sink = hooks({"url": receiver.url, "secret": secret})
+    sink.insert(3)
+    for request in receiver.requests:
+        headers = request.headers
+        at = int(headers["webhook-timestamp"])
+        assert headers["webhook-id"] == headers["idempotency-key"] == request.json["id"]
+        assert abs(at - time.time()) < 60
+        wanted = signatures([key_of(secret)], headers["webhook-id"], at, request.body)
+        assert headers["webhook-signature"] == wanted
+
+
+def test_receiver_without_a_secret_gets_no_signature(hooks, receiver) -> None:
+    hooks(receiver.url).insert(1)
+    assert "webhook-signature" not in receiver.requests[0].headers
+
+
+def test_connections_are_used_again_and_bounded(hooks, receiver) -> None:
+    receiver.reply = Reply(seconds=0.01, body=b"thanks")
+    hooks(receiver.url, concurrency=3).insert(60)
+    assert receiver.connections <= 3
+    assert receiver.most_in_flight <= 3
+
+
+def test_tables_and_operations_choose_documents(hooks, receiver) -> None:
+    sink = hooks({"url": receiver.url, "tables": ["orders"], "operations": ["insert", "delete"]})
+    sink.deliver(
+        change(1, 1), change(2, 1, "update"), change(3, 1, "delete"), change(4, 1, table="audit")
+    )
+    assert sorted(one["op"] for one in receiver.documents) == ["delete", "insert"]
+
+
+def test_batches_hold_what_waits_up_to_their_size(hooks, receiver) -> None:
+    sink = hooks({"url": receiver.url, "batch_size": 10}, concurrency=2)
+    ids = sink.insert(100)
+    assert sorted(receiver.ids) == sorted(ids)
+    assert all(len(each.json) <= 10 for each in receiver.requests)
+    assert len(receiver.requests) < 30
+
+
+def test_documents_of_a_key_come_in_order_whatever_the_receiver_does(hooks, receiver) -> None:
+    failed: set[int] = set()
+
+    def reply(request: Request) -> Reply:
+        number = request.json["xid"]
+        if number % 20 == 0 and number not in failed:
+            failed.add(number)
+            return Reply(500)
+        return Reply(seconds=(number % 3) / 500)
+
+    receiver.reply = reply
+    sink = hooks({"url": receiver.url}, concurrency=6)
+    ids = sink.deliver(*(change(number, number % 10, "update") for number in range(1, 200)))
+    receiver.wait_for(lambda: len(set(receiver.ids)) == len(ids))
+    assert _in_order_per_key(receiver)
+
+
+def test_truncate_waits_for_all_before_it_and_all_behind_wait_for_it(hooks, receiver) -> None:
+    receiver.reply = lambda request: Reply(seconds=0.1 if request.json["xid"] == 1 else 0.0)
+    sink = hooks(receiver.url)
+    sink.deliver(
+        change(1, 1), change(2, 2), change(3, None, "truncate"), change(4, 4), change(5, 5)
+    )
+    numbers = [one["xid"] for one in receiver.documents]
+    assert numbers.index(3) == 2
+
+
+def test_update_of_a_key_comes_between_both_keys_others(hooks, receiver) -> None:
+    receiver.reply = lambda request: Reply(seconds=0.1 if request.json["xid"] in (1, 2) else 0.0)
+    sink = hooks(receiver.url)
+    sink.deliver(
+        change(1, 1),
+        change(2, 9, "update", before={"id": 1}),
+        change(3, 1),
+        change(4, 9, "update"),
+    )
+    numbers = [one["xid"] for one in receiver.documents]
+    assert numbers[:2] == [1, 2]
+
+
+# --- what answers mean -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", [200, 202, 204])
+def test_2xx_is_done(hooks, receiver, status: int) -> None:
+    receiver.reply = Reply(status)
+    sink = hooks(receiver.url)
+    sink.insert(1)
+    assert len(receiver.requests) == 1
+    assert sink.stands()["delivered"] == 1
+
+
+@pytest.mark.parametrize(
+    "reply", [Reply(500), Reply(503), Reply(429), Reply(408), Reply(resets=True), Reply(302)]
+)
+def test_failure_is_tried_again_until_it_is_taken_and_delays_nobody(
+    hooks, receivers, reply: Reply
+) -> None:
+    failing, other = receivers(), receivers()
+    failing.reply = reply
+    sink = hooks(failing.url, other.url)
+    ids = sink.insert(3)
+    assert sorted(other.ids) == sorted(ids)
+    assert failing.ids == []
+    assert sink.stands()["state"] == "failing"
+    more = sink.insert(3)
+    assert sorted(other.ids) == sorted(ids + more)
+    failing.reply = Reply()
+    failing.wait_for(lambda: len(set(failing.ids)) == 6)
+    assert len(failing.ids) == 6  # taken once each
+    wait_until(lambda: sink.stands()["state"] == "active")
+    assert sink.stands()["error"] is None
+
+
+def test_redirect_is_not_followed(hooks, receivers) -> None:
+    first, second = receivers(), receivers()
+    first.reply = Reply(307, headers={"location": second.url})
+    sink = hooks(first.url)
+    sink.insert(1)
+    assert second.requests == []
+    wait_until(lambda: "redirects are not followed" in (sink.stands()["error"] or ""))
+
+
+def test_retry_after_is_honoured(hooks, receiver) -> None:
+    receiver.script.append(Reply(429, headers={"retry-after": "2"}))
+    hooks(receiver.url).insert(1)
+    receiver.wait_for(lambda: receiver.ids)
+    first, second = receiver.requests
+    assert second.at - first.at >= 1.9
+
+
+def test_back_off_grows_and_one_request_at_a_time_is_tried(hooks, receiver, use_timing) -> None:
+    use_timing(webhook_retry_seconds=0.1, webhook_last_retry_seconds=5.0)
+    receiver.reply = Reply(500)
+    hooks(receiver.url, concurrency=8).insert(40)
+    receiver.wait_for(lambda: len(receiver.requests) >= 12)
+    at = [each.at for each in receiver.requests[-4:]]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(at)]
+    assert gaps[2] > 1.2 * gaps[0], gaps
+
+
+def test_no_answer_in_time_is_a_failure(hooks, receiver) -> None:
+    receiver.script.append(Reply(holds=True))
+    sink = hooks(receiver.url, timeout=0.3)
+    ids = sink.insert(1)
+    receiver.wait_for(lambda: receiver.ids == ids)
+    receiver.release()
+
+
+def test_dead_port_is_a_failure_that_ends(hooks, receivers) -> None:
+    gone = receivers()
+    port = gone.port
+    gone.close = lambda closing=gone.close: None  # closed here, not by the fixture
+    type(gone).close(gone)
+    sink = hooks(f"http://127.0.0.1:{port}/hook")
+    ids = sink.insert(2)
+    wait_until(lambda: "no connection" in (sink.stands()["error"] or ""))
+    back = receivers(port=port)
+    back.wait_for(lambda: sorted(back.ids) == sorted(ids))
+
+
+def test_410_disables_the_subscription_alone(hooks, receivers) -> None:
+    gone, other = receivers(), receivers()
+    gone.reply = Reply(410)
+    sink = hooks(gone.url, other.url)
+    sink.insert(2)
+    wait_until(lambda: sink.stands()["state"] == "disabled")
+    asked = len(gone.requests)
+    sink.insert(2)
+    assert len(gone.requests) == asked
+    assert len(other.ids) == 4
+
+
+def test_other_4xx_with_stop_waits_in_place(hooks, receiver) -> None:
+    receiver.reply = lambda request: Reply(400 if request.json["xid"] == 2 else 200)
+    sink = hooks(receiver.url, concurrency=1)
+    ids = sink.insert(4)
+    wait_until(lambda: "refuses a document" in (sink.stands()["error"] or ""))
+    assert receiver.ids == ids[:1]
+    receiver.reply = Reply()
+    receiver.wait_for(lambda: receiver.ids == ids)
+
+
+def test_other_4xx_with_park_lets_the_others_go_on_and_nothing_overtake(hooks, receiver) -> None:
+    receiver.reply = lambda request: Reply(400 if request.json["xid"] == 2 else 200)
+    sink = hooks(receiver.url, on_refused="park")
+    ids = sink.deliver(change(1, 1), change(2, 2), change(3, 2, "update"), change(4, 3))
+    receiver.wait_for(lambda: len(receiver.ids) == 2)
+    ids += sink.deliver(change(5, 2, "delete"), change(6, 3, "update"))
+    receiver.wait_for(lambda: sorted(receiver.ids) == sorted([ids[0], ids[3], ids[5]]))
+
+    kind = WebhookKind()
+    wait_until(lambda: len(kind.parked(sink.place)) == 3)
+    parked = kind.parked(sink.place)
+    assert [each.id.partition("/")[2] for each in parked] == [ids[1], ids[2], ids[4]]
+    assert [each.reason for each in parked] == ["the receiver answered 400", None, None]
+    assert sink.stands()["parked"] == 3
+
+    receiver.reply = Reply()
+    kind.ask_parked(sink.place, "retry", [each.id for each in parked])
+    receiver.wait_for(lambda: len(receiver.ids) == 6)
+    assert receiver.ids[-3:] == [ids[1], ids[2], ids[4]]
+    wait_until(lambda: not kind.parked(sink.place))
+    ids += sink.deliver(change(7, 2))
+    assert receiver.ids[-1] == ids[-1]
+
+
+def test_parked_document_that_is_refused_again_stays_also_after_a_restart(hooks, receiver) -> None:
+    receiver.reply = lambda request: Reply(422 if request.json["key"] == {"id": 2} else 200)
+    sink = hooks(receiver.url, on_refused="park")
+    sink.deliver(change(1, 1), change(2, 2))
+    kind = WebhookKind()
+    sink.sink.close()
+    assert len(kind.parked(sink.place)) == 1
+    sink = hooks(receiver.url, on_refused="park")
+    sink.deliver(change(3, 2, "update"))
+    wait_until(lambda: len(kind.parked(sink.place)) == 2)
+    asked = len(receiver.requests)
+    kind.ask_parked(sink.place, "retry", [each.id for each in kind.parked(sink.place)])
+    receiver.wait_for(lambda: len(receiver.requests) == asked + 1)
+    wait_until(lambda: kind.parked(sink.place)[0].request is None)
+    assert len(kind.parked(sink.place)) == 2
+    sink.sink.close()
+    kind.drop_parked(sink.place, [each.id for each in kind.parked(sink.place)])
+    assert kind.parked(sink.place) == []
+
+
+def test_batch_of_which_one_is_refused_parks_that_one_alone(hooks, receiver) -> None:
+    receiver.reply = lambda request: Reply(
+        400 if any(one["xid"] == 5 for one in request.json) else 200
+    )
+    sink = hooks({"url": receiver.url, "batch_size": 50}, concurrency=1, on_refused="park")
+    ids = sink.insert(20)
+    receiver.wait_for(lambda: len(receiver.ids) == 19)
+    kind = WebhookKind()
+    wait_until(lambda: len(kind.parked(sink.place)) == 1)
+    assert kind.parked(sink.place)[0].id.partition("/")[2] == ids[4]
+
+
+# --- subscriptions that fall behind ------------------------------------------------------------
+
+
+def test_slow_receiver_delays_the_others_less_and_less(hooks, receivers) -> None:
+    slow, fast = receivers(), receivers()
+    slow.reply = Reply(holds=True)
+    sink = hooks(slow.url, fast.url)
+    took = []
+    for _ in range(6):
+        began = time.monotonic()
+        ids = sink.insert(1)
+        took.append(time.monotonic() - began)
+        assert fast.ids[-1:] == ids
+    assert max(took[1:]) < 0.9, took  # only the first batch waits for what never comes
+    slow.release()
+    slow.wait_for(lambda: sorted(slow.ids) == sorted(fast.ids))
+
+
+def test_subscription_is_suspended_after_give_up_after_and_resumed_where_it_was(
+    hooks, receivers
+) -> None:
+    failing, other = receivers(), receivers()
+    failing.reply = Reply(500)
+    sink = hooks(failing.url, other.url, give_up_after="1s")
+    ids = sink.insert(3)
+    wait_until(lambda: sink.stands()["state"] == "suspended")
+    assert "given up" in sink.stands()["error"]
+    ids += sink.insert(3)
+    asked = len(failing.requests)
+    failing.reply = Reply()
+    assert len(failing.requests) == asked
+    id_ = sink.subscriptions.all()[0]["id"]
+    sink.subscriptions.resume(id_)
+    failing.wait_for(lambda: sorted(set(failing.ids)) == sorted(ids))
+    assert sink.stands()["state"] == "active"
+
+
+def test_time_of_failing_goes_on_over_a_restart(hooks, receiver) -> None:
+    receiver.reply = Reply(500)
+    sink = hooks(receiver.url, give_up_after="1h")
+    sink.insert(1)
+    wait_until(lambda: sink.stands()["state"] == "failing")
+    sink.sink.close()
+    store = sink.store()
+    store._db.execute("UPDATE subscriptions SET failing_since = failing_since - 7200")
+    store.close()
+    sink = hooks(receiver.url, give_up_after="1h")
+    wait_until(lambda: sink.stands()["state"] == "suspended")
+
+
+def test_outbox_beyond_retain_bytes_cuts_off_who_is_behind_and_says_so(hooks, receivers) -> None:
+    failing, other = receivers(), receivers()
+    failing.reply = Reply(500)
+    sink = hooks(failing.url, other.url, retain_bytes="20kB")
+    for _ in range(30):
+        sink.insert(10)
+        sink.sink._prune_at = 0.0
+    sink.sink.idle()
+    wait_until(lambda: sink.stands()["state"] == "cut_off")
+    assert "retain_bytes" in sink.stands()["error"]
+    assert sink.stands(1)["state"] == "active"
+    assert len(other.ids) == 300
+    failing.reply = Reply()
+    sink.subscriptions.resume(sink.subscriptions.all()[0]["id"])
+    wait_until(lambda: sink.stands()["state"] == "active")
+    ids = sink.insert(2)
+    failing.wait_for(lambda: set(ids) <= set(failing.ids))
+    assert set(failing.ids) == set(ids)  # from then on
+
+
+def test_outbox_is_emptied_when_everybody_has_it(hooks, receivers) -> None:
+    sink = hooks(receivers().url, receivers().url)
+    sink.insert(50)
+    sink.sink._prune_at = 0.0
+    sink.sink.idle()
+    store = sink.store()
+    assert store.outbox_bytes == 0
+    assert store.entry(0) is None
+    store.close()
+
+
+def test_nothing_is_stored_while_nobody_has_subscribed(hooks) -> None:
+    sink = hooks()
+    sink.insert(10)
+    store = sink.store()
+    assert store.entry(0) is None
+    assert store.delivered_lsn == "0/A000"
+    store.close()
+
+
+def test_one_that_subscribes_while_documents_are_stored_misses_nothing(hooks, receiver) -> None:
+    sink = hooks()
+
+    def documents() -> Any:
+        import pyarrow as pa
+
+        from penstock.sink import DOCUMENTS
+
+        sink.subscriptions.create({"url": receiver.url})
+        yield pa.RecordBatch.from_pylist([change(1, 1)], DOCUMENTS)
+
+    with pytest.raises(SinkError, match="a subscription was made"):
+        sink.sink.deliver(documents(), json.dumps({"delivered_lsn": "0/1000"}))
+    sink.sink.open()  # as penstock does after a SinkError
+    ids = sink.deliver(change(1, 1))
+    receiver.wait_for(lambda: receiver.ids == ids)
+
+
+# --- crashes -----------------------------------------------------------------------------------
+
+
+def _killed_at(point: str, passing: int, work: Callable[[], None]) -> None:
+    child = os.fork()
+    if child == 0:
+        try:
+            failpoints.arm(point, passing)
+            work()
+        finally:
+            os._exit(3)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status), f"it was not killed at {point}"
+    assert os.WTERMSIG(status) == signal.SIGKILL
+
+
+@pytest.mark.parametrize("point", ["webhook.before_commit", "webhook.after_commit"])
+def test_kill_around_the_outbox_loses_nothing_and_doubles_nothing(
+    tmp_path, receiver, point: str
+) -> None:
+    def one_run() -> None:
+        sink = Hooks(tmp_path, urls=[receiver.url])
+        state = sink.sink.open()
+        at = 0 if state is None else int(json.loads(state)["delivered_lsn"].partition("/")[2], 16)
+        for number in range(at // 0x1000 + 1, 7):
+            sink.deliver(change(number, number))
+        sink.sink.close()
+
+    _killed_at(point, 3, one_run)
+    one_run()
+    assert receiver.ids == [change(number, number)["id"] for number in range(1, 7)]
+
+
+def test_kill_within_a_large_transaction_leaves_nothing_of_it(
+    tmp_path, receiver, monkeypatch
+) -> None:
+    monkeypatch.setattr("penstock.sinks.webhook.outbox._TRANSACTION_BYTES", 1000)
+    monkeypatch.setattr("penstock.sinks.webhook.outbox._ENTRY_DOCUMENTS", 10)
+
+    def one_run() -> None:
+        sink = Hooks(tmp_path, urls=[receiver.url])
+        assert sink.sink.open() is None
+        sink.insert(100)
+        sink.sink.close()
+
+    _killed_at("webhook.inside_append", 3, one_run)
+    assert receiver.requests == []
+    one_run()
+    assert len(receiver.ids) == len(set(receiver.ids)) == 100
+
+
+def test_kill_in_the_middle_of_requests_repeats_only_what_was_not_recorded(
+    tmp_path, receiver
+) -> None:
+    receiver.reply = Reply(seconds=0.02)
+
+    def one_run() -> None:
+        sink = Hooks(tmp_path, urls=[receiver.url])
+        if sink.sink.open() is None:
+            sink.insert(300)
+        sink.sink.close()
+
+    child = os.fork()
+    if child == 0:
+        one_run()
+        os._exit(0)
+    receiver.wait_for(lambda: len(receiver.requests) >= 150)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    one_run()
+    wanted = {change(number, number)["id"] for number in range(1, 301)}
+    assert set(receiver.ids) == wanted
+    assert len(receiver.ids) < 400  # a fifth of a second's worth, not all
+
+
+def test_close_in_the_middle_goes_on_where_it_was(hooks, receiver) -> None:
+    receiver.reply = Reply(500)
+    ids = hooks(receiver.url).insert(50)
+    receiver.reply = Reply()
+    hooks(receiver.url)
+    receiver.wait_for(lambda: len(set(receiver.ids)) == 50)
+    assert sorted(receiver.ids) == sorted(ids)
+
+
+# --- where requests may go ---------------------------------------------------------------------
+
+
+def test_loopback_is_not_asked_unless_it_is_allowed(hooks, receiver) -> None:
+    sink = hooks(receiver.url, allow=[])
+    sink.insert(1)
+    wait_until(lambda: "loopback" in (sink.stands()["error"] or ""))
+    assert receiver.connections == 0
+    found = [str(each.error) for each in sink.sink.check()]
+    assert len(found) == 1
+    assert "allow: [127.0.0.1]" in found[0]
+
+
+def test_name_that_resolves_to_loopback_is_not_asked(hooks, receiver) -> None:
+    sink = hooks(f"http://localhost:{receiver.port}/hook", allow=["10.0.0.0/8"])
+    sink.insert(1)
+    wait_until(lambda: sink.stands()["state"] == "failing")
+    assert receiver.connections == 0
+    assert "no connection" in sink.stands()["error"]
+
+
+def test_name_that_resolves_to_something_else_by_then_is_not_asked(
+    hooks, receiver, monkeypatch
+) -> None:
+    known = socket.getaddrinfo
+    answers = ["93.184.216.34"]  # to who subscribes; from then on it is loopback
+
+    def resolve(host: Any, port: Any, *args: Any, **options: Any) -> Any:
+        if host == "moves.example":
+            return known(answers.pop() if answers else "127.0.0.1", port, *args, **options)
+        return known(host, port, *args, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    sink = hooks(allow=[])
+    sink.subscriptions.create({"url": f"http://moves.example:{receiver.port}/hook"})
+    assert not answers
+    sink.insert(1)
+    wait_until(lambda: sink.stands()["state"] == "failing")
+    assert "loopback" in sink.stands()["error"]
+    assert receiver.connections == 0
+
+
+def test_long_answer_is_not_read_to_its_end_and_changes_nothing(hooks, receiver) -> None:
+    receiver.reply = Reply(200, body=b"x" * 1_000_000)
+    sink = hooks(receiver.url)
+    ids = sink.insert(5)
+    receiver.wait_for(lambda: sorted(receiver.ids) == sorted(ids))
+    assert sink.stands()["state"] == "active"
+
+
+def test_nothing_that_is_secret_is_logged_or_shown(hooks, receiver, caplog) -> None:
+    secret = new_secret()
+    canary = "canary-in-the-query"
+    caplog.set_level("DEBUG")
+    receiver.reply = Reply(500)
+    sink = hooks({"url": f"{receiver.url}?key={canary}", "secret": secret})
+    sink.insert(2)
+    wait_until(lambda: sink.stands()["state"] == "failing")
+    shown = repr(sink.sink.__dict__) + caplog.text + str(sink.stands())
+    for hidden in (secret, secret.removeprefix("whsec_"), canary):
+        assert hidden not in shown
+
+
+@pytest.fixture
+def certificate(tmp_path) -> Callable[..., Any]:
+    """Makes a certificate that is its own authority: the file, and a context for a receiver."""
+
+    def make(name: str) -> tuple[Any, ssl.SSLContext]:
+        command = "openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=x -addext"
+        key, own = tmp_path / "key.pem", tmp_path / "certificate.pem"
+        given = [f"subjectAltName={name}", "-keyout", key, "-out", own]
+        subprocess.run([*command.split(), *given], check=True, capture_output=True)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(own, key)
+        return own, context
+
+    return make
+
+
+def test_certificate_of_nobody_we_know_is_a_failure_and_nothing_is_sent(
+    hooks, receivers, certificate
+) -> None:
+    _, context = certificate("IP:127.0.0.1")
+    receiver = receivers(tls=context)
+    sink = hooks(receiver.url)
+    sink.insert(1)
+    wait_until(lambda: "certificate is not trusted" in (sink.stands()["error"] or ""))
+    assert receiver.requests == []
+
+
+def test_certificate_of_a_known_authority_is_trusted_for_its_own_name_alone(
+    hooks, receivers, certificate
+) -> None:
+    own, context = certificate("DNS:localhost")
+    receiver = receivers(tls=context)
+    tls = {"ca": str(own)}
+    sink = hooks(receiver.url, tls=tls)  # by its address
+    sink.insert(1)
+    wait_until(lambda: "certificate is not trusted" in (sink.stands()["error"] or ""))
+    assert receiver.requests == []
+    sink = hooks(receiver.url.replace("127.0.0.1", "localhost"), tls=tls)
+    ids = sink.insert(1)
+    receiver.wait_for(lambda: receiver.ids == ids)
+
+
+def test_certificates_that_cannot_be_read_are_for_a_person(hooks, tmp_path) -> None:
+    with pytest.raises(SinkLoginRefused, match="certificates cannot be used"):
+        hooks(tls={"ca": str(tmp_path / "none.pem")})
+
+
+def test_100_subscriptions_each_get_everything(hooks, receiver) -> None:
+    seen: dict[str, list[str]] = {}
+
+    def reply(request: Request) -> Reply:
+        seen.setdefault(request.path, []).append(request.json["id"])
+        return Reply()
+
+    receiver.reply = reply
+    sink = hooks(*(receiver.url_of(f"/{number}") for number in range(100)), concurrency=2)
+    ids = sink.insert(10)
+    receiver.wait_for(lambda: len(receiver.requests) == 1000)
+    assert len(seen) == 100
+    assert all(sorted(found) == sorted(ids) for found in seen.values())

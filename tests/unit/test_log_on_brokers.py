@@ -1,0 +1,295 @@
+"""What is peculiar to logs on brokers: fencing, places that are deleted, retention, boards and roles."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import pytest
+
+from fix_wait import wait_until
+from penstock.errors import (
+    LogAtRisk,
+    LogGone,
+    LogRefused,
+    LogUnreachable,
+    SecondInstance,
+    StateOfAnother,
+)
+from penstock.log import registry
+from penstock.log.contract import LogOwner
+from penstock.log.slice import SliceHead, SliceKind
+from penstock.lsn import Lsn
+from penstock.schema.mark import Mark
+from penstock.schema.past_shapes import PastShapes
+from penstock.state.boardshapes import BoardLines
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from fix_kafka import KafkaServer
+    from fix_nats import NatsServer
+    from penstock.log.contract import Board, Log, LogKind, LogWriter
+    from penstock.log.options import LogOptions
+
+
+class Place:
+    """A kind of log, where it is, and a pipeline that no other test has."""
+
+    def __init__(self, kind: str, given: dict[str, Any], directory: Path) -> None:
+        self.kind: LogKind = registry.kind_of(kind)
+        self.options: LogOptions = self.kind.options.model_validate(given)
+        self.pipeline = f"shop_{uuid.uuid4().hex[:12]}"
+        self.owner = LogOwner(self.pipeline, "a", directory)
+
+    def log(self) -> Log:
+        return self.kind.log_of(self.options, self.owner)
+
+    def board(self) -> Board:
+        board = self.kind.board_of(self.options, self.pipeline)
+        assert board is not None
+        return board
+
+    def elsewhere(self) -> Board:
+        """The same board as another process sees it."""
+        board: Any = self.board()
+        name = getattr(board, "_topic", None) or board._bucket
+        return type(board)(self.options, name, self.pipeline)
+
+
+@pytest.fixture(params=["kafka", "nats"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    if request.param == "kafka":
+        given = {"servers": request.getfixturevalue("kafka").servers}
+    else:
+        given = {"url": request.getfixturevalue("nats_server").url}
+    return Place(request.param, given, tmp_path)
+
+
+@pytest.fixture
+def on_kafka(kafka: KafkaServer, tmp_path: Path) -> Place:
+    return Place("kafka", {"servers": kafka.servers}, tmp_path)
+
+
+def append(writer: LogWriter, end_lsn: int, text: str = "x") -> None:
+    data, lsn = text.encode(), Lsn(end_lsn)
+    head = SliceHead(SliceKind.WHOLE, lsn, lsn, lsn, committed_at=end_lsn)
+    writer.append(head, data, np.array([len(data)], np.uint32))
+
+
+def ends(log: Log, after: int = 0) -> list[int]:
+    reader = log.reader(Lsn(after))
+    try:
+        return [int(each.head.end_lsn) for each in reader.read(1 << 60)]
+    finally:
+        reader.close()
+
+
+def opened(log: Log, start: int = 0) -> LogWriter:
+    writer = log.writer()
+    writer.open(Lsn(start))
+    return writer
+
+
+def test_writer_that_was_taken_over_from_appends_nothing(place: Place):
+    """A process that was paused, say, while another one began to capture."""
+    first = opened(place.log())
+    append(first, 8)
+    second = opened(place.log())
+    append(second, 16)
+
+    with pytest.raises(SecondInstance):
+        append(first, 24)
+
+    append(second, 32)
+    assert ends(place.log()) == [8, 16, 32]
+    first.close()
+    second.close()
+
+
+def test_writer_goes_on_after_a_failure_from_what_the_broker_has(place: Place):
+    writer = opened(place.log())
+    append(writer, 8)
+    writer.restart()
+    append(writer, 16)
+    writer.restart()
+
+    assert (writer.durable_lsn, ends(place.log())) == (16, [8, 16])
+    writer.close()
+
+
+def test_log_of_another_source_is_refused(on_kafka: Place):
+    writer = opened(on_kafka.log())
+    append(writer, 8)
+    writer.close()
+    topic = f"penstock.{on_kafka.pipeline}.a.log"
+    options = on_kafka.kind.options.model_validate(
+        {"servers": on_kafka.options.servers, "topic": topic}
+    )
+    other = on_kafka.kind.log_of(options, replace(on_kafka.owner, source_id="b"))
+
+    with pytest.raises(StateOfAnother, match="belongs to"):
+        other.writer().open(Lsn(0))
+
+
+def test_log_that_is_deleted_and_made_anew_is_not_read_on(place: Place):
+    writer = opened(place.log())
+    for end in (8, 16):
+        append(writer, end)
+    reader = place.log().reader(Lsn(0))
+    assert len(reader.read(1 << 60)) == 2
+    writer.close()
+    place.kind.forget(place.options, [place.owner])
+    wait_until(lambda: place.log().end_lsn() == 0, what="it to be gone")
+
+    again = opened(place.log(), 100)
+    for end in (108, 116, 124, 132):
+        append(again, end)
+
+    def read_on() -> bool:
+        try:
+            found = reader.read(1 << 60)
+        except (LogGone, LogUnreachable):
+            return True  # who opens it again is told the rest
+        assert found == [], "what is another log's was handed out"
+        return False
+
+    wait_until(read_on, 60, "the reader to notice")
+    with pytest.raises(LogGone, match="begins at 0/64, wanted 0/10"):
+        ends(place.log(), 16)
+    assert ends(place.log(), 100) == [108, 116, 124, 132]
+    again.close()
+
+
+def test_topic_without_a_partition_for_pieces_is_refused(kafka: KafkaServer, on_kafka: Place):
+    from confluent_kafka.admin import NewTopic
+
+    topic = f"penstock.{on_kafka.pipeline}.a.log"
+    kafka.admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
+
+    with pytest.raises(LogRefused, match="has 1 partitions, wanted 2"):
+        opened(on_kafka.log())
+
+
+def test_replication_and_retention_are_reported_before_and_while_it_runs(
+    kafka: KafkaServer, on_kafka: Place
+):
+    from confluent_kafka.admin import NewTopic
+
+    assert on_kafka.kind.check(on_kafka.options, [on_kafka.owner]) == []
+    topic = f"penstock.{on_kafka.pipeline}.a.log"
+    config = {"retention.ms": "100000", "retention.bytes": "100000"}
+    kafka.admin.create_topics([NewTopic(topic, 2, 1, config=config)])[topic].result(30)
+    wait_until(lambda: topic in kafka.topics(topic), what="the topic")
+
+    found = on_kafka.kind.check(on_kafka.options, [on_kafka.owner])
+
+    assert [type(each) for each in found] == [LogAtRisk] * 3
+    assert "min.insync.replicas 1" in found[0].what
+    assert "retention.ms is 100000" in found[1].what
+    assert "retention.bytes is 100000" in found[2].what
+    writer = opened(on_kafka.log())
+    assert writer.risk(Lsn(0)) is None
+    append(writer, 8, "x" * 90_000)
+    assert writer.risk(Lsn(8)) is None
+    risk = writer.risk(Lsn(0))
+    assert isinstance(risk, LogAtRisk)
+    assert "Kafka keeps 100" in risk.what
+    writer.close()
+
+
+def test_what_is_put_on_a_board_is_seen_by_all_and_after_a_restart(place: Place):
+    one, other = place.board(), place.elsewhere()
+    assert (one.get("a/b.json"), other.keys("")) == (None, [])
+
+    one.put("a/b.json", b"one")
+    one.put("a/c.json", b"c" * 3_000_000)
+    other.sync()
+    assert other.get("a/b.json").value == b"one"
+    assert other.get("a/c.json").value == b"c" * 3_000_000
+
+    other.put("a/b.json", b"two")
+    other.put("a/c.json", b"short")
+    one.sync()
+    assert (one.get("a/b.json").value, one.get("a/c.json").value) == (b"two", b"short")
+    assert one.get("a/b.json").at > 1.7e9
+    one.put("a/b.json", None)
+    wait_until(lambda: other.get("a/b.json") is None, what="it to be taken back")
+    assert place.elsewhere().keys("a/") == ["a/c.json"]
+
+
+def test_role_is_held_by_one_at_a_time(place: Place):
+    one, other = place.board(), place.elsewhere()
+    assert other.run_of("deliver/warehouse") is None
+    with one.hold("deliver/warehouse"):
+        run = one.run_of("deliver/warehouse")
+        assert run is not None
+        wait_until(lambda: other.run_of("deliver/warehouse") == run, what="the other to see it")
+        with pytest.raises(SecondInstance), other.hold("deliver/warehouse"):
+            pass
+        with other.hold("deliver/lines"):
+            assert other.run_of("deliver/lines") not in (None, run)
+    with other.hold("deliver/warehouse"):
+        assert other.run_of("deliver/warehouse") not in (None, run)
+
+
+def test_role_of_a_process_that_is_too_slow_to_answer_is_not_taken(
+    nats_server: NatsServer, tmp_path: Path, use_timing: Callable[..., None]
+):
+    place = Place("nats", {"url": nats_server.url}, tmp_path)
+    one, other = place.board(), place.elsewhere()
+    use_timing(nats_claim_alone_seconds=0.0)  # nobody can be as quick
+
+    with (
+        one.hold("deliver/warehouse"),
+        pytest.raises(SecondInstance),
+        other.hold("deliver/warehouse"),
+    ):
+        pass
+
+
+def test_process_whose_role_was_taken_over_puts_nothing_more(place: Place):
+    """As one that was suspended: it cannot know before it reads."""
+    one, other = cast("Any", place.board()), cast("Any", place.elsewhere())
+    with one.hold("capture/a"):
+        one.put("a/capture.json", b"one")
+        other.sync()
+        other._hold("capture/a", "another run")
+        other.put("a/capture.json", b"two")
+        one._doubt_at = 0.0  # it has not put anything for a while
+
+        with pytest.raises(SecondInstance, match="taken over"):
+            one.put("a/capture.json", b"late")
+
+        other._leave_role("capture/a")
+    assert place.elsewhere().get("a/capture.json").value == b"two"
+
+
+def test_shapes_on_a_board_are_those_of_a_file(place: Place, monkeypatch: pytest.MonkeyPatch):
+    """Written by one process, read by another, and forgotten in between."""
+    monkeypatch.setattr("penstock.schema.past_shapes._LEAST_BYTES", 1000)
+
+    def mark(lsn: int) -> Mark:
+        return Mark(Lsn(lsn), Lsn(lsn), 0, 0, 0, 0, "other", "x" * 200)
+
+    writing = PastShapes(BoardLines(place.board(), "a/shapes"))
+    reading = PastShapes(BoardLines(place.elsewhere(), "a/shapes"))
+    writing.open_for_writing()
+    for lsn in (8, 16, 24, 32):
+        writing.append([mark(lsn)])
+    writing.append([mark(16)])  # comes again
+    assert reading.last_lsn == 32
+    assert [each[0].commit_lsn for each in reading.transactions_after(Lsn(8))] == [16, 24, 32]
+
+    assert writing.forget_before(Lsn(24))
+    writing.append([mark(40)])
+
+    assert reading.last_lsn == 40
+    assert [each[0].commit_lsn for each in reading.transactions_after(Lsn(0))] == [24, 32, 40]
+    again = PastShapes(BoardLines(place.elsewhere(), "a/shapes"))
+    again.open_for_writing()
+    again.append([mark(48)])
+    assert [each[0].commit_lsn for each in again.transactions_after(Lsn(32))] == [40, 48]
