@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from penstock.encryption import NO_KEYS, Keyring
 from penstock.lsn import Lsn
 from penstock.sink import SinkPlace
-from penstock.sinks.webhook.database import database_of
 from penstock.sinks.webhook.options import WebhookOptions
 from penstock.sinks.webhook.sink import WebhookSink
-from penstock.sinks.webhook.store import Store
+from penstock.sinks.webhook.store import Store, store_of
 from penstock.sinks.webhook.subscriptions import WebhookSubscriptions
 from penstock.sinks.webhook.typed import TYPED
 
@@ -235,11 +235,17 @@ def change(number: int, key: int | None, op: str = "insert", **given: Any) -> di
 class Hooks:
     """A webhook sink with a state directory, and documents for it."""
 
-    def __init__(self, directory: Path, **options: Any) -> None:
+    def __init__(self, directory: Path, keyring: Keyring = NO_KEYS, **options: Any) -> None:
         self.directory = directory
         given = {"allow": ["127.0.0.1"], **options}
         self.place: SinkPlace[WebhookOptions] = SinkPlace(
-            "hooks", WebhookOptions.model_validate(given), "shop", "shop", ("shop",), directory
+            "hooks",
+            WebhookOptions.model_validate(given),
+            "shop",
+            "shop",
+            ("shop",),
+            directory,
+            keyring=keyring,
         )
         self.sink = WebhookSink(self.place)
         self.number = 0
@@ -269,7 +275,7 @@ class Hooks:
 
     def store(self) -> Store:
         """Another connection to its database."""
-        store = Store(database_of(self.place), ("shop", "shop"))
+        store = store_of(self.place)
         store.open()
         return store
 

@@ -1,6 +1,8 @@
 """The database of a webhook sink: SQLite, one file below the state directory, claimed for one pipeline and source.
 
 A connection is used by one thread. The process that delivers has two; commands and the API have their own.
+
+Where `log.encrypt` is asked for, rows are frames (`encryption.py`): documents that wait, and those that are parked.
 """
 
 from __future__ import annotations
@@ -9,14 +11,17 @@ import contextlib
 import json
 import os
 import sqlite3
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from penstock.encryption import FRAME_MAGIC, NO_KEYS, NotAuthentic
 from penstock.errors import PositionMissing, SinkPrivilegeMissing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from penstock.encryption import Encryptor, Keyring
     from penstock.sinks.kind import SinkPlace
 
 _FORMAT = "1"
@@ -66,9 +71,10 @@ def database_of(place: SinkPlace[Any]) -> Path:
 class Database:
     """One connection. Any method may raise `sqlite3.Error`."""
 
-    def __init__(self, path: Path, owner: tuple[str, str]) -> None:
+    def __init__(self, path: Path, owner: tuple[str, str], keyring: Keyring = NO_KEYS) -> None:
         self.path = path
         self._owner = "/".join(owner)
+        self._keyring = keyring
         self._database: sqlite3.Connection | None = None
 
     @property
@@ -140,6 +146,41 @@ class Database:
             "put it back from a backup, or begin anew: penstock teardown, then run",
         )
 
+    @cached_property
+    def _encryptor(self) -> Encryptor | None:
+        return self._keyring.encryptor()
+
+    def _sealed(self, plain: bytes) -> bytes:
+        """Bytes as they are stored."""
+        return plain if self._encryptor is None else self._encryptor.frame(plain)
+
+    def _plain(self, stored: bytes) -> bytes:
+        """What was stored, now or before encryption was asked for.
+
+        Raises:
+            LogKeyMissing: it is encrypted with a key that is not given.
+            PositionMissing: it is not what was stored.
+        """
+        if not stored.startswith(FRAME_MAGIC):
+            return stored
+        try:
+            return self._keyring.unframe(stored, str(self.path))
+        except NotAuthentic:
+            raise self._damaged() from None
+
+    def require_keys(self) -> None:
+        """See that the oldest of what is stored can be read: its key is the first that is taken out.
+
+        Raises:
+            LogKeyMissing: it cannot.
+        """
+        for query in (
+            "SELECT documents FROM outbox ORDER BY seq LIMIT 1",
+            "SELECT document FROM parked ORDER BY number LIMIT 1",
+        ):
+            for (stored,) in self._db.execute(query).fetchall():
+                self._plain(as_bytes(stored))
+
     def set_patience(self, seconds: float) -> None:
         """How long another's transaction is waited for, before `sqlite3.OperationalError`."""
         self._db.execute(f"PRAGMA busy_timeout = {int(1000 * seconds)}")
@@ -190,3 +231,8 @@ class Database:
         """The sink's own position."""
         state = self.state
         return None if state is None else str(json.loads(state)["delivered_lsn"])
+
+
+def as_bytes(stored: bytes | str) -> bytes:
+    """A document that is not encrypted is stored as text where it is parked."""
+    return stored.encode() if isinstance(stored, str) else stored

@@ -19,6 +19,7 @@ import zlib
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from penstock.errors import PenstockError
 from penstock.lsn import Lsn
 from penstock.options import OnRefused
 from penstock.retry import BackOff
@@ -206,6 +207,10 @@ class Delivery:
             except sqlite3.OperationalError:  # busy with something of its own
                 await asyncio.sleep(timing().webhook_busy_seconds)
                 continue
+            except PenstockError as error:  # encrypted with a key that is not given any more
+                await self._until(0)
+                self._end("suspended", f"{error.code} {error.what}")
+                return
             if documents is None:
                 self._has_news.clear()
                 await self._has_news.wait()

@@ -13,16 +13,15 @@ from typing import TYPE_CHECKING, Any
 from penstock.sinks.webhook.client import Client
 from penstock.sinks.webhook.delivery import Delivery
 from penstock.sinks.webhook.entries import Entries
-from penstock.sinks.webhook.store import Store
 from penstock.sinks.webhook.wants import Want, fixed_of
 from penstock.timing import timing
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
-    from pathlib import Path
 
     from penstock.sinks.webhook.options import WebhookOptions
     from penstock.sinks.webhook.rows import Kept, ParkedRow
+    from penstock.sinks.webhook.store import Store
 
 _log = logging.getLogger(__name__)
 
@@ -30,13 +29,11 @@ _log = logging.getLogger(__name__)
 class Dispatcher:
     """Delivers what is published, and records how far it is. Methods are called from another thread."""
 
-    def __init__(
-        self, path: Path, owner: tuple[str, str], options: WebhookOptions, origin: str
-    ) -> None:
+    def __init__(self, store: Store, options: WebhookOptions, origin: str) -> None:
         self._options = options
         self._origin = origin
         self._fixed = fixed_of(options)
-        self._store = Store(path, owner)
+        self._store = store  # a connection of its own
         self._client = Client(options, origin)
         self._entries = Entries(self._store)
         self._deliveries: dict[str, Delivery] = {}
@@ -192,8 +189,7 @@ class Dispatcher:
             if id_ not in self._deliveries:
                 self._start(kept)
         self._revision = revision
-        asked = {row.subscription for row in self._store.parked() if row.request}
-        for id_ in asked & self._deliveries.keys():
+        for id_ in self._store.asked() & self._deliveries.keys():
             self._deliveries[id_].answer_requests()
 
     async def _change(self, ending: Delivery) -> None:

@@ -65,9 +65,9 @@ class Entry(NamedTuple):
 class ParkedRow(NamedTuple):
     """One parked document, as JSON of its columns; `reason` is None of one that waits behind another."""
 
+    document: str
     number: int
     subscription: str
-    document: str
     id: str
     reason: str | None
     parked_at: str

@@ -10,18 +10,25 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from penstock.lsn import Lsn
+from penstock.sinks.webhook.database import as_bytes, database_of
 from penstock.sinks.webhook.outbox import RETAINING, Outbox
 from penstock.sinks.webhook.rows import Kept, ParkedRow, Place
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
+    from penstock.sinks.kind import SinkPlace
     from penstock.sinks.webhook.rows import Progress
 
 _SUBSCRIPTIONS = """
 SELECT id, is_fixed, wanted, secrets, created_at, from_lsn, epoch, state, seq, row, delivered_lsn,
     delivered, failing_since, error FROM subscriptions
 """
+
+
+def store_of(place: SinkPlace[Any]) -> Store:
+    """What a sink keeps, unopened."""
+    return Store(database_of(place), (place.pipeline, place.source_id), place.keyring)
 
 
 def now_text() -> str:
@@ -202,7 +209,10 @@ class Store(Outbox):
         self._db.executemany(
             "INSERT INTO parked (subscription, document, id, reason, parked_at)"
             " VALUES (?, ?, ?, ?, ?)",
-            [(news.id, document, id_, reason, at) for document, id_, reason in news.parked],
+            [
+                (news.id, self._stored_document(document), id_, reason, at)
+                for document, id_, reason in news.parked
+            ],
         )
         self._db.executemany(
             "DELETE FROM parked WHERE number = ?", [(number,) for number in news.unparked]
@@ -212,16 +222,28 @@ class Store(Outbox):
             [(reason, number) for number, reason in news.refused_again.items()],
         )
 
+    def _stored_document(self, document: str) -> str | bytes:
+        return document if self._encryptor is None else self._sealed(document.encode())
+
     # --- what is parked ------------------------------------------------------------------------
 
     def parked(self, subscription: str | None = None) -> list[ParkedRow]:
-        """What is parked, in the source's order, for one subscription or for all."""
+        """What is parked, in the source's order, for one subscription or for all.
+
+        Raises:
+            LogKeyMissing: some of it is encrypted with a key that is not given.
+        """
         rows = self._db.execute(
-            "SELECT number, subscription, document, id, reason, parked_at, request FROM parked"
+            "SELECT document, number, subscription, id, reason, parked_at, request FROM parked"
             " WHERE subscription = coalesce(?, subscription) ORDER BY number",
             (subscription,),
-        )
-        return [ParkedRow(*row) for row in rows]
+        ).fetchall()
+        return [ParkedRow(self._plain(as_bytes(stored)).decode(), *row) for stored, *row in rows]
+
+    def asked(self) -> set[str]:
+        """Subscriptions of which somebody wants what is parked tried again, or dropped."""
+        rows = self._db.execute("SELECT DISTINCT subscription FROM parked WHERE request NOT NULL")
+        return {row[0] for row in rows}
 
     def parked_counts(self) -> dict[str, int]:
         """How many are parked, by subscription."""

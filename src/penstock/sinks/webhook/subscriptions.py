@@ -29,7 +29,7 @@ from penstock.sinks.webhook.receivers import problem_with
 from penstock.sinks.webhook.rows import secrets_now
 from penstock.sinks.webhook.signature import key_of, new_secret
 from penstock.sinks.webhook.status import status_of
-from penstock.sinks.webhook.store import Store
+from penstock.sinks.webhook.store import store_of
 from penstock.sinks.webhook.wants import Want, as_stored, fixed_of
 from penstock.timing import timing
 
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from penstock.sinks.webhook.client import Answer
     from penstock.sinks.webhook.options import WebhookOptions
     from penstock.sinks.webhook.rows import Kept
+    from penstock.sinks.webhook.store import Store
 
 # Each costs connections and a place in every batch.
 _MOST = 1000
@@ -258,7 +259,7 @@ class WebhookSubscriptions:
                 )
             try:
                 make_directory(path.parent)
-                Store(path, (place.pipeline, place.source_id)).create()
+                store_of(place).create()
             except (sqlite3.Error, OSError) as error:
                 raise SinkError(
                     f"the database of subscriptions cannot be made: {error}", str(path), "try again"
