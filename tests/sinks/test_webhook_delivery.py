@@ -349,20 +349,59 @@ def test_outbox_beyond_retain_bytes_cuts_off_who_is_behind_and_says_so(hooks, re
     failing, other = receivers(), receivers()
     failing.reply = Reply(500)
     sink = hooks(failing.url, other.url, retain_bytes="20kB")
+    ids: list[str] = []
     for _ in range(30):
-        sink.insert(10)
+        ids += sink.insert(10)
         sink.sink._prune_at = 0.0
     sink.sink.idle()
     wait_until(lambda: sink.stands()["state"] == "cut_off")
     assert "retain_bytes" in sink.stands()["error"]
     assert sink.stands(1)["state"] == "active"
+    assert sink.stands(1)["lost_to_lsn"] is None
     assert len(other.ids) == 300
     failing.reply = Reply()
     sink.subscriptions.resume(sink.subscriptions.all()[0]["id"])
     wait_until(lambda: sink.stands()["state"] == "active")
+    ids += sink.insert(2)
+    lost = int(sink.stands()["lost_to_lsn"].partition("/")[2], 16) // 0x1000
+    assert 0 < lost < 290  # the oldest are gone, no others
+    failing.wait_for(lambda: sorted(failing.ids) == sorted(ids[lost:]))
+
+
+def test_cut_off_loses_the_oldest_alone_and_the_gap_is_shown_for_good(hooks, receiver) -> None:
+    sink = hooks(receiver.url)
     ids = sink.insert(2)
-    failing.wait_for(lambda: set(ids) <= set(failing.ids))
-    assert set(failing.ids) == set(ids)  # from then on
+    sink.sink._prune_at = 0.0
+    sink.sink.idle()
+    receiver.reply = Reply(500)
+    ids += [id_ for _ in range(20) for id_ in sink.insert(10)]
+    store = sink.store()
+    size = store.outbox_bytes
+    sink = hooks(receiver.url, retain_bytes=size - 240)
+    sink.sink._prune_at = 0.0
+    sink.sink.idle()
+    stands = sink.stands()
+    assert stands["state"] == "cut_off"
+    assert size - 240 >= store.outbox_bytes > 0.8 * size  # one entry is gone
+    assert (stands["lost_after_lsn"], stands["lost_to_lsn"]) == ("0/2000", "0/C000")
+    assert "after 0/2000 up to 0/C000 are gone" in stands["error"]
+
+    # What comes meanwhile is kept for it, too, and pushes out the oldest.
+    ids += sink.insert(10)
+    sink.sink._prune_at = 0.0
+    sink.sink.idle()
+    stands = sink.stands()
+    assert size - 240 >= store.outbox_bytes > 0.8 * size
+    assert (stands["lost_after_lsn"], stands["lost_to_lsn"]) == ("0/2000", "0/16000")
+    store.close()
+
+    receiver.reply = Reply()
+    resumed = sink.subscriptions.resume(sink.subscriptions.all()[0]["id"])
+    assert resumed["sources"]["shop"]["from_lsn"] == "0/16000"
+    receiver.wait_for(lambda: sorted(receiver.ids) == sorted(ids[:2] + ids[22:]))
+    wait_until(lambda: sink.stands()["state"] == "active")
+    assert sink.stands()["error"] is None
+    assert sink.stands()["lost_to_lsn"] == "0/16000"
 
 
 def test_outbox_is_emptied_when_everybody_has_it(hooks, receivers) -> None:

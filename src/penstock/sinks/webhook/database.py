@@ -50,7 +50,9 @@ CREATE TABLE IF NOT EXISTS subscriptions (
     delivered_lsn TEXT,
     delivered INTEGER NOT NULL DEFAULT 0,
     failing_since REAL,
-    error TEXT);
+    error TEXT,
+    lost_after_lsn TEXT,
+    lost_to_lsn TEXT);
 CREATE TABLE IF NOT EXISTS parked (
     number INTEGER PRIMARY KEY AUTOINCREMENT,
     subscription TEXT NOT NULL REFERENCES subscriptions (id) ON DELETE CASCADE,
@@ -61,6 +63,8 @@ CREATE TABLE IF NOT EXISTS parked (
     request TEXT);
 CREATE INDEX IF NOT EXISTS parked_of ON parked (subscription, number);
 """
+
+_ADDED = {"outbox": ("types",), "subscriptions": ("lost_after_lsn", "lost_to_lsn")}
 
 
 def database_of(place: SinkPlace[Any]) -> Path:
@@ -136,8 +140,11 @@ class Database:
 
     def _add_columns(self) -> None:
         """What databases of earlier versions do not have."""
-        if all(row[1] != "types" for row in self._db.execute("PRAGMA table_info(outbox)")):
-            self._db.execute("ALTER TABLE outbox ADD COLUMN types TEXT")
+        for table, names in _ADDED.items():
+            known = {row[1] for row in self._db.execute(f"PRAGMA table_info({table})")}
+            for name in names:
+                if name not in known:
+                    self._db.execute(f"ALTER TABLE {table} ADD COLUMN {name} TEXT")
 
     def _damaged(self) -> PositionMissing:
         return PositionMissing(

@@ -28,7 +28,7 @@ _TRANSACTION_BYTES = 16 * 1024 * 1024
 _Stored = tuple[bytes, int, int, str]
 
 # Of these subscriptions the outbox keeps what they have not had.
-RETAINING = ("active", "suspended")
+RETAINING = ("active", "suspended", "cut_off")
 
 
 class Outbox(Database):

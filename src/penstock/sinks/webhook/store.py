@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _SUBSCRIPTIONS = """
 SELECT id, is_fixed, wanted, secrets, created_at, from_lsn, epoch, state, seq, row, delivered_lsn,
-    delivered, failing_since, error FROM subscriptions
+    delivered, failing_since, error, lost_after_lsn, lost_to_lsn FROM subscriptions
 """
 
 
@@ -42,7 +42,8 @@ class Store(Outbox):
     def prune(self, retain_bytes: int) -> list[str]:
         """Remove entries that everybody has passed, and the oldest beyond a limit; who is cut off by that.
 
-        One that is cut off has lost documents: its state says so, and between which positions.
+        One that is cut off has lost documents: its state says so, and between which positions. What is behind them is
+        kept for it, as for others.
         """
         cut_off: list[str] = []
         with self._transaction():
@@ -68,15 +69,31 @@ class Store(Outbox):
                 break
             excess -= size
             kept_from, lost_lsn = seq + 1, lsn
-        reason = f"documents up to {Lsn(lost_lsn)} are gone: retain_bytes was reached"
-        rows = self._db.execute(
-            "UPDATE subscriptions SET state = 'cut_off', error = ?, epoch = epoch + 1"
-            " WHERE state IN ('active', 'suspended') AND seq < ? RETURNING id",
-            (reason, kept_from),
-        ).fetchall()
-        if rows:
+        marks = ", ".join("?" * len(RETAINING))
+        behind = [
+            _kept(row)
+            for row in self._db.execute(
+                f"{_SUBSCRIPTIONS} WHERE state IN ({marks}) AND seq < ?", (*RETAINING, kept_from)
+            )
+        ]
+        for each in behind:
+            self._lose(each, kept_from, str(Lsn(lost_lsn)))
+        cut_off = [each.id for each in behind if each.state != "cut_off"]
+        if cut_off:
             self._bump()
-        return [row[0] for row in rows]
+        return cut_off
+
+    def _lose(self, kept: Kept, seq: int, lost_lsn: str) -> None:
+        """A subscription goes on behind what was deleted, once somebody resumes it."""
+        # While it is cut off, what it loses is one gap.
+        is_more = kept.state == "cut_off"
+        after = kept.lost_after_lsn if is_more else kept.delivered_lsn or kept.from_lsn
+        gap = f"documents{f' after {after}' if after else ''} up to {lost_lsn} are gone"
+        self._db.execute(
+            "UPDATE subscriptions SET state = 'cut_off', error = ?, epoch = epoch + 1, seq = ?,"
+            " row = 0, from_lsn = ?, lost_after_lsn = ?, lost_to_lsn = ? WHERE id = ?",
+            (f"{gap}: retain_bytes was reached", seq, lost_lsn, after, lost_lsn, kept.id),
+        )
 
     # --- subscriptions -------------------------------------------------------------------------
 
@@ -155,12 +172,13 @@ class Store(Outbox):
             self._change(id_, wanted, secrets)
 
     def resume(self, id_: str) -> None:
-        """Deliver again: from where it is, or from now on where that is gone or was given up."""
+        """Deliver again: from where it is, or from now on where nothing was kept for it."""
         with self._transaction():
+            marks = ", ".join("?" * len(RETAINING))
             self._db.execute(
                 "UPDATE subscriptions SET seq = ?, row = 0, from_lsn = ?"
-                " WHERE id = ? AND state NOT IN ('active', 'suspended')",
-                (self.published + 1, self.delivered_lsn, id_),
+                f" WHERE id = ? AND state NOT IN ({marks})",
+                (self.published + 1, self.delivered_lsn, id_, *RETAINING),
             )
             self._db.execute(
                 "UPDATE subscriptions SET state = 'active', error = NULL, failing_since = NULL,"
@@ -280,4 +298,6 @@ def _kept(row: tuple[Any, ...]) -> Kept:
         delivered=row[11],
         failing_since=row[12],
         error=row[13],
+        lost_after_lsn=row[14],
+        lost_to_lsn=row[15],
     )
