@@ -9,6 +9,7 @@ import signal
 import socket
 import ssl
 import subprocess
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -313,6 +314,32 @@ def test_slow_receiver_delays_the_others_less_and_less(hooks, receivers) -> None
     slow.wait_for(lambda: sorted(slow.ids) == sorted(fast.ids))
 
 
+def test_who_wants_nothing_of_a_batch_is_not_the_fastest(hooks, receivers) -> None:
+    idle, slow = receivers(), receivers()
+    slow.reply = Reply(seconds=0.02)
+    sink = hooks({"url": idle.url, "tables": ["audit"]}, slow.url, concurrency=1)
+    ids = sink.insert(120)
+    assert sorted(slow.ids) == sorted(ids)  # `deliver` has returned
+    assert idle.requests == []
+
+
+def test_sink_has_handed_on_when_everybody_who_does_not_fail_has_everything(
+    hooks, receivers, use_timing
+) -> None:
+    use_timing(webhook_patience_seconds=0.05)
+    fast, slow, failing = receivers(), receivers(), receivers()
+    slow.reply, failing.reply = Reply(holds=True), Reply(500)
+    sink = hooks(fast.url, slow.url, failing.url)
+    ids = sink.insert(3)
+    wait_until(lambda: sink.stands(2)["state"] == "failing")
+    assert sorted(fast.ids) == sorted(ids)
+    assert not sink.sink.has_handed_on()
+    slow.release()
+    wait_until(sink.sink.has_handed_on)
+    assert sorted(slow.ids) == sorted(ids)
+    assert sink.stands(2)["state"] == "failing"
+
+
 def test_subscription_is_suspended_after_give_up_after_and_resumed_where_it_was(
     hooks, receivers
 ) -> None:
@@ -442,6 +469,51 @@ def test_one_that_subscribes_while_documents_are_stored_misses_nothing(hooks, re
     receiver.wait_for(lambda: receiver.ids == ids)
 
 
+def test_subscription_that_is_changed_again_and_again_has_one_delivery(
+    hooks, receiver, use_timing
+) -> None:
+    use_timing(
+        webhook_patience_seconds=0.05, webhook_record_seconds=0.02, webhook_stop_seconds=20.0
+    )
+    receiver.reply = Reply(holds=True)
+    sink = hooks(concurrency=1)
+    made = sink.subscriptions.create({"url": receiver.url})["id"]
+    delivering = threading.Thread(target=sink.insert, args=(1,))
+    delivering.start()
+    wait_until(lambda: receiver.in_flight == 1)
+    for number in range(5):
+        sink.subscriptions.change(made, {"batch_size": 2 + number})
+        store = sink.store()
+        wait_until(lambda store=store: sink.sink._dispatcher._revision == store.revision)
+        store.close()
+    assert receiver.most_in_flight == 1
+    receiver.release()
+    receiver.wait_for(lambda: receiver.ids)
+    delivering.join()
+    ids = receiver.ids + sink.insert(1)
+    receiver.wait_for(lambda: receiver.ids == ids)
+    assert isinstance(receiver.requests[-1].json, list)  # as it was changed last
+
+
+@pytest.mark.parametrize("act", ["change", "remove"])
+def test_subscription_that_is_changed_or_removed_is_not_waited_for(
+    hooks, receiver, use_timing, act: str
+) -> None:
+    use_timing(webhook_stop_seconds=0.1)
+    receiver.reply = Reply(holds=True)
+    sink = hooks()
+    made = sink.subscriptions.create({"url": receiver.url})["id"]
+    delivering = threading.Thread(target=sink.insert, args=(1,), daemon=True)
+    delivering.start()
+    wait_until(lambda: receiver.in_flight == 1)
+    if act == "change":
+        sink.subscriptions.change(made, {"batch_size": 2})
+    else:
+        sink.subscriptions.remove(made)
+    delivering.join(10)
+    assert not delivering.is_alive()
+
+
 # --- crashes -----------------------------------------------------------------------------------
 
 
@@ -519,7 +591,9 @@ def test_kill_in_the_middle_of_requests_repeats_only_what_was_not_recorded(
 
 def test_close_in_the_middle_goes_on_where_it_was(hooks, receiver) -> None:
     receiver.reply = Reply(500)
-    ids = hooks(receiver.url).insert(50)
+    sink = hooks(receiver.url)
+    ids = sink.insert(50)
+    sink.sink.close()  # before it is answered otherwise: an answer may be lost with who waits for it
     receiver.reply = Reply()
     hooks(receiver.url)
     receiver.wait_for(lambda: len(set(receiver.ids)) == 50)

@@ -108,6 +108,7 @@ class Delivery:
         self._is_stopping = False
         self._news = Progress(kept.id, kept.epoch, kept.place, 0, None, None, None, kept.state)
         self.patience = timing().webhook_patience_seconds
+        self.begun = 0  # documents that have set out, since it was made
 
     # --- what the dispatcher asks --------------------------------------------------------------
 
@@ -139,9 +140,9 @@ class Delivery:
         return self._track.place.seq > seq
 
     async def passed(self, seq: int) -> bool:
-        """Wait until it has; False where it fails or ends instead."""
+        """Wait until it has; False where it fails, ends or is stopped instead."""
         while not self.has_passed(seq):
-            if self.is_failing or self.is_ended:
+            if self.is_failing or self.is_ended or self._is_stopping:
                 return False
             self._awaited_seq = seq
             self._moved.clear()
@@ -156,6 +157,7 @@ class Delivery:
             task.cancel()
         lanes = self._tasks - set(feeding)
         self._is_stopping = True
+        self._moved.set()
         if lanes and not self.is_failing:
             await asyncio.wait(lanes, timeout=seconds)
         left = list(self._tasks)
@@ -257,6 +259,7 @@ class Delivery:
         self._awaited_count = 0
 
     def _put(self, doc: Doc, ticket: Ticket) -> None:
+        self.begun += 1
         number = _lane_of(doc, self._options.concurrency)
         lane = self._lanes.get(number)
         if lane is not None:

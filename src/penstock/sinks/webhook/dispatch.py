@@ -37,6 +37,7 @@ class Dispatcher:
         self._client = Client(options, origin)
         self._entries = Entries(self._store)
         self._deliveries: dict[str, Delivery] = {}
+        self._changing: dict[str, asyncio.Task[None]] = {}  # being ended, to begin anew
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._given_up = threading.Event()
@@ -62,6 +63,14 @@ class Dispatcher:
         """
         if self._loop is not None:
             self._run(self._settle(seq, is_first=is_first))
+
+    def has_handed_on(self) -> bool:
+        """Whether all who do not fail have everything that is published."""
+        published = self._entries.published
+        return not self._changing and all(
+            each.is_failing or each.is_ended or each.has_passed(published)
+            for each in list(self._deliveries.values())
+        )
 
     def give_up(self) -> None:
         """End every wait, from now on: what comes next begins with another dispatcher."""
@@ -112,6 +121,7 @@ class Dispatcher:
         if self._keeping is not None:
             self._keeping.cancel()
         seconds = timing().webhook_stop_seconds
+        await asyncio.gather(*self._changing.values(), return_exceptions=True)
         await asyncio.gather(*(each.stop(seconds) for each in self._deliveries.values()))
         for _ in range(10):
             if self._record():
@@ -148,10 +158,14 @@ class Dispatcher:
             await asyncio.sleep(timing().webhook_busy_seconds)
 
     async def _wait_for(self, waited: list[Delivery], seq: int) -> None:
-        """The fastest may take its time; the others, as much again as it, and their patience more."""
+        """The fastest may take its time; the others, as much again as it, and their patience more.
+
+        Who wants nothing of it is not the fastest: that says nothing of what a request takes.
+        """
         loop = asyncio.get_running_loop()
         began = loop.time()
         left = {loop.create_task(each.passed(seq)): each for each in waited}
+        begun = {each.id: each.begun for each in waited}
         took: float | None = None
         try:
             while left:
@@ -164,7 +178,7 @@ class Dispatcher:
                 )
                 for task in done:
                     each = left.pop(task)
-                    if task.result():
+                    if task.result() and each.begun > begun[each.id]:
                         took = loop.time() - began if took is None else took
                         _trust(each)
                 if not done:
@@ -183,10 +197,11 @@ class Dispatcher:
             kept = stored.get(id_)
             if kept is None or kept.epoch != delivery.epoch:
                 del self._deliveries[id_]
-                loop.create_task(self._change(delivery)).add_done_callback(_raise)
-                stored.pop(id_, None)
+                self._changing[id_] = changing = loop.create_task(self._change(delivery))
+                changing.add_done_callback(_raise)
         for id_, kept in stored.items():
-            if id_ not in self._deliveries:
+            # One at a time to a subscription: who is being ended begins anew by itself.
+            if id_ not in self._deliveries and id_ not in self._changing:
                 self._start(kept)
         self._revision = revision
         for id_ in self._store.asked() & self._deliveries.keys():
@@ -194,16 +209,19 @@ class Dispatcher:
 
     async def _change(self, ending: Delivery) -> None:
         """End a delivery, and begin another where it got to, if it is still to be delivered to."""
-        await ending.stop(timing().webhook_stop_seconds)
-        while (news := ending.take_news()) is not None:
-            try:
-                self._store.record([news])
-            except sqlite3.OperationalError:
-                ending.put_back(news)
-                await asyncio.sleep(timing().webhook_busy_seconds)
-        kept = self._store.subscription(ending.id)
-        if kept is not None and ending.id not in self._deliveries:
-            self._start(kept)
+        try:
+            await ending.stop(timing().webhook_stop_seconds)
+            while (news := ending.take_news()) is not None:
+                try:
+                    self._store.record([news])
+                except sqlite3.OperationalError:
+                    ending.put_back(news)
+                    await asyncio.sleep(timing().webhook_busy_seconds)
+            kept = self._store.subscription(ending.id)
+            if kept is not None:
+                self._start(kept)
+        finally:
+            del self._changing[ending.id]
 
     def _parked_now(self, id_: str) -> list[ParkedRow] | None:
         """What is parked for a subscription, once everything is recorded; None while it cannot be."""

@@ -95,6 +95,11 @@ class WebhookSink(DocumentSink):
                 "%s: subscription %s has lost documents: retain_bytes was reached", self._where, id_
             )
 
+    def has_handed_on(self) -> bool:
+        """Whether all receivers that do not fail have what was delivered."""
+        dispatcher = self._dispatcher
+        return dispatcher is not None and dispatcher.has_handed_on()
+
     def interrupt(self) -> None:
         """End a wait for receivers."""
         if self._dispatcher is not None:
