@@ -47,7 +47,10 @@ class Request:
 
 @dataclass
 class Reply:
-    """What to answer: `resets` hangs up instead, `holds` waits until the receiver is released."""
+    """What to answer: `resets` hangs up instead, `holds` waits until the receiver is released.
+
+    Of the body `breaks` sends the beginning alone, and hangs up; `never_ends` the same, and does not.
+    """
 
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
@@ -55,6 +58,8 @@ class Reply:
     seconds: float = 0.0
     resets: bool = False
     holds: bool = False
+    breaks: bool = False
+    never_ends: bool = False
 
 
 class Receiver:
@@ -139,11 +144,12 @@ class Receiver:
         if reply.resets:
             writer.transport.abort()
             return False
-        lines = [f"HTTP/1.1 {reply.status} X", f"content-length: {len(reply.body)}"]
+        size = len(reply.body) + (1000 if reply.breaks or reply.never_ends else 0)
+        lines = [f"HTTP/1.1 {reply.status} X", f"content-length: {size}"]
         lines += [f"{name}: {value}" for name, value in reply.headers.items()]
         writer.write("\r\n".join(lines).encode() + b"\r\n\r\n" + reply.body)
         await writer.drain()
-        return True
+        return not reply.breaks
 
     def release(self) -> None:
         self._loop.call_soon_threadsafe(self._released.set)

@@ -218,6 +218,21 @@ def test_dead_port_is_a_failure_that_ends(hooks, receivers) -> None:
     back.wait_for(lambda: sorted(back.ids) == sorted(ids))
 
 
+@pytest.mark.parametrize("body", [{"breaks": True}, {"never_ends": True}])
+@pytest.mark.parametrize(("status", "state"), [(200, "active"), (410, "disabled"), (400, "active")])
+def test_status_counts_whatever_becomes_of_the_body(
+    hooks, receiver, body: dict[str, bool], status: int, state: str
+) -> None:
+    receiver.reply = Reply(status, body=b"{", **body)
+    sink = hooks(receiver.url, on_refused="park")
+    sink.insert(1)
+    wait_until(lambda: sink.stands()["state"] == state)
+    assert len(receiver.requests) == 1
+    wanted = {200: (1, 0), 410: (0, 0), 400: (0, 1)}[status]
+    assert (sink.stands()["delivered"], sink.stands()["parked"]) == wanted
+    assert "no answer" not in (sink.stands()["error"] or "")
+
+
 def test_410_disables_the_subscription_alone(hooks, receivers) -> None:
     gone, other = receivers(), receivers()
     gone.reply = Reply(410)
@@ -640,6 +655,37 @@ def test_name_that_resolves_to_something_else_by_then_is_not_asked(
     wait_until(lambda: sink.stands()["state"] == "failing")
     assert "loopback" in sink.stands()["error"]
     assert receiver.connections == 0
+
+
+def test_names_that_nobody_resolves_delay_neither_other_names_nor_filters(
+    hooks, receivers, monkeypatch
+) -> None:
+    known, is_released = socket.getaddrinfo, threading.Event()
+    asked: list[str] = []
+
+    def resolve(host: Any, port: Any, *args: Any, **options: Any) -> Any:
+        asked.append(host)
+        if host.startswith("dead"):
+            is_released.wait(60)
+            raise socket.gaierror(socket.EAI_AGAIN, "no answer")
+        return known("127.0.0.1" if host == "alive.example" else host, port, *args, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    named, filtered = receivers(), receivers()
+    dead = [f"http://dead{number}.example/" for number in range(6)]
+    alive = f"http://alive.example:{named.port}/hook"
+    wanted = {"url": filtered.url, "tables": ["orders"], "filter": "n > 0"}
+    try:
+        sink = hooks(*dead, alive, wanted, concurrency=8)
+        delivering = threading.Thread(target=sink.insert, args=(60,))
+        delivering.start()
+        for each in (named, filtered):
+            each.wait_for(lambda each=each: len(each.ids) == 60, 15)
+        delivering.join()
+        assert asked.count("alive.example") == 1  # known for a while
+        assert len(asked) == len(set(asked))  # and one lookup of a name at a time
+    finally:
+        is_released.set()
 
 
 def test_long_answer_is_not_read_to_its_end_and_changes_nothing(hooks, receiver) -> None:

@@ -32,6 +32,7 @@ from penstock.timing import timing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from concurrent.futures import Executor
 
     from penstock.errors import ModifierError
     from penstock.sinks.webhook.client import Client
@@ -55,8 +56,8 @@ _MOST_BATCH_CHARACTERS = 512 * 1024
 class Delivery:
     """Delivers to one receiver, in the event loop of the dispatcher.
 
-    `on_news` is called when there is something to record: `take_news`. `parked_now` records it and returns what is parked
-    then, or None where that has to wait.
+    `filtering` computes filters. `on_news` is called when there is something to record: `take_news`. `parked_now` records it and
+    returns what is parked then, or None where that has to wait.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Delivery:
         entries: Entries,
         client: Client,
         origin: str,
+        filtering: Executor,
         on_news: Callable[[], None],
         parked_now: Callable[[], Sequence[ParkedRow] | None],
     ) -> None:
@@ -80,6 +82,7 @@ class Delivery:
         self._entries = entries
         self._client = client
         self._origin = origin
+        self._filtering = filtering
         self._on_news = on_news
         self._parked_now = parked_now
         self._window = max(_LEAST_WINDOW, 4 * options.concurrency * want.batch_size)
@@ -248,7 +251,8 @@ class Delivery:
         if self.want.filter is None:
             return documents.wanted(self.want, from_row)
         # Other deliveries go on meanwhile.
-        return await asyncio.to_thread(documents.wanted, self.want, from_row)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._filtering, documents.wanted, self.want, from_row)
 
     async def _until(self, count: int) -> None:
         """Wait until at most so many documents are on their way."""

@@ -7,6 +7,7 @@ import concurrent.futures
 import logging
 import sqlite3
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from penstock.sinks.webhook.store import Store
 
 _log = logging.getLogger(__name__)
+
+_MOST_LOOKUPS = 32
+_MOST_FILTERS = 4
 
 
 class Dispatcher:
@@ -44,6 +48,7 @@ class Dispatcher:
         self._revision = -1
         self._is_dirty = False
         self._keeping: asyncio.Task[None] | None = None
+        self._filtering = ThreadPoolExecutor(_MOST_FILTERS, "webhook-filters")
 
     def start(self) -> None:
         """Begin to deliver.
@@ -52,6 +57,8 @@ class Dispatcher:
             PenstockError: certificates cannot be read, or the database cannot be used.
         """
         self._loop = asyncio.new_event_loop()
+        # Names are looked up there. A name server that does not answer holds a thread for a while.
+        self._loop.set_default_executor(ThreadPoolExecutor(_MOST_LOOKUPS, "webhook-names"))
         self._thread = threading.Thread(target=self._loop.run_forever, name="webhooks", daemon=True)
         self._thread.start()
         self._run(self._begin())
@@ -89,6 +96,7 @@ class Dispatcher:
             self._thread = None
         if not loop.is_running():
             loop.close()
+        self._filtering.shutdown(wait=False, cancel_futures=True)
         self._store.close()
         self._deliveries.clear()
 
@@ -238,6 +246,7 @@ class Dispatcher:
             entries=self._entries,
             client=self._client,
             origin=self._origin,
+            filtering=self._filtering,
             on_news=self._set_dirty,
             parked_now=partial(self._parked_now, kept.id),
         )
