@@ -25,6 +25,9 @@ SELECT id, is_fixed, wanted, secrets, created_at, from_lsn, epoch, state, seq, r
     delivered, failing_since, error, lost_after_lsn, lost_to_lsn FROM subscriptions
 """
 
+# What pgstream knows a subscription by.
+_PGSTREAM_KEY = ("url", "tables", "format")
+
 
 def store_of(place: SinkPlace[Any]) -> Store:
     """What a sink keeps, unopened."""
@@ -113,6 +116,22 @@ class Store(Outbox):
         with self._transaction():
             self._insert_subscription(made, wanted, secrets, is_fixed=False)
 
+    def subscribe(self, made: str, wanted: Mapping[str, Any]) -> str:
+        """Have one that wants this, unsigned; its id: `made`, unless one of the same URL, tables and format is there.
+
+        That one wants this from where it is; where it was ended it begins again.
+        """
+        with self._transaction():
+            for known in self.subscriptions():
+                has_same = all(known.wanted[name] == wanted[name] for name in _PGSTREAM_KEY)
+                if has_same and not known.is_fixed:
+                    self._change(known.id, wanted, None)
+                    if known.state != "active":
+                        self._resume(known.id)
+                    return known.id
+            self._insert_subscription(made, wanted, (), is_fixed=False)
+        return made
+
     def _insert_subscription(
         self,
         made: str,
@@ -174,18 +193,21 @@ class Store(Outbox):
     def resume(self, id_: str) -> None:
         """Deliver again: from where it is, or from now on where nothing was kept for it."""
         with self._transaction():
-            marks = ", ".join("?" * len(RETAINING))
-            self._db.execute(
-                "UPDATE subscriptions SET seq = ?, row = 0, from_lsn = ?"
-                f" WHERE id = ? AND state NOT IN ({marks})",
-                (self.published + 1, self.delivered_lsn, id_, *RETAINING),
-            )
-            self._db.execute(
-                "UPDATE subscriptions SET state = 'active', error = NULL, failing_since = NULL,"
-                " epoch = epoch + 1 WHERE id = ?",
-                (id_,),
-            )
-            self._bump()
+            self._resume(id_)
+
+    def _resume(self, id_: str) -> None:
+        marks = ", ".join("?" * len(RETAINING))
+        self._db.execute(
+            "UPDATE subscriptions SET seq = ?, row = 0, from_lsn = ?"
+            f" WHERE id = ? AND state NOT IN ({marks})",
+            (self.published + 1, self.delivered_lsn, id_, *RETAINING),
+        )
+        self._db.execute(
+            "UPDATE subscriptions SET state = 'active', error = NULL, failing_since = NULL,"
+            " epoch = epoch + 1 WHERE id = ?",
+            (id_,),
+        )
+        self._bump()
 
     def remove(self, id_: str) -> bool:
         """Forget a subscription, and what is parked for it."""

@@ -49,6 +49,7 @@ _PGSTREAM_ACTIONS = {
     "U": ("update",),
     "D": ("delete",),
     "T": ("truncate",),
+    "M": ("schema",),
 }
 
 
@@ -119,11 +120,14 @@ class WebhookSubscriptions:
         shown = self.get(made)
         return {**shown, "secret": secret} if secret is not None else shown
 
-    def _add(self, wanted: Wanted, secret: str | None) -> str:
+    def _check_new(self, wanted: Wanted) -> None:
         self._check_receiver(wanted.url)
         if len(self.all()) >= _MOST:
             raise BadValue(f"there are {_MOST} subscriptions already", self._where, "remove some")
-        made = f"sub_{uuid.uuid4().hex[:20]}"
+
+    def _add(self, wanted: Wanted, secret: str | None) -> str:
+        self._check_new(wanted)
+        made = _new_id()
         secrets = [(secret, None)] if secret is not None else []
         for place in self._places:
             with self._made(place) as store:
@@ -165,7 +169,7 @@ class WebhookSubscriptions:
         unknown = [each for each in actions if each not in _PGSTREAM_ACTIONS]
         if unknown:
             raise BadValue(
-                f"event_types {unknown[0]!r}, wanted some of I, U, D, T",
+                f"event_types {unknown[0]!r}, wanted some of I, U, D, T, M",
                 "event_types",
                 "correct it",
             )
@@ -178,27 +182,30 @@ class WebhookSubscriptions:
                 "format": "pgstream",
             }
         )
-        known = self._of_pgstream(url, wanted)
-        if known is None:
-            self._add(wanted, None)
-        else:
-            self._at_each(lambda store: store.change(known, as_stored(wanted)))
+        if not self._of_pgstream(url, wanted):
+            self._check_new(wanted)
+        # Another request may do the same meanwhile: who is first at a database decides on the id.
+        id_ = _new_id()
+        for place in self._places:
+            with self._made(place) as store:
+                assert store is not None, "made just now"
+                id_ = store.subscribe(id_, as_stored(wanted))
 
     def unsubscribe(self, url: str, schema: str, table: str) -> None:
         """As pgstream's receivers do it."""
         rule = _rule(schema, table)
         wanted = self._read({"url": url, "tables": [rule] if rule else [], "format": "pgstream"})
-        known = self._of_pgstream(url, wanted)
-        if known is not None:
-            self._at_each(lambda store: store.remove(known))
+        for known in self._of_pgstream(url, wanted):
+            self._at_each(lambda store, known=known: store.remove(known))
 
-    def _of_pgstream(self, url: str, wanted: Wanted) -> str | None:
+    def _of_pgstream(self, url: str, wanted: Wanted) -> list[str]:
         tables = as_stored(wanted)["tables"]
-        for each in self.all():
-            same = (each["url"], each["tables"], each["format"]) == (url, tables, "pgstream")
-            if same and not each["is_fixed"]:
-                return str(each["id"])
-        return None
+        return [
+            str(each["id"])
+            for each in self.all()
+            if (each["url"], each["tables"], each["format"]) == (url, tables, "pgstream")
+            and not each["is_fixed"]
+        ]
 
     def test(self, url: str) -> str:
         """Send a request without a document, in the form and signed as a subscription to the URL wants it."""
@@ -293,6 +300,10 @@ class WebhookSubscriptions:
             return Wanted.model_validate(given)
         except ValidationError as error:
             raise _as_bad_value(error) from None
+
+
+def _new_id() -> str:
+    return f"sub_{uuid.uuid4().hex[:20]}"
 
 
 def _rule(schema: str, table: str) -> str:
