@@ -162,6 +162,9 @@ class WebhookSubscriptions:
     def remove(self, id_: str) -> None:
         """Forget one."""
         self._changeable(id_)
+        self._remove(id_)
+
+    def _remove(self, id_: str) -> None:
         self._at_each(lambda store: store.remove(id_))
 
     def subscribe(self, url: str, schema: str, table: str, actions: list[str]) -> None:
@@ -196,7 +199,7 @@ class WebhookSubscriptions:
         rule = _rule(schema, table)
         wanted = self._read({"url": url, "tables": [rule] if rule else [], "format": "pgstream"})
         for known in self._of_pgstream(url, wanted):
-            self._at_each(lambda store, known=known: store.remove(known))
+            self._remove(known)
 
     def _of_pgstream(self, url: str, wanted: Wanted) -> list[str]:
         tables = as_stored(wanted)["tables"]
