@@ -329,6 +329,23 @@ def test_slow_receiver_delays_the_others_less_and_less(hooks, receivers) -> None
     slow.wait_for(lambda: sorted(slow.ids) == sorted(fast.ids))
 
 
+def test_documents_that_are_read_ahead_are_bounded_by_their_size(
+    hooks, receiver, monkeypatch
+) -> None:
+    monkeypatch.setattr("penstock.sinks.webhook.delivery._MOST_AHEAD_CHARACTERS", 10_000)
+    receiver.reply = Reply(holds=True)
+    sink = hooks(receiver.url, concurrency=2)
+    delivering = threading.Thread(target=sink.insert, args=(100,))
+    delivering.start()
+    wait_until(lambda: receiver.in_flight == 2)
+    (delivery,) = sink.sink._dispatcher._deliveries.values()
+    assert 9_000 < delivery._track.size < 11_000
+    receiver.release()
+    delivering.join()
+    assert len(receiver.ids) == 100
+    assert delivery._track.size == 0
+
+
 def test_who_wants_nothing_of_a_batch_is_not_the_fastest(hooks, receivers) -> None:
     idle, slow = receivers(), receivers()
     slow.reply = Reply(seconds=0.02)

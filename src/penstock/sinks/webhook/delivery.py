@@ -49,6 +49,8 @@ _NONE = sys.maxsize
 _WHOLE_TABLE = ("truncate", "schema")
 # So many documents are read ahead of the slowest lane, at least.
 _LEAST_WINDOW = 256
+# But not more than this, unless a single document is larger.
+_MOST_AHEAD_CHARACTERS = 4 * 1024 * 1024
 # A request carries no more, unless a single document is larger: receivers bound what they take.
 _MOST_BATCH_CHARACTERS = 512 * 1024
 
@@ -231,10 +233,10 @@ class Delivery:
             is_alone = _is_alone(doc)
             if is_alone:
                 await self._until(0)
-            elif len(self._track) >= self._window:
+            elif len(self._track) >= self._window or self._track.size >= _MOST_AHEAD_CHARACTERS:
                 # Down to the half, rather than awake for each that is settled.
-                await self._until(self._window // 2)
-            self._put(doc, self._track.begin(Place(documents.seq, row + 1)))
+                await self._until(self._window // 2, _MOST_AHEAD_CHARACTERS // 2)
+            self._put(doc, self._track.begin(Place(documents.seq, row + 1), len(doc.value)))
             if is_alone:
                 await self._until(0)
         if failed is not None:
@@ -254,9 +256,9 @@ class Delivery:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._filtering, documents.wanted, self.want, from_row)
 
-    async def _until(self, count: int) -> None:
-        """Wait until at most so many documents are on their way."""
-        while len(self._track) > count:
+    async def _until(self, count: int, size: int = 0) -> None:
+        """Wait until at most so many documents are on their way, of this size together."""
+        while len(self._track) > count or self._track.size > size:
             self._awaited_count = count
             self._moved.clear()
             await self._moved.wait()
