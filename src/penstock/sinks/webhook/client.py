@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 _MOST_ANSWER_BYTES = 64 * 1024
 _MOST_HEADER_BYTES = 8190
 _LONGEST_RETRY_AFTER = 3600.0
-_KNOWN_NAME_SECONDS = 10
 # Between a request that is too old for the receiver and one that it would take, time decides.
 _LATER = (408, 425, 429)
 
@@ -74,7 +73,7 @@ class Client:
             ssl=self._tls(),
             keepalive_timeout=15.0,
             # Who moves a receiver is followed soon; and what is looked up is looked up once at a time.
-            ttl_dns_cache=_KNOWN_NAME_SECONDS,
+            ttl_dns_cache=int(timing().webhook_name_seconds),
             socket_factory=options.addresses.make_socket,
         )
         self._session = aiohttp.ClientSession(
