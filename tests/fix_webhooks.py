@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from penstock.encryption import NO_KEYS, Keyring
 from penstock.lsn import Lsn
 from penstock.sink import SinkPlace
-from penstock.sinks.webhook.database import database_of
 from penstock.sinks.webhook.options import WebhookOptions
 from penstock.sinks.webhook.sink import WebhookSink
-from penstock.sinks.webhook.store import Store
+from penstock.sinks.webhook.store import Store, store_of
 from penstock.sinks.webhook.subscriptions import WebhookSubscriptions
 from penstock.sinks.webhook.typed import TYPED
 
@@ -47,7 +47,10 @@ class Request:
 
 @dataclass
 class Reply:
-    """What to answer: `resets` hangs up instead, `holds` waits until the receiver is released."""
+    """What to answer: `resets` hangs up instead, `holds` waits until the receiver is released.
+
+    Of the body `breaks` sends the beginning alone, and hangs up; `never_ends` the same, and does not.
+    """
 
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
@@ -55,6 +58,8 @@ class Reply:
     seconds: float = 0.0
     resets: bool = False
     holds: bool = False
+    breaks: bool = False
+    never_ends: bool = False
 
 
 class Receiver:
@@ -139,11 +144,12 @@ class Receiver:
         if reply.resets:
             writer.transport.abort()
             return False
-        lines = [f"HTTP/1.1 {reply.status} X", f"content-length: {len(reply.body)}"]
+        size = len(reply.body) + (1000 if reply.breaks or reply.never_ends else 0)
+        lines = [f"HTTP/1.1 {reply.status} X", f"content-length: {size}"]
         lines += [f"{name}: {value}" for name, value in reply.headers.items()]
         writer.write("\r\n".join(lines).encode() + b"\r\n\r\n" + reply.body)
         await writer.drain()
-        return True
+        return not reply.breaks
 
     def release(self) -> None:
         self._loop.call_soon_threadsafe(self._released.set)
@@ -235,11 +241,17 @@ def change(number: int, key: int | None, op: str = "insert", **given: Any) -> di
 class Hooks:
     """A webhook sink with a state directory, and documents for it."""
 
-    def __init__(self, directory: Path, **options: Any) -> None:
+    def __init__(self, directory: Path, keyring: Keyring = NO_KEYS, **options: Any) -> None:
         self.directory = directory
         given = {"allow": ["127.0.0.1"], **options}
         self.place: SinkPlace[WebhookOptions] = SinkPlace(
-            "hooks", WebhookOptions.model_validate(given), "shop", "shop", ("shop",), directory
+            "hooks",
+            WebhookOptions.model_validate(given),
+            "shop",
+            "shop",
+            ("shop",),
+            directory,
+            keyring=keyring,
         )
         self.sink = WebhookSink(self.place)
         self.number = 0
@@ -269,7 +281,7 @@ class Hooks:
 
     def store(self) -> Store:
         """Another connection to its database."""
-        store = Store(database_of(self.place), ("shop", "shop"))
+        store = store_of(self.place)
         store.open()
         return store
 

@@ -105,6 +105,13 @@ INSTRUMENTS = (
     Instrument("penstock.sink.parked", GAUGE, "{change}", "Changes that wait, parked.", SINK),
     Instrument("penstock.tables", GAUGE, "{table}", "Tables by their state.", ("sink", "state")),
     Instrument(
+        "penstock.subscriptions",
+        GAUGE,
+        "{subscription}",
+        "Subscriptions of webhooks by their state: active, failing, suspended, disabled, cut_off.",
+        ("sink", "state"),
+    ),
+    Instrument(
         "penstock.conflicts",
         COUNTER,
         "{row}",

@@ -160,6 +160,10 @@ class Timing:
     # A wait for receivers can be given up within the first; at the end requests under way have the second.
     webhook_step_seconds: float = _limit(0.5)
     webhook_stop_seconds: float = _limit(1.0)
+    # So long the addresses of a receiver's name are known before they are asked for again.
+    webhook_name_seconds: float = _limit(10.0)
+    # So long the rest of an answer is waited for, so that its connection can be used again.
+    webhook_answer_seconds: float = _limit(1.0)
     # So long a filter may take for the documents of one entry.
     webhook_filter_seconds: float = _limit(10.0)
     # So long a secret that was replaced signs beside the new one.

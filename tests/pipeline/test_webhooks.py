@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import yaml
+
+from fix_command import run_penstock
 from fix_documents import parse
-from fix_pipeline import ALWAYS_COPIED
+from fix_pipeline import ALWAYS_COPIED, pipeline_document
 from fix_postgres import only_new
 from fix_replay import assert_order_per_key, replayed, rows_of
 from fix_webhooks import Reply
@@ -14,6 +17,7 @@ from penstock.run.subscriptions import subscriptions_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from fix_pipeline import RunningPipeline
     from fix_postgres import Database
@@ -72,6 +76,24 @@ def test_receivers_have_what_the_source_has_also_one_that_failed_for_a_while(
         documents = [document for _, document in records]
         assert len(documents) == len({one["id"] for one in documents})
         assert replayed(documents) == rows_of(source, "orders", "lines")
+
+
+def test_run_until_caught_up_waits_for_a_slow_receiver(
+    source: Database, tmp_path: Path, receivers: Callable[..., Receiver]
+) -> None:
+    fast, slow, failing = receivers(), receivers(), receivers()
+    slow.reply, failing.reply = Reply(seconds=0.05), Reply(500)
+    source.execute("CREATE TABLE orders (id int PRIMARY KEY)")
+    source.execute("INSERT INTO orders SELECT generate_series(1, 100)")
+    path = tmp_path / "test.yml"
+    sink = sink_of(fast.url, slow.url, failing.url, concurrency=1)
+    document = pipeline_document(source, None, tmp_path, source_options=ALWAYS_COPIED, sink=sink)
+    path.write_text(yaml.safe_dump(document))
+    done = run_penstock("run", path, "--until-caught-up")
+    assert done.returncode == 0, done.stderr
+    wanted = rows_of(source, "orders")
+    for each in (fast, slow):
+        assert replayed([one for _, one in received(each)]) == wanted
 
 
 def test_subscribed_for_inserts_of_one_table_gets_those_and_after_that_nothing(

@@ -27,7 +27,7 @@ from penstock.metrics import (
 )
 from penstock.server.observed import OBSERVED
 from penstock.server.telemetry import Telemetry
-from penstock.sinks.status import TableStatus
+from penstock.sinks.status import SubscriptionStatus, TableStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,7 +57,8 @@ def busy(server: Served) -> None:
         "public.orders": TableStatus("copying", 10, 20, 1, 2, conflicts={"insert_exists": 2}),
         "public.bad": TableStatus("failed", error=REFUSED),
     }
-    server.run.show(make_status(tables, parked=2))
+    subscriptions = {"sub_1": SubscriptionStatus("suspended"), "sub_2": SubscriptionStatus()}
+    server.run.show(make_status(tables, parked=2, subscriptions=subscriptions))
     server.telemetry.batch(a_batch())
     server.telemetry.retry("warehouse")
     server.telemetry.restart("spark")
@@ -102,6 +103,8 @@ def test_values_are_those_of_status_and_batches(toy_server: Served):
     assert found["penstock_restarts_total", (("pipeline", "shop"), ("process", "spark"))] == 1
     failed = (("pipeline", "shop"), ("sink", "warehouse"), ("state", "failed"))
     assert found["penstock_tables", failed] == 1
+    suspended = (("pipeline", "shop"), ("sink", "warehouse"), ("state", "suspended"))
+    assert found["penstock_subscriptions", suspended] == 1
     assert found["penstock_errors_total", (("code", "PEN-506"), ("pipeline", "shop"))] == 1
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fix_watched import REFUSED, TOKEN, Served, ToyRun, make_status, served
-from penstock.sinks.status import TableStatus
+from penstock.sinks.status import SubscriptionStatus, TableStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -116,6 +116,24 @@ def test_errors_come_with_what_to_do_and_what_the_api_can(toy_server: Served):
     )
     assert table["do"].startswith("fix the row")
     assert (parked["level"], parked["actions"]) == ("warning", ["parked"])
+
+
+def test_subscriptions_that_are_not_delivered_to_are_among_the_errors(toy_server: Served):
+    subscriptions = {
+        "sub_1": SubscriptionStatus(),
+        "sub_2": SubscriptionStatus("failing", error="the receiver answered 500"),
+        "sub_3": SubscriptionStatus("cut_off", error="documents up to 0/A000 are gone"),
+    }
+    toy_server.run.show(make_status(subscriptions=subscriptions))
+
+    cut_off, failing = toy_server.ask("GET", "/api/errors", token=TOKEN).json
+    without = toy_server.ask("GET", "/api/errors")
+
+    assert cut_off["what"] == "subscription sub_3 is cut_off: documents up to 0/A000 are gone"
+    assert "penstock webhooks" in cut_off["do"]
+    assert (failing["level"], failing["sink"]) == ("warning", "warehouse")
+    assert b"sub_2 is failing" in without.body
+    assert b"0/A000" not in without.body
 
 
 def test_status_of_a_thousand_tables_is_answered_within_50_ms(toy_server: Served):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +12,7 @@ import pytest
 
 from fix_wait import wait_until
 from fix_watched import TOKEN, ToyRun, served
-from fix_webhooks import Hooks, change
+from fix_webhooks import Hooks, Reply, change
 from penstock.errors import SinkError
 from penstock.sinks.webhook.signature import key_of, new_secret, signatures
 from penstock.sinks.webhook.sink import WebhookSink
@@ -107,8 +110,6 @@ def test_removed_subscription_gets_nothing_more(api, sink, receiver) -> None:
 
 
 def test_disabled_subscription_is_resumed(api, sink, receiver) -> None:
-    from fix_webhooks import Reply
-
     receiver.script.append(Reply(410))
     made = api("POST", "/subscriptions", {"url": receiver.url}).json
     sink.deliver(change(1, 1))
@@ -266,10 +267,60 @@ def test_pgstream_empty_fields_mean_all(api, sink, receiver) -> None:
 
 
 def test_pgstream_body_that_cannot_be_is_refused(api) -> None:
-    known = {"url": "http://127.0.0.1/", "event_types": ["X"]}
-    for body in ({}, {"url": ""}, {"url": "nonsense"}, known):
-        assert api("POST", "/webhooks/subscribe", body).status == 400, body
+    known = {"url": "http://127.0.0.1/"}
+    bodies: list[Any] = [{}, {"url": ""}, {"url": "nonsense"}, {"url": None}, [], "nonsense"]
+    bodies += [{**known, "event_types": each} for each in (["X"], "I", [1])]
+    bodies += [{**known, "schema": 5}, {**known, "table": "x" * 400}]
+    for body in bodies:
+        answer = api("POST", "/webhooks/subscribe", body)
+        assert answer.status == 400, (body, answer.body)
+        assert answer.json["error"]
+        assert b"xxxx" not in answer.body
+    assert api("POST", "/webhooks/unsubscribe", {**known, "schema": 5}).status == 400
     assert api("GET", "/subscriptions").json["subscriptions"] == []
+
+
+def test_pgstream_body_of_its_own_client_is_taken(api, sink, receiver) -> None:
+    body = {"url": receiver.url, "event_types": None, "schema": None, "table": None}
+    assert api("POST", "/webhooks/subscribe", body).status == 201
+    assert api("POST", "/webhooks/unsubscribe", body).status == 200
+    assert api("GET", "/subscriptions").json["subscriptions"] == []
+    body["event_types"] = ["M", "D"]
+    assert api("POST", "/webhooks/subscribe", body).status == 201
+    sink.deliver(change(1, 1), change(2, None, "schema"), change(3, 1, "delete"))
+    receiver.wait_for(lambda: len(receiver.requests) == 2)
+    assert [each.json["Data"]["action"] for each in receiver.requests] == ["M", "D"]
+
+
+def test_pgstream_receiver_that_was_disabled_subscribes_again(api, sink, receiver) -> None:
+    body = {"url": receiver.url}
+    assert api("POST", "/webhooks/subscribe", body).status == 201
+    receiver.script.append(Reply(410))
+    sink.deliver(change(1, 1))
+    wait_until(lambda: sink.stands()["state"] == "disabled")
+    assert api("POST", "/webhooks/subscribe", body).status == 201
+    assert sink.stands()["state"] == "active"
+    assert sink.stands()["from_lsn"] == "0/1000"
+    sink.deliver(change(2, 2))
+    receiver.wait_for(lambda: len(receiver.requests) == 2)
+
+
+def test_pgstream_receiver_that_subscribes_four_times_at_once_has_one_subscription(
+    sink, monkeypatch
+) -> None:
+    known, all_at_once = socket.getaddrinfo, threading.Barrier(4)
+
+    def resolve(host: Any, *args: Any, **options: Any) -> Any:
+        all_at_once.wait(10)
+        return known("127.0.0.1", *args, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    with ThreadPoolExecutor(4) as pool:
+        given = ("http://receiver.example/", "public", "orders", ["I"])
+        for each in [pool.submit(sink.subscriptions.subscribe, *given) for _ in range(4)]:
+            each.result()
+    (one,) = sink.subscriptions.all()
+    assert one["tables"] == ["public.orders"]
 
 
 def test_server_without_such_a_sink_has_no_such_routes() -> None:

@@ -9,6 +9,7 @@ import signal
 import socket
 import ssl
 import subprocess
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -217,6 +218,21 @@ def test_dead_port_is_a_failure_that_ends(hooks, receivers) -> None:
     back.wait_for(lambda: sorted(back.ids) == sorted(ids))
 
 
+@pytest.mark.parametrize("body", [{"breaks": True}, {"never_ends": True}])
+@pytest.mark.parametrize(("status", "state"), [(200, "active"), (410, "disabled"), (400, "active")])
+def test_status_counts_whatever_becomes_of_the_body(
+    hooks, receiver, body: dict[str, bool], status: int, state: str
+) -> None:
+    receiver.reply = Reply(status, body=b"{", **body)
+    sink = hooks(receiver.url, on_refused="park")
+    sink.insert(1)
+    wait_until(lambda: sink.stands()["state"] == state)
+    assert len(receiver.requests) == 1
+    wanted = {200: (1, 0), 410: (0, 0), 400: (0, 1)}[status]
+    assert (sink.stands()["delivered"], sink.stands()["parked"]) == wanted
+    assert "no answer" not in (sink.stands()["error"] or "")
+
+
 def test_410_disables_the_subscription_alone(hooks, receivers) -> None:
     gone, other = receivers(), receivers()
     gone.reply = Reply(410)
@@ -313,6 +329,49 @@ def test_slow_receiver_delays_the_others_less_and_less(hooks, receivers) -> None
     slow.wait_for(lambda: sorted(slow.ids) == sorted(fast.ids))
 
 
+def test_documents_that_are_read_ahead_are_bounded_by_their_size(
+    hooks, receiver, monkeypatch
+) -> None:
+    monkeypatch.setattr("penstock.sinks.webhook.delivery._MOST_AHEAD_CHARACTERS", 10_000)
+    receiver.reply = Reply(holds=True)
+    sink = hooks(receiver.url, concurrency=2)
+    delivering = threading.Thread(target=sink.insert, args=(100,))
+    delivering.start()
+    wait_until(lambda: receiver.in_flight == 2)
+    (delivery,) = sink.sink._dispatcher._deliveries.values()
+    assert 9_000 < delivery._track.size < 11_000
+    receiver.release()
+    delivering.join()
+    assert len(receiver.ids) == 100
+    assert delivery._track.size == 0
+
+
+def test_who_wants_nothing_of_a_batch_is_not_the_fastest(hooks, receivers) -> None:
+    idle, slow = receivers(), receivers()
+    slow.reply = Reply(seconds=0.02)
+    sink = hooks({"url": idle.url, "tables": ["audit"]}, slow.url, concurrency=1)
+    ids = sink.insert(120)
+    assert sorted(slow.ids) == sorted(ids)  # `deliver` has returned
+    assert idle.requests == []
+
+
+def test_sink_has_handed_on_when_everybody_who_does_not_fail_has_everything(
+    hooks, receivers, use_timing
+) -> None:
+    use_timing(webhook_patience_seconds=0.05)
+    fast, slow, failing = receivers(), receivers(), receivers()
+    slow.reply, failing.reply = Reply(holds=True), Reply(500)
+    sink = hooks(fast.url, slow.url, failing.url)
+    ids = sink.insert(3)
+    wait_until(lambda: sink.stands(2)["state"] == "failing")
+    assert sorted(fast.ids) == sorted(ids)
+    assert not sink.sink.has_handed_on()
+    slow.release()
+    wait_until(sink.sink.has_handed_on)
+    assert sorted(slow.ids) == sorted(ids)
+    assert sink.stands(2)["state"] == "failing"
+
+
 def test_subscription_is_suspended_after_give_up_after_and_resumed_where_it_was(
     hooks, receivers
 ) -> None:
@@ -349,20 +408,59 @@ def test_outbox_beyond_retain_bytes_cuts_off_who_is_behind_and_says_so(hooks, re
     failing, other = receivers(), receivers()
     failing.reply = Reply(500)
     sink = hooks(failing.url, other.url, retain_bytes="20kB")
+    ids: list[str] = []
     for _ in range(30):
-        sink.insert(10)
+        ids += sink.insert(10)
         sink.sink._prune_at = 0.0
     sink.sink.idle()
     wait_until(lambda: sink.stands()["state"] == "cut_off")
     assert "retain_bytes" in sink.stands()["error"]
     assert sink.stands(1)["state"] == "active"
+    assert sink.stands(1)["lost_to_lsn"] is None
     assert len(other.ids) == 300
     failing.reply = Reply()
     sink.subscriptions.resume(sink.subscriptions.all()[0]["id"])
     wait_until(lambda: sink.stands()["state"] == "active")
+    ids += sink.insert(2)
+    lost = int(sink.stands()["lost_to_lsn"].partition("/")[2], 16) // 0x1000
+    assert 0 < lost < 290  # the oldest are gone, no others
+    failing.wait_for(lambda: sorted(failing.ids) == sorted(ids[lost:]))
+
+
+def test_cut_off_loses_the_oldest_alone_and_the_gap_is_shown_for_good(hooks, receiver) -> None:
+    sink = hooks(receiver.url)
     ids = sink.insert(2)
-    failing.wait_for(lambda: set(ids) <= set(failing.ids))
-    assert set(failing.ids) == set(ids)  # from then on
+    sink.sink._prune_at = 0.0
+    sink.sink.idle()
+    receiver.reply = Reply(500)
+    ids += [id_ for _ in range(20) for id_ in sink.insert(10)]
+    store = sink.store()
+    size = store.outbox_bytes
+    sink = hooks(receiver.url, retain_bytes=size - 240)
+    sink.sink._prune_at = 0.0
+    sink.sink.idle()
+    stands = sink.stands()
+    assert stands["state"] == "cut_off"
+    assert size - 240 >= store.outbox_bytes > 0.8 * size  # one entry is gone
+    assert (stands["lost_after_lsn"], stands["lost_to_lsn"]) == ("0/2000", "0/C000")
+    assert "after 0/2000 up to 0/C000 are gone" in stands["error"]
+
+    # What comes meanwhile is kept for it, too, and pushes out the oldest.
+    ids += sink.insert(10)
+    sink.sink._prune_at = 0.0
+    sink.sink.idle()
+    stands = sink.stands()
+    assert size - 240 >= store.outbox_bytes > 0.8 * size
+    assert (stands["lost_after_lsn"], stands["lost_to_lsn"]) == ("0/2000", "0/16000")
+    store.close()
+
+    receiver.reply = Reply()
+    resumed = sink.subscriptions.resume(sink.subscriptions.all()[0]["id"])
+    assert resumed["sources"]["shop"]["from_lsn"] == "0/16000"
+    receiver.wait_for(lambda: sorted(receiver.ids) == sorted(ids[:2] + ids[22:]))
+    wait_until(lambda: sink.stands()["state"] == "active")
+    assert sink.stands()["error"] is None
+    assert sink.stands()["lost_to_lsn"] == "0/16000"
 
 
 def test_outbox_is_emptied_when_everybody_has_it(hooks, receivers) -> None:
@@ -401,6 +499,51 @@ def test_one_that_subscribes_while_documents_are_stored_misses_nothing(hooks, re
     sink.sink.open()  # as penstock does after a SinkError
     ids = sink.deliver(change(1, 1))
     receiver.wait_for(lambda: receiver.ids == ids)
+
+
+def test_subscription_that_is_changed_again_and_again_has_one_delivery(
+    hooks, receiver, use_timing
+) -> None:
+    use_timing(
+        webhook_patience_seconds=0.05, webhook_record_seconds=0.02, webhook_stop_seconds=20.0
+    )
+    receiver.reply = Reply(holds=True)
+    sink = hooks(concurrency=1)
+    made = sink.subscriptions.create({"url": receiver.url})["id"]
+    delivering = threading.Thread(target=sink.insert, args=(1,))
+    delivering.start()
+    wait_until(lambda: receiver.in_flight == 1)
+    for number in range(5):
+        sink.subscriptions.change(made, {"batch_size": 2 + number})
+        store = sink.store()
+        wait_until(lambda store=store: sink.sink._dispatcher._revision == store.revision)
+        store.close()
+    assert receiver.most_in_flight == 1
+    receiver.release()
+    receiver.wait_for(lambda: receiver.ids)
+    delivering.join()
+    ids = receiver.ids + sink.insert(1)
+    receiver.wait_for(lambda: receiver.ids == ids)
+    assert isinstance(receiver.requests[-1].json, list)  # as it was changed last
+
+
+@pytest.mark.parametrize("act", ["change", "remove"])
+def test_subscription_that_is_changed_or_removed_is_not_waited_for(
+    hooks, receiver, use_timing, act: str
+) -> None:
+    use_timing(webhook_stop_seconds=0.1)
+    receiver.reply = Reply(holds=True)
+    sink = hooks()
+    made = sink.subscriptions.create({"url": receiver.url})["id"]
+    delivering = threading.Thread(target=sink.insert, args=(1,), daemon=True)
+    delivering.start()
+    wait_until(lambda: receiver.in_flight == 1)
+    if act == "change":
+        sink.subscriptions.change(made, {"batch_size": 2})
+    else:
+        sink.subscriptions.remove(made)
+    delivering.join(10)
+    assert not delivering.is_alive()
 
 
 # --- crashes -----------------------------------------------------------------------------------
@@ -480,7 +623,9 @@ def test_kill_in_the_middle_of_requests_repeats_only_what_was_not_recorded(
 
 def test_close_in_the_middle_goes_on_where_it_was(hooks, receiver) -> None:
     receiver.reply = Reply(500)
-    ids = hooks(receiver.url).insert(50)
+    sink = hooks(receiver.url)
+    ids = sink.insert(50)
+    sink.sink.close()  # before it is answered otherwise: an answer may be lost with who waits for it
     receiver.reply = Reply()
     hooks(receiver.url)
     receiver.wait_for(lambda: len(set(receiver.ids)) == 50)
@@ -527,6 +672,37 @@ def test_name_that_resolves_to_something_else_by_then_is_not_asked(
     wait_until(lambda: sink.stands()["state"] == "failing")
     assert "loopback" in sink.stands()["error"]
     assert receiver.connections == 0
+
+
+def test_names_that_nobody_resolves_delay_neither_other_names_nor_filters(
+    hooks, receivers, monkeypatch
+) -> None:
+    known, is_released = socket.getaddrinfo, threading.Event()
+    asked: list[str] = []
+
+    def resolve(host: Any, port: Any, *args: Any, **options: Any) -> Any:
+        asked.append(host)
+        if host.startswith("dead"):
+            is_released.wait(60)
+            raise socket.gaierror(socket.EAI_AGAIN, "no answer")
+        return known("127.0.0.1" if host == "alive.example" else host, port, *args, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    named, filtered = receivers(), receivers()
+    dead = [f"http://dead{number}.example/" for number in range(6)]
+    alive = f"http://alive.example:{named.port}/hook"
+    wanted = {"url": filtered.url, "tables": ["orders"], "filter": "n > 0"}
+    try:
+        sink = hooks(*dead, alive, wanted, concurrency=8)
+        delivering = threading.Thread(target=sink.insert, args=(60,))
+        delivering.start()
+        for each in (named, filtered):
+            each.wait_for(lambda each=each: len(each.ids) == 60, 15)
+        delivering.join()
+        assert asked.count("alive.example") == 1  # known for a while
+        assert len(asked) == len(set(asked))  # and one lookup of a name at a time
+    finally:
+        is_released.set()
 
 
 def test_long_answer_is_not_read_to_its_end_and_changes_nothing(hooks, receiver) -> None:

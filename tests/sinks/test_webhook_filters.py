@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,6 +13,7 @@ from fix_wait import wait_until
 from fix_webhooks import change
 from penstock.errors import BadValue
 from penstock.sinks.webhook.database import database_of
+from penstock.sql.text import _parser
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -196,6 +198,12 @@ def test_filter_is_kept_over_a_restart_and_can_be_taken_out(hooks, receiver) -> 
         "repeat('x', 1000000000) = 'x'",
         "list_reduce(['a', 'b'], (x, y) -> x || x) = 'a'",
         "sleep_ms(100000) IS NULL",
+        "pg_sleep(100000) IS NULL",
+        "replace(replace('aaaaaaaaaa', 'a', 'aaaaaaaaaa'), 'a', 'aaaaaaaaaa') = 'x'",
+        "regexp_replace(status, '.', 'aaaaaaaaaa', 'g') = 'x'",
+        "hex(hex(hex(status))) = 'x'",
+        "to_json(to_json(status)) = 'x'",
+        "array_to_string(string_split(status, ''), status) = 'x'",
         "uper(status) = 'X'",
         "total >",
         "",
@@ -211,6 +219,17 @@ def test_expression_that_is_more_than_one_over_a_row_is_refused(hooks, receiver,
     assert refused.value.where == "filter"
     assert refused.value.do
     assert sink.subscriptions.all() == []
+
+
+def test_filter_without_duckdb_says_what_to_install(hooks, receiver, monkeypatch) -> None:
+    sink = hooks()
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+    _parser.cache_clear()
+
+    with pytest.raises(BadValue, match="DuckDB, which is not installed") as refused:
+        sink.subscriptions.create(filtered(receiver, "n > 1"))
+
+    assert "penstock[sql]" in refused.value.do
 
 
 def test_filter_wants_tables_beside_it(hooks, receiver) -> None:

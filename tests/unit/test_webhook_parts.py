@@ -30,7 +30,9 @@ from penstock.sinks.webhook.track import Track
         "255.255.255.255", "::", "::1", "fe80::1", "fe80::1%eth0", "fc00::1", "fd00:ec2::254",
         "fec0::1", "ff02::1", "::ffff:127.0.0.1", "::ffff:10.0.0.1", "::ffff:169.254.169.254",
         "::127.0.0.1", "64:ff9b::7f00:1", "64:ff9b::a9fe:a9fe", "64:ff9b:1::808:808",
-        "2002:7f00:1::", "2002:a9fe:a9fe::1", "not an address", "",
+        "2002:7f00:1::", "2002:a9fe:a9fe::1", "168.63.129.16", "::ffff:168.63.129.16",
+        "64:ff9b::a83f:8110", "192.0.0.8", "192.0.0.192", "192.88.99.1", "3fff::1", "2001:db8::1",
+        "2001:3::1", "2001:20::1", "5f00::1", "not an address", "",
     ],
 )  # fmt: skip
 def test_address_that_only_this_machine_can_reach_is_refused(address: str) -> None:
@@ -168,6 +170,16 @@ def test_id_with_any_name_in_it_fits_into_a_header() -> None:
     assert message.id.isascii()
     assert message.id.isprintable()
     assert " " not in message.id
+
+
+def test_id_has_no_full_stop_since_that_ends_it_in_what_is_signed() -> None:
+    schema = _doc(1, 7)._replace(id="shop:0/1:schema:1:public.orders")
+    other = schema._replace(id="shop:0/1:schema:1:public%2Eorders")
+    message = message_of([schema], Format.PENSTOCK, "/o")
+    assert message.headers["webhook-id"] == message.id == "shop:0/1:schema:1:public%2Eorders"
+    assert message_of([other], Format.PENSTOCK, "/o").id != message.id
+    batch = message_of([schema, _doc(2, 8)], Format.PENSTOCK, "/o", is_batch=True)
+    assert "." not in batch.id
 
 
 @given(st.lists(st.booleans(), max_size=30), st.randoms())

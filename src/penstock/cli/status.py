@@ -161,6 +161,7 @@ def _render_sink(name: str, sink: SinkStatus) -> Table:
     for id_, each in sink.subscriptions.items():
         said = f"{each.state}, delivered {each.delivered:,}, up to {each.delivered_lsn or 'nothing yet'}"
         said += f", parked {each.parked:,}" if each.parked else ""
+        said += f", lost up to {each.lost_to_lsn}" if each.lost_to_lsn else ""
         said += f": {each.error}" if each.error else ""
         style = "white" if each.state == "active" else "yellow"
         grid.add_row(_text(f"  {id_}"), _text(printable(said), style=style))

@@ -27,7 +27,7 @@ from penstock.run.ddl_transactions import (
 from penstock.run.jobreport import BatchRecorder, JobReport
 from penstock.run.rules import RuleWatch
 from penstock.run.tables import TableKeeper
-from penstock.sinks.sink import Batch
+from penstock.sinks.sink import Batch, HandingOn
 from penstock.sinks.tables import TableState
 from penstock.spark.jobs import JobWatch, Span, run_job
 from penstock.state.reports import DeliveryReport, TableReport
@@ -174,6 +174,8 @@ class Flow:
         """
         reader = self._reader
         if reader is None or self.delivered_lsn < lsn or not self.tables.is_settled:
+            return False
+        if isinstance(self._sink, HandingOn) and not self._sink.has_handed_on():
             return False
         return self._reader is reader
 

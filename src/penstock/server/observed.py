@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _POSITIONS = ("current", "received", "durable", "acknowledged")
 _STATES = ("pending", "copying", "catching_up", "streaming", "failed", "removed")
+_SUBSCRIPTION_STATES = ("active", "failing", "suspended", "disabled", "cut_off")
 _WAL_STATUSES = ("reserved", "extended", "unreserved", "lost")
 
 
@@ -85,6 +86,13 @@ def _tables(status: PipelineStatus) -> Observed:
             yield states[state], {"sink": name, "state": state}
 
 
+def _subscriptions(status: PipelineStatus) -> Observed:
+    for name, sink in status.sinks.items():
+        states = Counter(entry.state for entry in sink.subscriptions.values())
+        for state in _SUBSCRIPTION_STATES if states else ():
+            yield states[state], {"sink": name, "state": state}
+
+
 def _conflicts(status: PipelineStatus) -> Observed:
     for name, sink in status.sinks.items():
         counts: Counter[str] = Counter()
@@ -129,6 +137,7 @@ OBSERVED: dict[str, Reading] = {
     "penstock.sink.changes": _of_flows(lambda each: each.changes_delivered),
     "penstock.sink.parked": _of_sinks(lambda each: each.parked),
     "penstock.tables": _tables,
+    "penstock.subscriptions": _subscriptions,
     "penstock.conflicts": _conflicts,
     "penstock.copy.rows": _of_sinks(lambda each: copied(each, "rows_copied")),
     "penstock.copy.size": _of_sinks(lambda each: copied(each, "bytes_copied")),

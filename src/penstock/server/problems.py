@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from penstock.run.status import PipelineStatus
     from penstock.server.watched import Snapshot
+    from penstock.sinks.status import SinkStatus
 
 _ASK = "give the token to see what was found, and what to do"
 
@@ -133,6 +134,20 @@ def _of_sinks(status: PipelineStatus, halves: frozenset[str]) -> Iterator[Proble
                 name,
                 ("parked",),
             )
+        yield from _of_subscriptions(name, sink)
+
+
+def _of_subscriptions(name: str, sink: SinkStatus) -> Iterator[Problem]:
+    """Receivers that do not get what they subscribed to; the others go on."""
+    for id_, each in sink.subscriptions.items():
+        if each.state in ("active", "pending"):
+            continue
+        level = "warning" if each.state in ("failing", "disabled") else "error"
+        what = f"subscription {id_} is {each.state}" + (f": {each.error}" if each.error else "")
+        do = "correct what it says, then: penstock webhooks PIPELINE.yml resume ID"
+        if each.state == "failing":
+            do = "correct the receiver; it is tried again"
+        yield Problem(level, "sink", name, None, what, do, name)
 
 
 def _problem(

@@ -5,11 +5,13 @@ Not `from __future__ import annotations`: FastAPI reads annotations when the rou
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Annotated, Any
 
-from fastapi import FastAPI, HTTPException, Request, Response
+from fastapi import APIRouter, FastAPI, HTTPException, Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
 from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 
@@ -49,13 +51,36 @@ class Wanted(Changed):
 
 
 class PgstreamWanted(BaseModel):
-    """As pgstream's receivers send it; what is empty means all."""
+    """As pgstream's receivers send it; what is empty, or null, means all."""
 
     model_config = {"extra": "ignore"}
-    url: Annotated[str, Field(max_length=_LONGEST_URL)] = ""
-    event_types: Annotated[list[str], Field(max_length=20)] = []
-    schema_name: Annotated[str, Field(alias="schema", max_length=300)] = ""
-    table: Annotated[str, Field(max_length=300)] = ""
+    url: Annotated[str | None, Field(max_length=_LONGEST_URL)] = None
+    event_types: Annotated[list[str] | None, Field(max_length=20)] = None
+    schema_name: Annotated[str | None, Field(alias="schema", max_length=300)] = None
+    table: Annotated[str | None, Field(max_length=300)] = None
+
+    @property
+    def place(self) -> tuple[str, str, str]:
+        """What a subscription of pgstream is known by."""
+        return self.url or "", self.schema_name or "", self.table or ""
+
+
+class PgstreamRoute(APIRoute):
+    """Answers 400 to a body that cannot be, as pgstream does."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """See APIRoute."""
+        handle = super().get_route_handler()
+
+        async def handle_or_refuse(request: Request) -> Response:
+            try:
+                return await handle(request)
+            except RequestValidationError as error:
+                # What was sent is not repeated.
+                said = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
+                return JSONResponse({"error": "; ".join(said)[:500]}, 400)
+
+        return handle_or_refuse
 
 
 class Book:
@@ -154,19 +179,21 @@ def add_subscriptions(app: FastAPI, sinks: Mapping[str, Subscriptions]) -> None:
         await act(request, f"remove {id_}", lambda: book.where(id_).remove(id_))
         return Response(status_code=204)
 
-    @app.post("/webhooks/subscribe", tags=["pgstream"], status_code=201)
+    pgstream = APIRouter(route_class=PgstreamRoute, tags=["pgstream"])
+
+    @pgstream.post("/webhooks/subscribe", status_code=201)
     async def subscribe(request: Request, wanted: PgstreamWanted) -> Response:
         """As pgstream's receivers subscribe."""
-        given = (wanted.url, wanted.schema_name, wanted.table, wanted.event_types)
+        given = (*wanted.place, wanted.event_types or [])
         return await _as_pgstream(act(request, "subscribe", book.of(None).subscribe, *given), 201)
 
-    @app.post("/webhooks/unsubscribe", tags=["pgstream"])
+    @pgstream.post("/webhooks/unsubscribe")
     async def unsubscribe(request: Request, wanted: PgstreamWanted) -> Response:
         """As pgstream's receivers unsubscribe."""
-        given = (wanted.url, wanted.schema_name, wanted.table)
-        return await _as_pgstream(
-            act(request, "unsubscribe", book.of(None).unsubscribe, *given), 200
-        )
+        doing = act(request, "unsubscribe", book.of(None).unsubscribe, *wanted.place)
+        return await _as_pgstream(doing, 200)
+
+    app.include_router(pgstream)
 
 
 async def _as_pgstream(doing: Any, status: int) -> Response:

@@ -207,3 +207,11 @@ class Sink(Protocol):
 
     def close(self) -> None:
         """Let go of everything."""
+
+
+@runtime_checkable
+class HandingOn(Protocol):
+    """A driver half that may send on what it has committed, at the receivers' pace."""
+
+    def has_handed_on(self) -> bool:
+        """Whether that is done, as far as it can be now; from another thread."""

@@ -49,6 +49,9 @@ class SubscriptionStatus:
     delivered: int = 0
     parked: int = 0
     error: str | None = None
+    # Between these, documents were deleted before it had them; none where `lost_to_lsn` is None.
+    lost_after_lsn: str | None = None
+    lost_to_lsn: str | None = None
 
 
 @dataclass

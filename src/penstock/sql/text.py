@@ -37,20 +37,47 @@ _REFUSED = {
 # These make much of little, wait, or speak of the process.
 _COSTLY = frozenset(
     {
+        "aggregate",
+        "array_aggr",
+        "array_aggregate",
         "array_resize",
+        "array_to_json",
+        "array_to_string",
+        "array_to_string_comma_default",
         "bar",
+        "base64",
+        "bin",
         "bitstring",
+        "create_sort_key",
         "current_setting",
         "format",
         "generate_series",
         "getvariable",
+        "hex",
+        "icu_sort_key",
+        "json_array",
+        "json_object",
+        "json_quote",
+        "list_aggr",
+        "list_aggregate",
         "list_resize",
+        "list_string_agg",
         "lpad",
+        "pg_sleep",
         "printf",
         "range",
+        "regexp_escape",
+        "regexp_replace",
         "repeat",
+        "replace",
+        "row_to_json",
         "rpad",
         "sleep_ms",
+        "to_base64",
+        "to_binary",
+        "to_hex",
+        "to_json",
+        "url_encode",
         "write_log",
     }
 )
@@ -139,9 +166,9 @@ def read_strangers_expression(text: str) -> SqlText:
     Raises:
         PydanticCustomError: it is none, names a function that is not there, or one that makes much of little.
     """
-    import duckdb
-
     found = read_expression(text)
+    import duckdb  # behind it: that says what to do where it is not installed
+
     for node in _nodes(_expression(text)):
         name = str(node.get("function_name", "")).lower()
         if node.get("class") == "LAMBDA":

@@ -145,6 +145,14 @@ class DocumentSink(ABC):
     def interrupt(self) -> None:  # noqa: B027 - as above
         """End a `deliver` that takes long, from another thread; it raises something, or returns."""
 
+    def has_handed_on(self) -> bool:
+        """Whether what was delivered is also where the sink sends it afterwards, as far as it can be now.
+
+        `run --until-caught-up` waits for that. Called from another thread, while the sink is open. Not under semantic
+        versioning yet.
+        """
+        return True
+
     def explain(self, error: Exception) -> str:
         """What to say of an exception of the destination's; without values of rows, and secrets.
 

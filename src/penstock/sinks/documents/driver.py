@@ -233,6 +233,10 @@ class DocumentDriver:
             with self._keeper.or_forget():
                 self._sink.idle()
 
+    def has_handed_on(self) -> bool:
+        """See HandingOn."""
+        return self._sink.has_handed_on()
+
     def interrupt(self) -> None:
         """Cancel the commit that runs, between two batches of documents; its position does not move."""
         self._keeper.cancel()

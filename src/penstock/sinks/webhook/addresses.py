@@ -19,6 +19,20 @@ _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 # The same within one network: where the address of IPv4 stands in them only that network knows.
 _LOCAL_NAT64 = ipaddress.IPv6Network("64:ff9b:1::/48")
 
+# What `is_global` lets pass in some or all versions of Python, and no receiver has: metadata of a cloud, protocol
+# assignments, relays of 6to4, documentation, segment routing.
+_NOT_PUBLIC = tuple(
+    ipaddress.ip_network(each)
+    for each in (
+        "168.63.129.16/32",
+        "192.0.0.0/24",
+        "192.88.99.0/24",
+        "2001::/23",
+        "3fff::/20",
+        "5f00::/16",
+    )
+)
+
 
 class AddressRefused(OSError):
     """A connection that is not made: the address is none that anybody on the internet could reach."""
@@ -87,4 +101,6 @@ def _is_public(address: Address) -> bool:
             return True  # what it stands for is asked instead
         if address.is_site_local or address in _LOCAL_NAT64:
             return False
+    if any(address in network for network in _NOT_PUBLIC):
+        return False
     return address.is_global and not address.is_multicast and not address.is_reserved

@@ -1,12 +1,13 @@
 """Requests to receivers: what is sent, and what an answer means.
 
-aiohttp, since a request costs it less than a tenth of what it costs httpx (docs/decisions/0018, 0022: why no HTTP/2). Redirects are not
+aiohttp, since a request costs it less than a tenth of what it costs httpx (docs/decisions/0018, 0020: why no HTTP/2). Redirects are not
 followed, cookies not kept, proxies of the environment not used; of an answer no more is read than a little, and nothing
 of it is repeated anywhere.
 """
 
 from __future__ import annotations
 
+import asyncio
 import email.utils
 import enum
 import os
@@ -19,6 +20,7 @@ import aiohttp
 from penstock.errors import SinkLoginRefused
 from penstock.sinks.webhook.addresses import AddressRefused
 from penstock.sinks.webhook.signature import signatures
+from penstock.timing import timing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,7 +72,8 @@ class Client:
             limit=0,  # deliveries bound themselves, each for its own receiver
             ssl=self._tls(),
             keepalive_timeout=15.0,
-            use_dns_cache=False,  # who moves a receiver is followed with the next connection
+            # Who moves a receiver is followed soon; and what is looked up is looked up once at a time.
+            ttl_dns_cache=int(timing().webhook_name_seconds),
             socket_factory=options.addresses.make_socket,
         )
         self._session = aiohttp.ClientSession(
@@ -144,13 +147,20 @@ class Client:
 
 
 async def _is_read(response: aiohttp.ClientResponse) -> bool:
-    """Read an answer to its end, so that the connection can be used again; False where that is far."""
+    """Read an answer to its end, so that the connection can be used again; False where that is far, or fails.
+
+    The status has said already what it means.
+    """
     left = _MOST_ANSWER_BYTES
-    while left > 0:
-        block = await response.content.read(min(left, 16384))
-        if not block:
-            return True
-        left -= len(block)
+    try:
+        async with asyncio.timeout(timing().webhook_answer_seconds):
+            while left > 0:
+                block = await response.content.read(min(left, 16384))
+                if not block:
+                    return True
+                left -= len(block)
+    except (aiohttp.ClientError, OSError, TimeoutError):
+        return False
     return response.content.at_eof()
 
 

@@ -1,6 +1,8 @@
 """The database of a webhook sink: SQLite, one file below the state directory, claimed for one pipeline and source.
 
 A connection is used by one thread. The process that delivers has two; commands and the API have their own.
+
+Where `log.encrypt` is asked for, rows are frames (`encryption.py`): documents that wait, and those that are parked.
 """
 
 from __future__ import annotations
@@ -9,14 +11,17 @@ import contextlib
 import json
 import os
 import sqlite3
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from penstock.encryption import FRAME_MAGIC, NO_KEYS, NotAuthentic
 from penstock.errors import PositionMissing, SinkPrivilegeMissing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from penstock.encryption import Encryptor, Keyring
     from penstock.sinks.kind import SinkPlace
 
 _FORMAT = "1"
@@ -45,7 +50,9 @@ CREATE TABLE IF NOT EXISTS subscriptions (
     delivered_lsn TEXT,
     delivered INTEGER NOT NULL DEFAULT 0,
     failing_since REAL,
-    error TEXT);
+    error TEXT,
+    lost_after_lsn TEXT,
+    lost_to_lsn TEXT);
 CREATE TABLE IF NOT EXISTS parked (
     number INTEGER PRIMARY KEY AUTOINCREMENT,
     subscription TEXT NOT NULL REFERENCES subscriptions (id) ON DELETE CASCADE,
@@ -57,6 +64,8 @@ CREATE TABLE IF NOT EXISTS parked (
 CREATE INDEX IF NOT EXISTS parked_of ON parked (subscription, number);
 """
 
+_ADDED = {"outbox": ("types",), "subscriptions": ("lost_after_lsn", "lost_to_lsn")}
+
 
 def database_of(place: SinkPlace[Any]) -> Path:
     """Where the database of a sink lies."""
@@ -66,9 +75,10 @@ def database_of(place: SinkPlace[Any]) -> Path:
 class Database:
     """One connection. Any method may raise `sqlite3.Error`."""
 
-    def __init__(self, path: Path, owner: tuple[str, str]) -> None:
+    def __init__(self, path: Path, owner: tuple[str, str], keyring: Keyring = NO_KEYS) -> None:
         self.path = path
         self._owner = "/".join(owner)
+        self._keyring = keyring
         self._database: sqlite3.Connection | None = None
 
     @property
@@ -130,8 +140,11 @@ class Database:
 
     def _add_columns(self) -> None:
         """What databases of earlier versions do not have."""
-        if all(row[1] != "types" for row in self._db.execute("PRAGMA table_info(outbox)")):
-            self._db.execute("ALTER TABLE outbox ADD COLUMN types TEXT")
+        for table, names in _ADDED.items():
+            known = {row[1] for row in self._db.execute(f"PRAGMA table_info({table})")}
+            for name in names:
+                if name not in known:
+                    self._db.execute(f"ALTER TABLE {table} ADD COLUMN {name} TEXT")
 
     def _damaged(self) -> PositionMissing:
         return PositionMissing(
@@ -139,6 +152,41 @@ class Database:
             str(self.path),
             "put it back from a backup, or begin anew: penstock teardown, then run",
         )
+
+    @cached_property
+    def _encryptor(self) -> Encryptor | None:
+        return self._keyring.encryptor()
+
+    def _sealed(self, plain: bytes) -> bytes:
+        """Bytes as they are stored."""
+        return plain if self._encryptor is None else self._encryptor.frame(plain)
+
+    def _plain(self, stored: bytes) -> bytes:
+        """What was stored, now or before encryption was asked for.
+
+        Raises:
+            LogKeyMissing: it is encrypted with a key that is not given.
+            PositionMissing: it is not what was stored.
+        """
+        if not stored.startswith(FRAME_MAGIC):
+            return stored
+        try:
+            return self._keyring.unframe(stored, str(self.path))
+        except NotAuthentic:
+            raise self._damaged() from None
+
+    def require_keys(self) -> None:
+        """See that the oldest of what is stored can be read: its key is the first that is taken out.
+
+        Raises:
+            LogKeyMissing: it cannot.
+        """
+        for query in (
+            "SELECT documents FROM outbox ORDER BY seq LIMIT 1",
+            "SELECT document FROM parked ORDER BY number LIMIT 1",
+        ):
+            for (stored,) in self._db.execute(query).fetchall():
+                self._plain(as_bytes(stored))
 
     def set_patience(self, seconds: float) -> None:
         """How long another's transaction is waited for, before `sqlite3.OperationalError`."""
@@ -190,3 +238,8 @@ class Database:
         """The sink's own position."""
         state = self.state
         return None if state is None else str(json.loads(state)["delivered_lsn"])
+
+
+def as_bytes(stored: bytes | str) -> bytes:
+    """A document that is not encrypted is stored as text where it is parked."""
+    return stored.encode() if isinstance(stored, str) else stored

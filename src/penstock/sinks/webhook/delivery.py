@@ -19,6 +19,7 @@ import zlib
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from penstock.errors import PenstockError
 from penstock.lsn import Lsn
 from penstock.options import OnRefused
 from penstock.retry import BackOff
@@ -31,6 +32,7 @@ from penstock.timing import timing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from concurrent.futures import Executor
 
     from penstock.errors import ModifierError
     from penstock.sinks.webhook.client import Client
@@ -47,6 +49,8 @@ _NONE = sys.maxsize
 _WHOLE_TABLE = ("truncate", "schema")
 # So many documents are read ahead of the slowest lane, at least.
 _LEAST_WINDOW = 256
+# But not more than this, unless a single document is larger.
+_MOST_AHEAD_CHARACTERS = 4 * 1024 * 1024
 # A request carries no more, unless a single document is larger: receivers bound what they take.
 _MOST_BATCH_CHARACTERS = 512 * 1024
 
@@ -54,8 +58,8 @@ _MOST_BATCH_CHARACTERS = 512 * 1024
 class Delivery:
     """Delivers to one receiver, in the event loop of the dispatcher.
 
-    `on_news` is called when there is something to record: `take_news`. `parked_now` records it and returns what is parked
-    then, or None where that has to wait.
+    `filtering` computes filters. `on_news` is called when there is something to record: `take_news`. `parked_now` records it and
+    returns what is parked then, or None where that has to wait.
     """
 
     def __init__(
@@ -68,6 +72,7 @@ class Delivery:
         entries: Entries,
         client: Client,
         origin: str,
+        filtering: Executor,
         on_news: Callable[[], None],
         parked_now: Callable[[], Sequence[ParkedRow] | None],
     ) -> None:
@@ -79,6 +84,7 @@ class Delivery:
         self._entries = entries
         self._client = client
         self._origin = origin
+        self._filtering = filtering
         self._on_news = on_news
         self._parked_now = parked_now
         self._window = max(_LEAST_WINDOW, 4 * options.concurrency * want.batch_size)
@@ -107,6 +113,7 @@ class Delivery:
         self._is_stopping = False
         self._news = Progress(kept.id, kept.epoch, kept.place, 0, None, None, None, kept.state)
         self.patience = timing().webhook_patience_seconds
+        self.begun = 0  # documents that have set out, since it was made
 
     # --- what the dispatcher asks --------------------------------------------------------------
 
@@ -138,9 +145,9 @@ class Delivery:
         return self._track.place.seq > seq
 
     async def passed(self, seq: int) -> bool:
-        """Wait until it has; False where it fails or ends instead."""
+        """Wait until it has; False where it fails, ends or is stopped instead."""
         while not self.has_passed(seq):
-            if self.is_failing or self.is_ended:
+            if self.is_failing or self.is_ended or self._is_stopping:
                 return False
             self._awaited_seq = seq
             self._moved.clear()
@@ -155,6 +162,7 @@ class Delivery:
             task.cancel()
         lanes = self._tasks - set(feeding)
         self._is_stopping = True
+        self._moved.set()
         if lanes and not self.is_failing:
             await asyncio.wait(lanes, timeout=seconds)
         left = list(self._tasks)
@@ -206,6 +214,10 @@ class Delivery:
             except sqlite3.OperationalError:  # busy with something of its own
                 await asyncio.sleep(timing().webhook_busy_seconds)
                 continue
+            except PenstockError as error:  # encrypted with a key that is not given any more
+                await self._until(0)
+                self._end("suspended", f"{error.code} {error.what}")
+                return
             if documents is None:
                 self._has_news.clear()
                 await self._has_news.wait()
@@ -221,10 +233,10 @@ class Delivery:
             is_alone = _is_alone(doc)
             if is_alone:
                 await self._until(0)
-            elif len(self._track) >= self._window:
+            elif len(self._track) >= self._window or self._track.size >= _MOST_AHEAD_CHARACTERS:
                 # Down to the half, rather than awake for each that is settled.
-                await self._until(self._window // 2)
-            self._put(doc, self._track.begin(Place(documents.seq, row + 1)))
+                await self._until(self._window // 2, _MOST_AHEAD_CHARACTERS // 2)
+            self._put(doc, self._track.begin(Place(documents.seq, row + 1), len(doc.value)))
             if is_alone:
                 await self._until(0)
         if failed is not None:
@@ -241,17 +253,19 @@ class Delivery:
         if self.want.filter is None:
             return documents.wanted(self.want, from_row)
         # Other deliveries go on meanwhile.
-        return await asyncio.to_thread(documents.wanted, self.want, from_row)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._filtering, documents.wanted, self.want, from_row)
 
-    async def _until(self, count: int) -> None:
-        """Wait until at most so many documents are on their way."""
-        while len(self._track) > count:
+    async def _until(self, count: int, size: int = 0) -> None:
+        """Wait until at most so many documents are on their way, of this size together."""
+        while len(self._track) > count or self._track.size > size:
             self._awaited_count = count
             self._moved.clear()
             await self._moved.wait()
         self._awaited_count = 0
 
     def _put(self, doc: Doc, ticket: Ticket) -> None:
+        self.begun += 1
         number = _lane_of(doc, self._options.concurrency)
         lane = self._lanes.get(number)
         if lane is not None:

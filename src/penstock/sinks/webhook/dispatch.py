@@ -7,45 +7,48 @@ import concurrent.futures
 import logging
 import sqlite3
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.sinks.webhook.client import Client
 from penstock.sinks.webhook.delivery import Delivery
 from penstock.sinks.webhook.entries import Entries
-from penstock.sinks.webhook.store import Store
 from penstock.sinks.webhook.wants import Want, fixed_of
 from penstock.timing import timing
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
-    from pathlib import Path
 
     from penstock.sinks.webhook.options import WebhookOptions
     from penstock.sinks.webhook.rows import Kept, ParkedRow
+    from penstock.sinks.webhook.store import Store
 
 _log = logging.getLogger(__name__)
+
+_MOST_LOOKUPS = 32
+_MOST_FILTERS = 4
 
 
 class Dispatcher:
     """Delivers what is published, and records how far it is. Methods are called from another thread."""
 
-    def __init__(
-        self, path: Path, owner: tuple[str, str], options: WebhookOptions, origin: str
-    ) -> None:
+    def __init__(self, store: Store, options: WebhookOptions, origin: str) -> None:
         self._options = options
         self._origin = origin
         self._fixed = fixed_of(options)
-        self._store = Store(path, owner)
+        self._store = store  # a connection of its own
         self._client = Client(options, origin)
         self._entries = Entries(self._store)
         self._deliveries: dict[str, Delivery] = {}
+        self._changing: dict[str, asyncio.Task[None]] = {}  # being ended, to begin anew
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._given_up = threading.Event()
         self._revision = -1
         self._is_dirty = False
         self._keeping: asyncio.Task[None] | None = None
+        self._filtering = ThreadPoolExecutor(_MOST_FILTERS, "webhook-filters")
 
     def start(self) -> None:
         """Begin to deliver.
@@ -54,6 +57,8 @@ class Dispatcher:
             PenstockError: certificates cannot be read, or the database cannot be used.
         """
         self._loop = asyncio.new_event_loop()
+        # Names are looked up there. A name server that does not answer holds a thread for a while.
+        self._loop.set_default_executor(ThreadPoolExecutor(_MOST_LOOKUPS, "webhook-names"))
         self._thread = threading.Thread(target=self._loop.run_forever, name="webhooks", daemon=True)
         self._thread.start()
         self._run(self._begin())
@@ -65,6 +70,14 @@ class Dispatcher:
         """
         if self._loop is not None:
             self._run(self._settle(seq, is_first=is_first))
+
+    def has_handed_on(self) -> bool:
+        """Whether all who do not fail have everything that is published."""
+        published = self._entries.published
+        return not self._changing and all(
+            each.is_failing or each.is_ended or each.has_passed(published)
+            for each in list(self._deliveries.values())
+        )
 
     def give_up(self) -> None:
         """End every wait, from now on: what comes next begins with another dispatcher."""
@@ -83,6 +96,7 @@ class Dispatcher:
             self._thread = None
         if not loop.is_running():
             loop.close()
+        self._filtering.shutdown(wait=False, cancel_futures=True)
         self._store.close()
         self._deliveries.clear()
 
@@ -115,6 +129,7 @@ class Dispatcher:
         if self._keeping is not None:
             self._keeping.cancel()
         seconds = timing().webhook_stop_seconds
+        await asyncio.gather(*self._changing.values(), return_exceptions=True)
         await asyncio.gather(*(each.stop(seconds) for each in self._deliveries.values()))
         for _ in range(10):
             if self._record():
@@ -151,10 +166,14 @@ class Dispatcher:
             await asyncio.sleep(timing().webhook_busy_seconds)
 
     async def _wait_for(self, waited: list[Delivery], seq: int) -> None:
-        """The fastest may take its time; the others, as much again as it, and their patience more."""
+        """The fastest may take its time; the others, as much again as it, and their patience more.
+
+        Who wants nothing of it is not the fastest: that says nothing of what a request takes.
+        """
         loop = asyncio.get_running_loop()
         began = loop.time()
         left = {loop.create_task(each.passed(seq)): each for each in waited}
+        begun = {each.id: each.begun for each in waited}
         took: float | None = None
         try:
             while left:
@@ -167,7 +186,7 @@ class Dispatcher:
                 )
                 for task in done:
                     each = left.pop(task)
-                    if task.result():
+                    if task.result() and each.begun > begun[each.id]:
                         took = loop.time() - began if took is None else took
                         _trust(each)
                 if not done:
@@ -186,28 +205,31 @@ class Dispatcher:
             kept = stored.get(id_)
             if kept is None or kept.epoch != delivery.epoch:
                 del self._deliveries[id_]
-                loop.create_task(self._change(delivery)).add_done_callback(_raise)
-                stored.pop(id_, None)
+                self._changing[id_] = changing = loop.create_task(self._change(delivery))
+                changing.add_done_callback(_raise)
         for id_, kept in stored.items():
-            if id_ not in self._deliveries:
+            # One at a time to a subscription: who is being ended begins anew by itself.
+            if id_ not in self._deliveries and id_ not in self._changing:
                 self._start(kept)
         self._revision = revision
-        asked = {row.subscription for row in self._store.parked() if row.request}
-        for id_ in asked & self._deliveries.keys():
+        for id_ in self._store.asked() & self._deliveries.keys():
             self._deliveries[id_].answer_requests()
 
     async def _change(self, ending: Delivery) -> None:
         """End a delivery, and begin another where it got to, if it is still to be delivered to."""
-        await ending.stop(timing().webhook_stop_seconds)
-        while (news := ending.take_news()) is not None:
-            try:
-                self._store.record([news])
-            except sqlite3.OperationalError:
-                ending.put_back(news)
-                await asyncio.sleep(timing().webhook_busy_seconds)
-        kept = self._store.subscription(ending.id)
-        if kept is not None and ending.id not in self._deliveries:
-            self._start(kept)
+        try:
+            await ending.stop(timing().webhook_stop_seconds)
+            while (news := ending.take_news()) is not None:
+                try:
+                    self._store.record([news])
+                except sqlite3.OperationalError:
+                    ending.put_back(news)
+                    await asyncio.sleep(timing().webhook_busy_seconds)
+            kept = self._store.subscription(ending.id)
+            if kept is not None:
+                self._start(kept)
+        finally:
+            del self._changing[ending.id]
 
     def _parked_now(self, id_: str) -> list[ParkedRow] | None:
         """What is parked for a subscription, once everything is recorded; None while it cannot be."""
@@ -224,6 +246,7 @@ class Dispatcher:
             entries=self._entries,
             client=self._client,
             origin=self._origin,
+            filtering=self._filtering,
             on_news=self._set_dirty,
             parked_now=partial(self._parked_now, kept.id),
         )

@@ -80,8 +80,8 @@ def message_of(
 
 def _message_id(docs: Sequence[Doc]) -> str:
     """The document's id; of several, one that says which they are: repeats may be cut differently."""
-    # A table's name may be in it, and that may be anything.
-    first = urllib.parse.quote(docs[0].id, safe=":/")
+    # A table's name may be in it, and that may be anything. What is signed is cut at full stops.
+    first = urllib.parse.quote(docs[0].id, safe=":/").replace(".", "%2E")
     if len(docs) == 1:
         return first
     all_ids = "\n".join(each.id for each in docs)

@@ -28,7 +28,7 @@ _TRANSACTION_BYTES = 16 * 1024 * 1024
 _Stored = tuple[bytes, int, int, str]
 
 # Of these subscriptions the outbox keeps what they have not had.
-RETAINING = ("active", "suspended")
+RETAINING = ("active", "suspended", "cut_off")
 
 
 class Outbox(Database):
@@ -76,7 +76,8 @@ class Outbox(Database):
 
     def _insert(self, entries: list[_Stored]) -> None:
         insert = "INSERT INTO outbox (documents, bytes, commit_lsn, types) VALUES (?, ?, ?, ?)"
-        self._db.executemany(insert, entries)
+        sealed = ((self._sealed(message), *rest) for message, *rest in entries)
+        self._db.executemany(insert, sealed)
         self._grow(sum(size for _, size, *_ in entries))
 
     def _delete(self, which: str, seq: int) -> None:
@@ -103,13 +104,20 @@ class Outbox(Database):
         return found.fetchone() is not None
 
     def entry(self, from_seq: int) -> Entry | None:
-        """The first published entry at or after one."""
+        """The first published entry at or after one.
+
+        Raises:
+            LogKeyMissing: it is encrypted with a key that is not given.
+        """
         row = self._db.execute(
             "SELECT seq, documents, commit_lsn, types FROM outbox WHERE seq >= ? AND seq <= ?"
             " ORDER BY seq LIMIT 1",
             (from_seq, self.published),
         ).fetchone()
-        return None if row is None else Entry(*row)
+        if row is None:
+            return None
+        seq, documents, *rest = row
+        return Entry(seq, self._plain(documents), *rest)
 
 
 def _skipped(documents: Iterable[pa.RecordBatch]) -> Iterator[_Stored]:

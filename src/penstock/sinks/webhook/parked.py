@@ -11,7 +11,7 @@ from penstock.errors import SinkError
 from penstock.lsn import Lsn
 from penstock.sinks.parked import ParkedEntry
 from penstock.sinks.webhook.database import database_of
-from penstock.sinks.webhook.store import Store
+from penstock.sinks.webhook.store import store_of
 from penstock.table import TableName
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from penstock.sinks.kind import SinkPlace
     from penstock.sinks.webhook.options import WebhookOptions
     from penstock.sinks.webhook.rows import ParkedRow
+    from penstock.sinks.webhook.store import Store
 
 
 @contextmanager
@@ -33,7 +34,7 @@ def opened(place: SinkPlace[WebhookOptions]) -> Iterator[Store | None]:
     if not path.exists():
         yield None
         return
-    store = Store(path, (place.pipeline, place.source_id))
+    store = store_of(place)
     try:
         store.open()
         yield store

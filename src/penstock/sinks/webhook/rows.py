@@ -19,7 +19,10 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Kept:
-    """A subscription as it is stored. `secrets`: [secret, until when or null], the newest first."""
+    """A subscription as it is stored. `secrets`: [secret, until when or null], the newest first.
+
+    `lost_*_lsn`: between which positions documents were deleted before it had them, the last time that some were.
+    """
 
     id: str
     is_fixed: bool
@@ -34,6 +37,8 @@ class Kept:
     delivered: int
     failing_since: float | None
     error: str | None
+    lost_after_lsn: str | None
+    lost_to_lsn: str | None
 
 
 @dataclass
@@ -65,9 +70,9 @@ class Entry(NamedTuple):
 class ParkedRow(NamedTuple):
     """One parked document, as JSON of its columns; `reason` is None of one that waits behind another."""
 
+    document: str
     number: int
     subscription: str
-    document: str
     id: str
     reason: str | None
     parked_at: str

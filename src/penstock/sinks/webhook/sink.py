@@ -14,15 +14,16 @@ import sqlite3
 import time
 from typing import TYPE_CHECKING
 
-from penstock.errors import DestinationRefuses, SecondInstance
+from penstock.errors import DestinationRefuses, LogKeyMissing, LogKeyUnusable, SecondInstance
 from penstock.failpoints import fault_point
 from penstock.findings import Finding
 from penstock.sinks.documents.contract import DocumentSink
 from penstock.sinks.durable import make_directory
 from penstock.sinks.webhook.database import database_of
 from penstock.sinks.webhook.dispatch import Dispatcher
+from penstock.sinks.webhook.parked import opened
 from penstock.sinks.webhook.receivers import problem_with
-from penstock.sinks.webhook.store import Store
+from penstock.sinks.webhook.store import store_of
 from penstock.sinks.webhook.wants import as_stored, fixed_of
 from penstock.timing import timing
 
@@ -50,9 +51,9 @@ class WebhookSink(DocumentSink):
         self._options = place.options
         self._where = f"sink {place.name}"
         self._path = database_of(place)
-        self._owner = (place.pipeline, place.source_id)
         self._origin = f"/penstock/{place.pipeline}/{place.source_id}"
-        self._store = Store(self._path, self._owner)
+        self._place = place
+        self._store = store_of(place)
         self._dispatcher: Dispatcher | None = None
         self._lock: int | None = None
         self._prune_at = 0.0
@@ -63,10 +64,11 @@ class WebhookSink(DocumentSink):
         make_directory(self._path.parent)
         self._claim()
         self._store.open()
+        self._store.require_keys()
         self._store.recover()
         fixed = fixed_of(self._options)
         self._store.set_fixed({made: as_stored(each) for made, each in fixed.items()})
-        self._dispatcher = Dispatcher(self._path, self._owner, self._options, self._origin)
+        self._dispatcher = Dispatcher(store_of(self._place), self._options, self._origin)
         self._dispatcher.start()
         self._dispatcher.publish(self._store.published, is_first=True)
         return self._store.state
@@ -93,16 +95,27 @@ class WebhookSink(DocumentSink):
                 "%s: subscription %s has lost documents: retain_bytes was reached", self._where, id_
             )
 
+    def has_handed_on(self) -> bool:
+        """Whether all receivers that do not fail have what was delivered."""
+        dispatcher = self._dispatcher
+        return dispatcher is not None and dispatcher.has_handed_on()
+
     def interrupt(self) -> None:
         """End a wait for receivers."""
         if self._dispatcher is not None:
             self._dispatcher.give_up()
 
     def check(self) -> Iterator[Finding]:
-        """Whether the receivers of the file may be connected to. Sends nothing."""
+        """Whether the receivers of the file may be connected to, and what waits can be read. Sends nothing."""
         for each in self._options.urls:
             if (problem := problem_with(each.url, self._options.addresses)) is not None:
                 yield Finding(DestinationRefuses(problem.what, self._where, problem.do))
+        try:
+            with opened(self._place) as store:
+                if store is not None:
+                    store.require_keys()
+        except (LogKeyMissing, LogKeyUnusable) as error:
+            yield Finding(error)
 
     def forget(self) -> list[str]:
         """Remove the database."""

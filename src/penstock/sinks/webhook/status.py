@@ -38,4 +38,6 @@ def status_of(kept: Kept, parked: int) -> SubscriptionStatus:
         delivered=kept.delivered,
         parked=parked,
         error=kept.error,
+        lost_after_lsn=kept.lost_after_lsn,
+        lost_to_lsn=kept.lost_to_lsn,
     )

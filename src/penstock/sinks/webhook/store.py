@@ -10,18 +10,28 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from penstock.lsn import Lsn
+from penstock.sinks.webhook.database import as_bytes, database_of
 from penstock.sinks.webhook.outbox import RETAINING, Outbox
 from penstock.sinks.webhook.rows import Kept, ParkedRow, Place
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
+    from penstock.sinks.kind import SinkPlace
     from penstock.sinks.webhook.rows import Progress
 
 _SUBSCRIPTIONS = """
 SELECT id, is_fixed, wanted, secrets, created_at, from_lsn, epoch, state, seq, row, delivered_lsn,
-    delivered, failing_since, error FROM subscriptions
+    delivered, failing_since, error, lost_after_lsn, lost_to_lsn FROM subscriptions
 """
+
+# What pgstream knows a subscription by.
+_PGSTREAM_KEY = ("url", "tables", "format")
+
+
+def store_of(place: SinkPlace[Any]) -> Store:
+    """What a sink keeps, unopened."""
+    return Store(database_of(place), (place.pipeline, place.source_id), place.keyring)
 
 
 def now_text() -> str:
@@ -35,7 +45,8 @@ class Store(Outbox):
     def prune(self, retain_bytes: int) -> list[str]:
         """Remove entries that everybody has passed, and the oldest beyond a limit; who is cut off by that.
 
-        One that is cut off has lost documents: its state says so, and between which positions.
+        One that is cut off has lost documents: its state says so, and between which positions. What is behind them is
+        kept for it, as for others.
         """
         cut_off: list[str] = []
         with self._transaction():
@@ -61,15 +72,31 @@ class Store(Outbox):
                 break
             excess -= size
             kept_from, lost_lsn = seq + 1, lsn
-        reason = f"documents up to {Lsn(lost_lsn)} are gone: retain_bytes was reached"
-        rows = self._db.execute(
-            "UPDATE subscriptions SET state = 'cut_off', error = ?, epoch = epoch + 1"
-            " WHERE state IN ('active', 'suspended') AND seq < ? RETURNING id",
-            (reason, kept_from),
-        ).fetchall()
-        if rows:
+        marks = ", ".join("?" * len(RETAINING))
+        behind = [
+            _kept(row)
+            for row in self._db.execute(
+                f"{_SUBSCRIPTIONS} WHERE state IN ({marks}) AND seq < ?", (*RETAINING, kept_from)
+            )
+        ]
+        for each in behind:
+            self._lose(each, kept_from, str(Lsn(lost_lsn)))
+        cut_off = [each.id for each in behind if each.state != "cut_off"]
+        if cut_off:
             self._bump()
-        return [row[0] for row in rows]
+        return cut_off
+
+    def _lose(self, kept: Kept, seq: int, lost_lsn: str) -> None:
+        """A subscription goes on behind what was deleted, once somebody resumes it."""
+        # While it is cut off, what it loses is one gap.
+        is_more = kept.state == "cut_off"
+        after = kept.lost_after_lsn if is_more else kept.delivered_lsn or kept.from_lsn
+        gap = f"documents{f' after {after}' if after else ''} up to {lost_lsn} are gone"
+        self._db.execute(
+            "UPDATE subscriptions SET state = 'cut_off', error = ?, epoch = epoch + 1, seq = ?,"
+            " row = 0, from_lsn = ?, lost_after_lsn = ?, lost_to_lsn = ? WHERE id = ?",
+            (f"{gap}: retain_bytes was reached", seq, lost_lsn, after, lost_lsn, kept.id),
+        )
 
     # --- subscriptions -------------------------------------------------------------------------
 
@@ -88,6 +115,22 @@ class Store(Outbox):
         """A subscription from the sink's position on, which it names."""
         with self._transaction():
             self._insert_subscription(made, wanted, secrets, is_fixed=False)
+
+    def subscribe(self, made: str, wanted: Mapping[str, Any]) -> str:
+        """Have one that wants this, unsigned; its id: `made`, unless one of the same URL, tables and format is there.
+
+        That one wants this from where it is; where it was ended it begins again.
+        """
+        with self._transaction():
+            for known in self.subscriptions():
+                has_same = all(known.wanted[name] == wanted[name] for name in _PGSTREAM_KEY)
+                if has_same and not known.is_fixed:
+                    self._change(known.id, wanted, None)
+                    if known.state != "active":
+                        self._resume(known.id)
+                    return known.id
+            self._insert_subscription(made, wanted, (), is_fixed=False)
+        return made
 
     def _insert_subscription(
         self,
@@ -148,19 +191,23 @@ class Store(Outbox):
             self._change(id_, wanted, secrets)
 
     def resume(self, id_: str) -> None:
-        """Deliver again: from where it is, or from now on where that is gone or was given up."""
+        """Deliver again: from where it is, or from now on where nothing was kept for it."""
         with self._transaction():
-            self._db.execute(
-                "UPDATE subscriptions SET seq = ?, row = 0, from_lsn = ?"
-                " WHERE id = ? AND state NOT IN ('active', 'suspended')",
-                (self.published + 1, self.delivered_lsn, id_),
-            )
-            self._db.execute(
-                "UPDATE subscriptions SET state = 'active', error = NULL, failing_since = NULL,"
-                " epoch = epoch + 1 WHERE id = ?",
-                (id_,),
-            )
-            self._bump()
+            self._resume(id_)
+
+    def _resume(self, id_: str) -> None:
+        marks = ", ".join("?" * len(RETAINING))
+        self._db.execute(
+            "UPDATE subscriptions SET seq = ?, row = 0, from_lsn = ?"
+            f" WHERE id = ? AND state NOT IN ({marks})",
+            (self.published + 1, self.delivered_lsn, id_, *RETAINING),
+        )
+        self._db.execute(
+            "UPDATE subscriptions SET state = 'active', error = NULL, failing_since = NULL,"
+            " epoch = epoch + 1 WHERE id = ?",
+            (id_,),
+        )
+        self._bump()
 
     def remove(self, id_: str) -> bool:
         """Forget a subscription, and what is parked for it."""
@@ -202,7 +249,10 @@ class Store(Outbox):
         self._db.executemany(
             "INSERT INTO parked (subscription, document, id, reason, parked_at)"
             " VALUES (?, ?, ?, ?, ?)",
-            [(news.id, document, id_, reason, at) for document, id_, reason in news.parked],
+            [
+                (news.id, self._stored_document(document), id_, reason, at)
+                for document, id_, reason in news.parked
+            ],
         )
         self._db.executemany(
             "DELETE FROM parked WHERE number = ?", [(number,) for number in news.unparked]
@@ -212,16 +262,28 @@ class Store(Outbox):
             [(reason, number) for number, reason in news.refused_again.items()],
         )
 
+    def _stored_document(self, document: str) -> str | bytes:
+        return document if self._encryptor is None else self._sealed(document.encode())
+
     # --- what is parked ------------------------------------------------------------------------
 
     def parked(self, subscription: str | None = None) -> list[ParkedRow]:
-        """What is parked, in the source's order, for one subscription or for all."""
+        """What is parked, in the source's order, for one subscription or for all.
+
+        Raises:
+            LogKeyMissing: some of it is encrypted with a key that is not given.
+        """
         rows = self._db.execute(
-            "SELECT number, subscription, document, id, reason, parked_at, request FROM parked"
+            "SELECT document, number, subscription, id, reason, parked_at, request FROM parked"
             " WHERE subscription = coalesce(?, subscription) ORDER BY number",
             (subscription,),
-        )
-        return [ParkedRow(*row) for row in rows]
+        ).fetchall()
+        return [ParkedRow(self._plain(as_bytes(stored)).decode(), *row) for stored, *row in rows]
+
+    def asked(self) -> set[str]:
+        """Subscriptions of which somebody wants what is parked tried again, or dropped."""
+        rows = self._db.execute("SELECT DISTINCT subscription FROM parked WHERE request NOT NULL")
+        return {row[0] for row in rows}
 
     def parked_counts(self) -> dict[str, int]:
         """How many are parked, by subscription."""
@@ -258,4 +320,6 @@ def _kept(row: tuple[Any, ...]) -> Kept:
         delivered=row[11],
         failing_since=row[12],
         error=row[13],
+        lost_after_lsn=row[14],
+        lost_to_lsn=row[15],
     )

@@ -29,7 +29,7 @@ from penstock.sinks.webhook.receivers import problem_with
 from penstock.sinks.webhook.rows import secrets_now
 from penstock.sinks.webhook.signature import key_of, new_secret
 from penstock.sinks.webhook.status import status_of
-from penstock.sinks.webhook.store import Store
+from penstock.sinks.webhook.store import store_of
 from penstock.sinks.webhook.wants import Want, as_stored, fixed_of
 from penstock.timing import timing
 
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from penstock.sinks.webhook.client import Answer
     from penstock.sinks.webhook.options import WebhookOptions
     from penstock.sinks.webhook.rows import Kept
+    from penstock.sinks.webhook.store import Store
 
 # Each costs connections and a place in every batch.
 _MOST = 1000
@@ -48,6 +49,7 @@ _PGSTREAM_ACTIONS = {
     "U": ("update",),
     "D": ("delete",),
     "T": ("truncate",),
+    "M": ("schema",),
 }
 
 
@@ -118,11 +120,14 @@ class WebhookSubscriptions:
         shown = self.get(made)
         return {**shown, "secret": secret} if secret is not None else shown
 
-    def _add(self, wanted: Wanted, secret: str | None) -> str:
+    def _check_new(self, wanted: Wanted) -> None:
         self._check_receiver(wanted.url)
         if len(self.all()) >= _MOST:
             raise BadValue(f"there are {_MOST} subscriptions already", self._where, "remove some")
-        made = f"sub_{uuid.uuid4().hex[:20]}"
+
+    def _add(self, wanted: Wanted, secret: str | None) -> str:
+        self._check_new(wanted)
+        made = _new_id()
         secrets = [(secret, None)] if secret is not None else []
         for place in self._places:
             with self._made(place) as store:
@@ -157,6 +162,9 @@ class WebhookSubscriptions:
     def remove(self, id_: str) -> None:
         """Forget one."""
         self._changeable(id_)
+        self._remove(id_)
+
+    def _remove(self, id_: str) -> None:
         self._at_each(lambda store: store.remove(id_))
 
     def subscribe(self, url: str, schema: str, table: str, actions: list[str]) -> None:
@@ -164,7 +172,7 @@ class WebhookSubscriptions:
         unknown = [each for each in actions if each not in _PGSTREAM_ACTIONS]
         if unknown:
             raise BadValue(
-                f"event_types {unknown[0]!r}, wanted some of I, U, D, T",
+                f"event_types {unknown[0]!r}, wanted some of I, U, D, T, M",
                 "event_types",
                 "correct it",
             )
@@ -177,27 +185,30 @@ class WebhookSubscriptions:
                 "format": "pgstream",
             }
         )
-        known = self._of_pgstream(url, wanted)
-        if known is None:
-            self._add(wanted, None)
-        else:
-            self._at_each(lambda store: store.change(known, as_stored(wanted)))
+        if not self._of_pgstream(url, wanted):
+            self._check_new(wanted)
+        # Another request may do the same meanwhile: who is first at a database decides on the id.
+        id_ = _new_id()
+        for place in self._places:
+            with self._made(place) as store:
+                assert store is not None, "made just now"
+                id_ = store.subscribe(id_, as_stored(wanted))
 
     def unsubscribe(self, url: str, schema: str, table: str) -> None:
         """As pgstream's receivers do it."""
         rule = _rule(schema, table)
         wanted = self._read({"url": url, "tables": [rule] if rule else [], "format": "pgstream"})
-        known = self._of_pgstream(url, wanted)
-        if known is not None:
-            self._at_each(lambda store: store.remove(known))
+        for known in self._of_pgstream(url, wanted):
+            self._remove(known)
 
-    def _of_pgstream(self, url: str, wanted: Wanted) -> str | None:
+    def _of_pgstream(self, url: str, wanted: Wanted) -> list[str]:
         tables = as_stored(wanted)["tables"]
-        for each in self.all():
-            same = (each["url"], each["tables"], each["format"]) == (url, tables, "pgstream")
-            if same and not each["is_fixed"]:
-                return str(each["id"])
-        return None
+        return [
+            str(each["id"])
+            for each in self.all()
+            if (each["url"], each["tables"], each["format"]) == (url, tables, "pgstream")
+            and not each["is_fixed"]
+        ]
 
     def test(self, url: str) -> str:
         """Send a request without a document, in the form and signed as a subscription to the URL wants it."""
@@ -258,7 +269,7 @@ class WebhookSubscriptions:
                 )
             try:
                 make_directory(path.parent)
-                Store(path, (place.pipeline, place.source_id)).create()
+                store_of(place).create()
             except (sqlite3.Error, OSError) as error:
                 raise SinkError(
                     f"the database of subscriptions cannot be made: {error}", str(path), "try again"
@@ -292,6 +303,10 @@ class WebhookSubscriptions:
             return Wanted.model_validate(given)
         except ValidationError as error:
             raise _as_bad_value(error) from None
+
+
+def _new_id() -> str:
+    return f"sub_{uuid.uuid4().hex[:20]}"
 
 
 def _rule(schema: str, table: str) -> str:

@@ -12,32 +12,36 @@ if TYPE_CHECKING:
 class Ticket:
     """One document on its way."""
 
-    __slots__ = ("after", "is_done")
+    __slots__ = ("after", "is_done", "size")
 
-    def __init__(self, after: Place) -> None:
+    def __init__(self, after: Place, size: int) -> None:
         self.after = after
+        self.size = size
         self.is_done = False
 
 
 class Track:
-    """Documents in their order; `place` is the first that is not settled."""
+    """Documents in their order; `place` is the first that is not settled, `size` that of all that are not."""
 
     def __init__(self, place: Place) -> None:
         self.place = place
+        self.size = 0
         self._tickets: deque[Ticket] = deque()
 
     def __len__(self) -> int:
         return len(self._tickets)
 
-    def begin(self, after: Place) -> Ticket:
+    def begin(self, after: Place, size: int = 0) -> Ticket:
         """A document sets out; `after` is the place when it and all before it are settled."""
-        ticket = Ticket(after)
+        ticket = Ticket(after, size)
         self._tickets.append(ticket)
+        self.size += size
         return ticket
 
     def settle(self, ticket: Ticket) -> None:
         """It is delivered, or parked."""
         ticket.is_done = True
+        self.size -= ticket.size
         while self._tickets and self._tickets[0].is_done:
             self.place = self._tickets.popleft().after
 
