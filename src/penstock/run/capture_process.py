@@ -63,12 +63,12 @@ def run_capture(
         stack.enter_context(ends_waits(stop))
         stack.enter_context(kept_failure(top_of(pipeline), top_wire_of(pipeline), CAPTURE))
         notify = stack.enter_context(notified_by_a_thread())
+        _, recorder = stack.enter_context(watched(pipeline, CAPTURE_ALONE))
         sources = Sources(pipeline)
         sources.begin(stop)
         if pipeline.is_whole:
             # Else it is the source's own, which is locked by the process that captures it.
             stack.enter_context(top_wire_of(pipeline).hold_capture())
-        _, recorder = stack.enter_context(watched(pipeline, CAPTURE_ALONE))
         if pipeline.is_alone:
             for view, started in sources.take_started():
                 capture_here(view, Origin.of(started), stop, notify)

@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import BadValue, PenstockError, TrackingBroken
+from penstock.pipeline import top_wire_of
 from penstock.run.parked import Choice, as_dicts, drop_parked, find_parked, retry_parked
 from penstock.run.pauses import set_pause
 from penstock.run.requests import change_followed, choose_sources
@@ -49,10 +50,15 @@ def watched(
 ) -> Iterator[tuple[WatchedRun, Recorder]]:
     """Serve and count what a run does for as long as the block lasts, where the file says so.
 
+    Entered before a source is asked: who probes the process wants an answer while it waits for one.
+
     Raises:
+        SecondInstance: another process runs the same half.
         ServerFailed: the address cannot be listened on, or what that needs is not installed.
     """
     run = WatchedRun(pipeline, halves)
+    if pipeline.server.listen is not None:
+        _require_first(pipeline, halves)
     with watched_run(run, pipeline.server, is_alone=pipeline.is_alone) as recorder:
         if recorder.is_on:
             run.start()
@@ -60,6 +66,21 @@ def watched(
             yield run, recorder
         finally:
             run.stop()
+
+
+def _require_first(pipeline: PipelineFile, halves: frozenset[str]) -> None:
+    """Another process of the pipeline has its address as well, and that it runs is the news.
+
+    Raises:
+        SecondInstance: there is one, and it does not end within the time that a predecessor is given.
+    """
+    wire = top_wire_of(pipeline)
+    if "deliver" in halves and wire.delivering_run() is not None:
+        with wire.hold_delivery(pipeline.sinks):
+            pass
+    if "capture" in halves and wire.capturing_run() is not None:
+        with wire.hold_capture():
+            pass
 
 
 class WatchedRun:
@@ -122,7 +143,9 @@ class WatchedRun:
         if self._asked is not None and now - self._asked_at < self._pipeline.paced(asking):
             return refresh_status(self._pipeline, self._asked)
         self._asked_at = now
-        self._asked = read_status(self._pipeline)
+        # A slot that is peeked at cannot be streamed, and this process is about to.
+        may_peek = "capture" not in self.halves
+        self._asked = read_status(self._pipeline, self._asked, may_peek=may_peek)
         return self._asked
 
     def _take(self, status: PipelineStatus) -> None:

@@ -257,9 +257,8 @@ def _add_reading(
     @app.get("/api/errors", tags=["reading"])
     async def errors(request: Request) -> list[dict[str, Any]]:
         """What stands still, with what to do."""
-        status = _snapshot(watched).status
-        status = status if _is_trusted(request) else without_details(status)
-        return [each.as_dict() for each in problems(status, watched.halves)]
+        found = problems(_snapshot(watched), watched.halves, is_trusted=_is_trusted(request))
+        return [each.as_dict() for each in found]
 
 
 def _add_events(

@@ -52,7 +52,13 @@ def watched_run(watched: Watched, options: ServerOptions, *, is_alone: bool) -> 
     from penstock.server.history import History
     from penstock.server.telemetry import Telemetry
 
-    telemetry = Telemetry(watched.name, __version__, watched.snapshot, is_alone=is_alone)
+    telemetry = Telemetry(
+        watched.name,
+        __version__,
+        watched.snapshot,
+        is_alone=is_alone,
+        halves=watched.halves,
+    )
     history = History()
 
     def take(snapshot: Any) -> None:
