@@ -191,8 +191,8 @@ class Server:
             ws="none",
             http=Connection,
             loop="asyncio",
-            limit_concurrency=64,
-            timeout_keep_alive=30,
+            proxy_headers=False,  # who asks is who has connected, whatever a header says
+            timeout_keep_alive=10,
             timeout_graceful_shutdown=1,
             ssl_certfile=str(self._options.cert) if self._options.cert else None,
             ssl_keyfile=str(self._options.key) if self._options.key else None,
