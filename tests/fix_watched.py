@@ -110,9 +110,9 @@ class ToyRun:
         return f"sink {sink}: {'paused' if is_paused else 'goes on'}"
 
     def parked(
-        self, sink: str | None, source: str | None, table: str | None, ids: Sequence[str]
-    ) -> list[dict[str, Any]]:
-        return self.entries
+        self, sink: str | None, source: str | None, table: str | None, most: int
+    ) -> tuple[int, list[dict[str, Any]]]:
+        return len(self.entries), self.entries[:most]
 
     def change_parked(
         self,

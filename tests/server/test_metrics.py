@@ -29,6 +29,7 @@ from penstock.metrics import (
 from penstock.server.observed import OBSERVED
 from penstock.server.processes import Processes
 from penstock.server.telemetry import Telemetry
+from penstock.server.watched import Snapshot
 from penstock.sinks.status import TableStatus
 
 if TYPE_CHECKING:
@@ -173,6 +174,23 @@ def test_cpu_time_of_a_role_does_not_fall_when_a_process_ends(use_timing: Callab
     assert during.cpu_seconds >= 0.15
     assert after.cpu_seconds >= during.cpu_seconds
     assert (during.count, after.count) == (1, 0)
+
+
+def test_copy_that_stands_still_has_no_rate_for_long(toy_server: Served):
+    counts = toy_server.telemetry.counts
+
+    def rate_at(at: float, rows: int) -> float:
+        status = make_status({"public.orders": TableStatus("copying", rows, rows, 1, 2)})
+        counts.take(Snapshot(status, int(at), 1000.0 + at))
+        return counts.read("penstock.copy.rate")[0][0]
+
+    rate_at(0, 100)
+    assert rate_at(2, 300) == 100
+    assert rate_at(3, 300) == 100
+    assert rate_at(202, 300) == 1
+    assert ("penstock_retries_total", (("pipeline", "shop"), ("sink", "warehouse"))) in samples(
+        toy_server
+    )
 
 
 def test_no_key_and_no_text_of_an_error_is_in_metrics(toy_server: Served):

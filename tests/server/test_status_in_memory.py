@@ -23,6 +23,7 @@ from penstock.run.status import (
     read_status,
     refresh_status,
 )
+from penstock.run.watched import BOTH, WatchedRun
 from penstock.sinks.status import FlowStatus, SinkStatus, TableStatus
 from penstock.state.reports import CaptureReport, DeliveryReport
 
@@ -168,3 +169,17 @@ def test_log_age_is_that_of_what_is_kept_for_a_stopped_table(pipeline: PipelineF
 
     assert found.lag_seconds == 0
     assert found.sources["test"].log_age_seconds == pytest.approx(3000, abs=5)
+
+
+def test_servers_are_asked_often_only_while_there_is_something_to_see(pipeline: PipelineFile):
+    run = WatchedRun(pipeline, BOTH)
+    now = time.monotonic()
+    idle = run.asking_seconds(now)
+
+    run.hurry()
+    seen = run.asking_seconds(now)
+    run.pause("target", is_paused=True)
+    acted = run.asking_seconds(now)
+
+    assert idle > seen > acted
+    assert run.asking_seconds(now + 3600) == idle

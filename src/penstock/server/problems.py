@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from penstock.run.status import PipelineStatus
     from penstock.server.watched import Snapshot
 
-_ASK = "give the token to see what was found, and what to do"
+HOW_TO_SEE = "give the token to see what was found, and what to do"
 
 
 @dataclass(frozen=True)
@@ -74,11 +74,12 @@ def brief(text: str | None) -> str | None:
     """An error by its code and what that means in general."""
     if text is None:
         return None
-    code, what = _meaning(text)
-    return f"{code} {what}\n  Do: {_ASK}"
+    code, what = meaning(text)
+    return f"{code} {what}\n  Do: {HOW_TO_SEE}"
 
 
-def _meaning(text: str) -> tuple[str, str]:
+def meaning(text: str) -> tuple[str, str]:
+    """The code of an error, and what it means in general."""
     known = recognise(text)
     cls = type(known) if known is not None else error_classes()["PEN-900"]
     said = (cls.__doc__ or "").strip().partition("\n")[0]
