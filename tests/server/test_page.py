@@ -20,6 +20,7 @@ from fix_pipeline import pipeline_document, table_state, wait_for_state
 from fix_wait import wait_until
 from fix_watched import REFUSED, TOKEN, Served, ToyRun, make_status, served
 from penstock.sinks.status import TableStatus
+from penstock.timing import timing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -274,12 +275,13 @@ def test_api_page_lists_the_routes(toy_server: Served, open_page: OpenPage):
     expect(page.locator("article", has_text="/api/tables/resync")).to_be_visible()
 
 
-def test_old_status_is_shown_as_old(
-    toy_server: Served, open_page: OpenPage, use_timing: Callable[..., None]
-):
-    use_timing(watch_stale_seconds=3.0)
+def test_status_that_grows_old_is_shown_as_old(toy_server: Served, open_page: OpenPage):
     page = open_page(trusted(toy_server))
     expect(page.locator("#headline")).to_have_text("Everything is delivered.")
+
+    # It is not old yet when it is sent, and nothing comes after it.
+    toy_server.run.at -= timing().watch_stale_seconds - 2
+    toy_server.run.version_number += 1
 
     expect(page.locator("#headline")).to_contain_text("old: the run may hang", timeout=20_000)
     expect(page.locator("#spoken")).to_have_text("What is shown is old: the run may hang.")
