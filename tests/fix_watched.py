@@ -36,7 +36,7 @@ REFUSED = str(
 
 def make_status(tables: dict[str, TableStatus] | None = None, **sink: Any) -> PipelineStatus:
     """A pipeline that streams one source into one sink."""
-    flow = FlowStatus("0/2A00", 0, 0.0, 12_345)
+    flow = FlowStatus("0/2A00", 0, 0.0, 12_345, log_age_seconds=0.0)
     filled = SinkStatus(
         delivered_lsn="0/2A00",
         lag_bytes=0,
@@ -110,9 +110,9 @@ class ToyRun:
         return f"sink {sink}: {'paused' if is_paused else 'goes on'}"
 
     def parked(
-        self, sink: str | None, source: str | None, table: str | None, ids: Sequence[str]
-    ) -> list[dict[str, Any]]:
-        return self.entries
+        self, sink: str | None, source: str | None, table: str | None, most: int
+    ) -> tuple[int, list[dict[str, Any]]]:
+        return len(self.entries), self.entries[:most]
 
     def change_parked(
         self,
@@ -198,7 +198,7 @@ class Served:
 def served(run: ToyRun, *, token: str | None = TOKEN, host: str = "127.0.0.1") -> Iterator[Served]:
     """Serve a run for as long as the block lasts."""
     options = ServerOptions(Address(host, 0), Token(token) if token is not None else None)
-    telemetry = Telemetry(run.name, "1.2.3", run.snapshot, is_alone=True)
+    telemetry = Telemetry(run.name, "1.2.3", run.snapshot, is_alone=True, halves=run.halves)
     history = History()
 
     def take(snapshot: Snapshot) -> None:

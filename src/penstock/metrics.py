@@ -89,12 +89,16 @@ INSTRUMENTS = (
         "penstock.log.age",
         GAUGE,
         "s",
-        "Age of the oldest commit in the log that a sink has yet to get; 0 when all have all.",
+        "Age of the oldest commit in the log that a sink, or a stopped table there, has yet to get; 0 when all have all.",
         SOURCE,
     ),
     Instrument("penstock.sink.position", GAUGE, "By", "Delivered LSN as a number.", FLOW),
     Instrument(
-        "penstock.sink.lag", GAUGE, "s", "Age of the oldest commit that is not delivered.", FLOW
+        "penstock.sink.lag",
+        GAUGE,
+        "s",
+        "Age of the oldest commit that is not delivered, or of the last that is where capture hangs or does not keep up.",
+        FLOW,
     ),
     Instrument(
         "penstock.sink.lag.size", GAUGE, "By", "WAL between the source and what is delivered.", FLOW
@@ -197,7 +201,7 @@ INSTRUMENTS = (
         "penstock.process.cpu.time",
         COUNTER,
         "s",
-        "CPU time of penstock's processes that are alive, by role: run, capture, spark, worker.",
+        "CPU time of penstock's processes, also of those that have ended, by role: run, capture, spark, worker.",
         ("role",),
     ),
     Instrument("penstock.process.memory", GAUGE, "By", "Resident memory, by role.", ("role",)),

@@ -260,11 +260,14 @@ class Timing:
     # Without a terminal a copy says how far it is this often.
     progress_line_seconds: float = _limit(5.0)
     # Who watches a run has a status of it that is so old at most: what is reported in the state directory, and
-    # what servers are asked. Shorter while somebody looks at the page, or a table is being copied.
+    # what servers are asked. Shorter while somebody looks at the page; servers are asked most often while a table is
+    # being copied, or after somebody has asked for something.
     watch_seconds: float = _pause(5.0)
     watch_asking_seconds: float = _pause(30.0)
     watch_live_seconds: float = _pause(1.0)
+    watch_seen_asking_seconds: float = _pause(10.0)
     watch_live_asking_seconds: float = _pause(2.0)
+    watch_effect_seconds: float = _limit(10.0)
     # For so long after a request for the page's events.
     watch_interest_seconds: float = _limit(5.0)
     # A status, or a report of capture, that is older says that something hangs.
@@ -277,6 +280,8 @@ class Timing:
     server_stop_seconds: float = _limit(2.0)
     # A body that takes longer is not read.
     server_body_seconds: float = _limit(10.0)
+    # Tokens that are wrong are reported this often.
+    server_refused_seconds: float = _limit(60.0)
     # A connection on which no request comes, or whose client takes nothing of the answer, is closed.
     server_head_seconds: float = _limit(10.0)
     server_reading_seconds: float = _limit(30.0)

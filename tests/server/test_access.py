@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import http.client
 import logging
 import socket
 import ssl
 import subprocess
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fix_watched import TOKEN, Served, ToyRun, make_status, served
-from penstock.errors import BadValue, ServerFailed
+from fix_watched import REFUSED, TOKEN, Served, ToyRun, make_status, served
+from penstock.errors import BadValue, ServerFailed, SourceError
 from penstock.listen import Address, ServerOptions, Token
 from penstock.server import serve
 from penstock.server.access import MOST_BODY_BYTES
@@ -304,3 +305,51 @@ def test_address_that_others_reach_needs_a_token():
 
     assert ServerOptions(token=Token(TOKEN)).at("0.0.0.0:8750").listen == Address("0.0.0.0", 8750)
     assert ServerOptions().at("[::1]:1").listen == Address("::1", 1)
+
+
+def test_wrong_tokens_are_reported_once_and_not_repeated(
+    toy_server: Served, caplog: pytest.LogCaptureFixture
+):
+    for _ in range(5):
+        assert toy_server.ask("GET", "/status", token="a-guess").status == 401
+
+    lines = [each.getMessage() for each in caplog.records]
+    assert lines == ["refused a wrong token, the last from 127.0.0.1"]
+
+
+def test_server_on_another_address_of_loopback_answers_to_it():
+    with served(ToyRun(), host="127.0.0.2") as server:
+        connection = http.client.HTTPConnection("127.0.0.2", server.port, timeout=10)
+        connection.request("GET", "/health")
+        status = connection.getresponse().status
+        connection.close()
+
+    assert status == 200
+
+
+def test_ready_names_nothing_to_strangers_from_other_machines():
+    run = ToyRun()
+    run.show(make_status({"public.orders": TableStatus("failed", error=REFUSED)}))
+    with served(run, host="0.0.0.0") as server:
+        stranger = server.ask("GET", "/ready").json["failures"]
+        known = server.ask("GET", "/ready", token=TOKEN).json["failures"]
+
+    assert stranger == [{"component": "table"}]
+    assert known[0]["component"] == "table public.orders at sink warehouse"
+
+
+def test_error_of_a_server_is_given_by_its_code_to_who_has_no_token():
+    class Away(ToyRun):
+        def versions(self, source: str | None, schema: str | None) -> list[dict[str, Any]]:
+            raise SourceError("role shop_reader may not", "postgresql://db.internal/shop", "grant")
+
+    with served(Away()) as server:
+        stranger, known = (
+            server.ask("GET", "/api/schema"),
+            server.ask("GET", "/api/schema", token=TOKEN),
+        )
+
+    assert (stranger.status, known.status) == (409, 409)
+    assert b"db.internal" in known.body
+    assert b"db.internal" not in stranger.body
+    assert stranger.json["error"]["code"] == known.json["error"]["code"]

@@ -11,6 +11,7 @@ import pytest
 
 from fix_wait import wait_until
 from fix_watched import TOKEN, Served, ToyRun, make_status, served
+from penstock.server.connection import MOST_CONNECTIONS
 from penstock.sinks.status import TableStatus
 
 if TYPE_CHECKING:
@@ -39,6 +40,34 @@ def test_silent_connections_are_closed_and_others_are_answered(
 
         assert all(is_closed(each) for each in silent)
         assert toy_server.ask("GET", "/health").status == 200
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"])
+def test_connections_that_are_kept_open_keep_no_probe_from_its_answer(
+    toy_server: Served, sent: bytes
+):
+    connections = toy_server.server._uvicorn.server_state.connections
+    with ExitStack() as stack:
+        for _ in range(MOST_CONNECTIONS + 30):
+            kept = stack.enter_context(connect(toy_server))
+            if sent:
+                kept.sendall(sent)
+                assert kept.recv(4096).startswith(b"HTTP/1.1 200")
+
+        assert toy_server.ask("GET", "/health").status == 200
+        assert toy_server.ask("GET", "/ready").status == 200
+        wait_until(lambda: len(connections) <= MOST_CONNECTIONS, what="room to be made")
+
+
+def test_action_is_logged_with_the_address_that_connected(
+    toy_server: Served, caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level("INFO", "penstock")
+    headers = {"X-Forwarded-For": "203.0.113.9"}
+    toy_server.ask("POST", "/api/sinks/warehouse/pause", token=TOKEN, headers=headers)
+
+    [line] = [each.getMessage() for each in caplog.records if "admin:" in each.getMessage()]
+    assert line.endswith("from 127.0.0.1")
 
 
 def test_head_that_comes_a_byte_at_a_time_is_not_waited_for(

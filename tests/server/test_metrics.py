@@ -6,6 +6,7 @@ import http.server
 import re
 import socket
 import subprocess
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from prometheus_client.parser import text_string_to_metric_families
 
 from fix_machine import program
-from fix_watched import REFUSED, Served, ToyRun, make_status
+from fix_watched import REFUSED, Served, ToyRun, make_status, served
 from penstock.metrics import (
     INSTRUMENTS,
     MOST_TABLES,
@@ -26,11 +27,13 @@ from penstock.metrics import (
     TaskRecord,
 )
 from penstock.server.observed import OBSERVED
+from penstock.server.processes import Processes
 from penstock.server.telemetry import Telemetry
+from penstock.server.watched import Snapshot
 from penstock.sinks.status import SubscriptionStatus, TableStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 
 def a_batch(number: int = 1, table: str = "public.orders", rows: int = 100) -> BatchRecord:
@@ -140,6 +143,59 @@ def test_tables_above_the_limit_are_counted_together_and_that_is_said(
     ) == 1
 
 
+@pytest.mark.parametrize(
+    ("half", "wanted", "other"),
+    [
+        ("capture", "penstock_slot_retained_bytes", "penstock_sink_lag_seconds"),
+        ("deliver", "penstock_sink_lag_seconds", "penstock_slot_retained_bytes"),
+    ],
+)
+def test_half_exports_the_series_that_are_its_own(half: str, wanted: str, other: str):
+    with served(ToyRun(halves=frozenset({half}))) as server:
+        busy(server)
+        names = {name for name, _ in samples(server)}
+
+    assert wanted in names
+    assert other not in names
+    assert "penstock_process_memory_bytes" in names
+
+
+def test_cpu_time_of_a_role_does_not_fall_when_a_process_ends(use_timing: Callable[..., None]):
+    use_timing(process_usage_seconds=-1.0, process_list_seconds=-1.0)
+    processes = Processes()
+    burn = "import time\nwhile time.process_time() < 0.2: pass\nprint(1, flush=True)\ninput()"
+    child = subprocess.Popen(
+        [sys.executable, "-c", burn], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert child.stdout is not None
+    child.stdout.readline()
+    during = processes.usage()["worker"]
+    child.communicate(b"\n")
+
+    after = processes.usage()["worker"]
+
+    assert during.cpu_seconds >= 0.15
+    assert after.cpu_seconds >= during.cpu_seconds
+    assert (during.count, after.count) == (1, 0)
+
+
+def test_copy_that_stands_still_has_no_rate_for_long(toy_server: Served):
+    counts = toy_server.telemetry.counts
+
+    def rate_at(at: float, rows: int) -> float:
+        status = make_status({"public.orders": TableStatus("copying", rows, rows, 1, 2)})
+        counts.take(Snapshot(status, int(at), 1000.0 + at))
+        return counts.read("penstock.copy.rate")[0][0]
+
+    rate_at(0, 100)
+    assert rate_at(2, 300) == 100
+    assert rate_at(3, 300) == 100
+    assert rate_at(202, 300) == 1
+    assert ("penstock_retries_total", (("pipeline", "shop"), ("sink", "warehouse"))) in samples(
+        toy_server
+    )
+
+
 def test_no_key_and_no_text_of_an_error_is_in_metrics(toy_server: Served):
     busy(toy_server)
 
@@ -240,14 +296,21 @@ def test_metrics_and_traces_are_pushed_where_an_endpoint_is_set(collector: _Coll
     telemetry.close()
 
     pushed = [
-        metric.name
+        metric
         for path, body in collector.taken
         if path == "/v1/metrics"
         for resource in ExportMetricsServiceRequest.FromString(body).resource_metrics
         for scope in resource.scope_metrics
         for metric in scope.metrics
     ]
-    assert {"penstock.sink.lag", "penstock.batch.duration", "penstock.rows"} <= set(pushed)
+    assert {"penstock.sink.lag", "penstock.batch.duration", "penstock.rows"} <= {
+        metric.name for metric in pushed
+    }
+    for metric in pushed:
+        [kind] = [each for _, each in metric.ListFields() if hasattr(each, "data_points")]
+        for point in kind.data_points:
+            labels = {each.key: each.value.string_value for each in point.attributes}
+            assert labels["pipeline"] == "shop", metric.name
     spans = [
         span
         for path, body in collector.taken

@@ -8,13 +8,17 @@ import subprocess
 import time
 import urllib.parse
 import urllib.request
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
 import yaml
 
 from fix_machine import program
+from fix_pipeline import pipeline_document
 from fix_wait import wait_until
 from fix_watched import REFUSED, Served, make_status
 from penstock.metrics import HISTOGRAM, INSTRUMENTS
@@ -22,7 +26,11 @@ from penstock.server.observed import _STATES, _WAL_STATUSES
 from penstock.sinks.status import TableStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    from fix_pipeline import Command
+    from fix_postgres import MakeDatabase
+    from penstock.embedded.postgres import EmbeddedPostgres
 
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "ops" / "alerts.yml"
@@ -100,9 +108,9 @@ def test_promtool_accepts_the_rules():
     assert done.returncode == 0, done.stderr
 
 
-@pytest.fixture
-def prometheus(toy_server: Served, tmp_path: Path) -> Iterator[str]:
-    """Prometheus itself, which scrapes the server every second; its rules wait a second at most."""
+@contextmanager
+def scraped(port: int, tmp_path: Path) -> Iterator[str]:
+    """Prometheus itself, which scrapes a server every second; its rules wait a second at most."""
     text = re.sub(r"^( +for:) \S+$", r"\1 1s", RULES.read_text(), flags=re.M)
     (tmp_path / "alerts.yml").write_text(text)
     config = {
@@ -111,25 +119,33 @@ def prometheus(toy_server: Served, tmp_path: Path) -> Iterator[str]:
         "scrape_configs": [
             {
                 "job_name": "penstock",
-                "static_configs": [{"targets": [f"127.0.0.1:{toy_server.port}"]}],
+                "static_configs": [{"targets": [f"127.0.0.1:{port}"]}],
             }
         ],
     }
     (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(config))
-    port = toy_server.port + 1 if toy_server.port < 65000 else toy_server.port - 1000
+    own_port = port + 1 if port < 65000 else port - 1000
     process = subprocess.Popen(
         [
             program("prometheus"),
             f"--config.file={tmp_path / 'prometheus.yml'}",
             f"--storage.tsdb.path={tmp_path / 'data'}",
-            f"--web.listen-address=127.0.0.1:{port}",
+            f"--web.listen-address=127.0.0.1:{own_port}",
         ],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    yield f"http://127.0.0.1:{port}"
-    process.terminate()
-    process.wait(30)
+    try:
+        yield f"http://127.0.0.1:{own_port}"
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+@pytest.fixture
+def prometheus(toy_server: Served, tmp_path: Path) -> Iterator[str]:
+    with scraped(toy_server.port, tmp_path) as url:
+        yield url
 
 
 def _alerts(url: str) -> set[str]:
@@ -141,19 +157,19 @@ def _alerts(url: str) -> set[str]:
     return {each["labels"]["alertname"] for each in found if each["state"] == "firing"}
 
 
+def _holds(url: str, query: str) -> bool:
+    """Whether a query finds something."""
+    asked = f"{url}/api/v1/query?query={urllib.parse.quote(query)}"
+    try:
+        with urllib.request.urlopen(asked, timeout=5) as got:
+            return bool(json.load(got)["data"]["result"])
+    except OSError:
+        return False
+
+
 @pytest.mark.long
 def test_prometheus_scrapes_and_raises_the_alarms_of_a_fault(toy_server: Served, prometheus: str):
-    query = urllib.parse.quote('penstock_sink_up{pipeline="shop"}')
-
-    def is_scraped() -> bool:
-        try:
-            with urllib.request.urlopen(
-                f"{prometheus}/api/v1/query?query={query}", timeout=5
-            ) as got:
-                return bool(json.load(got)["data"]["result"])
-        except OSError:
-            return False
-
+    is_scraped = partial(_holds, prometheus, 'penstock_sink_up{pipeline="shop"}')
     wait_until(is_scraped, 60, "the first scrape", 0.5)
     assert _alerts(prometheus) == set()
 
@@ -177,3 +193,45 @@ def test_prometheus_scrapes_and_raises_the_alarms_of_a_fault(toy_server: Served,
     wait_until(lambda: wanted <= _alerts(prometheus), 60, "the alarms", 0.5)
     toy_server.run.show(make_status())
     wait_until(lambda: not _alerts(prometheus), 60, "the alarms to end", 0.5)
+
+
+@pytest.mark.long
+def test_alarms_are_raised_by_faults_of_a_real_run(
+    pg_new: EmbeddedPostgres,
+    make_database: MakeDatabase,
+    penstock_command: Callable[..., Command],
+    tmp_path: Path,
+):
+    source, target = make_database(pg_new, "source"), make_database(pg_new, "target")
+    source.execute("CREATE TABLE orders (id int PRIMARY KEY, total int)")
+    target.execute("CREATE TABLE orders (id int PRIMARY KEY, total int CHECK (total < 1000))")
+    document = pipeline_document(source, target, tmp_path, name="shop")
+    path = tmp_path / "shop.yml"
+    path.write_text(yaml.safe_dump({**document, "listen": "127.0.0.1:0"}))
+    running = penstock_command("run", str(path), env={"PENSTOCK_TIMING": "0.1"})
+    pattern = r"listening on http://127.0.0.1:(\d+)/"
+    found = wait_until(lambda: re.search(pattern, running.stderr), 60, "the server")
+
+    with scraped(int(found[1]), tmp_path) as url:
+        wait_until(lambda: _holds(url, "penstock_source_up == 1"), 90, "capture", 0.5)
+        wait_until(lambda: not _alerts(url), 60, "no alarm", 0.5)
+
+        source.execute("INSERT INTO orders VALUES (1, 5000)")
+        wait_until(lambda: "PenstockTableStopped" in _alerts(url), 60, "the alarm", 0.5)
+        target.execute("ALTER TABLE orders DROP CONSTRAINT orders_total_check")
+        wait_until(lambda: not _alerts(url), 120, "the table to go on", 0.5)
+
+        [capture] = [
+            each
+            for each in psutil.Process(running.process.pid).children()
+            if "penstock.run.capture_process" in " ".join(each.cmdline())
+        ]
+        capture.suspend()
+        try:
+            wait_until(lambda: "PenstockNoHeartbeat" in _alerts(url), 150, "the alarm", 0.5)
+        finally:
+            capture.resume()
+        wait_until(lambda: not _alerts(url), 90, "capture to go on", 0.5)
+
+        assert running.terminate() == 0
+        wait_until(lambda: "PenstockDown" in _alerts(url), 60, "the alarm", 0.5)

@@ -18,13 +18,14 @@ from playwright.sync_api import expect
 
 from fix_pipeline import pipeline_document, table_state, wait_for_state
 from fix_wait import wait_until
-from fix_watched import REFUSED, TOKEN, Served, make_status
+from fix_watched import REFUSED, TOKEN, Served, ToyRun, make_status, served
 from penstock.sinks.status import TableStatus
+from penstock.timing import timing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from playwright.sync_api import Page
+    from playwright.sync_api import Browser, Page
 
     from fix_browser import OpenPage
     from fix_pipeline import Command
@@ -272,6 +273,156 @@ def test_api_page_lists_the_routes(toy_server: Served, open_page: OpenPage):
     page = open_page(f"{toy_server.url}docs")
 
     expect(page.locator("article", has_text="/api/tables/resync")).to_be_visible()
+
+
+def test_status_that_grows_old_is_shown_as_old(toy_server: Served, open_page: OpenPage):
+    page = open_page(trusted(toy_server))
+    expect(page.locator("#headline")).to_have_text("Everything is delivered.")
+
+    # It is not old yet when it is sent, and nothing comes after it.
+    toy_server.run.at -= timing().watch_stale_seconds - 2
+    toy_server.run.version_number += 1
+
+    expect(page.locator("#headline")).to_contain_text("old: the run may hang", timeout=20_000)
+    expect(page.locator("#spoken")).to_have_text("What is shown is old: the run may hang.")
+
+
+def test_capture_that_hangs_and_a_sink_with_a_stopped_table_are_not_green(
+    toy_server: Served, open_page: OpenPage
+):
+    status = make_status({"public.orders": TableStatus("failed", error=REFUSED)})
+    toy_server.run.show(status)
+    page = open_page(trusted(toy_server))
+    expect(page.locator("#road .column").last.locator(".dot.bad")).to_have_count(1)
+
+    status = make_status()
+    status.sources["shop"].reported_at = time.time() - 600
+    toy_server.run.show(status)
+
+    expect(page.locator("#headline")).to_have_text("source shop needs you.")
+    expect(page.locator(".problem")).to_contain_text("capture has not reported since")
+
+
+def test_wrong_token_is_refused_in_its_question_and_cancel_is_an_answer(
+    browser: Browser,
+):
+    with served(ToyRun(), host="0.0.0.0") as server:
+        # Not `open_page`: a browser says by itself on the console that it was answered 401.
+        page = browser.new_page()
+        page.goto(server.url.replace("0.0.0.0", "127.0.0.1"))
+        expect(page.locator("#ask-title")).to_have_text("The token of the pipeline file")
+        page.locator("#ask-no").click()
+        expect(page.locator("#ask")).to_be_hidden()
+        expect(page.locator("#headline")).to_contain_text("needs the token")
+        expect(page.locator("#ask")).to_be_hidden()
+
+        page.locator("#token-button").click()
+        page.locator("#ask-input").fill("wrong")
+        page.keyboard.press("Enter")
+        expect(page.locator("#ask-error")).to_have_text("The token is wrong.")
+        page.locator("#ask-input").fill(TOKEN)
+        page.keyboard.press("Enter")
+
+        expect(page.locator("#headline")).to_have_text("Everything is delivered.")
+        expect(page.locator("#ask")).to_be_hidden()
+        page.locator("footer a", has_text="metrics").click()
+        expect(page.locator("body")).to_contain_text("penstock_build_info")
+        page.close()
+
+
+def test_schema_changes_are_loaded_again_when_the_token_is_given(
+    toy_server: Served, open_page: OpenPage
+):
+    page = open_page(toy_server.url)
+    page.locator("#schema-title").scroll_into_view_if_needed()
+    expect(page.locator("#schema-list")).to_contain_text("No version yet")
+    toy_server.run.schema_versions = [
+        {
+            "schema_name": "public",
+            "version": 1,
+            "created_at": "2026-01-01T00:00:00+00:00",
+            "acked": True,
+            "lsn": "0/2A00",
+            "source": "shop",
+        }
+    ]
+
+    page.locator("#token-button").click()
+    page.locator("#ask-input").fill(TOKEN)
+    page.keyboard.press("Enter")
+
+    expect(page.locator("#schema-list")).to_contain_text("public version 1")
+
+
+def test_dangerous_question_is_not_answered_by_enter(toy_server: Served, open_page: OpenPage):
+    page = open_page(trusted(toy_server))
+
+    page.locator("#rows button", has_text="Remove").click()
+    expect(page.locator("#ask-no")).to_be_focused()
+    assert page.locator("#ask-yes").evaluate(BACKGROUND) == page.locator("body").evaluate(BAD)
+    page.keyboard.press("Enter")
+
+    expect(page.locator("#ask")).to_be_hidden()
+    assert toy_server.run.asked == []
+
+
+BACKGROUND = "e => getComputedStyle(e).backgroundColor"
+BAD = """e => { const one = document.createElement('i'); one.style.color = 'var(--bad)'; e.append(one);
+  const found = getComputedStyle(one).color; one.remove(); return found; }"""
+
+
+def test_focus_stays_on_the_button_of_a_row_that_changes(toy_server: Served, open_page: OpenPage):
+    page = open_page(trusted(toy_server))
+    button = page.locator("#rows button", has_text="Resync")
+    button.focus()
+
+    toy_server.run.show(make_status({"public.orders": TableStatus("copying", 5, 5, 1, 4)}))
+    expect(page.locator("#rows .pill.copying")).to_have_count(1)
+
+    expect(button).to_be_focused()
+
+
+def test_sorted_columns_say_which_way_and_can_be_sorted_on_a_phone(
+    toy_server: Served, open_page: OpenPage
+):
+    page = open_page(trusted(toy_server), width=360)
+    button = page.locator("[data-sort=rate]")
+
+    button.click()
+    expect(page.locator("th[aria-sort=descending]")).to_have_text("Rows/s")
+    button.click()
+    expect(page.locator("th[aria-sort=ascending]")).to_have_text("Rows/s")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+
+
+def test_screen_reader_is_told_the_verdict_without_moving_figures(
+    toy_server: Served, open_page: OpenPage
+):
+    page = open_page(trusted(toy_server))
+    toy_server.run.show(make_status(lag_seconds=30.0))
+
+    expect(page.locator("#headline")).to_have_text("Behind by 30 s.")
+    expect(page.locator("#spoken")).to_have_text("Behind.")
+    assert page.locator("#verdict[aria-live]").count() == 0
+
+
+def test_tab_that_is_hidden_asks_for_nothing(toy_server: Served, open_page: OpenPage):
+    connections = toy_server.server._uvicorn.server_state.connections
+    page = open_page(trusted(toy_server))
+    expect(page.locator("#live")).to_have_text("live")
+
+    page.evaluate(HIDE, True)
+    wait_until(
+        lambda: all(each.is_waiting for each in list(connections)), 20, "the stream to end", 0.05
+    )
+    toy_server.run.show(make_status({"public.orders": TableStatus("failed", error=REFUSED)}))
+    page.evaluate(HIDE, False)
+
+    expect(page.locator("#rows .pill.failed")).to_have_count(1)
+
+
+HIDE = """hidden => { Object.defineProperty(document, 'hidden', { value: hidden, configurable: true });
+  document.dispatchEvent(new Event('visibilitychange')); }"""
 
 
 @contextmanager

@@ -69,6 +69,20 @@ def test_ready_fails_when_capture_has_not_reported_for_long(toy_server: Served):
     assert "not reported for 36" in failure["error"]
 
 
+def test_capture_that_hangs_and_a_status_that_is_old_need_somebody(toy_server: Served):
+    status = make_status()
+    status.sources["shop"].reported_at = time.time() - 3600
+    toy_server.run.show(status)
+    toy_server.run.at -= 3600
+
+    old, hung = toy_server.ask("GET", "/api/errors").json
+
+    assert (old["part"], hung["part"], hung["level"]) == ("pipeline", "source", "error")
+    assert "status was last read at" in old["what"]
+    assert "capture has not reported since" in hung["what"]
+    assert hung["do"]
+
+
 def test_half_that_only_captures_is_ready_whatever_sinks_say():
     run = ToyRun(halves=frozenset({"capture"}))
     status = make_status()

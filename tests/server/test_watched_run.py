@@ -339,6 +339,57 @@ def test_half_that_captures_serves_as_well(
     assert TOKEN not in running.stderr
 
 
+def _ask(address: str, path: str) -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection(address, timeout=30)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize("command", ["run", "capture", "deliver"])
+def test_probes_are_answered_while_no_source_can_be_reached(
+    penstock_command: Callable[..., Command], tmp_path: Path, command: str
+):
+    document = pipeline_document("", "postgresql://127.0.0.1:1/none", tmp_path)
+    del document["source"]
+    sources = {
+        name: {"url": f"postgresql://127.0.0.1:1/{name}", "tables": ["*.*"]}
+        for name in ("eu", "us")
+    }
+    path = tmp_path / "test.yml"
+    path.write_text(yaml.safe_dump({**document, "sources": sources}))
+
+    running = penstock_command(command, str(path), "--listen", "127.0.0.1:0")
+    found = wait_until(lambda: re.search(r"listening on http://(\S+)/", running.stderr), 60)
+    part = b"sink target" if command == "deliver" else b"source eu"
+    wait_until(lambda: part in _ask(found[1], "/ready")[1], 60, "the first status")
+
+    assert _ask(found[1], "/health")[0] == 200
+    assert _ask(found[1], "/ready")[0] == 503
+    assert running.process.poll() is None
+
+
+@only_new
+def test_second_instance_is_told_so_rather_than_that_its_address_is_taken(
+    source: Database,
+    target: Database,
+    penstock_command: Callable[..., Command],
+    pipeline_file: Callable[..., Path],
+):
+    path = pipeline_file(source, target)
+    first = penstock_command("capture", str(path), "--listen", "127.0.0.1:0")
+    found = wait_until(lambda: re.search(r"listening on http://(\S+)/", first.stderr), 60)
+    wait_until(lambda: "following slot" in first.stderr, 60)
+
+    second = penstock_command("capture", str(path), "--listen", found[1])
+
+    assert second.wait() == 1
+    assert "PEN-601" in second.stderr
+
+
 @only_new
 def test_address_that_is_taken_ends_the_command_with_what_to_do(
     source: Database,

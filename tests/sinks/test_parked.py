@@ -15,6 +15,8 @@ from penstock.errors import BadValue
 from penstock.options import SinkOptions
 from penstock.run.status import PipelineStatus, SourceStatus
 from penstock.sink import DocumentKind, DocumentSink, DocumentsRefused, LocalPath
+from penstock.sinks.documents import parked as parked_module
+from penstock.sinks.documents.parked import Parked
 from penstock.sinks.registry import GROUP, sink_kinds
 from penstock.sinks.status import SinkStatus
 from penstock.state.directory import StateDirectory
@@ -218,3 +220,23 @@ def test_status_counts_what_is_parked_and_says_how_to_see_it() -> None:
     assert "parked  " in text
     assert "1,204: penstock parked PIPELINE.yml shows them" in text
     assert text.count("parked") == 2
+
+
+def test_file_of_parked_documents_is_counted_once_for_each_state_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "dw.parked.jsonl"
+    path.write_bytes(b"{}\n{}\n{}\n")
+    counted: list[int] = []
+    count = parked_module._count_lines
+    monkeypatch.setattr(
+        parked_module, "_count_lines", lambda file: counted.append(1) or count(file)
+    )
+
+    assert [Parked(path).count(), Parked(path).count()] == [3, 3]
+    with path.open("ab") as file:
+        file.write(b"{}\n")
+    assert Parked(path).count() == 4
+    assert len(counted) == 2
+    path.unlink()
+    assert Parked(path).count() == 0

@@ -76,7 +76,7 @@ def parked(
     pipeline = read_pipeline(path)
     rule = TableRule.parse(table) if table is not None else None
     choice = Choice(sink, source_id, rule, frozenset(ids or ()))
-    found = find_parked(pipeline, choice)
+    found = find_parked(pipeline, choice, with_values=values)
     if action is Action.LIST and as_json:
         typer.echo(json.dumps(as_dicts(found, with_values=values)))
     elif not found:

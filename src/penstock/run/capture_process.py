@@ -37,6 +37,7 @@ from penstock.run.sources import Sources
 from penstock.run.start import Origin
 from penstock.run.watched import CAPTURE_ALONE, watched
 from penstock.shelter import start_sheltered
+from penstock.state.reports import CaptureReport
 from penstock.stopping import ends_waits
 from penstock.timing import timing
 
@@ -62,13 +63,13 @@ def run_capture(
     with contextlib.ExitStack() as stack:
         stack.enter_context(ends_waits(stop))
         stack.enter_context(kept_failure(top_of(pipeline), top_wire_of(pipeline), CAPTURE))
-        notify = stack.enter_context(notified_by_a_thread())
+        notify = stack.enter_context(notified_by_a_thread(CaptureSigns(pipeline)))
+        _, recorder = stack.enter_context(watched(pipeline, CAPTURE_ALONE))
         sources = Sources(pipeline)
         sources.begin(stop)
         if pipeline.is_whole:
             # Else it is the source's own, which is locked by the process that captures it.
             stack.enter_context(top_wire_of(pipeline).hold_capture())
-        _, recorder = stack.enter_context(watched(pipeline, CAPTURE_ALONE))
         if pipeline.is_alone:
             for view, started in sources.take_started():
                 capture_here(view, Origin.of(started), stop, notify)
@@ -77,6 +78,32 @@ def run_capture(
         stack.callback(captures.stop)
         notify.ready()
         _supervise(captures, sources, stop)
+
+
+class CaptureSigns:
+    """Whether capture shows signs of life; for the watchdog's thread."""
+
+    def __init__(self, pipeline: PipelineFile) -> None:
+        self._pipeline = pipeline
+        self._since = time.time()
+
+    def __call__(self) -> bool:
+        """Not while a source is streamed, by its last report, and that is old.
+
+        Who waits, for a server or for room in the log, does so at length and in good health.
+        """
+        limit = timing().watch_stale_seconds
+        for view in self._pipeline.each():
+            try:
+                report = wire_of(view).latest(CaptureReport)
+            except PenstockError:
+                continue  # where reports are kept cannot be reached, which capture waits out as well
+            # One of a predecessor's says nothing of this process.
+            if report is None or not report.connected or report.at < self._since:
+                continue
+            if time.time() - report.at > limit:
+                return False
+        return True
 
 
 def _supervise(captures: Captures, sources: Sources, stop: threading.Event) -> None:

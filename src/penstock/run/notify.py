@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 # Twice within the time that the watchdog allows, as sd_watchdog_enabled(3) advises.
 _SHARE = 0.5
@@ -59,15 +59,20 @@ class Notify:
 
 
 @contextmanager
-def notified_by_a_thread() -> Iterator[Notify]:
-    """For a command whose main thread may wait for a server: another one says that the process lives."""
+def notified_by_a_thread(is_alive: Callable[[], bool]) -> Iterator[Notify]:
+    """For a command whose main thread may wait for a server: another one says that the process lives.
+
+    Args:
+        is_alive: whether what the command does goes on; the watchdog hears nothing while it does not.
+    """
     notify, ended = Notify(), threading.Event()
     thread = None
     if (seconds := notify.beat_seconds) is not None:
 
         def keep_beating() -> None:
             while not ended.wait(seconds):
-                notify.beat()
+                if is_alive():
+                    notify.beat()
 
         thread = threading.Thread(target=keep_beating, name="watchdog", daemon=True)
         thread.start()

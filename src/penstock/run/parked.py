@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.pipeline import top_of, top_wire_of
 from penstock.run.requests import choose_sinks, choose_sources
+from penstock.sinks.parked import Wanted
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -55,18 +56,25 @@ class ParkedAt:
         return [entry.id for entry in self.entries]
 
 
-def find_parked(pipeline: PipelineFile, choice: Choice) -> list[ParkedAt]:
+def find_parked(
+    pipeline: PipelineFile, choice: Choice, *, with_values: bool = False, most: int | None = None
+) -> list[ParkedAt]:
     """The entries that are meant, where there are any.
+
+    Args:
+        with_values: those of the rows, too.
+        most: of each sink and source, where the choice names neither a table nor ids.
 
     Raises:
         BadValue: no such sink or source.
         SinkError: a sink cannot be asked.
     """
     views = choose_sources(pipeline, choice.source_id)
+    wanted = Wanted(with_values, None if choice.table or choice.ids else most)
     found = []
     for name in choose_sinks(pipeline, choice.sink):
         for view in views:
-            entries = pipeline.kind_of(name).parked(view.place_of(name))
+            entries = pipeline.kind_of(name).parked(view.place_of(name), wanted)
             meant = [entry for entry in entries if choice.means(entry)]
             if meant:
                 found.append(ParkedAt(view, name, meant))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.changes.pgoutput import EPOCH_2000_UNIX_MICROSECONDS
@@ -30,6 +31,7 @@ from penstock.state.reports import (
     MembershipReport,
     SourceErrors,
 )
+from penstock.timing import timing
 
 if TYPE_CHECKING:
     import psycopg
@@ -63,6 +65,9 @@ class SourceStatus:
     connected: bool = False  # whether capture is, as it last said
     reported_at: float | None = None  # when it did, seconds since 1970
     transactions: int = 0  # that it has written to the log since it was started
+    # Since when the server has had something that capture has not received, seconds since 1970; None: it has all
+    # that was seen there.
+    unreceived_since: float | None = None
 
     @property
     def newest_lsn(self) -> str | None:
@@ -81,6 +86,7 @@ class PipelineStatus:
     sources: dict[str, SourceStatus]
     sinks: dict[str, SinkStatus]
     error: str | None = None  # what ended the last run
+    asked_at: float = 0.0  # when servers were last asked, seconds since 1970
 
     @property
     def errors(self) -> list[str]:
@@ -94,17 +100,25 @@ class PipelineStatus:
         return asdict(self)
 
 
-def read_status(pipeline: PipelineFile) -> PipelineStatus:
-    """Read sources, state and sinks; a server that does not answer is reported, not raised."""
+def read_status(
+    pipeline: PipelineFile, before: PipelineStatus | None = None, *, may_peek: bool = True
+) -> PipelineStatus:
+    """Read sources, state and sinks; a server that does not answer is reported, not raised.
+
+    Args:
+        before: the last one. What a server said then counts while it does not answer.
+        may_peek: into slots that nobody streams, to say whether they hold changes.
+    """
     views = pipeline.each()
+    read = partial(_source, before=before, may_peek=may_peek)
     if len(views) == 1:
-        sources = {view.source_id: _source(view) for view in views}
+        sources = {view.source_id: read(view) for view in views}
     else:
         with ThreadPoolExecutor(min(len(views), _AT_ONCE)) as pool:
-            found = pool.map(_source, views)
+            found = pool.map(read, views)
             sources = {view.source_id: each for view, each in zip(views, found, strict=True)}
-    sinks = {name: _sink(pipeline, name, sources) for name in pipeline.sinks}
-    return _whole(pipeline, sources, sinks)
+    sinks = {name: _asked_sink(pipeline, name, sources, before) for name in pipeline.sinks}
+    return _whole(pipeline, sources, sinks, time.time())
 
 
 def refresh_status(pipeline: PipelineFile, before: PipelineStatus) -> PipelineStatus:
@@ -113,12 +127,15 @@ def refresh_status(pipeline: PipelineFile, before: PipelineStatus) -> PipelineSt
         view.source_id: _refreshed_source(view, before.sources[view.source_id])
         for view in pipeline.each()
     }
-    sinks = {name: _sink(pipeline, name, sources, before.sinks[name]) for name in pipeline.sinks}
-    return _whole(pipeline, sources, sinks)
+    sinks = {name: _refreshed_sink(pipeline, name, sources, before) for name in pipeline.sinks}
+    return _whole(pipeline, sources, sinks, before.asked_at)
 
 
 def _whole(
-    pipeline: PipelineFile, sources: dict[str, SourceStatus], sinks: dict[str, SinkStatus]
+    pipeline: PipelineFile,
+    sources: dict[str, SourceStatus],
+    sinks: dict[str, SinkStatus],
+    asked_at: float,
 ) -> PipelineStatus:
     top = top_wire_of(pipeline)
     ended = last_failure(top, CAPTURE) or last_failure(top, DELIVER)
@@ -128,6 +145,7 @@ def _whole(
         sources=sources,
         sinks=sinks,
         error=ended,
+        asked_at=asked_at,
     )
 
 
@@ -149,7 +167,9 @@ def _phase(top: Wire, sources: dict[str, SourceStatus], sinks: dict[str, SinkSta
     return "catching_up" if behind else "streaming"
 
 
-def _source(pipeline: PipelineFile) -> SourceStatus:
+def _source(
+    pipeline: PipelineFile, *, before: PipelineStatus | None, may_peek: bool
+) -> SourceStatus:
     wire = wire_of(pipeline)
     report = wire.latest(CaptureReport) or CaptureReport()
     members = wire.latest(MembershipReport) or MembershipReport()
@@ -166,12 +186,30 @@ def _source(pipeline: PipelineFile) -> SourceStatus:
     )
     try:
         with connect_source(pipeline.source.url, "penstock status") as connection:
-            _ask_source(pipeline, connection, status)
+            _ask_source(pipeline, connection, status, may_peek=may_peek)
     except PenstockError as error:
         status.error = str(error)
     status.error = _reported_error(pipeline, report) or status.error
     status.warning = status.warning or report.warning
+    last = before.sources[pipeline.source_id] if before is not None else SourceStatus()
+    status.unreceived_since = _unreceived_since(status, last, time.time())
     return status
+
+
+def _unreceived_since(status: SourceStatus, last: SourceStatus, now: float) -> float | None:
+    """Since when capture has not received what the server had.
+
+    A server is always a little ahead, by WAL that concerns nobody as well. What counts is for how long a
+    position that was seen there has not come.
+    """
+    if status.received_lsn is None or status.current_lsn is None:
+        return last.unreceived_since
+    received_lsn = Lsn.parse(status.received_lsn)
+    if received_lsn >= Lsn.parse(status.current_lsn):
+        return None
+    if last.unreceived_since is None or last.current_lsn is None:
+        return now
+    return now if received_lsn >= Lsn.parse(last.current_lsn) else last.unreceived_since
 
 
 def _refreshed_source(pipeline: PipelineFile, before: SourceStatus) -> SourceStatus:
@@ -181,6 +219,7 @@ def _refreshed_source(pipeline: PipelineFile, before: SourceStatus) -> SourceSta
     received_lsn = report.received_lsn or ZERO
     current_lsn = max(received_lsn, Lsn.parse(before.current_lsn or str(ZERO)))
     asked = recognise(before.error) if before.error else None
+    has_all = before.current_lsn is not None and received_lsn >= Lsn.parse(before.current_lsn)
     return replace(
         before,
         current_lsn=_text(current_lsn) if before.current_lsn else None,
@@ -191,6 +230,7 @@ def _refreshed_source(pipeline: PipelineFile, before: SourceStatus) -> SourceSta
         connected=report.connected and wire.capturing_run() is not None,
         reported_at=report.at or None,
         transactions=report.transactions,
+        unreceived_since=None if has_all else before.unreceived_since,
         # What the server said counts until it is asked again; unless it was only away, and is back.
         error=_reported_error(pipeline, report)
         or (
@@ -202,7 +242,11 @@ def _refreshed_source(pipeline: PipelineFile, before: SourceStatus) -> SourceSta
 
 
 def _ask_source(
-    pipeline: PipelineFile, connection: psycopg.Connection[Any], status: SourceStatus
+    pipeline: PipelineFile,
+    connection: psycopg.Connection[Any],
+    status: SourceStatus,
+    *,
+    may_peek: bool,
 ) -> None:
     """What the server says of itself and of the slot.
 
@@ -223,7 +267,7 @@ def _ask_source(
     status.slot_active = slot.active
     status.retained_bytes = slot.retained_bytes
     status.wal_status = slot.wal_status
-    if wire_of(pipeline).capturing_run() is None:
+    if may_peek and wire_of(pipeline).capturing_run() is None:
         publications = subscription.publications
         status.slot_has_changes = has_changes(connection, subscription.slot, publications, slot)
     status.acknowledged_lsn = _text(slot.confirmed_flush_lsn) or status.acknowledged_lsn
@@ -266,38 +310,67 @@ def _ask_tracking(
         status.tracking_error = str(broken)
 
 
-def _sink(
+def _asked_sink(
     pipeline: PipelineFile,
     name: str,
     sources: dict[str, SourceStatus],
-    before: SinkStatus | None = None,
+    before: PipelineStatus | None,
 ) -> SinkStatus:
-    """One sink: of a sole source as it is, of several put together.
-
-    `before`: what it said when it was last asked; it is not asked again.
-    """
+    """One sink, which is asked how it stands."""
     views = pipeline.each()
     parts = [_reported(view, name) for view in views]
-    if before is None:
-        pipeline.kind_of(name).read_status([view.place_of(name) for view in views], parts)
-    else:
-        for view, part in zip(views, parts, strict=True):
-            _add_said(part, before, "" if len(parts) == 1 else f"{view.source_id}/")
+    reported = [part.error for part in parts]
+    for part in parts:
+        part.error = None
+    pipeline.kind_of(name).read_status([view.place_of(name) for view in views], parts)
+    has_answered = not any(part.error for part in parts)
+    for part, error in zip(parts, reported, strict=True):
+        part.error = part.error or error
+    if has_answered or before is None:
+        return _put_together(pipeline, name, parts, sources)
+    for view, part in zip(views, parts, strict=True):
+        _add_said(view, name, part, before)
+    return _with_kept(_put_together(pipeline, name, parts, sources), before.sinks[name])
+
+
+def _refreshed_sink(
+    pipeline: PipelineFile, name: str, sources: dict[str, SourceStatus], before: PipelineStatus
+) -> SinkStatus:
+    """One sink by what its loops reported since it was asked."""
+    views = pipeline.each()
+    parts = [_reported(view, name) for view in views]
+    for view, part in zip(views, parts, strict=True):
+        _add_said(view, name, part, before)
+    whole = _with_kept(_put_together(pipeline, name, parts, sources), before.sinks[name])
+    whole.error = whole.error or before.sinks[name].error
+    return whole
+
+
+def _with_kept(whole: SinkStatus, before: SinkStatus) -> SinkStatus:
+    """With what only the sink itself can say, as it last did."""
+    whole.parked, whole.subscriptions = before.parked, before.subscriptions
+    return whole
+
+
+def _put_together(
+    pipeline: PipelineFile, name: str, parts: list[SinkStatus], sources: dict[str, SourceStatus]
+) -> SinkStatus:
+    """A sink: of a sole source as it is, of several put together."""
+    views = pipeline.each()
     for view, part in zip(views, parts, strict=True):
         _complete(view, name, part, sources[view.source_id])
     whole = parts[0] if len(parts) == 1 else _together(parts, views)
     whole.paused_since = paused_since(pipeline, name)
-    if before is not None:
-        whole.parked, whole.subscriptions = before.parked, before.subscriptions
-        whole.error = whole.error or before.error
     return whole
 
 
-def _add_said(part: SinkStatus, before: SinkStatus, prefix: str) -> None:
-    """Add to a report of a loop what the sink said of its tables when it was asked."""
+def _add_said(pipeline: PipelineFile, name: str, part: SinkStatus, before: PipelineStatus) -> None:
+    """Add to a report of a loop what the sink said when it was asked."""
+    sink = before.sinks[name]
+    prefix = "" if pipeline.is_alone else f"{pipeline.source_id}/"
     said = {
         table.removeprefix(prefix): entry
-        for table, entry in before.tables.items()
+        for table, entry in sink.tables.items()
         if table.startswith(prefix)
     }
     reported, part.tables = part.tables, said
@@ -306,6 +379,14 @@ def _add_said(part: SinkStatus, before: SinkStatus, prefix: str) -> None:
             part.tables[table] = replace(said[table], state=entry.state, error=entry.error)
         else:
             part.tables[table] = entry
+    report = wire_of(pipeline).latest(DeliveryReport, name) or DeliveryReport()
+    flow = sink.sources.get(pipeline.source_id)
+    if flow is None or report.at > before.asked_at:
+        return
+    # Loops report now and then: the sink may have said more since. A counter must not go back.
+    part.changes_delivered = max(part.changes_delivered, flow.changes_delivered)
+    positions = [each for each in (part.delivered_lsn, flow.delivered_lsn) if each is not None]
+    part.delivered_lsn = max(positions, key=Lsn.parse, default=None)
 
 
 def _together(parts: list[SinkStatus], views: list[PipelineFile]) -> SinkStatus:
@@ -316,6 +397,10 @@ def _together(parts: list[SinkStatus], views: list[PipelineFile]) -> SinkStatus:
         ),
         lag_seconds=max(
             (part.lag_seconds for part in parts if part.lag_seconds is not None), default=None
+        ),
+        log_age_seconds=max(
+            (part.log_age_seconds for part in parts if part.log_age_seconds is not None),
+            default=None,
         ),
         changes_delivered=sum(part.changes_delivered for part in parts),
         parked=sum(part.parked for part in parts),
@@ -365,7 +450,8 @@ def _complete(pipeline: PipelineFile, name: str, status: SinkStatus, source: Sou
         elif newest is not None:
             status.lag_bytes = max(0, Lsn.parse(newest) - delivered)
         report = wire.latest(DeliveryReport, name) or DeliveryReport()
-        status.lag_seconds = _lag_seconds(pipeline, waiting_since, status.lag_bytes, report)
+        status.lag_seconds = _lag_seconds(pipeline, waiting_since, status.lag_bytes, report, source)
+        status.log_age_seconds = _log_age_seconds(pipeline, waiting_since, delivered, report)
     flow = {each.name: getattr(status, each.name) for each in fields(FlowStatus)}
     status.sources = {pipeline.source_id: FlowStatus(**flow)}
 
@@ -386,15 +472,44 @@ def _waiting_since(pipeline: PipelineFile, delivered: Lsn) -> int | None:
 
 
 def _lag_seconds(
-    pipeline: PipelineFile, waiting_since: int | None, lag_bytes: int | None, report: DeliveryReport
+    pipeline: PipelineFile,
+    waiting_since: int | None,
+    lag_bytes: int | None,
+    report: DeliveryReport,
+    source: SourceStatus,
 ) -> float | None:
-    """The age of the oldest commit that the log holds and the sink does not."""
+    """The age of the oldest commit that the log holds and the sink does not; or, where capture does not keep up,
+    of the last one that the sink has."""
     if waiting_since is not None:
         return _age(waiting_since)
-    if wire_of(pipeline).capturing_run() is not None or not lag_bytes:
+    if not lag_bytes or (
+        wire_of(pipeline).capturing_run() is not None and not _is_behind(pipeline, source)
+    ):
         return 0.0
-    # Nobody captures: what the source has written since is not known, only since when.
+    # What the source has written since is not known, only since when.
     return _age(report.committed_at) if report.committed_at else None
+
+
+def _is_behind(pipeline: PipelineFile, source: SourceStatus) -> bool:
+    """Whether capture hangs, or has not received for long what the server has."""
+    now = time.time()
+    if source.reported_at is not None and now - source.reported_at > timing().watch_stale_seconds:
+        return True
+    # At every beat an idle source moves, and that is reported a little later.
+    beat = max(
+        pipeline.source.heartbeat_seconds, pipeline.paced(timing().capture_paced_beat_seconds)
+    )
+    limit = 2 * beat + timing().capture_quiet_status_seconds
+    return source.unreceived_since is not None and now - source.unreceived_since > limit
+
+
+def _log_age_seconds(
+    pipeline: PipelineFile, waiting_since: int | None, delivered: Lsn, report: DeliveryReport
+) -> float:
+    """The age of the oldest commit that the log keeps for the sink, or for a table that has stopped there."""
+    if report.safe_lsn is not None and report.safe_lsn < delivered:
+        waiting_since = _waiting_since(pipeline, report.safe_lsn) or waiting_since
+    return _age(waiting_since) if waiting_since is not None else 0.0
 
 
 def _text(lsn: Lsn | None) -> str | None:

@@ -69,11 +69,12 @@ def run_pipeline(
     with ExitStack() as stack:
         stack.enter_context(ends_waits(stop))
         stack.enter_context(kept_failure(top_of(pipeline), top_wire_of(pipeline)))
+        # Before the sources are started: some may be away for long, and probes ask meanwhile.
+        run.watched, run.recorder = stack.enter_context(watched(pipeline, BOTH))
         sources.begin(stop)
         stack.enter_context(top_wire_of(pipeline).hold_delivery(pipeline.sinks))
         if pipeline.is_whole:  # else the child holds it
             stack.enter_context(top_wire_of(pipeline).hold_capture())
-        run.watched, run.recorder = stack.enter_context(watched(pipeline, BOTH))
         captures = Captures(pipeline, log_format, log_level, run.recorder)
         stack.callback(captures.stop)
         run.captures = captures
@@ -93,11 +94,15 @@ def run_deliver(
     """Only the right half, in this process."""
     sources = Sources(pipeline, wants_marks=until_caught_up)
     wire = top_wire_of(pipeline)
-    with ends_waits(stop), kept_failure(top_of(pipeline), wire, DELIVER):
+    with (
+        ends_waits(stop),
+        kept_failure(top_of(pipeline), wire, DELIVER),
+        watched(pipeline, DELIVER_ALONE) as found,
+    ):
         sources.begin(stop)
         run = _Run(pipeline, sources, stop, on_copying)
-        with wire.hold_delivery(pipeline.sinks), watched(pipeline, DELIVER_ALONE) as found:
-            run.watched, run.recorder = found
+        run.watched, run.recorder = found
+        with wire.hold_delivery(pipeline.sinks):
             run.deliver(until_caught_up=until_caught_up)
 
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import BadValue, PenstockError, TrackingBroken
+from penstock.pipeline import top_wire_of
 from penstock.run.parked import Choice, as_dicts, drop_parked, find_parked, retry_parked
 from penstock.run.pauses import set_pause
 from penstock.run.requests import change_followed, choose_sources
@@ -49,10 +50,15 @@ def watched(
 ) -> Iterator[tuple[WatchedRun, Recorder]]:
     """Serve and count what a run does for as long as the block lasts, where the file says so.
 
+    Entered before a source is asked: who probes the process wants an answer while it waits for one.
+
     Raises:
+        SecondInstance: another process runs the same half.
         ServerFailed: the address cannot be listened on, or what that needs is not installed.
     """
     run = WatchedRun(pipeline, halves)
+    if pipeline.server.listen is not None:
+        _require_first(pipeline, halves)
     with watched_run(run, pipeline.server, is_alone=pipeline.is_alone) as recorder:
         if recorder.is_on:
             run.start()
@@ -60,6 +66,21 @@ def watched(
             yield run, recorder
         finally:
             run.stop()
+
+
+def _require_first(pipeline: PipelineFile, halves: frozenset[str]) -> None:
+    """Another process of the pipeline has its address as well, and that it runs is the news.
+
+    Raises:
+        SecondInstance: there is one, and it does not end within the time that a predecessor is given.
+    """
+    wire = top_wire_of(pipeline)
+    if "deliver" in halves and wire.delivering_run() is not None:
+        with wire.hold_delivery(pipeline.sinks):
+            pass
+    if "capture" in halves and wire.capturing_run() is not None:
+        with wire.hold_capture():
+            pass
 
 
 class WatchedRun:
@@ -73,7 +94,8 @@ class WatchedRun:
         self._pipeline = pipeline
         self._snapshot: Snapshot | None = None
         self._asked: PipelineStatus | None = None  # as servers last said it
-        self._wanted_until = 0.0
+        self._wanted_until = float("-inf")
+        self._effect_until = float("-inf")
         self._asked_at = float("-inf")
         self._wake = threading.Event()
         self._is_ended = False
@@ -116,13 +138,13 @@ class WatchedRun:
 
     def _read(self) -> PipelineStatus:
         now = time.monotonic()
-        asking = (
-            timing().watch_live_asking_seconds if self._is_live else timing().watch_asking_seconds
-        )
-        if self._asked is not None and now - self._asked_at < self._pipeline.paced(asking):
+        asking = self._pipeline.paced(self.asking_seconds(now))
+        if self._asked is not None and now - self._asked_at < asking:
             return refresh_status(self._pipeline, self._asked)
         self._asked_at = now
-        self._asked = read_status(self._pipeline)
+        # A slot that is peeked at cannot be streamed, and this process is about to.
+        may_peek = "capture" not in self.halves
+        self._asked = read_status(self._pipeline, self._asked, may_peek=may_peek)
         return self._asked
 
     def _take(self, status: PipelineStatus) -> None:
@@ -131,16 +153,25 @@ class WatchedRun:
         self.on_snapshot(self._snapshot)
 
     @property
-    def _is_live(self) -> bool:
-        if time.monotonic() < self._wanted_until:
-            return True
+    def _is_copying(self) -> bool:
         return self._snapshot is not None and self._snapshot.status.phase == "copying"
 
+    def asking_seconds(self, now: float) -> float:
+        """How often servers are asked. A page that is open all day is no reason to do so all the time."""
+        if self._is_copying or now < self._effect_until:
+            return timing().watch_live_asking_seconds
+        if now < self._wanted_until:
+            return timing().watch_seen_asking_seconds
+        return timing().watch_asking_seconds
+
     def _pause_seconds(self) -> float:
-        return timing().watch_live_seconds if self._is_live else timing().watch_seconds
+        now = time.monotonic()
+        is_live = self._is_copying or now < max(self._wanted_until, self._effect_until)
+        return timing().watch_live_seconds if is_live else timing().watch_seconds
 
     def _ask_again(self) -> None:
-        """Something was asked for: have its effect seen soon."""
+        """Something was asked for: have its effect seen soon, which may take some seconds."""
+        self._effect_until = time.monotonic() + timing().watch_effect_seconds
         self._asked_at = float("-inf")
         self._wake.set()
 
@@ -188,10 +219,20 @@ class WatchedRun:
         return done
 
     def parked(
-        self, sink: str | None, source: str | None, table: str | None, ids: Sequence[str]
-    ) -> list[dict[str, Any]]:
+        self, sink: str | None, source: str | None, table: str | None, most: int
+    ) -> tuple[int, list[dict[str, Any]]]:
         """Changes that are parked."""
-        return as_dicts(find_parked(self._pipeline, _choice(sink, source, table, ids)))
+        choice = _choice(sink, source, table, ())
+        found = as_dicts(find_parked(self._pipeline, choice, most=most))
+        snapshot = self._snapshot
+        if len(found) < most or snapshot is None:
+            return len(found), found
+        # Not all were read: how many there are in all is known from the last status.
+        known = sum(
+            each.parked for name, each in snapshot.status.sinks.items() if sink in (None, name)
+        )
+        is_whole = table is None and (source is None or self._pipeline.is_alone)
+        return max(len(found), known if is_whole else 0), found[:most]
 
     def change_parked(
         self,

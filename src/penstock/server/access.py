@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 MOST_BODY_BYTES = 64 * 1024
 
-# Nothing of the pipeline is in these; `/ready` gives no texts without the token.
+# Nothing of the pipeline is in these; `/ready` gives no texts without the token, and names on loopback alone.
 OPEN_PATHS = frozenset({"/", "/docs", "/page.js", "/page.css", "/icon.svg", "/health", "/ready"})
 # What names keys of rows is for those with the token alone, on loopback as well.
 _KEPT_PATHS = ("/api/parked", "/subscriptions")
@@ -61,6 +61,30 @@ class Refusal(Exception):
         self.error = RequestRefused(what, "", do)
 
 
+class WrongToken(Refusal):
+    """A token was shown, and it is not the one."""
+
+
+class _Refused:
+    """Who tries tokens is reported, now and then: as many lines as there are guesses would fill a disk."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._report_at = float("-inf")
+
+    def report(self, scope: Any) -> None:
+        """One more."""
+        self._count += 1
+        now = asyncio.get_running_loop().time()
+        if now < self._report_at:
+            return
+        self._report_at = now + timing().server_refused_seconds
+        peer = scope["client"][0] if scope.get("client") else "unknown"
+        many = "a wrong token" if self._count == 1 else f"{self._count} wrong tokens"
+        _log.warning("refused %s, the last from %s", many, peer)
+        self._count = 0
+
+
 def as_json(error: PenstockError) -> dict[str, Any]:
     """An error as the API answers it."""
     return {
@@ -83,6 +107,8 @@ class Access:
         assert options.listen is not None
         self._app = app
         self._is_local = options.listen.is_loopback
+        self._hosts = _LOOPBACK_HOSTS | {_host(options.listen)}
+        self._refused = _Refused()
         # Without TLS of its own it may stand behind a proxy that has it.
         self._schemes = ("https",) if options.cert is not None else ("http", "https")
         self._digest = _digest(options.token.encode()) if options.token is not None else None
@@ -106,9 +132,11 @@ class Access:
             body = await _read_body(scope, receive)
             is_trusted = self._check(scope)
         except Refusal as refusal:
+            if isinstance(refusal, WrongToken):
+                self._refused.report(scope)
             await _answer(refusal, send_safely)
             return
-        scope.setdefault("state", {})["is_trusted"] = is_trusted
+        scope.setdefault("state", {}).update(is_trusted=is_trusted, is_local=self._is_local)
         try:
             await self._app(scope, _replayed(body, receive), send_safely)
         except Exception as error:  # noqa: BLE001 - answered already, and none of the run's business
@@ -140,8 +168,7 @@ class Access:
             found = Address.parse(host)
         except ValueError:
             raise Refusal(400, "no usable Host header", "name host and port") from None
-        name = f"[{found.host}]" if ":" in found.host else found.host.lower()
-        if self._is_local and name not in _LOOPBACK_HOSTS:
+        if self._is_local and _host(found) not in self._hosts:
             what = f"Host {host!r} is not this server, which listens on loopback alone"
             raise Refusal(421, what, "use http://127.0.0.1, or listen: elsewhere with a token")
         return host
@@ -163,7 +190,7 @@ class Access:
         digest = self._digest or _digest(b"")
         is_right = hmac.compare_digest(_digest(token.strip().encode(errors="replace")), digest)
         if scheme.lower() != "bearer" or self._digest is None or not is_right:
-            raise Refusal(401, "the token is wrong", "send the token: of the pipeline file")
+            raise WrongToken(401, "the token is wrong", "send the token: of the pipeline file")
         return True
 
     def _require_token(self, what: str) -> None:
@@ -174,6 +201,10 @@ class Access:
                 "write token: ${PENSTOCK_TOKEN} into the file, and start penstock again",
             )
         raise Refusal(401, f"{what} needs the token", "send Authorization: Bearer and the token")
+
+
+def _host(address: Address) -> str:
+    return f"[{address.host}]" if ":" in address.host else address.host.lower()
 
 
 def _log_defect(scope: Any, error: Exception) -> None:

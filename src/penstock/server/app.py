@@ -21,7 +21,13 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from penstock.errors import PenstockError, PipelineFileError, RequestRefused
 from penstock.server.access import as_json
 from penstock.server.history import History
-from penstock.server.problems import problems, reasons_not_ready, without_details
+from penstock.server.problems import (
+    HOW_TO_SEE,
+    meaning,
+    problems,
+    reasons_not_ready,
+    without_details,
+)
 from penstock.server.scraped import METRICS_TYPE
 from penstock.server.subscriptions import add_subscriptions
 from penstock.server.telemetry import Telemetry
@@ -176,9 +182,14 @@ def add_errors(app: FastAPI) -> None:
     """Have errors answered as penstock says them."""
 
     @app.exception_handler(PenstockError)
-    async def _known(_: Request, error: PenstockError) -> JSONResponse:
-        status = 400 if isinstance(error, PipelineFileError) else 409
-        return JSONResponse(as_json(error), status)
+    async def _known(request: Request, error: PenstockError) -> JSONResponse:
+        if isinstance(error, PipelineFileError):
+            return JSONResponse(as_json(error), 400)
+        if not _is_trusted(request):
+            code, what = meaning(str(error))
+            known = {"code": code, "what": what, "where": "", "do": HOW_TO_SEE}
+            return JSONResponse({"error": known}, 409)
+        return JSONResponse(as_json(error), 409)
 
     @app.exception_handler(Exception)
     async def _unexpected(_: Request, error: Exception) -> JSONResponse:
@@ -224,11 +235,11 @@ def _add_reading(
     async def ready(request: Request) -> JSONResponse:
         """Whether data can move: 503 with the reasons where it cannot."""
         found = reasons_not_ready(watched.snapshot(), watched.halves)
-        is_trusted = _is_trusted(request)
+        is_trusted, is_local = _is_trusted(request), request.scope["state"]["is_local"]
         failures = [
             {"component": each.component, "error": each.error}
             if is_trusted
-            else {"component": each.component}
+            else {"component": each.component if is_local else each.component.partition(" ")[0]}
             for each in found
         ]
         content = {"status": "unready" if found else "ready", "failures": failures}
@@ -257,9 +268,8 @@ def _add_reading(
     @app.get("/api/errors", tags=["reading"])
     async def errors(request: Request) -> list[dict[str, Any]]:
         """What stands still, with what to do."""
-        status = _snapshot(watched).status
-        status = status if _is_trusted(request) else without_details(status)
-        return [each.as_dict() for each in problems(status, watched.halves)]
+        found = problems(_snapshot(watched), watched.halves, is_trusted=_is_trusted(request))
+        return [each.as_dict() for each in found]
 
 
 def _add_events(
@@ -364,8 +374,8 @@ def _add_admin(app: FastAPI, watched: Watched) -> None:
         limit: Annotated[int, Query(ge=1, le=_MOST_PARKED)] = 200,
     ) -> dict[str, Any]:
         """Changes that a destination refused, with their keys and without their values."""
-        found = await ask(watched.parked, sink, source, table, ())
-        return {"count": len(found), "parked": found[:limit]}
+        count, found = await ask(watched.parked, sink, source, table, limit)
+        return {"count": count, "parked": found}
 
     def parked_action(action: str, summary: str) -> None:
         async def carry_out(request: Request, asked: ParkedChoice) -> dict[str, Any]:

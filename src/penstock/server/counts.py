@@ -39,7 +39,7 @@ class Counts:
         self._by_table: Counter[tuple[str, str]] = Counter()  # sink, table as `status` names it
         self._rated: tuple[float, Counter[tuple[str, str]]] = (time.time(), Counter())
         self._table_rates: dict[tuple[str, str], float] = {}
-        self._copying: dict[str, tuple[float, int]] = {}
+        self._copying: dict[str, tuple[float, int, int]] = {}  # when rows last came, all, the last
         self._copy_rates: dict[str, float] = {}
 
     def batch(self, record: BatchRecord, *, is_alone: bool) -> None:
@@ -99,15 +99,21 @@ class Counts:
     def _take_copies(self, snapshot: Snapshot) -> None:
         for name, sink in snapshot.status.sinks.items():
             rows = copied(sink, "rows_copied")
-            at, before = self._copying.get(name, (0.0, 0))
+            at, before, grown = self._copying.get(name, (snapshot.at, 0, 0))
             self._copy_rates.setdefault(name, 0.0)
+            self._retries[name] += 0  # a series that begins at 0 shows the first one as an increase
             if not rows:
                 self._copying.pop(name, None)
                 self._copy_rates[name] = 0.0
             elif rows != before:  # servers are asked less often than snapshots are made
-                if before and rows > before:
-                    self._copy_rates[name] = (rows - before) / max(snapshot.at - at, 0.001)
-                self._copying[name] = (snapshot.at, rows)
+                grown = max(0, rows - before) if before else 0
+                if grown:
+                    self._copy_rates[name] = grown / max(snapshot.at - at, 0.001)
+                self._copying[name] = (snapshot.at, rows, grown)
+            elif grown:
+                # A copy that stands still is the slower the longer it does.
+                slowed = grown / max(snapshot.at - at, 0.001)
+                self._copy_rates[name] = min(self._copy_rates[name], slowed)
 
     def table_rates(self) -> dict[tuple[str, str], float]:
         """Rows a second, by sink and table; what is not there has none."""

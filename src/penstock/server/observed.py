@@ -1,6 +1,7 @@
 """What instruments read off a snapshot when somebody asks. Pure: no library that measures.
 
-Each function yields values with their labels; `OBSERVED` says which instrument has which.
+Each function yields values with their labels; `OBSERVED` says which instrument has which, and `CAPTURED`
+which are those of the half that captures; all others are of the half that delivers.
 """
 
 from __future__ import annotations
@@ -51,13 +52,10 @@ def _wal_statuses(status: PipelineStatus) -> Observed:
 
 def _log_ages(status: PipelineStatus) -> Observed:
     for name in status.sources:
-        lags = [
-            sink.sources[name].lag_seconds
-            for sink in status.sinks.values()
-            if name in sink.sources and sink.sources[name].lag_seconds is not None
-        ]
-        if lags:
-            yield max(lag for lag in lags if lag is not None), {"source": name}
+        flows = [sink.sources[name] for sink in status.sinks.values() if name in sink.sources]
+        ages = [flow.log_age_seconds for flow in flows if flow.log_age_seconds is not None]
+        if ages:
+            yield max(ages), {"source": name}
 
 
 def _of_flows(value: Callable[[Any], float | None]) -> Reading:
@@ -143,3 +141,10 @@ OBSERVED: dict[str, Reading] = {
     "penstock.copy.size": _of_sinks(lambda each: copied(each, "bytes_copied")),
     "penstock.copy.ranges": _copy_ranges,
 }
+
+# Of two processes that run a half each, one exports a series.
+CAPTURED = frozenset(
+    name
+    for name in OBSERVED
+    if name.startswith(("penstock.source.", "penstock.slot.", "penstock.log."))
+)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import error_classes, recognise
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from penstock.server.watched import Snapshot
     from penstock.sinks.status import SinkStatus
 
-_ASK = "give the token to see what was found, and what to do"
+HOW_TO_SEE = "give the token to see what was found, and what to do"
 
 
 @dataclass(frozen=True)
@@ -74,27 +75,61 @@ def brief(text: str | None) -> str | None:
     """An error by its code and what that means in general."""
     if text is None:
         return None
-    code, what = _meaning(text)
-    return f"{code} {what}\n  Do: {_ASK}"
+    code, what = meaning(text)
+    return f"{code} {what}\n  Do: {HOW_TO_SEE}"
 
 
-def _meaning(text: str) -> tuple[str, str]:
+def meaning(text: str) -> tuple[str, str]:
+    """The code of an error, and what it means in general."""
     known = recognise(text)
     cls = type(known) if known is not None else error_classes()["PEN-900"]
     said = (cls.__doc__ or "").strip().partition("\n")[0]
     return cls.code, said[:1].lower() + said[1:].rstrip(".")
 
 
-def problems(status: PipelineStatus, halves: frozenset[str]) -> list[Problem]:
+def problems(
+    snapshot: Snapshot, halves: frozenset[str], *, is_trusted: bool, now: float | None = None
+) -> list[Problem]:
     """All of them, errors first."""
-    found = [*_of_sources(status), *_of_sinks(status, halves)]
+    now = time.time() if now is None else now
+    status = snapshot.status if is_trusted else without_details(snapshot.status)
+    found = [*_of_sources(status, now), *_of_sinks(status, halves)]
     if status.error:
         found.insert(0, _problem("error", "pipeline", status.name, status.error))
+    if _is_stale(snapshot.at, now):
+        found.insert(
+            0,
+            Problem(
+                "error",
+                "pipeline",
+                status.name,
+                None,
+                f"its status was last read at {_clock(snapshot.at)}: what is shown is as old",
+                "see the log of the run; start it again if it hangs",
+            ),
+        )
     return sorted(found, key=lambda each: each.level != "error")
 
 
-def _of_sources(status: PipelineStatus) -> Iterator[Problem]:
+def _is_stale(at: float | None, now: float) -> bool:
+    return at is not None and now - at > timing().watch_stale_seconds
+
+
+def _clock(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _of_sources(status: PipelineStatus, now: float) -> Iterator[Problem]:
     for name, source in status.sources.items():
+        if not source.error and source.connected and _is_stale(source.reported_at, now):
+            yield Problem(
+                "error",
+                "source",
+                name,
+                None,
+                f"capture has not reported since {_clock(source.reported_at or 0.0)}",
+                "see the log; kill the capture process (SIGKILL): it is started again and loses nothing",
+            )
         if source.error:
             yield _problem("error", "source", name, source.error)
         elif source.tracking_error:
@@ -183,7 +218,7 @@ def reasons_not_ready(
     now = time.time() if now is None else now
     status = snapshot.status
     found = [Reason("pipeline", status.error)] if status.error else []
-    if now - snapshot.at > timing().watch_stale_seconds:
+    if _is_stale(snapshot.at, now):
         found.append(Reason("run", f"its status is {now - snapshot.at:.0f} s old"))
     if "capture" in halves:
         found += _sources_not_ready(status, now)
@@ -194,12 +229,12 @@ def reasons_not_ready(
 
 def _sources_not_ready(status: PipelineStatus, now: float) -> Iterator[Reason]:
     for name, source in status.sources.items():
-        age = now - source.reported_at if source.reported_at else None
         if source.error:
             yield Reason(f"source {name}", source.error)
         elif not source.connected:
             yield Reason(f"source {name}", "is not connected")
-        elif age is not None and age > timing().watch_stale_seconds:
+        elif source.reported_at and _is_stale(source.reported_at, now):
+            age = now - source.reported_at
             yield Reason(f"source {name}", f"capture has not reported for {age:.0f} s")
 
 

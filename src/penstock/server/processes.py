@@ -15,7 +15,7 @@ from penstock.timing import timing
 
 @dataclass
 class Usage:
-    """What the processes of one role use together."""
+    """What the processes of one role use together; CPU time also of those that have ended."""
 
     cpu_seconds: float = 0.0
     memory_bytes: int = 0
@@ -30,10 +30,12 @@ class Processes:
         self._listed_at = float("-inf")
         self._usage: dict[str, Usage] = {}
         self._measured_at = float("-inf")
+        self._seen: dict[tuple[int, float], float] = {}  # CPU time by pid and start
+        self._cpu_seconds: defaultdict[str, float] = defaultdict(float)
         self._lock = threading.Lock()
 
     def usage(self) -> dict[str, Usage]:
-        """By role, of those that are alive; as it was a moment ago, for several ask in a row."""
+        """By role; as it was a moment ago, for several ask in a row."""
         with self._lock:
             now = time.monotonic()
             if now - self._measured_at > timing().process_usage_seconds:
@@ -45,6 +47,7 @@ class Processes:
         if now - self._listed_at > timing().process_list_seconds:
             self._known, self._listed_at = _listed(), now
         found: defaultdict[str, Usage] = defaultdict(Usage)
+        alive: dict[tuple[int, float], float] = {}
         for role, process in self._known:
             try:
                 with process.oneshot():
@@ -55,9 +58,15 @@ class Processes:
                 )  # it has ended, and another may have taken its place
                 continue
             used = found[role]
-            used.cpu_seconds += times.user + times.system
             used.memory_bytes += memory
             used.count += 1
+            # Added up by what each has used since it was last seen: a counter must not fall when one ends.
+            key = (process.pid, process.create_time())
+            alive[key] = times.user + times.system
+            self._cpu_seconds[role] += max(0.0, alive[key] - self._seen.get(key, 0.0))
+        self._seen = alive
+        for role, seconds in self._cpu_seconds.items():
+            found[role].cpu_seconds = seconds
         return dict(found)
 
 

@@ -32,6 +32,7 @@ class Pushed:
 
     def __init__(self, pipeline: str, version: str, values: Values) -> None:
         self._values = values
+        self._pipeline = pipeline
         self._provider = MeterProvider(
             [PeriodicExportingMetricReader(OTLPMetricExporter())],
             resource=resource_of(pipeline, version),
@@ -57,7 +58,7 @@ class Pushed:
 
     def record(self, name: str, value: float, labels: Mapping[str, str]) -> None:
         """Add a value to a histogram."""
-        self._histograms[name].record(value, labels)
+        self._histograms[name].record(value, self._labels(labels))
 
     def close(self) -> None:
         """Push what is left, and end."""
@@ -65,6 +66,12 @@ class Pushed:
 
     def _callback(self, name: str) -> Callable[[CallbackOptions], Iterable[Observation]]:
         def observe(_: CallbackOptions) -> Iterable[Observation]:
-            return [Observation(value, labels) for value, labels in self._values(name)]
+            return [
+                Observation(value, self._labels(labels)) for value, labels in self._values(name)
+            ]
 
         return observe
+
+    def _labels(self, labels: Mapping[str, str]) -> dict[str, str]:
+        # Attributes of the resource become labels in few collectors; rules and dashboards want this one.
+        return {"pipeline": self._pipeline, **labels}

@@ -52,7 +52,13 @@ def watched_run(watched: Watched, options: ServerOptions, *, is_alone: bool) -> 
     from penstock.server.history import History
     from penstock.server.telemetry import Telemetry
 
-    telemetry = Telemetry(watched.name, __version__, watched.snapshot, is_alone=is_alone)
+    telemetry = Telemetry(
+        watched.name,
+        __version__,
+        watched.snapshot,
+        is_alone=is_alone,
+        halves=watched.halves,
+    )
     history = History()
 
     def take(snapshot: Any) -> None:
@@ -185,8 +191,8 @@ class Server:
             ws="none",
             http=Connection,
             loop="asyncio",
-            limit_concurrency=64,
-            timeout_keep_alive=30,
+            proxy_headers=False,  # who asks is who has connected, whatever a header says
+            timeout_keep_alive=10,
             timeout_graceful_shutdown=1,
             ssl_certfile=str(self._options.cert) if self._options.cert else None,
             ssl_keyfile=str(self._options.key) if self._options.key else None,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.metrics import BatchTrace, Recorder
 from penstock.server.counts import Counts
-from penstock.server.observed import OBSERVED
+from penstock.server.observed import CAPTURED, OBSERVED
 from penstock.server.processes import Processes
 from penstock.server.scraped import Scraped
 from penstock.timing import timing
@@ -52,11 +52,13 @@ class Telemetry(Recorder):
         snapshot: Callable[[], Snapshot | None],
         *,
         is_alone: bool,
+        halves: frozenset[str] = frozenset({"capture", "deliver"}),
     ) -> None:
         self.counts = Counts()
         self._snapshot = snapshot
         self._version = version
         self._is_alone = is_alone
+        self._halves = halves
         self._processes = Processes()
         self._scraped = Scraped(pipeline, self._values)
         self._pushed: Pushed | None = None
@@ -120,13 +122,16 @@ class Telemetry(Recorder):
 
     def _values(self, name: str) -> Iterable[tuple[float, dict[str, str]]]:
         if name in OBSERVED:
-            snapshot = self._snapshot()
+            half = "capture" if name in CAPTURED else "deliver"
+            snapshot = self._snapshot() if half in self._halves else None
             return () if snapshot is None else OBSERVED[name](snapshot.status)
         if name in _USED:
             read = _USED[name]
             return [(read(used), {"role": role}) for role, used in self._processes.usage().items()]
         if name == "penstock.build.info":
             return [(1, {"version": self._version, "python": platform.python_version()})]
+        if name == "penstock.copy.rate" and "deliver" not in self._halves:
+            return ()
         return self.counts.read(name)
 
 

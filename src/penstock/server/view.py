@@ -5,11 +5,13 @@ A row is a list, in the order of `ROW`: a thousand of them go over the wire when
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from penstock.server.problems import problems, without_details
+from penstock.timing import timing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,8 +52,9 @@ class View:
         has_token: bool,
     ) -> None:
         status = snapshot.status if is_trusted else without_details(snapshot.status)
-        found = problems(status, halves)
+        found = problems(snapshot, halves, is_trusted=is_trusted)
         self.version = snapshot.version
+        self._at = snapshot.at
         self.rows: Rows = {
             name: {
                 table: _row(entry, rates.get((name, table), 0.0))
@@ -67,6 +70,7 @@ class View:
             "halves": sorted(halves),
             "is_trusted": is_trusted,
             "has_token": has_token,
+            "stale_seconds": timing().watch_stale_seconds,
             "sources": {name: asdict(source) for name, source in status.sources.items()},
             "sinks": {name: _summary(sink) for name, sink in status.sinks.items()},
             "problems": [each.as_dict() for each in found[:MOST_PROBLEMS]],
@@ -79,7 +83,9 @@ class View:
             sink: _changed(before.rows.get(sink, {}) if before is not None else {}, rows)
             for sink, rows in self.rows.items()
         }
-        return {**self.summary, "is_whole": before is None, "tables": changed}
+        # Ages, for the clock of a browser may be another.
+        age = max(0.0, time.time() - self._at)
+        return {**self.summary, "is_whole": before is None, "age": age, "tables": changed}
 
 
 def _row(entry: TableStatus, rate: float) -> list[Any]:

@@ -56,9 +56,9 @@ class Watched(Protocol):
         ...
 
     def parked(
-        self, sink: str | None, source: str | None, table: str | None, ids: Sequence[str]
-    ) -> list[dict[str, Any]]:
-        """Changes that are parked, without the rows' values."""
+        self, sink: str | None, source: str | None, table: str | None, most: int
+    ) -> tuple[int, list[dict[str, Any]]]:
+        """Changes that are parked, without the rows' values: how many, and so many of them at most."""
         ...
 
     def change_parked(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from penstock.encryption import NO_KEYS, Keyring
 from penstock.options import Options
+from penstock.sinks.parked import ALL
 from penstock.table import NO_ROUTES, Routes
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from penstock.sinks.chosen import ChosenTables
     from penstock.sinks.copying import Copying
     from penstock.sinks.describe import Describe
-    from penstock.sinks.parked import ParkedEntry
+    from penstock.sinks.parked import ParkedEntry, Wanted
     from penstock.sinks.sink import Sink
     from penstock.sinks.status import SequencePosition, SinkStatus
     from penstock.sinks.subscriptions import Subscriptions
@@ -193,13 +194,13 @@ class SinkKind(ABC, Generic[OptionsT]):
 
     # --- what the destination refused ----------------------------------------------------------
 
-    def parked(self, place: SinkPlace[OptionsT]) -> list[ParkedEntry]:
+    def parked(self, place: SinkPlace[OptionsT], wanted: Wanted = ALL) -> list[ParkedEntry]:
         """What is parked, in the source's order.
 
         Raises:
             SinkError: the sink cannot be asked.
         """
-        del place
+        del place, wanted
         return []
 
     def ask_parked(self, place: SinkPlace[OptionsT], action: str, ids: Collection[str]) -> None:

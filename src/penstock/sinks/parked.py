@@ -23,3 +23,14 @@ class ParkedEntry:
     # What has been asked for and is not carried out yet: retry or drop.
     request: str | None = None
     values: Any = None
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is needed of what is parked; a sink may give more."""
+
+    with_values: bool = True
+    most: int | None = None  # entries, the oldest
+
+
+ALL = Wanted()

@@ -38,6 +38,7 @@ class FlowStatus:
     lag_seconds: float | None = None
     changes_delivered: int = 0
     error: str | None = None
+    log_age_seconds: float | None = None  # of what the log keeps for it, also for a stopped table
 
 
 @dataclass
@@ -65,6 +66,7 @@ class SinkStatus:
     parked: int = 0
     paused_since: str | None = None  # a person holds it
     error: str | None = None
+    log_age_seconds: float | None = None  # of what the log keeps for it, also for a stopped table
     sources: dict[str, FlowStatus] = field(default_factory=dict)
     tables: dict[str, TableStatus] = field(default_factory=dict)
     subscriptions: dict[str, SubscriptionStatus] = field(default_factory=dict)

@@ -4,9 +4,10 @@
 const $ = (id) => document.getElementById(id);
 const ROW = { state: 0, rate: 1, rows: 2, bytes: 3, done: 4, total: 5, request: 6, notes: 7, changed: 8, conflicts: 9, error: 10 };
 const STATES = ["failed", "copying", "catching_up", "pending", "streaming", "removed"];
+const HIGHEST_FIRST = ["rate", "copied"]; // columns that are sorted so at the first click
 const NAMES = { catching_up: "catching up" };
 
-const seen = { summary: null, tables: new Map(), history: {} };
+const seen = { summary: null, madeAt: 0, tables: new Map(), history: {} };
 const shown = { state: null, filter: "", sort: "state", up: true };
 
 // -- elements ---------------------------------------------------------------------------------
@@ -30,6 +31,17 @@ function svg(tag, attributes, text) {
 
 function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
+}
+
+// Which button of a place is in focus, and that it is again after the place was drawn anew.
+function focusedAct(place) {
+  return place.contains(document.activeElement) ? document.activeElement.dataset.act || null : null;
+}
+
+function focusAct(place, act) {
+  if (act === null || focusedAct(place) === act) return;
+  const again = place.querySelector(`[data-act="${CSS.escape(act)}"]`);
+  if (again) again.focus();
 }
 
 // -- words ------------------------------------------------------------------------------------
@@ -92,18 +104,37 @@ async function request(method, path, body) {
   return found;
 }
 
+let onToken = () => {}; // who waits for one
+
 function setToken(given) {
   token = given || null;
   if (token) sessionStorage.setItem("penstock-token", token);
   else sessionStorage.removeItem("penstock-token");
+  onToken();
   reconnect();
+}
+
+// Why a token cannot be used; nothing where it can. Every path refuses a wrong one.
+async function faultOfToken(given) {
+  try {
+    const answer = await fetch("/health", { headers: { Authorization: `Bearer ${given}` } });
+    return answer.status === 401 ? "The token is wrong." : null;
+  } catch { return "penstock does not answer."; }
 }
 
 // -- asking before acting ---------------------------------------------------------------------
 
+// One question after the other: a second one must not write over the first, and be answered in its place.
 let asking = Promise.resolve();
 
-function ask({ title, text, yes = "Do it", field = null, secret = false, danger = false }) {
+function ask(question) {
+  const answer = asking.then(() => askNow(question));
+  asking = answer.catch(() => null);
+  return answer;
+}
+
+// `check` is given what was entered, before the question closes; what it returns is said, and the question stays.
+function askNow({ title, text, yes = "Do it", field = null, secret = false, danger = false, check = null }) {
   const dialog = $("ask");
   setText($("ask-title"), title);
   setText($("ask-text"), text || "");
@@ -118,9 +149,23 @@ function ask({ title, text, yes = "Do it", field = null, secret = false, danger 
   setText($("ask-field"), field || "");
   dialog.returnValue = "cancel";
   dialog.showModal();
-  (field === null ? $("ask-yes") : input).focus();
+  (field !== null ? input : danger ? $("ask-no") : $("ask-yes")).focus();
+  const submit = async (event) => {
+    if (check === null || event.submitter === $("ask-no")) return;
+    event.preventDefault();
+    const fault = await check(input.value.trim());
+    if (!dialog.open) return;
+    if (!fault) { dialog.close("yes"); return; }
+    setText($("ask-error"), fault);
+    $("ask-error").hidden = false;
+    input.select();
+  };
+  $("ask-form").addEventListener("submit", submit);
   return new Promise((resolve) => {
-    dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes" ? (field === null ? true : input.value.trim()) : null), { once: true });
+    dialog.addEventListener("close", () => {
+      $("ask-form").removeEventListener("submit", submit);
+      resolve(dialog.returnValue === "yes" ? (field === null ? true : input.value.trim()) : null);
+    }, { once: true });
   });
 }
 
@@ -132,13 +177,20 @@ function toast(text) {
   toastTimer = setTimeout(() => $("toast").classList.remove("on"), 6000);
 }
 
-async function giveToken() {
+let givingToken = null;
+
+function giveToken() {
+  if (givingToken === null) givingToken = askForToken().finally(() => { givingToken = null; });
+  return givingToken;
+}
+
+async function askForToken() {
   const has = seen.summary ? seen.summary.has_token : true;
   if (!has) {
     await ask({ title: "No token is set", text: "Actions need one. Write token: ${PENSTOCK_TOKEN} into the pipeline file, and start penstock again.", yes: "Close" });
     return false;
   }
-  const given = await ask({ title: "The token of the pipeline file", text: "It stays in this tab, and is sent to this server alone.", yes: "Use it", field: "Token", secret: true });
+  const given = await ask({ title: "The token of the pipeline file", text: "It stays in this tab, and is sent to this server alone.", yes: "Use it", field: "Token", secret: true, check: faultOfToken });
   if (!given) return false;
   setToken(given);
   return true;
@@ -148,11 +200,12 @@ async function act(question, method, path, body, done) {
   if (!token && !(await giveToken())) return;
   const answer = await ask(question);
   if (!answer) return;
+  const used = token;
   try {
     const found = await request(method, path, typeof body === "function" ? body(answer) : body);
     toast(done ? done(found) : (found.done || []).join("\n") || "Done.");
   } catch (failure) {
-    if (failure.status === 401) setToken(null);
+    if (failure.status === 401 && token === used) setToken(null);
     toast(failure.message);
   }
 }
@@ -203,7 +256,12 @@ function copyProgress() {
   return { tables, share: total ? done / total : 0 };
 }
 
+// How old the last status is, by this browser's clock alone.
+const age = () => (performance.now() - seen.madeAt) / 1000;
+
+// Level, headline, and what a screen reader says where the headline has figures that move.
 function verdict(summary) {
+  if (age() > summary.stale_seconds) return ["bad", `What is shown is ${duration(age())} old: the run may hang.`, "What is shown is old: the run may hang."];
   const errors = summary.problems.filter((each) => each.level === "error");
   const stopped = errors.filter((each) => each.part === "table").length;
   const others = errors.filter((each) => each.part !== "table");
@@ -217,18 +275,24 @@ function verdict(summary) {
   }
   if (stopped) return ["bad", `${count(stopped, "table")} ${stopped === 1 ? "stands" : "stand"} still; the others go on.`];
   if (paused.length) return ["warn", `Paused: ${paused.join(", ")}. Changes wait in the log.`];
-  if (copy.tables) return ["busy", `Copying ${count(copy.tables, "table")}, ${Math.round(copy.share * 100)}% there.`];
+  if (copy.tables) return ["busy", `Copying ${count(copy.tables, "table")}, ${Math.round(copy.share * 100)}% there.`, "Tables are being copied."];
   if (summary.phase === "stopped") return ["warn", "Only one half of the pipeline runs."];
-  if (lag > 5) return ["warn", `Behind by ${duration(lag)}.`];
+  if (lag > 5) return ["warn", `Behind by ${duration(lag)}.`, "Behind."];
+  if (sinks.some((sink) => sink.lag_seconds === null && sink.lag_bytes)) return ["warn", "Behind; since when is not known."];
   if (sinks.some((sink) => sink.parked)) return ["warn", "Delivered, but for changes that are parked."];
   if (summary.phase === "catching_up") return ["busy", "Catching up."];
   return ["ok", "Everything is delivered."];
 }
 
-function drawVerdict(summary) {
-  const [level, text] = verdict(summary);
+function setHeadline(level, text, spoken = text) {
   $("verdict").className = `verdict ${level}`;
   setText($("headline"), text);
+  setText($("spoken"), spoken);
+}
+
+function drawVerdict(summary) {
+  const [level, text, spoken = text] = verdict(summary);
+  setHeadline(level, text, spoken);
   const sinks = Object.entries(summary.sinks);
   const said = sinks.map(([name, sink]) => `${sinks.length > 1 ? `${name}: ` : ""}${duration(sink.lag_seconds)} behind, ${count(sink.changes_delivered, "change")} delivered`);
   setText($("subline"), said.slice(0, 4).join(" · "));
@@ -241,13 +305,15 @@ function drawProblems(summary) {
   const key = JSON.stringify([summary.problems, summary.is_trusted]);
   if (list.dataset.key === key) return;
   list.dataset.key = key;
+  const focused = focusedAct(list);
   list.replaceChildren(...summary.problems.map((each) => h("li", { class: `problem ${each.level}` },
     h("p", { class: "title" }, each.code && h("span", { class: "code" }, `${each.code} `), `${each.part} ${each.name}`, each.part === "table" && each.sink ? ` at ${each.sink}` : ""),
     h("p", { class: "what" }, each.what),
     each.do && h("p", { class: "do" }, h("b", {}, "Do: "), each.do),
     each.actions.length > 0 && h("div", { class: "buttons" }, ...each.actions.map((action) =>
-      h("button", { type: "button", class: "small", onclick: () => actions[action](each.sink, each.name) }, LABELS[action]))),
+      h("button", { type: "button", class: "small", "data-act": `${action} ${each.sink} ${each.name}`, onclick: () => actions[action](each.sink, each.name) }, LABELS[action]))),
   )));
+  focusAct(list, focused);
   const more = summary.problem_count - summary.problems.length;
   $("problem-more").hidden = more <= 0;
   setText($("problem-more"), `and ${number.format(more)} more: filter the tables by “failed”.`);
@@ -265,7 +331,7 @@ function drawRoad(summary) {
   const key = JSON.stringify([summary.sources, summary.sinks]);
   const road = $("road");
   if (road.dataset.key === key) return;
-  const focused = document.activeElement && document.activeElement.dataset ? document.activeElement.dataset.act : null;
+  const focused = focusedAct(road);
   road.dataset.key = key;
   const sources = Object.entries(summary.sources);
   const sinks = Object.entries(summary.sinks);
@@ -292,14 +358,14 @@ function drawRoad(summary) {
     h("div", { class: `pipe ${delivers ? "flows" : "broken"}`, "aria-hidden": "true" }),
     h("div", { class: "column" }, ...sinks.slice(0, 12).map(([name, each]) => h("div", { class: "stop" },
       h("div", { class: "kind" }, "sink"),
-      h("div", { class: "title" }, h("span", { class: `dot ${each.error ? "bad" : each.paused_since || each.lag_seconds > 5 ? "warn" : "ok"}` }), name, h("span", { class: "grow" }),
+      h("div", { class: "title" }, h("span", { class: `dot ${each.error || each.states.failed ? "bad" : each.paused_since || each.lag_seconds > 5 ? "warn" : "ok"}` }), name, h("span", { class: "grow" }),
         h("button", { type: "button", class: "quiet small", "data-act": `pause ${name}`, onclick: () => actions[each.paused_since ? "resume" : "pause"](name) }, each.paused_since ? LABELS.resume : LABELS.pause)),
       h("div", { class: "big" }, each.error ? "error" : each.paused_since ? "paused" : `${duration(each.lag_seconds)} behind`),
       facts(["behind", size(each.lag_bytes)], ["delivered", each.delivered_lsn ? position(each.delivered_lsn) : null],
         ["changes", number.format(each.changes_delivered)], ["parked", each.parked ? number.format(each.parked) : null]),
     )), sinks.length > 12 && h("p", { class: "muted" }, `and ${sinks.length - 12} more sinks`)),
   );
-  if (focused) { const again = road.querySelector(`[data-act="${CSS.escape(focused)}"]`); if (again) again.focus(); }
+  focusAct(road, focused);
 }
 
 // -- charts -----------------------------------------------------------------------------------
@@ -412,9 +478,9 @@ function makeRow(sink, name, row, manySinks) {
     h("td", { class: "num" }, row[ROW.rate] ? rate(row[ROW.rate]) : ""),
     h("td", { class: "wide" }, ...copied(row)),
     h("td", { class: "actions" }, ...(state === "removed" ? [] : [
-      state === "failed" && h("button", { type: "button", class: "small", onclick: () => actions.retry(sink, name) }, LABELS.retry),
-      h("button", { type: "button", class: "small quiet", "aria-label": `Copy ${name} again`, onclick: () => actions.resync(sink, name) }, "Resync…"),
-      h("button", { type: "button", class: "small quiet", "aria-label": `Remove ${name}`, onclick: () => actions.remove(sink, name) }, LABELS.remove),
+      state === "failed" && h("button", { type: "button", class: "small", "data-act": `retry ${sink} ${name}`, "aria-label": `Retry ${name} now`, onclick: () => actions.retry(sink, name) }, LABELS.retry),
+      h("button", { type: "button", class: "small quiet", "data-act": `resync ${sink} ${name}`, "aria-label": `Copy ${name} again`, onclick: () => actions.resync(sink, name) }, "Resync…"),
+      h("button", { type: "button", class: "small quiet", "data-act": `remove ${sink} ${name}`, "aria-label": `Remove ${name}`, onclick: () => actions.remove(sink, name) }, LABELS.remove),
     ].filter(Boolean))));
 }
 
@@ -440,6 +506,7 @@ function listed() {
 
 function drawTables() {
   const body = $("rows");
+  const focused = focusedAct(body);
   const manySinks = seen.tables.size > 1;
   const wanted = listed();
   let at = body.firstElementChild;
@@ -457,6 +524,7 @@ function drawTables() {
     if (known.tr === at) at = at.nextElementSibling;
     else body.insertBefore(known.tr, at);
   }
+  focusAct(body, focused);
   for (const [key, known] of drawn) if (!keep.has(key)) { known.tr.remove(); drawn.delete(key); }
   let total = 0;
   const states = {};
@@ -504,6 +572,15 @@ async function changeParked(action, one) {
   if ($("parked-list").childElementCount) setTimeout(showParked, 1500);
 }
 
+const schema = { isWanted: false, loadedAs: null };
+
+// Asks the source, so only for who has come to see it; again when the token is given or forgotten.
+function loadSchemaIfDue() {
+  if (!schema.isWanted || !seen.summary || schema.loadedAs === seen.summary.is_trusted) return;
+  schema.loadedAs = seen.summary.is_trusted;
+  loadSchema();
+}
+
 async function loadSchema() {
   const list = $("schema-list");
   let found;
@@ -528,6 +605,7 @@ async function loadSchema() {
 
 function take(view) {
   seen.summary = view;
+  seen.madeAt = performance.now() - view.age * 1000;
   if (view.is_whole) { seen.tables.clear(); seen.history = {}; }
   for (const [sink, rows] of Object.entries(view.tables)) {
     if (!seen.tables.has(sink)) seen.tables.set(sink, new Map());
@@ -545,6 +623,7 @@ function take(view) {
   drawRoad(view);
   drawTables();
   if (view.history) addHistory(view.history);
+  loadSchemaIfDue();
 }
 
 let stream = null;
@@ -556,17 +635,22 @@ function setLive(kind, text) { $("live").className = `live ${kind}`; setText($("
 async function listen() {
   let wait = 500;
   for (;;) {
+    if (document.hidden) await new Promise((resolve) => document.addEventListener("visibilitychange", resolve, { once: true }));
     stream = new AbortController();
+    const used = token;
     try {
-      const headers = token ? { Authorization: `Bearer ${token}` } : {};
+      const headers = used ? { Authorization: `Bearer ${used}` } : {};
       const answer = await fetch("/api/events", { headers, signal: stream.signal });
       if (answer.status === 401) {
-        const had = token !== null;
-        token = null;
-        sessionStorage.removeItem("penstock-token");
-        setLive("off", had ? "the token is wrong" : "needs the token");
-        setText($("headline"), "This server needs the token of the pipeline file.");
-        await giveToken();
+        setLive("off", used !== null ? "the token is wrong" : "needs the token");
+        setHeadline("warn", "This server needs the token of the pipeline file.");
+        if (token === used) {
+          token = null;
+          sessionStorage.removeItem("penstock-token");
+          // Who does not want to give it now has the button.
+          const given = new Promise((resolve) => { onToken = resolve; });
+          if (!(await giveToken())) await given;
+        }
         continue;
       }
       if (!answer.ok) throw new Error(String(answer.status));
@@ -589,8 +673,7 @@ async function listen() {
       if (failure.name === "AbortError") continue;
     }
     setLive("off", "not reachable, trying again");
-    $("verdict").className = "verdict bad";
-    setText($("headline"), "penstock does not answer: it was stopped, or cannot be reached.");
+    setHeadline("bad", "penstock does not answer: it was stopped, or cannot be reached.");
     await new Promise((resolve) => setTimeout(resolve, wait));
     wait = Math.min(wait * 2, 8000);
   }
@@ -618,7 +701,7 @@ function setUp() {
       shown.up = shown.sort === button.dataset.sort ? !shown.up : true;
       shown.sort = button.dataset.sort;
       for (const head of document.querySelectorAll("th[aria-sort]")) head.removeAttribute("aria-sort");
-      button.closest("th").setAttribute("aria-sort", shown.up ? "ascending" : "descending");
+      button.closest("th").setAttribute("aria-sort", shown.up === HIGHEST_FIRST.includes(shown.sort) ? "descending" : "ascending");
       drawTables();
     });
   }
@@ -632,9 +715,16 @@ function setUp() {
     if (event.key === "/" && !/^(INPUT|TEXTAREA)$/.test(document.activeElement.tagName) && !$("ask").open) { event.preventDefault(); $("filter").focus(); }
     if (event.key === "Escape" && document.activeElement === $("filter")) { $("filter").value = ""; shown.filter = ""; drawTables(); }
   });
-  // Asks the source, so only for who has come to see it.
-  const schema = new IntersectionObserver((seenNow) => { if (seenNow.some((each) => each.isIntersecting)) { schema.disconnect(); loadSchema(); } });
-  schema.observe($("schema-list"));
+  const watch = new IntersectionObserver((seenNow) => {
+    if (!seenNow.some((each) => each.isIntersecting)) return;
+    watch.disconnect();
+    schema.isWanted = true;
+    loadSchemaIfDue();
+  });
+  watch.observe($("schema-list"));
+  // A tab that nobody looks at asks for nothing.
+  document.addEventListener("visibilitychange", () => { if (document.hidden) reconnect(); });
+  setInterval(() => { if (seen.summary && stream && !document.hidden && $("live").classList.contains("on")) drawVerdict(seen.summary); }, 2000);
   addEventListener("resize", drawCharts);
   drawCharts();
   listen();
@@ -652,6 +742,16 @@ async function describeApi() {
       h("p", {}, each.description || each.summary || ""), parameters && h("p", { class: "muted" }, `Parameters: ${parameters}`),
       body && h("pre", {}, JSON.stringify(body.properties, null, 2)));
   })));
+}
+
+// A link does not send the token: what needs it is fetched, and shown from memory.
+for (const link of document.querySelectorAll("a[data-api]")) {
+  link.addEventListener("click", async (event) => {
+    if (!token) return;
+    event.preventDefault();
+    const answer = await fetch(link.getAttribute("href"), { headers: { Authorization: `Bearer ${token}` } });
+    location.assign(URL.createObjectURL(new Blob([await answer.text()], { type: "text/plain; charset=utf-8" })));
+  });
 }
 
 if (document.getElementById("api")) describeApi(); else setUp();

@@ -12,6 +12,7 @@ from penstock.errors import PenstockError
 from penstock.findings import Finding
 from penstock.options import Options
 from penstock.sinks.kind import SinkKind, SinkPlace
+from penstock.sinks.parked import ALL
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from penstock.sinks.documents.format import DocumentFormat
     from penstock.sinks.documents.workspace import Workspace
-    from penstock.sinks.parked import ParkedEntry
+    from penstock.sinks.parked import ParkedEntry, Wanted
     from penstock.sinks.status import SinkStatus
     from penstock.table import TableName
 
@@ -229,12 +230,12 @@ class DocumentKind(SinkKind[OptionsT], Generic[OptionsT]):
         for place, part in zip(places, parts, strict=True):
             add_working_files(self, place, part)
 
-    def parked(self, place: SinkPlace[OptionsT]) -> list[ParkedEntry]:
+    def parked(self, place: SinkPlace[OptionsT], wanted: Wanted = ALL) -> list[ParkedEntry]:
         """Documents that the destination refused, and those behind them."""
         from penstock.sinks.documents.parked import entries_of, for_a_command
 
         with for_a_command(self.workspace(place).parked, place.keyring) as parked:
-            return entries_of(parked)
+            return entries_of(parked, wanted)
 
     def ask_parked(self, place: SinkPlace[OptionsT], action: str, ids: Collection[str]) -> None:
         """Leave a file for who delivers."""

@@ -22,7 +22,7 @@ import time
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import pyarrow as pa
 
@@ -33,7 +33,7 @@ from penstock.encryption import NO_KEYS, NotAuthentic
 from penstock.errors import PositionMissing, SinkDefect
 from penstock.lsn import Lsn
 from penstock.sinks.durable import cannot_use, make_directory, replace_file
-from penstock.sinks.parked import ParkedEntry
+from penstock.sinks.parked import ALL, ParkedEntry
 from penstock.table import TableName
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.encryption import Keyring
+    from penstock.sinks.parked import Wanted
 
 Key = tuple[tuple[str, Any], ...]
 
@@ -211,10 +212,18 @@ class Parked:
         return len(self._ids)
 
     def count(self) -> int:
-        """How many there are, by the file: for observers."""
+        """How many there are, by the file: for observers, who ask again and again."""
         try:
-            return self._path.read_bytes().count(b"\n")
+            with self._path.open("rb") as file:
+                found = os.fstat(file.fileno())
+                state = (found.st_ino, found.st_size, found.st_mtime_ns)
+                before = _counted.get(self._path)
+                if before is None or before[0] != state:
+                    before = (state, _count_lines(file))
+                    _counted[self._path] = before
+                return before[1]
         except FileNotFoundError:
+            _counted.pop(self._path, None)
             return 0
 
     def append(self, rows: Sequence[dict[str, Any]], reasons: dict[str, str]) -> None:
@@ -304,6 +313,15 @@ class Parked:
             path.unlink(missing_ok=True)
 
 
+# Of files that were counted: inode, size and time of the last write; and how many lines they had.
+_counted: dict[Path, tuple[tuple[int, int, int], int]] = {}
+
+
+def _count_lines(file: BinaryIO) -> int:
+    """How many lines there are, without the whole file in memory."""
+    return sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(1 << 20), b""))
+
+
 class Retry:
     """Parked documents that are tried again."""
 
@@ -347,7 +365,7 @@ def for_a_command(path: Path, keyring: Keyring = NO_KEYS) -> Iterator[Parked]:
         raise cannot_use(error, path.parent) from error
 
 
-def entries_of(parked: Parked) -> list[ParkedEntry]:
+def entries_of(parked: Parked, wanted: Wanted = ALL) -> list[ParkedEntry]:
     """What is parked, as people are shown it."""
     asked = parked.asked()
     return [
@@ -360,9 +378,9 @@ def entries_of(parked: Parked) -> list[ParkedEntry]:
             reason=each.reason,
             parked_at=each.parked_at,
             request=next((one.action for one in reversed(asked) if one.means(each)), None),
-            values=each.content,
+            values=each.content if wanted.with_values else None,
         )
-        for each in parked.read()
+        for each in parked.read()[: wanted.most]
     ]
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.findings import Finding
 from penstock.sinks.kind import SinkKind, SinkPlace, Statements
+from penstock.sinks.parked import ALL
 from penstock.sinks.postgres.mapping.table_mapping import TableMappings
 from penstock.sinks.postgres.options import PostgresOptions
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from penstock.schema.description import TableStructure
     from penstock.sinks.chosen import ChosenTables
     from penstock.sinks.describe import Describe
-    from penstock.sinks.parked import ParkedEntry
+    from penstock.sinks.parked import ParkedEntry, Wanted
     from penstock.sinks.postgres.copy.copying import PostgresCopying
     from penstock.sinks.postgres.session import TargetSession
     from penstock.sinks.postgres.sink import PostgresSink
@@ -128,10 +129,10 @@ class PostgresKind(SinkKind[PostgresOptions]):
         with connect_target(url, "penstock sync-sequences") as connection, target_errors(url):
             return sync_sequences(connection, mapped, mappings.target)
 
-    def parked(self, place: Place) -> list[ParkedEntry]:
+    def parked(self, place: Place, wanted: Wanted = ALL) -> list[ParkedEntry]:
         """Rows of penstock.parked."""
         with self._parked_rows(place) as (rows, connection):
-            return rows.entries(connection)
+            return rows.entries(connection, wanted)
 
     def ask_parked(self, place: Place, action: str, ids: Collection[str]) -> None:
         """Note at the rows what is asked for."""

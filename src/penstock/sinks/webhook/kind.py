@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from penstock.extras import require_package
 from penstock.sinks.documents.contract import DocumentKind
+from penstock.sinks.parked import ALL
 from penstock.sinks.webhook.options import WebhookOptions
 
 if TYPE_CHECKING:
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
     from penstock.sinks.documents.format import DocumentFormat
     from penstock.sinks.kind import SinkPlace
-    from penstock.sinks.parked import ParkedEntry
+    from penstock.sinks.parked import ParkedEntry, Wanted
     from penstock.sinks.status import SinkStatus
     from penstock.sinks.webhook.sink import WebhookSink
     from penstock.sinks.webhook.subscriptions import WebhookSubscriptions
@@ -62,10 +63,11 @@ class WebhookKind(DocumentKind[WebhookOptions]):
 
     # Receivers refuse one by one, each for itself: what is parked lies with the subscription.
 
-    def parked(self, place: SinkPlace[WebhookOptions]) -> list[ParkedEntry]:
+    def parked(self, place: SinkPlace[WebhookOptions], wanted: Wanted = ALL) -> list[ParkedEntry]:
         """Documents that receivers refused, and those behind them."""
         from penstock.sinks.webhook.parked import parked_entries
 
+        del wanted
         return parked_entries(place)
 
     def ask_parked(

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from penstock.sinks.parked import ParkedEntry
+from penstock.sinks.parked import ALL, ParkedEntry
 from penstock.table import TableName
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     import psycopg
+
+    from penstock.sinks.parked import Wanted
 
     Connection = psycopg.Connection[Any]
 
@@ -49,14 +51,15 @@ class ParkedRows:
         found = row.fetchone()
         return int(found[0]) if found is not None else 0
 
-    def entries(self, connection: Connection) -> list[ParkedEntry]:
-        """All, in the source's order, as people are shown them."""
+    def entries(self, connection: Connection, wanted: Wanted = ALL) -> list[ParkedEntry]:
+        """All that are wanted, in the source's order, as people are shown them."""
         if not _is_there(connection):
             return []
         rows = connection.execute(
             "SELECT id, schema_name, table_name, op, key, old_key, commit_lsn::text, reason,"
-            f" parked_at, request, row_values FROM penstock.parked{_OWN} ORDER BY id",
-            self._owner,
+            " parked_at, request, CASE WHEN %s THEN row_values END"
+            f" FROM penstock.parked{_OWN} ORDER BY id LIMIT %s",
+            (wanted.with_values, *self._owner, wanted.most),
         ).fetchall()
         return [
             ParkedEntry(
