@@ -352,8 +352,8 @@ def test_table_that_is_renamed_away_from_its_rules_is_refused() -> None:
     made = chain(RULE, {"filter": {"table": "kept", "rows": "none"}})
     renamed = SHAPE.model_copy(update={"name": "purchases"})
 
-    made.require_fit(SHAPE, SHAPE.table)
+    made.require_fit(SHAPE, SHAPE)
     with pytest.raises(RuleUnfit, match=r"called public\.purchases from here on"):
-        made.require_fit(renamed, SHAPE.table)
-    made.require_fit(renamed.model_copy(update={"name": "kept"}), SHAPE.table)
-    made.require_fit(renamed, TableName("public", "other"))
+        made.require_fit(renamed, SHAPE)
+    made.require_fit(renamed.model_copy(update={"name": "kept"}), SHAPE)
+    made.require_fit(renamed, SHAPE.model_copy(update={"name": "other"}))

@@ -87,8 +87,9 @@ class Modifiers(Protocol):
     def lacks_rows(self, table: TableName) -> bool:
         """Whether the sink may not have every row of a table."""
 
-    def require_fit(self, shape: TableShape, called_before: TableName | None = None) -> None:
-        """See that rows of a table of this shape can be modified; and that rules went along with a new name.
+    def require_fit(self, shape: TableShape, before: TableShape | None = None) -> None:
+        """See that rows of a table of this shape can be modified; and that no rule was lost by how the
+        table was altered, with a name or a type.
 
         Raises:
             ModifierError: a rule and the table do not fit.

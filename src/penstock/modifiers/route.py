@@ -15,6 +15,7 @@ from pydantic import BeforeValidator, Field, PlainValidator, model_validator
 
 from penstock.errors import BadTableRule, ModifierError, RuleUnfit
 from penstock.findings import Finding
+from penstock.modifiers.effects import Effect
 from penstock.modifiers.operations import ALL_OPERATIONS, Operation, Operations, letters_of
 from penstock.options import Options, RuleOption, fault, wanted
 from penstock.schema.describe import row_key_of
@@ -94,6 +95,18 @@ def modifier_for(options: RouteOptions, table: TableName) -> TableModifier | Non
         options.operations,
         is_strict=options.table.is_outright,
     )
+
+
+def effects(options: RouteOptions, shape: TableShape) -> Iterator[Effect]:
+    """Columns that are not delivered; names of columns and operations."""
+    if not options.table.matches(shape.table):
+        return
+    is_own = options.table.is_outright
+    for column in shape.columns:
+        if column.name in options.drop:
+            yield Effect("route", column.id, "drop", is_own)
+    says_more = bool(options.columns) or options.operations != ALL_OPERATIONS
+    yield Effect("route", 0, (options.columns, options.operations), is_own, hides=says_more)
 
 
 def findings(options: RouteOptions, shapes: Mapping[TableName, TableShape]) -> Iterator[Finding]:

@@ -124,7 +124,7 @@ def _of_table(transform: TableTransform, shape: TableShape) -> Iterator[Finding]
                 yield Finding(RuleUnfit(error.what, error.where, advice))
     bare: list[str] = []
     for column in shape.columns:
-        found = _rule_of(transform, shape, column)
+        found = transform.rule_by_name(column, shape)
         if found is not None:
             yield from _of_column(_Ruled(shape, column, found))
         elif not column.generated:
@@ -137,22 +137,14 @@ def _of_table(transform: TableTransform, shape: TableShape) -> Iterator[Finding]
 def _left_alone(
     transform: TableTransform, shape: TableShape, column: ColumnShape
 ) -> Iterator[Finding]:
+    """A rule is for columns of that name, and not of that type: who wrote it may count on it."""
+    typed = Typed(column.name, type_of(column, shape))
     for rule in transform.rules:
-        if rule.is_lenient and rule.column == column.name:
-            error = unfit_type(shape.table, Typed(column.name, type_of(column, shape)), rule)
+        if rule.fits(column.name) and (rule.is_lenient or typed.type.family in _TEXT_LIKE):
+            error = unfit_type(shape.table, typed, rule)
             what = f"{error.what}: its values pass as they are"
             yield Finding(RuleUnfit(what, error.where, error.do), "warning")
-
-
-def _rule_of(
-    transform: TableTransform, shape: TableShape, column: ColumnShape
-) -> ColumnRule | None:
-    """The column's rule, also one that does not take its type."""
-    type_ = type_of(column, shape)
-    for rule in transform.rules:
-        if rule.fits(column.name) and (not rule.leaves_other_types or takes(rule, type_)):
-            return rule
-    return None
+            return
 
 
 def _of_column(ruled: _Ruled) -> Iterator[Finding]:
@@ -259,7 +251,7 @@ def _unreported(
         for column in shape.columns
         if not column.generated
         and type_of(column, shape).family in _TEXT_LIKE
-        and _rule_of(transform or rules, shape, column) is None
+        and (transform or rules).rule_by_name(column, shape) is None
     ]
     if bare:
         what = f"no rule covers {', '.join(bare)}: their values pass as they are"
@@ -291,5 +283,5 @@ def _what(transform: TableTransform | None, shape: TableShape, name: str) -> obj
     column = next((one for one in shape.columns if one.name == name), None)
     rule = None
     if transform is not None and column is not None:
-        rule = _rule_of(transform, shape, column)
+        rule = transform.rule_by_name(column, shape)
     return None if rule is None or rule.keeps else (rule.transformer, rule.salt)

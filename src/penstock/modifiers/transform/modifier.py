@@ -13,6 +13,7 @@ from penstock.changes.cells import ABSENT, Cells, gather
 from penstock.changes.compact import fill_from_before
 from penstock.errors import ColumnUncovered, RuleUnfit, TransformFailed, ValueNotSent
 from penstock.lsn import Lsn
+from penstock.modifiers.effects import Effect
 from penstock.modifiers.operations import Operation, letters_of
 from penstock.modifiers.transform.arrays import of_width
 from penstock.modifiers.transform.pgtypes import ColumnType, type_by_oid, type_of
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from penstock.changes.pgoutput import Relation
     from penstock.modifiers.transform.options import TransformOptions
     from penstock.modifiers.transform.rules import ColumnRule
-    from penstock.schema.shape import TableShape
+    from penstock.schema.shape import ColumnShape, TableShape
     from penstock.table import TableName
 
 
@@ -46,6 +47,7 @@ class TableTransform:
     table: TableName
     rules: tuple[ColumnRule, ...]
     is_strict: bool = False
+    is_own: bool = False  # a group of the rules names the table
     known: Mapping[int, ColumnType] = field(default_factory=dict)  # types by oid, of the catalog
 
     def with_shape(self, shape: TableShape) -> TableTransform:
@@ -57,6 +59,26 @@ class TableTransform:
             != type_by_oid(column.type_id, column.type_modifier).family
         }
         return replace(self, known=known)
+
+    def effects(self, shape: TableShape) -> Iterator[Effect]:
+        """What is done to each column, and whether each must have a rule."""
+        yield Effect("coverage", 0, "strict", self.is_own, hides=self.is_strict)
+        for column in shape.columns:
+            rule = None if column.generated else self.rule_by_name(column, shape)
+            if rule is not None:
+                options = rule.options
+                what = (rule.transformer, rule.salt, options.operations, options.on_error)
+                # To pass a value, somebody has to name its column.
+                is_own = not (rule.is_general or (rule.keeps and rule.is_pattern))
+                yield Effect("transform", column.id, what, is_own, hides=not rule.keeps)
+
+    def rule_by_name(self, column: ColumnShape, shape: TableShape) -> ColumnRule | None:
+        """The column's rule, also one that does not take its type."""
+        type_ = type_of(column, shape)
+        for rule in self.rules:
+            if rule.fits(column.name) and (not rule.leaves_other_types or takes(rule, type_)):
+                return rule
+        return None
 
     def modified_shape(self, shape: TableShape) -> TableShape:
         """The shape is what it was; a migration that the rules do not cover ends here."""
@@ -135,14 +157,21 @@ class TableTransform:
 
 
 def table_transform(options: TransformOptions, table: TableName) -> TableTransform | None:
-    """The rules of an entry for a table; None if it has none."""
-    concerned = [one for one in options.tables if one.concerns(table)]
-    # The most exact group decides whether all columns must have a rule.
-    is_strict = bool(concerned) and concerned[0].coverage == "strict"
-    rules = ordered(concerned)
-    if not is_strict and all(rule.keeps for rule in rules):
+    """What the rules of an entry do to a table; None where nothing."""
+    found = rules_of(options, table)
+    if found is None or (not found.is_strict and all(rule.keeps for rule in found.rules)):
         return None
-    return TableTransform(table, rules, is_strict)
+    return found
+
+
+def rules_of(options: TransformOptions, table: TableName) -> TableTransform | None:
+    """The rules of an entry for a table, also those that keep all; None if it has none."""
+    concerned = [one for one in options.tables if one.concerns(table)]
+    if not concerned:
+        return None
+    # The most exact group decides whether all columns must have a rule.
+    is_strict = concerned[0].coverage == "strict"
+    return TableTransform(table, ordered(concerned), is_strict, concerned[0].table.is_outright)
 
 
 def takes(rule: ColumnRule, type_: ColumnType) -> bool:

@@ -68,6 +68,7 @@ class ColumnRule:
     options: RuleOptions
     salt: Secret | None
     is_lenient: bool = False  # of a file whose rules are for columns of fitting types only
+    is_general: bool = False  # of a group for any table
 
     @property
     def is_pattern(self) -> bool:
@@ -124,7 +125,8 @@ def ordered(groups: Iterable[TableRules]) -> tuple[ColumnRule, ...]:
 
 
 def _where_present(rule: ColumnRule) -> ColumnRule:
-    return replace(rule, options=rule.options.model_copy(update={"when_missing": "skip"}))
+    options = rule.options.model_copy(update={"when_missing": "skip"})
+    return replace(rule, options=options, is_general=True)
 
 
 def read_rule(
