@@ -10,6 +10,7 @@ from penstock.config import pipeline_from_document
 from penstock.errors import RuleUnfit
 from penstock.modifiers.chain import Chain
 from penstock.modifiers.rule import Rule
+from penstock.schema.shape import SequenceShape
 
 COLUMNS = {"id": "int8", "email": "text", "phone": "text"}
 USERS = shape_of("users", COLUMNS, key=["id"])
@@ -160,3 +161,84 @@ def test_check_warns_of_a_text_that_a_pattern_is_not_for_by_its_type():
         ("warning", "public.users.old_email")
     ]
     assert "its values pass as they are" in found[0].what
+
+
+# What rows hold that are older than a column (ADD COLUMN … DEFAULT) comes with the shape, not with a row.
+
+
+def with_default(name: str, missing: str | None = "c4n4ry", default: str = "'c4n4ry'::text"):
+    """users, to which a column was added with a default."""
+    shape = altered(id="int8", email="text", **{name: "text"})
+    *others, last = shape.columns
+    added = last.model_copy(update={"missing": missing, "default": default})
+    return shape.model_copy(update={"columns": (*others, added)})
+
+
+def seen(rule: dict[str, object], shape=None):
+    """The last column as the sink sees it."""
+    return chain({"transform": rule}).modified_shape(shape or with_default("note")).columns[-1]
+
+
+@pytest.mark.parametrize(
+    ("rule", "missing"),
+    [
+        ({"column": "note", "with": "masking"}, "******"),
+        ({"column": "note", "with": "null"}, None),
+        ({"table": "users", "set": {"note": "upper(note)"}}, "C4N4RY"),
+        ({"table": "users", "set": {"note": "'x'"}}, "x"),
+    ],
+)
+def test_value_of_rows_older_than_a_column_is_modified_as_theirs_would_be(rule, missing):
+    column = seen(rule)
+
+    assert (column.missing, column.has_hidden_missing) == (missing, False)
+    assert (column.default, column.has_hidden_default) == (None, True)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"column": "note", "with": "hash", "generator": "random"},
+        {
+            "column": "note",
+            "with": "template",
+            "template": '{{ .GetValue }}{{ .GetDynamicValue "email" }}',
+        },
+        {"column": "note", "with": "email", "invalid_email_action": "reject"},
+        {"table": "users", "set": {"note": "note || email"}},
+        {"table": "users", "set": {"note": "note::int"}},
+    ],
+)
+def test_value_of_older_rows_that_only_a_row_decides_is_hidden(rule):
+    """A copy brings it."""
+    column = seen(rule)
+
+    assert (column.missing, column.has_hidden_missing) == (None, True)
+    assert "c4n4ry" not in str(column)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"table": "users", "columns": {"note": "keep", "email": MASK}},
+        {"column": "note", "operations": ["update"], **MASK},
+        {"table": "users", "set": {"email": "upper(note)"}},
+    ],
+)
+def test_column_that_is_delivered_as_it_is_keeps_its_default(rule):
+    shape = with_default("note")
+
+    assert seen(rule, shape) == shape.columns[-1]
+
+
+def test_default_that_counts_stays():
+    """It names a sequence, and holds no value."""
+    counted = {"start": 1, "increment": 1, "minimum": 1, "maximum": 9, "cache": 1, "cycles": False}
+    sequence = SequenceShape(id=5, schema_name="public", name="s", type="bigint", **counted)
+    shape = with_default("note", None, "nextval('public.s'::regclass)")
+    *others, last = shape.columns
+    shape = shape.model_copy(
+        update={"columns": (*others, last.model_copy(update={"sequence": sequence}))}
+    )
+
+    assert seen({"column": "note", **MASK}, shape) == shape.columns[-1]

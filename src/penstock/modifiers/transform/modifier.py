@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -14,6 +15,7 @@ from penstock.changes.compact import fill_from_before
 from penstock.errors import ColumnUncovered, RuleUnfit, TransformFailed, ValueNotSent
 from penstock.lsn import Lsn
 from penstock.modifiers.effects import Effect
+from penstock.modifiers.hidden import NotKnown, without_values
 from penstock.modifiers.operations import Operation, letters_of
 from penstock.modifiers.transform.arrays import of_width
 from penstock.modifiers.transform.pgtypes import ColumnType, type_by_oid, type_of
@@ -81,14 +83,20 @@ class TableTransform:
         return None
 
     def modified_shape(self, shape: TableShape) -> TableShape:
-        """The shape is what it was; a migration that the rules do not cover ends here."""
-        columns = [
+        """The shape without values of ruled columns; a migration that the rules do not cover ends here."""
+        typed = [
             Typed(column.name, type_of(column, shape))
             for column in shape.columns
             if not column.generated
         ]
-        list(self.ruled(columns))
-        return shape
+        rules = {typed[number]: rule for number, rule in self.ruled(typed)}
+        columns = tuple(
+            _without_values(column, each, rules[each])
+            if (each := Typed(column.name, type_of(column, shape))) in rules
+            else column
+            for column in shape.columns
+        )
+        return shape if columns == shape.columns else shape.model_copy(update={"columns": columns})
 
     def modified_relation(self, relation: Relation) -> Relation:
         """The description is what it was; one that the rules do not cover ends here."""
@@ -154,6 +162,33 @@ class TableTransform:
             for wanted in (rule.column, *rule.transformer.columns):
                 if wanted not in names:
                     raise missing(self.table, wanted, rule)
+
+
+def _without_values(column: ColumnShape, typed: Typed, rule: ColumnRule) -> ColumnShape:
+    # Rows that were there before are as if they were copied: inserted.
+    if rule.keeps or Operation.INSERT not in rule.options.operations:
+        return column
+    return without_values(column, partial(_result, rule, typed.type))
+
+
+def _result(rule: ColumnRule, type_: ColumnType, value: str) -> str | None:
+    """What becomes of a value whatever the row.
+
+    Raises:
+        NotKnown: it depends on the row, or the value cannot be transformed; a row that has it says so.
+    """
+    if rule.transformer.columns or not rule.transformer.is_repeatable:
+        raise NotKnown
+    batch = Batch(pa.array([value.encode()], pa.binary()), type_, salt=rule.salt)
+    try:
+        done = _one_array(rule.transformer.apply(batch))[0].as_py()
+    except (BadResult, pa.ArrowInvalid):
+        raise NotKnown from None
+    text = None if done is None else done.decode()
+    is_too_long = text is not None and type_.longest is not None and len(text) > type_.longest
+    if batch.failed is not None or is_too_long:
+        raise NotKnown
+    return text
 
 
 def table_transform(options: TransformOptions, table: TableName) -> TableTransform | None:
