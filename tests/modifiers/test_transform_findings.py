@@ -6,6 +6,8 @@ import pytest
 
 from fix_transform import read_transform, shape_of
 from penstock.errors import ColumnUncovered, RuleUnfit
+from penstock.modifiers.rule import Rule
+from penstock.modifiers.torn_keys import torn_keys
 from penstock.modifiers.transform import findings
 from penstock.schema.shape import (
     ConstraintShape,
@@ -219,8 +221,8 @@ def test_rule_of_pg_flo_leaves_other_types_alone_and_says_so(tmp_path):
     assert "pass as they are" in one.what
 
 
-def test_foreign_key_whose_ends_are_not_transformed_alike_is_reported():
-    key = ForeignKeyShape(
+def foreign_key() -> ForeignKeyShape:
+    return ForeignKeyShape(
         id=8,
         name="orders_user_fkey",
         columns=(2,),
@@ -231,15 +233,46 @@ def test_foreign_key_whose_ends_are_not_transformed_alike_is_reported():
         on_update="a",
         on_delete="a",
     )
+
+
+def torn(entries, *shapes):
+    rules = [Rule("transform", read_transform(f"transform: {entry}")) for entry in entries]
+    return list(torn_keys(rules, {shape.table: shape for shape in shapes}))
+
+
+def test_foreign_key_whose_ends_are_not_transformed_alike_is_reported():
+    key = foreign_key()
     orders = shape_of(
         "orders", {"id": "int8", "user_id": "text"}, key=["id"], oid=16500, foreign_keys=(key,)
     )
     users = shape_of("users", {"id": "text"}, key=["id"])
 
-    [one] = found("{table: users, column: id, with: hash}", users, orders, severity="warning")
+    [one] = torn(["{table: users, column: id, with: hash}"], users, orders)
+    assert (one.place, one.severity) == ("public.orders.user_id", "warning")
+    [one] = torn(["{table: users, set: {id: upper(id)}}"], users, orders)
     assert one.place == "public.orders.user_id"
     alike = "{columns: {user_id: {with: hash}, id: {with: hash}}}"
-    assert found(alike, users, orders, severity="warning") == []
+    assert torn([alike], users, orders) == []
+    each = [
+        "{table: users, column: id, with: hash}",
+        "{table: orders, column: user_id, with: hash}",
+    ]
+    assert torn(each, users, orders) == [], "by all entries together"
+
+
+def test_foreign_key_whose_ends_get_other_numbers_by_their_types_is_reported():
+    key = foreign_key()
+    orders = shape_of(
+        "orders", {"id": "int8", "user_id": "int4"}, key=["id"], oid=16500, foreign_keys=(key,)
+    )
+    users = shape_of("users", {"id": "int2"}, key=["id"])
+    rule = "{columns: {id: {with: integer}, user_id: {with: integer}}, allow_collisions: true}"
+
+    [one] = torn([rule], users, orders)
+    assert "limits" in one.do
+    assert (
+        torn([rule.replace("integer", "integer, max_value: 9, min_value: 1")], users, orders) == []
+    )
 
 
 def test_check_constraint_on_a_transformed_column_is_reported():

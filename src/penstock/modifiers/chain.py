@@ -245,6 +245,14 @@ class Chain:
             f"add rules for {after.table}; leave those for {before.table} until the table has passed this",
         )
 
+    def done_to_columns(self, shape: TableShape) -> dict[int, list[object]]:
+        """What is done to the values of columns, by their ids, in order; equal where the same is done."""
+        found: dict[int, list[object]] = {}
+        for each in self._effects(shape)[0]:
+            if each.family == "transform" and each.hides and each.column:
+                found.setdefault(each.column, []).append(each.what)
+        return found
+
     def _effects(self, shape: TableShape) -> tuple[list[Effect], TableShape]:
         """What the rules do to a table, and how the sink sees it; a rule that does not fit it does nothing."""
         found: list[Effect] = []

@@ -42,7 +42,8 @@ def effects(options: TransformOptions, shape: TableShape) -> Iterator[Effect]:
             ids = {column.name: column.id for column in shape.columns}
             for name, text in options.set.items():
                 is_own = options.table.is_outright
-                yield Effect("transform", ids.get(name, 0), ("set", name, text), is_own)
+                what = ("set", text) if name in ids else ("set", name, text)
+                yield Effect("transform", ids.get(name, 0), what, is_own)
         return
     rules = rules_of(options, shape.table)
     if rules is not None:

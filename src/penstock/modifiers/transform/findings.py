@@ -48,7 +48,6 @@ def findings(
         if transform is not None:
             yield from _of_table(transform, shape)
         yield from _unreported(options, table, shape, transform)
-    yield from _torn_keys(options, shapes)
 
 
 def _of_sql(options: TransformOptions, shapes: Mapping[TableName, TableShape]) -> Iterator[Finding]:
@@ -257,31 +256,3 @@ def _unreported(
         what = f"no rule covers {', '.join(bare)}: their values pass as they are"
         do = f"add rules, such as {bare[0]}: {{with: masking}}, or {bare[0]}: keep; coverage: strict makes sure"
         yield Finding(RuleUnfit(what, str(table), do), "warning")
-
-
-def _torn_keys(
-    options: TransformOptions, shapes: Mapping[TableName, TableShape]
-) -> Iterator[Finding]:
-    """Foreign keys whose two ends are not transformed alike."""
-    by_id = {shape.id: shape for shape in shapes.values()}
-    for table, shape in shapes.items():
-        own = table_transform(options, table)
-        for key in shape.foreign_keys:
-            other = by_id.get(key.referenced_id)
-            if other is None:
-                continue
-            theirs = table_transform(options, other.table)
-            pairs = zip(shape.names_of(key.columns), key.referenced_columns, strict=False)
-            for name, referenced in pairs:
-                if _what(own, shape, name) != _what(theirs, other, referenced):
-                    what = f"{key.name} leads to {other.table}.{referenced}, which is not transformed alike"
-                    do = "give both columns the same rule, or neither"
-                    yield Finding(RuleUnfit(what, f"{table}.{name}", do), "warning")
-
-
-def _what(transform: TableTransform | None, shape: TableShape, name: str) -> object:
-    column = next((one for one in shape.columns if one.name == name), None)
-    rule = None
-    if transform is not None and column is not None:
-        rule = transform.rule_by_name(column, shape)
-    return None if rule is None or rule.keeps else (rule.transformer, rule.salt)

@@ -68,8 +68,9 @@ class TableTransform:
         for column in shape.columns:
             rule = None if column.generated else self.rule_by_name(column, shape)
             if rule is not None:
-                options = rule.options
-                what = (rule.transformer, rule.salt, options.operations, options.on_error)
+                type_ = rule.transformer.depends_on(type_of(column, shape))
+                options = (rule.options.operations, rule.options.on_error)
+                what = (rule.transformer, rule.salt, type_, *options)
                 # To pass a value, somebody has to name its column.
                 is_own = not (rule.is_general or (rule.keeps and rule.is_pattern))
                 yield Effect("transform", column.id, what, is_own, hides=not rule.keeps)

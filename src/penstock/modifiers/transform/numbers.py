@@ -103,6 +103,10 @@ class Integer(Drawing):
         least = lowest if self.min_value is None else self.min_value
         return least, highest if self.max_value is None else self.max_value
 
+    def depends_on(self, type_: ColumnType) -> object:
+        """Its limits, where the rule says none."""
+        return self._range(type_)
+
     def apply(self, batch: Batch) -> pa.Array:
         """The values, transformed."""
         numbers = batch.draws("integer", self.generator).between(*self._range(batch.type))
