@@ -157,6 +157,7 @@ def test_default_of_a_masked_column_is_masked_in_rows_that_are_older_than_it(
 
     source.execute(f"ALTER TABLE people ADD COLUMN token text DEFAULT '{CANARY}'")
     source.execute("INSERT INTO people VALUES (4)")
+    pipeline.catch_up()
     wait_until(
         lambda: target.query("SELECT count(DISTINCT token) FROM people") == [(4,)],
         60,

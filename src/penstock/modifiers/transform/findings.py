@@ -59,6 +59,23 @@ def _of_sql(options: TransformOptions, shapes: Mapping[TableName, TableShape]) -
                 set_columns(options.set, table).with_shape(shape)
             except ModifierError as error:
                 yield Finding(error)
+                continue
+            yield from _of_computed(options, shape)
+
+
+def _of_computed(options: TransformOptions, shape: TableShape) -> Iterator[Finding]:
+    """Columns that are there already: nobody knows what SQL makes of two values."""
+    for column in shape.columns:
+        if column.name not in options.set:
+            continue
+        where = f"{shape.table}.{column.name}"
+        unique = _unique_with(shape, column)
+        if unique and not options.allow_collisions:
+            what = f"SQL can make two values equal, and {unique[0]} is unique"
+            do = "set a column of another name; or see that it keeps values distinct, and write allow_collisions: true"
+            yield Finding(RuleUnfit(what, where, do))
+        for what, do in _checks_of(shape, column):
+            yield Finding(RuleUnfit(what, where, do), "warning")
 
 
 def _lost_tables(
@@ -197,24 +214,24 @@ def _not_null(ruled: _Ruled) -> Iterator[Finding]:
 
 
 def _unique(ruled: _Ruled) -> Iterator[Finding]:
-    rule, shape, number = ruled.rule, ruled.shape, ruled.column.id
+    rule, shape = ruled.rule, ruled.shape
     can_meet = rule.transformer.collisions is Collisions.LIKELY
     if rule.options.allow_collisions or not can_meet or isinstance(rule.transformer, Null):
         return
-    unique = [
-        each.name
-        for each in shape.constraints
-        if each.kind in ("p", "u") and number in (*each.columns, *each.used)
-    ]
-    unique += [
-        each.name
-        for each in shape.indexes
-        if each.is_unique and number in (*each.columns, *each.used)
-    ]
+    unique = _unique_with(shape, ruled.column)
     if unique:
         what = f"{rule.name} can make two values equal, and {unique[0]} is unique"
         do = "take hash, email, uuid or aes_siv, which keep values distinct; or write allow_collisions: true"
         yield ruled.fault(what, do)
+
+
+def _unique_with(shape: TableShape, column: ColumnShape) -> list[str]:
+    """Constraints and indexes by which the column's values are unique, alone or with others."""
+    constraints = [each for each in shape.constraints if each.kind in ("p", "u")]
+    indexes = [each for each in shape.indexes if each.is_unique]
+    return [
+        each.name for each in (*constraints, *indexes) if column.id in (*each.columns, *each.used)
+    ]
 
 
 def _in_key(ruled: _Ruled) -> Iterator[Finding]:
@@ -228,10 +245,15 @@ def _in_key(ruled: _Ruled) -> Iterator[Finding]:
 
 
 def _checked(ruled: _Ruled) -> Iterator[Finding]:
-    for each in ruled.shape.constraints:
-        if each.kind == "c" and ruled.column.id in each.used:
+    for what, do in _checks_of(ruled.shape, ruled.column):
+        yield ruled.warning(what, do)
+
+
+def _checks_of(shape: TableShape, column: ColumnShape) -> Iterator[tuple[str, str]]:
+    for each in shape.constraints:
+        if each.kind == "c" and column.id in each.used:
             what = f"{each.name} checks the column: at the destination it checks the results"
-            yield ruled.warning(what, "see that they pass it, or drop it at the destination")
+            yield what, "see that they pass it, or drop it at the destination"
 
 
 def _unreported(
