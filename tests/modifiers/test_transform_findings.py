@@ -13,6 +13,7 @@ from penstock.schema.shape import (
     ConstraintShape,
     ForeignKeyShape,
     IndexShape,
+    LabelShape,
     TypeShape,
 )
 
@@ -219,6 +220,40 @@ def test_rule_of_pg_flo_leaves_other_types_alone_and_says_so(tmp_path):
 
     assert one.severity == "warning"
     assert "pass as they are" in one.what
+
+
+@pytest.mark.parametrize(
+    ("column", "bad", "good"),
+    [
+        ("age", "old", "7"),
+        ("age", "40000", "-7"),
+        ("paid", "much", "1.50"),
+        ("born", "31.12.1999", "1999-12-31"),
+        ("doc", "{x", "{}"),
+        ("is_on", "maybe", "yes"),
+        ("seen", "1999-12-31 10:00", "1999-12-31 10:00:00+01"),
+        ("token", "x", "5f0c1b9e-3c1f-4b0e-9a61-0c4d3f9b8a77"),
+        ("mood", "angry", "sad"),
+    ],
+)
+def test_fixed_results_have_to_be_of_the_columns_type(column, bad, good):
+    mood = TypeShape(
+        id=90001,
+        schema_name="public",
+        name="mood",
+        kind="enum",
+        labels=(LabelShape(id=1, name="sad"), LabelShape(id=2, name="ok")),
+    )
+    columns = {"id": "int8", "age": "int2", "paid": "numeric", "born": "date", "doc": "jsonb"}
+    columns |= {"is_on": "bool", "seen": "timestamptz", "token": "uuid", "mood": "mood"}
+    shape = shape_of("users", columns, key=["id"], oids={"mood": 90001}, types=(mood,))
+
+    for rule in ("literal, literal: '{}'", "choice, choices: ['{}']"):
+        entry = f"{{table: users, column: {column}, with: " + rule + "}"
+        [one] = found(entry.replace("{}", bad, 1), shape)
+        assert one.place == f"public.users.{column}"
+        assert "cannot be a" in one.what
+        assert found(entry.replace("{}", good, 1), shape) == []
 
 
 def foreign_key() -> ForeignKeyShape:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import ModifierError, RuleUnfit
 from penstock.findings import Finding
+from penstock.modifiers.filter.comparison import require_value
 from penstock.modifiers.transform.modifier import (
     TableTransform,
     Typed,
@@ -20,9 +21,10 @@ from penstock.modifiers.transform.modifier import (
 from penstock.modifiers.transform.pgtypes import type_of
 from penstock.modifiers.transform.plain import Null
 from penstock.modifiers.transform.rules import OnError
-from penstock.modifiers.transform.transformer import Collisions
+from penstock.modifiers.transform.transformer import Collisions, spelled
 from penstock.options import nearest
 from penstock.schema.describe import row_key_of
+from penstock.sql.column_types import column_type
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -182,11 +184,23 @@ def _of_column(ruled: _Ruled) -> Iterator[Finding]:
         yield ruled.fault(what, f"add a rule for {column.name} itself, keep or another")
     for what, do in rule.transformer.complaints(typed.type):
         yield ruled.fault(f"{rule.name}: {what}", do)
+    yield from _not_of_type(ruled)
     yield from _too_long(ruled)
     yield from _not_null(ruled)
     yield from _unique(ruled)
     yield from _in_key(ruled)
     yield from _checked(ruled)
+
+
+def _not_of_type(ruled: _Ruled) -> Iterator[Finding]:
+    """Results that the file says, and the column's type does not have."""
+    kind = column_type(ruled.shape, ruled.column)
+    for text in ruled.rule.transformer.fixed_results:
+        try:
+            require_value(spelled(text, ruled.typed.type), kind)
+        except RuleUnfit as error:
+            yield ruled.fault(f"{ruled.rule.name}: {error.what}", error.do)
+            return
 
 
 def _too_long(ruled: _Ruled) -> Iterator[Finding]:

@@ -136,6 +136,17 @@ def _is_text(value: bytes) -> bool:
     return True
 
 
+_BOOLEANS = {
+    **dict.fromkeys(("t", "true", "y", "yes", "on", "1"), "t"),
+    **dict.fromkeys(("f", "false", "n", "no", "off", "0"), "f"),
+}
+
+
+def spelled(text: str, type_: ColumnType) -> str:
+    """A result of the file as Postgres would print it; documents are made of that."""
+    return _BOOLEANS.get(text.lower(), text) if type_.family == "boolean" else text
+
+
 class OtherColumn(Options):
     """Where the value of a parameter is read from."""
 
@@ -181,6 +192,11 @@ class Transformer(Options):
         """The values of a parameter, row by row, where another column has them."""
         other = self.dynamic_parameters.get(parameter)
         return None if other is None else batch.others[other.column]
+
+    @property
+    def fixed_results(self) -> tuple[str, ...]:
+        """All results there can be, where the file says them."""
+        return ()
 
     def depends_on(self, type_: ColumnType) -> object:  # noqa: ARG002
         """What of a column's type results depend on, beside the value: equal for types that give the same."""
