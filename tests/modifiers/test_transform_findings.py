@@ -339,3 +339,13 @@ def test_longest_results_are_what_they_are_said_to_be():
             done, _ = run_batch(rule, values)
             transformer = read_rule("c", rule, {"environ": {"PENSTOCK_SALT": "x"}}).transformer
             assert max(map(len, done)) <= transformer.longest(length), (rule, length, done)
+
+
+def test_rule_for_some_operations_on_a_table_without_a_key_is_refused():
+    """An UPDATE would put the value as it was, and the next one not find the row by the masked one."""
+    keyless = shape_of("users", {"email": "text"}, replica_identity="f")
+    entry = "{table: users, column: email, with: masking"
+
+    [one] = found(entry + ", operations: [insert]}", keyless)
+    assert "some operations only" in one.what
+    assert found(entry + "}", keyless) == []

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from penstock.errors import ModifierError, RuleUnfit
 from penstock.modifiers.effects import lost_effects
+from penstock.modifiers.modifier import KeepsRows
 from penstock.table import TableName, filled
 
 if TYPE_CHECKING:
@@ -104,6 +105,12 @@ class TableChain:
                 links.append(Link(modifier, link.family, link.place))
                 shape = modifier.modified_shape(shape)
         return TableChain(tuple(links))
+
+    @property
+    def keeps_rows(self) -> bool:
+        """Whether the sink may have rows that the source has no more."""
+        modifiers = [link.modifier for link in self.links]
+        return any(isinstance(each, KeepsRows) and each.keeps_rows for each in modifiers)
 
     @property
     def lacks_rows(self) -> bool:

@@ -154,6 +154,11 @@ class Renamed:
         """Whether some changes of rows are not delivered."""
         return Operation.INSERT not in self.operations
 
+    @property
+    def keeps_rows(self) -> bool:
+        """Whether rows stay that are deleted at the source."""
+        return Operation.DELETE not in self.operations
+
     def modified_shape(self, shape: TableShape) -> TableShape:
         """What speaks of a column by a name that is not its own any more goes, but for keys."""
         own = [column.name for column in shape.columns]

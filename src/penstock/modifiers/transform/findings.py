@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from penstock.errors import ModifierError, RuleUnfit
 from penstock.findings import Finding
 from penstock.modifiers.filter.comparison import require_value
+from penstock.modifiers.operations import Operation
 from penstock.modifiers.transform.modifier import (
     TableTransform,
     Typed,
@@ -256,6 +257,9 @@ def _in_key(ruled: _Ruled) -> Iterator[Finding]:
     elif key is None and not ruled.rule.transformer.is_repeatable:
         what = f"{ruled.rule.name} with generator: random on a table without a key: old rows are found by all values"
         yield ruled.fault(what, "write generator: deterministic, or give the table a key")
+    elif key is None and not {Operation.INSERT, Operation.UPDATE} <= ruled.rule.options.operations:
+        what = f"{ruled.rule.name} is for some operations only on a table without a key: old rows are found by all values"
+        yield ruled.fault(what, "leave operations out, or give the table a key")
 
 
 def _checked(ruled: _Ruled) -> Iterator[Finding]:
