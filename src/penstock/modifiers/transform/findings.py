@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from penstock.modifiers.transform.options import TransformOptions
     from penstock.modifiers.transform.rules import ColumnRule
-    from penstock.schema.shape import ColumnShape, TableShape
+    from penstock.schema.shape import ColumnShape, ConstraintShape, IndexShape, TableShape
     from penstock.table import TableName
 
 _TEXT_LIKE = ("text", "text[]", "json", "hstore", "unknown", "bytea")
@@ -185,6 +185,9 @@ def _of_column(ruled: _Ruled) -> Iterator[Finding]:
         yield ruled.fault(what, f"add a rule for {column.name} itself, keep or another")
     for what, do in rule.transformer.complaints(typed.type):
         yield ruled.fault(f"{rule.name}: {what}", do)
+    if rule.ignored:
+        what = f"{rule.name}: {', '.join(rule.ignored)} of pgstream's has no effect here"
+        yield ruled.warning(what, "take it out; results are drawn by value and salt")
     yield from _not_of_type(ruled)
     yield from _too_long(ruled)
     yield from _not_null(ruled)
@@ -242,11 +245,11 @@ def _unique(ruled: _Ruled) -> Iterator[Finding]:
 
 def _unique_with(shape: TableShape, column: ColumnShape) -> list[str]:
     """Constraints and indexes by which the column's values are unique, alone or with others."""
-    constraints = [each for each in shape.constraints if each.kind in ("p", "u")]
-    indexes = [each for each in shape.indexes if each.is_unique]
-    return [
-        each.name for each in (*constraints, *indexes) if column.id in (*each.columns, *each.used)
+    unique: list[ConstraintShape | IndexShape] = [
+        *(each for each in shape.constraints if each.kind in ("p", "u")),
+        *(each for each in shape.indexes if each.is_unique),
     ]
+    return [each.name for each in unique if column.id in (*each.columns, *each.used)]
 
 
 def _in_key(ruled: _Ruled) -> Iterator[Finding]:
