@@ -205,3 +205,11 @@ def test_truncate_passes_where_deletes_do(operations, passes) -> None:
     found = modified(rules, USERS, pieces)
 
     assert any(isinstance(each, TableTruncated) for each in found) is passes
+
+
+@pytest.mark.parametrize("target", ["raw.{schema}_{tabel}", "{db}.t", "raw.{}"])
+def test_placeholder_of_a_target_that_nothing_stands_for_is_refused(target) -> None:
+    with pytest.raises(PipelineFileError, match=r"wanted \{schema\} and \{table\}, and not"):
+        pipeline_from_document(
+            document({"route": {"table": "public.*", "target": target}}), "shop.yml"
+        )

@@ -333,3 +333,29 @@ def test_parameter_that_pgstream_does_not_have_is_refused(tmp_path):
         from_file(NEOSYNC.replace("seed: 7}", "sead: 7}", 1), tmp_path)
     with pytest.raises(PipelineFileError, match="seed"):
         read_transform("transform: {table: users, column: email, with: email, seed: 7}")
+
+
+@pytest.mark.parametrize(
+    ("rule", "what"),
+    [
+        ("with: [email]", "wanted a transformer's name"),
+        ("with: {a: b}", "wanted a transformer's name"),
+        ("with: 7", "'7' is no transformer"),
+        ("python: broken_module.f", "cannot be used: SyntaxError"),
+        ("python: failing_module.f", "cannot be used: RuntimeError"),
+        ("with: template, template: '{{ " + "(" * 2000 + "1" + ")" * 2000 + " }}'", "too deeply"),
+        ("with: template, template: '" + "{{ if 1 }}" * 2000 + "{{ end }}" * 2000 + "'", "too deeply"),
+        ("with: unix_timestamp, max_value: 100000000000000000000000000", "goes beyond 8 bytes"),
+    ],
+)  # fmt: skip
+def test_rule_that_cannot_be_read_is_an_error_with_its_line(rule, what, tmp_path, monkeypatch):
+    (tmp_path / "broken_module.py").write_text("def f(:\n")
+    (tmp_path / "failing_module.py").write_text("raise RuntimeError('a secret')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    with pytest.raises(PipelineFileError) as caught:
+        read_transform(f"transform: {{table: t, column: c, {rule}}}")
+
+    assert what in caught.value.what
+    assert caught.value.where == "shop.yml:1"
+    assert "secret" not in str(caught.value)

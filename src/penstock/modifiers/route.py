@@ -6,6 +6,7 @@ source has for it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Self
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from penstock.modifiers.rule import Rule
     from penstock.schema.shape import ConstraintShape, IndexShape, TableShape
 
+_PLACEHOLDER = re.compile(r"\{\w*\}")
 _LONGEST_NAME = 63  # bytes; Postgres would cut the rest off without a word
 
 
@@ -44,6 +46,9 @@ def _read_target(given: Any) -> TableName | None:
         raise fault(error) from None
     if rule.schema is None or rule.name is None:
         raise wanted("one table: schema.table; {schema} and {table} stand for the table's own")
+    for found in _PLACEHOLDER.findall(rule.schema + rule.name):
+        if found not in ("{schema}", "{table}"):
+            raise wanted(f"{{schema}} and {{table}}, and not {found}")
     return TableName(rule.schema, rule.name)
 
 

@@ -89,7 +89,7 @@ class Python(Transformer):
             raise wanted("module.function")
         try:
             _imported(given)
-        except (ImportError, AttributeError, TypeError) as error:
+        except Exception as error:  # noqa: BLE001 - a module of the user's may raise anything
             what = f"{given!r} cannot be used: {type(error).__name__}"
             do = "give a function of a module that this Python, and Spark's executors, can import"
             raise fault(BadValue(what, do=do)) from None

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.errors import BadValue
 from penstock.modifiers.transform import documents, masks, numbers, people, plain, times, words
-from penstock.options import fault, nearest
+from penstock.options import fault, nearest, wanted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -108,14 +108,16 @@ def find_transformer(name: Any) -> tuple[type[Transformer], Alias]:
     """
     # YAML reads `with: null` as nothing; NULL is also the harmless reading of a name that was forgotten.
     given = "null" if name is None else name
+    if not isinstance(given, str):
+        raise wanted("a transformer's name")
     if given in _REFUSED:
         what, do = _REFUSED[given]
         raise fault(BadValue(f"{given} {what}", do=do))
-    alias = ALIASES.get(given, Alias(given)) if isinstance(given, str) else Alias("?")
+    alias = ALIASES.get(given, Alias(given))
     kind = TRANSFORMERS.get(alias.name)
     if kind is None:
         what = f"{given!r} is no transformer, wanted one of {', '.join(TRANSFORMERS)}"
-        raise fault(BadValue(what, do=nearest(str(given), [*TRANSFORMERS, *ALIASES])))
+        raise fault(BadValue(what, do=nearest(given, [*TRANSFORMERS, *ALIASES])))
     return kind, alias
 
 
