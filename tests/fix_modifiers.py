@@ -80,7 +80,7 @@ class ShoutingOrders:
     def excludes(self, table: TableName) -> bool:
         return False
 
-    def require_fit(self, shape: TableShape, called_before: TableName | None = None) -> None:
+    def require_fit(self, shape: TableShape, before: TableShape | None = None) -> None:
         pass
 
     def modified_shape(self, shape: TableShape) -> TableShape:

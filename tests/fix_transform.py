@@ -90,6 +90,8 @@ def applied(options: TransformOptions, table: Any, *messages: bytes, shape: Any 
 _SPELLED = {
     "int8": "bigint",
     "int4": "integer",
+    "int2": "smallint",
+    "timestamptz": "timestamp with time zone",
     "varchar": "character varying",
     "bool": "boolean",
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from fix_changes import plain
@@ -12,7 +13,10 @@ from fix_rules import chain, document, modified, shape
 from penstock.config import pipeline_from_document
 from penstock.errors import ModifierError, PipelineFileError, RuleUnfit, ValueNotSent
 from penstock.modifiers.copies import relation_of
+from penstock.modifiers.filter.comparison import compare
+from penstock.modifiers.filter.where import read_where
 from penstock.modifiers.modifier import modify
+from penstock.sql.column_types import ColumnType, Family
 from penstock.table import TableName
 from penstock.testing import UNCHANGED, changes, delete, insert, relation, transaction, update
 
@@ -348,12 +352,46 @@ def test_bad_rule_is_named_with_its_place(rule, what) -> None:
     assert caught.value.do
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        "12345678901234567.1234567890123456789",
+        "99999999999999999999.99999999999999999",
+        "0.00000000000000000000000000000000000001",
+        "1" * 200 + "." + "1" * 200,
+    ],
+)
+def test_number_of_a_rule_may_have_any_number_of_digits(value) -> None:
+    numbers = shape("orders", {"id": "int8", "total": "numeric"})
+    table = relation_of(numbers)
+
+    def passing(operator: str, *totals: str) -> list[bytes]:
+        where = {"column": "total", "operator": operator, "value": value}
+        rule = {"filter": {"table": "orders", "where": where}}
+        messages = [insert(table, [str(n), total]) for n, total in enumerate(totals)]
+        pieces = changes([relation(table), *transaction(1, *messages)])
+        return [each.after[0] for each in plain(modified([rule], numbers, pieces))]
+
+    assert passing("eq", value, value + "1") == [b"0"]
+    assert passing("lt", "0", "-1.5") == [b"0", b"1"]
+
+
+def test_case_of_column_and_rule_is_ignored_by_the_same_tables() -> None:
+    values = pa.array(["İZMİR".encode(), "ΟΔΟΣ".encode(), b"x"])
+    for text, wanted in (("İZMİR", [True, False, False]), ("ΟΔΟΣ", [False, True, False])):
+        condition = read_where(
+            {"column": "c", "operator": "eq", "value": text, "ignore_case": True}
+        )
+        kind = ColumnType(Family.TEXT, "text", "text")
+        assert compare(condition, values, kind).to_pylist() == wanted
+
+
 def test_table_that_is_renamed_away_from_its_rules_is_refused() -> None:
     made = chain(RULE, {"filter": {"table": "kept", "rows": "none"}})
     renamed = SHAPE.model_copy(update={"name": "purchases"})
 
-    made.require_fit(SHAPE, SHAPE.table)
+    made.require_fit(SHAPE, SHAPE)
     with pytest.raises(RuleUnfit, match=r"called public\.purchases from here on"):
-        made.require_fit(renamed, SHAPE.table)
-    made.require_fit(renamed.model_copy(update={"name": "kept"}), SHAPE.table)
-    made.require_fit(renamed, TableName("public", "other"))
+        made.require_fit(renamed, SHAPE)
+    made.require_fit(renamed.model_copy(update={"name": "kept"}), SHAPE)
+    made.require_fit(renamed, SHAPE.model_copy(update={"name": "other"}))

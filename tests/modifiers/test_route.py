@@ -8,6 +8,7 @@ import pytest
 
 from fix_changes import plain
 from fix_rules import chain, document, modified, shape
+from penstock.changes.decode import TableTruncated
 from penstock.changes.documents import documents as make_documents
 from penstock.config import pipeline_from_document
 from penstock.errors import BadValue, PipelineFileError, RuleUnfit
@@ -15,7 +16,7 @@ from penstock.modifiers.copies import relation_of
 from penstock.modifiers.route import routes_of
 from penstock.sinks.documents.routed import routed
 from penstock.table import TableName
-from penstock.testing import changes, delete, insert, relation, transaction, update
+from penstock.testing import changes, delete, insert, relation, transaction, truncate, update
 
 LSN = 0x16B3748
 USERS = shape("users", {"id": "int8", "name": "text", "secret": "text"})
@@ -186,3 +187,29 @@ def test_two_routes_of_one_table_are_refused() -> None:
 
     with pytest.raises(BadValue, match=r"sends public.users to c.d, and the rule at"):
         pipeline_from_document(document(*rules), "shop.yml")
+
+
+@pytest.mark.parametrize(
+    ("operations", "passes"),
+    [(["insert", "update"], False), (["insert"], False), (["update", "delete"], True)],
+)
+def test_truncate_passes_where_deletes_do(operations, passes) -> None:
+    """It takes rows away: a target that keeps deleted rows keeps those as well."""
+    table = relation_of(USERS)
+    rules = [
+        {"filter": {"table": "users", "where": "id > 0"}},
+        {"route": {"table": "users", "operations": operations}},
+    ]
+    pieces = stream(USERS, truncate(table), insert(table, ["1", "a", "b"]))
+
+    found = modified(rules, USERS, pieces)
+
+    assert any(isinstance(each, TableTruncated) for each in found) is passes
+
+
+@pytest.mark.parametrize("target", ["raw.{schema}_{tabel}", "{db}.t", "raw.{}"])
+def test_placeholder_of_a_target_that_nothing_stands_for_is_refused(target) -> None:
+    with pytest.raises(PipelineFileError, match=r"wanted \{schema\} and \{table\}, and not"):
+        pipeline_from_document(
+            document({"route": {"table": "public.*", "target": target}}), "shop.yml"
+        )

@@ -6,14 +6,17 @@ import pickle
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pydantic_core import PydanticCustomError
 
 from fix_changes import plain
 from fix_rules import modified, shape
 from penstock.errors import ExpressionFails, RuleUnfit, ValueNotSent
 from penstock.modifiers.copies import relation_of
 from penstock.modifiers.sql import set_columns
-from penstock.sql.text import connect, read_expression
+from penstock.sql.expression import Expression
+from penstock.sql.text import SqlText, connect, read_expression, read_strangers_expression
 from penstock.testing import UNCHANGED, changes, delete, insert, relation, transaction, update
 
 LSN = 0x16B3748
@@ -90,6 +93,51 @@ def test_sql_that_fails_for_a_row_stops_without_showing_it() -> None:
         passing("status::int > 1", row(status="a secret"))
 
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("unnest(string_split(status, ',')) = 'a'", "unnest(), which gives several rows"),
+        ("string_split(status, ',').unnest() = 'a'", "unnest(), which gives several rows"),
+        ("generate_subscripts(string_split(status, ','), 1) > 1", "gives several rows"),
+        ("regexp_split_to_table(status, ',') = 'a'", "gives several rows"),
+        ("list_transform([1], lambda x : unnest([x, x])) = [1]", "gives several rows"),
+        ("json_group_array(status) = '[]'", "looks at several rows"),
+        ("geomean(id) > 1", "looks at several rows"),
+        ("pg_get_viewdef(id) = 'x'", "reads more than the row"),
+        ("age(placed) > INTERVAL 1 DAY", "is not the same when a batch is repeated"),
+        ("placed < ago(INTERVAL 1 DAY)", "is not the same when a batch is repeated"),
+        ("pg_sleep(1) IS NULL", "is not the same when a batch is repeated"),
+    ],
+)
+def test_sql_that_is_not_of_one_row_or_not_repeatable_is_refused(text, why) -> None:
+    for read in (read_expression, read_strangers_expression):
+        with pytest.raises(PydanticCustomError) as caught:
+            read(text)
+        assert why in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "age(placed, placed) = INTERVAL 0 DAY",
+        "len(generate_series(1, 3)) = 3",
+        "split_part(status, ',', 1) = 'paid'",
+        "nullif(status, 'x') = 'paid'",
+        "list_sum([id, 1]) > 1",
+    ],
+)
+def test_function_that_gives_one_answer_for_a_row_passes(text) -> None:
+    assert passing(text, row(1, status="paid", placed="2024-06-01 11:00:00+00")) == [1]
+
+
+def test_sql_that_gives_other_than_one_answer_for_each_row_stops() -> None:
+    """Whatever the parser let through: no row may get the answer of another."""
+    expression = Expression.of(SqlText("unnest(string_split(status, ','))", ("status",)), SHAPE)
+
+    with pytest.raises(ExpressionFails, match="3 answers for 2 rows"):
+        expression.compute({"status": pa.array([b"a,b", b"c"])}, 2)
 
 
 @pytest.mark.parametrize("value", ["NaN", "1" * 40, "0.1234567890123456789"])

@@ -192,6 +192,34 @@ def test_json(operations, value, result):
     assert transformed(rule, value, type_name="jsonb") == result
 
 
+@pytest.mark.parametrize(
+    ("path", "value", "result"),
+    [
+        ("#.n", '[{"n": "ab"}, {"n": "c"}]', '[{"n": "**"}, {"n": "*"}]'),
+        ("a.#", '{"a": ["ab", "c"]}', '{"a": ["**", "*"]}'),
+        ("#.b.#.n", '[{"b": [{"n": "ab"}]}, {"b": []}]', '[{"b": [{"n": "**"}]}, {"b": []}]'),
+        ("#.n", '[{"n": "ab"}, {"m": "c"}, "d", [1]]', '[{"n": "**"}, {"m": "c"}, "d", [1]]'),
+        ("#.n", "[]", "[]"),
+        ("a.b", '{"a": 5}', '{"a": 5}'),
+        ("a.b", '{"a": null}', '{"a": null}'),
+        ("5", '["ab"]', '["ab"]'),
+    ],
+)
+def test_json_template_is_run_for_each_entry_of_a_list(path, value, result):
+    stars = operation(path=path, value_template='"{{ masking "default" .GetValue }}"')
+
+    assert transformed({"with": "json", "operations": [stars]}, value, type_name="jsonb") == result
+
+
+def test_json_template_makes_what_an_entry_lacks_where_it_is_asked_to():
+    made = operation(path="#.n", value_template='"x"', skip_not_exist=False)
+    rule = {"with": "json", "operations": [made]}
+
+    done = transformed(rule, '[{"n": 1}, {"m": 2}]', type_name="jsonb")
+
+    assert done == '[{"n": "x"}, {"m": 2, "n": "x"}]'
+
+
 def test_json_with_other_columns_lists_and_masks():
     rule = {
         "with": "json",

@@ -6,11 +6,14 @@ import pytest
 
 from fix_transform import read_transform, shape_of
 from penstock.errors import ColumnUncovered, RuleUnfit
+from penstock.modifiers.rule import Rule
+from penstock.modifiers.torn_keys import torn_keys
 from penstock.modifiers.transform import findings
 from penstock.schema.shape import (
     ConstraintShape,
     ForeignKeyShape,
     IndexShape,
+    LabelShape,
     TypeShape,
 )
 
@@ -219,8 +222,42 @@ def test_rule_of_pg_flo_leaves_other_types_alone_and_says_so(tmp_path):
     assert "pass as they are" in one.what
 
 
-def test_foreign_key_whose_ends_are_not_transformed_alike_is_reported():
-    key = ForeignKeyShape(
+@pytest.mark.parametrize(
+    ("column", "bad", "good"),
+    [
+        ("age", "old", "7"),
+        ("age", "40000", "-7"),
+        ("paid", "much", "1.50"),
+        ("born", "31.12.1999", "1999-12-31"),
+        ("doc", "{x", "{}"),
+        ("is_on", "maybe", "yes"),
+        ("seen", "1999-12-31 10:00", "1999-12-31 10:00:00+01"),
+        ("token", "x", "5f0c1b9e-3c1f-4b0e-9a61-0c4d3f9b8a77"),
+        ("mood", "angry", "sad"),
+    ],
+)
+def test_fixed_results_have_to_be_of_the_columns_type(column, bad, good):
+    mood = TypeShape(
+        id=90001,
+        schema_name="public",
+        name="mood",
+        kind="enum",
+        labels=(LabelShape(id=1, name="sad"), LabelShape(id=2, name="ok")),
+    )
+    columns = {"id": "int8", "age": "int2", "paid": "numeric", "born": "date", "doc": "jsonb"}
+    columns |= {"is_on": "bool", "seen": "timestamptz", "token": "uuid", "mood": "mood"}
+    shape = shape_of("users", columns, key=["id"], oids={"mood": 90001}, types=(mood,))
+
+    for rule in ("literal, literal: '{}'", "choice, choices: ['{}']"):
+        entry = f"{{table: users, column: {column}, with: " + rule + "}"
+        [one] = found(entry.replace("{}", bad, 1), shape)
+        assert one.place == f"public.users.{column}"
+        assert "cannot be a" in one.what
+        assert found(entry.replace("{}", good, 1), shape) == []
+
+
+def foreign_key() -> ForeignKeyShape:
+    return ForeignKeyShape(
         id=8,
         name="orders_user_fkey",
         columns=(2,),
@@ -231,15 +268,46 @@ def test_foreign_key_whose_ends_are_not_transformed_alike_is_reported():
         on_update="a",
         on_delete="a",
     )
+
+
+def torn(entries, *shapes):
+    rules = [Rule("transform", read_transform(f"transform: {entry}")) for entry in entries]
+    return list(torn_keys(rules, {shape.table: shape for shape in shapes}))
+
+
+def test_foreign_key_whose_ends_are_not_transformed_alike_is_reported():
+    key = foreign_key()
     orders = shape_of(
         "orders", {"id": "int8", "user_id": "text"}, key=["id"], oid=16500, foreign_keys=(key,)
     )
     users = shape_of("users", {"id": "text"}, key=["id"])
 
-    [one] = found("{table: users, column: id, with: hash}", users, orders, severity="warning")
+    [one] = torn(["{table: users, column: id, with: hash}"], users, orders)
+    assert (one.place, one.severity) == ("public.orders.user_id", "warning")
+    [one] = torn(["{table: users, set: {id: upper(id)}}"], users, orders)
     assert one.place == "public.orders.user_id"
     alike = "{columns: {user_id: {with: hash}, id: {with: hash}}}"
-    assert found(alike, users, orders, severity="warning") == []
+    assert torn([alike], users, orders) == []
+    each = [
+        "{table: users, column: id, with: hash}",
+        "{table: orders, column: user_id, with: hash}",
+    ]
+    assert torn(each, users, orders) == [], "by all entries together"
+
+
+def test_foreign_key_whose_ends_get_other_numbers_by_their_types_is_reported():
+    key = foreign_key()
+    orders = shape_of(
+        "orders", {"id": "int8", "user_id": "int4"}, key=["id"], oid=16500, foreign_keys=(key,)
+    )
+    users = shape_of("users", {"id": "int2"}, key=["id"])
+    rule = "{columns: {id: {with: integer}, user_id: {with: integer}}, allow_collisions: true}"
+
+    [one] = torn([rule], users, orders)
+    assert "limits" in one.do
+    assert (
+        torn([rule.replace("integer", "integer, max_value: 9, min_value: 1")], users, orders) == []
+    )
 
 
 def test_check_constraint_on_a_transformed_column_is_reported():
@@ -271,3 +339,13 @@ def test_longest_results_are_what_they_are_said_to_be():
             done, _ = run_batch(rule, values)
             transformer = read_rule("c", rule, {"environ": {"PENSTOCK_SALT": "x"}}).transformer
             assert max(map(len, done)) <= transformer.longest(length), (rule, length, done)
+
+
+def test_rule_for_some_operations_on_a_table_without_a_key_is_refused():
+    """An UPDATE would put the value as it was, and the next one not find the row by the masked one."""
+    keyless = shape_of("users", {"email": "text"}, replica_identity="f")
+    entry = "{table: users, column: email, with: masking"
+
+    [one] = found(entry + ", operations: [insert]}", keyless)
+    assert "some operations only" in one.what
+    assert found(entry + "}", keyless) == []

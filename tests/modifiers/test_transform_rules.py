@@ -7,8 +7,9 @@ import pickle
 import pytest
 
 from fix_rules import chain
-from fix_transform import KEY_OF_TESTS, applied, read_transform
+from fix_transform import KEY_OF_TESTS, applied, read_transform, shape_of
 from penstock.errors import BadValue, ColumnUncovered, PenstockError, PipelineFileError, UnknownKey
+from penstock.modifiers.transform import findings
 from penstock.table import TableName
 from penstock.testing import insert, table
 from penstock.vault import Vault, using
@@ -289,3 +290,72 @@ def test_salt_of_the_environment_is_part_of_what_a_rule_says(monkeypatch) -> Non
         digests.add(chain(rule).digest_of(TableName("public", "users")))
 
     assert len(digests) == 2
+
+
+NEOSYNC = """
+transformations:
+  validation_mode: relaxed
+  table_transformers:
+    - schema: public
+      table: users
+      column_transformers:
+        email:
+          name: neosync_email
+          parameters:
+            {preserve_length: true, preserve_domain: false, excluded_domains: [x.org], max_length: 60,
+             email_type: fullname, invalid_email_action: null, seed: 7}
+        name: {name: neosync_fullname, parameters: {preserve_length: true, max_length: 40, seed: 7}}
+        first: {name: neosync_firstname, parameters: {max_length: 40, seed: 7}}
+        last: {name: neosync_lastname, parameters: {max_length: 40, seed: 7}}
+        note: {name: neosync_string, parameters: {preserve_length: true, min_length: 1, max_length: 9, seed: 7}}
+"""
+
+
+def test_parameters_of_pgstreams_neosync_family_are_read(tmp_path):
+    columns = dict.fromkeys(("email", "name", "first", "last", "note"), "text")
+    users = table(16400, "users", {"id": "int8", **columns}, key=["id"])
+    shape = shape_of("users", {"id": "int8", **columns}, key=["id"])
+    options = from_file(NEOSYNC, tmp_path)
+
+    rows = [["1", "a@b.org", "Ada Lovelace", "Ada", "Lovelace", "x" * 30], ["2", "none", *"abcd"]]
+    [(_, one, _), (_, two, _)] = applied(options, users, *(insert(users, row) for row in rows))
+    said = list(findings(options, {shape.table: shape}))
+
+    assert one[1].endswith("@example.com")
+    assert two[1] is None, "no address, and YAML's null is one of the words"
+    assert len(one[5]) == 30
+    assert [each.severity for each in said] == ["warning"] * 5
+    assert all("seed" in each.what and "has no effect here" in each.what for each in said)
+
+
+def test_parameter_that_pgstream_does_not_have_is_refused(tmp_path):
+    with pytest.raises(PipelineFileError, match="sead"):
+        from_file(NEOSYNC.replace("seed: 7}", "sead: 7}", 1), tmp_path)
+    with pytest.raises(PipelineFileError, match="seed"):
+        read_transform("transform: {table: users, column: email, with: email, seed: 7}")
+
+
+@pytest.mark.parametrize(
+    ("rule", "what"),
+    [
+        ("with: [email]", "wanted a transformer's name"),
+        ("with: {a: b}", "wanted a transformer's name"),
+        ("with: 7", "'7' is no transformer"),
+        ("python: broken_module.f", "cannot be used: SyntaxError"),
+        ("python: failing_module.f", "cannot be used: RuntimeError"),
+        ("with: template, template: '{{ " + "(" * 2000 + "1" + ")" * 2000 + " }}'", "too deeply"),
+        ("with: template, template: '" + "{{ if 1 }}" * 2000 + "{{ end }}" * 2000 + "'", "too deeply"),
+        ("with: unix_timestamp, max_value: 100000000000000000000000000", "goes beyond 8 bytes"),
+    ],
+)  # fmt: skip
+def test_rule_that_cannot_be_read_is_an_error_with_its_line(rule, what, tmp_path, monkeypatch):
+    (tmp_path / "broken_module.py").write_text("def f(:\n")
+    (tmp_path / "failing_module.py").write_text("raise RuntimeError('a secret')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    with pytest.raises(PipelineFileError) as caught:
+        read_transform(f"transform: {{table: t, column: c, {rule}}}")
+
+    assert what in caught.value.what
+    assert caught.value.where == "shop.yml:1"
+    assert "secret" not in str(caught.value)

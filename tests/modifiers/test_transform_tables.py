@@ -436,3 +436,36 @@ def test_random_rules_and_changes_agree_with_a_model_of_rows(rule, key_rule, cha
             wanted.append(("D", None, (new[0], None, None)))
 
     assert applied(options, USERS, *messages) == wanted
+
+
+# Values that Postgres has for equal get equal results, whatever the types of their columns.
+
+
+def hashed(type_name: str, value: str, shape=None, rule: str = "hash") -> str:
+    users = table(16400, "users", {"id": "int8", "email": type_name}, key=["id"])
+    options = read_transform(f"transform: {{table: users, column: email, with: {rule}}}")
+    [(_, row, _)] = applied(options, users, insert(users, ["1", value]), shape=shape)
+    return row[1]
+
+
+@pytest.mark.parametrize("rule", ["hash", "string", "masking", "email"])
+def test_blanks_that_pad_a_char_do_not_count(rule):
+    assert hashed("bpchar", "ab   ", rule=rule) == hashed("text", "ab", rule=rule)
+    assert hashed("text", "ab   ", rule=rule) != hashed("text", "ab", rule=rule)
+
+
+def test_case_does_not_count_in_a_citext():
+    citext = TypeShape(
+        id=90001, schema_name="public", name="citext", kind="other", extension="citext"
+    )
+    shape = shape_of(
+        "users",
+        {"id": "int8", "email": "citext"},
+        key=["id"],
+        oids={"citext": 90001},
+        types=(citext,),
+    )
+    lower, upper = (hashed(90001, value, shape) for value in ("zoë", "ZOË"))
+
+    assert lower == upper == hashed("text", "zoë")
+    assert hashed(90001, "Ab", shape, "mask, keep_first: 2, keep_last: 0") == "Ab"

@@ -364,3 +364,12 @@ def test_shuffle_says_why_it_is_not_offered():
     with pytest.raises(BadValue, match=r"shop.yml:1: .*shuffle is not offered: .*stream") as caught:
         read_transform("transform: {column: c, with: shuffle}")
     assert "hash" in caught.value.do
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"), [(True, "t"), ("yes", "t"), ("Off", "f"), ("0", "f"), ("t", "t")]
+)
+def test_fixed_booleans_are_spelled_as_postgres_spells_them(given, wanted):
+    """Documents are made of that."""
+    assert transformed({"with": "literal", "literal": given}, "f", type_name="bool") == wanted
+    assert transformed({"with": "choice", "choices": [given]}, "f", type_name="bool") == wanted

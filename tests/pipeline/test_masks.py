@@ -136,6 +136,41 @@ def test_migration_without_a_rule_stops_the_table_before_a_value_passes(
     assert len(rows(target, "people")) == 5
 
 
+def test_default_of_a_masked_column_is_masked_in_rows_that_are_older_than_it(
+    source: Database, target: Database, make_pipeline: Make
+) -> None:
+    source.execute("CREATE TABLE people (id int PRIMARY KEY); INSERT INTO people VALUES (1), (2)")
+    modifiers = [
+        {"transform": {"column": "*name*", "with": "masking"}},
+        {"transform": {"column": "*token*", "with": "hash", "generator": "random"}},
+    ]
+    pipeline = make_pipeline(source, target, source_options=INITIAL, modifiers=modifiers)
+    pipeline.catch_up()
+    source.execute(f"ALTER TABLE people ADD COLUMN name text DEFAULT '{CANARY}' NOT NULL")
+    source.execute("INSERT INTO people VALUES (3)")
+    pipeline.catch_up()
+    wait_for_state(target, "people", "streaming")
+
+    stars = "*" * len(CANARY)
+    named = "SELECT id, name FROM people ORDER BY id"
+    assert target.query(named) == [(n, stars) for n in (1, 2, 3)]
+
+    source.execute(f"ALTER TABLE people ADD COLUMN token text DEFAULT '{CANARY}'")
+    source.execute("INSERT INTO people VALUES (4)")
+    pipeline.catch_up()
+    wait_until(
+        lambda: target.query("SELECT count(DISTINCT token) FROM people") == [(4,)],
+        60,
+        "only rows say what becomes of it: the table is copied",
+    )
+    pipeline.catch_up()
+    defaults = (
+        "SELECT count(column_default) FROM information_schema.columns WHERE table_name = 'people'"
+    )
+    assert target.query(defaults) == [(0,)]
+    assert CANARY not in str(rows(target, "people"))
+
+
 @pytest.mark.long
 def test_no_byte_that_penstock_wrote_shows_a_masked_value_or_the_salt(
     source: Database,

@@ -6,11 +6,13 @@ referred to by no foreign key (`modified_shape`).
 
 from __future__ import annotations
 
-from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from penstock.errors import ModifierError, RuleUnfit
+from penstock.modifiers.effects import lost_effects
+from penstock.modifiers.modifier import KeepsRows
 from penstock.table import TableName, filled
 
 if TYPE_CHECKING:
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
     from penstock.changes.decode import TableChanges
     from penstock.changes.pgoutput import Relation
+    from penstock.modifiers.effects import Effect
     from penstock.modifiers.modifier import TableModifier
     from penstock.modifiers.rule import Rule
     from penstock.schema.shape import ForeignKeyShape, TableShape
@@ -102,6 +105,12 @@ class TableChain:
                 links.append(Link(modifier, link.family, link.place))
                 shape = modifier.modified_shape(shape)
         return TableChain(tuple(links))
+
+    @property
+    def keeps_rows(self) -> bool:
+        """Whether the sink may have rows that the source has no more."""
+        modifiers = [link.modifier for link in self.links]
+        return any(isinstance(each, KeepsRows) and each.keeps_rows for each in modifiers)
 
     @property
     def lacks_rows(self) -> bool:
@@ -208,29 +217,58 @@ class Chain:
             shape = shape.model_copy(update={"foreign_keys": kept})
         return self.of(shape.table).modified_shape(shape)
 
-    def require_fit(self, shape: TableShape, called_before: TableName | None = None) -> None:
-        """See that every rule fits a table of this shape, and that none is lost with a former name.
+    def require_fit(self, shape: TableShape, before: TableShape | None = None) -> None:
+        """See that every rule fits a table of this shape, and that none is lost by how it was altered.
 
         Raises:
             ModifierError: one does not, or is.
         """
-        if called_before not in (None, shape.table):
-            self._require_kept(called_before, shape.table)
         self.of(shape.table).with_shape(shape)
+        if before is not None and not self.excludes(shape.table):
+            self._require_kept(before, shape)
 
-    def _require_kept(self, before: TableName, after: TableName) -> None:
-        """What was masked must not come bare under another name."""
-        lost = self._families(before) - self._families(after)
-        if lost and not self.excludes(after):
+    def _require_kept(self, before: TableShape, after: TableShape) -> None:
+        """What was masked must not come bare under another name, or as another type."""
+        done, seen = self._effects(after)
+        names = {column.id: column.name for column in seen.columns}
+        lost = [
+            f"{each.family} of column {names[each.column]}" if each.column else each.family
+            for each in lost_effects(self._effects(before)[0], done)
+            if each.column == 0 or each.column in names
+        ]
+        if not lost:
+            return
+        listed = ", ".join(dict.fromkeys(lost))
+        if before.table == after.table:
             raise RuleUnfit(
-                f"the table is called {after} from here on, and no rule of {', '.join(sorted(lost))} is for"
-                " that name, as one was for the old",
-                str(before),
-                f"add rules for {after}; leave those for {before} until the table has passed this",
+                f"a column was altered so that what rules did to it is not done any more: {listed}",
+                str(before.table),
+                f"add a rule to {before.table} that names the column as it is now; keep is one",
             )
+        raise RuleUnfit(
+            f"the table is called {after.table} from here on, and what rules did under the old name is not"
+            f" done under the new one: {listed}",
+            str(before.table),
+            f"add rules for {after.table}; leave those for {before.table} until the table has passed this",
+        )
 
-    def _families(self, table: TableName) -> Counter[str]:
-        return Counter(link.family for link in self.of(table).links)
+    def done_to_columns(self, shape: TableShape) -> dict[int, list[object]]:
+        """What is done to the values of columns, by their ids, in order; equal where the same is done."""
+        found: dict[int, list[object]] = {}
+        for each in self._effects(shape)[0]:
+            if each.family == "transform" and each.hides and each.column:
+                found.setdefault(each.column, []).append(each.what)
+        return found
+
+    def _effects(self, shape: TableShape) -> tuple[list[Effect], TableShape]:
+        """What the rules do to a table, and how the sink sees it; a rule that does not fit it does nothing."""
+        found: list[Effect] = []
+        for rule in self.rules:
+            found += rule.effects(shape)
+            if (modifier := rule.modifier_for(shape.table)) is not None:
+                with suppress(ModifierError):
+                    shape = modifier.modified_shape(shape)
+        return found, shape
 
     def _has_all_rows_of(self, key: ForeignKeyShape) -> bool:
         return not self.lacks_rows(TableName(key.referenced_schema, key.referenced_name))

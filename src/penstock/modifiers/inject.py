@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from penstock.changes.pgoutput import Injected
 from penstock.errors import RuleUnfit
 from penstock.findings import Finding
+from penstock.modifiers.effects import Effect
 from penstock.options import Options, RuleOption
 from penstock.table import TableRule
 
@@ -40,6 +41,13 @@ OPTIONS = InjectOptions
 def modifier_for(options: InjectOptions, table: TableName) -> TableModifier | None:
     """What documents of a table say."""
     return Injection(options) if options.table.matches(table) else None
+
+
+def effects(options: InjectOptions, shape: TableShape) -> Iterator[Effect]:
+    """What documents say beside the row."""
+    if options.table.matches(shape.table):
+        what = (options.identity, options.version, options.column_ids)
+        yield Effect("inject", 0, what, options.table.is_outright)
 
 
 def findings(options: InjectOptions, shapes: Mapping[TableName, TableShape]) -> Iterator[Finding]:

@@ -10,7 +10,7 @@ and errors are recorded under them, and where a table lands is the sink's to say
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from penstock.changes.decode import TableTruncated
 from penstock.errors import ModifierError
@@ -69,6 +69,15 @@ class TableModifier(Protocol):
         """
 
 
+@runtime_checkable
+class KeepsRows(Protocol):
+    """A modifier that may let rows stay at the sink which the source has no more."""
+
+    @property
+    def keeps_rows(self) -> bool:
+        """Whether it does: then a TRUNCATE does not pass."""
+
+
 class Modifiers(Protocol):
     """Which tables are modified, and how. Picklable: it travels to the executors."""
 
@@ -87,8 +96,9 @@ class Modifiers(Protocol):
     def lacks_rows(self, table: TableName) -> bool:
         """Whether the sink may not have every row of a table."""
 
-    def require_fit(self, shape: TableShape, called_before: TableName | None = None) -> None:
-        """See that rows of a table of this shape can be modified; and that rules went along with a new name.
+    def require_fit(self, shape: TableShape, before: TableShape | None = None) -> None:
+        """See that rows of a table of this shape can be modified; and that no rule was lost by how the
+        table was altered, with a name or a type.
 
         Raises:
             ModifierError: a rule and the table do not fit.
@@ -102,7 +112,8 @@ def modify(
 ) -> list[Piece]:
     """The changes as sinks are to see them, in the same order.
 
-    A TRUNCATE stays one, whatever is done to rows: the table is empty either way.
+    A TRUNCATE stays one, whatever is done to rows: the table is empty either way. It does not pass where deletes
+    do not: it takes rows away as they do.
 
     Args:
         refused: takes the tables that a rule cannot be carried out on, and why; nothing more of them is
@@ -126,12 +137,14 @@ def modify(
                 raise
             refused[table] = error
             continue
-        if isinstance(changed, TableTruncated) or len(changed):
+        if changed is not None and (isinstance(changed, TableTruncated) or len(changed)):
             modified.append(changed)
     return modified
 
 
-def _modified(modifier: TableModifier, piece: Piece) -> Piece:
+def _modified(modifier: TableModifier, piece: Piece) -> Piece | None:
     if isinstance(piece, TableTruncated):
+        if isinstance(modifier, KeepsRows) and modifier.keeps_rows:
+            return None
         return replace(piece, relation=modifier.modified_relation(piece.relation))
     return modifier.apply(piece)

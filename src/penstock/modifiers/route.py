@@ -6,6 +6,7 @@ source has for it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Self
@@ -15,6 +16,7 @@ from pydantic import BeforeValidator, Field, PlainValidator, model_validator
 
 from penstock.errors import BadTableRule, ModifierError, RuleUnfit
 from penstock.findings import Finding
+from penstock.modifiers.effects import Effect
 from penstock.modifiers.operations import ALL_OPERATIONS, Operation, Operations, letters_of
 from penstock.options import Options, RuleOption, fault, wanted
 from penstock.schema.describe import row_key_of
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from penstock.modifiers.rule import Rule
     from penstock.schema.shape import ConstraintShape, IndexShape, TableShape
 
+_PLACEHOLDER = re.compile(r"\{\w*\}")
 _LONGEST_NAME = 63  # bytes; Postgres would cut the rest off without a word
 
 
@@ -43,6 +46,9 @@ def _read_target(given: Any) -> TableName | None:
         raise fault(error) from None
     if rule.schema is None or rule.name is None:
         raise wanted("one table: schema.table; {schema} and {table} stand for the table's own")
+    for found in _PLACEHOLDER.findall(rule.schema + rule.name):
+        if found not in ("{schema}", "{table}"):
+            raise wanted(f"{{schema}} and {{table}}, and not {found}")
     return TableName(rule.schema, rule.name)
 
 
@@ -96,6 +102,18 @@ def modifier_for(options: RouteOptions, table: TableName) -> TableModifier | Non
     )
 
 
+def effects(options: RouteOptions, shape: TableShape) -> Iterator[Effect]:
+    """Columns that are not delivered; names of columns and operations."""
+    if not options.table.matches(shape.table):
+        return
+    is_own = options.table.is_outright
+    for column in shape.columns:
+        if column.name in options.drop:
+            yield Effect("route", column.id, "drop", is_own)
+    says_more = bool(options.columns) or options.operations != ALL_OPERATIONS
+    yield Effect("route", 0, (options.columns, options.operations), is_own, hides=says_more)
+
+
 def findings(options: RouteOptions, shapes: Mapping[TableName, TableShape]) -> Iterator[Finding]:
     """Columns that are not there, names that are taken."""
     for table, shape in shapes.items():
@@ -140,6 +158,11 @@ class Renamed:
     def lacks_rows(self) -> bool:
         """Whether some changes of rows are not delivered."""
         return Operation.INSERT not in self.operations
+
+    @property
+    def keeps_rows(self) -> bool:
+        """Whether rows stay that are deleted at the source."""
+        return Operation.DELETE not in self.operations
 
     def modified_shape(self, shape: TableShape) -> TableShape:
         """What speaks of a column by a name that is not its own any more goes, but for keys."""

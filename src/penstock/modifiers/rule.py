@@ -1,7 +1,8 @@
 """One entry of `modifiers:`: its family, its options, and which sinks it is for.
 
-A family is a module that has `OPTIONS`, the model of what a person may say, and two functions:
-`modifier_for(options, table)`, what the rule does to a table, None where nothing, and
+A family is a module that has `OPTIONS`, the model of what a person may say, and three functions:
+`modifier_for(options, table)`, what the rule does to a table, None where nothing,
+`effects(options, shape)`, the same in parts that can be compared, and
 `findings(options, shapes)`, what there is to say of it beside the catalog. What every rule may say,
 `sinks`, is read here. Knows no file and no line: `config.py` does.
 """
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from pydantic_core.core_schema import ValidationInfo
 
     from penstock.findings import Finding
+    from penstock.modifiers.effects import Effect
     from penstock.modifiers.modifier import TableModifier
     from penstock.schema.shape import TableShape
     from penstock.table import TableName
@@ -43,6 +45,9 @@ class Family(Protocol):
 
     def modifier_for(self, options: Any, table: TableName) -> TableModifier | None:
         """What a rule does to a table; None where it is not concerned."""
+
+    def effects(self, options: Any, shape: TableShape) -> Iterator[Effect]:
+        """What a rule does to a table of this shape. Raises nothing: the rule may not fit it."""
 
     def findings(self, options: Any, shapes: Mapping[TableName, TableShape]) -> Iterator[Finding]:
         """What is wrong with a rule, given the tables as they are."""
@@ -71,6 +76,10 @@ class Rule:
     def modifier_for(self, table: TableName) -> TableModifier | None:
         """What the rule does to a table."""
         return family_of(self.family).modifier_for(self.options, table)
+
+    def effects(self, shape: TableShape) -> Iterator[Effect]:
+        """What the rule does to a table of this shape, in parts."""
+        yield from family_of(self.family).effects(self.options, shape)
 
     def findings(self, shapes: Mapping[TableName, TableShape]) -> Iterator[Finding]:
         """What is wrong with it, given the tables as they are."""

@@ -15,7 +15,8 @@ import pyarrow.compute as pc
 from penstock.changes.cells import ABSENT, Cells, gather
 from penstock.changes.compact import fill_from_before
 from penstock.changes.pgoutput import NULL, Column
-from penstock.errors import RuleUnfit, ValueNotSent
+from penstock.errors import ExpressionFails, RuleUnfit, ValueNotSent
+from penstock.modifiers.hidden import NotKnown, without_values
 from penstock.schema.shape import ColumnShape
 from penstock.sql.column_types import ColumnType, Family, column_type, shape_of
 from penstock.sql.expression import Expression, decimal_of
@@ -117,6 +118,21 @@ class SetColumn:
     is_new: bool
     column: ColumnShape
 
+    def of_value(self, value: str) -> str | None:
+        """What becomes of a value of the column, whatever the row.
+
+        Raises:
+            NotKnown: it depends on others, or the expression fails.
+        """
+        if set(self.expression.inputs) - {self.name}:
+            raise NotKnown
+        values = {name: pa.array([value.encode()], pa.binary()) for name in self.expression.inputs}
+        try:
+            answer = postgres_text(self.expression.compute(values, 1, self.duck_type))[0].as_py()
+        except ExpressionFails:
+            raise NotKnown from None
+        return None if answer is None else str(answer, "utf-8")
+
 
 @dataclass(frozen=True)
 class SetColumns:
@@ -187,10 +203,17 @@ class SetColumns:
             )
 
     def modified_shape(self, shape: TableShape) -> TableShape:
-        """With the new columns."""
+        """With the new columns, without values of those that are computed anew."""
         bound = self.with_shape(shape)
         new = tuple(each.column for each in bound.columns if each.is_new)
-        return shape.model_copy(update={"columns": (*shape.columns, *new)})
+        computed = {each.name: each for each in bound.columns if not each.is_new}
+        own = tuple(
+            without_values(column, computed[column.name].of_value)
+            if column.name in computed
+            else column
+            for column in shape.columns
+        )
+        return shape.model_copy(update={"columns": (*own, *new)})
 
     def modified_relation(self, relation: Relation) -> Relation:
         """With the new columns."""

@@ -247,7 +247,7 @@ class DdlTransactionReader:
             return
         try:
             if self._modifiers is not None:
-                self._modifiers.require_fit(shape, None if before is None else name_before)
+                self._modifiers.require_fit(shape, before)
             seen = self._modified(shape)
         except ModifierError as error:
             altered.refused[name_before] = error

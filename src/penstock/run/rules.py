@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from penstock.errors import ModifierError, RulesEdited
 from penstock.findings import Finding
 from penstock.modifiers.chain import chain_for
+from penstock.modifiers.torn_keys import torn_keys
 from penstock.pipeline import wire_of
 from penstock.run.members import table_name
 from penstock.sinks.tables import TableState
@@ -51,9 +52,8 @@ def rule_findings(
 ) -> Iterator[Finding]:
     """What is wrong with the rules of a sink, each beside the tables as the ones before leave them."""
     left = dict(shapes)
-    for rule in pipeline.modifiers:
-        if not rule.is_for(sink):
-            continue
+    rules = [rule for rule in pipeline.modifiers if rule.is_for(sink)]
+    for rule in rules:
         for finding in rule.findings(left):
             error = finding.error
             where = error.where if rule.place in error.where else f"{rule.place} {error.where}"
@@ -66,6 +66,7 @@ def rule_findings(
                     left[table] = modifier.modified_shape(shape)
             except ModifierError:
                 del left[table]  # it is among the findings already
+    yield from torn_keys(rules, shapes)
 
 
 def modified_choices(

@@ -116,6 +116,7 @@ def is_stale(shape: TableShape, known: TableShape) -> bool:
 
 def _parts(shape: TableShape) -> tuple[Any, ...]:
     spelled = {"type", "default", "expression", "collation", "missing", "sequence"}
+    spelled |= {"has_hidden_default", "has_hidden_missing"}
     return (
         shape.name,
         shape.replica_identity,

@@ -52,6 +52,7 @@ class SequenceShape(Shape):
 class ColumnShape(Shape):
     """One column. `missing` is what rows hold that are older than the column, where that is known.
 
+    A rule may hide either: `has_hidden_default` and `has_hidden_missing` say that there is one.
     `expression` is that of a generated column, `default` that of another one.
     """
 
@@ -64,6 +65,8 @@ class ColumnShape(Shape):
     not_null: bool
     default: str | None = None
     missing: str | None = None
+    has_hidden_default: bool = False
+    has_hidden_missing: bool = False
     identity: str = ""  # '' | 'a' always | 'd' by default
     generated: str = ""  # '' | 's' stored | 'v' virtual
     expression: str | None = None

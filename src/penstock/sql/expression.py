@@ -183,6 +183,12 @@ class Expression:
             ) from None
         finally:
             connection.unregister(ROW)
+        if len(answer) != table.num_rows:
+            raise ExpressionFails(
+                f"the SQL gives {len(answer)} answers for {table.num_rows} rows, wanted one for each",
+                "",
+                "make it an expression over one row: no function that gives or looks at several",
+            )
         return answer.combine_chunks() if answer.num_chunks != 1 else answer.chunk(0)
 
     def _typed(self, name: str, values: pa.Array) -> pa.Array:

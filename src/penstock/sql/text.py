@@ -10,7 +10,7 @@ import json
 import threading
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
@@ -18,7 +18,7 @@ from penstock.errors import BadValue, SqlMissing
 from penstock.options import fault, wanted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     import duckdb
 
@@ -81,6 +81,7 @@ _COSTLY = frozenset(
         "write_log",
     }
 )
+_NOT_REPEATED = "is not the same when a batch is repeated"
 _SETTINGS = (
     "SET enable_external_access = false",
     "SET python_enable_replacements = false",
@@ -127,18 +128,31 @@ def _parser() -> duckdb.DuckDBPyConnection:
     return connect()
 
 
+class _Functions(NamedTuple):
+    """What DuckDB has, by names."""
+
+    volatile: frozenset[str]  # not the same for the same row
+    aggregates: frozenset[str]
+    tables: frozenset[str]  # they give rows, and nothing else of that name gives a value
+    macros: Mapping[str, tuple[str, ...]]  # what each stands for
+
+
 @cache
-def _functions() -> tuple[frozenset[str], frozenset[str]]:
-    """Names of functions that are not the same for the same row, and of those over several rows."""
+def _functions() -> _Functions:
     with _parsing:
         rows = _parser().execute(
             "SELECT function_name, bool_and(stability IS NOT NULL AND stability <> 'CONSISTENT'),"
-            " bool_or(function_type = 'aggregate') FROM duckdb_functions() GROUP BY 1"
+            " bool_or(function_type = 'aggregate'),"
+            " bool_and(function_type IN ('table', 'table_macro', 'pragma')),"
+            " list(macro_definition) FILTER (function_type = 'macro')"
+            " FROM duckdb_functions() GROUP BY 1"
         )
         found = rows.fetchall()
-    return (
-        frozenset(name for name, is_volatile, _ in found if is_volatile),
-        frozenset(name for name, _, is_aggregate in found if is_aggregate),
+    return _Functions(
+        frozenset(name for name, is_volatile, *_ in found if is_volatile),
+        frozenset(name for name, _, is_aggregate, *_ in found if is_aggregate),
+        frozenset(name for name, _, _, is_table, _ in found if is_table),
+        {name: tuple(bodies) for name, *_, bodies in found if bodies},
     )
 
 
@@ -254,11 +268,37 @@ def _check(node: dict[str, Any]) -> None:
     if kind != "FUNCTION":
         return
     name = str(node.get("function_name", "")).lower()
-    volatile, aggregates = _functions()
-    if name in aggregates:
-        raise _bad(f"SQL with {name}(), which looks at several rows")
-    if name in volatile or (name == "age" and len(node.get("children", ())) == 1):
-        raise _bad(f"SQL with {name}(), which is not the same when a batch is repeated")
+    # DuckDB 2 calls them arguments, those before it children.
+    arguments = node.get("arguments") or node.get("children") or ()
+    reason = _NOT_REPEATED if name == "age" and len(arguments) == 1 else _fault_of(name)
+    if reason:
+        raise _bad(f"SQL with {name}(), which {reason}")
+
+
+@cache
+def _fault_of(name: str) -> str:
+    """Why a function cannot be in an expression; "" where it can."""
+    functions = _functions()
+    if name in functions.aggregates:
+        return "looks at several rows"
+    if name in functions.volatile:
+        return _NOT_REPEATED
+    if name in functions.tables:
+        return "gives several rows"
+    bodies = functions.macros.get(name, ())
+    parts = (node for body in bodies for node in _nodes(_expression(body)))
+    return next((why for node in parts if (why := _fault_of_part(node, name))), "")
+
+
+def _fault_of_part(node: dict[str, Any], macro: str) -> str:
+    """What is wrong with a part of what a macro stands for."""
+    kind = node.get("class")
+    if kind in _REFUSED:
+        return "reads more than the row"
+    if kind == "COLUMN_REF" and _column(node).startswith("current_"):
+        return _NOT_REPEATED
+    inner = str(node.get("function_name", "")).lower()
+    return _fault_of(inner) if kind == "FUNCTION" and inner != macro else ""
 
 
 def _column(node: dict[str, Any]) -> str:

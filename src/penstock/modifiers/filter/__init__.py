@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import ModifierError
 from penstock.findings import Finding
+from penstock.modifiers.effects import Effect
 from penstock.modifiers.filter.options import FilterOptions
 from penstock.modifiers.filter.rows import NoRows, RowFilter, StructuredMatcher
 from penstock.sql.text import SqlText
@@ -30,6 +31,14 @@ def modifier_for(options: FilterOptions, table: TableName) -> TableModifier | No
     if options.where is None:
         return NoRows()
     return RowFilter(_matcher(options), options.operations)
+
+
+def effects(options: FilterOptions, shape: TableShape) -> Iterator[Effect]:
+    """Which rows are left out."""
+    modifier = modifier_for(options, shape.table)
+    if modifier is not None:
+        is_own = options.table is None or options.table.is_outright
+        yield Effect("filter", 0, modifier, is_own)
 
 
 def _matcher(options: FilterOptions) -> Matcher:

@@ -6,10 +6,11 @@ be of the type is an error of the rule. Postgres's text in, true, false or null 
 
 from __future__ import annotations
 
+import json
 import re
 import uuid
 from datetime import UTC, date, datetime, time
-from decimal import Decimal, InvalidOperation
+from decimal import MAX_PREC, Context, Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 # What Arrow's cast to a decimal reads without rounding; others are compared one by one.
 _FAST_DECIMAL = pa.decimal128(38, 18)
 _LARGEST_FAST = Decimal(10) ** 20
+_EXACT = Context(prec=MAX_PREC)
 _FORMER, _LATER = -(2**63), 2**63 - 1  # -infinity and infinity among instants
 _TEMPORAL = {
     Family.DATE: pa.date32(),
@@ -91,9 +93,10 @@ class _Numerics:
 
 
 def _is_fast(value: Decimal) -> bool:
-    if not value.is_finite() or abs(value) >= _LARGEST_FAST:
+    # A context would round to 28 digits.
+    if not value.is_finite() or value.copy_abs() >= _LARGEST_FAST:
         return False
-    exponent = value.normalize().as_tuple().exponent
+    exponent = value.normalize(_EXACT).as_tuple().exponent
     return isinstance(exponent, int) and exponent >= -18
 
 
@@ -197,6 +200,22 @@ def read_value(text: str, kind: ColumnType) -> Any:
         raise RuleUnfit(
             f"a value that cannot be {_article(kind.spelled)}", "", "write one that can"
         ) from None
+
+
+def require_value(text: str, kind: ColumnType) -> None:
+    """See that a text can be a value of a type, as far as types are known here.
+
+    Raises:
+        RuleUnfit: it cannot.
+    """
+    if kind.family in _READERS:
+        read_value(text, kind)
+    elif kind.name in ("json", "jsonb"):
+        try:
+            json.loads(text)
+        except ValueError:
+            what = f"a value that cannot be {_article(kind.spelled)}"
+            raise RuleUnfit(what, "", "write one that can") from None
 
 
 def _article(name: str) -> str:
@@ -372,7 +391,8 @@ def compare(condition: Condition, values: pa.Array, kind: ColumnType) -> pa.Arra
         values = pc.utf8_lower(_as_text(values)).cast(pa.binary())
     column = comparable(values, kind)
     wanted = [
-        read_value(each.lower() if condition.ignores_case else each, kind)
+        # By the same tables as the column: Python's are others.
+        read_value(pc.utf8_lower(each).as_py() if condition.ignores_case else each, kind)
         for each in condition.values
     ]
     return _compared(operator, column, wanted)

@@ -15,6 +15,7 @@ from penstock.errors import BadValue, CryptoMissing
 from penstock.modifiers.transform.hstore import format_hstore, parse_hstore
 from penstock.modifiers.transform.jsonpath import (
     MISSING,
+    change_path,
     delete_path,
     dump_json,
     load_json,
@@ -209,20 +210,34 @@ class Json(_Operated):
         self, document: Any, operation: JsonOperation, others: dict[str, str | None]
     ) -> Any:
         path = parse_path(operation.path)
-        found = read_path(document, path)
         template = operation.template
         is_plain_set = operation.operation == "set" and template is None
-        if found is MISSING and operation.error_not_exist and not is_plain_set:
+        is_there = read_path(document, path) is not MISSING
+        if not is_there and operation.error_not_exist and not is_plain_set:
             raise ValueError(f"there is nothing at {operation.path}")
         if operation.operation == "delete":
             return delete_path(document, path)
         if template is None:
             return set_path(document, path, operation.value)
+        return change_path(
+            document, path, functools.partial(self._templated, operation, template, others)
+        )
+
+    def _templated(
+        self,
+        operation: JsonOperation,
+        template: Template,
+        others: dict[str, str | None],
+        found: Any,
+    ) -> Any:
+        """What the template makes of one value; MISSING where nothing is to be made."""
+        if found is MISSING and operation.error_not_exist:
+            raise ValueError(f"there is nothing at {operation.path}")
         if found is MISSING and operation.skip_not_exist:
-            return document
+            return MISSING
         made = template.run(Row(None if found is MISSING else _plain(found), others))
         try:
-            return set_path(document, path, load_json(made.encode()))
+            return load_json(made.encode())
         except ValueError:
             raise ValueError(
                 f"the template for {operation.path} gives no JSON: text needs quotes of its own"

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import ModifierError, RuleUnfit
 from penstock.findings import Finding
+from penstock.modifiers.filter.comparison import require_value
+from penstock.modifiers.operations import Operation
 from penstock.modifiers.transform.modifier import (
     TableTransform,
     Typed,
@@ -20,16 +22,17 @@ from penstock.modifiers.transform.modifier import (
 from penstock.modifiers.transform.pgtypes import type_of
 from penstock.modifiers.transform.plain import Null
 from penstock.modifiers.transform.rules import OnError
-from penstock.modifiers.transform.transformer import Collisions
+from penstock.modifiers.transform.transformer import Collisions, spelled
 from penstock.options import nearest
 from penstock.schema.describe import row_key_of
+from penstock.sql.column_types import column_type
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from penstock.modifiers.transform.options import TransformOptions
     from penstock.modifiers.transform.rules import ColumnRule
-    from penstock.schema.shape import ColumnShape, TableShape
+    from penstock.schema.shape import ColumnShape, ConstraintShape, IndexShape, TableShape
     from penstock.table import TableName
 
 _TEXT_LIKE = ("text", "text[]", "json", "hstore", "unknown", "bytea")
@@ -48,7 +51,6 @@ def findings(
         if transform is not None:
             yield from _of_table(transform, shape)
         yield from _unreported(options, table, shape, transform)
-    yield from _torn_keys(options, shapes)
 
 
 def _of_sql(options: TransformOptions, shapes: Mapping[TableName, TableShape]) -> Iterator[Finding]:
@@ -60,6 +62,23 @@ def _of_sql(options: TransformOptions, shapes: Mapping[TableName, TableShape]) -
                 set_columns(options.set, table).with_shape(shape)
             except ModifierError as error:
                 yield Finding(error)
+                continue
+            yield from _of_computed(options, shape)
+
+
+def _of_computed(options: TransformOptions, shape: TableShape) -> Iterator[Finding]:
+    """Columns that are there already: nobody knows what SQL makes of two values."""
+    for column in shape.columns:
+        if column.name not in options.set:
+            continue
+        where = f"{shape.table}.{column.name}"
+        unique = _unique_with(shape, column)
+        if unique and not options.allow_collisions:
+            what = f"SQL can make two values equal, and {unique[0]} is unique"
+            do = "set a column of another name; or see that it keeps values distinct, and write allow_collisions: true"
+            yield Finding(RuleUnfit(what, where, do))
+        for what, do in _checks_of(shape, column):
+            yield Finding(RuleUnfit(what, where, do), "warning")
 
 
 def _lost_tables(
@@ -124,7 +143,7 @@ def _of_table(transform: TableTransform, shape: TableShape) -> Iterator[Finding]
                 yield Finding(RuleUnfit(error.what, error.where, advice))
     bare: list[str] = []
     for column in shape.columns:
-        found = _rule_of(transform, shape, column)
+        found = transform.rule_by_name(column, shape)
         if found is not None:
             yield from _of_column(_Ruled(shape, column, found))
         elif not column.generated:
@@ -137,22 +156,14 @@ def _of_table(transform: TableTransform, shape: TableShape) -> Iterator[Finding]
 def _left_alone(
     transform: TableTransform, shape: TableShape, column: ColumnShape
 ) -> Iterator[Finding]:
+    """A rule is for columns of that name, and not of that type: who wrote it may count on it."""
+    typed = Typed(column.name, type_of(column, shape))
     for rule in transform.rules:
-        if rule.is_lenient and rule.column == column.name:
-            error = unfit_type(shape.table, Typed(column.name, type_of(column, shape)), rule)
+        if rule.fits(column.name) and (rule.is_lenient or typed.type.family in _TEXT_LIKE):
+            error = unfit_type(shape.table, typed, rule)
             what = f"{error.what}: its values pass as they are"
             yield Finding(RuleUnfit(what, error.where, error.do), "warning")
-
-
-def _rule_of(
-    transform: TableTransform, shape: TableShape, column: ColumnShape
-) -> ColumnRule | None:
-    """The column's rule, also one that does not take its type."""
-    type_ = type_of(column, shape)
-    for rule in transform.rules:
-        if rule.fits(column.name) and (not rule.leaves_other_types or takes(rule, type_)):
-            return rule
-    return None
+            return
 
 
 def _of_column(ruled: _Ruled) -> Iterator[Finding]:
@@ -174,11 +185,26 @@ def _of_column(ruled: _Ruled) -> Iterator[Finding]:
         yield ruled.fault(what, f"add a rule for {column.name} itself, keep or another")
     for what, do in rule.transformer.complaints(typed.type):
         yield ruled.fault(f"{rule.name}: {what}", do)
+    if rule.ignored:
+        what = f"{rule.name}: {', '.join(rule.ignored)} of pgstream's has no effect here"
+        yield ruled.warning(what, "take it out; results are drawn by value and salt")
+    yield from _not_of_type(ruled)
     yield from _too_long(ruled)
     yield from _not_null(ruled)
     yield from _unique(ruled)
     yield from _in_key(ruled)
     yield from _checked(ruled)
+
+
+def _not_of_type(ruled: _Ruled) -> Iterator[Finding]:
+    """Results that the file says, and the column's type does not have."""
+    kind = column_type(ruled.shape, ruled.column)
+    for text in ruled.rule.transformer.fixed_results:
+        try:
+            require_value(spelled(text, ruled.typed.type), kind)
+        except RuleUnfit as error:
+            yield ruled.fault(f"{ruled.rule.name}: {error.what}", error.do)
+            return
 
 
 def _too_long(ruled: _Ruled) -> Iterator[Finding]:
@@ -206,24 +232,24 @@ def _not_null(ruled: _Ruled) -> Iterator[Finding]:
 
 
 def _unique(ruled: _Ruled) -> Iterator[Finding]:
-    rule, shape, number = ruled.rule, ruled.shape, ruled.column.id
+    rule, shape = ruled.rule, ruled.shape
     can_meet = rule.transformer.collisions is Collisions.LIKELY
     if rule.options.allow_collisions or not can_meet or isinstance(rule.transformer, Null):
         return
-    unique = [
-        each.name
-        for each in shape.constraints
-        if each.kind in ("p", "u") and number in (*each.columns, *each.used)
-    ]
-    unique += [
-        each.name
-        for each in shape.indexes
-        if each.is_unique and number in (*each.columns, *each.used)
-    ]
+    unique = _unique_with(shape, ruled.column)
     if unique:
         what = f"{rule.name} can make two values equal, and {unique[0]} is unique"
         do = "take hash, email, uuid or aes_siv, which keep values distinct; or write allow_collisions: true"
         yield ruled.fault(what, do)
+
+
+def _unique_with(shape: TableShape, column: ColumnShape) -> list[str]:
+    """Constraints and indexes by which the column's values are unique, alone or with others."""
+    unique: list[ConstraintShape | IndexShape] = [
+        *(each for each in shape.constraints if each.kind in ("p", "u")),
+        *(each for each in shape.indexes if each.is_unique),
+    ]
+    return [each.name for each in unique if column.id in (*each.columns, *each.used)]
 
 
 def _in_key(ruled: _Ruled) -> Iterator[Finding]:
@@ -234,13 +260,21 @@ def _in_key(ruled: _Ruled) -> Iterator[Finding]:
     elif key is None and not ruled.rule.transformer.is_repeatable:
         what = f"{ruled.rule.name} with generator: random on a table without a key: old rows are found by all values"
         yield ruled.fault(what, "write generator: deterministic, or give the table a key")
+    elif key is None and not {Operation.INSERT, Operation.UPDATE} <= ruled.rule.options.operations:
+        what = f"{ruled.rule.name} is for some operations only on a table without a key: old rows are found by all values"
+        yield ruled.fault(what, "leave operations out, or give the table a key")
 
 
 def _checked(ruled: _Ruled) -> Iterator[Finding]:
-    for each in ruled.shape.constraints:
-        if each.kind == "c" and ruled.column.id in each.used:
+    for what, do in _checks_of(ruled.shape, ruled.column):
+        yield ruled.warning(what, do)
+
+
+def _checks_of(shape: TableShape, column: ColumnShape) -> Iterator[tuple[str, str]]:
+    for each in shape.constraints:
+        if each.kind == "c" and column.id in each.used:
             what = f"{each.name} checks the column: at the destination it checks the results"
-            yield ruled.warning(what, "see that they pass it, or drop it at the destination")
+            yield what, "see that they pass it, or drop it at the destination"
 
 
 def _unreported(
@@ -259,37 +293,9 @@ def _unreported(
         for column in shape.columns
         if not column.generated
         and type_of(column, shape).family in _TEXT_LIKE
-        and _rule_of(transform or rules, shape, column) is None
+        and (transform or rules).rule_by_name(column, shape) is None
     ]
     if bare:
         what = f"no rule covers {', '.join(bare)}: their values pass as they are"
         do = f"add rules, such as {bare[0]}: {{with: masking}}, or {bare[0]}: keep; coverage: strict makes sure"
         yield Finding(RuleUnfit(what, str(table), do), "warning")
-
-
-def _torn_keys(
-    options: TransformOptions, shapes: Mapping[TableName, TableShape]
-) -> Iterator[Finding]:
-    """Foreign keys whose two ends are not transformed alike."""
-    by_id = {shape.id: shape for shape in shapes.values()}
-    for table, shape in shapes.items():
-        own = table_transform(options, table)
-        for key in shape.foreign_keys:
-            other = by_id.get(key.referenced_id)
-            if other is None:
-                continue
-            theirs = table_transform(options, other.table)
-            pairs = zip(shape.names_of(key.columns), key.referenced_columns, strict=False)
-            for name, referenced in pairs:
-                if _what(own, shape, name) != _what(theirs, other, referenced):
-                    what = f"{key.name} leads to {other.table}.{referenced}, which is not transformed alike"
-                    do = "give both columns the same rule, or neither"
-                    yield Finding(RuleUnfit(what, f"{table}.{name}", do), "warning")
-
-
-def _what(transform: TableTransform | None, shape: TableShape, name: str) -> object:
-    column = next((one for one in shape.columns if one.name == name), None)
-    rule = None
-    if transform is not None and column is not None:
-        rule = _rule_of(transform, shape, column)
-    return None if rule is None or rule.keeps else (rule.transformer, rule.salt)

@@ -6,7 +6,12 @@ import functools
 import json
 from decimal import Decimal
 from json.encoder import encode_basestring
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_Document = TypeVar("_Document")
 
 MISSING: Final = object()
 """What is at a path that leads nowhere."""
@@ -54,27 +59,47 @@ def _entry(document: Any, step: str) -> Any:
 
 def set_path(document: Any, path: tuple[str, ...], value: Any) -> Any:
     """The document with a value there. Objects on the way are made; a number behind a list's end adds to it."""
+    return change_path(document, path, lambda _: value)
+
+
+def change_path(document: Any, path: tuple[str, ...], change: Callable[[Any], Any]) -> Any:
+    """The document with what `change` makes of what is there, with # in the path for each entry.
+
+    `change` is given MISSING where nothing is there; where it gives that back, all stays as it is.
+    """
     if not path:
-        return value
+        return change(document)
     step, rest = path[0], path[1:]
     if isinstance(document, list):
-        return _set_entry(document, step, rest, value)
-    if not isinstance(document, dict):
-        if document is not MISSING and document is not None:
-            raise ValueError("a path goes on below what is neither object nor list")
-        document = {}
-    return {**document, step: set_path(document.get(step, MISSING), rest, value)}
+        return _change_entry(document, step, rest, change)
+    if not isinstance(document, dict) and document is not MISSING and document is not None:
+        return _blocked(document, change, "a path goes on below what is neither object nor list")
+    fields = document if isinstance(document, dict) else {}
+    made = change_path(fields.get(step, MISSING), rest, change)
+    return document if made is MISSING else {**fields, step: made}
 
 
-def _set_entry(document: list[Any], step: str, rest: tuple[str, ...], value: Any) -> list[Any]:
+def _change_entry(
+    document: list[Any], step: str, rest: tuple[str, ...], change: Callable[[Any], Any]
+) -> list[Any]:
     if step == EACH:
-        return [set_path(one, rest, value) for one in document]
+        return [change_path(one, rest, change) for one in document]
     if not step.isdigit() or int(step) > len(document) + _DEEPEST:
-        raise ValueError("a path names a key in a list")
+        return _blocked(document, change, "a path names a key in a list")
     place = int(step)
-    longer = document + [None] * (place + 1 - len(document))
     inner = document[place] if place < len(document) else MISSING
-    return [*longer[:place], set_path(inner, rest, value), *longer[place + 1 :]]
+    made = change_path(inner, rest, change)
+    if made is MISSING:
+        return document
+    longer = document + [None] * (place + 1 - len(document))
+    return [*longer[:place], made, *longer[place + 1 :]]
+
+
+def _blocked(document: _Document, change: Callable[[Any], Any], why: str) -> _Document:
+    """The path leads nowhere: an error, unless nothing was to be made there."""
+    if change(MISSING) is not MISSING:
+        raise ValueError(why)
+    return document
 
 
 def delete_path(document: Any, path: tuple[str, ...]) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -13,6 +14,8 @@ from penstock.changes.cells import ABSENT, Cells, gather
 from penstock.changes.compact import fill_from_before
 from penstock.errors import ColumnUncovered, RuleUnfit, TransformFailed, ValueNotSent
 from penstock.lsn import Lsn
+from penstock.modifiers.effects import Effect
+from penstock.modifiers.hidden import NotKnown, without_values
 from penstock.modifiers.operations import Operation, letters_of
 from penstock.modifiers.transform.arrays import of_width
 from penstock.modifiers.transform.pgtypes import ColumnType, type_by_oid, type_of
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
     from penstock.changes.pgoutput import Relation
     from penstock.modifiers.transform.options import TransformOptions
     from penstock.modifiers.transform.rules import ColumnRule
-    from penstock.schema.shape import TableShape
+    from penstock.schema.shape import ColumnShape, TableShape
     from penstock.table import TableName
 
 
@@ -46,6 +49,7 @@ class TableTransform:
     table: TableName
     rules: tuple[ColumnRule, ...]
     is_strict: bool = False
+    is_own: bool = False  # a group of the rules names the table
     known: Mapping[int, ColumnType] = field(default_factory=dict)  # types by oid, of the catalog
 
     def with_shape(self, shape: TableShape) -> TableTransform:
@@ -58,15 +62,42 @@ class TableTransform:
         }
         return replace(self, known=known)
 
+    def effects(self, shape: TableShape) -> Iterator[Effect]:
+        """What is done to each column, and whether each must have a rule."""
+        yield Effect("coverage", 0, "strict", self.is_own, hides=self.is_strict)
+        for column in shape.columns:
+            rule = None if column.generated else self.rule_by_name(column, shape)
+            if rule is not None:
+                type_ = rule.transformer.depends_on(type_of(column, shape))
+                options = (rule.options.operations, rule.options.on_error)
+                what = (rule.transformer, rule.salt, type_, *options)
+                # To pass a value, somebody has to name its column.
+                is_own = not (rule.is_general or (rule.keeps and rule.is_pattern))
+                yield Effect("transform", column.id, what, is_own, hides=not rule.keeps)
+
+    def rule_by_name(self, column: ColumnShape, shape: TableShape) -> ColumnRule | None:
+        """The column's rule, also one that does not take its type."""
+        type_ = type_of(column, shape)
+        for rule in self.rules:
+            if rule.fits(column.name) and (not rule.leaves_other_types or takes(rule, type_)):
+                return rule
+        return None
+
     def modified_shape(self, shape: TableShape) -> TableShape:
-        """The shape is what it was; a migration that the rules do not cover ends here."""
-        columns = [
+        """The shape without values of ruled columns; a migration that the rules do not cover ends here."""
+        typed = [
             Typed(column.name, type_of(column, shape))
             for column in shape.columns
             if not column.generated
         ]
-        list(self.ruled(columns))
-        return shape
+        rules = {typed[number]: rule for number, rule in self.ruled(typed)}
+        columns = tuple(
+            _without_values(column, each, rules[each])
+            if (each := Typed(column.name, type_of(column, shape))) in rules
+            else column
+            for column in shape.columns
+        )
+        return shape if columns == shape.columns else shape.model_copy(update={"columns": columns})
 
     def modified_relation(self, relation: Relation) -> Relation:
         """The description is what it was; one that the rules do not cover ends here."""
@@ -134,15 +165,49 @@ class TableTransform:
                     raise missing(self.table, wanted, rule)
 
 
+def _without_values(column: ColumnShape, typed: Typed, rule: ColumnRule) -> ColumnShape:
+    # Rows that were there before are as if they were copied: inserted.
+    if rule.keeps or Operation.INSERT not in rule.options.operations:
+        return column
+    return without_values(column, partial(_result, rule, typed.type))
+
+
+def _result(rule: ColumnRule, type_: ColumnType, value: str) -> str | None:
+    """What becomes of a value whatever the row.
+
+    Raises:
+        NotKnown: it depends on the row, or the value cannot be transformed; a row that has it says so.
+    """
+    if rule.transformer.columns or not rule.transformer.is_repeatable:
+        raise NotKnown
+    batch = Batch(pa.array([value.encode()], pa.binary()), type_, salt=rule.salt)
+    try:
+        done = _one_array(rule.transformer.apply(batch))[0].as_py()
+    except (BadResult, pa.ArrowInvalid):
+        raise NotKnown from None
+    text = None if done is None else done.decode()
+    is_too_long = text is not None and type_.longest is not None and len(text) > type_.longest
+    if batch.failed is not None or is_too_long:
+        raise NotKnown
+    return text
+
+
 def table_transform(options: TransformOptions, table: TableName) -> TableTransform | None:
-    """The rules of an entry for a table; None if it has none."""
-    concerned = [one for one in options.tables if one.concerns(table)]
-    # The most exact group decides whether all columns must have a rule.
-    is_strict = bool(concerned) and concerned[0].coverage == "strict"
-    rules = ordered(concerned)
-    if not is_strict and all(rule.keeps for rule in rules):
+    """What the rules of an entry do to a table; None where nothing."""
+    found = rules_of(options, table)
+    if found is None or (not found.is_strict and all(rule.keeps for rule in found.rules)):
         return None
-    return TableTransform(table, rules, is_strict)
+    return found
+
+
+def rules_of(options: TransformOptions, table: TableName) -> TableTransform | None:
+    """The rules of an entry for a table, also those that keep all; None if it has none."""
+    concerned = [one for one in options.tables if one.concerns(table)]
+    if not concerned:
+        return None
+    # The most exact group decides whether all columns must have a rule.
+    is_strict = concerned[0].coverage == "strict"
+    return TableTransform(table, ordered(concerned), is_strict, concerned[0].table.is_outright)
 
 
 def takes(rule: ColumnRule, type_: ColumnType) -> bool:

@@ -13,7 +13,7 @@ from penstock.errors import BadValue
 from penstock.modifiers.transform.arrays import chosen
 from penstock.modifiers.transform.pgtypes import INTEGER_LIMITS, REAL
 from penstock.modifiers.transform.plain import EVERY
-from penstock.modifiers.transform.transformer import Batch, Drawing
+from penstock.modifiers.transform.transformer import Batch, Drawing, spelled
 from penstock.options import fault, wanted
 
 if TYPE_CHECKING:
@@ -56,7 +56,13 @@ class Choice(Drawing):
     def apply(self, batch: Batch) -> pa.Array:
         """The values, transformed."""
         draws = batch.draws("choice", self.generator)
-        return chosen(self.choices, draws.below(len(self.choices)))
+        results = [spelled(each, batch.type) for each in self.choices]
+        return chosen(results, draws.below(len(results)))
+
+    @property
+    def fixed_results(self) -> tuple[str, ...]:
+        """All results there can be."""
+        return self.choices
 
     def longest(self, given: int | None) -> int:  # noqa: ARG002
         """How many characters the longest result has."""
@@ -102,6 +108,10 @@ class Integer(Drawing):
             lowest, highest = INTEGER_LIMITS[oid]
         least = lowest if self.min_value is None else self.min_value
         return least, highest if self.max_value is None else self.max_value
+
+    def depends_on(self, type_: ColumnType) -> object:
+        """Its limits, where the rule says none."""
+        return self._range(type_)
 
     def apply(self, batch: Batch) -> pa.Array:
         """The values, transformed."""

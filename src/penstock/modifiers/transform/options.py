@@ -35,6 +35,7 @@ class TransformOptions(Options):
     coverage: Coverage = "off"
     rules_file: LocalPath | None = None
     set: dict[str, str] = Field(default_factory=dict)
+    allow_collisions: bool = False  # of `set`; each rule of the others has its own
 
     _tables: tuple[TableRules, ...] = PrivateAttr(())
 
@@ -99,7 +100,7 @@ def _way_of(given: Mapping[str, Any]) -> str:
         "column": None,  # what else is there belongs to the transformer
         "columns": ["table", "columns", "coverage", *RULE_KEYS],
         "rules_file": ["rules_file"],
-        "set": ["table", "set"],
+        "set": ["table", "set", "allow_collisions"],
     }[ways[0]]
     for key in given:
         if allowed is not None and key not in allowed:

@@ -65,8 +65,9 @@ _OIDS = {
 _FIRST_OF_USERS = 16384
 
 INTEGER_LIMITS = {21: (-(2**15), 2**15 - 1), 23: (-(2**31), 2**31 - 1), 20: (-(2**63), 2**63 - 1)}
-BYTEA, TIMESTAMPTZ, REAL, NUMERIC = 17, 1184, 700, 1700
-_WITH_LENGTH = (1042, 1043)
+BYTEA, TIMESTAMPTZ, REAL, NUMERIC, INT8 = 17, 1184, 700, 1700, 20
+_BPCHAR = 1042
+_WITH_LENGTH = (_BPCHAR, 1043)
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,12 @@ class ColumnType:
     oid: int
     modifier: int
     family: Family
+    is_caseless: bool = False  # citext: values that differ in case are equal
+
+    @property
+    def is_padded(self) -> bool:
+        """Whether blanks at a value's end are no part of it: char(n)."""
+        return self.oid == _BPCHAR
 
     @property
     def longest(self) -> int | None:
@@ -118,7 +125,7 @@ def _type_of_users(oid: int, modifier: int, shape: TableShape) -> ColumnType:
         family = "enum"
     elif one.extension in ("hstore", "citext") and one.name == one.extension:
         family = "hstore" if one.name == "hstore" else "text"
-    return ColumnType(oid, modifier, family)
+    return ColumnType(oid, modifier, family, is_caseless=family == "text")
 
 
 def _base_of(domain: TypeShape, shape: TableShape) -> ColumnType:

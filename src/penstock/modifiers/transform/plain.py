@@ -10,7 +10,7 @@ from pydantic import field_validator
 
 from penstock.errors import BadValue
 from penstock.modifiers.transform.pgtypes import Family
-from penstock.modifiers.transform.transformer import Batch, Collisions, Transformer
+from penstock.modifiers.transform.transformer import Batch, Collisions, Transformer, spelled
 from penstock.options import fault, wanted
 
 if TYPE_CHECKING:
@@ -47,7 +47,13 @@ class Literal(Transformer):
 
     def apply(self, batch: Batch) -> pa.Array:
         """The values, transformed."""
-        return pa.repeat(pa.scalar(self.literal.encode(), pa.binary()), len(batch))
+        text = spelled(self.literal, batch.type)
+        return pa.repeat(pa.scalar(text.encode(), pa.binary()), len(batch))
+
+    @property
+    def fixed_results(self) -> tuple[str, ...]:
+        """All results there can be."""
+        return (self.literal,)
 
     def longest(self, given: int | None) -> int:  # noqa: ARG002
         """How many characters the longest result has."""
@@ -83,7 +89,7 @@ class Python(Transformer):
             raise wanted("module.function")
         try:
             _imported(given)
-        except (ImportError, AttributeError, TypeError) as error:
+        except Exception as error:  # noqa: BLE001 - a module of the user's may raise anything
             what = f"{given!r} cannot be used: {type(error).__name__}"
             do = "give a function of a module that this Python, and Spark's executors, can import"
             raise fault(BadValue(what, do=do)) from None

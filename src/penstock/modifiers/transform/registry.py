@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.errors import BadValue
 from penstock.modifiers.transform import documents, masks, numbers, people, plain, times, words
-from penstock.options import fault, nearest
+from penstock.options import fault, nearest, wanted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,15 +45,20 @@ TRANSFORMERS: dict[str, type[Transformer]] = {
 
 
 class Alias(NamedTuple):
-    """Another name: of which transformer, what is the default there, what its parameters are called there."""
+    """Another name: of which transformer, what is the default there, what its parameters are called there.
+
+    `ignored` are parameters of there that mean nothing here: they are taken, and `check` says so.
+    """
 
     name: str
     defaults: Mapping[str, Any] = {}
     renamed: Mapping[str, str] = {}
+    ignored: tuple[str, ...] = ()
 
 
 _LIMITS = {"min": "min_value", "max": "max_value"}
 _ONE_TO_HUNDRED = {"min_length": 1, "max_length": 100}
+_SEED = ("seed",)
 _ALNUM = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ1234567890"
 
 ALIASES: dict[str, Alias] = {
@@ -71,11 +76,15 @@ ALIASES: dict[str, Alias] = {
     "greenmask_utc_timestamp": Alias("timestamp"),
     "greenmask_uuid": Alias("uuid"),
     "literal_string": Alias("literal"),
-    "neosync_email": Alias("email", {"invalid_email_action": "reject"}),
-    "neosync_firstname": Alias("first_name"),
-    "neosync_fullname": Alias("full_name"),
-    "neosync_lastname": Alias("last_name"),
-    "neosync_string": Alias("string", _ONE_TO_HUNDRED),
+    "neosync_email": Alias(
+        "email",
+        {"invalid_email_action": "reject"},
+        ignored=("seed", "preserve_length", "max_length", "email_type"),
+    ),
+    "neosync_firstname": Alias("first_name", ignored=_SEED),
+    "neosync_fullname": Alias("full_name", ignored=_SEED),
+    "neosync_lastname": Alias("last_name", ignored=_SEED),
+    "neosync_string": Alias("string", _ONE_TO_HUNDRED, ignored=_SEED),
 }
 """Names of pgstream's, for rules that come from there."""
 
@@ -99,14 +108,16 @@ def find_transformer(name: Any) -> tuple[type[Transformer], Alias]:
     """
     # YAML reads `with: null` as nothing; NULL is also the harmless reading of a name that was forgotten.
     given = "null" if name is None else name
+    if not isinstance(given, str):
+        raise wanted("a transformer's name")
     if given in _REFUSED:
         what, do = _REFUSED[given]
         raise fault(BadValue(f"{given} {what}", do=do))
-    alias = ALIASES.get(given, Alias(given)) if isinstance(given, str) else Alias("?")
+    alias = ALIASES.get(given, Alias(given))
     kind = TRANSFORMERS.get(alias.name)
     if kind is None:
         what = f"{given!r} is no transformer, wanted one of {', '.join(TRANSFORMERS)}"
-        raise fault(BadValue(what, do=nearest(str(given), [*TRANSFORMERS, *ALIASES])))
+        raise fault(BadValue(what, do=nearest(given, [*TRANSFORMERS, *ALIASES])))
     return kind, alias
 
 

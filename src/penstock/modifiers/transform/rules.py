@@ -68,6 +68,8 @@ class ColumnRule:
     options: RuleOptions
     salt: Secret | None
     is_lenient: bool = False  # of a file whose rules are for columns of fitting types only
+    is_general: bool = False  # of a group for any table
+    ignored: tuple[str, ...] = ()  # parameters of another system that mean nothing here
 
     @property
     def is_pattern(self) -> bool:
@@ -124,7 +126,8 @@ def ordered(groups: Iterable[TableRules]) -> tuple[ColumnRule, ...]:
 
 
 def _where_present(rule: ColumnRule) -> ColumnRule:
-    return replace(rule, options=rule.options.model_copy(update={"when_missing": "skip"}))
+    options = rule.options.model_copy(update={"when_missing": "skip"})
+    return replace(rule, options=options, is_general=True)
 
 
 def read_rule(
@@ -149,10 +152,13 @@ def read_rule(
     options = RuleOptions.model_validate({**(defaults or {}), **of_rule}, context=context)
     with Below(key):
         kind, alias = find_transformer(name)
-    filled = {**alias.defaults, **{alias.renamed.get(k, k): v for k, v in parameters.items()}}
+    ignored = tuple(key for key in parameters if key in alias.ignored)
+    known = {alias.renamed.get(k, k): v for k, v in parameters.items() if k not in ignored}
+    filled = {**alias.defaults, **known}
     with Below(*(["parameters"] if given.get("parameters") else [])):
         transformer = kind.model_validate(filled, context=context)
-    rule = ColumnRule(column, transformer, options, options.salt or _salt_of(context))
+    salt = options.salt or _salt_of(context)
+    rule = ColumnRule(column, transformer, options, salt, ignored=ignored)
     if transformer.draws and rule.salt is None:
         what = f"{rule.name} needs a salt, and there is none"
         do = f"set the variable {SALT_VARIABLE} to a long random text, or write salt: ${{NAME}}"

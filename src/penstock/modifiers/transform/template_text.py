@@ -65,7 +65,10 @@ class Template:
         Raises:
             BadTemplate: it is none, or asks for what there is not.
         """
-        return _Reader(text).template()
+        try:
+            return _Reader(text).template()
+        except RecursionError:
+            raise BadTemplate("it is nested too deeply", "nest less") from None
 
 
 class _Reader:

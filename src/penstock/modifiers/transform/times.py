@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from pydantic import field_validator, model_validator
 
 from penstock.errors import BadValue
-from penstock.modifiers.transform.pgtypes import INTEGER_LIMITS, TIMESTAMPTZ
+from penstock.modifiers.transform.pgtypes import INT8, INTEGER_LIMITS, TIMESTAMPTZ
 from penstock.modifiers.transform.transformer import Batch, Drawing
 from penstock.options import fault, wanted
 
@@ -149,6 +149,10 @@ class UnixTimestamp(Drawing):
     @model_validator(mode="after")
     def _ordered(self) -> Self:
         _require_order(self.min_value, self.max_value, "max_value")
+        lowest, highest = INTEGER_LIMITS[INT8]
+        if self.min_value < lowest or self.max_value > highest:
+            what = f"goes beyond 8 bytes, {lowest} to {highest}"
+            raise fault(BadValue(what, do="set other limits"))
         return self
 
     def apply(self, batch: Batch) -> pa.Array:

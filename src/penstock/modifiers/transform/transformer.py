@@ -38,7 +38,7 @@ class Collisions(enum.Enum):
 class Batch:
     """The values of one column that are to be transformed, and what else may be looked at.
 
-    `values` are Postgres's text, binary, without nulls. `others` are columns that parameters name, of the same
+    `values` are Postgres's text, binary, without nulls, and without the blanks that pad a char(n). `others` are columns that parameters name, of the same
     rows; they may have nulls. What fails is marked, with the first reason, and does not end the batch.
     """
 
@@ -49,6 +49,12 @@ class Batch:
     stamps: pa.Array | None = None
     failed: Mask | None = None
     reason: str = ""
+
+    def __post_init__(self) -> None:
+        if self.type.is_padded:
+            # Bytes as they are: they need not be UTF-8.
+            text = self.values.view(pa.string())
+            self.values = pc.ascii_rtrim(text, characters=" ").view(pa.binary())
 
     def __len__(self) -> int:
         return len(self.values)
@@ -72,10 +78,13 @@ class Batch:
         self.reason = self.reason or reason
 
     def draws(self, purpose: str, generator: Generator) -> Draws:
-        """What to choose by."""
+        """What to choose by. Values that are equal in Postgres are equal here."""
         assert self.salt is not None, "the rule was refused without a salt"
         stamps = self.stamps if generator == "random" else None
-        return Draws.of(self.salt, purpose, self.values, stamps)
+        values = self.values
+        if self.type.is_caseless:
+            values = pc.utf8_lower(self.text()).cast(pa.binary())
+        return Draws.of(self.salt, purpose, values, stamps)
 
     def each_distinct(self, function: Callable[..., bytes | None], *others: str) -> pa.Array:
         """A function of Python's over distinct values: (value, and those of other columns) -> result.
@@ -127,6 +136,17 @@ def _is_text(value: bytes) -> bool:
     return True
 
 
+_BOOLEANS = {
+    **dict.fromkeys(("t", "true", "y", "yes", "on", "1"), "t"),
+    **dict.fromkeys(("f", "false", "n", "no", "off", "0"), "f"),
+}
+
+
+def spelled(text: str, type_: ColumnType) -> str:
+    """A result of the file as Postgres would print it; documents are made of that."""
+    return _BOOLEANS.get(text.lower(), text) if type_.family == "boolean" else text
+
+
 class OtherColumn(Options):
     """Where the value of a parameter is read from."""
 
@@ -172,6 +192,15 @@ class Transformer(Options):
         """The values of a parameter, row by row, where another column has them."""
         other = self.dynamic_parameters.get(parameter)
         return None if other is None else batch.others[other.column]
+
+    @property
+    def fixed_results(self) -> tuple[str, ...]:
+        """All results there can be, where the file says them."""
+        return ()
+
+    def depends_on(self, type_: ColumnType) -> object:  # noqa: ARG002
+        """What of a column's type results depend on, beside the value: equal for types that give the same."""
+        return None
 
     def apply(self, batch: Batch) -> pa.Array:
         """The values, transformed; strings or binary, a null is NULL."""

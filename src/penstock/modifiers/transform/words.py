@@ -33,6 +33,7 @@ class String(Drawing):
     symbols: str = _LETTERS
     min_length: int | None = Field(default=None, ge=1)
     max_length: int | None = Field(default=None, ge=1)
+    preserve_length: bool = False  # whatever the two say
 
     @field_validator("symbols")
     @classmethod
@@ -46,10 +47,14 @@ class String(Drawing):
         require_order(self.min_length or 1, self.max_length, "max_length")
         return self
 
+    @property
+    def _keeps_length(self) -> bool:
+        return self.preserve_length or (self.min_length is None and self.max_length is None)
+
     def apply(self, batch: Batch) -> pa.Array:
         """The values, transformed."""
         draws = batch.draws("string", self.generator)
-        if self.min_length is None and self.max_length is None:
+        if self._keeps_length:
             lengths = np.asarray(pc.utf8_length(batch.text())).astype(np.int64)
         else:
             least, most = self.min_length or 1, self.max_length or max(100, self.min_length or 1)
@@ -58,7 +63,7 @@ class String(Drawing):
 
     def longest(self, given: int | None) -> int | None:
         """How many characters the longest result has."""
-        if self.min_length is None and self.max_length is None:
+        if self._keeps_length:
             return given
         return self.max_length or max(100, self.min_length or 1)
 
@@ -188,6 +193,11 @@ class Email(Drawing):
     excluded_domains: tuple[str, ...] = ()
     preserve_domain: bool = False
     invalid_email_action: Literal["generate", "passthrough", "null", "reject"] = "generate"
+
+    @field_validator("invalid_email_action", mode="before")
+    @classmethod
+    def _null_of_yaml(cls, given: Any) -> Any:
+        return "null" if given is None else given
 
     @field_validator("replacement_domain")
     @classmethod

@@ -239,10 +239,10 @@ class ColumnChanges:
 
     def _is_filled_anew(self, column: ColumnShape) -> bool:
         """Whether the source has put values into its rows that are not known here."""
-        has_values = (
-            column.default is not None or bool(column.identity) or column.sequence is not None
-        )
-        return self._is_written_anew() and (has_values or column.type_kind == "d")
+        has_default = column.default is not None or column.has_hidden_default
+        has_values = has_default or bool(column.identity) or column.sequence is not None
+        is_written = self._is_written_anew() and (has_values or column.type_kind == "d")
+        return is_written or column.has_hidden_missing
 
     def _kind_to_add(self, column: ColumnShape) -> tuple[str, sql.Composed]:
         """The type, and how the column is declared with it."""
@@ -280,7 +280,7 @@ class ColumnChanges:
             literal = sql.SQL("{}::{}").format(sql.Literal(column.missing), sql.SQL(kind))
             yield Step(new.statement(_DEFAULT.format(literal)))
             yield self._set_default(column.name, column.default)
-        elif is_filled and (column.default is not None or column.type_kind == "d"):
+        elif self._is_filled_anew(column):
             self.needs_copy = True
             yield self._add_filled(new, column.default or "NULL")
         else:

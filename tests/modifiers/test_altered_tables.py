@@ -1,0 +1,244 @@
+"""A table that is renamed or altered keeps what rules did to it, or stops: nothing comes bare."""
+
+from __future__ import annotations
+
+import pytest
+
+from fix_rules import chain, document
+from fix_transform import SALT, read_transform, shape_of
+from penstock.config import pipeline_from_document
+from penstock.errors import RuleUnfit
+from penstock.modifiers.chain import Chain
+from penstock.modifiers.rule import Rule
+from penstock.schema.shape import SequenceShape
+
+COLUMNS = {"id": "int8", "email": "text", "phone": "text"}
+USERS = shape_of("users", COLUMNS, key=["id"])
+CUSTOMERS = USERS.model_copy(update={"name": "customers"})
+MASK = {"with": "masking"}
+
+
+@pytest.fixture(autouse=True)
+def _salt(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_SALT", SALT)
+
+
+def masks(table: str, **columns: object) -> dict[str, object]:
+    return {"transform": {"table": table, "columns": columns}}
+
+
+def of_file(tmp_path, text: str) -> Chain:
+    (tmp_path / "masking.yml").write_text(text)
+    options = read_transform("transform: {rules_file: masking.yml}", directory=tmp_path)
+    return Chain((Rule("transform", options),))
+
+
+def test_rule_for_any_table_does_not_stand_for_the_one_that_is_lost_with_a_name(tmp_path):
+    rules = of_file(
+        tmp_path,
+        "tables:\n"
+        "  public.users: {id: keep, email: {with: email}}\n"
+        '  "*.*": {"*phone*": {with: phone_number}}\n',
+    )
+
+    with pytest.raises(RuleUnfit, match=r"called public\.customers .*transform of column email"):
+        rules.require_fit(CUSTOMERS, USERS)
+
+
+def test_rules_of_the_new_name_have_to_be_for_the_same_columns():
+    rules = chain(masks("users", email=MASK), masks("customers", phone=MASK))
+
+    with pytest.raises(RuleUnfit, match="transform of column email"):
+        rules.require_fit(CUSTOMERS, USERS)
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        [masks("*.*", email=MASK)],
+        [masks("users", email=MASK), masks("customers", email={"with": "hash"})],
+        [masks("users", email=MASK), masks("customers", email="keep")],
+        [masks("users", email=MASK), {"route": {"table": "customers", "drop": ["email"]}}],
+        [masks("users", email=MASK), {"filter": {"tables": {"exclude": ["customers"]}}}],
+        [{"filter": {"table": "*.*", "where": "id > 1"}}],
+        [{"filter": {"table": t, "where": "id > 1"}} for t in ("users", "customers")],
+        [{"route": {"table": t, "drop": ["email"]}} for t in ("users", "customers")],
+        [{"transform": {"table": "*.*", "set": {"email": "upper(email)"}}}],
+        [{"inject": {}}],
+    ],
+)
+def test_table_is_renamed_where_what_was_done_is_done_or_decided_anew(rules):
+    chain(*rules).require_fit(CUSTOMERS, USERS)
+
+
+@pytest.mark.parametrize(
+    ("rules", "lost"),
+    [
+        ([masks("users", email={"with": "hash"}), masks("*.*", email=MASK)], "column email"),
+        ([masks("users", email=MASK), masks("*.*", email="keep")], "column email"),
+        (
+            [masks("users", email=MASK), {"transform": {"set": {"email": "lower(email)"}}}],
+            "column email",
+        ),
+        (
+            [
+                {"transform": {"table": "users", "coverage": "strict", "columns": {"*": "keep"}}},
+                masks("*.*", phone=MASK),
+            ],
+            "coverage",
+        ),
+        (
+            [
+                {"filter": {"table": "users", "where": "id > 1"}},
+                {"filter": {"table": "*.*", "where": "email IS NOT NULL"}},
+            ],
+            "filter",
+        ),
+        (
+            [
+                {"route": {"table": "users", "drop": ["email"]}},
+                {"route": {"table": "customers", "columns": {"phone": "tel"}}},
+            ],
+            "route of column email",
+        ),
+        ([{"transform": {"table": "users", "set": {"email": "upper(email)"}}}], "column email"),
+    ],
+)
+def test_table_is_not_renamed_where_something_is_lost(rules, lost):
+    with pytest.raises(RuleUnfit, match=rf"from here on.*{lost}") as caught:
+        chain(*rules).require_fit(CUSTOMERS, USERS)
+
+    assert "add rules for public.customers" in caught.value.do
+
+
+def altered(**columns: str):
+    """The columns of users as they are after a statement; their ids are those by place."""
+    return shape_of("users", columns, key=["id"])
+
+
+@pytest.mark.parametrize(
+    ("after", "column"),
+    [
+        (altered(id="int8", email="jsonb", phone="text"), "email"),
+        (altered(id="int8", contact="text", phone="text"), "contact"),
+    ],
+    ids=["retyped", "renamed"],
+)
+def test_column_that_a_pattern_is_for_no_longer_stops_the_table(after, column):
+    rules = chain({"transform": {"column": "*email*", **MASK}})
+
+    with pytest.raises(
+        RuleUnfit, match=f"not done any more: transform of column {column}"
+    ) as caught:
+        rules.require_fit(after, USERS)
+
+    assert "names the column as it is now; keep is one" in caught.value.do
+
+
+def test_column_that_another_rule_is_for_now_goes_on():
+    pattern = {"transform": {"column": "*email*", **MASK}}
+    retyped = altered(id="int8", email="jsonb", phone="text")
+    wiped = {"transform": {"column": "*email*", "with": "null"}}
+
+    chain({"transform": {"table": "users", "column": "email", "with": "keep"}}, wiped).require_fit(
+        retyped, USERS
+    )
+    chain(pattern, masks("users", email="keep")).require_fit(retyped, USERS)
+    chain(pattern, masks("users", email={"with": "null"})).require_fit(retyped, USERS)
+    chain(pattern).require_fit(altered(id="int8", e="text", email_2="text"), altered(id="int8"))
+    chain(pattern).require_fit(altered(id="int8"), USERS)
+
+
+def test_check_warns_of_a_text_that_a_pattern_is_not_for_by_its_type():
+    rules = pipeline_from_document(
+        document({"transform": {"column": "*email*", **MASK}}), "test"
+    ).modifiers
+    shape = altered(id="int8", email="text", old_email="jsonb", email_count="int4")
+
+    found = list(rules[0].findings({shape.table: shape}))
+
+    assert [(each.severity, each.error.where) for each in found] == [
+        ("warning", "public.users.old_email")
+    ]
+    assert "its values pass as they are" in found[0].what
+
+
+# What rows hold that are older than a column (ADD COLUMN … DEFAULT) comes with the shape, not with a row.
+
+
+def with_default(name: str, missing: str | None = "c4n4ry", default: str = "'c4n4ry'::text"):
+    """users, to which a column was added with a default."""
+    shape = altered(id="int8", email="text", **{name: "text"})
+    *others, last = shape.columns
+    added = last.model_copy(update={"missing": missing, "default": default})
+    return shape.model_copy(update={"columns": (*others, added)})
+
+
+def seen(rule: dict[str, object], shape=None):
+    """The last column as the sink sees it."""
+    return chain({"transform": rule}).modified_shape(shape or with_default("note")).columns[-1]
+
+
+@pytest.mark.parametrize(
+    ("rule", "missing"),
+    [
+        ({"column": "note", "with": "masking"}, "******"),
+        ({"column": "note", "with": "null"}, None),
+        ({"table": "users", "set": {"note": "upper(note)"}}, "C4N4RY"),
+        ({"table": "users", "set": {"note": "'x'"}}, "x"),
+    ],
+)
+def test_value_of_rows_older_than_a_column_is_modified_as_theirs_would_be(rule, missing):
+    column = seen(rule)
+
+    assert (column.missing, column.has_hidden_missing) == (missing, False)
+    assert (column.default, column.has_hidden_default) == (None, True)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"column": "note", "with": "hash", "generator": "random"},
+        {
+            "column": "note",
+            "with": "template",
+            "template": '{{ .GetValue }}{{ .GetDynamicValue "email" }}',
+        },
+        {"column": "note", "with": "email", "invalid_email_action": "reject"},
+        {"table": "users", "set": {"note": "note || email"}},
+        {"table": "users", "set": {"note": "note::int"}},
+    ],
+)
+def test_value_of_older_rows_that_only_a_row_decides_is_hidden(rule):
+    """A copy brings it."""
+    column = seen(rule)
+
+    assert (column.missing, column.has_hidden_missing) == (None, True)
+    assert "c4n4ry" not in str(column)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"table": "users", "columns": {"note": "keep", "email": MASK}},
+        {"column": "note", "operations": ["update"], **MASK},
+        {"table": "users", "set": {"email": "upper(note)"}},
+    ],
+)
+def test_column_that_is_delivered_as_it_is_keeps_its_default(rule):
+    shape = with_default("note")
+
+    assert seen(rule, shape) == shape.columns[-1]
+
+
+def test_default_that_counts_stays():
+    """It names a sequence, and holds no value."""
+    counted = {"start": 1, "increment": 1, "minimum": 1, "maximum": 9, "cache": 1, "cycles": False}
+    sequence = SequenceShape(id=5, schema_name="public", name="s", type="bigint", **counted)
+    shape = with_default("note", None, "nextval('public.s'::regclass)")
+    *others, last = shape.columns
+    shape = shape.model_copy(
+        update={"columns": (*others, last.model_copy(update={"sequence": sequence}))}
+    )
+
+    assert seen({"column": "note", **MASK}, shape) == shape.columns[-1]
