@@ -77,6 +77,13 @@ def test_change_says_its_place_where_its_version_does_not():
     assert texts[-1].endswith(b'"_ordinal":4097}')
 
 
+@pytest.mark.parametrize("key", ["a\nb", "a b", "ż", ""])
+def test_key_that_no_header_takes_is_a_mistake_in_the_file(key):
+    with pytest.raises(ValueError, match="no header takes") as caught:
+        SearchOptions.model_validate({"url": "http://127.0.0.1:1", "api_key": key})
+    assert "a\nb" not in str(caught.value)
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_document_has_one_share_alone_also_of_a_row_that_moves(seed):
     pieces = changes(list(StreamMaker(of_seed(seed)).transactions(5, 30)))
