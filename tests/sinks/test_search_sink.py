@@ -751,13 +751,14 @@ def test_parked_document_whose_index_is_gone_stays_and_delays_nobody(
     one = bench(on_refused="park")
     with monkeypatch.context() as patch:
         _refuse_key(one, patch, '{"id":2}')
-        one.write(insert(T, ["2", "new", "B"]))
+        one.write(insert(T, ["2", "new", "B"]), update(T, ["2", "later", UNCHANGED]))
+        one.write(delete(T, key=["2"]))
         one.deliver()
     (index,) = opensearch.indexes(f"{one.alias}.*")
     opensearch.must("DELETE", f"/{index}")
     _retry_all(one)
-    (entry,) = SearchKind().parked(one.place)
-    assert "is gone" in entry.reason
+    entries = SearchKind().parked(one.place)
+    assert ["is gone" in (each.reason or "") for each in entries] == [True] * 3
     assert opensearch.indexes(f"{one.index}-*") == []
 
 

@@ -168,6 +168,11 @@ class SearchSink(DocumentSink):
         """Write the net effect of rows of one table."""
         if refused := self.refused(batch):
             return refused
+        # Tasks make what is missing. For documents that were copied, or parked, nobody does: the server itself
+        # would, with fields of its own choosing.
+        if self._is_drivers and not self._parts.indexes.is_there(target):
+            reason = f"index {target} is gone: have the table copied anew"
+            return dict.fromkeys(batch.column("id").to_pylist(), reason)
         found = versions(batch.column("commit_lsn").to_numpy(), batch.column("ordinal").to_numpy())
         if is_copy:
             found = np.full(len(batch), copied_version(batch.column("commit_lsn")[0].as_py()))
@@ -184,6 +189,8 @@ class SearchSink(DocumentSink):
             raise self._share_by_table(batch) from None
         if net.refused:
             return net.refused
+        if not len(net.rows):
+            return {}
         places = net.rows
         ids = batch.column("record_key").take(pa.array(places))
         owners = batch.column("id").take(pa.array(places)).to_pylist()
@@ -201,9 +208,6 @@ class SearchSink(DocumentSink):
             return self._send(target, rest, is_copy)
         except IndexGone:
             self._parts.indexes.forget()
-            if self._is_drivers:  # nobody makes it for documents that were parked, or copied
-                reason = f"index {target} is gone: have the table copied anew"
-                return dict.fromkeys(batch.column("id").to_pylist(), reason)
             raise SinkError(
                 f"index {target} is gone",
                 f"sink {self._place.name}",
@@ -212,11 +216,7 @@ class SearchSink(DocumentSink):
             ) from None
 
     def _send(self, target: str, some: Writes | None, is_copy: bool) -> dict[str, str]:
-        if some is None:
-            return {}
-        if is_copy and not self._parts.indexes.is_there(target):
-            raise IndexGone  # the server would make it, with fields of its own choosing
-        return self._parts.bulk.send(target, some, is_alias=not is_copy)
+        return {} if some is None else self._parts.bulk.send(target, some, is_alias=not is_copy)
 
     def _share_by_table(self, batch: pa.RecordBatch) -> SinkError:
         """A row has moved without its values: from now on one task has all rows of a table, in order."""
