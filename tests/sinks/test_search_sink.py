@@ -11,9 +11,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
 from penstock import vault
+from penstock.changes.envelope import RECORDS
 from penstock.errors import (
     IndexReadOnly,
     PenstockError,
@@ -760,6 +762,33 @@ def test_parked_document_whose_index_is_gone_stays_and_delays_nobody(
     entries = SearchKind().parked(one.place)
     assert ["is gone" in (each.reason or "") for each in entries] == [True] * 3
     assert opensearch.indexes(f"{one.index}-*") == []
+
+
+def test_copied_document_that_was_parked_finds_its_index_after_a_rename(bench, opensearch) -> None:
+    one = bench()
+    renamed = f"{one.index}-public-u"
+    with parts_of(one.place) as parts:
+        wanted = Wanted({"id": {"type": "long"}, "_position": {"type": "long"}}, "public.t", 16400)
+        parts.indexes.create(f"{one.alias}.c1", wanted, is_copy=True)
+        parts.indexes.switch(one.alias, f"{one.alias}.c1")
+        parts.indexes.move(renamed, one.alias)
+    row = {
+        **dict.fromkeys(RECORDS.names),
+        "id": "shop:0/1100:read:c1:16400:0",
+        "key": '{"id":1}',
+        "record_key": b"1",
+        "value": b'{"id":1,"_position":557056}',
+        "schema": "public",
+        "table": "u",
+        "op": "read",
+        "commit_lsn": 0x1100,
+        "ordinal": 0,
+    }
+    sink = SearchKind().sink(one.place)
+    sink.open()
+    sink.deliver(iter([pa.RecordBatch.from_pylist([row], RECORDS)]), None)
+    sink.close()
+    assert opensearch.rows(renamed) == {"1": {"id": 1}}
 
 
 def test_user_that_may_not_write_is_not_taken_for_a_bad_document(bench, search_front) -> None:

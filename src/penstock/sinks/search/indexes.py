@@ -116,6 +116,11 @@ class Indexes:
             self._known.setdefault(index, set()).add(text)
         return failures
 
+    def of_copy(self, alias: str, copy_id: str) -> str:
+        """The index that a copy goes into, or has gone: it keeps its name when the table gets another one."""
+        found = self.behind([alias]).get(alias, "")
+        return found if found.endswith(f".{copy_id}") else index_of(alias, copy_id)
+
     def is_there(self, index: str) -> bool:
         """Whether there is such an index, or alias."""
         answer = self.client.ask("HEAD", f"/{quoted(index)}", None, NOT_FOUND)

@@ -141,7 +141,7 @@ class SearchSink(DocumentSink):
         alias = self._parts.names.alias(table)
         if copied := self._only(batch, "read"):
             for copy_id, rows in _by_copy(copied):
-                index = index_of(alias, copy_id)
+                index = self._parts.indexes.of_copy(alias, copy_id)
                 refused |= self._write_rows(index, rows, is_copy=True)
         for row in batch.filter(pc.equal(ops, "truncate")).to_pylist():
             position = version(row["commit_lsn"], row["ordinal"])
