@@ -1,6 +1,6 @@
 """A backlog of inserts into a search server, beside a bare bulk loader that has the same documents ready in memory.
 
-The loader sends requests of the same size, as many at once, to an index of the same mapping, with the same versions; its bodies are
+The loader sends requests of the same size, as many at once as one task of penstock's, to an index of the same mapping, with the same versions; its bodies are
 made before the clock starts, so that it costs less than any client's own helper.
 """
 

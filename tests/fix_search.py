@@ -157,7 +157,9 @@ class SearchServer(BrokerProcess):
         """What documents say, by id, without what penstock adds."""
         return {
             each["_id"]: {
-                name: value for name, value in each["_source"].items() if name != "_position"
+                name: value
+                for name, value in each["_source"].items()
+                if name not in ("_position", "_ordinal")
             }
             for each in self.hits(index)
         }
@@ -194,6 +196,8 @@ class SearchFront:
     ) -> None:
         front = self
         self.answer: Callable[[str, str, int], int | None] = lambda *_: None
+        # Asked next, with the path: what it gives is answered as JSON, with status 200.
+        self.content: Callable[[str], Any] = lambda _: None
         self.requests: list[tuple[str, str, int]] = []
 
         class Front(http.server.BaseHTTPRequestHandler):
@@ -207,6 +211,8 @@ class SearchFront:
                 status, content = front.answer(*asked), b"{}"
                 if login is not None and self.headers.get("Authorization") != login:
                     status = 401
+                if status is None and (given := front.content(self.path)) is not None:
+                    status, content = 200, json.dumps(given).encode()
                 if status is None:
                     behind = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
                     kind = {"Content-Type": self.headers.get("Content-Type") or "application/json"}

@@ -8,23 +8,35 @@ import random
 import subprocess
 import uuid
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
 from penstock import vault
+from penstock.changes.envelope import RECORDS
 from penstock.errors import (
     IndexReadOnly,
     PenstockError,
     SecondInstance,
     SinkError,
     SinkLoginRefused,
+    SinkPrivilegeMissing,
     SinkTooOld,
 )
 from penstock.lsn import Lsn
+from penstock.schema.difference import Difference
+from penstock.schema.mark import Mark
+from penstock.schema.shape import SchemaChange
+from penstock.sinks.ddl_transaction import Rows, ShapeChange, TableDifference
 from penstock.sinks.kind import SinkPlace
+from penstock.sinks.search.indexes import Wanted
 from penstock.sinks.search.kind import SearchKind
 from penstock.sinks.search.options import SearchOptions
+from penstock.sinks.search.parts import parts_of
+from penstock.sinks.search.sink import SearchSink
+from penstock.sinks.search.store import Store
 from penstock.sinks.sink import Batch
 from penstock.spark.jobs import Span, run_task
 from penstock.testing import (
@@ -45,9 +57,16 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fix_search import SearchFront, SearchServer
+    from penstock.table import TableName
 
 T = table(16400, "t", {"id": "int8", "note": "text", "big": "text"}, key=["id"])
 PLACES = table(16402, "places", {"id": "int8", "at": 600}, key=["id"])
+SPOTS = table(16403, "spots", {"id": "int8", "at": 600, "big": "text"}, key=["id"])
+TEXTS = table(16404, "texts", {"id": "text", "note": "text"}, key=["id"])
+TABLES = (T, PLACES, SPOTS, TEXTS)
+# What T is called once it was renamed, and who has its name then.
+U = table(16400, "u", {"id": "int8", "note": "text", "big": "text"}, key=["id"])
+OTHER = table(16410, "t", {"id": "int8", "note": "text", "big": "text"}, key=["id"])
 START = Lsn(0x1000)
 IDENTITY = {"system_identifier": "7", "slot": "penstock_shop_00000000"}
 
@@ -85,7 +104,7 @@ class Bench:
     def write(self, *rows: bytes) -> None:
         """Append a transaction."""
         self.number += 1
-        messages = [relation(T), relation(PLACES)]
+        messages = [relation(each) for each in TABLES]
         lsn = START + 0x100 * self.number
         write_log(self._log, [*messages, *transaction(lsn, *rows, xid=self.number)], START)
 
@@ -94,7 +113,7 @@ class Bench:
     ) -> tuple[Batch, list[Any]]:
         """The tasks of a batch of all that is not delivered; `only` some of them."""
         slices = read_log(self._log, self.position)
-        tables = frozenset({T.table, PLACES.table})
+        tables = frozenset(each.table for each in TABLES)
         batch = Batch(1, self.position, slices[-1].head.end_lsn, 0, tables)
         with vault.using(self._vault):
             worker = pickle.loads(pickle.dumps(self.sink.worker(batch)))
@@ -123,6 +142,58 @@ class Bench:
         batch, receipts = self.run(task_count)
         self.sink.commit(batch, receipts)
         self.position = batch.end_lsn
+
+    def deliver_ddl(self, *parts: list[bytes] | Change) -> None:
+        """A transaction in which rows, each list with what describes its tables, and changes of tables alternate."""
+        self.number += 1
+        lsn = Lsn(START + 0x100 * self.number)
+        after, end = self.position, Lsn(lsn + 8)
+        slices: dict[int, Any] = {}
+        made: list[Rows | ShapeChange] = []
+        for number, part in enumerate(parts):
+            if isinstance(part, Change):
+                made.append(part.at(lsn, end, 100 * number, number))
+                continue
+            log = self._log.with_name(f"ddl{self.number}.{number}")
+            if not log.exists():
+                write_log(log, [*part[:1], *transaction(lsn, *part[1:])], START)
+            slices[number] = read_log(log, START)
+            made.append(Rows(number, frozenset({T.table, U.table})))
+
+        def run_job(worker: Any, some: Sequence[Rows]) -> list[Any]:
+            with vault.using(self._vault):
+                sent = pickle.loads(pickle.dumps(worker)).shared_among(1)
+            (part,) = some
+            return [run_task(sent, Span(after, end), 0, [slices[part.number]])]
+
+        batch = Batch(1, after, end, 0, frozenset({T.table, U.table}))
+        try:
+            self.sink.commit_shapes(batch, made, run_job)
+        except BaseException:
+            self.number -= 1  # it comes again
+            raise
+        self.position = end
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a statement changes of one table, as its difference says."""
+
+    op: str
+    table: TableName  # after it
+    before: TableName | None = None
+
+    def at(self, lsn: Lsn, end_lsn: Lsn, ordinal: int, number: int) -> ShapeChange:
+        was = None if self.before is None else str(self.before)
+        difference = Difference(self.op, "table", *self.table, "", was, str(self.table))
+        return ShapeChange(
+            Mark(lsn, end_lsn, 0, 1, ordinal, number, "change", ""),
+            SchemaChange(format=1),
+            followed=(TableDifference(self.table, (difference,)),),
+            renamed={} if self.before is None else {self.before: self.table},
+            dropped=frozenset({self.table} if self.op == "drop_table" else ()),
+            created_in_stream=frozenset({self.table} if self.op == "create_table" else ()),
+        )
 
 
 @pytest.fixture
@@ -201,6 +272,139 @@ def test_truncate_takes_what_is_older_wherever_its_task_is(bench, opensearch) ->
 
     assert {each["note"] for each in opensearch.rows(one.alias).values()} == {"after"}
     assert sorted(opensearch.rows(one.alias)) == ["0", "10", "20"]
+
+
+def test_row_that_moved_and_moves_again_by_a_repeat_keeps_its_values(bench, opensearch) -> None:
+    one = bench()
+    one.write(insert(T, ["1", "new", "B"]), insert(T, ["5", "new", "E"]))
+    one.deliver()
+    one.write(update(T, ["2", "moved", UNCHANGED], key=["1"]))
+    one.write(update(T, ["6", "moved", UNCHANGED], key=["5"]), insert(T, ["5", "other", "F"]))
+    for _ in range(3):
+        one.run()  # nobody has stored the position
+    one.deliver()
+    assert opensearch.rows(one.alias) == {
+        "2": {"id": 2, "note": "moved", "big": "B"},
+        "5": {"id": 5, "note": "other", "big": "F"},
+        "6": {"id": 6, "note": "moved", "big": "E"},
+    }
+
+
+# More changes than a transaction has versions of their own.
+_MANY = 6000
+
+
+def test_keys_that_move_in_a_long_transaction_lose_no_document(bench, opensearch) -> None:
+    one = bench()
+    one.write(*(insert(T, [str(key), "new", "B"]) for key in range(1, _MANY + 1)))
+    one.deliver()
+    one.write(
+        *(update(T, [str(key - 1), "moved", "B"], key=[str(key)]) for key in range(1, _MANY + 1))
+    )
+    for order in ((0, 1), (1, 0)):  # tasks run at the same time: either may be through first
+        batch, receipts = one.run(2, only=order)
+        assert set(opensearch.rows(one.alias)) == set(map(str, range(_MANY)))
+    one.sink.commit(batch, receipts)
+
+
+def test_truncate_in_a_long_transaction(bench, opensearch) -> None:
+    one = bench()
+    one.write(
+        *(insert(T, [str(key), "before", "B"]) for key in range(_MANY)),
+        truncate(T),
+        *(insert(T, [str(key), "after", "B"]) for key in range(0, _MANY, 1000)),
+        insert(T, ["9999", "after", "B"]),
+    )
+    one.deliver(2)
+    found = opensearch.rows(one.alias)
+    assert {each["note"] for each in found.values()} == {"after"}
+    assert len(found) == 7
+
+
+def test_truncate_takes_no_answer_of_some_shards(bench, search_front) -> None:
+    front: SearchFront = search_front()
+    one = bench(url=front.url)
+    one.write(insert(T, ["1", "new", "B"]), truncate(T))
+    one.deliver()
+    (asked, *_) = (path for _, path, _ in front.requests if "/_search" in path)
+    assert "allow_partial_search_results=false" in asked
+
+
+def test_document_whose_values_nobody_has_is_refused(bench, opensearch) -> None:
+    one = bench(on_refused="park")
+    one.write(insert(T, ["1", "new", "B"]))
+    one.deliver()
+    one.write(
+        # As of a row that a filter has let through only now.
+        update(T, ["7", "first", UNCHANGED]),
+        update(T, ["7", "second", UNCHANGED]),
+        # What comes later makes others whole, or takes them away.
+        update(T, ["8", "first", UNCHANGED]),
+        update(T, ["8", "second", "C"]),
+        update(T, ["9", "first", UNCHANGED]),
+        delete(T, key=["9"]),
+    )
+    one.deliver()
+    assert opensearch.rows(one.alias) == {
+        "1": {"id": 1, "note": "new", "big": "B"},
+        "8": {"id": 8, "note": "second", "big": "C"},
+    }
+    entries = SearchKind().parked(one.place)
+    assert [(each.key, "REPLICA IDENTITY FULL" in each.reason) for each in entries] == [
+        ('{"id":7}', True),
+        ('{"id":7}', True),
+    ]
+
+
+def test_repeat_of_changes_of_a_row_that_is_deleted_since_refuses_nothing(bench, opensearch):
+    one = bench(on_refused="park")
+    one.write(insert(T, ["1", "new", "B"]), insert(T, ["2", "new", "B"]))
+    one.deliver()
+    one.write(update(T, ["1", "later", UNCHANGED]))
+    one.write(update(T, ["3", "moved", UNCHANGED], key=["2"]))
+    one.write(delete(T, key=["1"]), delete(T, key=["3"]))
+    one.run()  # and nobody has stored the position
+    one.deliver()
+    assert opensearch.rows(one.alias) == {}
+    assert SearchKind().parked(one.place) == []
+
+
+def test_row_that_moved_and_is_refused_finds_its_values_when_it_is_tried_again(
+    bench, opensearch
+) -> None:
+    one = bench(point_as="geo", on_refused="park")
+    one.write(insert(SPOTS, ["1", "(13.4,52.5)", "B"]))
+    one.deliver()
+    one.write(update(SPOTS, ["2", "(13.4,5250)", UNCHANGED], key=["1"]))
+    one.write(insert(SPOTS, ["1", "(1,2)", "C"]))
+    one.deliver()
+    index = f"{one.index}-public-spots"
+    assert opensearch.rows(index)["1"]["big"] == "B"
+    assert len(SearchKind().parked(one.place)) == 3
+    path = f"/{index}/_mapping"
+    # The server is more lenient from now on.
+    opensearch.must(
+        "PUT", path, {"properties": {"at": {"type": "geo_point", "ignore_malformed": True}}}
+    )
+    SearchKind().ask_parked(one.place, "retry", [e.id for e in SearchKind().parked(one.place)])
+    one.sink.refresh_tables(one.position)
+    assert SearchKind().parked(one.place) == []
+    assert {key: row["big"] for key, row in opensearch.rows(index).items()} == {"1": "C", "2": "B"}
+
+
+def test_empty_key(bench, opensearch) -> None:
+    one = bench()
+    one.write(insert(TEXTS, ["", "empty"]), insert(TEXTS, ["a", "n"]), insert(TEXTS, ["b", "n"]))
+    one.deliver()
+    index = f"{one.index}-public-texts"
+    assert {each["id"]: each["note"] for each in opensearch.rows(index).values()} == {
+        "": "empty",
+        "a": "n",
+        "b": "n",
+    }
+    one.write(delete(TEXTS, key=[""]), delete(TEXTS, key=["a"]))
+    one.deliver()
+    assert list(opensearch.rows(index)) == ["b"]
 
 
 @pytest.mark.parametrize(
@@ -424,6 +628,208 @@ def test_index_that_is_not_ours_is_left_alone(bench, opensearch) -> None:
     assert str(stopped[0]) == "public.t"
     assert "was not made by this sink" in stopped[1].error
     assert len(opensearch.hits(f"{one.index}-public-places")) == 1
+
+
+def test_copy_leaves_the_index_of_a_table_that_had_the_name_before(bench, opensearch) -> None:
+    one = bench()
+    with parts_of(one.place) as parts:
+        indexes = parts.indexes
+    alias, renamed = one.alias, f"{one.alias}_old"
+    first = Wanted({}, "public.t", 100)
+    indexes.create(f"{alias}.c1", first, is_copy=True)
+    indexes.switch(alias, f"{alias}.c1")
+    # ALTER TABLE t RENAME TO t_old; CREATE TABLE t
+    indexes.move(renamed, alias)
+    indexes.vacate(alias)
+    second = Wanted({}, "public.t", 200)
+    assert indexes.ensure({alias: second}) == {}
+    for copy in ("c2", "c3"):
+        indexes.create(f"{alias}.{copy}", second, is_copy=True)
+    assert indexes.switch(alias, f"{alias}.c3") == f"{alias}.1"
+
+    assert indexes.behind([alias, renamed]) == {alias: f"{alias}.c3", renamed: f"{alias}.c1"}
+    assert opensearch.indexes(f"{alias}.*") == [f"{alias}.{each}" for each in ("1", "c1", "c3")]
+
+
+RENAME = Change("rename_table", U.table, T.table)
+CREATE = Change("create_table", T.table)
+
+
+def test_truncate_before_a_rename_empties_the_table_that_was_renamed(bench, opensearch) -> None:
+    one = bench()
+    one.write(insert(T, ["1", "old", "B"]))
+    one.deliver()
+    new_rows = [relation(OTHER), insert(OTHER, ["2", "other", "C"])]
+    one.deliver_ddl([relation(T), truncate(T)], RENAME, CREATE, new_rows)
+    assert opensearch.rows(f"{one.index}-public-u") == {}
+    assert list(opensearch.rows(one.alias)) == ["2"]
+
+
+@pytest.mark.parametrize("change", [RENAME, Change("drop_table", T.table)])
+def test_transaction_with_a_change_of_a_table_comes_again(
+    bench, opensearch, monkeypatch, change
+) -> None:
+    one = bench(dropped_tables="delete")
+    one.write(insert(T, ["1", "old", "B"]))
+    one.deliver()
+    parts = [relation(T), update(T, ["1", "later", UNCHANGED])], change
+
+    def fail(self: Store, state: str) -> None:
+        raise SinkError("as if it were killed", "here", "nothing")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "write", fail)
+        with pytest.raises(SinkError, match="killed"):
+            one.deliver_ddl(*parts)
+    one.position = one.open()
+    one.deliver_ddl(*parts)
+
+    assert one.sink.tables.detached == {}
+    rows = {"1": {"id": 1, "note": "later", "big": "B"}} if change is RENAME else {}
+    assert opensearch.rows(f"{one.index}-public-u") == rows
+    assert opensearch.call("GET", f"/_alias/{one.alias}")[0] == 404
+    assert len(opensearch.indexes(f"{one.index}-*")) == len(rows)
+
+
+def test_two_sinks_on_one_server_follow_a_change_each(bench, opensearch) -> None:
+    both = bench(), bench()
+    for one in both:
+        one.write(insert(T, ["1", "old", "B"]))
+        one.deliver()
+        one.deliver_ddl(RENAME)
+    for one in both:
+        assert list(opensearch.rows(f"{one.index}-public-u")) == ["1"]
+        one.sink.close()
+
+    def logged() -> int:
+        opensearch.must("POST", "/penstock/_refresh")
+        terms = {"terms": {"sink": [one.index for one in both]}}
+        return opensearch.must("POST", "/penstock/_count", {"query": terms})["count"]
+
+    assert logged() == 4  # position and change of each
+    assert SearchKind().forget(both[0].place) != []
+    assert logged() == 2
+
+
+def _refuse_key(one: Bench, monkeypatch: pytest.MonkeyPatch, key: str) -> None:
+    """Have documents of a key refused by the sink, as a server does for what their fields hold."""
+
+    def refused(_sink: SearchSink, batch: Any) -> dict[str, str]:
+        rows = batch.select(["id", "key"]).to_pylist()
+        return {row["id"]: "not wanted" for row in rows if row["key"] == key}
+
+    monkeypatch.setattr(SearchSink, "refused", refused)
+
+
+def _retry_all(one: Bench) -> None:
+    SearchKind().ask_parked(one.place, "retry", [e.id for e in SearchKind().parked(one.place)])
+    one.sink.refresh_tables(one.position)
+
+
+def test_parked_document_follows_its_table_to_another_name(bench, opensearch, monkeypatch) -> None:
+    one = bench(on_refused="park")
+    with monkeypatch.context() as patch:
+        _refuse_key(one, patch, '{"id":2}')
+        one.write(insert(T, ["1", "new", "B"]), insert(T, ["2", "new", "B"]))
+        one.deliver()
+    one.deliver_ddl([relation(T), insert(T, ["3", "new", "B"])], RENAME)
+    one.deliver_ddl([relation(U), update(U, ["2", "later", "C"])])
+    assert [(str(e.table), e.key) for e in SearchKind().parked(one.place)] == [
+        ("public.u", '{"id":2}')
+    ] * 2
+    _retry_all(one)
+    assert SearchKind().parked(one.place) == []
+    found = opensearch.rows(f"{one.index}-public-u")
+    assert {key: row["note"] for key, row in found.items()} == {
+        "1": "new",
+        "2": "later",
+        "3": "new",
+    }
+
+
+def test_parked_document_whose_index_is_gone_stays_and_delays_nobody(
+    bench, opensearch, monkeypatch
+) -> None:
+    one = bench(on_refused="park")
+    with monkeypatch.context() as patch:
+        _refuse_key(one, patch, '{"id":2}')
+        one.write(insert(T, ["2", "new", "B"]), update(T, ["2", "later", UNCHANGED]))
+        one.write(delete(T, key=["2"]))
+        one.deliver()
+    (index,) = opensearch.indexes(f"{one.alias}.*")
+    opensearch.must("DELETE", f"/{index}")
+    _retry_all(one)
+    entries = SearchKind().parked(one.place)
+    assert ["is gone" in (each.reason or "") for each in entries] == [True] * 3
+    assert opensearch.indexes(f"{one.index}-*") == []
+
+
+def test_copied_document_that_was_parked_finds_its_index_after_a_rename(bench, opensearch) -> None:
+    one = bench()
+    renamed = f"{one.index}-public-u"
+    with parts_of(one.place) as parts:
+        wanted = Wanted({"id": {"type": "long"}, "_position": {"type": "long"}}, "public.t", 16400)
+        parts.indexes.create(f"{one.alias}.c1", wanted, is_copy=True)
+        parts.indexes.switch(one.alias, f"{one.alias}.c1")
+        parts.indexes.move(renamed, one.alias)
+    row = {
+        **dict.fromkeys(RECORDS.names),
+        "id": "shop:0/1100:read:c1:16400:0",
+        "key": '{"id":1}',
+        "record_key": b"1",
+        "value": b'{"id":1,"_position":557056}',
+        "schema": "public",
+        "table": "u",
+        "op": "read",
+        "commit_lsn": 0x1100,
+        "ordinal": 0,
+    }
+    sink = SearchKind().sink(one.place)
+    sink.open()
+    sink.deliver(iter([pa.RecordBatch.from_pylist([row], RECORDS)]), None)
+    sink.close()
+    assert opensearch.rows(renamed) == {"1": {"id": 1}}
+
+
+def test_user_that_may_not_write_is_not_taken_for_a_bad_document(bench, search_front) -> None:
+    front: SearchFront = search_front()
+    one = bench(url=front.url, on_refused="park")
+    for status, error in ((403, SinkPrivilegeMissing), (401, SinkLoginRefused)):
+        front.content = lambda path, status=status: (  # type: ignore[misc]
+            {"items": [{"index": {"status": status, "error": {"type": "security_exception"}}}]}
+            if "/_bulk" in path
+            else None
+        )
+        one.write(insert(T, [str(status), "new", "B"]))
+        with pytest.raises(error):
+            one.run()
+        one.position = one.open()
+    front.content = lambda _: None
+    one.deliver()
+    assert SearchKind().parked(one.place) == []
+
+
+def test_write_that_has_a_whole_request_refused_is_refused_alone(
+    bench, search_front, opensearch
+) -> None:
+    front: SearchFront = search_front()
+    front.answer = lambda _method, path, size: 400 if "/_bulk" in path and size > 2000 else None
+    one = bench(url=front.url, on_refused="park")
+    one.write(*(insert(T, [str(key), "x" * 200, "B"]) for key in range(20)))
+    one.write(insert(T, ["77", "x" * 3000, "B"]))
+    one.deliver()
+    assert len(opensearch.hits(one.alias)) == 20
+    (entry,) = SearchKind().parked(one.place)
+    assert "refuses the request" in entry.reason
+
+
+def test_names_of_many_tables_are_asked_for_in_short_requests(bench) -> None:
+    one = bench()
+    with parts_of(one.place) as parts:
+        indexes = parts.indexes
+    names = [f"{one.index}-{number}-{'n' * 150}" for number in range(60)]
+    assert indexes.ensure({names[-1]: Wanted({}, "public.t", 1)}) == {}
+    assert indexes.behind(names) == {names[-1]: f"{names[-1]}.1"}
 
 
 @pytest.mark.long

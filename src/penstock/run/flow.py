@@ -125,6 +125,7 @@ class Flow:
         self._committed_at = 0
         self._reader: LogReader | None = None
         self._read_lsn = Lsn(0)
+        self._is_held_up = False  # by what the last batch has not delivered
         self._check_seconds = timing().flow_idle_seconds * feed.pace
         self._check_at = 0.0
         self._busy_until = 0.0
@@ -262,9 +263,10 @@ class Flow:
 
     def _deliver(self, stretch: Stretch, after_lsn: Lsn, commits: Commits) -> Lsn:
         """Deliver a stretch, or begin to: its commit may still be under way. Where it ends."""
-        if stretch.marks:
+        if stretch.marks or self._is_held_up:
             commits.wait()
             self.raise_if_failed()
+        if stretch.marks:
             self._commit_shapes(stretch, after_lsn)
             return self.delivered_lsn
         batch = self._batch(after_lsn, stretch.slices)
@@ -284,6 +286,7 @@ class Flow:
         except BaseException:
             trace.end(None)
             raise
+        self._is_held_up = any(each.holds_up or each.refused for each in report.receipts)
         commits.begin(self._commit, batch, report, trace)
         return batch.end_lsn
 

@@ -67,6 +67,8 @@ class Receipt:
     seconds: dict[str, float] = field(default_factory=dict)
     content: Any = None
     refused: list[RefusedTable] = field(default_factory=list)
+    # Some of it is not delivered: what comes next is not to begin before the driver knows of that.
+    holds_up: bool = False
     # For those who watch: when the task began, what it read and handed over.
     began_at: float = 0.0
     rows: dict[tuple[TableName, str], int] = field(default_factory=dict)

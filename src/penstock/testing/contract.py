@@ -279,6 +279,24 @@ class SinkContract:
         after = [each.id for each in parked.read()]
         _assert_same(after, before, "among what is parked, after a retry that was refused again")
 
+    def test_copy_takes_the_place_of_what_is_parked_of_its_table(self, tmp_path: Path) -> None:
+        scene, options = self._scene(tmp_path, on_refused="park")
+        scene.write(2)
+        if not self.refuse(options, 2):
+            return
+        scene.deliver()
+        assert self._parked(scene).read(), "`deliver` took a document that was to be refused"
+
+        self.accept(options)
+        reads = scene.copy(range(100, 106), Lsn(0x1208))  # as of the second transaction
+        scene.sink.close()
+
+        left = [each.id for each in self._parked(scene).read()]
+        _assert_same(left, [], "among what is parked, after its table was copied")
+        found = self.delivered(options)
+        copied = [one["id"] for one in found if one["id"] in reads]
+        _assert_same(copied, reads, "of a copy of a table of which something was parked")
+
     def test_check_changes_nothing_and_finds_nothing(self, tmp_path: Path) -> None:
         scene, options = self._scene(tmp_path)
         ids = scene.write(1)

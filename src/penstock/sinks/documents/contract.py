@@ -122,6 +122,15 @@ class DocumentSink(ABC):
     def settle(self, left: Sequence[str]) -> None:  # noqa: B027 - as above
         """On the driver: do what tasks have left over. The state that says so is stored afterwards."""
 
+    shows_rows: ClassVar[bool] = False
+    """Whether the destination shows rows as they are now: what is parked of a table follows it to another name."""
+
+    def has_followed(self, change: str) -> bool:
+        """On the driver: whether the destination has dealt with a change of a table, by the id of its document. Then
+        it has the rows from before it, and is not given them again when the transaction is repeated."""
+        del change
+        return False
+
     def end_copies(self, copies: Mapping[TableName, str]) -> None:  # noqa: B027 - as above
         """Before a `deliver` whose documents are the last of copies, by table their ids: show those between the
         documents and the state. It may be called again, and with fewer."""

@@ -22,7 +22,7 @@ from penstock.sinks.documents.format import JSON_FORMAT
 from penstock.sinks.documents.tasks import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -55,6 +55,12 @@ class DdlDocuments:
         self.unknown: dict[TableName, int] = {}  # with their oids
         # Where tasks have delivered the rows before: documents of changes go at once, in their place.
         self.on_own: Callable[[list[pa.RecordBatch]], None] | None = None
+        # Called with receipts of rows before anything that comes after them is described.
+        self.on_rows: Callable[[list[Receipt]], None] | None = None
+        # Called when tables have got other names, with the place of that in the stream.
+        self.on_renamed: Callable[[Mapping[TableName, TableName], int, int], None] | None = None
+        # Whether the destination has dealt with a change before, by the id of its document.
+        self.has_followed: Callable[[str], bool] | None = None
         self._batch = batch
         self._is_group = is_group
         self._source = source
@@ -68,17 +74,42 @@ class DdlDocuments:
         run_job: RunJob,
     ) -> None:
         """Go through it, part by part."""
-        for part in ddl_transaction:
+        delivered = self._delivered_before(ddl_transaction)
+        for number, part in enumerate(ddl_transaction):
             if isinstance(part, Rows):
-                detached = frozenset(self._detached | self._unlisted(part))
+                detached = frozenset(self._detached | self._unlisted(part) | delivered[number])
                 batch = replace(self._batch, tables=part.tables, detached=detached)
-                only = set(self.names.values()) - self._detached if self._is_group else None
+                only = set(self.names.values()) - detached if self._is_group else None
                 receipts = run_job(worker_of(batch, only), [part])
                 self._detached |= _stopped_by_tasks(receipts)
                 self.content.append(receipts)
+                if self.on_rows is not None:
+                    self.on_rows(receipts)
                 self.count += sum(receipt.change_count for receipt in receipts)
             else:
                 self._describe(part)
+
+    def _delivered_before(self, ddl_transaction: DdlTransaction) -> list[set[TableName]]:
+        """Of each part the tables whose rows in it have been delivered, by the names that they have there.
+
+        A transaction comes again after a crash. Where the destination has followed a change of a table it has the rows
+        from before it, and the table there is not what it was any more: it may have another name, or be gone.
+        """
+        found: list[set[TableName]] = []
+        delivered: set[TableName] = set()
+        for part in reversed(ddl_transaction):
+            if not isinstance(part, Rows) and self.has_followed is not None:
+                names = {new: old for old, new in part.renamed.items()}
+                delivered = {names.get(table, table) for table in delivered}
+                delivered |= {
+                    names.get(each.table, each.table)
+                    for each in part.followed
+                    if each.differences
+                    and self.has_followed(schema_id(part, each.table, self._source))
+                }
+                delivered -= part.created_in_stream
+            found.append(set(delivered))
+        return found[::-1]
 
     def _unlisted(self, part: Rows) -> set[TableName]:
         """Those of the tables that nobody knows, and that are to be copied first."""
@@ -120,6 +151,13 @@ class DdlDocuments:
             self.content += found
         elif found:
             self.on_own(found)
+        renamed = {
+            old: new
+            for old, new in part.renamed.items()
+            if new not in self._detached and (old in before or not self._is_group)
+        }
+        if self.on_renamed is not None and renamed:
+            self.on_renamed(renamed, part.mark.commit_lsn, part.mark.ordinal)
 
 
 def _stopped_by_tasks(receipts: Sequence[Receipt]) -> set[TableName]:
@@ -127,6 +165,13 @@ def _stopped_by_tasks(receipts: Sequence[Receipt]) -> set[TableName]:
     shared = [each for each in receipts if isinstance(each.content, Outcome)]
     stopped = {table for each in shared for table in each.content.stopped}
     return stopped | {refused.table for each in shared for refused in each.refused}
+
+
+def schema_id(part: ShapeChange, table: TableName, source: str) -> str:
+    """The id of the document that says what a statement has changed of a table."""
+    # Several statements may stand before one row, and one statement changes several tables.
+    mark = part.mark
+    return f"{source}:{mark.commit_lsn}:{mark.ordinal}:schema:{mark.number}:{table}"
 
 
 def schema_documents(
@@ -139,10 +184,8 @@ def schema_documents(
     for followed in part.followed:
         if followed.table in skipped or not followed.differences:
             continue
-        place = f"{source}:{mark.commit_lsn}:{mark.ordinal}"
         value = {
-            # Several statements may stand before one row, and one statement changes several tables.
-            "id": f"{place}:schema:{mark.number}:{followed.table}",
+            "id": schema_id(part, followed.table, source),
             "op": "schema",
             "schema": followed.table.schema,
             "table": followed.table.name,

@@ -199,7 +199,11 @@ class DocumentDriver:
         stopped: dict[TableName, str] = {}
         with self._keeper.or_forget():
             if self._by_tasks:
+                done.on_rows = self._take_outcomes
                 done.on_own = lambda own: stopped.update(self._deliver_between(own))
+                done.has_followed = self._sink.has_followed
+            if self._sink.shows_rows:
+                done.on_renamed = self._parked.rename
             done.run(ddl_transaction, self.worker, run_job)
             moved = _after_ddl(kept, done, batch.end_lsn)
             if only is None:
@@ -328,11 +332,20 @@ class DocumentDriver:
         """Record the position after tasks have delivered; keep what they could not deliver."""
         all_stopped = _unfit(receipts) | dict(stopped or {})
         for receipt in receipts:
-            outcome: Outcome = receipt.content
-            all_stopped |= outcome.stopped
-            self._parked.append(outcome.caught, outcome.reasons)
-        self._sink.settle([each for receipt in receipts for each in receipt.content.left])
+            all_stopped |= receipt.content.stopped
+        self._take_outcomes(receipts)
         self._keeper.record(self._stopped(kept, all_stopped, after_lsn, former_names or {}))
+
+    def _take_outcomes(self, receipts: Sequence[Receipt]) -> None:
+        """Park what tasks could not deliver, and do what they left over: after that it is left over no more."""
+        left: list[str] = []
+        for receipt in receipts:
+            outcome: Outcome = receipt.content
+            self._parked.append(outcome.caught, outcome.reasons)
+            left += outcome.left
+        self._sink.settle(left)
+        for receipt in receipts:
+            receipt.content.left.clear()
 
     def _deliver_between(self, batches: Sequence[pa.RecordBatch]) -> dict[TableName, str]:
         """Deliver documents of changes of shape between those that tasks deliver; tables that stop."""
@@ -435,6 +448,10 @@ class DocumentDriver:
         at = kept.published
         if at is None or at.copy_id != copy.copy_id:
             at = Published(copy.copy_id)
+            if count := self._parked.drop_table(copy.table):
+                _log.warning(
+                    "%d parked documents dropped: the copy of %s has them", count, copy.table
+                )
         parts = self._copies.parts(copy)
         while at.number < copy.range_count and step.room > 0:
             part = parts.get(at.number)

@@ -269,6 +269,29 @@ class Parked:
             self.replace([each for each in documents if not request.means(each)])
         return dropped
 
+    def drop_table(self, table: TableName) -> int:
+        """Forget documents of a table for good; how many."""
+        if not self.holds.concerns((table,)):
+            return 0
+        documents = self.read()
+        stays = [each for each in documents if each.table_name != table]
+        self.replace(stays)
+        return len(documents) - len(stays)
+
+    def rename(self, names: Mapping[TableName, TableName], commit_lsn: int, ordinal: int) -> None:
+        """Have documents from before a change of their tables' names bear the new ones."""
+        if not self.holds.concerns(names):
+            return
+
+        def renamed(each: ParkedDocument) -> ParkedDocument:
+            is_older = (each.commit_lsn, each.ordinal) < (commit_lsn, ordinal)
+            if not is_older or each.table_name not in names:
+                return each
+            schema, table = names[each.table_name]
+            return dataclasses.replace(each, schema=schema, table=table)
+
+        self.replace([renamed(each) for each in self.read()])
+
     def ask(self, request: ParkedRequest) -> None:
         """Leave a request for who delivers. Each has a file of its own, so that none gets lost."""
         make_directory(self._path.parent)

@@ -20,9 +20,13 @@ from penstock.failpoints import fault_point
 from penstock.retry import BackOff
 from penstock.sinks.search.client import (
     CONFLICT,
+    FORBIDDEN,
+    LOGIN,
     NOT_FOUND,
+    REFUSED,
     TOO_LARGE,
     TOO_MANY,
+    Answer,
     is_read_only,
     reason_of,
 )
@@ -31,11 +35,11 @@ from penstock.sinks.search.indexes import quoted
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from penstock.sinks.search.client import Answer, Client
+    from penstock.sinks.search.client import Client
 
 _TEXT = 25
 _TRIES = 10
-_FILTER = "filter_path=items.*.status,items.*.error.type,items.*.error.reason"
+_FILTER = "filter_path=error.type,items.*.status,items.*.error.type,items.*.error.reason"
 
 
 class IndexGone(Exception):
@@ -136,7 +140,12 @@ class Bulk:
         while True:
             answer = self._client.bulk(path, raw_bytes(part.texts))
             if answer.status == TOO_LARGE:
-                return refused | self._halved(path, part)
+                reason = "it is larger than the server's http.max_content_length"
+                return refused | self._halved(path, part, reason)
+            if answer.status == REFUSED:
+                # For one of them, as a rule: the others are to go through.
+                said = f"the server refuses the request: {answer.error_type}"
+                return refused | self._halved(path, part, said)
             error: PenstockError | None = None
             again = list(range(len(part)))
             if answer.status < 300:
@@ -154,9 +163,8 @@ class Bulk:
             part = part.take(again)
             self._client.wait(waits.next_seconds(), error)
 
-    def _halved(self, path: str, part: Writes) -> dict[str, str]:
+    def _halved(self, path: str, part: Writes, reason: str) -> dict[str, str]:
         if len(part) == 1:
-            reason = "it is larger than the server's http.max_content_length"
             return {part.owners[0]: reason}
         middle = len(part) // 2
         first = self._send(path, part.slice(0, middle))
@@ -177,6 +185,8 @@ class Bulk:
         error: PenstockError | None = None
         for place, item in enumerate(items):
             status = item["status"]
+            if status in (LOGIN, FORBIDDEN) and not is_read_only(item):
+                raise self._client.explained(Answer(status, item), "writing documents")
             if status < 300 or status == CONFLICT:
                 continue
             if status == NOT_FOUND:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from penstock.sinks.search.options import SearchOptions
 
 NOT_FOUND, CONFLICT, TOO_LARGE, TOO_MANY = 404, 409, 413, 429
-_LOGIN, _FORBIDDEN = 401, 403
+REFUSED, LOGIN, FORBIDDEN = 400, 401, 403
 _TRIES = 8
 _NDJSON = "application/x-ndjson"
 
@@ -267,7 +267,7 @@ class Client:
     def explained(self, answer: Answer, what: str) -> PenstockError:
         """An answer that is no success as an error."""
         place = f"{self.where} at {self._options.url}"
-        if answer.status == _LOGIN:
+        if answer.status == LOGIN:
             return SinkLoginRefused(
                 "the server refuses the login",
                 place,
@@ -275,7 +275,7 @@ class Client:
             )
         if is_read_only(answer.content):
             return self.read_only(what)
-        if answer.status == _FORBIDDEN:
+        if answer.status == FORBIDDEN:
             return SinkPrivilegeMissing(
                 f"the user may not do this: {what}",
                 place,

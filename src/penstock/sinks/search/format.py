@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from penstock.changes.decode import Piece
     from penstock.changes.envelope import Origin
     from penstock.changes.pgoutput import Relation
+    from penstock.changes.shares import Share
     from penstock.sinks.documents.format import CopiedAt
     from penstock.sinks.kind import SinkPlace
     from penstock.sinks.search.options import SearchOptions
@@ -57,6 +58,21 @@ class SearchFormat(DocumentFormat):
 
     def documents(self, pieces: Sequence[Piece], origin: Origin) -> pa.RecordBatch:
         """Changes as documents; those of a table whose index cannot be made are marked with the reason."""
+        return self._documents(pieces, origin, None)
+
+    def documents_of_share(
+        self, pieces: Sequence[Piece], origin: Origin, share: Share
+    ) -> pa.RecordBatch:
+        """Those whose own keys belong to a share: of a row that moves, each half is in that of its key.
+
+        So one task alone writes a document. Versions could not say which of two tasks was later, in a long transaction.
+        """
+        own = (share.of_either_key(piece) for piece in pieces)
+        return self._documents([piece for piece in own if piece is not None], origin, share)
+
+    def _documents(
+        self, pieces: Sequence[Piece], origin: Origin, share: Share | None
+    ) -> pa.RecordBatch:
         found: list[pa.RecordBatch] = []
         tables: dict[TableName, list[Any]] = {}
         for piece in pieces:
@@ -75,7 +91,7 @@ class SearchFormat(DocumentFormat):
                 elif reason is None:
                     relation = identified(piece.relation)
                     assert relation is not None
-                    found += self._writer(relation, mapper, origin).changes(piece)
+                    found += self._writer(relation, mapper, origin).changes(piece, share)
         return records_in_order(found)
 
     def _prepare(self, relations: Sequence[Relation]) -> dict[TableName, Exception]:

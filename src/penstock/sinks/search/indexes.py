@@ -19,7 +19,7 @@ from penstock.sinks.search.mapping import conflicts, missing, signature
 from penstock.sinks.search.names import aliases_of, index_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from penstock.sinks.search.client import Answer, Client
     from penstock.sinks.search.options import SearchOptions
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _EXISTS = "resource_already_exists_exception"
 _REFUSED = 400
 _FIELD_LIMIT = 2000
+# A server takes request lines of 4,096 bytes, method and path of a proxy included.
+_MOST_NAMES_BYTES = 3000
 
 
 class Unfit(Exception):
@@ -40,6 +42,20 @@ class Unfit(Exception):
 def quoted(name: str) -> str:
     """A name in a path."""
     return urllib.parse.quote(name, safe="")
+
+
+def _lists(names: Sequence[str]) -> Iterator[str]:
+    """Names in a path, with commas between: several lists, none too long for a request line."""
+    some: list[str] = []
+    size = 0
+    for name in map(quoted, names):
+        if some and size + len(name) > _MOST_NAMES_BYTES:
+            yield ",".join(some)
+            some, size = [], 0
+        some.append(name)
+        size += len(name) + 1
+    if some:
+        yield ",".join(some)
 
 
 @dataclass(frozen=True)
@@ -69,9 +85,7 @@ class Indexes:
     def behind(self, aliases: Collection[str]) -> dict[str, str]:
         """The index behind each alias that is there."""
         found: dict[str, str] = {}
-        wanted = sorted(aliases)
-        for begin in range(0, len(wanted), 50):
-            names = ",".join(map(quoted, wanted[begin : begin + 50]))
+        for names in _lists(sorted(aliases)):
             answer = self.client.ask("GET", f"/_alias/{names}", None, NOT_FOUND)
             for index, content in answer.content.items():
                 if isinstance(content, dict):
@@ -101,6 +115,16 @@ class Indexes:
                 continue
             self._known.setdefault(index, set()).add(text)
         return failures
+
+    def of_copy(self, alias: str, copy_id: str) -> str:
+        """The index that a copy goes into, or has gone: it keeps its name when the table gets another one."""
+        found = self.behind([alias]).get(alias, "")
+        return found if found.endswith(f".{copy_id}") else index_of(alias, copy_id)
+
+    def is_there(self, index: str) -> bool:
+        """Whether there is such an index, or alias."""
+        answer = self.client.ask("HEAD", f"/{quoted(index)}", None, NOT_FOUND)
+        return answer.status != NOT_FOUND
 
     def fields(self, alias: str) -> set[str]:
         """The fields of the index behind an alias."""
@@ -250,12 +274,11 @@ class Indexes:
         now = self.behind([alias]).get(alias)
         if now is not None and now != index:
             self._require_same_table(now, index)
-        ours = {*self.generations(alias), *(self._owned(now) if now else ())} - {index}
         if now is not None and now != index:
             actions += self._actions("remove", now, alias)
         self._alias(actions, alias)
-        self.delete(ours - {now})
-        return now if now in ours else None
+        self.delete(self._outdated(alias, index) - {now})
+        return now if now is not None and now != index and self._owned(now) else None
 
     def _require_same_table(self, one: str, other: str) -> None:
         """See that two indexes are generations of one table, or of one and its successor of that name."""
@@ -312,24 +335,35 @@ class Indexes:
                 "choose another index:, or remove it",
             )
 
-    def generations(self, alias: str) -> list[str]:
-        """All indexes of a table that this sink has made, those that nobody searches among them."""
-        return [
-            index
-            for index in self._owned(f"{alias}.*")
-            if "." not in index.removeprefix(f"{alias}.")
-        ]
+    def _outdated(self, alias: str, index: str) -> set[str]:
+        """Other indexes of the table that an index is of, which nobody searches.
 
-    def _owned(self, pattern: str) -> list[str]:
+        Those of another table that had the name stay: one that was renamed is searched under its new name, and one that
+        was dropped is kept, unless `dropped_tables` says otherwise.
+        """
+        oid = self._meta(index).get("oid")
+        ours = {
+            name
+            for name, meta in self._owned(f"{alias}.*").items()
+            if meta.get("oid") == oid and "." not in name.removeprefix(f"{alias}.")
+        } - {index}
+        if not ours:
+            return set()
+        path = f"/{urllib.parse.quote(f'{alias}.*', safe='*')}/_alias"
+        answer = self.client.ask("GET", path, None, NOT_FOUND)
+        return {name for name in ours if not answer.content.get(name, {}).get("aliases")}
+
+    def _owned(self, pattern: str) -> dict[str, dict[str, Any]]:
+        """Indexes that this sink has made, with what their mappings say of them."""
         path = f"/{urllib.parse.quote(pattern, safe='*')}/_mapping?filter_path=*.mappings._meta"
         answer = self.client.ask("GET", path, None, NOT_FOUND)
         if answer.status == NOT_FOUND:
-            return []
-        return sorted(
-            index
+            return {}
+        metas = {
+            index: content["mappings"].get("_meta", {}).get("penstock", {})
             for index, content in answer.content.items()
-            if self._is_ours(content["mappings"].get("_meta", {}).get("penstock", {}))
-        )
+        }
+        return {index: meta for index, meta in metas.items() if self._is_ours(meta)}
 
     def delete(self, indexes: Collection[str]) -> None:
         """Remove indexes, as far as they are there."""

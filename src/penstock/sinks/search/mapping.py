@@ -28,7 +28,7 @@ from penstock.changes.cells import gather
 from penstock.changes.encoded import one_column
 from penstock.changes.jsonvalues import json_column
 from penstock.changes.typed import ELEMENTS
-from penstock.sinks.search.names import POSITION, TABLE, field_name, is_shared
+from penstock.sinks.search.names import ORDINAL, POSITION, TABLE, field_name, is_shared
 from penstock.sinks.search.options import Fields, Json, Numeric, Point
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class Mapper:
 
     def properties(self, relation: Relation, engine: str) -> dict[str, Any]:
         """The fields of a table's documents."""
-        found: dict[str, Any] = {POSITION: _LONG}
+        found: dict[str, Any] = {POSITION: _LONG, ORDINAL: _LONG}
         if self.names_table:
             found[TABLE] = {"type": "keyword"}
         for column in relation.columns:

@@ -2,7 +2,8 @@
 
 What an update left alone and the server did not send is taken from an earlier document of the same deliver, or from the index
 (by a realtime get). The write has the version of the change, so that a repeat of it, or of the get, does no harm: where the
-index is ahead already, the write is refused as a conflict. Only documents that lack something are looked at one by one.
+index is ahead already, the write is refused as a conflict. A document that nobody has the values of is refused, never written
+without them. Only documents that lack something are looked at one by one.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.sinks.search.client import CONFLICT, NOT_FOUND
 from penstock.sinks.search.indexes import quoted
-from penstock.sinks.search.names import POSITION, UNCHANGED
+from penstock.sinks.search.names import ORDINAL, POSITION, UNCHANGED
 from penstock.sinks.search.rows import partial
+from penstock.sinks.search.versions import is_coarse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -28,6 +31,14 @@ if TYPE_CHECKING:
 _LEAD = b'{"%b":' % UNCHANGED.encode()
 _DELETED = b""
 _MOST_IDS = 500
+_NOT_THERE = (
+    "some of its values were not sent, and no document has them:"
+    " set REPLICA IDENTITY FULL, and have the table copied anew"
+)
+_MOVED_AWAY = (
+    "its key changed, some of its values were not sent, and the document that had them is gone or"
+    " overwritten: set REPLICA IDENTITY FULL, and have the table copied anew"
+)
 
 
 class TasksMixed(Exception):
@@ -53,6 +64,7 @@ def net_effect(
     batch: pa.RecordBatch,
     versions: Any,
     fetch: Callable[[Collection[str]], dict[str, dict[str, Any]]],
+    is_ahead: Callable[[str, int], bool],
     *,
     alone: bool,
 ) -> Net:
@@ -62,6 +74,7 @@ def net_effect(
         batch: `RECORDS` of rows.
         versions: of the rows.
         fetch: documents of the index by their ids.
+        is_ahead: whether a document that is not there was deleted by a later change than the one of a version.
         alone: whether nobody else writes the table meanwhile.
 
     Raises:
@@ -72,7 +85,7 @@ def net_effect(
     last = _last(ids)
     if not bool(lacking.any()):
         return Net(last, values.take(pa.array(last)))
-    return _Walk(batch, versions, lacking, fetch, alone).net(last)
+    return _Walk(batch, versions, lacking, fetch, alone).net(last, is_ahead)
 
 
 def _last(ids: pa.Array) -> Any:
@@ -93,7 +106,9 @@ class _Walk:
         self._ids = [each.decode() for each in batch.column("record_key").to_pylist()]
         self._changes = batch.column("id").to_pylist()
         self._values = batch.column("value")
+        ordinals = batch.column("ordinal").to_numpy()
         self._versions = versions
+        self._ordinals = np.where(is_coarse(ordinals), ordinals, 0)
         self._parsed = {
             int(place): partial(self._values[int(place)].as_py())
             for place in np.flatnonzero(lacking)
@@ -105,45 +120,54 @@ class _Walk:
         self._concerned = {self._ids[place] for place in self._parsed} | set(moves.values())
         self._there = fetch(self._concerned)
 
-    def net(self, last: Any) -> Net:
+    def net(self, last: Any, is_ahead: Callable[[str, int], bool]) -> Net:
         known: dict[str, bytes] = {}
         made: dict[int, bytes] = {}
-        refused: dict[str, str] = {}
+        # By id, changes since the last one that is known as a whole.
+        unknown: dict[str, list[int]] = {}
         for place, one in enumerate(self._ids):
             if one not in self._concerned:
                 continue
+            source: bytes | None = self._values[place].as_py()
             if place in self._parsed:
                 names, moved, rest = self._parsed[place]
-                base = self._base(place, moved if moved is not None else one, known)
-                if base is None:
-                    refused[self._changes[place]] = (
-                        "its key changed, some of its values were not sent, and the document that"
-                        " had them is overwritten: set REPLICA IDENTITY FULL, and have the table"
-                        " copied anew"
-                    )
-                    continue
-                known[one] = made[place] = filled(rest, base, names)
-            else:
-                known[one] = self._values[place].as_py()
-        sources = [
-            made.get(place) if place in made else self._values[place].as_py()
-            for place in last.tolist()
-        ]
-        return Net(last, pa.array(sources, pa.large_binary()), set(self._moves), refused)
+                base = self._base(place, one if moved is None else moved, known, unknown)
+                source = None if base is None else filled(rest, base, names)
+            if source is None:
+                unknown.setdefault(one, []).append(place)
+                continue
+            unknown.pop(one, None)
+            known[one] = made[place] = source
+        refused = {
+            self._changes[place]: _MOVED_AWAY if place in self._moves else _NOT_THERE
+            for one, places in unknown.items()
+            if not is_ahead(one, int(self._versions[places[-1]]))
+            for place in places
+        }
+        rows = last[~np.isin(last, [places[-1] for places in unknown.values()])]
+        sources = [made.get(place) or self._values[place].as_py() for place in rows.tolist()]
+        return Net(rows, pa.array(sources, pa.large_binary()), set(self._moves), refused)
 
-    def _base(self, place: int, one: str, known: dict[str, bytes]) -> dict[str, Any] | None:
-        """The document that has what was not sent; {} where there is none, None where it is overwritten."""
-        if one in known:
-            return _read(known[one]) if known[one] else {}
-        found: dict[str, Any] | None = self._there.get(one)
-        if found is None:
-            return {}
-        is_later = found.get(POSITION, 0) >= int(self._versions[place])
-        if is_later and place in self._moves:
-            written = self._there.get(self._ids[place], {}).get(POSITION, 0)
-            # Done before: then the write is refused as a conflict, whatever it says.
-            return {} if written >= int(self._versions[place]) else None
-        return found
+    def _base(
+        self, place: int, one: str, known: dict[str, bytes], unknown: Collection[str]
+    ) -> dict[str, Any] | None:
+        """The document that has what was not sent, None where nobody has it."""
+        own = self._ids[place]
+        if one in unknown:
+            return None
+        if known.get(one):
+            return _read(known[one])
+        found = None if one in known else self._there.get(one)
+        if one == own or (found is not None and not self._is_later(found, place)):
+            return found
+        # The row has moved, and what was there is gone or overwritten: unless it was done before, then it is here.
+        written = self._there.get(own)
+        return written if written is not None and self._is_later(written, place) else None
+
+    def _is_later(self, document: dict[str, Any], place: int) -> bool:
+        """Whether a document is of a later change, or of the same one."""
+        found = document.get(POSITION, 0), document.get(ORDINAL, 0)
+        return found >= (int(self._versions[place]), int(self._ordinals[place]))
 
 
 def filled(rest: bytes, base: dict[str, Any], names: list[str]) -> bytes:
@@ -183,3 +207,13 @@ def fetch_documents(client: Client, alias: str, ids: Collection[str]) -> dict[st
             if each.get("found"):
                 found[each["_id"]] = each["_source"]
     return found
+
+
+def is_deleted_since(client: Client, alias: str, one: str, version: int) -> bool:
+    """Whether a document that is not there was deleted by a change later than that of a version.
+
+    Asked by a delete under that version, which the server refuses then. It remembers deletes for `index.gc_deletes`.
+    """
+    path = f"/{quoted(alias)}/_doc/{quoted(one)}?version={version}&version_type=external_gte"
+    answer = client.ask("DELETE", path, None, NOT_FOUND, CONFLICT)
+    return answer.status == CONFLICT

@@ -5,7 +5,7 @@ alias       what people search: `index:` of the sink, filled in
 index       `<alias>.<generation>`: another one for each copy of the table
 field       the column's name; `.` and a leading `_` are escaped by `%` and two digits, which means something else there
 _id         the values of the key, with commas between; in each `\\` and `,` behind a backslash where there are several
-            Above 512 bytes, or where it looks like one: `sha256:` and the digest.
+            Above 512 bytes, where it is empty, or looks like one: `sha256:` and the digest.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 MOST_ID_BYTES = 512
 POSITION = "_position"
+ORDINAL = "_ordinal"
 TABLE = "_table"
 UNCHANGED = "_unchanged"
 MOVED = "_moved"
@@ -99,9 +100,9 @@ def document_ids(values: Sequence[pa.Array]) -> pa.Array:
         for column in values:
             parts += [b"," if parts else b"", _behind_backslashes(column)]
         ids = join(parts, len(values[0]))
-    is_special = pc.or_(
-        pc.greater(pc.binary_length(ids), MOST_ID_BYTES), pc.starts_with(ids, pattern=_HASHED)
-    )
+    size = pc.binary_length(ids)
+    is_unfit = pc.or_(pc.greater(size, MOST_ID_BYTES), pc.equal(size, 0))
+    is_special = pc.or_(is_unfit, pc.starts_with(ids, pattern=_HASHED))
     if not pc.any(is_special).as_py():
         return ids.cast(pa.large_binary())
     return pa.array(
@@ -114,7 +115,7 @@ def document_ids(values: Sequence[pa.Array]) -> pa.Array:
 
 
 def digest(identity: bytes) -> bytes:
-    """What stands for an id that is too long."""
+    """What stands for an id that no document can have."""
     return _HASHED + hashlib.sha256(identity).hexdigest().encode()
 
 

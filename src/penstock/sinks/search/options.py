@@ -113,6 +113,11 @@ class SearchOptions(SinkOptions):
             raise fault(BadValue("has one of username and password", do="write both, or none"))
         if self.api_key is not None and self.username is not None:
             raise fault(BadValue("has both a password and an api_key", do="write one of them"))
+        if self.api_key is not None and not re.fullmatch(
+            r"[!-~]+", self.api_key.get_secret_value()
+        ):
+            what = "has a space, a line break or a letter that no header takes"
+            raise fault(BadValue(what, do="see the variable that it comes from"), "api_key")
         if self.tls is not None and not self.url.startswith("https://"):
             raise fault(
                 BadValue("is for https", do="write https:// in url, or take tls out"), "tls"

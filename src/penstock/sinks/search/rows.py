@@ -1,7 +1,8 @@
 """Changes of a table -> the documents of its rows: `_id` and source for each, columns at a time. Pure.
 
     op        record_key   value
-    insert    _id          {"<field>":…,…,"_position":<version>}; and "_table" where all tables of a schema are searched as one
+    insert    _id          {"<field>":…,…,"_position":<version>}; and "_table" where all tables of a schema are searched as one,
+                           "_ordinal" where other changes of the transaction have the same version
     update    _id          the same; where values were not sent, {"_unchanged":["<field>",…],…}
     delete    _id of old   empty
     read      _id          as an insert's
@@ -26,22 +27,25 @@ from penstock.changes.envelope import NO_RECORDS, RECORDS
 from penstock.changes.jsonvalues import json_column, json_string
 from penstock.changes.pgoutput import DELETE, EPOCH_2000_UNIX_MICROSECONDS, INSERT, UPDATE
 from penstock.changes.textcolumns import comma_list, digits, join, lsn_texts
-from penstock.sinks.search.names import MOVED, POSITION, TABLE, UNCHANGED, document_ids
-from penstock.sinks.search.versions import versions
+from penstock.sinks.search.names import MOVED, ORDINAL, POSITION, TABLE, UNCHANGED, document_ids
+from penstock.sinks.search.versions import is_coarse, versions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.changes.cells import Cells, Mask
+    from penstock.changes.cells import Cells, Index, Mask
     from penstock.changes.copyrows import CopiedRows
     from penstock.changes.decode import TableChanges
     from penstock.changes.pgoutput import Relation
+    from penstock.changes.shares import Share
     from penstock.changes.textcolumns import Part
     from penstock.sinks.documents.format import CopiedAt
     from penstock.sinks.search.mapping import Mapper
     from penstock.table import TableName
 
 _TEXT = 25
+# At the end of the id of the document that a row which moved has left.
+DELETE_HALF = b":delete"
 
 
 def identified(relation: Relation) -> Relation | None:
@@ -68,8 +72,8 @@ class RowWriter:
     source: str  # the name of the source
     table: TableName  # what the table is called where the documents go
 
-    def changes(self, changes: TableChanges) -> list[pa.RecordBatch]:
-        """The changes as batches of `RECORDS`."""
+    def changes(self, changes: TableChanges, share: Share | None = None) -> list[pa.RecordBatch]:
+        """The changes as batches of `RECORDS`: those documents whose keys belong to a share."""
         places = key_places(self.relation)
         is_update = changes.operation == UPDATE
         is_moved = _moved(changes, is_update, places)
@@ -78,14 +82,18 @@ class RowWriter:
         for cells in after:
             is_partial |= cells.is_unchanged
         is_delete = changes.operation == DELETE
+        is_written, is_left = ~is_delete, is_moved
+        if share is not None:
+            is_written = is_written & share.has_keys(changes)
+            is_left = is_left & share.has_keys(changes, before=True)
         found = []
-        for mask, is_whole in ((~is_delete & ~is_partial, True), (~is_delete & is_partial, False)):
+        for mask, is_whole in ((is_written & ~is_partial, True), (is_written & is_partial, False)):
             if bool(mask.any()):
                 rows = np.flatnonzero(mask)
                 some = replace(changes, after=after).take(rows)
                 found += self._written(some, is_moved[rows], is_whole=is_whole)
         # After what is written: of a row that has moved, what was not sent is read from where it was.
-        for mask, suffix in ((is_delete, b""), (is_moved, b":delete")):
+        for mask, suffix in ((is_delete, b""), (is_left, DELETE_HALF)):
             if bool(mask.any()):
                 found.append(self._deleted(changes.take(np.flatnonzero(mask)), suffix))
         return found
@@ -109,6 +117,7 @@ class RowWriter:
             *fields,
             self._end(),
             version,
+            *_ordinals(positions.ordinal),
             b"}",
         ]
         batch = self._batch(
@@ -247,6 +256,15 @@ class RowWriter:
             "refused": pa.nulls(count, pa.string()) if refused is None else refused,
         }
         return pa.RecordBatch.from_arrays([made[name] for name in RECORDS.names], schema=RECORDS)
+
+
+def _ordinals(ordinal: Index) -> list[Part]:
+    """The place in the transaction, where the version does not say it."""
+    is_told = is_coarse(ordinal)
+    if not bool(is_told.any()):
+        return []
+    texts = join([b',"%b":' % ORDINAL.encode(), digits(ordinal)], len(ordinal))
+    return [pc.if_else(pa.array(is_told), texts, pa.scalar(b"", texts.type))]
 
 
 def copied_version(commit_lsn: int) -> int:

@@ -22,13 +22,13 @@ from penstock.sinks.documents.contract import DocumentSink, DocumentsRefused
 from penstock.sinks.documents.patterns import TablesOfBatch
 from penstock.sinks.search.bulk import IndexGone, Writes, together, writes
 from penstock.sinks.search.check import findings
-from penstock.sinks.search.client import NOT_FOUND, given_back
+from penstock.sinks.search.client import given_back
 from penstock.sinks.search.indexes import quoted
-from penstock.sinks.search.merge import TasksMixed, fetch_documents, net_effect
-from penstock.sinks.search.names import POSITION, field_name, index_of, is_shared
+from penstock.sinks.search.merge import TasksMixed, fetch_documents, is_deleted_since, net_effect
+from penstock.sinks.search.names import ORDINAL, POSITION, field_name, index_of, is_shared
 from penstock.sinks.search.options import DroppedTables, Fields
 from penstock.sinks.search.parts import ask_for_copy, make_parts
-from penstock.sinks.search.rows import copied_version
+from penstock.sinks.search.rows import DELETE_HALF, copied_version
 from penstock.sinks.search.versions import version, versions
 from penstock.table import TableName
 from penstock.timing import timing
@@ -52,6 +52,7 @@ class SearchSink(DocumentSink):
     """Delivers in tasks; stores the state all the same, since a repeat changes nothing."""
 
     stores_state = True
+    shows_rows = True
     delivered_by = "tasks"
     batch_bytes = 32 * 1024 * 1024
 
@@ -118,8 +119,9 @@ class SearchSink(DocumentSink):
     def settle(self, left: Sequence[str]) -> None:
         """Empty tables of what is older than their TRUNCATE."""
         for each in left:
-            schema, name, position = json.loads(each)
-            self._truncate(self._parts.names.alias(TableName(schema, name)), position)
+            schema, name, position, ordinal = json.loads(each)
+            alias = self._parts.names.alias(TableName(schema, name))
+            self._truncate(alias, position, ordinal)
 
     def _write(self, batch: pa.RecordBatch) -> dict[str, str]:
         """Write a batch, table by table; what is refused, and why."""
@@ -139,11 +141,11 @@ class SearchSink(DocumentSink):
         alias = self._parts.names.alias(table)
         if copied := self._only(batch, "read"):
             for copy_id, rows in _by_copy(copied):
-                index = index_of(alias, copy_id)
+                index = self._parts.indexes.of_copy(alias, copy_id)
                 refused |= self._write_rows(index, rows, is_copy=True)
         for row in batch.filter(pc.equal(ops, "truncate")).to_pylist():
             position = version(row["commit_lsn"], row["ordinal"])
-            self._left.append(json.dumps([table.schema, table.name, position]))
+            self._left.append(json.dumps([*table, position, row["ordinal"]]))
         rest = batch.filter(pc.invert(special))
         if len(rest):
             refused |= self._write_rows(alias, rest)
@@ -166,6 +168,11 @@ class SearchSink(DocumentSink):
         """Write the net effect of rows of one table."""
         if refused := self.refused(batch):
             return refused
+        # Tasks make what is missing. For documents that were copied, or parked, nobody does: the server itself
+        # would, with fields of its own choosing.
+        if self._is_drivers and not self._parts.indexes.is_there(target):
+            reason = f"index {target} is gone: have the table copied anew"
+            return dict.fromkeys(batch.column("id").to_pylist(), reason)
         found = versions(batch.column("commit_lsn").to_numpy(), batch.column("ordinal").to_numpy())
         if is_copy:
             found = np.full(len(batch), copied_version(batch.column("commit_lsn")[0].as_py()))
@@ -175,23 +182,30 @@ class SearchSink(DocumentSink):
                 batch,
                 found,
                 lambda ids: fetch_documents(client, target, ids),
+                lambda one, version: is_deleted_since(client, target, one, version),
                 alone=self._alone,
             )
         except TasksMixed:
             raise self._share_by_table(batch) from None
         if net.refused:
             return net.refused
+        if not len(net.rows):
+            return {}
         places = net.rows
         ids = batch.column("record_key").take(pa.array(places))
         owners = batch.column("id").take(pa.array(places)).to_pylist()
         is_gone = np.asarray(pc.equal(pc.binary_length(net.sources), 0))
         goes_first = np.isin(places, list(net.first))
         try:
-            refused = {}
-            for some in (goes_first, ~goes_first):
-                refused |= self._send(
-                    target, _writes(ids, found[places], net.sources, owners, some, is_gone), is_copy
-                )
+            first, rest = (
+                _writes(ids, found[places], net.sources, owners, some, is_gone)
+                for some in (goes_first, ~goes_first)
+            )
+            if refused := self._send(target, first, is_copy):
+                # What a row has left by moving stays, until its new document is taken: that has values from there.
+                halves = {each + DELETE_HALF.decode(): why for each, why in refused.items()}
+                return refused | halves
+            return self._send(target, rest, is_copy)
         except IndexGone:
             self._parts.indexes.forget()
             raise SinkError(
@@ -200,7 +214,6 @@ class SearchSink(DocumentSink):
                 "nothing, penstock tries again by itself; if it stays, have the table copied anew:"
                 " penstock tables PIPELINE.yml resync",
             ) from None
-        return refused
 
     def _send(self, target: str, some: Writes | None, is_copy: bool) -> dict[str, str]:
         return {} if some is None else self._parts.bulk.send(target, some, is_alias=not is_copy)
@@ -227,7 +240,7 @@ class SearchSink(DocumentSink):
         parts = self._parts
         alias = parts.alias(table)
         index = index_of(alias, copy_id)
-        if parts.client.ask("HEAD", f"/{quoted(index)}", None, NOT_FOUND).status == NOT_FOUND:
+        if not parts.indexes.is_there(index):
             _log.warning("%s has no documents: nothing identifies its rows", table)
             return
         fault_point("search.before_switch")
@@ -242,20 +255,25 @@ class SearchSink(DocumentSink):
             self._parts.indexes.delete([self._retired[0][1]])
             del self._retired[0]
 
-    def _truncate(self, alias: str, position: int) -> None:
+    def _truncate(self, alias: str, position: int, ordinal: int) -> None:
         """Delete what is older than a TRUNCATE, each by its own version."""
         parts = self._parts
         if alias not in parts.indexes.behind([alias]):
             return
+        # In a long transaction others have the same version.
+        same = [{"term": {POSITION: position}}, {"range": {ORDINAL: {"lt": ordinal}}}]
+        older = [{"range": {POSITION: {"lt": position}}}, {"bool": {"filter": same}}]
         query = {
             "size": _PAGE,
             "_source": False,
-            "query": {"range": {POSITION: {"lt": position}}},
+            "query": {"bool": {"should": older}},
             "sort": ["_doc"],
         }
+        # Of shards that are away nobody knows what they have: those are waited for.
+        path = f"/{quoted(alias)}/_search?allow_partial_search_results=false"
         while True:
             parts.client.ask("POST", f"/{quoted(alias)}/_refresh")
-            answer = parts.client.ask("POST", f"/{quoted(alias)}/_search", query)
+            answer = parts.client.ask("POST", path, query)
             ids = [each["_id"] for each in answer.content["hits"]["hits"]]
             if not ids:
                 return
@@ -294,6 +312,10 @@ class SearchSink(DocumentSink):
         ):
             _log.warning("%s is not copied anew: it is not followed yet", table)
         parts.store.log(change)
+
+    def has_followed(self, change: str) -> bool:
+        """Whether a change is in the schema log."""
+        return self._parts.store.is_logged(change)
 
     def _needs_copy(self, difference: dict[str, Any], fields: Collection[str]) -> bool:
         """Whether documents that are there are not what the source has by now."""

@@ -1,7 +1,8 @@
 """The index `penstock`: how far sinks have got, and how their tables changed.
 
     position of a sink   `_id` <pipeline>.<source>.<sink>: `state`, opaque
-    a change of a table  `_id` that of its document: id, version, schema_name, table_name, schema (JSON as text), created_at, acked
+    a change of a table  `_id` <that of its sink>:<that of its document>: id, version, schema_name, table_name, schema (JSON as
+                         text), created_at, acked; and whose it is: each sink on the server follows it by itself
 
 A position is written only over the one that was read or written last: a second process that delivers is found out.
 """
@@ -105,25 +106,40 @@ class Store:
 
     def forget(self) -> bool:
         """Remove what there is of the sink, and the index with the last of all sinks; whether there was anything."""
-        path = f"/{INDEX}/_doc/{quoted(self._id)}?refresh=true"
-        if self._client.ask("DELETE", path, None, NOT_FOUND).status == NOT_FOUND:
-            return False
-        query = {"size": 1, "query": {"exists": {"field": "sink"}}, "_source": False}
-        found = self._client.ask("POST", f"/{INDEX}/_search", query).content
-        if not found["hits"]["hits"]:
+        own = [{"term": {name: value}} for name, value in self._owner.items()]
+        is_there = False
+        while ids := self._search({"bool": {"filter": own}}):
+            is_there = True
+            for one in ids:
+                path = f"/{INDEX}/_doc/{quoted(one)}"
+                self._client.ask("DELETE", path, None, NOT_FOUND)
+        if is_there and not self._search({"exists": {"field": "sink"}}):
             self._client.ask("DELETE", f"/{INDEX}", None, NOT_FOUND)
-        return True
+        return is_there
+
+    def _search(self, query: dict[str, Any]) -> list[str]:
+        """Ids of documents of the index; some, where there are many."""
+        if self._client.ask("POST", f"/{INDEX}/_refresh", None, NOT_FOUND).status == NOT_FOUND:
+            return []
+        path = f"/{INDEX}/_search?allow_partial_search_results=false"
+        body = {"size": 1000, "query": query, "_source": False}
+        answer = self._client.ask("POST", path, body)
+        return [each["_id"] for each in answer.content["hits"]["hits"]]
 
     # --- changes of tables ---------------------------------------------------------------------
 
+    def _logged(self, document: str) -> str:
+        return f"/{INDEX}/_doc/{quoted(f'{self._id}:{document}')}"
+
     def is_logged(self, document: str) -> bool:
-        """Whether a change of a table has been dealt with."""
-        path = f"/{INDEX}/_doc/{quoted(document)}?_source=false"
+        """Whether the sink has dealt with a change of a table."""
+        path = f"{self._logged(document)}?_source=false"
         return self._client.ask("GET", path, None, NOT_FOUND).status != NOT_FOUND
 
     def log(self, change: dict[str, Any]) -> None:
         """Keep a change of a table."""
         body = {
+            **self._owner,
             "id": change["id"],
             "version": change.get("version"),
             "schema_name": change["schema"],
@@ -132,7 +148,7 @@ class Store:
             "created_at": change["committed_at"],
             "acked": True,
         }
-        self._client.ask("PUT", f"/{INDEX}/_doc/{quoted(change['id'])}", body)
+        self._client.ask("PUT", self._logged(change["id"]), body)
 
     # --- how keys are shared out ---------------------------------------------------------------
 

@@ -38,6 +38,11 @@ def versions(commit_lsn: npt.NDArray[np.uint64], ordinal: npt.NDArray[np.int64])
     return commit_lsn.astype(np.int64) * _FACTOR + level
 
 
+def is_coarse(ordinal: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Which changes share their version with others of the transaction."""
+    return np.greater_equal(ordinal, _EXACT)
+
+
 def version(commit_lsn: int, ordinal: int) -> int:
     """The version of one change."""
     found = versions(np.array([commit_lsn], np.uint64), np.array([ordinal], np.int64))

@@ -1,0 +1,58 @@
+"""A flow runs the next job while a batch is committed, unless something of that batch is not delivered."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from penstock.lsn import Lsn
+from penstock.run.commits import Commits
+from penstock.run.flow import Feed, Flow
+from penstock.sinks.sink import Batch, Receipt
+
+
+class Scripted(Flow):
+    """Its jobs and commits only say that they ran; a commit ends when it is allowed to, or a moment later."""
+
+    def __init__(self, receipt: Receipt) -> None:
+        nothing: Any = None
+        sink: Any = SimpleNamespace(name="s", tables=SimpleNamespace(detached={}, streaming=()))
+        wire: Any = SimpleNamespace(latest=lambda *_: None)
+        feed = Feed("a", nothing, wire, nothing, nothing)
+        super().__init__(nothing, feed, sink, threading.Event())
+        self.steps: list[str] = []
+        self.may_commit = threading.Event()
+        self._receipt = receipt
+
+    def _batch(self, after_lsn: Lsn, slices: Any, only: Any = None) -> Batch:
+        self._batch_number += 1
+        return Batch(self._batch_number, after_lsn, Lsn(after_lsn + 1), 0, frozenset())
+
+    def _run_job(
+        self, batch: Batch, slices: Any, report: Any, trace: Any, only: Any = None
+    ) -> None:
+        self.steps.append(f"job {batch.number}")
+        report.receipts = [self._receipt]
+        if batch.number == 2:
+            self.may_commit.set()
+
+    def _commit(self, batch: Batch, report: Any, trace: Any) -> None:
+        if batch.number == 1:
+            self.may_commit.wait(0.3)
+        self.steps.append(f"commit {batch.number}")
+
+
+@pytest.mark.parametrize("holds_up", [False, True])
+def test_job_waits_for_the_commit_of_a_batch_that_is_not_delivered_whole(holds_up):
+    flow = Scripted(Receipt(0, holds_up=holds_up))
+    commits = Commits("s")
+    stretch: Any = SimpleNamespace(marks=(), slices=())
+    for number in range(2):
+        flow._deliver(stretch, Lsn(number), commits)
+    commits.close()
+    overlapped = ["job 1", "job 2", "commit 1", "commit 2"]
+    one_by_one = ["job 1", "commit 1", "job 2", "commit 2"]
+    assert flow.steps == (one_by_one if holds_up else overlapped)

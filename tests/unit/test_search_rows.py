@@ -1,0 +1,102 @@
+"""The net effect of documents for a search server: what they lack is filled in, or they are refused; and who writes which."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fix_changes import StreamMaker, of_seed
+from penstock.changes.envelope import records_in_order
+from penstock.changes.shares import Share
+from penstock.sinks.search.mapping import Mapper
+from penstock.sinks.search.merge import net_effect
+from penstock.sinks.search.options import SearchOptions
+from penstock.sinks.search.rows import RowWriter, identified
+from penstock.sinks.search.versions import version, versions
+from penstock.testing import UNCHANGED, changes, relation, table, transaction, update
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+T = table(16400, "t", {"id": "int8", "note": "text", "big": "text"}, key=["id"])
+MAPPER = Mapper.of(SearchOptions.model_validate({"url": "http://127.0.0.1:1"}))
+LSN = 0x5000
+
+
+def records(pieces: Any, share: Share | None = None) -> pa.RecordBatch:
+    found = []
+    for piece in pieces:
+        relation_ = identified(piece.relation)
+        if relation_ is None or not hasattr(piece, "after"):
+            continue
+        own = piece if share is None else share.of_either_key(piece)
+        if own is not None:
+            writer = RowWriter(relation_, MAPPER, "shop", piece.relation.table)
+            found += writer.changes(own, share)
+    return records_in_order(found)
+
+
+def net(batch: pa.RecordBatch, there: dict[str, Any], *, is_ahead: bool = False) -> Any:
+    found = versions(batch.column("commit_lsn").to_numpy(), batch.column("ordinal").to_numpy())
+    return net_effect(batch, found, lambda _: there, lambda *_: is_ahead, alone=True)
+
+
+def test_row_that_moves_late_in_a_long_transaction_that_changed_it():
+    rows = [update(T, [str(key), "n", f"B{key}"]) for key in range(5000)]
+    rows += [update(T, ["99999", "moved", UNCHANGED], key=["4500"])]
+    batch = records(changes([relation(T), *transaction(LSN, *rows)])).slice(5000)
+    written = {"id": 4500, "big": "B4500", "_position": version(LSN, 4500), "_ordinal": 4500}
+
+    found = net(batch, {"4500": written})
+    assert found.refused == {}
+    assert b'"big":"B4500"' in found.sources[0].as_py()
+
+    # It was done before, and another row has the old key since.
+    done = {"id": 99999, "big": "B4500", "_position": version(LSN, 5000), "_ordinal": 5000}
+    other = {"id": 4500, "big": "other", "_position": version(LSN, 5001), "_ordinal": 5001}
+    found = net(batch, {"4500": other, "99999": done})
+    assert found.refused == {}
+    assert b'"big":"B4500"' in found.sources[0].as_py()
+
+    assert len(net(batch, {"4500": other}).refused) == 1
+
+
+def test_document_that_was_deleted_since_is_left_alone():
+    batch = records(changes([relation(T), *transaction(LSN, update(T, ["1", "n", UNCHANGED]))]))
+    assert len(net(batch, {}).refused) == 1
+    found = net(batch, {}, is_ahead=True)
+    assert (found.refused, len(found.rows)) == ({}, 0)
+
+
+def test_change_says_its_place_where_its_version_does_not():
+    rows = [update(T, [str(key), "n", "B"]) for key in range(4098)]
+    batch = records(changes([relation(T), *transaction(LSN, *rows)]))
+    texts = batch.column("value").to_pylist()
+    assert [b"_ordinal" in each for each in texts[4094:]] == [False, False, True, True]
+    assert texts[-1].endswith(b'"_ordinal":4097}')
+
+
+@pytest.mark.parametrize("key", ["a\nb", "a b", "ż", ""])
+def test_key_that_no_header_takes_is_a_mistake_in_the_file(key):
+    with pytest.raises(ValueError, match="no header takes") as caught:
+        SearchOptions.model_validate({"url": "http://127.0.0.1:1", "api_key": key})
+    assert "a\nb" not in str(caught.value)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_document_has_one_share_alone_also_of_a_row_that_moves(seed):
+    pieces = changes(list(StreamMaker(of_seed(seed)).transactions(5, 30)))
+    count = 2 + seed % 4
+    shares = [records(pieces, Share(number, count, "key")) for number in range(count)]
+
+    everything = records(pieces)
+    ids = [one for share in shares for one in share.column("id").to_pylist()]
+    assert sorted(ids) == sorted(everything.column("id").to_pylist())
+    owners: dict[Any, set[int]] = {}
+    for number, share in enumerate(shares):
+        for row in share.select(["schema", "table", "key", "record_key"]).to_pylist():
+            if "null" not in (row["key"] or "null"):  # the key of no real table has one
+                document = row["schema"], row["table"], row["record_key"]
+                owners.setdefault(document, set()).add(number)
+    assert all(len(each) == 1 for each in owners.values())
