@@ -159,6 +159,7 @@ class MembershipWatch:
             published=published,
             entries=entries,
             left_out=left_out,
+            delayed=tuple(map(str, change.delayed)),
             partitions=read_partitions(connection, published.values()),
             since_lsn=self._since_lsn,
             lsn=self._lsn,
