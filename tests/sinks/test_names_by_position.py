@@ -238,11 +238,13 @@ class Scene:
 
 
 @pytest.fixture
-def scene(target: Database, tmp_path: Path) -> Iterator[Scene]:
+def scene(target: Database, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Scene]:
+    """Its sink may have more options than where the target is."""
     state = StateDirectory(tmp_path / "state", "p")
     state.claim()
     state.past_shapes.open_for_writing()
-    options = PostgresOptions.model_validate({"kind": "postgres", "url": target.url})
+    more = getattr(request, "param", {})
+    options = PostgresOptions.model_validate({"kind": "postgres", "url": target.url, **more})
     table_mappings = TableMappings(options, "p", "s", ["s"])
 
     class Describe:
@@ -523,6 +525,30 @@ def test_table_that_is_yet_to_be_published_is_waited_for(scene: Scene):
     scene.deliver()
     scene.read_catalog(a=A)
     assert (scene.states(), scene.keeper.is_settled) == ({"a": ("pending", A)}, False)
+
+
+@pytest.mark.parametrize("scene", [{"source_id_column": "sid"}], indirect=True)
+def test_dropped_table_whose_rows_the_target_keeps_stops_alone(scene: Scene):
+    scene.report(shape(A, "a", is_created_in_stream=True))
+    scene.report(shape(B, "b", is_created_in_stream=True))
+    scene.deliver_all()
+    scene.target.execute(
+        "INSERT INTO a VALUES ('s', 1);"
+        "CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        " RAISE EXCEPTION 'kept' USING ERRCODE = 'foreign_key_violation'; END $$;"
+        "CREATE TRIGGER keep BEFORE DELETE ON a FOR EACH ROW EXECUTE FUNCTION keep();"
+        "ALTER TABLE a ENABLE ALWAYS TRIGGER keep"
+    )
+
+    scene.report(dropped=(A,))
+    scene.report(shape(B, "c"))
+    scene.deliver_all()
+
+    assert scene.states() == {"a": ("failed", A), "c": ("streaming", B)}
+    [[error]] = scene.target.query("SELECT error FROM penstock.tables WHERE table_name = 'a'")
+    assert error.startswith("PEN-5")
+    assert "refuses to delete its rows: ForeignKeyViolation" in error
+    assert scene.target.value("SELECT count(*) FROM a") == 1
 
 
 def test_copy_of_a_renamed_table_leaves_the_one_alone_that_has_its_old_name(scene: Scene):
