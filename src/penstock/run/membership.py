@@ -90,7 +90,7 @@ class MembershipWatch:
         # In this context, so that its lines name the same source.
         run = partial(copy_context().run, self._run)
         self._thread = threading.Thread(target=run, name="membership", daemon=True)
-        self._failure: PenstockError | None = None
+        self._failure: BaseException | None = None
         self._logged: set[str] = set()
         self._slot_at = 0.0
         self._wal_status: str | None = None
@@ -105,11 +105,17 @@ class MembershipWatch:
         self._thread.join(timeout=15)
 
     def raise_if_failed(self) -> None:
-        """Raise what the watch has found that only a person can fix."""
+        """Raise what the watch has found that only a person can fix, or what ended it."""
         if self._failure is not None:
             raise self._failure
 
     def _run(self) -> None:
+        try:
+            self._watch()
+        except BaseException as error:  # noqa: BLE001 - handed to capture's own thread, which raises it
+            self._failure = error
+
+    def _watch(self) -> None:
         while True:
             try:
                 self._poll()
