@@ -49,8 +49,8 @@ _log = logging.getLogger(__name__)
 
 # So many polls may find the catalog as it was before all of it is read nevertheless: what roles may
 # do, and whether a partition came with rows, leaves no mark.
-_LOOKS_AT_ALL = 15
-_LOOKS_AT_TRIGGERS = 5  # every so many polls, that of triggers
+_POLLS_BETWEEN_FULL_READS = 15
+_POLLS_BETWEEN_TRIGGER_CHECKS = 5  # the source's triggers are checked every so many
 
 
 class MembershipWatch:
@@ -133,7 +133,7 @@ class MembershipWatch:
         with connect_source(self._source.url, "penstock membership") as connection:
             mark = read_catalog_mark(connection, self._mark)
             is_known = self._mark is not None and mark.catalog == self._mark.catalog
-            if is_known and self._polls_since < _LOOKS_AT_ALL:
+            if is_known and self._polls_since < _POLLS_BETWEEN_FULL_READS:
                 self._mark = mark
                 self._polls_since += 1
             else:
@@ -208,7 +208,7 @@ class MembershipWatch:
         if self._source.schema_options.tracking is not Tracking.TRIGGERS:
             self._past_shapes.forget_before(delivered)
             return
-        if self._polls % _LOOKS_AT_TRIGGERS == 0:
+        if self._polls % _POLLS_BETWEEN_TRIGGER_CHECKS == 0:
             broken = broken_tracking(connection)
             if broken is not None and str(broken) not in self._logged:
                 self._logged.add(str(broken))

@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 # Among many tables a poll takes its time: it gets this part of it.
 _MANY_TABLES = 100
-_LOOK_SHARE = 0.3
+_POLL_SHARE = 0.3
 # How the reason of a copy begins that the target refused: another table may be in its way.
 _REFUSALS = (TargetTableUnfit.code, SchemaChangeRefused.code)
 
@@ -175,7 +175,7 @@ class TableKeeper:
         if len(self._sink.tables.streaming) + len(self._sink.tables.detached) > _MANY_TABLES:
             took = time.monotonic() - began
             self._pause_seconds = min(
-                max(timing().tables_news_seconds, took / _LOOK_SHARE), timing().tables_idle_seconds
+                max(timing().tables_news_seconds, took / _POLL_SHARE), timing().tables_idle_seconds
             )
         return bool(self._pending - before)
 
