@@ -1,4 +1,4 @@
-# Everything a person or a CI runs. `make` alone tells what there is.
+# Everything a person or a CI runs. `make` alone lists what there is.
 
 PY := .venv/bin/python
 # Which Python makes the virtual environment: the first of these that is new enough.
@@ -94,7 +94,7 @@ types: setup ## mypy, strict
 unit: setup ## tests that need no server and no JVM
 	.venv/bin/pytest tests/unit -m "not long"
 
-fmt: setup ## format the code and mend what ruff can mend
+fmt: setup ## format the code and fix what ruff can fix
 	.venv/bin/ruff format
 	.venv/bin/ruff check --fix
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import pytest
 
 from fix_command import run_penstock
-from fix_pipeline import INITIAL, assert_equal, status_of
+from fix_pipeline import ALWAYS_COPIED, INITIAL, assert_equal, status_of
+from fix_wait import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,3 +80,38 @@ def test_stopped_pipeline_that_has_everything_has_no_lag(
     assert (idle["sinks"]["target"]["lag_bytes"], idle["sinks"]["target"]["lag_seconds"]) == (0, 0)
     assert behind["sources"]["test"]["slot_has_changes"] is True
     assert behind["sinks"]["target"]["lag_bytes"] > 0
+
+
+@pytest.mark.parametrize(
+    "options", [ALWAYS_COPIED, {"snapshot": "never"}], ids=["initial", "never"]
+)
+def test_table_that_is_locked_while_it_is_to_be_published_is_waited_for(
+    source: Database,
+    target: Database,
+    pipeline_file: Callable[..., Path],
+    penstock_command: Callable[..., Command],
+    options: dict[str, Any],
+) -> None:
+    source.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE big (id int PRIMARY KEY)")
+    source.execute("INSERT INTO big SELECT generate_series(1, 9)")
+    path = pipeline_file(source, target, source_options=options)
+
+    def is_caught_up() -> bool:
+        """The rest is there: nothing but the lock keeps the command."""
+        status = status_of(path)
+        return (
+            "public.big" in status["sources"]["test"]["left_out"]
+            and status["sinks"]["target"]["tables"].get("public.t", {}).get("state") == "streaming"
+        )
+
+    with source.connect(autocommit=False) as holder:
+        # As VACUUM and CREATE INDEX CONCURRENTLY hold it.
+        holder.execute("LOCK TABLE big IN SHARE UPDATE EXCLUSIVE MODE")
+        command = penstock_command("run", str(path), "--until-caught-up")
+        wait_until(lambda: command.process.poll() is not None or is_caught_up(), 120)
+    assert command.wait() == 0
+
+    query = "SELECT count(*) FROM pg_publication_tables WHERE tablename = 'big'"
+    assert source.value(query) == 1
+    if options is ALWAYS_COPIED:
+        assert_equal(source, target, "t", "big")

@@ -8,12 +8,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fix_command import run_penstock
+from fix_follow import shape_of
 from fix_postgres import Database, only_15, only_new
 from penstock.dsn import Dsn
 from penstock.errors import TargetTableUnfit
+from penstock.schema.shape import FORMAT, SchemaChange
 from penstock.sinks.postgres.copy.sequences import set_sequences
 from penstock.sinks.postgres.ddl.create import complete_columns, create_table
-from penstock.sinks.postgres.ddl.free_sequences import drop_gone_sequences, have_sequences
+from penstock.sinks.postgres.ddl.free_sequences import (
+    drop_gone_sequences,
+    follow_sequences,
+    have_sequences,
+)
 from penstock.sinks.postgres.expressions.expressions import BUILTIN
 from penstock.sinks.postgres.state.objects import make_objects
 from penstock.source.description import describe_table
@@ -213,7 +219,8 @@ def test_sequence_that_the_source_dropped_stays_while_others_need_it(
 @pytest.mark.parametrize(
     ("before", "name"),
     [
-        ("CREATE SEQUENCE t_id_seq AS int", "t_id_seq"),
+        # Somebody's own: the column would take it along when it is dropped.
+        ("CREATE SEQUENCE t_id_seq AS int", "t_id_seq_1"),
         (
             "CREATE TABLE other (n serial); ALTER SEQUENCE other_n_seq RENAME TO t_id_seq",
             "t_id_seq_1",
@@ -239,6 +246,75 @@ def test_sequence_of_a_serial_column_takes_nothing_from_others(
 
     assert target.value("SELECT pg_get_serial_sequence('t', 'id')") == f"public.{name}"
     assert target.value("INSERT INTO t DEFAULT VALUES RETURNING id") == 1
+
+
+@only_15
+def test_serial_column_counts_with_a_sequence_that_penstock_has_made(
+    source: Database, target: Database
+):
+    source.execute("CREATE SEQUENCE q; CREATE TABLE t (id int PRIMARY KEY DEFAULT nextval('q'))")
+    with target.connect(autocommit=False) as here:
+        make_objects(here)
+        have_sequences(here, ("p", "s"), T, [shape_of(source).sequences[0]])
+        here.commit()
+    source.execute("ALTER SEQUENCE q OWNED BY t.id")
+
+    create(source, target)
+
+    assert target.value("SELECT pg_get_serial_sequence('t', 'id')") == "public.q"
+
+
+@only_15
+def test_sequence_that_a_column_of_the_targets_own_table_owns_is_left_alone(
+    source: Database, target: Database
+):
+    source.execute(
+        "CREATE SEQUENCE foo_id_seq; CREATE TABLE t (id int DEFAULT nextval('foo_id_seq'))"
+    )
+    target.execute("CREATE TABLE foo (id serial)")
+    before, owner = shape_of(source).sequences[0], ("p", "s")
+    with target.connect(autocommit=False) as here:
+        make_objects(here)
+        have_sequences(here, owner, T, [before])
+        after = before.model_copy(update={"increment": 7})
+        change = SchemaChange(format=FORMAT, tag="ALTER SEQUENCE", sequences=(after,))
+
+        notes = follow_sequences(here.cursor(), owner, change, "apply")
+        here.commit()
+
+    assert target.query("SELECT made_by_us FROM penstock.sequences") == [(False,)]
+    assert target.value("SELECT seqincrement FROM pg_sequence") == 1
+    assert target.value("SELECT pg_get_serial_sequence('foo', 'id')") == "public.foo_id_seq"
+    assert notes == []
+
+
+@only_15
+def test_sequence_that_another_role_owns_by_now_is_noted_and_stays(
+    source: Database, target: Database
+):
+    source.execute("CREATE SEQUENCE q; CREATE TABLE t (id int DEFAULT nextval('q'))")
+    before, owner = shape_of(source).sequences[0], ("p", "s")
+    target.execute(
+        "CREATE ROLE another; CREATE ROLE sink; CREATE TABLE theirs (id int);"
+        f'GRANT CREATE ON DATABASE "{target.name}" TO sink; GRANT CREATE ON SCHEMA public TO sink'
+    )
+    with target.connect(autocommit=False) as here:
+        here.execute("SET LOCAL ROLE sink")
+        make_objects(here)
+        have_sequences(here, owner, T, [before])
+        here.execute("RESET ROLE")
+        here.execute("ALTER TABLE theirs OWNER TO another; ALTER SEQUENCE q OWNER TO another")
+        here.execute("ALTER SEQUENCE q OWNED BY theirs.id")
+        here.execute("SET LOCAL ROLE sink")
+        after = before.model_copy(update={"increment": 7})
+        change = SchemaChange(format=FORMAT, tag="ALTER SEQUENCE", sequences=(after,))
+
+        notes = follow_sequences(here.cursor(), owner, change, "apply")
+        here.commit()
+
+    assert len(notes) == 1, notes
+    assert notes[0].startswith("sequence public.q stays as it was")
+    assert target.value("SELECT seqincrement FROM pg_sequence WHERE seqrelid = 'q'::regclass") == 1
 
 
 @only_15

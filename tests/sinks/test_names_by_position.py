@@ -144,15 +144,22 @@ class Scene:
         """The catalog is read where the stream ends by now, and the sink hears of it."""
         self.read_catalog_of({public(name): oid for name, oid in published.items()})
 
-    def read_catalog_of(self, published: dict[TableName, int]) -> None:
-        """The same, of tables of any schema."""
+    def read_catalog_of(
+        self, published: dict[TableName, int], delayed: tuple[TableName, ...] = ()
+    ) -> None:
+        """The same, of tables of any schema; others have yet to be published."""
         lsn = Lsn(self.end)
         names = {str(name): oid for name, oid in published.items()}
         entries = {oid: (oid + 9000,) for oid in published.values()}
         self.wire.publish(CaptureReport(durable_lsn=lsn))
         self.wire.publish(
             MembershipReport(
-                published=names, entries=entries, lsn=lsn, since_lsn=lsn, at=time.time()
+                published=names,
+                entries=entries,
+                delayed=tuple(map(str, delayed)),
+                lsn=lsn,
+                since_lsn=lsn,
+                at=time.time(),
             )
         )
         self.check()
@@ -231,11 +238,13 @@ class Scene:
 
 
 @pytest.fixture
-def scene(target: Database, tmp_path: Path) -> Iterator[Scene]:
+def scene(target: Database, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Scene]:
+    """Its sink may have more options than where the target is."""
     state = StateDirectory(tmp_path / "state", "p")
     state.claim()
     state.past_shapes.open_for_writing()
-    options = PostgresOptions.model_validate({"kind": "postgres", "url": target.url})
+    more = getattr(request, "param", {})
+    options = PostgresOptions.model_validate({"kind": "postgres", "url": target.url, **more})
     table_mappings = TableMappings(options, "p", "s", ["s"])
 
     class Describe:
@@ -499,6 +508,47 @@ def test_name_that_somebody_keeps_is_not_waited_for(scene: Scene):
 
     assert scene.keys() == {"a": "x_1", "theirs": "x"}
     assert scene.keeper.is_settled
+
+
+def test_table_that_is_yet_to_be_published_is_waited_for(scene: Scene):
+    scene.read_catalog_of({}, delayed=(public("a"),))
+    assert not scene.keeper.is_settled
+
+    # It is published, and the log has yet to come to where that was seen.
+    lsn = Lsn(scene.end + STEP)
+    report = MembershipReport(published={"public.a": A}, lsn=lsn, since_lsn=lsn, at=time.time())
+    scene.wire.publish(report)
+    scene.check()
+    assert (scene.states(), scene.keeper.is_settled) == ({}, False)
+
+    scene.report(shape(A, "a"))
+    scene.deliver()
+    scene.read_catalog(a=A)
+    assert (scene.states(), scene.keeper.is_settled) == ({"a": ("pending", A)}, False)
+
+
+@pytest.mark.parametrize("scene", [{"source_id_column": "sid"}], indirect=True)
+def test_dropped_table_whose_rows_the_target_keeps_stops_alone(scene: Scene):
+    scene.report(shape(A, "a", is_created_in_stream=True))
+    scene.report(shape(B, "b", is_created_in_stream=True))
+    scene.deliver_all()
+    scene.target.execute(
+        "INSERT INTO a VALUES ('s', 1);"
+        "CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        " RAISE EXCEPTION 'kept' USING ERRCODE = 'foreign_key_violation'; END $$;"
+        "CREATE TRIGGER keep BEFORE DELETE ON a FOR EACH ROW EXECUTE FUNCTION keep();"
+        "ALTER TABLE a ENABLE ALWAYS TRIGGER keep"
+    )
+
+    scene.report(dropped=(A,))
+    scene.report(shape(B, "c"))
+    scene.deliver_all()
+
+    assert scene.states() == {"a": ("failed", A), "c": ("streaming", B)}
+    [[error]] = scene.target.query("SELECT error FROM penstock.tables WHERE table_name = 'a'")
+    assert error.startswith("PEN-5")
+    assert "refuses to delete its rows: ForeignKeyViolation" in error
+    assert scene.target.value("SELECT count(*) FROM a") == 1
 
 
 def test_copy_of_a_renamed_table_leaves_the_one_alone_that_has_its_old_name(scene: Scene):

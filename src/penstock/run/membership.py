@@ -49,8 +49,8 @@ _log = logging.getLogger(__name__)
 
 # So many polls may find the catalog as it was before all of it is read nevertheless: what roles may
 # do, and whether a partition came with rows, leaves no mark.
-_LOOKS_AT_ALL = 15
-_LOOKS_AT_TRIGGERS = 5  # every so many polls, that of triggers
+_POLLS_BETWEEN_FULL_READS = 15
+_POLLS_BETWEEN_TRIGGER_CHECKS = 5  # the source's triggers are checked every so many
 
 
 class MembershipWatch:
@@ -90,7 +90,7 @@ class MembershipWatch:
         # In this context, so that its lines name the same source.
         run = partial(copy_context().run, self._run)
         self._thread = threading.Thread(target=run, name="membership", daemon=True)
-        self._failure: PenstockError | None = None
+        self._failure: BaseException | None = None
         self._logged: set[str] = set()
         self._slot_at = 0.0
         self._wal_status: str | None = None
@@ -105,11 +105,17 @@ class MembershipWatch:
         self._thread.join(timeout=15)
 
     def raise_if_failed(self) -> None:
-        """Raise what the watch has found that only a person can fix."""
+        """Raise what the watch has found that only a person can fix, or what ended it."""
         if self._failure is not None:
             raise self._failure
 
     def _run(self) -> None:
+        try:
+            self._watch()
+        except BaseException as error:  # noqa: BLE001 - handed to capture's own thread, which raises it
+            self._failure = error
+
+    def _watch(self) -> None:
         while True:
             try:
                 self._poll()
@@ -127,7 +133,7 @@ class MembershipWatch:
         with connect_source(self._source.url, "penstock membership") as connection:
             mark = read_catalog_mark(connection, self._mark)
             is_known = self._mark is not None and mark.catalog == self._mark.catalog
-            if is_known and self._polls_since < _LOOKS_AT_ALL:
+            if is_known and self._polls_since < _POLLS_BETWEEN_FULL_READS:
                 self._mark = mark
                 self._polls_since += 1
             else:
@@ -159,6 +165,7 @@ class MembershipWatch:
             published=published,
             entries=entries,
             left_out=left_out,
+            delayed=tuple(map(str, change.delayed)),
             partitions=read_partitions(connection, published.values()),
             since_lsn=self._since_lsn,
             lsn=self._lsn,
@@ -201,7 +208,7 @@ class MembershipWatch:
         if self._source.schema_options.tracking is not Tracking.TRIGGERS:
             self._past_shapes.forget_before(delivered)
             return
-        if self._polls % _LOOKS_AT_TRIGGERS == 0:
+        if self._polls % _POLLS_BETWEEN_TRIGGER_CHECKS == 0:
             broken = broken_tracking(connection)
             if broken is not None and str(broken) not in self._logged:
                 self._logged.add(str(broken))

@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 # Among many tables a poll takes its time: it gets this part of it.
 _MANY_TABLES = 100
-_LOOK_SHARE = 0.3
+_POLL_SHARE = 0.3
 # How the reason of a copy begins that the target refused: another table may be in its way.
 _REFUSALS = (TargetTableUnfit.code, SchemaChangeRefused.code)
 
@@ -72,6 +72,7 @@ class TableKeeper:
         before = wire.latest(MembershipReport)
         self._stale_at = before.at if before is not None else None
         self._has_seen_members = False
+        self._are_members_delayed = False  # tables that the rules choose have yet to be published
         self._is_ahead = False  # the catalog was read later than the log goes
         self._are_names_taken = False  # copies are to be scheduled once others give up their names
         seen = wire.latest(SeenMembers, sink.name) or SeenMembers()
@@ -116,7 +117,7 @@ class TableKeeper:
 
         A copy that failed because a server was away, or Spark, has yet to be made.
         """
-        if self._copies_first and not self._has_seen_members:
+        if not self._has_seen_members or self._are_members_delayed:
             return False
         if self._sink.tables.objects_due or self._are_names_taken or self._failed_amid:
             return False
@@ -159,7 +160,9 @@ class TableKeeper:
             table.is_underway or table.state == TableState.CATCHING_UP
             for table in self._sink.tables.detached.values()
         )
-        waits_for_members = self._is_ahead or (self._copies_first and not self._has_seen_members)
+        waits_for_members = (
+            self._is_ahead or self._are_members_delayed or not self._has_seen_members
+        )
         is_busy = is_busy or waits_for_members or self._sink.tables.objects_due
         self._poll_at = now + (timing().tables_busy_seconds if is_busy else self._idle_seconds)
         before = self._pending
@@ -172,7 +175,7 @@ class TableKeeper:
         if len(self._sink.tables.streaming) + len(self._sink.tables.detached) > _MANY_TABLES:
             took = time.monotonic() - began
             self._pause_seconds = min(
-                max(timing().tables_news_seconds, took / _LOOK_SHARE), timing().tables_idle_seconds
+                max(timing().tables_news_seconds, took / _POLL_SHARE), timing().tables_idle_seconds
             )
         return bool(self._pending - before)
 
@@ -283,7 +286,9 @@ class TableKeeper:
         members = Members.of(report).without(self._excludes)
         self._report_drift(report, members.oids)
         if not self._copies_first:
-            return  # a table that goes and comes again would miss what it is skipped for
+            # A table that goes and comes again would miss what it is skipped for.
+            self._note_members(report)
+            return
         # The stream itself reports what was renamed or dropped, once it has come so far.
         if lsn >= members.lsn:
             self._let_go(members, self._known_oids(lsn))
@@ -295,10 +300,17 @@ class TableKeeper:
         self._schedule_new(members, oids, lsn)
         self._schedule_again(members, oids, lsn)
         self._remember(members, oids, lsn)
-        self._has_seen_members = True
+        self._note_members(report)
         # Once the sink has passed all past shapes, its position makes no difference.
         if lsn >= members.lsn and lsn > self._ddl_transactions.last_lsn:
             self._matched = stand
+
+    def _note_members(self, report: MembershipReport) -> None:
+        """What is published has been acted on."""
+        self._has_seen_members = True
+        self._are_members_delayed = any(
+            not self._excludes(table_name(text)) for text in report.delayed
+        )
 
     def _report_drift(self, report: MembershipReport, members: dict[TableName, int]) -> None:
         streaming = {

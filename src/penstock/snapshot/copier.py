@@ -29,6 +29,8 @@ _log = logging.getLogger(__name__)
 # A table that is added while others are being copied does not wait for them.
 _MOST_ROUNDS = 4
 
+_DEFECT = "report this with the log: penstock did not expect it"
+
 
 class Copier:
     """Polls for tables that wait, and copies them; errors that time fixes are waited out.
@@ -61,6 +63,7 @@ class Copier:
         self._is_paused = is_paused
         self._modifiers = modifiers
         self.error: PenstockError | None = None
+        self._failure: BaseException | None = None  # what a round ended with that nobody expects
         self._spark = spark
         self._copying = copying
         self._source = source
@@ -92,6 +95,7 @@ class Copier:
 
         Raises:
             PenstockError: one that a person must fix.
+            BaseException: a round ended with something that is no PenstockError.
         """
         back_off = BackOff()
         try:
@@ -172,6 +176,8 @@ class Copier:
         return self._has_work() or (self._has_notes() and self._copying.is_review_due)
 
     def _poll(self) -> None:
+        if self._failure is not None:
+            raise self._failure
         self._rounds = [each for each in self._rounds if each[1].is_alive()]
         if self._is_paused():
             return
@@ -232,8 +238,19 @@ class Copier:
                 _log.warning("copying to %s: %s", self.name, str(error).splitlines()[0])
             else:
                 _log.error("copying to %s: %s", self.name, error)
-            if isinstance(error, SnapshotGone):
-                return  # its tables are still due, and begin again
-            for table in each.unfinished:
-                with suppress(PenstockError):  # the sink is away: the table is found again later
-                    each.fail(table, error)
+            if not isinstance(error, SnapshotGone):  # else its tables are due, and begin again
+                _fail_unfinished(each, error)
+        except BaseException as error:  # noqa: BLE001 - handed to the copier's own thread, which raises it
+            # Or they would begin again and again.
+            kind = type(error).__name__
+            _fail_unfinished(
+                each, PenstockError(f"unexpected {kind}", f"sink {self.name}", _DEFECT)
+            )
+            self._failure = error
+            self.wake()
+
+
+def _fail_unfinished(each: Round, error: PenstockError) -> None:
+    for table in each.unfinished:
+        with suppress(PenstockError):  # the sink is away: the table is found again later
+            each.fail(table, error)

@@ -36,6 +36,7 @@ class LeftOut:
     reason: str
     do: str
     error: type[SourceError] = TableWithoutKey
+    is_temporary: bool = False  # nothing but time is needed
 
     def as_error(self) -> SourceError:
         """The same as an error, for who wants to show it as one."""

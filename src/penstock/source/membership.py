@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import psycopg
 
 from penstock.errors import PublicationChanged, SourceError
+from penstock.retry import is_temporary
 from penstock.source.choice import LeftOut, not_owned, read_choice
 from penstock.source.connect import classify_source_error, place_of, source_errors
 from penstock.source.publication import (
@@ -67,6 +68,8 @@ class MembershipChange:
     removed: list[TableName] = field(default_factory=list)
     left_out: list[LeftOut] = field(default_factory=list)
     failed: list[TableName] = field(default_factory=list)  # to be tried again
+    # Those of them that will get into a publication with time: somebody locks them now.
+    delayed: list[TableName] = field(default_factory=list)
     published: list[TableName] = field(default_factory=list)
     oids: dict[TableName, int] = field(default_factory=dict)  # of those that are published
     entries: dict[int, tuple[int, ...]] = field(default_factory=dict)  # theirs, by the same oids
@@ -106,8 +109,8 @@ def match_publications(
         publications = _of_generation(connection, name, generation)
         adjusted = publications.stamp.adjust(rules)
         choice, faults = read_choice(connection, adjusted)
-        steps, foreign = plan_steps(connection, publication_names(name), publications, choice)
-        steps = [step for step in steps if (step.oid, step.publication) not in failed]
+        planned, foreign = plan_steps(connection, publication_names(name), publications, choice)
+        steps = [step for step in planned if (step.oid, step.publication) not in failed]
         if not steps:
             break
         _carry_out(connection, steps, change, failed)
@@ -115,6 +118,13 @@ def match_publications(
     # A trigger may have published a new table while we were about to.
     late = [why for (oid, _), why in failed.items() if oid not in members]
     change.failed.extend(why.table for why in failed.values())
+    change.delayed.extend(
+        step.table
+        for step in planned
+        if step.added
+        and (why := failed.get((step.oid, step.publication))) is not None
+        and why.is_temporary
+    )
     change.left_out.extend([*choice.left_out, *faults, *foreign, *late])
     change.published.extend(sorted(members.values()))
     change.oids.update({name: oid for oid, name in members.items()})
@@ -232,6 +242,8 @@ def _run_one(connection: Connection, step: Step, failed: dict[tuple[int, str], L
     except _OF_ONE_TABLE as error:
         reason = classify_source_error(error, connection)
         kind = type(reason) if isinstance(reason, SourceError) else SourceError
-        failed[step.oid, step.publication] = LeftOut(step.table, reason.what, reason.do, kind)
+        failed[step.oid, step.publication] = LeftOut(
+            step.table, reason.what, reason.do, kind, is_temporary(reason)
+        )
         return False
     return True

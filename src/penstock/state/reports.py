@@ -58,6 +58,8 @@ class MembershipReport(Report):
     published: dict[str, int] = field(default_factory=dict)  # oids by the tables' names
     entries: dict[int, tuple[int, ...]] = field(default_factory=dict)  # in publications, by oid
     left_out: dict[str, str] = field(default_factory=dict)  # why, by name
+    # Chosen by the rules, and not published yet because somebody locks them.
+    delayed: tuple[str, ...] = ()
     partitions: Partitions = field(default_factory=dict)
     since_lsn: LsnText | None = None
     lsn: LsnText = ZERO

@@ -1,7 +1,8 @@
 """Functions in schema penstock of the source that describe tables, types and sequences, and sign that.
 
-Nothing is written but logical messages, and nothing is read but the system catalogs and the secret: what
-runs in a user's transaction takes no lock that another transaction could wait for. Bodies in PL/pgSQL and ASCII; `sql` makes statements of them.
+Nothing is written but logical messages, and nothing is read but the system catalogs and the secret: these
+functions take no lock that another transaction could wait for in a user's transaction. (`members` locks
+penstock's own publications, for which no user's statement waits.) Bodies in PL/pgSQL and ASCII; `sql` makes statements of them.
 """
 
 from __future__ import annotations

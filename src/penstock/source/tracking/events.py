@@ -198,8 +198,8 @@ BEGIN
         is_told := penstock.touched(tg_tag, statement);
     END IF;
 EXCEPTION WHEN OTHERS THEN
-    RAISE WARNING 'penstock could not tell what this % changed (SQLSTATE %)', tg_tag, SQLSTATE
-        USING HINT = 'penstock check tells whether its triggers are whole';
+    RAISE WARNING 'penstock could not describe what this % changed (SQLSTATE %)', tg_tag, SQLSTATE
+        USING HINT = 'penstock check says whether its triggers are whole';
 END"""
 
 # What ALTER TABLE has dropped of its own table is seen when that is described, at the end of the
@@ -272,6 +272,9 @@ BEGIN
     IF coalesce(kinds::text, relations::text, types::text) IS NULL THEN
         RETURN;
     END IF;
+    IF 'indexes' = ANY (kinds) THEN
+        PERFORM penstock.release_held();
+    END IF;
     -- The row types of tables go with them.
     SELECT jsonb_object_agg(w.key, w.list) INTO gone FROM (
         SELECT 'dropped_' || d.kind AS key, jsonb_agg(jsonb_build_object(
@@ -281,8 +284,8 @@ BEGIN
         GROUP BY d.kind) AS w;
     is_told := penstock.tell_all(tg_tag, relations, types, NULL, gone);
 EXCEPTION WHEN OTHERS THEN
-    RAISE WARNING 'penstock could not tell what this % dropped (SQLSTATE %)', tg_tag, SQLSTATE
-        USING HINT = 'penstock check tells whether its triggers are whole';
+    RAISE WARNING 'penstock could not describe what this % dropped (SQLSTATE %)', tg_tag, SQLSTATE
+        USING HINT = 'penstock check says whether its triggers are whole';
 END"""
 
 # A trigger finds single rows, each by an index. How small a catalog was when a session planned its

@@ -25,8 +25,8 @@ def _for_number(query: str) -> str:
 # Their names follow from how a server spells them, so that pg_namespace needs no join.
 _SCHEMA = "k.relnamespace::regnamespace"
 
-# Letters say what else there is to do: the replica identity in capitals, h for heirs, l for a collation,
-# p for a primary key, r for an index that is the replica identity.
+# Letters say what else there is to do: the replica identity in capitals, g for a computed column, h for
+# heirs, l for a collation, p for a primary key, r for an index that is the replica identity.
 _TABLE = f"""
     SELECT ROW('t', k.relname, {_SCHEMA}, k.relkind, k.relreplident, pg_relation_filenode(k.oid),
                k.reltype, format_type(k.reltype, NULL))::text AS line,
@@ -43,7 +43,9 @@ _COLUMNS = f"""
                a.atttypmod, a.attnotnull, a.attidentity, a.attgenerated,
                CASE WHEN a.atthasmissing THEN (a.attmissingval::text::text[])[1] END)::text,
            CASE WHEN a.attcollation <> 0 AND (a.attcollation <> 100 OR a.atttypid IN (19, 1003)
-               OR a.atttypid >= {FIRST_UNFIXED_ID}) THEN 'l' END,
+               OR a.atttypid >= {FIRST_UNFIXED_ID})
+               THEN CASE WHEN a.attgenerated <> '' THEN 'gl' ELSE 'l' END
+               WHEN a.attgenerated <> '' THEN 'g' END,
            CASE WHEN a.atttypid >= {FIRST_UNFIXED_ID} THEN a.atttypid END, NULL, NULL
     FROM pg_attribute a WHERE a.attrelid = number AND a.attnum > 0 AND NOT a.attisdropped"""
 

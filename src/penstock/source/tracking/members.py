@@ -61,7 +61,8 @@ BEGIN
 END"""
 
 # A table that this very transaction has made, and that has lost its key again: as long as it is in a
-# publication, Postgres refuses the user's UPDATE of it. The publication is locked by us already.
+# publication, Postgres refuses the user's UPDATE of it. Since 18 also where a computed column, which is not
+# published, is part of the replica identity. The publication is locked by us already.
 _RELEASE = """
 DECLARE
     entry record;
@@ -76,16 +77,29 @@ BEGIN
         FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid
         JOIN pg_class c ON c.oid = r.prrelid JOIN pg_namespace n ON n.oid = c.relnamespace
         WHERE r.prrelid = relation AND age(r.xmin) <= age(pg_current_xact_id()::xid)
-          AND p.pubname LIKE 'penstock\\_%' AND p.pubupdate AND c.relreplident <> 'f'
+          AND p.pubname LIKE 'penstock\\_%' AND p.pubupdate
           AND has_table_privilege(p.pubowner, 'penstock.seal', 'SELECT')
-          AND NOT EXISTS (
+          AND CASE c.relreplident WHEN 'f' THEN
+              current_setting('server_version_num')::int >= 180000 AND EXISTS (
+                  SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attgenerated <> '')
+          ELSE NOT EXISTS (
               SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisvalid AND i.indimmediate
               AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident
-                  ELSE false END)
+                  ELSE false END
+              AND NOT EXISTS (
+                  SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attgenerated <> ''
+                  AND a.attnum = ANY (i.indkey::int2[]))) END
     LOOP
         EXECUTE format('ALTER PUBLICATION %I DROP TABLE ONLY %I.%I',
                        entry.pubname, entry.nspname, entry.relname);
     END LOOP;
+END"""
+
+# The same for whatever tables a statement may have taken an index from: it does not say which.
+_RELEASE_HELD = """
+BEGIN
+    PERFORM penstock.release(h.oid) FROM unnest(penstock.held(true)) AS h(oid)
+    WHERE EXISTS (SELECT FROM pg_publication_rel r WHERE r.prrelid = h.oid);
 END"""
 
 # As TableRules.chooses says it.
@@ -130,5 +144,6 @@ MEMBER_FUNCTIONS = (
     Function("stamp_chooses", "stamp jsonb, named jsonb", "boolean", _STAMP_CHOOSES),
     Function("enrol", "relation oid", "jsonb", _ENROL, settings=("lock_timeout=1",)),
     Function("release", "relation oid", "void", _RELEASE, settings=("lock_timeout=1",)),
+    Function("release_held", "", "void", _RELEASE_HELD),
     Function("enrolled", "made oid[]", "jsonb", _ENROLLED),
 )

@@ -64,9 +64,9 @@ BEGIN
     IF names_sequence THEN
         found := concat(found, ', "free_sequences": ', penstock.table_sequences(number));
     END IF;
-    IF tag = 'ALTER TABLE' AND NOT (strpos(marks, 'F') > 0
+    IF tag NOT LIKE 'CREATE %' AND (strpos(marks, 'g') > 0 OR NOT (strpos(marks, 'F') > 0
             OR strpos(marks, 'D') > 0 AND strpos(marks, 'p') > 0
-            OR strpos(marks, 'I') > 0 AND strpos(marks, 'r') > 0) THEN
+            OR strpos(marks, 'I') > 0 AND strpos(marks, 'r') > 0)) THEN
         PERFORM penstock.release(number);
     END IF;
     RETURN found;

@@ -152,7 +152,7 @@ def other_tables(
     others = sorted({TableName(schema, name) for schema, name in rows} - set(places))
     if not others:
         return []
-    what = "at the target are tables that no table which is followed lands in; penstock leaves them alone"
+    what = "at the target are tables that no followed table goes to; penstock leaves them alone"
     return [Said(StructureDiffers(what, _list(others), "nothing"), is_meant=True)]
 
 

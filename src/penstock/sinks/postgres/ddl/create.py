@@ -43,12 +43,15 @@ LONGEST_NAME = 63  # bytes; Postgres cuts off the rest
 
 # Whether what has the name is a sequence that can be the column's: nobody's, and of its owner.
 _RELATION = """
-SELECT c.relkind = 'S' AND pg_get_userbyid(c.relowner) = current_user AND NOT EXISTS (
+SELECT c.oid, c.relkind = 'S' AND pg_get_userbyid(c.relowner) = current_user AND NOT EXISTS (
     SELECT FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid
     AND d.refclassid = 'pg_class'::regclass AND d.deptype IN ('a', 'i'))
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = %s AND c.relname = %s
 """
+
+# A column that owns a sequence takes it along when it goes: that may happen to none but penstock's own.
+_RECORDED = "SELECT FROM penstock.sequences m WHERE m.oid = %s AND m.made_by_us"
 
 _WITH_DEFAULT = """
 SELECT a.attname FROM pg_namespace n JOIN pg_class c ON c.relnamespace = n.oid
@@ -388,15 +391,24 @@ def _create_sequence(connection: Connection, schema: str, sequence: SequenceShap
 
 
 def free_sequence_name(connection: Connection, schema: str, wanted: str) -> tuple[TableName, bool]:
-    """A name that a column's sequence can have, and whether such a sequence is there, nobody's."""
+    """A name that a column's sequence can have, and whether one that penstock has made is there, no column's."""
     for number in itertools.count():
         ending = f"_{number}" if number else ""
         kept = wanted.encode()[: LONGEST_NAME - len(ending)].decode(errors="ignore")
         name = TableName(schema, kept + ending)
         row = connection.execute(_RELATION, name).fetchone()
-        if row is None or row[0]:
-            return name, row is not None
+        if row is None:
+            return name, False
+        oid, can_be_owned = row
+        if can_be_owned and _is_recorded(connection, oid):
+            return name, True
     raise AssertionError("numbers do not end")
+
+
+def _is_recorded(connection: Connection, oid: int) -> bool:
+    row = connection.execute("SELECT to_regclass('penstock.sequences') IS NOT NULL").fetchone()
+    has_records = row is not None and row[0]
+    return has_records and connection.execute(_RECORDED, (oid,)).fetchone() is not None
 
 
 def sequence_statement(name: TableName, sequence: SequenceShape) -> sql.Composed:

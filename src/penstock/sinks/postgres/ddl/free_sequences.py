@@ -106,18 +106,24 @@ def plan_sequences(
     steps: list[Step] = []
     for each, name in zip(wanted, names, strict=True):
         is_sequence, of_table = there.get(name, (False, None))
+        # One that a column of another table owns may be anybody's.
+        is_freed = of_table is not None and of_table == target
         if name not in there:
             steps.append(Step(schema_statement(name.schema)))
             steps.append(Step(sequence_statement(name, each)))
         elif not is_sequence:
             continue
-        elif of_table is not None and of_table == target:
-            free = sql.SQL("ALTER SEQUENCE {} OWNED BY NONE")
-            steps.append(Step(free.format(sql.Identifier(*name))))
+        elif is_freed:
+            steps.append(_free(name))
         if owner is not None:
-            is_ours = name not in there or of_table is not None
+            is_ours = name not in there or is_freed
             steps.append(_record(owner, each, name, made_by_us=is_ours))
     return steps
+
+
+def _free(name: TableName) -> Step:
+    free = sql.SQL("ALTER SEQUENCE {} OWNED BY NONE").format(sql.Identifier(*name))
+    return Step(free, f"sequence {name} stays its column's")
 
 
 def _note_gone(cursor: Cursor, owner: Owner, number: int, *, is_dropped: bool) -> None:
@@ -180,11 +186,12 @@ def drop_gone_sequences(cursor: Cursor, owner: Owner) -> list[str]:
 
 
 def _follow(cursor: Cursor, was: SequenceShape, now: SequenceShape, policy: str) -> list[str]:
-    there = cursor.execute(_THERE, as_columns([_name(was)])).fetchone()
+    name = _name(was)
+    there = cursor.execute(_THERE, as_columns([name])).fetchone()
+    notes: list[str] = []
     if there is not None and there[3] is not None:
-        free = sql.SQL("ALTER SEQUENCE {} OWNED BY NONE")
-        cursor.execute(free.format(sql.Identifier(*_name(was))))
-    return follow_sequence(cursor, was, now, policy=policy).notes
+        notes += run_steps(cursor.connection, [_free(name)], name, "").notes
+    return notes + follow_sequence(cursor, was, now, policy=policy).notes
 
 
 def _record(owner: Owner, shape: SequenceShape, name: TableName, *, made_by_us: bool) -> Step:

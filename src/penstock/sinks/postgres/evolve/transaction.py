@@ -25,6 +25,7 @@ from penstock.sinks.ddl_transaction import Rows
 from penstock.sinks.postgres.connect import is_about_table
 from penstock.sinks.postgres.ddl import alter
 from penstock.sinks.postgres.ddl.free_sequences import drop_gone_sequences, follow_sequences
+from penstock.sinks.postgres.ddl.structure import one_line, reason
 from penstock.sinks.postgres.ddl.user_types import drop_unused_types
 from penstock.sinks.postgres.evolve.created_in_stream import create_in_stream
 from penstock.sinks.postgres.evolve.following import follow_table, take_ours, unexplained, unsure
@@ -420,6 +421,25 @@ class Evolution:
         except SinkError as error:
             raise TableStops(known.began_as, error) from None
 
+    def _take_rows(self, cursor: Cursor, known: KnownTable, target: TableName) -> None:
+        """Delete this source's rows from a table that stays; where the target refuses, the table stops."""
+        table_mapping = self._table_mapping_of(known)
+        try:
+            with cursor.connection.transaction():
+                take_ours(cursor, self._table_mappings, table_mapping, target, known)
+        except psycopg.Error as error:
+            if not is_about_table(error) or isinstance(error, psycopg.errors.LockNotAvailable):
+                raise
+            what = "the source has dropped the table, and the target refuses to delete its rows"
+            raise TableStops(
+                known.began_as,
+                SchemaChangeRefused(
+                    one_line(f"{what}: {reason(error)}"),
+                    str(known.name),
+                    f"take away what refers to rows of {target}; it is tried again by itself",
+                ),
+            ) from None
+
     def _drop(self, cursor: Cursor, known: KnownTable) -> None:
         if known.began_as in self.tables.refused:
             return
@@ -448,7 +468,7 @@ class Evolution:
                 self._drop_target(cursor, known, target, before)
             self._store.forget(cursor, known.recorded_as)
         else:
-            take_ours(cursor, self._table_mappings, self._table_mapping_of(known), target, known)
+            self._take_rows(cursor, known, target)
             self._store.leave(cursor, known.recorded_as)
         _log.info("%s was dropped at the source", known.name)
         self.tables.remove(known)
