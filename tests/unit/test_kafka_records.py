@@ -88,6 +88,15 @@ def test_number_of_a_key_is_kept_digit_for_digit():
     assert keys_of("primary_key", row) == ["public.orders:12345678901234567890.10,x\\,"]
 
 
+def test_number_of_a_key_may_have_more_digits_than_python_takes_at_once():
+    digits = "7" * 5000
+    row = {**document({}), "key": f'{{"a":{digits},"b":"x,y"}}'}
+
+    (found,) = keys_of("primary_key", row)
+
+    assert found == f"public.orders:{digits},x\\,y"
+
+
 def test_names_with_dots_and_colons_do_not_run_into_each_other():
     one, other = document({"i": 1}, "b.c", "a"), document({"i": 1}, "c", "a.b")
 

@@ -151,7 +151,9 @@ def _single_numbers(keys: pa.Array) -> list[str | None] | None:
 
 def _joined_values(key: str) -> str:
     digits = json.loads(key, parse_int=str, parse_float=str)
-    values = json.loads(key)  # of json itself: nobody has kept its digits before
+    values = json.loads(
+        key, parse_int=_int_or_text
+    )  # of json itself: nobody has kept its digits before
     texts = (
         digits[name] if isinstance(digits[name], str) else json.dumps(value, separators=(",", ":"))
         for name, value in values.items()
@@ -159,6 +161,11 @@ def _joined_values(key: str) -> str:
     joined = ",".join(text.replace("\\", "\\\\").replace(",", "\\,") for text in texts)
     # Bytes that are not UTF-8 are lone surrogates in a document; see jsonvalues.
     return joined.encode(errors="backslashreplace").decode()
+
+
+def _int_or_text(digits: str) -> int | str:
+    # Python takes no more digits for an int, by default.
+    return int(digits) if len(digits) < 4000 else digits
 
 
 def _escaped_name(name: str) -> str:
