@@ -5,18 +5,22 @@ from __future__ import annotations
 import base64
 import json
 import tracemalloc
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fix_envelopes import records
+from fix_envelopes import ORIGIN, records
 from fix_pgvalues import DEBEZIUM, examples
 from penstock import __version__
 from penstock.changes.debezium import DebeziumEncoder, Decimals, debezium_column
 from penstock.changes.encoded import one_column
+from penstock.changes.envelope import keyed
+from penstock.changes.pgoutput import Injected
 from penstock.lsn import Lsn
+from penstock.sinks.kafka.formats import DebeziumFormat
 from penstock.testing import (
     UNCHANGED,
     changes,
@@ -292,3 +296,41 @@ def test_one_long_value_among_short_ones_takes_memory_for_itself_only():
     tracemalloc.stop()
 
     assert most < 10_000_000
+
+
+def known(relation, *ids):
+    """The same table, with a primary key that somebody knows."""
+    columns = tuple(replace(column, id=number) for number, column in enumerate(relation.columns, 1))
+    injected = Injected(relation.oid, primary_key=ids, in_documents=False)
+    return replace(relation, columns=columns, injected=injected)
+
+
+def test_key_with_replica_identity_full_is_the_primary_key_where_it_is_known():
+    messages = [
+        relation(FULL),
+        *transaction(
+            LSN,
+            insert(FULL, ["1", "a"]),
+            update(FULL, ["1", "b"], before=["1", "a"]),
+            update(FULL, ["2", "b"], before=["1", "b"]),
+            delete(FULL, before=["2", "b"]),
+            truncate(FULL),
+        ),
+    ]
+    pieces = [replace(each, relation=known(each.relation, 1)) for each in changes(messages)]
+
+    found = DebeziumFormat().documents(pieces, ORIGIN).to_pylist()
+
+    events = [json.loads(each["value"]) for each in found]
+    assert [each["op"] for each in events] == ["c", "u", "d", "c", "d", "t"]
+    keys = [each["record_key"] and json.loads(each["record_key"])["id"] for each in found]
+    assert keys == [1, 1, 1, 2, 2, None]
+    assert events[1]["before"] == {"id": 1, "email": "a"}
+    assert events[2]["before"] == {"id": 1, "email": "b"}  # the whole old row, as with every delete
+    assert events[4]["before"] == {"id": 2, "email": "b"}
+    assert [each["key"] for each in found[:2]] == ['{"id":1}'] * 2
+
+
+def test_key_of_which_a_column_does_not_come_is_none():
+    assert keyed(known(FULL, 1, 7)) == known(FULL, 1, 7)
+    assert keyed(FULL) == FULL

@@ -122,7 +122,7 @@ def test_headers_say_what_the_document_is():
     layout = Layout(Pattern("t", "shop", "eu"), RecordKey.TABLE, "application/json", False)
     batch = pa.RecordBatch.from_pylist([document({"id": 1}, lsn=0x1_0000_00AB)], DOCUMENTS)
 
-    [(topic, value, key, headers)] = layout.rows(batch, TablesOfBatch.of(batch))
+    [(topic, value, key, headers, _)] = layout.rows(batch, TablesOfBatch.of(batch))
 
     assert (topic, value, key) == ("t", b"{}", "public.orders")
     assert headers == [
@@ -139,7 +139,7 @@ def test_delete_is_followed_by_a_tombstone_where_they_are_wanted():
     rows = [document({"id": 1}, op="delete"), document({"id": 2})]
     batch = pa.RecordBatch.from_pylist(rows, DOCUMENTS)
 
-    found = [(value, key) for _, value, key, _ in layout.rows(batch, TablesOfBatch.of(batch))]
+    found = [(value, key) for _, value, key, _, _ in layout.rows(batch, TablesOfBatch.of(batch))]
 
     assert found == [
         (b"{}", "public.orders:1"),

@@ -112,6 +112,20 @@ class Events:
     id_suffix: bytes = b""
 
 
+def keyed(relation: Relation) -> Relation:
+    """The table with its primary key marked where pgoutput does not mark it, and somebody knows it."""
+    injected = relation.injected
+    if relation.replica_identity not in ("f", "n") or injected is None or not injected.primary_key:
+        return relation
+    if not {column.id for column in relation.columns}.issuperset(injected.primary_key):
+        return relation  # a column of it does not come: generated, or left out by a rule
+    columns = tuple(
+        replace(column, in_identity=column.id in injected.primary_key)
+        for column in relation.columns
+    )
+    return replace(relation, replica_identity="d", columns=columns)
+
+
 def events(changes: TableChanges) -> list[Events]:
     """The rows of a table by the kind of their events. A delete stands before a create of the same row."""
     marked = tuple(key_places(changes.relation))
@@ -123,7 +137,14 @@ def events(changes: TableChanges) -> list[Events]:
         changes = _completed(changes, marked)
     is_delete = changes.operation == DELETE
     kinds: list[tuple[Mask, Events]] = [
-        (is_moved, Events("d", "delete", changes, marked, has_after=False, id_suffix=b":delete")),
+        (
+            is_moved & ~is_full,
+            Events("d", "delete", changes, marked, has_after=False, id_suffix=b":delete"),
+        ),
+        (
+            is_moved & is_full,
+            Events("d", "delete", changes, everything, has_after=False, id_suffix=b":delete"),
+        ),
         (is_moved, Events("c", "insert", changes)),
         (changes.operation == INSERT, Events("c", "insert", changes)),
         (is_update & ~is_moved & ~is_full, Events("u", "update", changes)),
@@ -146,7 +167,7 @@ def _moved(changes: TableChanges, is_update: Mask, marked: Sequence[int]) -> Mas
     moved = np.zeros(len(changes), np.bool_)
     if not marked or not bool(is_update.any()):
         return moved
-    was_sent = is_update & (changes.before[marked[0]].kind != ABSENT) & ~changes.has_full_before
+    was_sent = is_update & (changes.before[marked[0]].kind != ABSENT)
     rows = np.flatnonzero(was_sent)
     for place in marked if len(rows) else ():
         before, after = changes.before[place].take(rows), changes.after[place].take(rows)

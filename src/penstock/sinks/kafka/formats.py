@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -18,6 +18,7 @@ from penstock.changes.envelope import (
     Moments,
     change_records,
     copied_records,
+    keyed,
     records_in_order,
     refused_records,
     truncate_record,
@@ -62,7 +63,8 @@ class EnvelopeFormat(DocumentFormat):
     def documents(self, pieces: Sequence[Piece], origin: Origin) -> pa.RecordBatch:
         """Changes as records; those of a table that cannot be written are marked with the reason."""
         batches: list[pa.RecordBatch] = []
-        for piece in truncates_and_tables(pieces):
+        for each in truncates_and_tables(pieces):
+            piece = replace(each, relation=keyed(each.relation))
             target = self._target(piece.relation)
             try:
                 encoder = self.encoder(piece.relation, origin, target)
@@ -80,6 +82,7 @@ class EnvelopeFormat(DocumentFormat):
         self, relation: Relation, rows: CopiedRows, origin: Origin, at: CopiedAt
     ) -> pa.RecordBatch:
         """Copied rows as records with the op `r`."""
+        relation = keyed(relation)
         count = len(rows)
         moments = Moments(
             origin.name,

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 # Purged by ourselves, with a transaction that is not to be.
 _PURGED = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}
 _POLL_EVERY = 10_000
+_BY_KEY = -1  # the partitioner chooses
 _LARGEST_RECORD = 1_000_000_000
 _BATCH_BYTES = 1_000_000
 
@@ -175,11 +176,12 @@ class Producing:
         produce, poll = self.producer.produce, self.producer.poll
         rows = self._layout.rows(batch, TablesOfBatch.of(batch))
         try:
-            for number, (topic, value, key, headers) in enumerate(rows, 1):
+            for number, (topic, value, key, headers, table_number) in enumerate(rows, 1):
+                partition = _BY_KEY if key is not None else self._partition(topic, table_number)
                 try:
-                    produce(topic, value, key, headers=headers)
+                    produce(topic, value, key, partition, headers=headers)
                 except BufferError:
-                    self._produce_when_there_is_room(topic, value, key, headers)
+                    self._produce_when_there_is_room(topic, value, key, partition, headers)
                 if not number % _POLL_EVERY:
                     poll(0)
                     self.clients.raise_if_given_up()
@@ -192,12 +194,18 @@ class Producing:
                 poll,
             )  # an exception on its way has this frame, and must not have the producer
 
-    def _produce_when_there_is_room(self, topic: str, value: Any, key: Any, headers: Any) -> None:
+    def _partition(self, topic: str, table_number: int) -> int:
+        """Where records of a table without a key lie: all in one partition, in their order."""
+        return table_number % self.topics.partitions(topic)
+
+    def _produce_when_there_is_room(
+        self, topic: str, value: Any, key: Any, partition: int, headers: Any
+    ) -> None:
         waiting = self.clients.steps("producing")
         while True:
             self.producer.poll(0.05)
             try:
-                self.producer.produce(topic, value, key, headers=headers)
+                self.producer.produce(topic, value, key, partition, headers=headers)
             except BufferError:
                 waiting.go_on()
             else:
