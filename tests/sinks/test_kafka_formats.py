@@ -316,6 +316,7 @@ def test_registry_that_does_not_answer_is_for_time_and_check_says_so():
         {"format": "json", "registry": {"url": "http://r"}},
         {"format": "debezium", "key": "table"},
         {"format": "json", "decimals": "string"},
+        {"format": "json", "key": "table", "tombstones": True},
     ],
 )
 def test_options_that_do_not_go_together_are_refused(wrong):
