@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from penstock.changes.decode import Piece
     from penstock.changes.envelope import Origin
     from penstock.changes.pgoutput import Relation
+    from penstock.changes.shares import Share
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,13 @@ class DocumentFormat(ABC):
         An update that changes a key is a delete and an insert, unless its value is penstock's JSON: else
         nobody could tell what must wait behind it.
         """
+
+    def documents_of_share(
+        self, pieces: Sequence[Piece], origin: Origin, share: Share
+    ) -> pa.RecordBatch:
+        """Those that belong to a share. A row that moves to another key is in the new one's, with all its documents."""
+        own = (share.of(piece) for piece in pieces)
+        return self.documents([piece for piece in own if piece is not None], origin)
 
     @abstractmethod
     def copied(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock import vault
 from penstock.changes.envelope import Origin
-from penstock.changes.shares import share_of_piece
+from penstock.changes.shares import Share
 from penstock.failpoints import fault_point
 from penstock.sinks.documents.contract import DocumentsRefused
 from penstock.sinks.documents.failures import explained
@@ -103,13 +103,10 @@ class ShareTask:
             PenstockError: nothing, or some of it, is delivered.
         """
         worker = self._worker
-        shares = (
-            share_of_piece(piece, self._receipt.task, worker.share_count, worker.shared_by)
-            for piece in pieces
-            if piece.relation.table in worker.tables
-        )
+        share = Share(self._receipt.task, worker.share_count, worker.shared_by)
         origin = Origin(worker.source, worker.database)
-        batch = worker.format.documents([piece for piece in shares if piece is not None], origin)
+        wanted = [piece for piece in pieces if piece.relation.table in worker.tables]
+        batch = worker.format.documents_of_share(wanted, origin, share)
         if len(batch):
             self._receipt.change_count += len(batch)
             self._deliver(batch)
