@@ -15,6 +15,8 @@ from penstock.sinks.kafka.topics import Topics
 from penstock.timing import timing
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import pyarrow as pa
 
     from penstock.sinks.kafka.options import KafkaOptions
@@ -73,7 +75,9 @@ class Producing:
                     # The same as Java's clients have, so that others' records of a key lie with ours.
                     "partitioner": "murmur2_random",
                     "enable.idempotence": True,
-                    "message.timeout.ms": int(1000 * self._options.timeout),
+                    # A slow link is no reason to give up a record that waits for its turn: `flush` sees to it
+                    # that something moves.
+                    "message.timeout.ms": 0,
                     "delivery.report.only.error": True,
                     "on_delivery": self._reports,
                     **_unless_given(
@@ -234,10 +238,21 @@ class Producing:
             refused[one.decode()] = f"topic {record.topic()}: Kafka says {error.name()}"
         return refused
 
-    def flush(self) -> None:
-        """Wait until everything is with the broker, or has failed."""
-        while self.producer.flush(timing().broker_step_seconds):
-            self.clients.raise_if_given_up()
+    def flush(self, meanwhile: Callable[[], None] | None = None) -> None:
+        """Wait until everything is with the broker, or has failed; `meanwhile` is called every now and then.
+
+        Raises:
+            PenstockError: the broker has taken nothing for as long as the time-out.
+        """
+        waiting = self.clients.steps("producing")
+        before = len(self.producer)
+        while left := self.producer.flush(timing().broker_step_seconds):
+            if left < before:
+                waiting.begin_anew()
+            before = left
+            if meanwhile is not None:
+                meanwhile()
+            waiting.go_on()
 
 
 def _unless_given(options: KafkaOptions, conf: dict[str, Any]) -> dict[str, Any]:
