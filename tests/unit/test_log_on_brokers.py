@@ -174,12 +174,41 @@ def test_topic_without_a_partition_for_pieces_is_refused(kafka: KafkaServer, on_
         opened(on_kafka.log())
 
 
+def test_log_that_would_be_lost_with_one_disk_is_reported_before_it_is_made(place: Place):
+    (found,) = place.kind.check(place.options, [place.owner])
+
+    assert isinstance(found, LogAtRisk)
+    assert "lost with its disk" in found.what
+    assert place.log().span().end_lsn == 0, "nothing was made"
+
+
+def test_stream_that_is_missing_and_may_not_be_made_is_reported(
+    nats_server: NatsServer, tmp_path: Path
+):
+    place = Place("nats", {"url": nats_server.url, "create_streams": False}, tmp_path)
+
+    (found,) = place.kind.check(place.options, [place.owner])
+
+    assert "is not there, and log.create_streams is false" in found.what
+
+
+def test_settings_of_a_topic_that_is_yet_to_be_made_are_judged(kafka: KafkaServer, tmp_path: Path):
+    config = {"retention.ms": "1000", "min.insync.replicas": "2"}
+    given = {"servers": kafka.servers, "replication_factor": 3, "config": config}
+    place = Place("kafka", given, tmp_path)
+
+    found = [each.what for each in place.kind.check(place.options, [place.owner])]
+
+    assert len(found) == 2, found
+    assert "replication_factor is 3, and there are 1 brokers" in found[0]
+    assert "retention.ms is 1000" in found[1]
+
+
 def test_replication_and_retention_are_reported_before_and_while_it_runs(
     kafka: KafkaServer, on_kafka: Place
 ):
     from confluent_kafka.admin import NewTopic
 
-    assert on_kafka.kind.check(on_kafka.options, [on_kafka.owner]) == []
     topic = f"penstock.{on_kafka.pipeline}.a.log"
     config = {"retention.ms": "100000", "retention.bytes": "100000"}
     kafka.admin.create_topics([NewTopic(topic, 2, 1, config=config)])[topic].result(30)
