@@ -20,6 +20,7 @@ from penstock.errors import (
 )
 from penstock.log import registry
 from penstock.log.contract import LogOwner
+from penstock.log.nats.stream import find
 from penstock.log.slice import SliceHead, SliceKind
 from penstock.lsn import Lsn
 from penstock.schema.mark import Mark
@@ -322,3 +323,59 @@ def test_shapes_on_a_board_are_those_of_a_file(place: Place, monkeypatch: pytest
     again.open_for_writing()
     again.append([mark(48)])
     assert [each[0].commit_lsn for each in again.transactions_after(Lsn(32))] == [40, 48]
+
+
+def test_entry_that_is_too_long_for_a_message_keeps_its_pieces_while_it_is_needed(place: Place):
+    def begun() -> Any:
+        writer: Any = opened(place.log())
+        writer._writer._transport.piece_bytes = 4000
+        return writer
+
+    dice = np.random.default_rng(7)
+    writer = begun()
+    append(writer, 8)
+    writer.end_segment()
+    append(writer, 16, dice.bytes(10_000).hex())  # its entry holds it, and lies in pieces itself
+    writer.end_segment()
+    append(writer, 24, dice.bytes(50_000).hex())
+
+    assert writer.discard_before(Lsn(8))
+    assert ends(place.log(), 8) == [16, 24]
+    writer.close()
+    again = begun()  # who knows it from reading
+    append(again, 32, dice.bytes(50_000).hex())
+    again.discard_before(Lsn(8))
+
+    assert ends(place.log(), 8) == [16, 24, 32]
+    again.close()
+
+
+def test_board_remembers_nothing_of_what_was_taken_back(place: Place):
+    one, other = cast("Any", place.board()), cast("Any", place.elsewhere())
+    dice = np.random.default_rng(7)
+    for _ in range(5):
+        one.put("a/large.json", dice.bytes(600_000))
+    one.put("a/small.json", b"x")
+    one.put("a/small.json", None)
+    other.sync()
+    one.sync()
+
+    wanted = one.get("a/large.json")
+    for board in (one, other, cast("Any", place.elsewhere())):
+        board.sync()
+        assert board.get("a/large.json").value == wanted.value
+        assert board.get("a/small.json") is None
+        assert sorted(board._posted) == sorted(["a/large.json", *one._pieces_of("a/large.json")])
+
+
+def test_bucket_holds_the_last_value_of_a_long_report_and_no_trace_of_others(
+    nats_server: NatsServer, tmp_path: Path
+):
+    place = Place("nats", {"url": nats_server.url}, tmp_path)
+    board, dice = cast("Any", place.board()), np.random.default_rng(7)
+
+    for _ in range(5):
+        board.put("a/large.json", dice.bytes(600_000))
+
+    found = find(board._connection, board._stream)
+    assert found.state.messages == 1 + len(board._pieces_of("a/large.json"))

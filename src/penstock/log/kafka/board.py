@@ -81,6 +81,7 @@ class KafkaBoard(MemoryBoard):
         assert self._reading is not None, "connected first"
         found = self._reading.watermarks(self._topic, _PARTITION)
         if found is None:
+            self._pid = 0
             raise LogUnreachable(
                 "the topic is not there", self._place, "nothing, penstock makes it anew"
             )
@@ -103,7 +104,7 @@ class KafkaBoard(MemoryBoard):
         if one is None:
             return False
         self._next = one.offset() + 1
-        self._take(
+        self._take_read(
             one.offset(), (one.key() or b"").decode(), one.value(), one.timestamp()[1] / 1000
         )
         return True
