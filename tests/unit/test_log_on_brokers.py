@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from fix_kafka import KafkaServer
     from fix_nats import NatsServer
+    from fix_proxy import Proxy
     from penstock.log.contract import Board, Log, LogKind, LogWriter
     from penstock.log.options import LogOptions
 
@@ -379,3 +380,43 @@ def test_bucket_holds_the_last_value_of_a_long_report_and_no_trace_of_others(
 
     found = find(board._connection, board._stream)
     assert found.state.messages == 1 + len(board._pieces_of("a/large.json"))
+
+
+@pytest.mark.long  # clients take their time to see that a topic is gone
+def test_board_whose_topic_was_deleted_is_made_anew(kafka: KafkaServer, on_kafka: Place):
+    board = cast("Any", on_kafka.board())
+    board.put("a/b.json", b"one")
+    kafka.admin.delete_topics([board._topic])[board._topic].result(30)
+    wait_until(lambda: not kafka.topics(board._topic), what="the topic to be gone")
+
+    def puts() -> bool:
+        try:
+            board.put("a/b.json", b"two")
+        except LogUnreachable:
+            return False
+        return True
+
+    wait_until(puts, 60, "a report to be taken")
+    assert on_kafka.elsewhere().get("a/b.json").value == b"two"
+
+
+def append_slowly(place: Place, proxy: Proxy) -> None:
+    writer: Any = opened(place.log())
+    writer._writer._transport.piece_bytes = 10_000
+    proxy.bytes_per_second = 200_000
+
+    append(writer, 8, np.random.default_rng(7).bytes(600_000).hex())
+    writer.flush()
+
+    proxy.bytes_per_second = 0
+    assert ends(place.log()) == [8]
+    writer.close()
+
+
+def test_slow_link_to_nats_is_no_server_that_does_not_answer(
+    nats_server: NatsServer, tmp_path: Path, make_proxy: Callable[[int], Proxy]
+):
+    proxy = make_proxy(nats_server.port)
+    url = f"nats://127.0.0.1:{proxy.port}"
+
+    append_slowly(Place("nats", {"url": url, "timeout": 2}, tmp_path), proxy)
