@@ -26,7 +26,9 @@ from penstock.embedded.java import java_home
 from penstock.embedded.ports import free_port
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
+
+    from fix_proxy import Proxy
 
 KAFKA_VERSION = "4.3.1"
 USERS = {"writer": "wr1ter-pass"}
@@ -318,7 +320,8 @@ class KafkaServer(BrokerProcess):
 def _cluster_id() -> str:
     import base64
 
-    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    # The tool takes one that begins with a hyphen for an option.
+    return base64.urlsafe_b64encode(b"k" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
 
 
 @pytest.fixture(scope="session")
@@ -327,6 +330,16 @@ def kafka() -> Iterator[KafkaServer]:
     pytest.importorskip("confluent_kafka") if not os.environ.get("CI") else None
     with KafkaServer().running() as server:
         yield server
+
+
+@pytest.fixture
+def proxied_kafka(make_proxy: Callable[[int], Proxy]) -> Iterator[tuple[KafkaServer, Proxy]]:
+    """A broker that clients reach through a proxy only."""
+    proxy = make_proxy(0)
+    server = KafkaServer({"advertised.listeners": f"OPEN://127.0.0.1:{proxy.port}"})
+    proxy.server = ("127.0.0.1", server.port)
+    with server.running():
+        yield server, proxy
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import contextlib
 import socket
 import struct
 import threading
+import time
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit, urlunsplit
 
@@ -24,12 +25,13 @@ class Proxy:
     """Forwards 127.0.0.1:port to a server, until set otherwise."""
 
     def __init__(self, server_port: int, server_host: str = "127.0.0.1") -> None:
-        self._server = (server_host, server_port)
+        self.server = (server_host, server_port)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self.accepted_count = 0
         self._flowing = threading.Event()
         self._flowing.set()
+        self.bytes_per_second = 0  # 0: as fast as it goes
         self._refusing = False
         self._closed = False
         self._lock = threading.Lock()
@@ -88,7 +90,7 @@ class Proxy:
             if self._refusing or self._closed:
                 pair.reset()
             elif self._may_flow(pair):
-                pair.upstream = socket.create_connection(self._server, timeout=10)
+                pair.upstream = socket.create_connection(self.server, timeout=10)
                 pair.upstream.settimeout(None)
                 back = threading.Thread(
                     target=self._pump, args=(pair, pair.upstream, client), daemon=True
@@ -112,9 +114,14 @@ class Proxy:
                 if not data:
                     writer.shutdown(socket.SHUT_WR)
                     return
+                self._slow_down(len(data))
                 writer.sendall(data)
         except OSError:
             pair.reset()
+
+    def _slow_down(self, count: int) -> None:
+        if self.bytes_per_second:
+            time.sleep(count / self.bytes_per_second)
 
     def _may_flow(self, pair: _Pair) -> bool:
         while not self._flowing.wait(0.05):

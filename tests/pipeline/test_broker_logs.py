@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from fix_broker_log import kafka_log
+from fix_broker_log import CaptureHalf, kafka_log, nats_log
 from fix_pipeline import INITIAL, assert_equal, pipeline_document, row_count, status_of
 from fix_postgres import only_new
 from fix_wait import wait_until
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fix_kafka import KafkaServer
+    from fix_nats import NatsServer
     from fix_pipeline import Command, RunningPipeline
     from fix_postgres import Database
 
@@ -223,6 +224,36 @@ def test_log_that_was_cut_to_nothing_after_every_sink_had_it_goes_on(
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("is_new", [True, False])
+def test_capture_that_begins_while_the_broker_is_away_waits_for_it_and_says_so(
+    source: Database,
+    own_nats: NatsServer,
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
+    is_new: bool,
+) -> None:
+    source.execute(TABLE)
+    capture = CaptureHalf(document_of(source, source, tmp_path, nats_log(own_nats.url)), tmp_path)
+    if not is_new:
+        capture.start()
+        wait_until(lambda: log_of(capture.file).end_lsn(), what="the log to begin")
+        capture.stop()
+    own_nats.kill()
+
+    capture.start()
+    try:
+        wait_until(lambda: "PEN-307" in caplog.text or capture.failure, what="it to be said")
+        assert capture.failure is None
+        own_nats.start()
+        wait_until(lambda: log_of(capture.file).end_lsn(), 60, "the log to begin")
+        before = log_of(capture.file).end_lsn()
+        source.execute("INSERT INTO t VALUES (1, 'v')")
+        wait_until(lambda: log_of(capture.file).end_lsn() > before, what="capture to go on")
+    finally:
+        capture.stop()
+    assert capture.failure is None
+
+
 def test_capture_waits_for_a_broker_that_is_away_and_says_so(
     source: Database,
     target: Database,

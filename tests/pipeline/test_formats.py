@@ -101,12 +101,14 @@ def work(source: Database, dice: random.Random, count: int, has_c: bool) -> None
 
 
 @pytest.mark.parametrize(
-    ("form", "delivery"),
+    ("form", "delivery", "identity"),
     [
-        ("debezium", "exactly_once"),
-        ("avro", "at_least_once"),
-        pytest.param("debezium", "at_least_once", marks=pytest.mark.long),
-        pytest.param("avro", "exactly_once", marks=pytest.mark.long),
+        ("debezium", "exactly_once", "DEFAULT"),
+        ("avro", "at_least_once", "DEFAULT"),
+        ("avro", "at_least_once", "FULL"),
+        pytest.param("debezium", "at_least_once", "DEFAULT", marks=pytest.mark.long),
+        pytest.param("avro", "exactly_once", "DEFAULT", marks=pytest.mark.long),
+        pytest.param("debezium", "exactly_once", "FULL", marks=pytest.mark.long),
     ],
 )
 def test_consumer_of_envelopes_has_what_the_source_has(
@@ -116,6 +118,7 @@ def test_consumer_of_envelopes_has_what_the_source_has(
     registry: RegistryServer,
     form: str,
     delivery: str,
+    identity: str,
 ) -> None:
     place = f"v{uuid.uuid4().hex[:10]}"
     sink: dict[str, Any] = {
@@ -134,6 +137,7 @@ def test_consumer_of_envelopes_has_what_the_source_has(
         "CREATE TABLE orders (id int PRIMARY KEY, n numeric(12,2), at timestamptz, day date, big text, tags text[])"
     )
     source.execute("ALTER TABLE orders ALTER big SET STORAGE EXTERNAL")
+    source.execute(f"ALTER TABLE orders REPLICA IDENTITY {identity}")
     work(source, dice, 40, has_c=False)
 
     pipeline = make_pipeline(source, sink=sink, source_options=ALWAYS_COPIED)

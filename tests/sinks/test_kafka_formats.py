@@ -30,6 +30,7 @@ from penstock.testing import (
     relation,
     table,
     transaction,
+    truncate,
     update,
     write_log,
 )
@@ -37,6 +38,7 @@ from penstock.testing import (
 ORDERS = table(16400, "orders", {"id": "int4", "note": "text"}, key=["id"])
 WIDER = table(16400, "orders", {"id": "int4", "note": "text", "n": "int8"}, key=["id"])
 OTHER = table(16400, "orders", {"id": "int4", "note": "int4"}, key=["id"])
+KEYLESS = table(16400, "orders", {"id": "int4", "note": "text"}, identity="f")
 LINES = table(16500, "lines", {"id": "int4", "n": "numeric"}, key=["id"])
 
 
@@ -108,6 +110,24 @@ def test_debezium_records_have_keys_tombstones_and_headers(kafka, name, sink_of,
     headers = dict(records[0].headers())
     assert headers["content-type"] == b"application/vnd.debezium+json"
     assert (headers["op"], headers["source"]) == (b"insert", b"shop")
+
+
+@pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
+def test_records_without_a_key_lie_in_one_partition_in_their_order(
+    kafka, name, sink_of, tmp_path, delivery
+):
+    sink = sink_of(format="debezium", delivery=delivery, partitions=8)
+    rows = [update(KEYLESS, ["1", str(n)], before=["1", str(n - 1)]) for n in range(1, 30)]
+
+    send(sink, tmp_path / "log", (START + 0x100, KEYLESS, [*rows, truncate(KEYLESS)]))
+
+    records = kafka.records(f"{name}.public.orders")
+    events = [json.loads(one.value()) for one in records]
+    assert {(one.key(), one.partition()) for one in records} == {(None, records[0].partition())}
+    assert [each["after"] and int(each["after"]["note"]) for each in events] == [
+        *range(1, 30),
+        None,
+    ]
 
 
 def test_tombstones_can_be_left_out(kafka, name, sink_of, tmp_path):
@@ -185,6 +205,31 @@ def test_change_that_the_registry_refuses_stops_its_table_alone_and_goes_on_once
         Origin("shop", "shop"),
     )
     assert encoded.column("refused").null_count == 1
+
+
+def test_subject_with_a_schema_of_another_kind_stops_its_table_alone(
+    kafka, registry, name, sink_of, tmp_path
+):
+    options = {"format": "avro", "registry": {"url": registry.url}}
+    subject = f"{name}.public.orders-value"
+    registry.call("POST", f"/subjects/{subject}/versions", {"schema": '"string"'})
+    registry.call("PUT", f"/config/{subject}", {"compatibility": "BACKWARD"})
+
+    send(
+        sink_of(**options),
+        tmp_path / "log",
+        (START + 0x100, ORDERS, [insert(ORDERS, ["1", "a"])]),
+        (START + 0x200, LINES, [insert(LINES, ["1", "2.5"])]),
+    )
+
+    assert len(consumed(kafka, f"{name}.public.lines")) == 1
+    again = sink_of(**options)
+    open_sink(again)
+    (stopped,) = again.tables.detached
+    assert stopped == TableName("public", "orders")
+    text = again._keeper.stored.tables[stopped].error
+    assert text.startswith("PEN-520 public.orders")
+    assert "another kind" in text
 
 
 def test_value_without_a_form_is_parked_and_a_retry_leaves_it_there(kafka, name, sink_of, tmp_path):
@@ -270,6 +315,7 @@ def test_registry_that_does_not_answer_is_for_time_and_check_says_so():
         {"format": "json", "registry": {"url": "http://r"}},
         {"format": "debezium", "key": "table"},
         {"format": "json", "decimals": "string"},
+        {"format": "json", "key": "table", "tombstones": True},
     ],
 )
 def test_options_that_do_not_go_together_are_refused(wrong):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import uuid
 
 import pyarrow as pa
@@ -278,6 +279,44 @@ def test_broker_that_goes_away_is_waited_for_and_nothing_is_doubled(own_kafka, n
     assert notes(own_kafka, name) == ["before", "after"]
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
+def test_slow_link_is_no_broker_that_does_not_answer(proxied_kafka, name, sink_of, delivery):
+    server, proxy = proxied_kafka
+    sink = sink_of(
+        servers=server.servers, timeout=4.0, delivery=delivery, conf={"batch.size": "50000"}
+    )
+    opened(sink)
+    sink.deliver(iter((documents((0, "quick")),)), '{"n":1}')
+    proxy.bytes_per_second = 150_000
+
+    sink.deliver(iter((documents(*[(n, "x" * 10_000) for n in range(1, 200)]),)), '{"n":2}')
+
+    proxy.bytes_per_second = 0
+    assert len(notes(server, name)) == 200
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
+def test_broker_that_takes_nothing_any_more_is_given_up_after_the_time_out(
+    proxied_kafka, name, sink_of, delivery
+):
+    server, proxy = proxied_kafka
+    sink = sink_of(servers=server.servers, timeout=3.0, delivery=delivery)
+    opened(sink)
+    sink.deliver(iter((documents((0, "quick")),)), '{"n":1}')
+    proxy.blackhole()
+
+    begin = time.monotonic()
+    with pytest.raises(SinkError) as failed:
+        sink.deliver(iter((documents((1, "never")),)), '{"n":2}')
+    took = time.monotonic() - begin
+    proxy.heal()
+
+    assert failed.value.remedy.name == "TIME"
+    assert 3 <= took < 30
+
+
 def login(kafka, password=None):
     return {
         "servers": kafka.login_servers,
@@ -371,3 +410,12 @@ def test_partitions_and_limits_of_topics_that_are_there_are_reported_by_check(
     assert [each.severity for each in found] == ["warning", "warning"]
     assert f"topic {name}.orders has 2 partitions; wanted 5" in found[0].what
     assert f"topic {name}.orders takes records of up to 19900 bytes" in found[1].what
+
+
+def test_topic_of_positions_that_is_not_compacted_is_found_by_check(kafka, name, sink_of):
+    make_topic(kafka, f"{name}.progress", partitions=16)
+
+    (found,) = sink_of(progress_topic=f"{name}.progress").check()
+
+    assert found.severity == "error"
+    assert f"cleanup.policy of topic {name}.progress is delete, wanted compact" in found.what

@@ -143,6 +143,17 @@ def test_full_stream_is_waited_for(nats_server, name, sink_of):
     assert failed.value.remedy.name == "TIME"
 
 
+def test_slow_link_is_no_server_that_does_not_answer(nats_server, name, sink_of, make_proxy):
+    proxy = make_proxy(nats_server.port)
+    sink = sink_of(url=f"nats://127.0.0.1:{proxy.port}", timeout=1.0, window=8)
+    sink.open()
+    proxy.bytes_per_second = 200_000
+
+    sink.deliver(iter((documents(*[(n, "x" * 10_000) for n in range(60)]),)), None)
+
+    assert len(notes(nats_server, name)) == 60
+
+
 def test_server_that_goes_away_is_waited_for(own_nats, name, sink_of):
     sink = sink_of(url=own_nats.url, timeout=3.0)
     sink.open()

@@ -242,7 +242,24 @@ def test_change_that_only_the_meaning_shows_is_found(before, after, is_misread):
     def schema(kind):
         columns = (Column("id", 23, -1, True), Column("v", *kind, False))
         shape = Relation(1, TableName("public", "t"), "d", columns)
-        return json.loads(AvroSchemas.of(shape, "shop", shape.table).value)
+        return AvroSchemas.of(shape, "shop", shape.table).value
 
     assert bool(reread(schema(before), schema(after))) is is_misread
     assert reread(schema(before), schema(before)) is None
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    [
+        '"string"',
+        '["null","string"]',
+        '{"type":"enum","name":"Envelope","symbols":["a"]}',
+        '{"type":"record","name":"Envelope","fields":[]}',
+        '{"type":"record","name":"Envelope","fields":[{"name":"before","type":"string"}]}',
+        'syntax = "proto3";',
+    ],
+)
+def test_schema_that_somebody_else_registered_is_said_to_be_of_another_kind(foreign):
+    ours = AvroSchemas.of(ORDERS, "shop", ORDERS.table).value
+
+    assert "another kind" in reread(foreign, ours)

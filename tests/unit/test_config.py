@@ -10,6 +10,7 @@ import pytest
 from fix_pipeline_file import CANARY, ENVIRON, FULL, SMALL
 from penstock.config import pipeline_from_document, pipeline_from_urls
 from penstock.errors import PipelineFileError
+from penstock.modifiers.inject import PrimaryKeyOptions
 from penstock.sinks.file.options import FileOptions
 from penstock.sinks.postgres.options import OnConflict, PostgresOptions
 from penstock.sinks.stdout.options import StdoutOptions
@@ -78,6 +79,20 @@ def test_postgres_sink_has_defaults(pipeline_of):
         OnConflict.REPLACE,
         {},
     )
+
+
+@pytest.mark.parametrize(("form", "count"), [("json", 0), ("debezium", 1)])
+def test_records_of_debezium_have_the_primary_key_without_a_rule_that_says_so(form, count):
+    document = {
+        "name": "shop",
+        "source": {"url": "postgresql://h/d", "tables": ["public.*"]},
+        "sinks": {"bus": {"kind": "kafka", "servers": "b:1", "format": form}},
+    }
+
+    rules = pipeline_from_document(document, "test").modifiers
+
+    assert [type(rule.options) for rule in rules] == [PrimaryKeyOptions] * count
+    assert all(rule.is_for("bus") and not rule.is_for("other") for rule in rules)
 
 
 def test_sections_with_nothing_behind_them_take_their_defaults(pipeline_of):

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import tracemalloc
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fix_envelopes import records
+from fix_envelopes import ORIGIN, records
 from fix_pgvalues import DEBEZIUM, examples
 from penstock import __version__
 from penstock.changes.debezium import DebeziumEncoder, Decimals, debezium_column
 from penstock.changes.encoded import one_column
+from penstock.changes.envelope import keyed
+from penstock.changes.pgoutput import Injected
 from penstock.lsn import Lsn
+from penstock.sinks.kafka.formats import DebeziumFormat
 from penstock.testing import (
     UNCHANGED,
     changes,
@@ -219,12 +225,10 @@ def test_numeric_is_written_as_the_option_says(decimals, wanted):
 
 @pytest.mark.parametrize("decimals", ["double", "string"])
 @pytest.mark.parametrize("text", ["NaN", "Infinity", "-Infinity"])
-def test_numeric_that_is_no_number_is_a_string(decimals, text):
+def test_numeric_that_is_no_number_is_a_string_of_postgres_spelling(decimals, text):
     (found,) = spelled("numeric", [text], Decimals(decimals))
 
-    assert str(found).lower().replace("inf", "infinity").replace("infinityinity", "infinity") == (
-        text.lower()
-    )
+    assert found == text
 
 
 def test_numeric_that_is_no_number_has_no_precise_form_and_is_refused_by_name():
@@ -259,3 +263,74 @@ def test_array_of_two_dimensions_stays_text():
         [1],
         "[0:1]={5,6}",
     ]
+
+
+@pytest.mark.parametrize("digits", [39, 4299, 4301, 131_072])
+@pytest.mark.parametrize("sign", ["", "-"])
+def test_numeric_may_have_as_many_digits_as_postgres_takes(digits, sign):
+    found = spelled("numeric", [f"{sign}{'7' * digits}.25", "1", None])
+
+    unscaled = int.from_bytes(base64.b64decode(found[0]["value"]), "big", signed=True)
+    wanted = (7 * (10**digits - 1) // 9) * 100 + 25
+    assert found[0]["scale"] == 2
+    assert unscaled == (-wanted if sign else wanted)
+    assert found[1:] == [{"scale": 0, "value": "AQ=="}, None]
+
+
+@pytest.mark.parametrize("length", [62, 63, 64, 65, 66, 300_000 // 8])
+def test_long_bit_string_is_base64_as_a_short_one_is(length):
+    values = pa.array([b"1" * (8 * length), None, b"1", b"0" * 7 + b"1"], pa.binary())
+
+    found = one_column(debezium_column(1562, -1, values).parts, 4).to_pylist()
+
+    assert base64.b64decode(json.loads(found[0])) == b"\xff" * length
+    assert found[1:] == [None, b'"AQ=="', b'"AQ=="']
+
+
+def test_one_long_value_among_short_ones_takes_memory_for_itself_only():
+    values = pa.array([b"1" * 300_000, *[b"1"] * 2000], pa.binary())
+
+    tracemalloc.start()
+    debezium_column(1562, -1, values)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert most < 10_000_000
+
+
+def known(relation, *ids):
+    """The same table, with a primary key that somebody knows."""
+    columns = tuple(replace(column, id=number) for number, column in enumerate(relation.columns, 1))
+    injected = Injected(relation.oid, primary_key=ids, in_documents=False)
+    return replace(relation, columns=columns, injected=injected)
+
+
+def test_key_with_replica_identity_full_is_the_primary_key_where_it_is_known():
+    messages = [
+        relation(FULL),
+        *transaction(
+            LSN,
+            insert(FULL, ["1", "a"]),
+            update(FULL, ["1", "b"], before=["1", "a"]),
+            update(FULL, ["2", "b"], before=["1", "b"]),
+            delete(FULL, before=["2", "b"]),
+            truncate(FULL),
+        ),
+    ]
+    pieces = [replace(each, relation=known(each.relation, 1)) for each in changes(messages)]
+
+    found = DebeziumFormat().documents(pieces, ORIGIN).to_pylist()
+
+    events = [json.loads(each["value"]) for each in found]
+    assert [each["op"] for each in events] == ["c", "u", "d", "c", "d", "t"]
+    keys = [each["record_key"] and json.loads(each["record_key"])["id"] for each in found]
+    assert keys == [1, 1, 1, 2, 2, None]
+    assert events[1]["before"] == {"id": 1, "email": "a"}
+    assert events[2]["before"] == {"id": 1, "email": "b"}  # the whole old row, as with every delete
+    assert events[4]["before"] == {"id": 2, "email": "b"}
+    assert [each["key"] for each in found[:2]] == ['{"id":1}'] * 2
+
+
+def test_key_of_which_a_column_does_not_come_is_none():
+    assert keyed(known(FULL, 1, 7)) == known(FULL, 1, 7)
+    assert keyed(FULL) == FULL

@@ -88,6 +88,15 @@ def test_number_of_a_key_is_kept_digit_for_digit():
     assert keys_of("primary_key", row) == ["public.orders:12345678901234567890.10,x\\,"]
 
 
+def test_number_of_a_key_may_have_more_digits_than_python_takes_at_once():
+    digits = "7" * 5000
+    row = {**document({}), "key": f'{{"a":{digits},"b":"x,y"}}'}
+
+    (found,) = keys_of("primary_key", row)
+
+    assert found == f"public.orders:{digits},x\\,y"
+
+
 def test_names_with_dots_and_colons_do_not_run_into_each_other():
     one, other = document({"i": 1}, "b.c", "a"), document({"i": 1}, "c", "a.b")
 
@@ -113,7 +122,7 @@ def test_headers_say_what_the_document_is():
     layout = Layout(Pattern("t", "shop", "eu"), RecordKey.TABLE, "application/json", False)
     batch = pa.RecordBatch.from_pylist([document({"id": 1}, lsn=0x1_0000_00AB)], DOCUMENTS)
 
-    [(topic, value, key, headers)] = layout.rows(batch, TablesOfBatch.of(batch))
+    [(topic, value, key, headers, _)] = layout.rows(batch, TablesOfBatch.of(batch))
 
     assert (topic, value, key) == ("t", b"{}", "public.orders")
     assert headers == [
@@ -130,7 +139,7 @@ def test_delete_is_followed_by_a_tombstone_where_they_are_wanted():
     rows = [document({"id": 1}, op="delete"), document({"id": 2})]
     batch = pa.RecordBatch.from_pylist(rows, DOCUMENTS)
 
-    found = [(value, key) for _, value, key, _ in layout.rows(batch, TablesOfBatch.of(batch))]
+    found = [(value, key) for _, value, key, _, _ in layout.rows(batch, TablesOfBatch.of(batch))]
 
     assert found == [
         (b"{}", "public.orders:1"),

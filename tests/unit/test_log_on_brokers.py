@@ -20,6 +20,7 @@ from penstock.errors import (
 )
 from penstock.log import registry
 from penstock.log.contract import LogOwner
+from penstock.log.nats.stream import find
 from penstock.log.slice import SliceHead, SliceKind
 from penstock.lsn import Lsn
 from penstock.schema.mark import Mark
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
     from fix_kafka import KafkaServer
     from fix_nats import NatsServer
+    from fix_proxy import Proxy
     from penstock.log.contract import Board, Log, LogKind, LogWriter
     from penstock.log.options import LogOptions
 
@@ -174,12 +176,41 @@ def test_topic_without_a_partition_for_pieces_is_refused(kafka: KafkaServer, on_
         opened(on_kafka.log())
 
 
+def test_log_that_would_be_lost_with_one_disk_is_reported_before_it_is_made(place: Place):
+    (found,) = place.kind.check(place.options, [place.owner])
+
+    assert isinstance(found, LogAtRisk)
+    assert "lost with its disk" in found.what
+    assert place.log().span().end_lsn == 0, "nothing was made"
+
+
+def test_stream_that_is_missing_and_may_not_be_made_is_reported(
+    nats_server: NatsServer, tmp_path: Path
+):
+    place = Place("nats", {"url": nats_server.url, "create_streams": False}, tmp_path)
+
+    (found,) = place.kind.check(place.options, [place.owner])
+
+    assert "is not there, and log.create_streams is false" in found.what
+
+
+def test_settings_of_a_topic_that_is_yet_to_be_made_are_judged(kafka: KafkaServer, tmp_path: Path):
+    config = {"retention.ms": "1000", "min.insync.replicas": "2"}
+    given = {"servers": kafka.servers, "replication_factor": 3, "config": config}
+    place = Place("kafka", given, tmp_path)
+
+    found = [each.what for each in place.kind.check(place.options, [place.owner])]
+
+    assert len(found) == 2, found
+    assert "replication_factor is 3, and there are 1 brokers" in found[0]
+    assert "retention.ms is 1000" in found[1]
+
+
 def test_replication_and_retention_are_reported_before_and_while_it_runs(
     kafka: KafkaServer, on_kafka: Place
 ):
     from confluent_kafka.admin import NewTopic
 
-    assert on_kafka.kind.check(on_kafka.options, [on_kafka.owner]) == []
     topic = f"penstock.{on_kafka.pipeline}.a.log"
     config = {"retention.ms": "100000", "retention.bytes": "100000"}
     kafka.admin.create_topics([NewTopic(topic, 2, 1, config=config)])[topic].result(30)
@@ -293,3 +324,99 @@ def test_shapes_on_a_board_are_those_of_a_file(place: Place, monkeypatch: pytest
     again.open_for_writing()
     again.append([mark(48)])
     assert [each[0].commit_lsn for each in again.transactions_after(Lsn(32))] == [40, 48]
+
+
+def test_entry_that_is_too_long_for_a_message_keeps_its_pieces_while_it_is_needed(place: Place):
+    def begun() -> Any:
+        writer: Any = opened(place.log())
+        writer._writer._transport.piece_bytes = 4000
+        return writer
+
+    dice = np.random.default_rng(7)
+    writer = begun()
+    append(writer, 8)
+    writer.end_segment()
+    append(writer, 16, dice.bytes(10_000).hex())  # its entry holds it, and lies in pieces itself
+    writer.end_segment()
+    append(writer, 24, dice.bytes(50_000).hex())
+
+    assert writer.discard_before(Lsn(8))
+    assert ends(place.log(), 8) == [16, 24]
+    writer.close()
+    again = begun()  # who knows it from reading
+    append(again, 32, dice.bytes(50_000).hex())
+    again.discard_before(Lsn(8))
+
+    assert ends(place.log(), 8) == [16, 24, 32]
+    again.close()
+
+
+def test_board_remembers_nothing_of_what_was_taken_back(place: Place):
+    one, other = cast("Any", place.board()), cast("Any", place.elsewhere())
+    dice = np.random.default_rng(7)
+    for _ in range(5):
+        one.put("a/large.json", dice.bytes(600_000))
+    one.put("a/small.json", b"x")
+    one.put("a/small.json", None)
+    other.sync()
+    one.sync()
+
+    wanted = one.get("a/large.json")
+    for board in (one, other, cast("Any", place.elsewhere())):
+        board.sync()
+        assert board.get("a/large.json").value == wanted.value
+        assert board.get("a/small.json") is None
+        assert sorted(board._posted) == sorted(["a/large.json", *one._pieces_of("a/large.json")])
+
+
+def test_bucket_holds_the_last_value_of_a_long_report_and_no_trace_of_others(
+    nats_server: NatsServer, tmp_path: Path
+):
+    place = Place("nats", {"url": nats_server.url}, tmp_path)
+    board, dice = cast("Any", place.board()), np.random.default_rng(7)
+
+    for _ in range(5):
+        board.put("a/large.json", dice.bytes(600_000))
+
+    found = find(board._connection, board._stream)
+    assert found.state.messages == 1 + len(board._pieces_of("a/large.json"))
+
+
+@pytest.mark.long  # clients take their time to see that a topic is gone
+def test_board_whose_topic_was_deleted_is_made_anew(kafka: KafkaServer, on_kafka: Place):
+    board = cast("Any", on_kafka.board())
+    board.put("a/b.json", b"one")
+    kafka.admin.delete_topics([board._topic])[board._topic].result(30)
+    wait_until(lambda: not kafka.topics(board._topic), what="the topic to be gone")
+
+    def puts() -> bool:
+        try:
+            board.put("a/b.json", b"two")
+        except LogUnreachable:
+            return False
+        return True
+
+    wait_until(puts, 60, "a report to be taken")
+    assert on_kafka.elsewhere().get("a/b.json").value == b"two"
+
+
+def append_slowly(place: Place, proxy: Proxy) -> None:
+    writer: Any = opened(place.log())
+    writer._writer._transport.piece_bytes = 10_000
+    proxy.bytes_per_second = 200_000
+
+    append(writer, 8, np.random.default_rng(7).bytes(600_000).hex())
+    writer.flush()
+
+    proxy.bytes_per_second = 0
+    assert ends(place.log()) == [8]
+    writer.close()
+
+
+def test_slow_link_to_nats_is_no_server_that_does_not_answer(
+    nats_server: NatsServer, tmp_path: Path, make_proxy: Callable[[int], Proxy]
+):
+    proxy = make_proxy(nats_server.port)
+    url = f"nats://127.0.0.1:{proxy.port}"
+
+    append_slowly(Place("nats", {"url": url, "timeout": 2}, tmp_path), proxy)

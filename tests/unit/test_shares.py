@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import random
+from dataclasses import replace
+
 import pytest
 
 from fix_changes import StreamMaker, of_seed
 from penstock.changes.documents import documents
-from penstock.changes.shares import share_of_piece
+from penstock.changes.envelope import Origin
+from penstock.changes.pgoutput import Injected
+from penstock.changes.shares import Share, share_of_piece
+from penstock.sink import SinkPlace
+from penstock.sinks.kafka.formats import DebeziumFormat
+from penstock.sinks.kafka.kind import KafkaKind
+from penstock.sinks.kafka.options import KafkaOptions
 from penstock.testing import (
     UNCHANGED,
     changes,
@@ -92,3 +101,73 @@ def test_table_without_a_key_and_a_truncate_are_in_the_share_of_the_table():
     found = shares(pieces_of(*rows, tables=(KEYLESS,)), 3)
 
     assert sorted(map(len, found)) == [0, 0, 3]
+
+
+@pytest.mark.parametrize("identity", ["d", "f"])
+@pytest.mark.parametrize("seed", range(10))
+def test_row_that_moves_is_deleted_in_the_share_of_its_old_key_and_made_in_that_of_the_new(
+    seed, identity
+):
+    dice = random.Random(seed)
+    described = table(
+        16400, "orders", {"id": "int8", "note": "text"}, key=["id"], identity=identity
+    )
+    known = {column.name: number for number, column in enumerate(described.columns, 1)}
+    rows = []
+    for number in range(100):
+        old, new = f"{dice.randrange(20)}", f"{dice.randrange(20)}"
+        before = {"before": [old, "x"]} if identity == "f" else {"key": [old]}
+        rows += [
+            insert(described, [old, f"{number}"]),
+            update(described, [new, "y"], **before),
+            delete(described, **{**before, **({"before": [new, "y"]} if identity == "f" else {})})
+            if dice.random() < 0.3
+            else update(
+                described, [new, "z"], **({"before": [new, "y"]} if identity == "f" else {})
+            ),
+        ]
+    pieces = [
+        replace(
+            piece,
+            relation=replace(
+                piece.relation,
+                columns=tuple(replace(one, id=known[one.name]) for one in piece.relation.columns),
+                injected=Injected(16400, primary_key=(1,), in_documents=False),
+            ),
+        )
+        for piece in pieces_of(*rows, tables=(described,))
+    ]
+    form, origin = DebeziumFormat(), Origin("shop", "shop")
+
+    found = [
+        form.documents_of_share(pieces, origin, Share(number, 3, "key")).to_pylist()
+        for number in range(3)
+    ]
+
+    everything = form.documents(pieces, origin).to_pylist()
+    order = {each["id"]: place for place, each in enumerate(everything)}
+    assert sorted(order) == sorted(each["id"] for share in found for each in share)
+    for share in found:
+        places = [order[each["id"]] for each in share]
+        assert places == sorted(places)
+    keys = [{each["record_key"] for each in share} for share in found]
+    assert sum(map(len, keys)) == len(set().union(*keys)), "a key is in two shares"
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ({}, "key"),
+        ({"on_refused": "park"}, "table"),  # a document may belong to two keys
+        ({"on_refused": "park", "format": "debezium"}, "key"),
+        ({"on_refused": "park", "key": "schema"}, "schema"),
+    ],
+)
+def test_what_is_parked_of_a_key_is_known_to_who_delivers_a_row_that_leaves_it(
+    options, wanted, tmp_path
+):
+    given = KafkaOptions(servers="b:1", delivery="at_least_once", **options)
+
+    sink = KafkaKind().sink(SinkPlace("bus", given, "shop", "shop", ("shop",), tmp_path))
+
+    assert sink.shared_by == wanted

@@ -195,8 +195,11 @@ def _quoted(parts: list[Part], unfit: Any, like: pa.Array | None = None) -> Enco
 
 
 def _as_doubles(values: pa.Array) -> pa.Array:
-    """The nearest number of 64 bits, as it is printed; NaN and infinities as they are."""
-    return values.cast(pa.string()).cast(pa.float64()).cast(pa.string()).cast(pa.binary())
+    """The nearest number of 64 bits, as it is printed; NaN and infinities as Java and Postgres spell them."""
+    text = values.cast(pa.string()).cast(pa.float64()).cast(pa.string())
+    for arrows, spelled in (("nan", "NaN"), ("inf", "Infinity")):
+        text = pc.replace_substring(text, pattern=arrows, replacement=spelled)
+    return text.cast(pa.binary())
 
 
 def _bits(type_oid: int, type_modifier: int, values: pa.Array) -> Encoded:

@@ -160,7 +160,7 @@ def is_unidentified(relation: Relation) -> bool:
 def metadata(relation: Relation, commit_lsn: npt.NDArray[np.uint64], ordinal: Index) -> list[Part]:
     """What is injected, as a field of every document."""
     injected = relation.injected
-    if injected is None:
+    if injected is None or not injected.in_documents:
         return []
     fields: dict[str, Any] = {"table_id": str(injected.table_id)}
     if injected.has_column_ids:

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from penstock.changes.decode import Piece
     from penstock.changes.encoded import Encoded, EnvelopeEncoder
     from penstock.changes.pgoutput import Relation
+    from penstock.changes.shares import Share
     from penstock.changes.textcolumns import Part
     from penstock.table import TableName
 
@@ -112,19 +113,47 @@ class Events:
     id_suffix: bytes = b""
 
 
-def events(changes: TableChanges) -> list[Events]:
-    """The rows of a table by the kind of their events. A delete stands before a create of the same row."""
+def keyed(relation: Relation) -> Relation:
+    """The table with its primary key marked where pgoutput does not mark it, and somebody knows it."""
+    injected = relation.injected
+    if relation.replica_identity not in ("f", "n") or injected is None or not injected.primary_key:
+        return relation
+    if not {column.id for column in relation.columns}.issuperset(injected.primary_key):
+        return relation  # a column of it does not come: generated, or left out by a rule
+    columns = tuple(
+        replace(column, in_identity=column.id in injected.primary_key)
+        for column in relation.columns
+    )
+    return replace(relation, replica_identity="d", columns=columns)
+
+
+def events(changes: TableChanges, share: Share | None = None) -> list[Events]:
+    """The rows of a table by the kind of their events. A delete stands before a create of the same row.
+
+    With a share, events whose own key belongs to it; rows are those that have a key of it, or had one.
+    """
     marked = tuple(key_places(changes.relation))
     everything = tuple(range(len(changes.relation.columns)))
     is_full = changes.has_full_before
     is_update = changes.operation == UPDATE
     is_moved = _moved(changes, is_update, marked)
+    is_left = is_come = is_moved
+    if share is not None and bool(is_moved.any()):
+        is_left = is_moved & share.has_keys(changes, before=True)
+        is_come = is_moved & share.has_keys(changes)
     if bool(is_update.any()):
         changes = _completed(changes, marked)
     is_delete = changes.operation == DELETE
     kinds: list[tuple[Mask, Events]] = [
-        (is_moved, Events("d", "delete", changes, marked, has_after=False, id_suffix=b":delete")),
-        (is_moved, Events("c", "insert", changes)),
+        (
+            is_left & ~is_full,
+            Events("d", "delete", changes, marked, has_after=False, id_suffix=b":delete"),
+        ),
+        (
+            is_left & is_full,
+            Events("d", "delete", changes, everything, has_after=False, id_suffix=b":delete"),
+        ),
+        (is_come, Events("c", "insert", changes)),
         (changes.operation == INSERT, Events("c", "insert", changes)),
         (is_update & ~is_moved & ~is_full, Events("u", "update", changes)),
         (is_update & ~is_moved & is_full, Events("u", "update", changes, everything)),
@@ -146,7 +175,7 @@ def _moved(changes: TableChanges, is_update: Mask, marked: Sequence[int]) -> Mas
     moved = np.zeros(len(changes), np.bool_)
     if not marked or not bool(is_update.any()):
         return moved
-    was_sent = is_update & (changes.before[marked[0]].kind != ABSENT) & ~changes.has_full_before
+    was_sent = is_update & (changes.before[marked[0]].kind != ABSENT)
     rows = np.flatnonzero(was_sent)
     for place in marked if len(rows) else ():
         before, after = changes.before[place].take(rows), changes.after[place].take(rows)
@@ -175,10 +204,14 @@ class Origin:
 
 
 def change_records(
-    changes: TableChanges, origin: Origin, target: TableName, encoder: EnvelopeEncoder
+    changes: TableChanges,
+    origin: Origin,
+    target: TableName,
+    encoder: EnvelopeEncoder,
+    share: Share | None = None,
 ) -> list[pa.RecordBatch]:
-    """The changes of a table as batches of `RECORDS`, one after another."""
-    return [_records(each, origin, target, encoder) for each in events(changes)]
+    """The changes of a table, or of a share of them, as batches of `RECORDS`, one after another."""
+    return [_records(each, origin, target, encoder) for each in events(changes, share)]
 
 
 def _records(

@@ -68,12 +68,17 @@ class Column:
 
 @dataclass(frozen=True)
 class Injected:
-    """What documents of a table say beside its rows. `identity`: ids of columns, None where it is not asked for."""
+    """What is known of a table beside its rows. `identity`: ids of columns, None where it is not asked for.
+
+    `primary_key`: ids of its columns, for formats that need it; `in_documents`: whether documents say the rest.
+    """
 
     table_id: int
     identity: tuple[int, ...] | None = None
     has_version: bool = False
     has_column_ids: bool = False
+    primary_key: tuple[int, ...] = ()
+    in_documents: bool = True
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ hold the number. So do Java's BigInteger, Kafka Connect's Decimal and Avro's dec
 
 from __future__ import annotations
 
+import binascii
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
     from penstock.changes.cells import Mask
 
 _DECIMAL_DIGITS = 38
+# Python takes no more digits at once, by default: its way takes quadratic time.
+_DIGITS_AT_ONCE = 4000
+# A longer value is made into base64 by itself.
+_SHORT_BYTES = 64
 _DECIMAL = r"^-?[0-9]+(\.[0-9]+)?$"
 _ALPHABET = np.frombuffer(
     b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/", np.uint8
@@ -78,8 +83,18 @@ def _numbers(text: pa.Array) -> pa.Array:
         return _shortest(rows, text.is_valid())
     # Longer ones are rare, and made one by one.
     return pa.array(
-        [None if each is None else _bytes(int(each)) for each in text.to_pylist()], pa.binary()
+        [None if each is None else _bytes(_whole(each)) for each in text.to_pylist()], pa.binary()
     )
+
+
+def _whole(text: str) -> int:
+    """The number, however many digits it has; Postgres's numerics have up to 147,455."""
+    if text.startswith("-"):
+        return -_whole(text[1:])
+    if len(text) <= _DIGITS_AT_ONCE:
+        return int(text)
+    half = len(text) // 2
+    return _whole(text[:-half]) * 10**half + _whole(text[-half:])  # type: ignore[no-any-return]
 
 
 def _bytes(number: int) -> bytes:
@@ -116,8 +131,20 @@ def binary_of(
 
 
 def base64_of(values: pa.Array) -> pa.Array:
-    """Short values as base64: the work and the memory are those of the longest, for each."""
+    """Values as base64: short ones all at once, which takes the memory of the longest for each; others one by one."""
     lengths = np.asarray(pc.fill_null(pc.binary_length(values), 0)).astype(np.int64)
+    is_long = lengths > _SHORT_BYTES
+    if not bool(is_long.any()):
+        return _short_base64_of(values, lengths)
+    mask = pa.array(is_long)
+    short = pc.if_else(mask, pa.scalar(b"", values.type), values)
+    made = [binascii.b2a_base64(each, newline=False) for each in values.filter(mask).to_pylist()]
+    return pc.replace_with_mask(
+        _short_base64_of(short, np.where(is_long, 0, lengths)), mask, pa.array(made, pa.binary())
+    )
+
+
+def _short_base64_of(values: pa.Array, lengths: npt.NDArray[np.int64]) -> pa.Array:
     if len(values) == 0:
         return values
     width = max(3, -(-int(lengths.max()) // 3) * 3)

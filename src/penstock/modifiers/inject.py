@@ -35,6 +35,17 @@ class InjectOptions(Options):
     column_ids: bool = True
 
 
+class PrimaryKeyOptions(InjectOptions):
+    """The rule of formats whose records have the primary key as their key; documents say nothing of it.
+
+    pgoutput does not name the primary key where the replica identity is FULL.
+    """
+
+    identity: bool = False
+    version: bool = False
+    column_ids: bool = False
+
+
 OPTIONS = InjectOptions
 
 
@@ -102,18 +113,25 @@ class Injection:
         if self.shape is None:
             return relation
         ids = {column.name: column.id for column in self.shape.columns if column.id > 0}
-        options = self.options
         return replace(
             relation,
             columns=tuple(
                 replace(column, id=ids.get(column.name, 0)) for column in relation.columns
             ),
-            injected=Injected(
-                table_id=self.shape.id,
-                identity=identity_of(self.shape) if options.identity else None,
-                has_version=options.version,
-                has_column_ids=options.column_ids,
-            ),
+            injected=self._injected(self.shape, relation.injected),
+        )
+
+    def _injected(self, shape: TableShape, before: Injected | None) -> Injected:
+        options = self.options
+        if isinstance(options, PrimaryKeyOptions):
+            key = shape.primary_key.columns if shape.primary_key is not None else ()
+            said = before or Injected(shape.id, in_documents=False)
+            return replace(said, primary_key=tuple(sorted(key)))
+        return Injected(
+            table_id=shape.id,
+            identity=identity_of(shape) if options.identity else None,
+            has_version=options.version,
+            has_column_ids=options.column_ids,
         )
 
     def apply(self, changes: TableChanges) -> TableChanges:

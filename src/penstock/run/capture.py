@@ -121,7 +121,6 @@ class Capture:
         Raises:
             PenstockError: one that a person must fix.
         """
-        self._require_reach()
         self._open()
         if self._writer.torn_bytes:
             _log.warning("cut %d bytes of a torn slice off the log", self._writer.torn_bytes)
@@ -175,9 +174,14 @@ class Capture:
         self._stop.wait(wait)
 
     def _open(self) -> None:
-        """Open log and past shapes; where there is no room for even that, wait for some."""
+        """Open log and past shapes; where there is no room for even that, or no broker, wait.
+
+        Raises:
+            SlotMoved: see `_require_reach`.
+        """
         while not self._stop.is_set():
             try:
+                self._require_reach()
                 self._writer.open(self._start_lsn)
                 self._past_shapes.open_for_writing()
             except (DiskFull, LogUnreachable) as error:

@@ -27,7 +27,7 @@ from penstock.errors import PenstockError, RunError, error_classes
 from penstock.logging import set_up_logging, speak_for
 from penstock.metrics import NOTHING
 from penstock.pipeline import log_of, past_shapes_of, state_of, top_of, top_wire_of, wire_of
-from penstock.retry import BackOff
+from penstock.retry import BackOff, is_temporary
 from penstock.run.capture import Capture
 from penstock.run.failures import CAPTURE, forget_failure, kept_failure
 from penstock.run.membership import MembershipWatch
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from penstock.metrics import Recorder
     from penstock.run.notify import Notify
     from penstock.run.start import Started
+    from penstock.state.wire import Wire
 
 _log = logging.getLogger(__name__)
 
@@ -67,9 +68,9 @@ def run_capture(
         _, recorder = stack.enter_context(watched(pipeline, CAPTURE_ALONE))
         sources = Sources(pipeline)
         sources.begin(stop)
-        if pipeline.is_whole:
-            # Else it is the source's own, which is locked by the process that captures it.
-            stack.enter_context(top_wire_of(pipeline).hold_capture())
+        # Of one source it is the source's own, which is locked by the process that captures it.
+        if pipeline.is_whole and not _take_role(stack, top_wire_of(pipeline), stop):
+            return
         if pipeline.is_alone:
             for view, started in sources.take_started():
                 capture_here(view, Origin.of(started), stop, notify)
@@ -122,7 +123,9 @@ def capture_here(
     state, wire = state_of(pipeline), wire_of(pipeline)
     past_shapes = past_shapes_of(pipeline, state)
     reports = SinkReports(wire, pipeline.sinks)
-    with wire.hold_capture():
+    with contextlib.ExitStack() as stack:
+        if not _take_role(stack, wire, stop):
+            return
         watch = MembershipWatch(
             pipeline.source,
             origin.subscription,
@@ -140,6 +143,23 @@ def capture_here(
             capture.run(watch)
         finally:
             watch.stop()
+
+
+def _take_role(stack: contextlib.ExitStack, wire: Wire, stop: threading.Event) -> bool:
+    """Be the one who captures, until the stack ends; a broker that is away is waited for. Whether nobody stopped it."""
+    back_off = BackOff()
+    while not stop.is_set():
+        try:
+            stack.enter_context(wire.hold_capture())
+        except PenstockError as error:
+            if not is_temporary(error):
+                raise
+            wait = back_off.next_seconds()
+            _log.warning("%s (next attempt in %.1f s)", str(error).splitlines()[0], wait)
+            stop.wait(wait)
+        else:
+            return True
+    return False
 
 
 def _connected(pipeline: PipelineFile, notify: Notify | None) -> None:

@@ -81,6 +81,11 @@ class SinkKind(ABC, Generic[OptionsT]):
     needs_ids: ClassVar[bool] = False
     """Whether documents are to know ids of columns and what identifies a row, as if `inject:` said so."""
 
+    def needs_primary_key(self, options: OptionsT) -> bool:
+        """Whether documents are keyed by the primary key, whatever the replica identity is."""
+        del options
+        return False
+
     # --- the parts -----------------------------------------------------------------------------
 
     @abstractmethod

@@ -287,7 +287,12 @@ class Waiting:
     def __init__(self, clients: Clients, what: str, seconds: float) -> None:
         self._clients = clients
         self._what = what
+        self._seconds = seconds
         self._deadline = time.monotonic() + seconds
+
+    def begin_anew(self) -> None:
+        """Something has come: count from now on."""
+        self._deadline = time.monotonic() + self._seconds
 
     @property
     def is_over(self) -> bool:

@@ -57,6 +57,7 @@ class Connection:
         self._client: Any = None
         self._given_up = threading.Event()
         self._last_error: Exception | None = None
+        self._moves = 0
 
     @property
     def client(self) -> Any:
@@ -139,13 +140,15 @@ class Connection:
                 "not connected", self.place, "nothing, penstock tries again by itself"
             )
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        deadline = time.monotonic() + self._options.timeout
+        deadline, moves = time.monotonic() + self._options.timeout, self._moves
         while True:
             try:
                 return future.result(timing().broker_step_seconds)
             except concurrent.futures.TimeoutError as error:
                 if future.done():  # the work's own
                     raise self.explained(error, what) from None
+                if moves != self._moves:
+                    deadline, moves = time.monotonic() + self._options.timeout, self._moves
                 if self._is_given_up or time.monotonic() > deadline:
                     future.cancel()
                     raise self._ended(what) from None
@@ -153,6 +156,10 @@ class Connection:
                 raise
             except Exception as error:
                 raise self.explained(error, what) from error
+
+    def move_on(self) -> None:
+        """Called by work that takes several answers, for each of them: who waits for it goes on waiting."""
+        self._moves += 1
 
     @property
     def _is_given_up(self) -> bool:

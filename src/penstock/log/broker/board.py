@@ -100,7 +100,25 @@ class MemoryBoard(ABC):
         """Know of a message; what comes late is older than what is known."""
         if key in self._posted and self._posted[key][0] >= number:
             return
+        former = self._pieces_of(key)
         self._posted[key] = (number, Posted(value or b"", at))
+        for piece in set(former).difference(self._pieces_of(key)):
+            self._posted.pop(piece, None)
+
+    def _take_read(self, number: int, key: str, value: bytes | None, at: float) -> None:
+        """Know of a message that the broker has handed out: what it hands out next is newer, so that one that was
+        taken back is not to be remembered."""
+        if value is not None:
+            if not self._is_of_former_value(number, key):
+                self._take(number, key, value, at)
+        elif key in self._posted and self._posted[key][0] <= number:
+            del self._posted[key]
+
+    def _is_of_former_value(self, number: int, piece: str) -> bool:
+        """Whether it is a piece of a value that is known to be replaced."""
+        key, is_piece, _ = piece.rpartition("=")
+        found = self._posted.get(key) if is_piece else None
+        return found is not None and found[0] > number and piece not in self._pieces_of(key)
 
     def put(self, key: str, value: bytes | None) -> None:
         """Put a value in the place of the last one, durably; None takes it back."""
@@ -119,7 +137,11 @@ class MemoryBoard(ABC):
             self._put_one(key, data)
             for piece in former:
                 if piece not in fresh:
-                    self._put_one(piece, None)
+                    self._drop_piece(piece)
+
+    def _drop_piece(self, piece: str) -> None:
+        """Have the broker forget a piece of a value that is replaced; its name does not come again."""
+        self._put_one(piece, None)
 
     def _hold(self, role: str, run: str) -> None:
         """A role was taken: whoever held it before reads that here, in the order of all that is put."""

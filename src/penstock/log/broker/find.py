@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.errors import LogUnreachable
@@ -28,7 +29,8 @@ def decoded(transport: Transport, kept: Kept) -> Entry:
     where = f"{transport.place}, entry {kept.number}"
     found = Entry.decode(kept.data, where)
     if found.elsewhere:
-        found = Entry.decode(transport.fetch(found.elsewhere), where)
+        whole = Entry.decode(transport.fetch(found.elsewhere), where)
+        found = replace(whole, elsewhere=found.elsewhere)
     return found
 
 

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from penstock.encryption import NO_KEYS
@@ -213,7 +213,8 @@ class BrokerWriter:
             else:
                 entries.append(self._entry(raw, tuple(group.pieces(self._cut(body)))))
             fault_point("capture.torn_slice")
-            group.entries([self._encoded(group, each) for each in entries])
+            entries = [self._placed(group, each) for each in entries]
+            group.entries([_encoded(each) for each in entries])
         now = time.time()
         for number, entry in zip(group.numbers, entries, strict=True):
             assert entry.head is not None
@@ -233,11 +234,12 @@ class BrokerWriter:
             self._transport.place,
         )
 
-    def _encoded(self, group: Appending, entry: Entry) -> bytes:
+    def _placed(self, group: Appending, entry: Entry) -> Entry:
+        """The entry, which knows its pieces where it is too long for one message."""
         data = entry.encode()
         if len(data) <= self._transport.piece_bytes:
-            return data
-        return entry_elsewhere(group.pieces(self._cut(data)))
+            return entry
+        return replace(entry, elsewhere=tuple(group.pieces(self._cut(data))))
 
     def _cut(self, body: bytes) -> list[bytes]:
         step = self._transport.piece_bytes
@@ -254,11 +256,12 @@ class BrokerWriter:
     def _note(self, number: int, entry: Entry, size: int, at: float) -> None:
         """Know of an entry that is in the log."""
         self._next_number = number + 1
-        self._next_piece = max([self._next_piece, *(piece + 1 for piece in entry.pieces)])
+        pieces = (*entry.pieces, *entry.elsewhere)
+        self._next_piece = max([self._next_piece, *(piece + 1 for piece in pieces)])
         if not self._units:
             self._units.append(_Unit(entry.base_lsn))
         unit = self._units[-1]
-        unit.take(number, at, size, entry.pieces)
+        unit.take(number, at, size, pieces)
         if entry.end_lsn is None:
             return
         self.durable_lsn = entry.end_lsn
@@ -331,6 +334,10 @@ class BrokerWriter:
     def close(self) -> None:
         """Append no more."""
         self._transport.close_writing()
+
+
+def _encoded(entry: Entry) -> bytes:
+    return entry_elsewhere(list(entry.elsewhere)) if entry.elsewhere else entry.encode()
 
 
 def split_slice(encoded: bytes) -> tuple[bytes, bytes]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from contextlib import contextmanager
 from dataclasses import replace
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from penstock.brokers.kafka.claim import Claim
+from penstock.brokers.kafka.client import end_client, leave_to_parent
 from penstock.errors import LogUnreachable
 from penstock.log.broker.board import MemoryBoard
 from penstock.log.kafka.clients import Reading, Settings
@@ -45,6 +47,7 @@ class KafkaBoard(MemoryBoard):
         self._log_topic = LogTopic(self._reading_settings.clients(self._place), options, topic)
         self._reading: Reading | None = None
         self._producer: Producer | None = None
+        self._made_by = 0
         self._next = 0
         self._claims: dict[str, Claim] = {}
         self._keep_at = 0.0
@@ -54,6 +57,7 @@ class KafkaBoard(MemoryBoard):
 
     def _connect(self) -> None:
         self._clients.close()
+        self._end_clients()
         self._log_topic.require(1, STATE_CONFIG)
         self._reading = Reading(
             self._reading_settings,
@@ -62,6 +66,7 @@ class KafkaBoard(MemoryBoard):
         )
         self._reading.assign(self._topic, _PARTITION, 0)
         self._next = 0
+        self._made_by = os.getpid()
         self._producer = self._clients.made(
             Producer,
             self._clients.conf(
@@ -81,6 +86,7 @@ class KafkaBoard(MemoryBoard):
         assert self._reading is not None, "connected first"
         found = self._reading.watermarks(self._topic, _PARTITION)
         if found is None:
+            self._pid = 0
             raise LogUnreachable(
                 "the topic is not there", self._place, "nothing, penstock makes it anew"
             )
@@ -103,7 +109,7 @@ class KafkaBoard(MemoryBoard):
         if one is None:
             return False
         self._next = one.offset() + 1
-        self._take(
+        self._take_read(
             one.offset(), (one.key() or b"").decode(), one.value(), one.timestamp()[1] / 1000
         )
         return True
@@ -111,13 +117,17 @@ class KafkaBoard(MemoryBoard):
     def _post(self, key: str, value: bytes | None) -> int:
         assert self._producer is not None, "connected first"
         done: list[Any] = []
-        self._producer.produce(
-            self._topic,
-            value,
-            key.encode(),
-            partition=_PARTITION,
-            on_delivery=lambda error, record: done.append((error, record)),
-        )
+        try:
+            self._producer.produce(
+                self._topic,
+                value,
+                key.encode(),
+                partition=_PARTITION,
+                on_delivery=lambda error, record: done.append((error, record)),
+            )
+        except KafkaException as raised:
+            self._pid = 0
+            raise self._clients.explained(raised.args[0], "reporting") from None
         waiting = self._clients.steps("reporting")
         while not done:
             self._producer.flush(timing().broker_step_seconds)
@@ -127,8 +137,26 @@ class KafkaBoard(MemoryBoard):
         if error is not None:
             if error.code() in (KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT):
                 raise self._clients.timed_out("reporting")
+            self._pid = 0  # the topic may have been deleted, and made anew
             raise self._clients.explained(error, "reporting")
         return int(record.offset())
+
+    def _end_clients(self) -> None:
+        """Those of an earlier connection; nothing that waits is sent any more."""
+        reading, self._reading = self._reading, None
+        producer, self._producer = self._producer, None
+        if self._made_by != os.getpid():
+            leave_to_parent((reading, producer))
+            return
+        if reading is not None:
+            reading.close()
+        if producer is None:
+            return
+        producer.purge()
+        producer.flush(0)
+        last = [producer]
+        del producer
+        end_client(last, last.clear)
 
     def _group(self, role: str) -> str:
         return f"penstock/{self._pipeline}/{role}"

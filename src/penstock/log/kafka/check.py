@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from penstock.errors import LogAtRisk, PenstockError
 from penstock.log.kafka.clients import Settings
 from penstock.log.kafka.kind import topic_of
-from penstock.log.kafka.topic import LogTopic
+from penstock.log.kafka.topic import LOG_CONFIG, LogTopic
 from penstock.log.kafka.transport import PARTITIONS
 
 if TYPE_CHECKING:
@@ -54,7 +54,8 @@ def _of_topic(options: KafkaLogOptions, name: str) -> Iterator[PenstockError]:
                 place,
                 f"make it with {PARTITIONS} partitions, or set create_topics: true",
             )
-        return
+            return
+        facts = LogTopic(clients, options, name).facts_if_made(PARTITIONS, LOG_CONFIG)
     yield from _safety(facts, place)
     yield from _retention(facts, place)
 

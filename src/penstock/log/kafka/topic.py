@@ -64,7 +64,25 @@ class LogTopic:
             return None
         partitions = found.partitions
         replicas = min((len(each.replicas) for each in partitions.values()), default=0)
-        return TopicFacts(len(partitions), replicas, self._config())
+        config = self._config(ConfigResource(ResourceType.TOPIC, self.name))
+        return TopicFacts(len(partitions), replicas, config)
+
+    def facts_if_made(self, partitions: int, config: Mapping[str, str]) -> TopicFacts:
+        """What it would be like, by options and by what the broker does where they say nothing.
+
+        Raises:
+            LogUnreachable: the brokers are away.
+        """
+        found = self._clients.metadata(self._clients.admin, "reaching the brokers")
+        # As Kafka is shipped, where it may not be looked at.
+        defaults = {
+            "default.replication.factor": "1",
+            "min.insync.replicas": "1",
+            **self._config(ConfigResource(ResourceType.BROKER, str(min(found.brokers)))),
+        }
+        replicas = self._options.replication_factor or int(defaults["default.replication.factor"])
+        in_sync = {"min.insync.replicas": defaults["min.insync.replicas"]}
+        return TopicFacts(partitions, replicas, {**in_sync, **config, **self._options.config})
 
     def is_there(self) -> bool:
         """Whether it exists.
@@ -78,14 +96,14 @@ class LogTopic:
         found = self._clients.metadata(self._clients.admin, "asking for topics").topics
         return found[self.name] if self.name in found and found[self.name].error is None else None
 
-    def _config(self) -> dict[str, str]:
-        admin, place = self._clients.admin, ConfigResource(ResourceType.TOPIC, self.name)
+    def _config(self, place: ConfigResource) -> dict[str, str]:
+        admin = self._clients.admin
         try:
             found: dict[str, Any] = self._clients.ask(
                 lambda: admin.describe_configs(
                     [place], request_timeout=timing().broker_ask_seconds
                 )[place],
-                f"asking for settings of {self.name}",
+                f"asking for settings of {place.name}",
             )
         except PenstockError as error:
             if error.remedy is Remedy.TIME:

@@ -16,7 +16,7 @@ from penstock.brokers.nats.client import Connection
 from penstock.errors import LogError, LogUnreachable, PenstockError, SecondInstance
 from penstock.log.broker.board import MemoryBoard
 from penstock.log.nats.connections import Settings
-from penstock.log.nats.stream import StreamTail, delete, find, require
+from penstock.log.nats.stream import StreamTail, delete, find, manager, require
 from penstock.stopping import is_in_vain
 from penstock.timing import timing
 
@@ -111,7 +111,7 @@ class NatsBoard(MemoryBoard):
         is_gone = (message.headers or {}).get(_OPERATION) == "DEL"
         key = message.subject.removeprefix(f"$KV.{self._bucket}.")
         value = None if is_gone else bytes(message.data)
-        self._take(found.sequence.stream, key, value, found.timestamp.timestamp())
+        self._take_read(found.sequence.stream, key, value, found.timestamp.timestamp())
         return True
 
     def _post(self, key: str, value: bytes | None) -> int:
@@ -124,6 +124,13 @@ class NatsBoard(MemoryBoard):
             return int(done.seq)
 
         return self._connection.run(publish(), "reporting")
+
+    def _drop_piece(self, piece: str) -> None:
+        """A mark that it is gone would stay in the stream for good."""
+        work = manager(self._connection).purge_stream(
+            self._stream, subject=f"$KV.{self._bucket}.{piece}"
+        )
+        self._connection.run(work, "reporting")
 
     # --- roles ---------------------------------------------------------------------------------
 

@@ -75,17 +75,25 @@ def problems(options: NatsLogOptions, owners: Sequence[LogOwner]) -> list[Pensto
 def _of_stream(options: NatsLogOptions, name: str) -> Iterator[PenstockError]:
     place = f"stream {name}"
     found = find(connection_of(Settings.of(options), place), name)
-    if found is None:
-        return
-    config = found.config
-    if (config.num_replicas or 1) < 3:
+    if found is None and not options.create_streams:
         yield LogAtRisk(
-            f"the stream has {config.num_replicas or 1} replicas: what one server alone has is lost with its disk;"
+            "the stream is not there, and log.create_streams is false",
+            place,
+            "make it, or set create_streams: true",
+        )
+        return
+    replicas = options.replicas if found is None else found.config.num_replicas or 1
+    if replicas < 3:
+        yield LogAtRisk(
+            f"the stream has {replicas} replicas: what one server alone has is lost with its disk;"
             " with `acknowledge: delivered` the source's slot still has it, with `acknowledge: logged`"
             " nobody has",
             place,
             "use replicas: 3 on a cluster before you set acknowledge: logged",
         )
+    if found is None:
+        return  # made without limits
+    config = found.config
     limits = {"max_age": config.max_age or 0, "max_bytes": max(0, config.max_bytes or 0)}
     limits["max_msgs"] = max(0, config.max_msgs or 0)
     for key, limit in limits.items():

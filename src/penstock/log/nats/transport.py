@@ -143,6 +143,7 @@ class NatsTransport:
                 if error.err_code != _WRONG_LAST_SEQUENCE:
                     raise
                 raise self._behind() from None
+            connection.move_on()
             self._last = int(done.seq)
             numbers.append(self._last)
         return numbers
@@ -154,7 +155,9 @@ class NatsTransport:
 
         async def one(piece: bytes) -> int:
             async with room:
-                return int((await jetstream.publish(self.pieces_subject, piece)).seq)
+                done = await jetstream.publish(self.pieces_subject, piece)
+                connection.move_on()
+                return int(done.seq)
 
         return list(await asyncio.gather(*map(one, data)))
 

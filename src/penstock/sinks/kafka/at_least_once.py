@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
+from penstock.options import OnRefused
 from penstock.sinks.documents.contract import DocumentSink, DocumentsRefused
 from penstock.sinks.kafka.check import findings
-from penstock.sinks.kafka.options import RecordKey
+from penstock.sinks.kafka.options import Format, RecordKey
 from penstock.sinks.kafka.producing import Producing
 from penstock.sinks.kafka.sink import layout_of
 
@@ -30,6 +31,17 @@ _SHARED_BY: dict[RecordKey, Literal["key", "table", "schema"]] = {
 }
 
 
+def _shared_by(options: KafkaOptions) -> Literal["key", "table", "schema"]:
+    """What keeps documents in one task.
+
+    One of penstock's JSON belongs to two keys where an update changes the key. What is parked of either must be known
+    to who delivers it.
+    """
+    is_of_two = options.format is Format.JSON and options.on_refused is OnRefused.PARK
+    wanted = _SHARED_BY[options.key]
+    return "table" if wanted == "key" and is_of_two else wanted
+
+
 class AtLeastOnceSink(DocumentSink):
     """Delivers in tasks. A producer outlives its task: to make one takes longer than most batches."""
 
@@ -37,7 +49,7 @@ class AtLeastOnceSink(DocumentSink):
     batch_bytes = 32 * 1024 * 1024
 
     def __init__(self, place: SinkPlace[KafkaOptions]) -> None:
-        self.shared_by = _SHARED_BY[place.options.key]
+        self.shared_by = _shared_by(place.options)
         self._options = place.options
         self._where = f"sink {place.name}"
         self._layout = layout_of(place)

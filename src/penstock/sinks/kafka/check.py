@@ -41,6 +41,8 @@ def _findings(producing: Producing, options: KafkaOptions) -> Iterator[Finding]:
     for topic in (*own, *fixed):
         if topic in found.topics:
             yield from _rights(producing, topic)
+            if topic in own:
+                yield from _compacted(producing, topic)
         elif topic in fixed and not options.create_topics:
             yield Finding(
                 SinkPrivilegeMissing(
@@ -108,6 +110,19 @@ def _rights(producing: Producing, topic: str) -> Iterator[Finding]:
         yield Finding(
             SinkPrivilegeMissing(
                 reason, producing.clients.place, f"allow the operation Write on topic {topic}"
+            )
+        )
+
+
+def _compacted(producing: Producing, topic: str) -> Iterator[Finding]:
+    """The position is the last record of its key, however long ago that was."""
+    policy = producing.topics.setting(topic, "cleanup.policy")
+    if policy is not None and policy != "compact":
+        yield Finding(
+            DestinationRefuses(
+                f"cleanup.policy of topic {topic} is {policy}, wanted compact: Kafka deletes the position",
+                producing.clients.place,
+                f"set cleanup.policy=compact for topic {topic}",
             )
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -18,6 +18,7 @@ from penstock.changes.envelope import (
     Moments,
     change_records,
     copied_records,
+    keyed,
     records_in_order,
     refused_records,
     truncate_record,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from penstock.changes.encoded import EnvelopeEncoder
     from penstock.changes.envelope import Origin
     from penstock.changes.pgoutput import Relation
+    from penstock.changes.shares import Share
     from penstock.sinks.documents.format import CopiedAt
     from penstock.sinks.documents.patterns import Pattern
     from penstock.sinks.kafka.registry import Registry
@@ -61,25 +63,40 @@ class EnvelopeFormat(DocumentFormat):
 
     def documents(self, pieces: Sequence[Piece], origin: Origin) -> pa.RecordBatch:
         """Changes as records; those of a table that cannot be written are marked with the reason."""
+        return self._documents(_keyed(pieces), origin, None)
+
+    def documents_of_share(
+        self, pieces: Sequence[Piece], origin: Origin, share: Share
+    ) -> pa.RecordBatch:
+        """Those whose own keys belong to a share: of a row that moves, the delete is in that of the old key."""
+        own = (share.of_either_key(piece) for piece in _keyed(pieces))
+        return self._documents([piece for piece in own if piece is not None], origin, share)
+
+    def _documents(
+        self, pieces: Sequence[Piece], origin: Origin, share: Share | None
+    ) -> pa.RecordBatch:
         batches: list[pa.RecordBatch] = []
         for piece in truncates_and_tables(pieces):
             target = self._target(piece.relation)
             try:
                 encoder = self.encoder(piece.relation, origin, target)
             except RecordSchemaRefused as error:
-                batches.append(refused_records(documents([piece], origin.name), str(error)))
+                own = piece if share is None else share.of(piece)
+                if own is not None:
+                    batches.append(refused_records(documents([own], origin.name), str(error)))
                 continue
             if isinstance(piece, TableTruncated):
                 like = documents([piece], origin.name)
                 batches.append(truncate_record(piece, origin, target, encoder, like))
             else:
-                batches += change_records(piece, origin, target, encoder)
+                batches += change_records(piece, origin, target, encoder, share)
         return records_in_order(batches)
 
     def copied(
         self, relation: Relation, rows: CopiedRows, origin: Origin, at: CopiedAt
     ) -> pa.RecordBatch:
         """Copied rows as records with the op `r`."""
+        relation = keyed(relation)
         count = len(rows)
         moments = Moments(
             origin.name,
@@ -96,6 +113,10 @@ class EnvelopeFormat(DocumentFormat):
 
     def _target(self, relation: Relation) -> TableName:
         return self.routes.of(relation.table) or relation.table
+
+
+def _keyed(pieces: Sequence[Piece]) -> list[Piece]:
+    return [replace(piece, relation=keyed(piece.relation)) for piece in pieces]
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,10 @@ class KafkaKind(DocumentKind[KafkaOptions]):
             return ExactlyOnceSink(place)
         return AtLeastOnceSink(place)
 
+    def needs_primary_key(self, options: KafkaOptions) -> bool:
+        """Debezium's records have it as their key."""
+        return options.format is not Format.JSON
+
     def format(self, place: SinkPlace[KafkaOptions]) -> DocumentFormat:
         """What `format:` says."""
         return format_of(place)

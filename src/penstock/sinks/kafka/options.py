@@ -115,6 +115,9 @@ class KafkaOptions(SinkOptions):
         if self.format is not Format.JSON and self.key is not RecordKey.PRIMARY_KEY:
             what = f"is {self.key.value}, and records of format {self.format.value} have the primary key"
             raise fault(BadValue(what, do="take key: out, or write format: json"), "key")
+        if self.tombstones and self.key is not RecordKey.PRIMARY_KEY:
+            what = f"is true, and the key is the {self.key.value}: a delete would be one of all its rows"
+            raise fault(BadValue(what, do="write key: primary_key, or take it out"), "tombstones")
         if self.decimals is not None and self.format is not Format.DEBEZIUM:
             raise fault(BadValue("is for format: debezium", do="take it out"), "decimals")
         if self.format is not Format.AVRO:

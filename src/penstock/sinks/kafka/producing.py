@@ -15,6 +15,8 @@ from penstock.sinks.kafka.topics import Topics
 from penstock.timing import timing
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import pyarrow as pa
 
     from penstock.sinks.kafka.options import KafkaOptions
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 # Purged by ourselves, with a transaction that is not to be.
 _PURGED = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}
 _POLL_EVERY = 10_000
+_BY_KEY = -1  # the partitioner chooses
 _LARGEST_RECORD = 1_000_000_000
 _BATCH_BYTES = 1_000_000
 
@@ -72,7 +75,9 @@ class Producing:
                     # The same as Java's clients have, so that others' records of a key lie with ours.
                     "partitioner": "murmur2_random",
                     "enable.idempotence": True,
-                    "message.timeout.ms": int(1000 * self._options.timeout),
+                    # A slow link is no reason to give up a record that waits for its turn: `flush` sees to it
+                    # that something moves.
+                    "message.timeout.ms": 0,
                     "delivery.report.only.error": True,
                     "on_delivery": self._reports,
                     **_unless_given(
@@ -175,11 +180,12 @@ class Producing:
         produce, poll = self.producer.produce, self.producer.poll
         rows = self._layout.rows(batch, TablesOfBatch.of(batch))
         try:
-            for number, (topic, value, key, headers) in enumerate(rows, 1):
+            for number, (topic, value, key, headers, table_number) in enumerate(rows, 1):
+                partition = _BY_KEY if key is not None else self._partition(topic, table_number)
                 try:
-                    produce(topic, value, key, headers=headers)
+                    produce(topic, value, key, partition, headers=headers)
                 except BufferError:
-                    self._produce_when_there_is_room(topic, value, key, headers)
+                    self._produce_when_there_is_room(topic, value, key, partition, headers)
                 if not number % _POLL_EVERY:
                     poll(0)
                     self.clients.raise_if_given_up()
@@ -192,12 +198,18 @@ class Producing:
                 poll,
             )  # an exception on its way has this frame, and must not have the producer
 
-    def _produce_when_there_is_room(self, topic: str, value: Any, key: Any, headers: Any) -> None:
+    def _partition(self, topic: str, table_number: int) -> int:
+        """Where records of a table without a key lie: all in one partition, in their order."""
+        return table_number % self.topics.partitions(topic)
+
+    def _produce_when_there_is_room(
+        self, topic: str, value: Any, key: Any, partition: int, headers: Any
+    ) -> None:
         waiting = self.clients.steps("producing")
         while True:
             self.producer.poll(0.05)
             try:
-                self.producer.produce(topic, value, key, headers=headers)
+                self.producer.produce(topic, value, key, partition, headers=headers)
             except BufferError:
                 waiting.go_on()
             else:
@@ -226,10 +238,21 @@ class Producing:
             refused[one.decode()] = f"topic {record.topic()}: Kafka says {error.name()}"
         return refused
 
-    def flush(self) -> None:
-        """Wait until everything is with the broker, or has failed."""
-        while self.producer.flush(timing().broker_step_seconds):
-            self.clients.raise_if_given_up()
+    def flush(self, meanwhile: Callable[[], None] | None = None) -> None:
+        """Wait until everything is with the broker, or has failed; `meanwhile` is called every now and then.
+
+        Raises:
+            PenstockError: the broker has taken nothing for as long as the time-out.
+        """
+        waiting = self.clients.steps("producing")
+        before = len(self.producer)
+        while left := self.producer.flush(timing().broker_step_seconds):
+            if left < before:
+                waiting.begin_anew()
+            before = left
+            if meanwhile is not None:
+                meanwhile()
+            waiting.go_on()
 
 
 def _unless_given(options: KafkaOptions, conf: dict[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ values `\\` and `,`.
 from __future__ import annotations
 
 import json
+import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 Header = tuple[str, str | bytes]
-Row = tuple[str, bytes | None, str | bytes | None, list[Header]]
+# With the number of its table, by which a record without a key gets a partition.
+Row = tuple[str, bytes | None, str | bytes | None, list[Header], int]
 
 _DELETE: Header = ("op", "delete")
 
@@ -70,15 +72,17 @@ class Layout:
             keys,
             batch.column("id").to_pylist(),
             numbers,
+            # Kafka would scatter those without a key over all partitions.
+            tables.each(_table_number) if None in keys else [0] * len(keys),
             strict=True,
         )
         # One after another: headers of a whole batch at once are work for the garbage collector.
-        for topic, value, key, one, number in columns:
+        for topic, value, key, one, number, table_number in columns:
             head = heads[number]
             headers: list[Header] = [("id", one), *head]
-            yield topic, value, key, headers
+            yield topic, value, key, headers, table_number
             if self.tombstones and head[0] == _DELETE and key is not None:
-                yield topic, None, key, headers
+                yield topic, None, key, headers, table_number
 
     def _heads(self, batch: pa.RecordBatch) -> tuple[list[tuple[Header, ...]], list[int]]:
         """Headers that many records have in common, all but the id; and for each record which."""
@@ -101,6 +105,11 @@ class Layout:
             key = sizes_of(batch.column("record_key"))
         names = sizes_of(batch.column("schema")) + sizes_of(batch.column("table"))
         return sizes_of(batch.column("value")) + key + 2 * names + RECORD_OVERHEAD_BYTES
+
+
+def _table_number(schema: str, table: str) -> int:
+    """The same for a table in every process."""
+    return zlib.crc32(f"{schema}\0{table}".encode())
 
 
 def record_keys(batch: pa.RecordBatch, tables: TablesOfBatch, key: RecordKey) -> list[str]:
@@ -151,7 +160,9 @@ def _single_numbers(keys: pa.Array) -> list[str | None] | None:
 
 def _joined_values(key: str) -> str:
     digits = json.loads(key, parse_int=str, parse_float=str)
-    values = json.loads(key)  # of json itself: nobody has kept its digits before
+    values = json.loads(
+        key, parse_int=_int_or_text
+    )  # of json itself: nobody has kept its digits before
     texts = (
         digits[name] if isinstance(digits[name], str) else json.dumps(value, separators=(",", ":"))
         for name, value in values.items()
@@ -159,6 +170,11 @@ def _joined_values(key: str) -> str:
     joined = ",".join(text.replace("\\", "\\\\").replace(",", "\\,") for text in texts)
     # Bytes that are not UTF-8 are lone surrogates in a document; see jsonvalues.
     return joined.encode(errors="backslashreplace").decode()
+
+
+def _int_or_text(digits: str) -> int | str:
+    # Python takes no more digits for an int, by default.
+    return int(digits) if len(digits) < 4000 else digits
 
 
 def _escaped_name(name: str) -> str:

@@ -76,7 +76,7 @@ class Registry:
         if latest is None:
             self._set_compatibility(subject)
         else:
-            problem = reread(json.loads(latest), json.loads(schema))
+            problem = reread(latest, schema)
             if problem and self._level(subject) != "NONE":
                 raise _refused(problem, subject, table)
         try:
@@ -214,33 +214,51 @@ def _refused(what: str, subject: str, table: str) -> RecordSchemaRefused:
     )
 
 
-def reread(before: dict[str, Any], after: dict[str, Any]) -> str | None:
+def reread(before: str, after: str) -> str | None:
     """What readers of a new schema would misread of old records, though registries let it pass.
 
-    Registries compare types; what a number means, such as the scale of a decimal, they may not.
+    Registries compare types; what a number means, such as the scale of a decimal, they may not. `before` may be
+    anything that somebody has registered; `after` is ours.
     """
     old, new = _columns(before), _columns(after)
+    if old is None or new is None:
+        return "the subject has a schema of another kind, which is no record of a key or of changes"
     for name in sorted(old.keys() & new.keys()):
         if old[name] != new[name]:
             return f"column {name} was {_said(old[name])} and is {_said(new[name])}: old values would be misread"
     return None
 
 
-def _columns(schema: dict[str, Any]) -> dict[str, tuple[str | None, int | None]]:
-    """What the values of each column mean beside their type: the logical type, and the scale of a decimal."""
-    fields = schema.get("fields", ())
-    if schema.get("name") == "Envelope" and fields:
-        fields = fields[0]["type"][-1]["fields"]  # of the row, in `before`
-    return {field["name"]: _meaning(field["type"]) for field in fields}
+def _columns(schema: str) -> dict[str, tuple[str | None, int | None]] | None:
+    """What the values of each column mean beside their type: the logical type, and the scale of a decimal.
+
+    None where the schema is none of a key or of changes.
+    """
+    try:
+        record = json.loads(schema)
+    except ValueError:  # Protobuf, for instance
+        return None
+    fields = _fields(record)
+    if fields is not None and record.get("name") == "Envelope":
+        row = fields.get("before")
+        fields = _fields(row[-1]) if isinstance(row, list) and row else None
+    return None if fields is None else {name: _meaning(kind) for name, kind in fields.items()}
+
+
+def _fields(record: Any) -> dict[str, Any] | None:
+    """The types of a record's fields."""
+    if not isinstance(record, dict) or record.get("type") != "record":
+        return None
+    return {field["name"]: field["type"] for field in record["fields"]}
 
 
 def _meaning(kind: Any) -> tuple[str | None, int | None]:
     if isinstance(kind, list):
-        return _meaning(kind[-1])
+        return _meaning(kind[-1]) if kind else (None, None)
     if not isinstance(kind, dict):
         return None, None
-    if kind["type"] == "array":
-        return _meaning(kind["items"])
+    if kind.get("type") == "array":
+        return _meaning(kind.get("items"))
     logical = kind.get("logicalType")
     # A uuid is a text like others.
     return (None if logical == "uuid" else logical), kind.get("scale")

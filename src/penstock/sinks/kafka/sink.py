@@ -52,7 +52,8 @@ class ExactlyOnceSink(DocumentSink):
             **{
                 "transactional.id": name,
                 "transaction.timeout.ms": int(1000 * options.transaction_timeout),
-                "message.timeout.ms": int(1000 * min(options.timeout, options.transaction_timeout)),
+                # Never longer than the transaction: librdkafka's rule.
+                "message.timeout.ms": int(1000 * options.transaction_timeout),
             },
         )
         self._clients = self._producing.clients
@@ -143,6 +144,8 @@ class ExactlyOnceSink(DocumentSink):
     def _commit(self) -> dict[str, str]:
         """Commit; or what is refused, and nothing is committed."""
         try:
+            # A commit would do that as well, but not say whether anything moves.
+            self._producing.flush(self._claim.keep)
             self._in_steps("commit_transaction", "committing")
         except PenstockError as error:
             # Where it is one record's, its report has the reason: the transaction only knows that one failed.

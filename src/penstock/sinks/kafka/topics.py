@@ -167,18 +167,23 @@ class Topics:
         """Ask how large a record each topic takes."""
         settings = self._settings(topics)
         for topic in topics:
-            try:
-                found = self._clients.ask(
-                    lambda topic=topic: self._settings([topic])[topic],  # type: ignore[misc]
-                    f"asking for settings of {topic}",
-                    settings[topic],
-                )
-                limit = int(found["max.message.bytes"].value)
-            except PenstockError as error:
-                if error.remedy is Remedy.TIME:
-                    raise
-                limit = _DEFAULT_LIMIT  # it may be written to, but not be looked at
-            self._limits[topic] = limit - _BATCH_BYTES
+            limit = self._asked(topic, "max.message.bytes", settings[topic])
+            self._limits[topic] = int(limit or _DEFAULT_LIMIT) - _BATCH_BYTES
+
+    def setting(self, topic: str, key: str) -> str | None:
+        """A setting of a topic that is there; None where it may not be looked at."""
+        return self._asked(topic, key, self._settings([topic])[topic])
+
+    def _asked(self, topic: str, key: str, first: Any) -> str | None:
+        try:
+            found = self._clients.ask(
+                lambda: self._settings([topic])[topic], f"asking for settings of {topic}", first
+            )
+        except PenstockError as error:
+            if error.remedy is Remedy.TIME:
+                raise
+            return None  # it may be written to, but not be looked at
+        return str(found[key].value)
 
     def _settings(self, topics: Collection[str]) -> dict[str, Any]:
         if not topics:
@@ -188,8 +193,3 @@ class Topics:
             places, request_timeout=timing().broker_ask_seconds
         )
         return {place.name: future for place, future in found.items()}
-
-    def are_there(self, topics: Collection[str]) -> set[str]:
-        """Which of these the broker has, changing nothing."""
-        absent = self._see(topics)
-        return set(topics) - set(absent)

@@ -206,6 +206,7 @@ class Acks:
 
     async def _take(self, message: Any) -> None:
         self._acked += 1
+        self._connection.move_on()
         data = message.data
         if not data or b'"error"' in data:
             self._error = _error_of(message)
