@@ -274,6 +274,7 @@ def test_tables_that_change_are_followed(
     source.execute("DROP TABLE v")
     pipeline.catch_up()
     assert opensearch.hits(alias_of(sink, "v")) == []
+    opensearch.must("POST", "/penstock/_refresh")
     logged = opensearch.must(
         "POST",
         "/penstock/_search?size=100",
