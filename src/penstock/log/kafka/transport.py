@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
-from penstock.brokers.kafka.client import FENCED, end_client
+from penstock.brokers.kafka.client import FENCED, end_client, fatal_error
 from penstock.errors import LogAtRisk, LogGone, LogUnreachable, PenstockError, SecondInstance
 from penstock.log.broker.transport import Bounds, Kept
 from penstock.log.kafka.clients import Pool, Settings
@@ -134,8 +134,15 @@ class KafkaTransport:
     def flush(self) -> None:
         """Wait until the broker has all records."""
         waiting = self._clients.steps("appending to the log")
-        while self._producer is not None and self._producer.flush(timing().broker_step_seconds):
+        while self._flush_step():
             waiting.go_on()
+
+    def _flush_step(self) -> int:
+        """How many records are left after a while."""
+        try:
+            return self._producer.flush(timing().broker_step_seconds) if self._producer else 0
+        except SystemError as error:
+            raise fatal_error(error) from None
 
     def _options_away(self) -> PenstockError:
         return self._clients.timed_out("appending to the log")

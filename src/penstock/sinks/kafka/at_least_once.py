@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
+from confluent_kafka import KafkaException
+
 from penstock.options import OnRefused
 from penstock.sinks.documents.contract import DocumentSink, DocumentsRefused
 from penstock.sinks.kafka.check import findings
@@ -96,7 +98,10 @@ class AtLeastOnceSink(DocumentSink):
             mine.discard()
         for batch in batches:
             mine.produce(batch)
-        mine.flush()
+        try:
+            mine.flush()
+        except KafkaException as error:
+            raise mine.clients.explained(error.args[0], "producing") from None
         return mine.failures()
 
     def interrupt(self) -> None:

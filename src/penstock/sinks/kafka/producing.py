@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from penstock.brokers.kafka.client import REFUSED, Clients, end_client, leave_to_parent
+from penstock.brokers.kafka.client import (
+    REFUSED,
+    Clients,
+    end_client,
+    fatal_error,
+    leave_to_parent,
+)
 from penstock.errors import DestinationRefuses
 from penstock.sinks.documents.patterns import TablesOfBatch
 from penstock.sinks.kafka.topics import Topics
@@ -242,17 +248,24 @@ class Producing:
         """Wait until everything is with the broker, or has failed; `meanwhile` is called every now and then.
 
         Raises:
+            KafkaException: the producer can do nothing more; another one may have taken its place.
             PenstockError: the broker has taken nothing for as long as the time-out.
         """
         waiting = self.clients.steps("producing")
         before = len(self.producer)
-        while left := self.producer.flush(timing().broker_step_seconds):
+        while left := self._flush_step():
             if left < before:
                 waiting.begin_anew()
             before = left
             if meanwhile is not None:
                 meanwhile()
             waiting.go_on()
+
+    def _flush_step(self) -> int:
+        try:
+            return int(self.producer.flush(timing().broker_step_seconds))
+        except SystemError as error:
+            raise fatal_error(error) from None
 
 
 def _unless_given(options: KafkaOptions, conf: dict[str, Any]) -> dict[str, Any]:

@@ -145,8 +145,10 @@ class ExactlyOnceSink(DocumentSink):
         """Commit; or what is refused, and nothing is committed."""
         try:
             # A commit would do that as well, but not say whether anything moves.
-            self._producing.flush(self._claim.keep)
+            self._flush()
             self._in_steps("commit_transaction", "committing")
+        except SecondInstance:
+            raise
         except PenstockError as error:
             # Where it is one record's, its report has the reason: the transaction only knows that one failed.
             if refused := self._producing.failures():
@@ -158,6 +160,12 @@ class ExactlyOnceSink(DocumentSink):
             raise
         self._in_transaction = False
         return {}
+
+    def _flush(self) -> None:
+        try:
+            self._producing.flush(self._claim.keep)
+        except KafkaException as error:
+            raise self._explained(error, "producing") from None
 
     def _abort(self) -> None:
         self._in_transaction = False
