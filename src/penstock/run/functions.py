@@ -58,10 +58,9 @@ def run(
     thread = _RunThread(_prepared(_read(pipeline), spark, until_caught_up, inner_stop))
     try:
         thread.begin()
-        while thread.is_alive():
+        while not thread.has_ended(timing().supervise_poll_seconds):
             if stop is not None and stop.is_set():
                 inner_stop.set()
-            thread.join(timing().supervise_poll_seconds)
     # pyspark's handler of SIGINT may raise errors of its own.
     except BaseException as interrupt:
         inner_stop.set()
@@ -132,6 +131,8 @@ class _RunThread(threading.Thread):
         super().__init__(name="penstock run", daemon=True)
         self._job = job
         self._failure: BaseException | None = None
+        # Waited for before `join`: one that a signal interrupts takes the thread for ended, up to Python 3.12.
+        self._ended = threading.Event()
 
     def begin(self) -> None:
         """Start, if no other run is under way.
@@ -152,9 +153,17 @@ class _RunThread(threading.Thread):
                 _one_run.release()
             raise
 
+    def has_ended(self, seconds: float) -> bool:
+        """Whether it has, within this time."""
+        if not self._ended.wait(seconds):
+            return False
+        self.join()
+        return True
+
     def wait(self) -> None:
         """Wait for its end, if it has begun."""
         if self.ident is not None:
+            self._ended.wait()
             self.join()
 
     def run(self) -> None:
@@ -165,6 +174,7 @@ class _RunThread(threading.Thread):
             self._failure = error
         finally:
             _one_run.release()
+            self._ended.set()
 
     def raise_if_failed(self) -> None:
         """Raise what ended the run."""
