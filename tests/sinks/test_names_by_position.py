@@ -620,6 +620,25 @@ def test_copy_that_failed_amid_others_is_tried_once_more_when_those_are_there(sc
     assert scene.keeper.is_settled
 
 
+def test_keys_of_a_table_are_due_once_it_streams_though_another_has_failed(scene: Scene):
+    first, second = shape(A, "a"), shape(B, "b")
+    scene.report(first)
+    scene.report(second)
+    scene.deliver_all()
+    scene.read_catalog(a=A, b=B)
+    copy = scene.begin_copy(first, second)
+    scene.copying.fail(public("a"), TargetTableUnfit("it does not fit", "public.a", "x"), copy)
+    scene.finish_copy(copy, second)
+
+    scene.sink.tables.attach([public("b")])
+
+    assert scene.sink.tables.objects_due
+    scene.copying.due()
+    scene.copying.after_attach()
+    scene.check()
+    assert not scene.sink.tables.objects_due
+
+
 def test_table_keeps_its_name_while_room_is_made_for_its_copy(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ):

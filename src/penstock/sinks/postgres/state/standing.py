@@ -70,9 +70,14 @@ class TargetTableStore:
     def _are_objects_due(self, connection: Connection) -> bool:
         if not any(row.keys_due or row.names_due for row in self._rows):
             return False
-        if any(row.state == TableState.FAILED for row in self._rows):
-            return bool(self._tables.keys_due(connection))
-        return True
+        if not any(row.state == TableState.FAILED for row in self._rows):
+            return True
+        # Those that catch up can get theirs as soon as they stream, before this is read again.
+        are_ahead = any(
+            row.state == TableState.CATCHING_UP and (row.keys_due or row.names_due)
+            for row in self._rows
+        )
+        return are_ahead or bool(self._tables.keys_due(connection))
 
     def poll(self) -> bool:
         """Whether anything of penstock.tables has changed since it was read."""
