@@ -1,6 +1,7 @@
 """Search servers for tests: one node each, from jars that Maven fetches once into pytest's cache.
 
-OpenSearch is started as the demo does it; Elasticsearch comes as its core and its HTTP module, with a launcher of its own.
+OpenSearch is started as the demo does it; Elasticsearch comes as its core, its HTTP module and the one with scaled_float, with a
+launcher of its own.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from fix_broker import BrokerProcess
 from fix_machine import missing
 from penstock.embedded import search as embedded
 from penstock.embedded.ports import free_port
-from penstock.embedded.search import JVM, OPENSEARCH_3, Node, Version
+from penstock.embedded.search import JVM, OPENSEARCH_2, OPENSEARCH_3, Node, Version
 from penstock.errors import EmbeddedServerFailed
 
 if TYPE_CHECKING:
@@ -30,15 +31,16 @@ _CACHE = Path(__file__).parents[1] / ".pytest_cache"
 
 _ELASTICSEARCH = """
 import java.nio.file.Paths;
-import java.util.Collections;
+import java.util.Arrays;
 import org.elasticsearch.common.settings.Settings;
 import org.elasticsearch.env.Environment;
+import org.elasticsearch.index.mapper.MapperExtrasPlugin;
 import org.elasticsearch.node.Node;
 import org.elasticsearch.transport.Netty4Plugin;
 
 public class Launch extends Node {
     Launch(Settings settings) {
-        super(new Environment(settings, null), Collections.singletonList(Netty4Plugin.class), true);
+        super(new Environment(settings, null), Arrays.asList(Netty4Plugin.class, MapperExtrasPlugin.class), true);
     }
     public static void main(String[] args) throws Exception {
         Settings.Builder settings = Settings.builder().loadFromPath(Paths.get(args[0]));
@@ -63,9 +65,10 @@ class Elasticsearch(Version):
 
 
 ELASTICSEARCH_7 = Elasticsearch(
-    "elasticsearch-7.17.28",
+    "elasticsearch-7.17.28-extras",
     (
         "org.elasticsearch:elasticsearch:7.17.28",
+        "org.elasticsearch.plugin:mapper-extras-client:7.17.28",
         "org.elasticsearch.plugin:transport-netty4-client:7.17.28",
         "org.apache.logging.log4j:log4j-core:2.17.1",
     ),
@@ -178,6 +181,24 @@ def opensearch() -> Iterator[SearchServer]:
         yield server
 
 
+@pytest.fixture(
+    scope="session",
+    params=[
+        OPENSEARCH_3,
+        pytest.param(OPENSEARCH_2, marks=pytest.mark.long),
+        pytest.param(ELASTICSEARCH_7, marks=pytest.mark.long),
+    ],
+    ids=lambda version: version.name,
+)
+def search_server(request: pytest.FixtureRequest) -> Iterator[SearchServer]:
+    """Each of the servers that penstock is tested with; the newest quickly, the others in the long tests."""
+    if request.param is OPENSEARCH_3:
+        yield request.getfixturevalue("opensearch")
+        return
+    with SearchServer(request.param).running() as server:
+        yield server
+
+
 @pytest.fixture
 def own_search() -> Iterator[SearchServer]:
     """A server that a test may stop."""
@@ -251,12 +272,12 @@ class SearchFront:
 
 
 @pytest.fixture
-def search_front(opensearch: SearchServer) -> Iterator[Callable[..., SearchFront]]:
+def search_front(search_server: SearchServer) -> Iterator[Callable[..., SearchFront]]:
     """Makes fronts of the server."""
     made: list[SearchFront] = []
 
     def front(**options: Any) -> SearchFront:
-        made.append(SearchFront(opensearch, **options))
+        made.append(SearchFront(search_server, **options))
         return made[-1]
 
     yield front

@@ -197,11 +197,11 @@ class Change:
 
 
 @pytest.fixture
-def bench(opensearch: SearchServer, tmp_path: Path):
+def bench(search_server: SearchServer, tmp_path: Path):
     made = []
 
     def bench(**options: Any) -> Bench:
-        made.append(Bench(tmp_path / str(len(made)), **{"url": opensearch.url, **options}))
+        made.append(Bench(tmp_path / str(len(made)), **{"url": search_server.url, **options}))
         return made[-1]
 
     yield bench
@@ -209,7 +209,7 @@ def bench(opensearch: SearchServer, tmp_path: Path):
         each.sink.close()
 
 
-def test_value_that_was_not_sent_is_that_of_the_document(bench, opensearch) -> None:
+def test_value_that_was_not_sent_is_that_of_the_document(bench, search_server) -> None:
     one = bench()
     one.write(insert(T, ["1", "new", "B"]), insert(T, ["2", "new", None]))
     one.deliver()
@@ -217,28 +217,28 @@ def test_value_that_was_not_sent_is_that_of_the_document(bench, opensearch) -> N
     one.write(update(T, ["2", "x", "C"]), update(T, ["2", "y", UNCHANGED]))
     one.deliver()
 
-    assert opensearch.rows(one.alias) == {
+    assert search_server.rows(one.alias) == {
         "1": {"id": 1, "note": "later", "big": "B"},
         "2": {"id": 2, "note": "y", "big": "C"},
     }
 
 
-def test_repeat_changes_nothing_and_no_value_is_lost_by_it(bench, opensearch) -> None:
+def test_repeat_changes_nothing_and_no_value_is_lost_by_it(bench, search_server) -> None:
     one = bench()
     one.write(insert(T, ["1", "new", "B"]))
     one.write(update(T, ["1", "second", UNCHANGED]))
     one.write(update(T, ["1", "third", "C"]), update(T, ["1", "fourth", UNCHANGED]))
     one.run()
-    before = opensearch.rows(one.alias)
+    before = search_server.rows(one.alias)
     for _ in range(2):
         one.run()  # nobody has stored the position: after a crash all of it comes again
-    assert opensearch.rows(one.alias) == before
+    assert search_server.rows(one.alias) == before
     one.deliver()
-    assert opensearch.rows(one.alias) == {"1": {"id": 1, "note": "fourth", "big": "C"}}
+    assert search_server.rows(one.alias) == {"1": {"id": 1, "note": "fourth", "big": "C"}}
 
 
 @pytest.mark.parametrize("task_count", [1, 3])
-def test_row_that_moves_takes_along_what_was_not_sent(bench, opensearch, task_count) -> None:
+def test_row_that_moves_takes_along_what_was_not_sent(bench, search_server, task_count) -> None:
     one = bench()
     one.write(*(insert(T, [str(key), "new", f"B{key}"]) for key in range(10)))
     one.deliver(task_count)
@@ -251,7 +251,7 @@ def test_row_that_moves_takes_along_what_was_not_sent(bench, opensearch, task_co
     one.deliver(task_count)
 
     bigs = {key: f"B{key - 10}" for key in range(10, 20)} | {13: "C"}
-    assert opensearch.rows(one.alias) == {
+    assert search_server.rows(one.alias) == {
         "3": {"id": 3, "note": "another", "big": "D"},
         **{
             str(key): {"id": key, "note": "twice" if key == 13 else "moved", "big": big}
@@ -260,21 +260,21 @@ def test_row_that_moves_takes_along_what_was_not_sent(bench, opensearch, task_co
     }
 
 
-def test_truncate_takes_what_is_older_wherever_its_task_is(bench, opensearch) -> None:
+def test_truncate_takes_what_is_older_wherever_its_task_is(bench, search_server) -> None:
     one = bench()
     one.write(*(insert(T, [str(key), "new", "B"]) for key in range(30)))
     one.write(truncate(T))
     one.write(*(insert(T, [str(key), "after", "B"]) for key in range(0, 30, 10)))
     # The task that has the TRUNCATE may be through before the others begin.
     batch, receipts = one.run(4)
-    assert len(opensearch.hits(one.alias)) == 30
+    assert len(search_server.hits(one.alias)) == 30
     one.sink.commit(batch, receipts)
 
-    assert {each["note"] for each in opensearch.rows(one.alias).values()} == {"after"}
-    assert sorted(opensearch.rows(one.alias)) == ["0", "10", "20"]
+    assert {each["note"] for each in search_server.rows(one.alias).values()} == {"after"}
+    assert sorted(search_server.rows(one.alias)) == ["0", "10", "20"]
 
 
-def test_row_that_moved_and_moves_again_by_a_repeat_keeps_its_values(bench, opensearch) -> None:
+def test_row_that_moved_and_moves_again_by_a_repeat_keeps_its_values(bench, search_server) -> None:
     one = bench()
     one.write(insert(T, ["1", "new", "B"]), insert(T, ["5", "new", "E"]))
     one.deliver()
@@ -283,7 +283,7 @@ def test_row_that_moved_and_moves_again_by_a_repeat_keeps_its_values(bench, open
     for _ in range(3):
         one.run()  # nobody has stored the position
     one.deliver()
-    assert opensearch.rows(one.alias) == {
+    assert search_server.rows(one.alias) == {
         "2": {"id": 2, "note": "moved", "big": "B"},
         "5": {"id": 5, "note": "other", "big": "F"},
         "6": {"id": 6, "note": "moved", "big": "E"},
@@ -294,7 +294,7 @@ def test_row_that_moved_and_moves_again_by_a_repeat_keeps_its_values(bench, open
 _MANY = 6000
 
 
-def test_keys_that_move_in_a_long_transaction_lose_no_document(bench, opensearch) -> None:
+def test_keys_that_move_in_a_long_transaction_lose_no_document(bench, search_server) -> None:
     one = bench()
     one.write(*(insert(T, [str(key), "new", "B"]) for key in range(1, _MANY + 1)))
     one.deliver()
@@ -303,11 +303,11 @@ def test_keys_that_move_in_a_long_transaction_lose_no_document(bench, opensearch
     )
     for order in ((0, 1), (1, 0)):  # tasks run at the same time: either may be through first
         batch, receipts = one.run(2, only=order)
-        assert set(opensearch.rows(one.alias)) == set(map(str, range(_MANY)))
+        assert set(search_server.rows(one.alias)) == set(map(str, range(_MANY)))
     one.sink.commit(batch, receipts)
 
 
-def test_truncate_in_a_long_transaction(bench, opensearch) -> None:
+def test_truncate_in_a_long_transaction(bench, search_server) -> None:
     one = bench()
     one.write(
         *(insert(T, [str(key), "before", "B"]) for key in range(_MANY)),
@@ -316,7 +316,7 @@ def test_truncate_in_a_long_transaction(bench, opensearch) -> None:
         insert(T, ["9999", "after", "B"]),
     )
     one.deliver(2)
-    found = opensearch.rows(one.alias)
+    found = search_server.rows(one.alias)
     assert {each["note"] for each in found.values()} == {"after"}
     assert len(found) == 7
 
@@ -330,7 +330,7 @@ def test_truncate_takes_no_answer_of_some_shards(bench, search_front) -> None:
     assert "allow_partial_search_results=false" in asked
 
 
-def test_document_whose_values_nobody_has_is_refused(bench, opensearch) -> None:
+def test_document_whose_values_nobody_has_is_refused(bench, search_server) -> None:
     one = bench(on_refused="park")
     one.write(insert(T, ["1", "new", "B"]))
     one.deliver()
@@ -345,7 +345,7 @@ def test_document_whose_values_nobody_has_is_refused(bench, opensearch) -> None:
         delete(T, key=["9"]),
     )
     one.deliver()
-    assert opensearch.rows(one.alias) == {
+    assert search_server.rows(one.alias) == {
         "1": {"id": 1, "note": "new", "big": "B"},
         "8": {"id": 8, "note": "second", "big": "C"},
     }
@@ -356,7 +356,7 @@ def test_document_whose_values_nobody_has_is_refused(bench, opensearch) -> None:
     ]
 
 
-def test_repeat_of_changes_of_a_row_that_is_deleted_since_refuses_nothing(bench, opensearch):
+def test_repeat_of_changes_of_a_row_that_is_deleted_since_refuses_nothing(bench, search_server):
     one = bench(on_refused="park")
     one.write(insert(T, ["1", "new", "B"]), insert(T, ["2", "new", "B"]))
     one.deliver()
@@ -365,12 +365,12 @@ def test_repeat_of_changes_of_a_row_that_is_deleted_since_refuses_nothing(bench,
     one.write(delete(T, key=["1"]), delete(T, key=["3"]))
     one.run()  # and nobody has stored the position
     one.deliver()
-    assert opensearch.rows(one.alias) == {}
+    assert search_server.rows(one.alias) == {}
     assert SearchKind().parked(one.place) == []
 
 
 def test_row_that_moved_and_is_refused_finds_its_values_when_it_is_tried_again(
-    bench, opensearch
+    bench, search_server
 ) -> None:
     one = bench(point_as="geo", on_refused="park")
     one.write(insert(SPOTS, ["1", "(13.4,52.5)", "B"]))
@@ -379,38 +379,41 @@ def test_row_that_moved_and_is_refused_finds_its_values_when_it_is_tried_again(
     one.write(insert(SPOTS, ["1", "(1,2)", "C"]))
     one.deliver()
     index = f"{one.index}-public-spots"
-    assert opensearch.rows(index)["1"]["big"] == "B"
+    assert search_server.rows(index)["1"]["big"] == "B"
     assert len(SearchKind().parked(one.place)) == 3
     path = f"/{index}/_mapping"
     # The server is more lenient from now on.
-    opensearch.must(
+    search_server.must(
         "PUT", path, {"properties": {"at": {"type": "geo_point", "ignore_malformed": True}}}
     )
     SearchKind().ask_parked(one.place, "retry", [e.id for e in SearchKind().parked(one.place)])
     one.sink.refresh_tables(one.position)
     assert SearchKind().parked(one.place) == []
-    assert {key: row["big"] for key, row in opensearch.rows(index).items()} == {"1": "C", "2": "B"}
+    assert {key: row["big"] for key, row in search_server.rows(index).items()} == {
+        "1": "C",
+        "2": "B",
+    }
 
 
-def test_empty_key(bench, opensearch) -> None:
+def test_empty_key(bench, search_server) -> None:
     one = bench()
     one.write(insert(TEXTS, ["", "empty"]), insert(TEXTS, ["a", "n"]), insert(TEXTS, ["b", "n"]))
     one.deliver()
     index = f"{one.index}-public-texts"
-    assert {each["id"]: each["note"] for each in opensearch.rows(index).values()} == {
+    assert {each["id"]: each["note"] for each in search_server.rows(index).values()} == {
         "": "empty",
         "a": "n",
         "b": "n",
     }
     one.write(delete(TEXTS, key=[""]), delete(TEXTS, key=["a"]))
     one.deliver()
-    assert list(opensearch.rows(index)) == ["b"]
+    assert list(search_server.rows(index)) == ["b"]
 
 
 @pytest.mark.parametrize(
     "seed", [0, *(pytest.param(one, marks=pytest.mark.long) for one in range(1, 8))]
 )
-def test_random_changes_in_random_batches_with_repeats(bench, opensearch, seed) -> None:
+def test_random_changes_in_random_batches_with_repeats(bench, search_server, seed) -> None:
     dice = random.Random(seed)
     one = bench(bulk_bytes=dice.choice([300, 4_000_000]), concurrency=dice.choice([1, 3]))
     model: dict[int, list[str]] = {}
@@ -424,13 +427,13 @@ def test_random_changes_in_random_batches_with_repeats(bench, opensearch, seed) 
             one.position = one.open()
         one.deliver(count)
         if dice.random() < 0.5:
-            assert_model(opensearch, one, model)
-    assert_model(opensearch, one, model)
+            assert_model(search_server, one, model)
+    assert_model(search_server, one, model)
 
 
-def assert_model(opensearch: SearchServer, one: Bench, model: dict[int, list[str]]) -> None:
+def assert_model(search_server: SearchServer, one: Bench, model: dict[int, list[str]]) -> None:
     wanted = {str(key): {"id": key, "note": n, "big": b} for key, (n, b) in model.items()}
-    assert opensearch.rows(one.alias) == wanted
+    assert search_server.rows(one.alias) == wanted
 
 
 def _change(dice: random.Random, model: dict[int, list[str]]) -> bytes:
@@ -459,55 +462,57 @@ def _change(dice: random.Random, model: dict[int, list[str]]) -> bytes:
     return update(T, [str(key), note, big if is_sent else UNCHANGED])
 
 
-def test_move_without_values_from_a_key_that_is_overwritten_is_refused(bench, opensearch) -> None:
+def test_move_without_values_from_a_key_that_is_overwritten_is_refused(
+    bench, search_server
+) -> None:
     one = bench(on_refused="park")
     one.write(insert(T, ["1", "new", "B"]))
     one.deliver()
     one.write(update(T, ["2", "moved", UNCHANGED], key=["1"]))
     one.write(insert(T, ["1", "another", "C"]))
     # As after a crash in which the write of key 1 came first: key 2 is nowhere, its value is lost.
-    hit = opensearch.hits(one.alias)[0]
+    hit = search_server.hits(one.alias)[0]
     body = {**hit["_source"], "note": "another", "big": "C", "_position": 99 << 40}
     path = f"/{one.alias}/_doc/1?version={99 << 40}&version_type=external_gte"
-    opensearch.must("PUT", path, body)
+    search_server.must("PUT", path, body)
     one.deliver()
 
     (entry,) = SearchKind().parked(one.place)
     assert "REPLICA IDENTITY FULL" in entry.reason
-    assert "2" not in opensearch.rows(one.alias)
+    assert "2" not in search_server.rows(one.alias)
 
 
-def test_document_that_the_server_refuses_stops_or_is_parked(bench, opensearch) -> None:
+def test_document_that_the_server_refuses_stops_or_is_parked(bench, search_server) -> None:
     for on_refused in ("stop", "park"):
         one = bench(point_as="geo", on_refused=on_refused)
         one.write(insert(PLACES, ["1", "(13.4,52.5)"]))
         one.write(insert(PLACES, ["2", "(13.4,5250)"]), insert(T, ["1", "n", "b"]))
         one.deliver()
-        assert sorted(opensearch.rows(one.alias)) == ["1"]
+        assert sorted(search_server.rows(one.alias)) == ["1"]
         if on_refused == "stop":
             (stopped,) = one.sink.tables.detached.values()
             said = stopped.error
         else:
-            assert sorted(opensearch.rows(f"{one.index}-public-places")) == ["1"]
+            assert sorted(search_server.rows(f"{one.index}-public-places")) == ["1"]
             (entry,) = SearchKind().parked(one.place)
             said = entry.reason
         assert "field at of type geo_point" in said
         assert "5250" not in said
 
 
-def test_index_that_takes_no_writes_is_waited_for(bench, opensearch) -> None:
+def test_index_that_takes_no_writes_is_waited_for(bench, search_server) -> None:
     one = bench()
     one.write(insert(T, ["1", "new", "B"]))
     one.deliver()
     path = f"/{one.alias}/_settings"
-    opensearch.must("PUT", path, {"index.blocks.read_only_allow_delete": True})
+    search_server.must("PUT", path, {"index.blocks.read_only_allow_delete": True})
     one.write(update(T, ["1", "later", "B"]))
     with pytest.raises(IndexReadOnly, match="takes no writes"):
         one.deliver()
-    opensearch.must("PUT", path, {"index.blocks.read_only_allow_delete": None})
+    search_server.must("PUT", path, {"index.blocks.read_only_allow_delete": None})
     one.position = one.open()
     one.deliver()
-    assert opensearch.rows(one.alias)["1"]["note"] == "later"
+    assert search_server.rows(one.alias)["1"]["note"] == "later"
 
 
 def test_second_process_is_found_out_when_it_stores_a_position(bench) -> None:
@@ -522,7 +527,7 @@ def test_second_process_is_found_out_when_it_stores_a_position(bench) -> None:
     other.close()
 
 
-def test_busy_server_is_asked_again(bench, search_front, opensearch) -> None:
+def test_busy_server_is_asked_again(bench, search_front, search_server) -> None:
     front: SearchFront = search_front()
     answers = [429, 503, 429]
 
@@ -533,12 +538,12 @@ def test_busy_server_is_asked_again(bench, search_front, opensearch) -> None:
     one.write(*(insert(T, [str(key), "new", "B"]) for key in range(20)))
     front.answer = busy
     one.deliver()
-    assert len(opensearch.hits(one.alias)) == 20
+    assert len(search_server.hits(one.alias)) == 20
     assert not answers
 
 
 def test_request_that_is_too_large_is_halved_and_a_document_that_is_refused(
-    bench, search_front, opensearch
+    bench, search_front, search_server
 ) -> None:
     front: SearchFront = search_front()
     front.answer = lambda _method, path, size: 413 if "/_bulk" in path and size > 2000 else None
@@ -546,12 +551,12 @@ def test_request_that_is_too_large_is_halved_and_a_document_that_is_refused(
     one.write(*(insert(T, [str(key), "x" * 200, "B"]) for key in range(20)))
     one.write(insert(T, ["77", "x" * 3000, "B"]))
     one.deliver()
-    assert len(opensearch.hits(one.alias)) == 20
+    assert len(search_server.hits(one.alias)) == 20
     (entry,) = SearchKind().parked(one.place)
     assert "max_content_length" in entry.reason
 
 
-def test_requests_are_sized_by_bytes(bench, search_front, opensearch) -> None:
+def test_requests_are_sized_by_bytes(bench, search_front, search_server) -> None:
     front: SearchFront = search_front()
     one = bench(url=front.url, bulk_bytes=5000, concurrency=3)
     one.write(*(insert(T, [str(key), "x" * 400, "B"]) for key in range(100)))
@@ -559,7 +564,7 @@ def test_requests_are_sized_by_bytes(bench, search_front, opensearch) -> None:
     sizes = [size for _, path, size in front.requests if "/_bulk" in path]
     assert len(sizes) >= 8
     assert max(sizes) <= 5000
-    assert len(opensearch.hits(one.alias)) == 100
+    assert len(search_server.hits(one.alias)) == 100
 
 
 def _problem(place: SinkPlace[Any]) -> PenstockError:
@@ -613,24 +618,24 @@ def test_check_names_what_is_wrong(search_front: Callable[..., SearchFront], tmp
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             "penstock.sinks.search.parts._OLDEST",
-            dict.fromkeys(("opensearch", "elasticsearch"), (99, 0)),
+            dict.fromkeys(("search_server", "elasticsearch"), (99, 0)),
         )
         front.answer = lambda *_: None
         assert isinstance(_problem(_place(tmp_path, url=front.url)), SinkTooOld)
 
 
-def test_index_that_is_not_ours_is_left_alone(bench, opensearch) -> None:
+def test_index_that_is_not_ours_is_left_alone(bench, search_server) -> None:
     one = bench()
-    opensearch.must("PUT", f"/{one.alias}.mine", {"aliases": {one.alias: {}}})
+    search_server.must("PUT", f"/{one.alias}.mine", {"aliases": {one.alias: {}}})
     one.write(insert(T, ["1", "new", "B"]), insert(PLACES, ["1", "(1,2)"]))
     one.deliver()
     (stopped,) = one.sink.tables.detached.items()
     assert str(stopped[0]) == "public.t"
     assert "was not made by this sink" in stopped[1].error
-    assert len(opensearch.hits(f"{one.index}-public-places")) == 1
+    assert len(search_server.hits(f"{one.index}-public-places")) == 1
 
 
-def test_copy_leaves_the_index_of_a_table_that_had_the_name_before(bench, opensearch) -> None:
+def test_copy_leaves_the_index_of_a_table_that_had_the_name_before(bench, search_server) -> None:
     one = bench()
     with parts_of(one.place) as parts:
         indexes = parts.indexes
@@ -648,26 +653,26 @@ def test_copy_leaves_the_index_of_a_table_that_had_the_name_before(bench, opense
     assert indexes.switch(alias, f"{alias}.c3") == f"{alias}.1"
 
     assert indexes.behind([alias, renamed]) == {alias: f"{alias}.c3", renamed: f"{alias}.c1"}
-    assert opensearch.indexes(f"{alias}.*") == [f"{alias}.{each}" for each in ("1", "c1", "c3")]
+    assert search_server.indexes(f"{alias}.*") == [f"{alias}.{each}" for each in ("1", "c1", "c3")]
 
 
 RENAME = Change("rename_table", U.table, T.table)
 CREATE = Change("create_table", T.table)
 
 
-def test_truncate_before_a_rename_empties_the_table_that_was_renamed(bench, opensearch) -> None:
+def test_truncate_before_a_rename_empties_the_table_that_was_renamed(bench, search_server) -> None:
     one = bench()
     one.write(insert(T, ["1", "old", "B"]))
     one.deliver()
     new_rows = [relation(OTHER), insert(OTHER, ["2", "other", "C"])]
     one.deliver_ddl([relation(T), truncate(T)], RENAME, CREATE, new_rows)
-    assert opensearch.rows(f"{one.index}-public-u") == {}
-    assert list(opensearch.rows(one.alias)) == ["2"]
+    assert search_server.rows(f"{one.index}-public-u") == {}
+    assert list(search_server.rows(one.alias)) == ["2"]
 
 
 @pytest.mark.parametrize("change", [RENAME, Change("drop_table", T.table)])
 def test_transaction_with_a_change_of_a_table_comes_again(
-    bench, opensearch, monkeypatch, change
+    bench, search_server, monkeypatch, change
 ) -> None:
     one = bench(dropped_tables="delete")
     one.write(insert(T, ["1", "old", "B"]))
@@ -686,25 +691,25 @@ def test_transaction_with_a_change_of_a_table_comes_again(
 
     assert one.sink.tables.detached == {}
     rows = {"1": {"id": 1, "note": "later", "big": "B"}} if change is RENAME else {}
-    assert opensearch.rows(f"{one.index}-public-u") == rows
-    assert opensearch.call("GET", f"/_alias/{one.alias}")[0] == 404
-    assert len(opensearch.indexes(f"{one.index}-*")) == len(rows)
+    assert search_server.rows(f"{one.index}-public-u") == rows
+    assert search_server.call("GET", f"/_alias/{one.alias}")[0] == 404
+    assert len(search_server.indexes(f"{one.index}-*")) == len(rows)
 
 
-def test_two_sinks_on_one_server_follow_a_change_each(bench, opensearch) -> None:
+def test_two_sinks_on_one_server_follow_a_change_each(bench, search_server) -> None:
     both = bench(), bench()
     for one in both:
         one.write(insert(T, ["1", "old", "B"]))
         one.deliver()
         one.deliver_ddl(RENAME)
     for one in both:
-        assert list(opensearch.rows(f"{one.index}-public-u")) == ["1"]
+        assert list(search_server.rows(f"{one.index}-public-u")) == ["1"]
         one.sink.close()
 
     def logged() -> int:
-        opensearch.must("POST", "/penstock/_refresh")
+        search_server.must("POST", "/penstock/_refresh")
         terms = {"terms": {"sink": [one.index for one in both]}}
-        return opensearch.must("POST", "/penstock/_count", {"query": terms})["count"]
+        return search_server.must("POST", "/penstock/_count", {"query": terms})["count"]
 
     assert logged() == 4  # position and change of each
     assert SearchKind().forget(both[0].place) != []
@@ -726,7 +731,9 @@ def _retry_all(one: Bench) -> None:
     one.sink.refresh_tables(one.position)
 
 
-def test_parked_document_follows_its_table_to_another_name(bench, opensearch, monkeypatch) -> None:
+def test_parked_document_follows_its_table_to_another_name(
+    bench, search_server, monkeypatch
+) -> None:
     one = bench(on_refused="park")
     with monkeypatch.context() as patch:
         _refuse_key(one, patch, '{"id":2}')
@@ -739,7 +746,7 @@ def test_parked_document_follows_its_table_to_another_name(bench, opensearch, mo
     ] * 2
     _retry_all(one)
     assert SearchKind().parked(one.place) == []
-    found = opensearch.rows(f"{one.index}-public-u")
+    found = search_server.rows(f"{one.index}-public-u")
     assert {key: row["note"] for key, row in found.items()} == {
         "1": "new",
         "2": "later",
@@ -748,7 +755,7 @@ def test_parked_document_follows_its_table_to_another_name(bench, opensearch, mo
 
 
 def test_parked_document_whose_index_is_gone_stays_and_delays_nobody(
-    bench, opensearch, monkeypatch
+    bench, search_server, monkeypatch
 ) -> None:
     one = bench(on_refused="park")
     with monkeypatch.context() as patch:
@@ -756,15 +763,17 @@ def test_parked_document_whose_index_is_gone_stays_and_delays_nobody(
         one.write(insert(T, ["2", "new", "B"]), update(T, ["2", "later", UNCHANGED]))
         one.write(delete(T, key=["2"]))
         one.deliver()
-    (index,) = opensearch.indexes(f"{one.alias}.*")
-    opensearch.must("DELETE", f"/{index}")
+    (index,) = search_server.indexes(f"{one.alias}.*")
+    search_server.must("DELETE", f"/{index}")
     _retry_all(one)
     entries = SearchKind().parked(one.place)
     assert ["is gone" in (each.reason or "") for each in entries] == [True] * 3
-    assert opensearch.indexes(f"{one.index}-*") == []
+    assert search_server.indexes(f"{one.index}-*") == []
 
 
-def test_copied_document_that_was_parked_finds_its_index_after_a_rename(bench, opensearch) -> None:
+def test_copied_document_that_was_parked_finds_its_index_after_a_rename(
+    bench, search_server
+) -> None:
     one = bench()
     renamed = f"{one.index}-public-u"
     with parts_of(one.place) as parts:
@@ -788,7 +797,7 @@ def test_copied_document_that_was_parked_finds_its_index_after_a_rename(bench, o
     sink.open()
     sink.deliver(iter([pa.RecordBatch.from_pylist([row], RECORDS)]), None)
     sink.close()
-    assert opensearch.rows(renamed) == {"1": {"id": 1}}
+    assert search_server.rows(renamed) == {"1": {"id": 1}}
 
 
 def test_user_that_may_not_write_is_not_taken_for_a_bad_document(bench, search_front) -> None:
@@ -810,7 +819,7 @@ def test_user_that_may_not_write_is_not_taken_for_a_bad_document(bench, search_f
 
 
 def test_write_that_has_a_whole_request_refused_is_refused_alone(
-    bench, search_front, opensearch
+    bench, search_front, search_server
 ) -> None:
     front: SearchFront = search_front()
     front.answer = lambda _method, path, size: 400 if "/_bulk" in path and size > 2000 else None
@@ -818,7 +827,7 @@ def test_write_that_has_a_whole_request_refused_is_refused_alone(
     one.write(*(insert(T, [str(key), "x" * 200, "B"]) for key in range(20)))
     one.write(insert(T, ["77", "x" * 3000, "B"]))
     one.deliver()
-    assert len(opensearch.hits(one.alias)) == 20
+    assert len(search_server.hits(one.alias)) == 20
     (entry,) = SearchKind().parked(one.place)
     assert "refuses the request" in entry.reason
 
