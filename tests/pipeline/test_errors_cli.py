@@ -471,7 +471,7 @@ def test_another_cluster_behind_the_same_address_is_refused_and_left_alone(
     other = type(source)(pg_new, source.name)
     type(source)(pg_new, "postgres").execute(f'CREATE DATABASE "{source.name}"')
     other.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    proxy._server = ("127.0.0.1", pg_new.port)
+    proxy.server = ("127.0.0.1", pg_new.port)
     path = write(tmp_path, url, target)
 
     try:

@@ -239,7 +239,7 @@ def test_another_server_behind_the_address_is_refused_while_running(
     type(source)(other, "postgres").execute(f'CREATE DATABASE "{source.name}"')
 
     proxy.refuse()
-    proxy._server = ("127.0.0.1", other.port)
+    proxy.server = ("127.0.0.1", other.port)
     proxy.heal()
 
     assert "system identifier" in capturing.ends_with(errors.OtherCluster)

@@ -41,11 +41,11 @@ def test_error_that_ended_capture_stays_until_it_starts_well(
     other = make_server()
     type(source)(other, "postgres").execute(f'CREATE DATABASE "{source.name}"')
     proxy.refuse()
-    proxy._server = ("127.0.0.1", other.port)
+    proxy.server = ("127.0.0.1", other.port)
     proxy.heal()
     capturing.ends_with(errors.OtherCluster)
 
-    proxy._server = ("127.0.0.1", source.server.port)
+    proxy.server = ("127.0.0.1", source.server.port)
     failed, at_source = status_of(capturing)
     capturing.start()
     capturing.catch_up()

@@ -176,7 +176,7 @@ def test_cpu_time_of_a_role_does_not_fall_when_a_process_ends(use_timing: Callab
 
     assert during.cpu_seconds >= 0.15
     assert after.cpu_seconds >= during.cpu_seconds
-    assert (during.count, after.count) == (1, 0)
+    assert during.count == after.count + 1  # other tests of this process have children as well
 
 
 def test_copy_that_stands_still_has_no_rate_for_long(toy_server: Served):

@@ -89,6 +89,7 @@ STORED: list[tuple[Report, str, str, dict[str, Any]]] = [
             "published": {'public."A b"': 7},
             "entries": {"7": [8, 9]},
             "left_out": {"public.x": "no key"},
+            "delayed": [],
             "partitions": {"7": {"11": ["public.a", True]}},
             "since_lsn": "0/10",
             "lsn": "0/20",
