@@ -21,6 +21,7 @@ from fix_machine import program
 from fix_pipeline import pipeline_document
 from fix_wait import wait_until
 from fix_watched import REFUSED, Served, make_status
+from penstock.embedded.ports import free_port
 from penstock.metrics import HISTOGRAM, INSTRUMENTS
 from penstock.server.observed import _STATES, _WAL_STATUSES
 from penstock.sinks.status import TableStatus
@@ -124,7 +125,7 @@ def scraped(port: int, tmp_path: Path) -> Iterator[str]:
         ],
     }
     (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(config))
-    own_port = port + 1 if port < 65000 else port - 1000
+    own_port = free_port()
     process = subprocess.Popen(
         [
             program("prometheus"),
