@@ -16,7 +16,7 @@ from rich.text import Text
 from penstock.cli.options import AsJson, PipelinePath
 from penstock.config import read_pipeline
 from penstock.run.status import PipelineStatus, SourceStatus, read_status
-from penstock.sinks.status import SinkStatus, TableStatus
+from penstock.sinks.status import SinkStatus, SubscriptionStatus, TableStatus
 from penstock.text import counted, printable, printable_lines, size_text
 
 if TYPE_CHECKING:
@@ -159,15 +159,20 @@ def _render_sink(name: str, sink: SinkStatus) -> Table:
         see = "penstock parked PIPELINE.yml shows them"
         grid.add_row("  parked", _text(f"{sink.parked:,}: {see}", style="yellow"))
     for id_, each in sink.subscriptions.items():
-        said = f"{each.state}, delivered {each.delivered:,}, up to {each.delivered_lsn or 'nothing yet'}"
-        said += f", parked {each.parked:,}" if each.parked else ""
-        said += f", lost up to {each.lost_to_lsn}" if each.lost_to_lsn else ""
-        said += f": {each.error}" if each.error else ""
         style = "white" if each.state == "active" else "yellow"
-        grid.add_row(_text(f"  {id_}"), _text(printable(said), style=style))
+        grid.add_row(_text(f"  {id_}"), _text(printable(_subscription_text(each)), style=style))
     if sink.error:
         grid.add_row("  error", _text(sink.error, style="red"))
     return grid
+
+
+def _subscription_text(each: SubscriptionStatus) -> str:
+    said = (
+        f"{each.state}, delivered {each.delivered:,}, up to {each.delivered_lsn or 'nothing yet'}"
+    )
+    said += f", parked {each.parked:,}" if each.parked else ""
+    said += f", lost up to {each.lost_to_lsn}" if each.lost_to_lsn else ""
+    return said + (f": {each.error}" if each.error else "")
 
 
 def render_tables(sink: SinkStatus) -> RenderableType:

@@ -139,8 +139,11 @@ class KafkaTransport:
 
     def _flush_step(self) -> int:
         """How many records are left after a while."""
+        # Not by its truth: that of a producer with an empty queue is False.
+        if self._producer is None:
+            return 0
         try:
-            return self._producer.flush(timing().broker_step_seconds) if self._producer else 0
+            return int(self._producer.flush(timing().broker_step_seconds))
         except SystemError as error:
             raise fatal_error(error) from None
 
