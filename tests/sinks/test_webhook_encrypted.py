@@ -98,8 +98,8 @@ def test_missing_key_of_a_document_suspends_the_subscription_and_says_so(hooks, 
     receiver.reply = Reply(500)
     ids = hooks(receiver.url, keyring=keyring("2")).deliver(_change(1, 1))
     ids += hooks(receiver.url, keyring=keyring("1", "2")).deliver(_change(2, 2))
-    receiver.reply = Reply()
     sink = hooks(receiver.url, keyring=keyring("2"))  # the oldest entry has this one
+    receiver.reply = Reply()  # not before: who has both keys would have sent both entries
     receiver.wait_for(lambda: receiver.ids == ids[:1])
     wait_until(lambda: sink.stands()["state"] == "suspended")
     assert sink.stands()["error"].startswith(LogKeyMissing.code)

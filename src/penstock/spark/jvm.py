@@ -49,6 +49,8 @@ class Jvm:
         given = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))
         settings = ["--properties-file", str(properties), "--load-spark-defaults"]
         environment = {
+            # spark-submit asks a JVM of a few hundred milliseconds for the command line of the real one.
+            "SPARK_LAUNCHER_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
             **os.environ,
             "SPARK_CONNECT_MODE": "0",
             "_PYSPARK_DRIVER_CONN_INFO_PATH": str(self._info),
