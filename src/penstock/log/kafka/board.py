@@ -8,10 +8,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException
 
 from penstock.brokers.kafka.claim import Claim
-from penstock.brokers.kafka.client import end_client, leave_to_parent
+from penstock.brokers.kafka.client import leave_to_parent
+from penstock.brokers.kafka.producer import HeldProducer
 from penstock.errors import LogUnreachable
 from penstock.log.broker.board import MemoryBoard
 from penstock.log.kafka.clients import Reading, Settings
@@ -46,7 +47,7 @@ class KafkaBoard(MemoryBoard):
         self._patient = patient.clients(self._place)
         self._log_topic = LogTopic(self._reading_settings.clients(self._place), options, topic)
         self._reading: Reading | None = None
-        self._producer: Producer | None = None
+        self._producer = HeldProducer(self._clients)
         self._made_by = 0
         self._next = 0
         self._claims: dict[str, Claim] = {}
@@ -67,8 +68,7 @@ class KafkaBoard(MemoryBoard):
         self._reading.assign(self._topic, _PARTITION, 0)
         self._next = 0
         self._made_by = os.getpid()
-        self._producer = self._clients.made(
-            Producer,
+        self._producer.make(
             self._clients.conf(
                 **{
                     "enable.idempotence": True,
@@ -115,24 +115,19 @@ class KafkaBoard(MemoryBoard):
         return True
 
     def _post(self, key: str, value: bytes | None) -> int:
-        assert self._producer is not None, "connected first"
         done: list[Any] = []
         try:
-            self._producer.produce(
+            self._producer.client.produce(
                 self._topic,
                 value,
                 key.encode(),
                 partition=_PARTITION,
                 on_delivery=lambda error, record: done.append((error, record)),
             )
+            self._producer.flush("reporting")
         except KafkaException as raised:
             self._pid = 0
             raise self._clients.explained(raised.args[0], "reporting") from None
-        waiting = self._clients.steps("reporting")
-        while not done:
-            self._producer.flush(timing().broker_step_seconds)
-            if not done:
-                waiting.go_on()
         error, record = done[0]
         if error is not None:
             if error.code() in (KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT):
@@ -144,19 +139,11 @@ class KafkaBoard(MemoryBoard):
     def _end_clients(self) -> None:
         """Those of an earlier connection; nothing that waits is sent any more."""
         reading, self._reading = self._reading, None
-        producer, self._producer = self._producer, None
-        if self._made_by != os.getpid():
-            leave_to_parent((reading, producer))
-            return
-        if reading is not None:
+        if reading is not None and self._made_by != os.getpid():
+            leave_to_parent(reading)
+        elif reading is not None:
             reading.close()
-        if producer is None:
-            return
-        producer.purge()
-        producer.flush(0)
-        last = [producer]
-        del producer
-        end_client(last, last.clear)
+        self._producer.discard()
 
     def _group(self, role: str) -> str:
         return f"penstock/{self._pipeline}/{role}"
