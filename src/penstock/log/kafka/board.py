@@ -17,7 +17,6 @@ from penstock.errors import LogUnreachable
 from penstock.log.broker.board import MemoryBoard
 from penstock.log.kafka.clients import Reading, Settings
 from penstock.log.kafka.topic import STATE_CONFIG, LogTopic
-from penstock.stopping import is_in_vain
 from penstock.timing import timing
 
 if TYPE_CHECKING:
@@ -33,14 +32,13 @@ class KafkaBoard(MemoryBoard):
     """The board of one pipeline."""
 
     def __init__(self, options: KafkaLogOptions, topic: str, pipeline: str) -> None:
-        super().__init__()
+        super().__init__(f"topic {topic}")
         self._topic = topic
         self._pipeline = pipeline
         # Reports are not worth a long wait: the next one follows.
         self._timeout = min(timing().board_report_seconds, options.timeout)
         self._reading_settings = Settings.of(options)
         self._settings = replace(self._reading_settings, timeout=self._timeout)
-        self._place = f"topic {topic}"
         self._clients = self._settings.clients(self._place)
         # At the start there is nothing else to do: a busy broker may take its time.
         patient = replace(self._settings, timeout=max(timing().board_join_seconds, options.timeout))
@@ -78,10 +76,6 @@ class KafkaBoard(MemoryBoard):
             ),
         )
 
-    def _drain(self) -> None:
-        while self._take_next(0.0):
-            pass
-
     def _catch_up(self) -> None:
         assert self._reading is not None, "connected first"
         found = self._reading.watermarks(self._topic, _PARTITION)
@@ -90,18 +84,9 @@ class KafkaBoard(MemoryBoard):
             raise LogUnreachable(
                 "the topic is not there", self._place, "nothing, penstock makes it anew"
             )
-        deadline = time.monotonic() + timing().log_read_seconds
-        while self._next < found[1]:
-            if self._take_next(timing().broker_step_seconds):
-                continue
-            if self._reading.end_offset >= found[1]:
-                return  # the rest was compacted away
-            if time.monotonic() > deadline or is_in_vain():
-                raise LogUnreachable(
-                    f"no answer within {timing().log_read_seconds:g} s",
-                    self._place,
-                    "nothing, penstock tries again by itself",
-                )
+        reading, end = self._reading, found[1]
+        # Where the end was met, the rest was compacted away.
+        self._take_until(lambda: self._next >= end or reading.end_offset >= end)
 
     def _take_next(self, seconds: float) -> bool:
         assert self._reading is not None, "connected first"

@@ -68,13 +68,14 @@ class KafkaTransport:
         self._clients.go_on()
         facts = self._log_topic.require(PARTITIONS, LOG_CONFIG)
         self.piece_bytes = min(_PIECE_BYTES, facts.limit - _BATCH_BYTES)
+        longest = int(1000 * max(timing().log_transaction_seconds, self._options.timeout))
         conf = self._clients.conf(
             **{
                 "transactional.id": self._writer_id,
-                "transaction.timeout.ms": int(
-                    1000 * max(timing().log_transaction_seconds, self._options.timeout)
-                ),
-                "message.timeout.ms": int(1000 * self._options.timeout),
+                "transaction.timeout.ms": longest,
+                # A slow link is no reason to give up a record that waits for its turn: `flush` sees to it that
+                # something moves.
+                "message.timeout.ms": longest,
                 "message.max.bytes": max(1_000_000, self.piece_bytes + _BATCH_BYTES),
                 "batch.size": max(self.piece_bytes, 1000),
                 "linger.ms": 0,
@@ -96,6 +97,8 @@ class KafkaTransport:
         try:
             self._held.client.begin_transaction()
             yield group
+            # A commit would do that as well, but not say whether anything moves.
+            self.flush()
             self._in_steps("commit_transaction", "appending to the log")
             group.require_all()
         except BaseException as error:
