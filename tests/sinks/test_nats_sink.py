@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import uuid
 
+import nats
 import nkeys
 import pyarrow as pa
 import pytest
@@ -141,6 +143,40 @@ def test_full_stream_is_waited_for(nats_server, name, sink_of):
         sink.deliver(iter((documents((1, "a"), (2, "b"), (3, "c")),)), None)
 
     assert failed.value.remedy.name == "TIME"
+
+
+def test_strict_order_holds_where_a_full_stream_has_room_again_for_a_later_message(
+    nats_server, name, sink_of
+):
+    batch = documents((1, "a"), (2, "x" * 5000), (3, "c"), (4, "d"))
+    sink = sink_of(max_bytes=4000, order="strict")
+    sink.open()
+
+    with pytest.raises(SinkError, match="maximum bytes exceeded"):
+        sink.deliver(iter((batch,)), None)
+    assert notes(nats_server, name) == ["a"], "what follows waits for what was refused"
+
+    raise_limit(nats_server, name)
+    sink.open()
+    sink.deliver(iter((batch,)), None)
+    sink.deliver(iter((documents((5, "e"), table="more"),)), None)
+    assert [note[0] for note in notes(nats_server, name)] == ["a", "x", "c", "d", "e"]
+
+
+def raise_limit(server, stream):
+    async def update():
+        client = await nats.connect(server.url)
+        manager = client.jsm()
+        config = (await manager.stream_info(stream)).config
+        await manager.update_stream(config.evolve(max_bytes=100_000))
+        await client.close()
+
+    asyncio.run(update())
+
+
+def test_strict_order_with_replicas_is_refused(sink_of):
+    with pytest.raises(ValidationError, match="usual, where replicas is more than 1"):
+        sink_of(order="strict", replicas=3)
 
 
 def test_slow_link_is_no_server_that_does_not_answer(nats_server, name, sink_of, make_proxy):

@@ -271,11 +271,6 @@ class Clients:
         return error is not None and error.code() in _LOGIN
 
 
-def fatal_error(raised: SystemError) -> Exception:
-    """What a client raises that is beyond repair, where a callback was run meanwhile: Python reports that one then."""
-    return raised.__cause__ if isinstance(raised.__cause__, KafkaException) else raised
-
-
 # Those whose admin client may have to be ended when the process does.
 _open: weakref.WeakSet[Clients] = weakref.WeakSet()
 

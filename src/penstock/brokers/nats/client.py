@@ -70,6 +70,11 @@ class Connection:
         return self._client is not None and self._client.is_connected
 
     @property
+    def timeout(self) -> float:
+        """How long an answer is waited for, in seconds."""
+        return self._options.timeout
+
+    @property
     def max_payload(self) -> int:
         """How many bytes a message may have, headers included."""
         return int(self._client.max_payload)

@@ -10,11 +10,13 @@ import zlib
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
-from penstock.errors import SecondInstance
+from penstock.errors import LogUnreachable, SecondInstance
 from penstock.log.contract import Posted
+from penstock.stopping import is_in_vain
 from penstock.timing import timing
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from contextlib import AbstractContextManager
 
 _PLAIN, _PIECES = b"=", b"#"
@@ -28,7 +30,8 @@ class MemoryBoard(ABC):
     former ones go after it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, place: str) -> None:
+        self._place = place
         self._lock = threading.RLock()
         self._posted: dict[str, tuple[int, Posted]] = {}  # with the number of its message
         self._runs: dict[str, tuple[float, str | None]] = {}
@@ -48,12 +51,12 @@ class MemoryBoard(ABC):
         """Make what is missing, and begin to read from the first message."""
 
     @abstractmethod
-    def _drain(self) -> None:
-        """Take what has come, and wait for nothing; calls `_take`."""
+    def _take_next(self, seconds: float) -> bool:
+        """Take the next message, waited for so long at most; whether there was one. Calls `_take_read`."""
 
     @abstractmethod
     def _catch_up(self) -> None:
-        """Take everything that is there by now."""
+        """Take everything that is there by now; calls `_take_until`."""
 
     @abstractmethod
     def _post(self, key: str, value: bytes | None) -> int:
@@ -95,6 +98,28 @@ class MemoryBoard(ABC):
         self._pid = os.getpid()
         self._catch_up()
         return True
+
+    def _drain(self) -> None:
+        """Take what has come, and wait for nothing."""
+        while self._take_next(0.0):
+            pass
+
+    def _take_until(self, is_enough: Callable[[], bool]) -> None:
+        """Take messages.
+
+        Raises:
+            LogUnreachable: no more come. Many over a slow link are no reason: the time counts from the last one.
+        """
+        deadline = time.monotonic() + timing().log_read_seconds
+        while not is_enough():
+            if self._take_next(timing().broker_step_seconds):
+                deadline = time.monotonic() + timing().log_read_seconds
+            if time.monotonic() > deadline or is_in_vain():
+                raise LogUnreachable(
+                    f"no answer within {timing().log_read_seconds:g} s",
+                    self._place,
+                    "nothing, penstock tries again by itself",
+                )
 
     def _take(self, number: int, key: str, value: bytes | None, at: float) -> None:
         """Know of a message; what comes late is older than what is known."""

@@ -8,15 +8,15 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException
 
 from penstock.brokers.kafka.claim import Claim
-from penstock.brokers.kafka.client import end_client, leave_to_parent
+from penstock.brokers.kafka.client import leave_to_parent
+from penstock.brokers.kafka.producer import HeldProducer
 from penstock.errors import LogUnreachable
 from penstock.log.broker.board import MemoryBoard
 from penstock.log.kafka.clients import Reading, Settings
 from penstock.log.kafka.topic import STATE_CONFIG, LogTopic
-from penstock.stopping import is_in_vain
 from penstock.timing import timing
 
 if TYPE_CHECKING:
@@ -32,21 +32,20 @@ class KafkaBoard(MemoryBoard):
     """The board of one pipeline."""
 
     def __init__(self, options: KafkaLogOptions, topic: str, pipeline: str) -> None:
-        super().__init__()
+        super().__init__(f"topic {topic}")
         self._topic = topic
         self._pipeline = pipeline
         # Reports are not worth a long wait: the next one follows.
         self._timeout = min(timing().board_report_seconds, options.timeout)
         self._reading_settings = Settings.of(options)
         self._settings = replace(self._reading_settings, timeout=self._timeout)
-        self._place = f"topic {topic}"
         self._clients = self._settings.clients(self._place)
         # At the start there is nothing else to do: a busy broker may take its time.
         patient = replace(self._settings, timeout=max(timing().board_join_seconds, options.timeout))
         self._patient = patient.clients(self._place)
         self._log_topic = LogTopic(self._reading_settings.clients(self._place), options, topic)
         self._reading: Reading | None = None
-        self._producer: Producer | None = None
+        self._producer = HeldProducer(self._clients)
         self._made_by = 0
         self._next = 0
         self._claims: dict[str, Claim] = {}
@@ -67,8 +66,7 @@ class KafkaBoard(MemoryBoard):
         self._reading.assign(self._topic, _PARTITION, 0)
         self._next = 0
         self._made_by = os.getpid()
-        self._producer = self._clients.made(
-            Producer,
+        self._producer.make(
             self._clients.conf(
                 **{
                     "enable.idempotence": True,
@@ -78,10 +76,6 @@ class KafkaBoard(MemoryBoard):
             ),
         )
 
-    def _drain(self) -> None:
-        while self._take_next(0.0):
-            pass
-
     def _catch_up(self) -> None:
         assert self._reading is not None, "connected first"
         found = self._reading.watermarks(self._topic, _PARTITION)
@@ -90,18 +84,9 @@ class KafkaBoard(MemoryBoard):
             raise LogUnreachable(
                 "the topic is not there", self._place, "nothing, penstock makes it anew"
             )
-        deadline = time.monotonic() + timing().log_read_seconds
-        while self._next < found[1]:
-            if self._take_next(timing().broker_step_seconds):
-                continue
-            if self._reading.end_offset >= found[1]:
-                return  # the rest was compacted away
-            if time.monotonic() > deadline or is_in_vain():
-                raise LogUnreachable(
-                    f"no answer within {timing().log_read_seconds:g} s",
-                    self._place,
-                    "nothing, penstock tries again by itself",
-                )
+        reading, end = self._reading, found[1]
+        # Where the end was met, the rest was compacted away.
+        self._take_until(lambda: self._next >= end or reading.end_offset >= end)
 
     def _take_next(self, seconds: float) -> bool:
         assert self._reading is not None, "connected first"
@@ -115,24 +100,19 @@ class KafkaBoard(MemoryBoard):
         return True
 
     def _post(self, key: str, value: bytes | None) -> int:
-        assert self._producer is not None, "connected first"
         done: list[Any] = []
         try:
-            self._producer.produce(
+            self._producer.client.produce(
                 self._topic,
                 value,
                 key.encode(),
                 partition=_PARTITION,
                 on_delivery=lambda error, record: done.append((error, record)),
             )
+            self._producer.flush("reporting")
         except KafkaException as raised:
             self._pid = 0
             raise self._clients.explained(raised.args[0], "reporting") from None
-        waiting = self._clients.steps("reporting")
-        while not done:
-            self._producer.flush(timing().broker_step_seconds)
-            if not done:
-                waiting.go_on()
         error, record = done[0]
         if error is not None:
             if error.code() in (KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT):
@@ -144,19 +124,11 @@ class KafkaBoard(MemoryBoard):
     def _end_clients(self) -> None:
         """Those of an earlier connection; nothing that waits is sent any more."""
         reading, self._reading = self._reading, None
-        producer, self._producer = self._producer, None
-        if self._made_by != os.getpid():
-            leave_to_parent((reading, producer))
-            return
-        if reading is not None:
+        if reading is not None and self._made_by != os.getpid():
+            leave_to_parent(reading)
+        elif reading is not None:
             reading.close()
-        if producer is None:
-            return
-        producer.purge()
-        producer.flush(0)
-        last = [producer]
-        del producer
-        end_client(last, last.clear)
+        self._producer.discard()
 
     def _group(self, role: str) -> str:
         return f"penstock/{self._pipeline}/{role}"

@@ -4,39 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.errors import LogAtRisk, PenstockError
+from penstock.errors import LogAtRisk
 from penstock.log.kafka.clients import Settings
-from penstock.log.kafka.kind import topic_of
 from penstock.log.kafka.topic import LOG_CONFIG, LogTopic
 from penstock.log.kafka.transport import PARTITIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
-    from penstock.log.contract import LogOwner
+    from penstock.errors import PenstockError
     from penstock.log.kafka.options import KafkaLogOptions
     from penstock.log.kafka.topic import TopicFacts
 
 
-def problems(options: KafkaLogOptions, owners: Sequence[LogOwner]) -> list[PenstockError]:
-    """Everything that can be known before the start. Changes nothing."""
-    names = {owner.source_id: topic_of(options, owner) for owner in owners}
-    if len(set(names.values())) < len(names):
-        return [
-            LogAtRisk(
-                f"{len(names)} sources have one topic, wanted one for each",
-                f"log.topic {options.topic}",
-                "put {source} into log.topic",
-            )
-        ]
-    try:
-        return [each for name in names.values() for each in _of_topic(options, name)]
-    except PenstockError as error:
-        return [error]
-
-
-def _of_topic(options: KafkaLogOptions, name: str) -> Iterator[PenstockError]:
-    place = f"topic {name}"
+def risks(options: KafkaLogOptions, name: str, place: str) -> Iterator[PenstockError]:
+    """What is to be said of one topic, whether it is there or not. Changes nothing."""
     clients = Settings.of(options).clients(place)
     found = clients.metadata(clients.admin, "reaching the brokers")
     facts = LogTopic(clients, options, name).facts()

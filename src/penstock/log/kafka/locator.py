@@ -75,16 +75,19 @@ class _Fetcher:
 
     def piece(self, offset: int, where: str) -> bytes:
         if offset != self._next:
+            self._next = -1
             self._reading.assign(self._topic, PIECES, offset)
-        self._next = -1
         deadline = time.monotonic() + timing().log_read_seconds
         while (one := self._poll(where)) is None:
             if time.monotonic() > deadline:
+                # What is on its way comes all the same, over a slow link: who tries again goes on waiting for it.
+                self._next = offset
                 raise LogUnreachable(
                     f"no answer within {timing().log_read_seconds:g} s",
                     where,
                     "nothing, it is tried again",
                 )
+        self._next = -1
         if one.offset() != offset:
             raise LogGone(
                 f"the piece at {offset} is gone, {one.offset()} is the next",
@@ -98,4 +101,5 @@ class _Fetcher:
         try:
             return self._reading.poll(timing().broker_step_seconds, "reading pieces of a slice")
         except LogGone as error:
+            self._next = -1
             raise LogGone(error.what, where, error.do) from None

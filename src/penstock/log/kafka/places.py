@@ -7,43 +7,52 @@ from typing import TYPE_CHECKING
 
 from penstock.brokers.names import fill
 from penstock.log.broker.log import BrokerLog
+from penstock.log.broker.places import Places
 from penstock.log.kafka.board import KafkaBoard
+from penstock.log.kafka.check import risks
 from penstock.log.kafka.clients import Settings
-from penstock.log.kafka.kind import topic_of
 from penstock.log.kafka.topic import LogTopic
 from penstock.log.kafka.transport import KafkaTransport
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator
 
+    from penstock.errors import PenstockError
     from penstock.log.contract import LogOwner
     from penstock.log.kafka.options import KafkaLogOptions
 
 
-def log_of(options: KafkaLogOptions, owner: LogOwner) -> BrokerLog:
-    """The log of one source. All who read it in this process share clients."""
-    whose = f"{owner.pipeline}/{owner.source_id}"
-    topic = topic_of(options, owner)
-    return BrokerLog(
-        _reading(_Key(options), topic, whose),
-        lambda: KafkaTransport(options, topic, f"penstock/{whose}/log"),
-        whose,
-        options.keyring(),
-    )
+class KafkaPlaces(Places):
+    """Topics. All who read a log in this process share clients."""
 
+    unit = "topic"
 
-def board_of(options: KafkaLogOptions, pipeline: str) -> KafkaBoard:
-    """The board of one pipeline; the same for all in this process."""
-    return _board(_Key(options), fill(options.state_topic, pipeline=pipeline), pipeline)
+    def __init__(self, options: KafkaLogOptions) -> None:
+        super().__init__(options.topic)
+        self._options = options
 
+    def log_of(self, owner: LogOwner) -> BrokerLog:
+        """The log of one source."""
+        options, topic = self._options, self.name_of(owner)
+        whose = f"{owner.pipeline}/{owner.source_id}"
+        return BrokerLog(
+            _reading(_Key(options), topic, whose),
+            lambda: KafkaTransport(options, topic, f"penstock/{whose}/log"),
+            whose,
+            options.keyring(),
+        )
 
-def forget(options: KafkaLogOptions, owners: Sequence[LogOwner]) -> list[str]:
-    """Delete topics of logs; which."""
-    names = [topic_of(options, owner) for owner in owners]
-    topics = [
-        LogTopic(Settings.of(options).clients(f"topic {name}"), options, name) for name in names
-    ]
-    return [f"topic {topic.name}" for topic in topics if topic.delete()]
+    def board_of(self, pipeline: str) -> KafkaBoard:
+        """The board of one pipeline."""
+        topic = fill(self._options.state_topic, pipeline=pipeline)
+        return _board(_Key(self._options), topic, pipeline)
+
+    def _delete(self, name: str) -> bool:
+        clients = Settings.of(self._options).clients(f"topic {name}")
+        return LogTopic(clients, self._options, name).delete()
+
+    def _risks(self, name: str, place: str) -> Iterator[PenstockError]:
+        return risks(self._options, name, place)
 
 
 class _Key:

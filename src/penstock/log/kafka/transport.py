@@ -10,9 +10,10 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from penstock.brokers.kafka.client import FENCED, end_client, fatal_error
+from penstock.brokers.kafka.client import FENCED
+from penstock.brokers.kafka.producer import HeldProducer
 from penstock.errors import LogAtRisk, LogGone, LogUnreachable, PenstockError, SecondInstance
 from penstock.log.broker.transport import Bounds, Kept
 from penstock.log.kafka.clients import Pool, Settings
@@ -49,7 +50,7 @@ class KafkaTransport:
             self.place,
             **{"isolation.level": "read_committed", "fetch.wait.max.ms": 100},
         )
-        self._producer: Producer | None = None
+        self._held = HeldProducer(self._clients)
         self._last_number = -1
         self._is_known = False  # whether the topic was there when it was last asked for
         self.piece_bytes = _PIECE_BYTES
@@ -67,38 +68,41 @@ class KafkaTransport:
         self._clients.go_on()
         facts = self._log_topic.require(PARTITIONS, LOG_CONFIG)
         self.piece_bytes = min(_PIECE_BYTES, facts.limit - _BATCH_BYTES)
+        longest = int(1000 * max(timing().log_transaction_seconds, self._options.timeout))
         conf = self._clients.conf(
             **{
                 "transactional.id": self._writer_id,
-                "transaction.timeout.ms": int(
-                    1000 * max(timing().log_transaction_seconds, self._options.timeout)
-                ),
-                "message.timeout.ms": int(1000 * self._options.timeout),
+                "transaction.timeout.ms": longest,
+                # A slow link is no reason to give up a record that waits for its turn: `flush` sees to it that
+                # something moves.
+                "message.timeout.ms": longest,
                 "message.max.bytes": max(1_000_000, self.piece_bytes + _BATCH_BYTES),
                 "batch.size": max(self.piece_bytes, 1000),
                 "linger.ms": 0,
             }
         )
-        self._producer = self._clients.made(Producer, conf)
+        self._held.make(conf)
         try:
             self._in_steps("init_transactions", "becoming the only writer of the log")
         except BaseException:
-            self._discard_producer()
+            self._held.discard()
             raise
 
     @contextmanager
     def append(self) -> Iterator[_Group]:
         """Append a group, in one transaction."""
-        if self._producer is None:
+        if not self._held.is_there:
             raise self._options_away()
         group = _Group(self)
         try:
-            self._producer.begin_transaction()
+            self._held.client.begin_transaction()
             yield group
+            # A commit would do that as well, but not say whether anything moves.
+            self.flush()
             self._in_steps("commit_transaction", "appending to the log")
             group.require_all()
         except BaseException as error:
-            self._discard_producer()
+            self._held.discard()
             if isinstance(error, KafkaException):
                 raise self._explained(error, "appending to the log") from error
             raise
@@ -113,39 +117,18 @@ class KafkaTransport:
         self._last_number = max([self._last_number, *numbers])
 
     def _in_steps(self, method: str, what: str) -> None:
-        """Call the producer until it is done; a call that timed out may be repeated, and goes on where it was."""
-        waiting = self._clients.steps(what)
-        while True:
-            try:
-                # By name: an exception on its way has this frame, and must not have the producer.
-                getattr(self._producer, method)(timing().broker_step_seconds)
-            except KafkaException as error:
-                if not error.args[0].retriable():
-                    raise self._explained(error, what) from None
-                waiting.go_on()
-            else:
-                return
+        try:
+            self._held.in_steps(method, what)
+        except KafkaException as error:
+            raise self._explained(error, what) from None
 
     def produce(self, partition: int, data: bytes, on_delivery: Callable[..., None]) -> None:
         """Add a record to the transaction that is under way."""
-        assert self._producer is not None, "a transaction is under way"
-        self._producer.produce(self._topic, data, partition=partition, on_delivery=on_delivery)
+        self._held.client.produce(self._topic, data, partition=partition, on_delivery=on_delivery)
 
     def flush(self) -> None:
         """Wait until the broker has all records."""
-        waiting = self._clients.steps("appending to the log")
-        while self._flush_step():
-            waiting.go_on()
-
-    def _flush_step(self) -> int:
-        """How many records are left after a while."""
-        # Not by its truth: that of a producer with an empty queue is False.
-        if self._producer is None:
-            return 0
-        try:
-            return int(self._producer.flush(timing().broker_step_seconds))
-        except SystemError as error:
-            raise fatal_error(error) from None
+        self._held.flush("appending to the log")
 
     def _options_away(self) -> PenstockError:
         return self._clients.timed_out("appending to the log")
@@ -160,19 +143,9 @@ class KafkaTransport:
             )
         return self._clients.explained(found, what)
 
-    def _discard_producer(self) -> None:
-        """Nothing that waits is sent any more; what it left open is ended by who opens the log next."""
-        producer, self._producer = self._producer, None
-        if producer is not None:
-            producer.purge()
-            producer.flush(0)
-            last = [producer]
-            del producer
-            end_client(last, last.clear)
-
     def close_writing(self) -> None:
         """Append no more."""
-        self._discard_producer()
+        self._held.discard()
 
     # --- reading -------------------------------------------------------------------------------
 

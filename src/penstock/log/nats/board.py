@@ -32,11 +32,10 @@ class NatsBoard(MemoryBoard):
     """The board of one pipeline."""
 
     def __init__(self, options: NatsLogOptions, bucket: str, pipeline: str) -> None:
-        super().__init__()
+        super().__init__(f"bucket {bucket}")
         self._bucket = bucket
         self._pipeline = pipeline
         self._options = options
-        self._place = f"bucket {bucket}"
         near = Settings.of(options).options.model_copy(
             update={"timeout": min(timing().board_report_seconds, options.timeout)}
         )
@@ -82,24 +81,13 @@ class NatsBoard(MemoryBoard):
         for role, run in self._held.items():
             self._connection.run(self._answer(role, run), "holding a role")
 
-    def _drain(self) -> None:
-        while self._take_next(0.0):
-            pass
-
     def _catch_up(self) -> None:
         found = find(self._connection, self._stream)
         if found is None:
             self._pid = 0
             raise LogUnreachable("it is not there", self._place, "nothing, penstock makes it anew")
-        deadline = time.monotonic() + timing().log_read_seconds
-        while self._next <= found.state.last_seq:
-            self._take_next(timing().broker_step_seconds)
-            if time.monotonic() > deadline or is_in_vain():
-                raise LogUnreachable(
-                    f"no answer within {timing().log_read_seconds:g} s",
-                    self._place,
-                    "nothing, penstock tries again by itself",
-                )
+        last = found.state.last_seq
+        self._take_until(lambda: self._next > last)
 
     def _take_next(self, seconds: float) -> bool:
         assert self._tail is not None, "connected first"

@@ -6,36 +6,53 @@ import functools
 from typing import TYPE_CHECKING
 
 from penstock.brokers.names import fill
-from penstock.errors import LogAtRisk, PenstockError
+from penstock.errors import LogAtRisk
 from penstock.log.broker.log import BrokerLog
+from penstock.log.broker.places import Places
 from penstock.log.nats.board import NatsBoard
 from penstock.log.nats.connections import Settings, connection_of
-from penstock.log.nats.kind import stream_of
 from penstock.log.nats.stream import delete, find
 from penstock.log.nats.transport import NatsTransport
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
+    from penstock.errors import PenstockError
     from penstock.log.contract import LogOwner
     from penstock.log.nats.options import NatsLogOptions
 
 
-def log_of(options: NatsLogOptions, owner: LogOwner) -> BrokerLog:
-    """The log of one source."""
-    stream = stream_of(options, owner)
-    return BrokerLog(
-        NatsTransport(options, stream),
-        lambda: NatsTransport(options, stream),
-        f"{owner.pipeline}/{owner.source_id}",
-        options.keyring(),
-    )
+class NatsPlaces(Places):
+    """Streams."""
 
+    unit = "stream"
 
-def board_of(options: NatsLogOptions, pipeline: str) -> NatsBoard:
-    """The board of one pipeline; the same for all in this process."""
-    bucket = fill(options.bucket, pipeline=pipeline)
-    return _board(Settings.of(options), options.replicas, options.create_streams, bucket, pipeline)
+    def __init__(self, options: NatsLogOptions) -> None:
+        super().__init__(options.stream)
+        self._options = options
+
+    def log_of(self, owner: LogOwner) -> BrokerLog:
+        """The log of one source."""
+        options, stream = self._options, self.name_of(owner)
+        return BrokerLog(
+            NatsTransport(options, stream),
+            lambda: NatsTransport(options, stream),
+            f"{owner.pipeline}/{owner.source_id}",
+            options.keyring(),
+        )
+
+    def board_of(self, pipeline: str) -> NatsBoard:
+        """The board of one pipeline."""
+        options = self._options
+        bucket = fill(options.bucket, pipeline=pipeline)
+        settings = Settings.of(options)
+        return _board(settings, options.replicas, options.create_streams, bucket, pipeline)
+
+    def _delete(self, name: str) -> bool:
+        return delete(connection_of(Settings.of(self._options), "log"), name)
+
+    def _risks(self, name: str, place: str) -> Iterator[PenstockError]:
+        return _risks_of(self._options, name, place)
 
 
 @functools.lru_cache(maxsize=16)
@@ -48,32 +65,7 @@ def _board(
     return NatsBoard(options, bucket, pipeline)
 
 
-def forget(options: NatsLogOptions, owners: Sequence[LogOwner]) -> list[str]:
-    """Delete streams of logs; which."""
-    names = [stream_of(options, owner) for owner in owners]
-    connection = connection_of(Settings.of(options), "log")
-    return [f"stream {name}" for name in names if delete(connection, name)]
-
-
-def problems(options: NatsLogOptions, owners: Sequence[LogOwner]) -> list[PenstockError]:
-    """Everything that can be known before the start. Changes nothing."""
-    names = {owner.source_id: stream_of(options, owner) for owner in owners}
-    if len(set(names.values())) < len(names):
-        return [
-            LogAtRisk(
-                f"{len(names)} sources have one stream, wanted one for each",
-                f"log.stream {options.stream}",
-                "put {source} into log.stream",
-            )
-        ]
-    try:
-        return [each for name in names.values() for each in _of_stream(options, name)]
-    except PenstockError as error:
-        return [error]
-
-
-def _of_stream(options: NatsLogOptions, name: str) -> Iterator[PenstockError]:
-    place = f"stream {name}"
+def _risks_of(options: NatsLogOptions, name: str, place: str) -> Iterator[PenstockError]:
     found = find(connection_of(Settings.of(options), place), name)
     if found is None and not options.create_streams:
         yield LogAtRisk(

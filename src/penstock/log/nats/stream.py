@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import queue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from nats import errors as nats_errors
 from nats.js import api
@@ -16,7 +16,7 @@ from penstock.log.broker.transport import Kept
 from penstock.timing import timing
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from penstock.brokers.nats.client import Connection
 
@@ -25,6 +25,11 @@ _log = logging.getLogger(__name__)
 # So many are asked for at once, and so many may wait to be taken.
 _AT_ONCE = 64
 _MOST_WAITING = 256
+# Pieces, each of which may be as large as a message can be.
+_MOST_ON_THEIR_WAY = 8
+
+Given = TypeVar("Given")
+Done = TypeVar("Done")
 
 
 def manager(connection: Connection) -> Any:
@@ -83,20 +88,40 @@ def delete(connection: Connection, name: str) -> bool:
 
 
 def get_all(connection: Connection, stream: str, numbers: Sequence[int], where: str) -> list[bytes]:
-    """Messages by their numbers, asked for all at once.
+    """Messages by their numbers, several asked for at once.
 
     Raises:
         LogGone: one was deleted.
     """
 
+    asking = connection.client.jsm(timeout=seconds_of_several(connection))
+
     async def one(number: int) -> bytes:
-        found = await manager(connection).get_msg(stream, seq=number, direct=True)
+        found = await asking.get_msg(stream, seq=number, direct=True)
         return bytes(found.data or b"")
 
-    async def get() -> list[bytes]:
-        return await asyncio.gather(*map(one, numbers))
+    work = _explained(several(connection, one, numbers), stream, where)
+    return connection.run(work, "reading pieces of a slice")
 
-    return connection.run(_explained(get(), stream, where), "reading pieces of a slice")
+
+def seconds_of_several(connection: Connection) -> float:
+    """How long one of several requests may take that share the link; `several` sees to it that something moves."""
+    return _MOST_ON_THEIR_WAY * connection.timeout
+
+
+async def several(
+    connection: Connection, one: Callable[[Given], Awaitable[Done]], given: Sequence[Given]
+) -> list[Done]:
+    """Requests that are many or large: so many on their way at once, and who waits goes on waiting while answers come."""
+    room = asyncio.Semaphore(_MOST_ON_THEIR_WAY)
+
+    async def in_turn(each: Given) -> Done:
+        async with room:
+            done = await one(each)
+            connection.move_on()
+            return done
+
+    return list(await asyncio.gather(*map(in_turn, given)))
 
 
 async def _explained(work: Any, stream: str, where: str) -> Any:

@@ -6,7 +6,6 @@ before the entry that names them; those of a writer that was killed are nobody's
 
 from __future__ import annotations
 
-import asyncio
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,7 +17,16 @@ from nats.js.errors import APIError, NotFoundError
 from penstock.errors import LogAtRisk, LogGone, LogUnreachable, PenstockError, SecondInstance
 from penstock.log.broker.transport import Bounds
 from penstock.log.nats.connections import Settings, connection_of
-from penstock.log.nats.stream import StreamTail, delete, find, get_all, manager, require
+from penstock.log.nats.stream import (
+    StreamTail,
+    delete,
+    find,
+    get_all,
+    manager,
+    require,
+    seconds_of_several,
+    several,
+)
 from penstock.text import size_text
 
 if TYPE_CHECKING:
@@ -31,7 +39,6 @@ if TYPE_CHECKING:
 _HEADER_BYTES = 1024
 _PIECE_BYTES = 1_000_000
 _WRONG_LAST_SEQUENCE = 10071
-_MOST_ON_THEIR_WAY = 8
 
 
 @dataclass(frozen=True)
@@ -150,16 +157,12 @@ class NatsTransport:
 
     async def publish_pieces(self, connection: Connection, data: Sequence[bytes]) -> list[int]:
         """Pieces, several on their way at once."""
-        jetstream = connection.client.jetstream(timeout=self._options.timeout)
-        room = asyncio.Semaphore(_MOST_ON_THEIR_WAY)
+        jetstream = connection.client.jetstream(timeout=seconds_of_several(connection))
 
         async def one(piece: bytes) -> int:
-            async with room:
-                done = await jetstream.publish(self.pieces_subject, piece)
-                connection.move_on()
-                return int(done.seq)
+            return int((await jetstream.publish(self.pieces_subject, piece)).seq)
 
-        return list(await asyncio.gather(*map(one, data)))
+        return await several(connection, one, data)
 
     def _behind(self) -> PenstockError:
         if self._is_fresh:

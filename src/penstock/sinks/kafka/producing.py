@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException
 
-from penstock.brokers.kafka.client import (
-    REFUSED,
-    Clients,
-    end_client,
-    fatal_error,
-    leave_to_parent,
-)
+from penstock.brokers.kafka.client import REFUSED, Clients
+from penstock.brokers.kafka.producer import HeldProducer
 from penstock.errors import DestinationRefuses
 from penstock.sinks.documents.patterns import TablesOfBatch
 from penstock.sinks.kafka.topics import Topics
-from penstock.timing import timing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import pyarrow as pa
+    from confluent_kafka import Producer
 
     from penstock.sinks.kafka.options import KafkaOptions
     from penstock.sinks.kafka.records import Layout
@@ -62,60 +56,62 @@ class Producing:
         self.clients = Clients(options, place)
         self.topics = Topics(self.clients, options)
         self._conf = conf
-        self._producer: Producer | None = None
-        self._made_by = os.getpid()
+        self._held = HeldProducer(self.clients)
         self._batch_bytes = _BATCH_BYTES
         self._reports = Reports()
 
     @property
     def is_ours(self) -> bool:
         """Whether its clients are of this process, and not of the one that it was forked from."""
-        return self._made_by == os.getpid()
+        return self._held.is_ours
 
     @property
     def producer(self) -> Producer:
         """The client; made when it is first asked for."""
-        if self._producer is None:
-            conf = self.clients.conf(
-                **{
-                    # The same as Java's clients have, so that others' records of a key lie with ours.
-                    "partitioner": "murmur2_random",
-                    "enable.idempotence": True,
-                    # A slow link is no reason to give up a record that waits for its turn: `flush` sees to it
-                    # that something moves.
-                    "message.timeout.ms": 0,
-                    "delivery.report.only.error": True,
-                    "on_delivery": self._reports,
-                    **_unless_given(
-                        self._options,
-                        {
-                            "batch.size": self._wanted_batch_bytes,
-                            "message.max.bytes": _LARGEST_RECORD,
-                            "queue.buffering.max.messages": 1_000_000,
-                            "queue.buffering.max.kbytes": 131_072,
-                        },
-                    ),
-                    **self._conf,
-                }
-            )
-            self._producer = self.clients.made(Producer, conf)
-            self._made_by = os.getpid()
-            self._batch_bytes = int(conf["batch.size"])
-        return self._producer
+        if not self._held.is_there:
+            self._make()
+        return self._held.client
+
+    def _make(self) -> None:
+        conf = self.clients.conf(
+            **{
+                # The same as Java's clients have, so that others' records of a key lie with ours.
+                "partitioner": "murmur2_random",
+                "enable.idempotence": True,
+                # A slow link is no reason to give up a record that waits for its turn: `flush` sees to it
+                # that something moves.
+                "message.timeout.ms": 0,
+                "delivery.report.only.error": True,
+                "on_delivery": self._reports,
+                **_unless_given(
+                    self._options,
+                    {
+                        "batch.size": self._wanted_batch_bytes,
+                        "message.max.bytes": _LARGEST_RECORD,
+                        "queue.buffering.max.messages": 1_000_000,
+                        "queue.buffering.max.kbytes": 131_072,
+                    },
+                ),
+                **self._conf,
+            }
+        )
+        self._held.make(conf)
+        self._batch_bytes = int(conf["batch.size"])
+
+    def in_steps(self, method: str, what: str, meanwhile: Callable[[], None]) -> None:
+        """Call the producer until it is done; `meanwhile` is called every now and then.
+
+        Raises:
+            KafkaException: it fails.
+            PenstockError: it takes longer than the time-out.
+        """
+        if not self._held.is_there:
+            self._make()
+        self._held.in_steps(method, what, meanwhile)
 
     def discard(self) -> None:
         """End the producer; nothing that waits in it is sent any more."""
-        producer, self._producer = self._producer, None
-        if producer is not None and not self.is_ours:
-            leave_to_parent(producer)
-        elif producer is not None:
-            # Ended with its last reference, which is this one: `close` would wait for a broker that is away
-            # to abort a transaction.
-            producer.purge()
-            producer.flush(0)
-            last = [producer]
-            del producer
-            end_client(last, last.clear)
+        self._held.discard()
         self._reports.take()
 
     def close(self) -> None:
@@ -133,11 +129,7 @@ class Producing:
     def sends_too_much(self) -> bool:
         """Whether the producer makes larger batches than a topic takes that was met since."""
         is_set = "batch.size" in self._options.conf
-        return (
-            self._producer is not None
-            and not is_set
-            and self._batch_bytes > self._wanted_batch_bytes
-        )
+        return self._held.is_there and not is_set and self._batch_bytes > self._wanted_batch_bytes
 
     def refused(self, batch: pa.RecordBatch) -> dict[str, str]:
         """What of a batch the broker would not take, by what is known of topics; why.
@@ -251,21 +243,7 @@ class Producing:
             KafkaException: the producer can do nothing more; another one may have taken its place.
             PenstockError: the broker has taken nothing for as long as the time-out.
         """
-        waiting = self.clients.steps("producing")
-        before = len(self.producer)
-        while left := self._flush_step():
-            if left < before:
-                waiting.begin_anew()
-            before = left
-            if meanwhile is not None:
-                meanwhile()
-            waiting.go_on()
-
-    def _flush_step(self) -> int:
-        try:
-            return int(self.producer.flush(timing().broker_step_seconds))
-        except SystemError as error:
-            raise fatal_error(error) from None
+        self._held.flush("producing", meanwhile)
 
 
 def _unless_given(options: KafkaOptions, conf: dict[str, Any]) -> dict[str, Any]:

@@ -174,18 +174,10 @@ class ExactlyOnceSink(DocumentSink):
 
     def _in_steps(self, method: str, what: str) -> None:
         """Call the producer until it is done; a call that timed out may be repeated, and goes on where it was."""
-        waiting = self._clients.steps(what)
-        while True:
-            try:
-                # By name: an exception on its way has this frame, and must not have the producer.
-                getattr(self._producing.producer, method)(timing().broker_step_seconds)
-            except KafkaException as error:
-                if not error.args[0].retriable():
-                    raise self._explained(error, what) from None
-                self._claim.keep()
-                waiting.go_on()
-            else:
-                return
+        try:
+            self._producing.in_steps(method, what, self._claim.keep)
+        except KafkaException as error:
+            raise self._explained(error, what) from None
 
     def _explained(self, error: Exception, what: str) -> PenstockError:
         if not isinstance(error, KafkaException):

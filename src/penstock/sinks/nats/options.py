@@ -1,13 +1,21 @@
 """What a person may say about a NATS sink. Knows no client: nothing here needs the extra."""
 
 import enum
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, SecretStr
+from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from penstock.brokers.nats.options import Servers, Storage, StreamName
 from penstock.errors import BadValue
-from penstock.options import ByteCount, LocalPath, Seconds, SinkOptions, TlsOptions, fault
+from penstock.options import (
+    ByteCount,
+    LocalPath,
+    Seconds,
+    SinkOptions,
+    TlsOptions,
+    fault,
+    wanted,
+)
 from penstock.sinks.documents.patterns import problem_of
 
 
@@ -16,6 +24,13 @@ class Discard(enum.Enum):
 
     NEW = "new"
     OLD = "old"
+
+
+class Order(enum.Enum):
+    """Whether a message is taken though the one before it was not."""
+
+    USUAL = "usual"
+    STRICT = "strict"
 
 
 def _read_subject(given: str) -> str:
@@ -42,6 +57,7 @@ class NatsOptions(SinkOptions):
     max_age: Annotated[float, Field(gt=0)] | None = None  # seconds
     discard: Discard = Discard.NEW
     duplicate_window: Seconds = 120.0
+    order: Order = Order.USUAL
     window: Annotated[int, Field(ge=1, le=100_000)] = 1000
     timeout: Seconds = 30.0
     credentials: LocalPath | None = None
@@ -50,3 +66,9 @@ class NatsOptions(SinkOptions):
     password: SecretStr | None = None
     token: SecretStr | None = None
     tls: TlsOptions | None = None
+
+    @model_validator(mode="after")
+    def _strict_without_replicas(self) -> Self:
+        if self.order is Order.STRICT and self.replicas > 1:
+            raise wanted("usual, where replicas is more than 1", "order")
+        return self

@@ -21,6 +21,7 @@ from penstock.errors import PenstockError, SecondInstance, SinkError
 from penstock.findings import Finding
 from penstock.sinks.documents.contract import DocumentSink, DocumentsRefused
 from penstock.sinks.documents.patterns import Pattern, TablesOfBatch, sizes_of
+from penstock.sinks.nats.options import Order
 from penstock.sinks.nats.stream import Stream, plain_name, subject_filter
 from penstock.timing import timing
 
@@ -56,10 +57,12 @@ class NatsSink(DocumentSink):
         self._me = uuid.uuid4().hex.encode()
         self._acks: Acks | None = None
         self._largest = 0
+        self._last_id: str | None = None  # of the message that was last published since `open`
 
     def open(self) -> None:
         """Connect, claim the sink, make sure of the stream."""
         self._connection.open()
+        self._last_id = None
         self._connection.run(self._take_claim(), "claiming the sink")
         limit = self._stream.require()
         payload = self._connection.max_payload
@@ -125,9 +128,15 @@ class NatsSink(DocumentSink):
 
     async def _publish(self, batch: pa.RecordBatch, acks: Acks) -> None:
         publish = self._connection.client.publish
+        is_strict = self._options.order is Order.STRICT
         for subject, value, headers in self._messages(batch):
             if acks.is_full:
                 await acks.room()
+            if is_strict:
+                # Of a connection's first one nobody knows what is before it.
+                if self._last_id is not None:
+                    headers["Nats-Expected-Last-Msg-Id"] = self._last_id
+                self._last_id = headers["Nats-Msg-Id"]
             await publish(subject, value, acks.next_reply(), headers)
 
     def _messages(self, batch: pa.RecordBatch) -> Iterator[tuple[str, bytes, dict[str, str]]]:
@@ -209,7 +218,8 @@ class Acks:
         self._connection.move_on()
         data = message.data
         if not data or b'"error"' in data:
-            self._error = _error_of(message)
+            # The first one is the cause: in strict order all later ones are refused because of it.
+            self._error = self._error or _error_of(message)
         assert self._moved is not None
         self._moved.set()
 

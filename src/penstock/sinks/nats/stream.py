@@ -9,6 +9,7 @@ from nats.js import api
 from nats.js.errors import NotFoundError
 
 from penstock.errors import DestinationRefuses
+from penstock.sinks.nats.options import Order
 from penstock.timing import timing
 
 if TYPE_CHECKING:
@@ -86,11 +87,24 @@ class Stream:
         """What is wrong with a stream that is there."""
         subjects: Iterable[str] = found.subjects or ()
         if any(covers(each, self._filter) for each in subjects):
-            return None
+            return self._no_order(found)
         return DestinationRefuses(
             f"stream {self.name} takes {', '.join(subjects) or 'nothing'}; wanted {self._filter}",
             self._connection.place,
             f"add the subject {self._filter} to the stream, or choose another subject or stream",
+        )
+
+    def _no_order(self, found: Any) -> DestinationRefuses | None:
+        """Whether `order: strict` cannot be had."""
+        replicas = found.num_replicas or 1
+        if self._options.order is not Order.STRICT or replicas == 1:
+            return None
+        # Measured with nats-server 2.15: where a message of a window was refused, replicas neither take nor answer
+        # the later ones when they come again.
+        return DestinationRefuses(
+            f"stream {self.name} has {replicas} replicas; order: strict wants 1",
+            self._connection.place,
+            "take order: strict out, or choose a stream with one replica",
         )
 
     async def _create(self) -> Any:

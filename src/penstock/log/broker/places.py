@@ -1,0 +1,66 @@
+"""Which topics or streams the logs of a pipeline are, and what may be wrong with them: the same for all brokers."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, ClassVar
+
+from penstock.brokers.names import fill
+from penstock.errors import LogAtRisk, PenstockError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from penstock.log.broker.log import BrokerLog
+    from penstock.log.contract import Board, LogOwner
+
+
+class Places(ABC):
+    """Those of one pipeline file. Making it reaches nothing."""
+
+    unit: ClassVar[str]
+    """What a log is there, which is also what the option is called that names it: topic or stream."""
+
+    def __init__(self, pattern: str) -> None:
+        self._pattern = pattern
+
+    def name_of(self, owner: LogOwner) -> str:
+        """The topic or stream of a source."""
+        return fill(self._pattern, pipeline=owner.pipeline, source=owner.source_id)
+
+    @abstractmethod
+    def log_of(self, owner: LogOwner) -> BrokerLog:
+        """The log of one source."""
+
+    @abstractmethod
+    def board_of(self, pipeline: str) -> Board:
+        """The board of one pipeline; the same for all in this process."""
+
+    @abstractmethod
+    def _delete(self, name: str) -> bool:
+        """Delete a topic or stream; whether it was there."""
+
+    @abstractmethod
+    def _risks(self, name: str, place: str) -> Iterator[PenstockError]:
+        """What may lose or delete what is in a topic or stream, or will be. Changes nothing."""
+
+    def forget(self, owners: Sequence[LogOwner]) -> list[str]:
+        """Delete the logs of sources; which."""
+        names = [self.name_of(owner) for owner in owners]
+        return [f"{self.unit} {name}" for name in names if self._delete(name)]
+
+    def problems(self, owners: Sequence[LogOwner]) -> list[PenstockError]:
+        """Everything that can be known before the start. Changes nothing."""
+        names = [self.name_of(owner) for owner in owners]
+        if len(set(names)) < len(names):
+            return [
+                LogAtRisk(
+                    f"{len(names)} sources have one {self.unit}, wanted one for each",
+                    f"log.{self.unit} {self._pattern}",
+                    f"put {{source}} into log.{self.unit}",
+                )
+            ]
+        try:
+            return [each for name in names for each in self._risks(name, f"{self.unit} {name}")]
+        except PenstockError as error:
+            return [error]
