@@ -29,7 +29,7 @@ from penstock.log.slice import _HEADER, HEADER_BYTES, SliceKind
 from penstock.modifiers.rule import FAMILIES, family_of
 from penstock.options import Options
 from penstock.run.status import PipelineStatus, SourceStatus
-from penstock.sink import DOCUMENTS, DocumentKind, DocumentSink
+from penstock.sink import DOCUMENTS, DocumentKind, DocumentSink, RowSink
 from penstock.sinks.postgres.state.objects import statements
 from penstock.sinks.registry import BUILT_IN, KINDS
 from penstock.sinks.status import FlowStatus, SinkStatus, SubscriptionStatus, TableStatus
@@ -351,7 +351,9 @@ def test_every_public_name_of_a_module_for_sinks_is_documented(module: str):
     assert set(importlib.import_module(module).__all__) <= documented
 
 
-@pytest.mark.parametrize("owner", [DocumentSink, DocumentKind, SinkContract, RowSinkContract])
+@pytest.mark.parametrize(
+    "owner", [DocumentSink, DocumentKind, RowSink, SinkContract, RowSinkContract]
+)
 def test_every_member_that_an_author_may_define_is_documented(owner: type):
     page = _page("reference/sink.md")
     documented = set(re.findall(r"^\| `(\w+)", page, re.M))

@@ -460,6 +460,17 @@ class RowSinkContract(SinkScenes):
         assert found <= wanted, f"rows are parked, {when}: {sorted(found)}"
         assert bool(found) == bool(ids), f"nothing is parked, {when}: the sink delivered it"
 
+    def test_copy_takes_the_place_of_rows_that_were_there(self, tmp_path: Path) -> None:
+        scene, options = self._scene(tmp_path)
+        ids = scene.write(2)
+        scene.deliver()
+
+        reads = scene.copy(_COPIED, _COPIED_AT)
+        scene.sink.close()
+
+        wanted = [*self._copied(reads, ids), *self._shown(ids, "audit")]
+        _assert_same(self._found(options), wanted, "after a table with rows was copied")
+
 
 def _row(table: str, key: int, note: str) -> str:
     return f"{table} {key} {note}"
