@@ -29,11 +29,20 @@ from penstock.log.slice import _HEADER, HEADER_BYTES, SliceKind
 from penstock.modifiers.rule import FAMILIES, family_of
 from penstock.options import Options
 from penstock.run.status import PipelineStatus, SourceStatus
-from penstock.sink import DOCUMENTS, DocumentKind, DocumentSink
+from penstock.sink import DOCUMENTS, DocumentKind, DocumentSink, RowSink
 from penstock.sinks.postgres.state.objects import statements
 from penstock.sinks.registry import BUILT_IN, KINDS
 from penstock.sinks.status import FlowStatus, SinkStatus, SubscriptionStatus, TableStatus
-from penstock.testing import SinkContract, changes, insert, relation, table, transaction
+from penstock.testing import (
+    RowSinkContract,
+    SinkContract,
+    changes,
+    insert,
+    relation,
+    table,
+    transaction,
+)
+from penstock.testing.contract import SinkScenes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -342,7 +351,9 @@ def test_every_public_name_of_a_module_for_sinks_is_documented(module: str):
     assert set(importlib.import_module(module).__all__) <= documented
 
 
-@pytest.mark.parametrize("owner", [DocumentSink, DocumentKind, SinkContract])
+@pytest.mark.parametrize(
+    "owner", [DocumentSink, DocumentKind, RowSink, SinkContract, RowSinkContract]
+)
 def test_every_member_that_an_author_may_define_is_documented(owner: type):
     page = _page("reference/sink.md")
     documented = set(re.findall(r"^\| `(\w+)", page, re.M))
@@ -350,7 +361,8 @@ def test_every_member_that_an_author_may_define_is_documented(owner: type):
     for_penstock = {"build", "build_copying", "check", "read_status", "forget", "worker_modules"}
     for_penstock |= {"parked", "ask_parked", "drop_parked"}
 
-    members = {name for name in vars(owner) if not name.startswith(("_", "test_"))}
+    inherited = vars(SinkScenes) if issubclass(owner, SinkScenes) else ()
+    members = {name for name in (*vars(owner), *inherited) if not name.startswith(("_", "test_"))}
     assert members - (for_penstock if owner is DocumentKind else set()) <= documented
 
 

@@ -96,7 +96,7 @@ def test_documents_that_are_not_as_they_should_be_are_named(
     write: Write, says: str, tmp_path: Path
 ) -> None:
     with pytest.raises(AssertionError) as raised:
-        _Contract(write).test_every_document_arrives_once_and_in_order(tmp_path)
+        _Contract(write).test_every_change_arrives_once_and_in_order(tmp_path)
 
     assert says in str(raised.value)
 

@@ -415,10 +415,13 @@ class _Group:
         return [comma_list(names)] if names else []
 
 
-def key_texts(relation: Relation, cells: Sequence[Cells]) -> pa.Array:
-    """The keys of rows as JSON objects, as documents have them; of a table with a key."""
+def key_texts(
+    relation: Relation, cells: Sequence[Cells], places: Sequence[int] | None = None
+) -> pa.Array:
+    """The keys of rows as JSON objects, as documents have them; of a table with a key, or that has one at `places`."""
     tuples = _Tuples(relation.columns, cells)
-    return _large_string(join(tuples.objects(key_places(relation)), len(cells[0])))
+    marked = key_places(relation) if places is None else places
+    return _large_string(join(tuples.objects(marked), len(cells[0])))
 
 
 def row_ids(positions: Positions, source: str) -> pa.Array:

@@ -240,7 +240,7 @@ def _records(
         "record_key": join(key.parts, len(changes)).cast(pa.large_binary()) if key else None,
         "committed_at": positions.committed_at,
     }
-    batch = _batch(columns, relation, kind.operation, positions.commit_lsn, positions.ordinal)
+    batch = record_batch(columns, relation, kind.operation, positions.commit_lsn, positions.ordinal)
     return _without_unfit(batch, unfit, lambda rows: documents([changes.take(rows)], origin.name))
 
 
@@ -263,22 +263,29 @@ def copied_records(
     places = key_places(relation)
     key = encoder.key(rows.cells, places) if places else None
     text = join(encoder.event("r", None, after.parts, moments), count, encoder.null)
-    lsn = lsn_texts(moments.commit_lsn[:1])[0].as_py()
-    numbers = pa.array(moments.ordinal).cast(pa.string()).cast(pa.binary())
-    start = b"%b:%b:read:%b:%d:" % (moments.name.encode(), lsn, copy_id.encode(), relation.oid)
     columns = {
-        "id": join([start, numbers], count).cast(pa.binary()).view(pa.string()),
+        "id": copied_ids(moments.name, moments.commit_lsn, copy_id, relation.oid, moments.ordinal),
         "key": key_texts(relation, rows.cells) if places else None,
         "value": text.cast(pa.large_binary()),
         "record_key": join(key.parts, count).cast(pa.large_binary()) if key else None,
         "committed_at": None,
     }
-    batch = _batch(columns, relation, "read", moments.commit_lsn, moments.ordinal)
+    batch = record_batch(columns, relation, "read", moments.commit_lsn, moments.ordinal)
     unfit = any_unfit([after.unfit, key.unfit if key else None], count)
     place = (int(moments.commit_lsn[0]), int(moments.ordinal[0]), moments.name, copy_id)
     return _without_unfit(
         batch, unfit, lambda some: read_documents(relation, rows, *place).take(pa.array(some))
     )
+
+
+def copied_ids(
+    source: str, commit_lsn: npt.NDArray[np.uint64], copy_id: str, oid: int, ordinal: Index
+) -> pa.Array:
+    """What identifies the documents of copied rows, all of one snapshot."""
+    lsn = lsn_texts(commit_lsn[:1])[0].as_py()
+    start = b"%b:%b:read:%b:%d:" % (source.encode(), lsn, copy_id.encode(), oid)
+    numbers = pa.array(ordinal).cast(pa.string()).cast(pa.binary())
+    return join([start, numbers], len(ordinal)).cast(pa.binary()).view(pa.string())
 
 
 def truncate_record(
@@ -301,7 +308,12 @@ def truncate_record(
     return pa.RecordBatch.from_arrays(columns, schema=RECORDS)
 
 
-def refused_records(batch: pa.RecordBatch, reason: str) -> pa.RecordBatch:
+def as_records(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Documents of penstock's own among records of another form."""
+    return refused_records(batch, None)
+
+
+def refused_records(batch: pa.RecordBatch, reason: str | None) -> pa.RecordBatch:
     """Documents that cannot be written, all for one reason."""
     count = len(batch)
     columns = list(batch.columns)
@@ -341,13 +353,14 @@ def _moments(positions: Positions, origin: Origin, target: TableName) -> Moments
     )
 
 
-def _batch(
+def record_batch(
     columns: dict[str, pa.Array | Index | None],
     relation: Relation,
     operation: str,
     commit_lsn: npt.NDArray[np.uint64],
     ordinal: Index,
 ) -> pa.RecordBatch:
+    """A batch of `RECORDS` of one table and operation; a column that is not given is null."""
     count = len(commit_lsn)
     committed_at = columns["committed_at"]
     same = {"schema": relation.table.schema, "table": relation.table.name, "op": operation}

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.changes.compact import GONE, MOVE, REPLACE, Step, compact
+from penstock.changes.documents import key_texts
 from penstock.changes.pgoutput import DELETE, INSERT, UPDATE
 from penstock.changes.typed import Unfit, arrow_type, to_arrow
 
@@ -39,7 +40,8 @@ class NetBatch:
     `rows` has a field for each column of the table; of a delete only those of the key are given. `op` and
     `copies` (how many equal rows a delete takes away, where there is no key) go with it row by row, and
     `unchanged`: names of columns that an update does not carry, and that keep their value. `old_keys` is
-    there where all operations are moves. `unfit`: by column, rows whose value its type cannot hold.
+    there where all operations are moves. `keys` are the keys as JSON, as documents have them; None
+    where the table has no key. `unfit`: by column, rows whose value its type cannot hold.
     """
 
     op: pa.DictionaryArray
@@ -47,6 +49,7 @@ class NetBatch:
     unchanged: pa.ListArray
     copies: pa.Array
     old_keys: pa.RecordBatch | None
+    keys: pa.Array | None
     unfit: dict[str, Index]
 
     def __len__(self) -> int:
@@ -76,10 +79,10 @@ def net_batches(changes: TableChanges, key: Sequence[int], schema: pa.Schema) ->
     Raises:
         DecodeError: an UPDATE or DELETE does not say which row it means.
     """
-    return [_batch(step, key, schema) for step in compact(changes, key)]
+    return [_batch(step, key, schema, changes.relation) for step in compact(changes, key)]
 
 
-def _batch(step: Step, key: Sequence[int], schema: pa.Schema) -> NetBatch:
+def _batch(step: Step, key: Sequence[int], schema: pa.Schema, relation: Relation) -> NetBatch:
     unfit: dict[str, Index] = {}
     old_keys = None
     if step.old_key:
@@ -91,6 +94,7 @@ def _batch(step: Step, key: Sequence[int], schema: pa.Schema) -> NetBatch:
         unchanged=_unchanged(step, schema),
         copies=pa.array(step.copies),
         old_keys=old_keys,
+        keys=key_texts(relation, step.columns, key) if key else None,
         unfit=unfit,
     )
 

@@ -180,6 +180,29 @@ def parse_relation(raw: Buffer, *, carries_xid: bool = False) -> Relation:
     return Relation(oid, TableName(schema or "pg_catalog", name), identity, tuple(columns))
 
 
+def relation_message(relation: Relation, *, xid: int | None = None) -> bytes:
+    """The message that `parse_relation` reads; `xid` as in every message of a stream."""
+    columns = b"".join(
+        struct.pack(">B", column.in_identity)
+        + column.name.encode()
+        + b"\0"
+        + _COLUMN.pack(column.type_oid, column.type_modifier)
+        for column in relation.columns
+    )
+    schema = "" if relation.table.schema == "pg_catalog" else relation.table.schema
+    return b"".join(
+        (
+            b"R" if xid is None else b"R" + struct.pack(">I", xid),
+            struct.pack(">I", relation.oid),
+            schema.encode() + b"\0",
+            relation.table.name.encode() + b"\0",
+            relation.replica_identity.encode(),
+            struct.pack(">H", len(relation.columns)),
+            columns,
+        )
+    )
+
+
 def _string(message: bytes, at: int) -> tuple[str, int]:
     end = message.index(b"\0", at)
     return message[at:end].decode(), end + 1

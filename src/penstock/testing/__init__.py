@@ -1,9 +1,9 @@
 """What tests of sinks and of changes need. Public: under semantic versioning, as `penstock.sink` is.
 
-`SinkContract` tests a document sink; the rest makes pgoutput messages by hand, and logs of them.
+`SinkContract` tests a document sink, `RowSinkContract` one of rows; the rest makes pgoutput messages by hand, and logs of them.
 """
 
-from penstock.testing.contract import SinkContract
+from penstock.testing.contract import RowSinkContract, SinkContract
 from penstock.testing.stream import (
     TYPE_OIDS,
     UNCHANGED,
@@ -32,6 +32,7 @@ from penstock.testing.stream import (
 __all__ = [
     "TYPE_OIDS",
     "UNCHANGED",
+    "RowSinkContract",
     "SinkContract",
     "Unchanged",
     "Value",

@@ -1,73 +1,70 @@
-"""The suite that every document sink passes: penstock's own, and those that other people write.
+"""The suite that every sink passes: penstock's own, and those that other people write.
 
     class TestMySink(SinkContract):
         def kind(self): return MyKind()
         def options(self, directory): return MyOptions(path=directory / "mine")
         def delivered(self, options): return [json.loads(line) for line in …]
 
-pytest collects the tests below with the subclass. A sink that can refuse a document says how
-(`refuse`), one that need not be alone says so (`is_exclusive`). What fails says which promise of
-`penstock.sink.DocumentSink` was broken: outside penstock pytest does not explain an assertion by itself.
+pytest collects the tests of `SinkScenes` with the subclass. `SinkContract` reads documents at the destination, and
+`RowSinkContract` rows as they are now. A sink that can refuse something says how (`refuse`), one that need not be alone
+says so (`is_exclusive`). What fails says which promise was broken: outside penstock pytest does not explain an assertion
+by itself.
 """
 
 from __future__ import annotations
 
+import json
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar
 from unittest import SkipTest
 
 from penstock.errors import PenstockError, SecondInstance
 from penstock.lsn import Lsn
-from penstock.sinks.documents.parked import Parked, ParkedRequest
-from penstock.testing.scene import Scene, rows_left
+from penstock.options import OnRefused
+from penstock.testing.scene import Scene, rows_left, table_of, written_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from penstock.sink import DocumentKind, Options
+    from penstock.sinks.kind import SinkKind
 
-_RETRY = ParkedRequest("retry")
-_POINTS = (
-    "deliver.after_job",
-    "documents.before_deliver",
-    "documents.inside_deliver",
-    "documents.after_deliver",
-    "deliver.after_commit",
-)
+_COPIED = range(100, 106)
+_COPIED_AT = Lsn(0x1208)  # the end of the second transaction
 
 
-class SinkContract:
-    """Subclass it in a test module, under a name that pytest collects."""
+class SinkScenes(ABC):
+    """What a sink goes through. How the destination is read is said by the two classes below."""
 
     is_exclusive: ClassVar[bool] = True
     """Whether a second process that delivers to the same place is refused by `open`."""
 
-    shows_rows: ClassVar[bool] = False
-    """Whether the destination shows rows as they are now: of each the last document, and none of one that was deleted."""
-
     kills_after: ClassVar[Sequence[int]] = (1, 2, 4)
     """At which of its passages of a fault point the sink's process is killed, in runs of their own."""
 
-    def kind(self) -> DocumentKind[Any]:
-        """The kind under test."""
-        raise NotImplementedError("say which kind is tested")
+    fault_points: ClassVar[Sequence[str]] = (
+        "deliver.after_job",
+        "documents.before_deliver",
+        "documents.inside_deliver",
+        "documents.after_deliver",
+        "deliver.after_commit",
+    )
+    """Between which steps the sink's process is killed."""
 
+    @abstractmethod
+    def kind(self) -> SinkKind[Any]:
+        """The kind under test."""
+
+    @abstractmethod
     def options(self, directory: Path) -> Options:
         """Options with which the sink delivers to a place of this test's own; `directory` is empty.
 
         `on_refused` as it is by default.
         """
-        raise NotImplementedError("say where the sink delivers to")
-
-    def delivered(self, options: Options) -> list[dict[str, Any]]:
-        """The documents that the destination shows, parsed, in the order in which they came.
-
-        Of a destination that keeps no order: by commit_lsn and ordinal, as the documents say.
-        """
-        raise NotImplementedError("say how documents are read")
 
     def refuse(self, options: Options, key: int) -> bool:
-        """Have the destination refuse documents of public.orders with this id, from now on.
+        """Have the destination refuse what public.orders has under this id, from now on.
 
         False where it refuses nothing, as the default says.
         """
@@ -78,9 +75,35 @@ class SinkContract:
         """Have the destination refuse nothing any more."""
         del options
 
-    # --- what holds for every sink -------------------------------------------------------------
+    # What the destination shows, and should show. What stands for a change in these lists is the subclass's choice;
+    # `ids` are those of `Scene.write`, from its first transaction on.
 
-    def test_every_document_arrives_once_and_in_order(self, tmp_path: Path) -> None:
+    @abstractmethod
+    def _found(self, options: Options) -> list[str]:
+        """What the destination shows; in an order where it has one."""
+
+    @abstractmethod
+    def _shown(self, ids: Sequence[str], table: str | None = None) -> list[str]:
+        """What it shows once these changes are there: of all tables, or of one."""
+
+    @abstractmethod
+    def _copied(self, reads: Sequence[str], ids: Sequence[str]) -> list[str]:
+        """What it shows of `orders` once rows are copied, and the changes since then are there."""
+
+    @abstractmethod
+    def _assert_all(self, scene: Scene, ids: list[str], when: str, *, ordered: bool = True) -> None:
+        """All of it is there, and nothing twice that must not be."""
+
+    @abstractmethod
+    def _assert_parked(self, scene: Scene, ids: Sequence[str], when: str) -> None:
+        """These changes are parked, all of one key, and no others."""
+
+    def _assert_order_per_key(self, options: Options) -> None:  # noqa: B027 - rows show none
+        """Where the destination shows changes: those of a key are in the source's order."""
+
+    # --- the scenes ----------------------------------------------------------------------------
+
+    def test_every_change_arrives_once_and_in_order(self, tmp_path: Path) -> None:
         scene, options = self._scene(tmp_path)
         ids = scene.write(5)
 
@@ -96,18 +119,12 @@ class SinkContract:
         scene.deliver_at_once()
         scene.sink.close()
 
-        found = self.delivered(options)
         _assert_same(
-            sorted(one["id"] for one in found),
+            sorted(self._found(options)),
             sorted(self._shown(ids)),
             "after one batch of many transactions",
         )
-        by_key: dict[tuple[str, str], list[tuple[int, int]]] = {}
-        for one in found:
-            key = one["table"], str(one["key"])
-            by_key.setdefault(key, []).append((Lsn.parse(one["commit_lsn"]), one["ordinal"]))
-        mixed_up = [key for key, places in by_key.items() if places != sorted(places)]
-        assert not mixed_up, f"documents of a key are not in the source's order: {mixed_up}"
+        self._assert_order_per_key(options)
 
     def test_next_run_goes_on_where_the_last_one_ended(self, tmp_path: Path) -> None:
         scene, options = self._scene(tmp_path)
@@ -199,34 +216,33 @@ class SinkContract:
     def test_copied_rows_come_before_the_changes_of_their_table(self, tmp_path: Path) -> None:
         scene, options = self._scene(tmp_path)
         ids = scene.write(4)
-        reads = scene.copy(range(100, 106), Lsn(0x1208))  # as of the second transaction
+        reads = scene.copy(_COPIED, _COPIED_AT)
         scene.deliver()
         scene.catch_up()
         scene.sink.close()
 
-        found = self.delivered(options)
-        orders = [one["id"] for one in found if one["table"] == "orders"]
-        audit = [one["id"] for one in found if one["table"] == "audit"]
-        is_audit = set(range(2, len(ids), 4))
-        after = [one for number, one in enumerate(ids) if number >= 8 and number not in is_audit]
-        if self.shows_rows:
-            after = [one for one in self._shown(ids) if one in after]
-        _assert_same(orders, reads + after, "of a table that was copied, rows before changes")
-        of_audit = [one for number, one in enumerate(ids) if number in is_audit]
-        _assert_same(audit, of_audit, "of a table that streams while another is copied")
+        found = self._found(options)
+        audit = self._shown(ids, "audit")
+        orders = [one for one in found if one not in audit]
+        _assert_same(orders, self._copied(reads, ids), "of a table that was copied")
+        _assert_same(
+            [one for one in found if one in audit],
+            audit,
+            "of a table that streams while another is copied",
+        )
 
-    def test_refused_document_stops_its_table_alone(self, tmp_path: Path) -> None:
+    def test_what_is_refused_stops_its_table_alone(self, tmp_path: Path) -> None:
         scene, options = self._scene(tmp_path)
         ids = scene.write(4)
         if not self.refuse(options, 2):
             raise SkipTest("this destination refuses nothing")
         scene.deliver()
-        found = self._ids(options)
         stopped = scene.sink.tables.detached
-        went_on = [one for one in found if one in ids[2::4]]
-        _assert_same(went_on, ids[2::4], "of the table of which nothing is refused")
+        audit = self._shown(ids, "audit")
+        went_on = [one for one in self._found(options) if one in audit]
+        _assert_same(went_on, audit, "of the table of which nothing is refused")
         assert [str(name) for name in stopped] == ["public.orders"], (
-            "`deliver` took a document that the destination was to refuse, or `refuse` does not"
+            "the sink delivered what the destination was to refuse, or `refuse` does not"
             f" make it so; tables that stopped: {[str(name) for name in stopped]}"
         )
         error = next(iter(stopped.values())).error
@@ -241,62 +257,55 @@ class SinkContract:
             "the table did not go on once nothing was refused any more"
         )
 
-    def test_refused_document_is_parked_with_what_must_not_overtake_it(
-        self, tmp_path: Path
-    ) -> None:
-        scene, options = self._scene(tmp_path, on_refused="park")
+    def test_what_is_refused_is_parked_with_what_must_not_overtake_it(self, tmp_path: Path) -> None:
+        scene, options = self._scene(tmp_path, OnRefused.PARK)
         ids = scene.write(4)
         if not self.refuse(options, 2):
             raise SkipTest("this destination refuses nothing")
         scene.deliver()
         of_key_2 = [ids[4], ids[5], ids[7], ids[11]]  # insert, two updates, and the delete
-        parked = self._parked(scene)
-        _assert_same([each.id for each in parked.read()], of_key_2, "among what is parked")
+        self._assert_parked(scene, of_key_2, "after a refusal")
         left = [one for one in self._shown(ids) if one not in of_key_2]
-        _assert_same(self._ids(options), left, "beside what is parked")
+        _assert_same(self._found(options), left, "beside what is parked")
 
         self.accept(options)
-        parked.ask(_RETRY)
-        scene.sink.refresh_tables(scene.open())
+        self._retry(scene)
         scene.sink.close()
 
-        _assert_same([each.id for each in parked.read()], [], "among what is parked, after a retry")
+        self._assert_parked(scene, [], "after a retry")
         self._assert_all(scene, ids, "after a retry of what was parked", ordered=False)
 
-    def test_parked_document_that_is_refused_again_stays(self, tmp_path: Path) -> None:
-        scene, options = self._scene(tmp_path, on_refused="park")
+    def test_what_is_parked_and_refused_again_stays(self, tmp_path: Path) -> None:
+        scene, options = self._scene(tmp_path, OnRefused.PARK)
         scene.write(2)
         if not self.refuse(options, 2):
             raise SkipTest("this destination refuses nothing")
         scene.deliver()
-        parked = self._parked(scene)
-        before = [each.id for each in parked.read()]
+        before = [each.id for each in self.kind().parked(scene.place)]
 
-        parked.ask(_RETRY)
-        scene.sink.refresh_tables(scene.open())
+        self._retry(scene)
         scene.sink.close()
 
-        assert before, "nothing was parked: `deliver` took a document that was to be refused"
-        after = [each.id for each in parked.read()]
+        assert before, "nothing was parked: the sink delivered what was to be refused"
+        after = [each.id for each in self.kind().parked(scene.place)]
         _assert_same(after, before, "among what is parked, after a retry that was refused again")
 
     def test_copy_takes_the_place_of_what_is_parked_of_its_table(self, tmp_path: Path) -> None:
-        scene, options = self._scene(tmp_path, on_refused="park")
-        scene.write(2)
+        scene, options = self._scene(tmp_path, OnRefused.PARK)
+        ids = scene.write(2)
         if not self.refuse(options, 2):
-            return
+            raise SkipTest("this destination refuses nothing")
         scene.deliver()
-        assert self._parked(scene).read(), "`deliver` took a document that was to be refused"
+        assert self.kind().parked(scene.place), "the sink delivered what was to be refused"
 
         self.accept(options)
-        reads = scene.copy(range(100, 106), Lsn(0x1208))  # as of the second transaction
+        reads = scene.copy(_COPIED, _COPIED_AT)
         scene.sink.close()
 
-        left = [each.id for each in self._parked(scene).read()]
-        _assert_same(left, [], "among what is parked, after its table was copied")
-        found = self.delivered(options)
-        copied = [one["id"] for one in found if one["id"] in reads]
-        _assert_same(copied, reads, "of a copy of a table of which something was parked")
+        self._assert_parked(scene, [], "after its table was copied")
+        wanted = self._copied(reads, ids)
+        copied = [one for one in self._found(options) if one in wanted]
+        _assert_same(copied, wanted, "of a copy of a table of which something was parked")
 
     def test_check_changes_nothing_and_finds_nothing(self, tmp_path: Path) -> None:
         scene, options = self._scene(tmp_path)
@@ -308,7 +317,7 @@ class SinkContract:
         assert not found, f"`check` finds faults with a destination that works: {found}"
         self._assert_order(options, ids, "after `check`")
 
-    def test_teardown_leaves_documents_and_nothing_else(self, tmp_path: Path) -> None:
+    def test_teardown_leaves_what_was_delivered_and_nothing_else(self, tmp_path: Path) -> None:
         scene, options = self._scene(tmp_path)
         ids = scene.write(2)
         scene.deliver()
@@ -316,7 +325,7 @@ class SinkContract:
 
         self.kind().forget(scene.place)
 
-        self._assert_order(options, ids, "after `forget`, which leaves documents alone")
+        self._assert_order(options, ids, "after `forget`, which leaves what was delivered")
         other = scene.another()
         is_left = other.open() is not None
         other.close()
@@ -327,29 +336,67 @@ class SinkContract:
 
     # --- how -----------------------------------------------------------------------------------
 
-    def _scene(self, directory: Path, **options: Any) -> tuple[Scene, Options]:
-        given = self.options(directory)
-        if options:
-            given = type(given).model_validate(
-                {**given.model_dump(mode="python"), **options}, strict=False
-            )
-        return Scene(self.kind(), given, directory), given
+    def _scene(
+        self, directory: Path, on_refused: OnRefused = OnRefused.STOP
+    ) -> tuple[Scene, Options]:
+        options = self.options(directory).model_copy(update={"on_refused": on_refused})
+        return Scene(self.kind(), options, directory), options
 
-    def _shown(self, ids: list[str]) -> list[str]:
-        return rows_left(ids) if self.shows_rows else ids
+    def _assert_order(self, options: Options, ids: list[str], when: str) -> None:
+        _assert_same(self._found(options), self._shown(ids), when)
 
-    def _ids(self, options: Options) -> list[str]:
+    def _retry(self, scene: Scene) -> None:
+        kind, place = self.kind(), scene.place
+        kind.ask_parked(place, "retry", [each.id for each in kind.parked(place)])
+        scene.sink.refresh_tables(scene.open())
+
+    def _kills(self) -> Iterator[tuple[str, int]]:
+        for point in self.fault_points:
+            for passing in self.kills_after:
+                yield point, passing
+
+
+class SinkContract(SinkScenes):
+    """For sinks of documents. Subclass it in a test module, under a name that pytest collects."""
+
+    shows_rows: ClassVar[bool] = False
+    """Whether the destination shows rows as they are now: of each the last document, and none of one that was deleted."""
+
+    @abstractmethod
+    def kind(self) -> DocumentKind[Any]:
+        """The kind under test."""
+
+    @abstractmethod
+    def delivered(self, options: Options) -> list[dict[str, Any]]:
+        """The documents that the destination shows, parsed, in the order in which they came.
+
+        Of a destination that keeps no order: by commit_lsn and ordinal, as the documents say.
+        """
+
+    def _found(self, options: Options) -> list[str]:
         return [one["id"] for one in self.delivered(options)]
 
-    def _assert_order(self, options: Options, wanted: list[str], when: str) -> None:
-        _assert_same(self._ids(options), self._shown(wanted), when)
+    def _shown(self, ids: Sequence[str], table: str | None = None) -> list[str]:
+        places = sorted(rows_left(len(ids)).values()) if self.shows_rows else range(len(ids))
+        return [ids[place] for place in places if table in (None, table_of(place))]
 
-    def _assert_all(
-        self, scene: Scene, wanted: list[str], when: str, *, ordered: bool = True
-    ) -> None:
+    def _copied(self, reads: Sequence[str], ids: Sequence[str]) -> list[str]:
+        """Documents of rows before those of changes."""
+        since = set(ids[8:])
+        return [*reads, *(one for one in self._shown(ids, "orders") if one in since)]
+
+    def _assert_order_per_key(self, options: Options) -> None:
+        by_key: dict[tuple[str, str], list[tuple[int, int]]] = {}
+        for one in self.delivered(options):
+            key = one["table"], str(one["key"])
+            by_key.setdefault(key, []).append((Lsn.parse(one["commit_lsn"]), one["ordinal"]))
+        mixed_up = [key for key, places in by_key.items() if places != sorted(places)]
+        assert not mixed_up, f"documents of a key are not in the source's order: {mixed_up}"
+
+    def _assert_all(self, scene: Scene, ids: list[str], when: str, *, ordered: bool = True) -> None:
         """Every document is there; one may be there twice only where the sink stores no state."""
-        found = self._ids(scene.place.options)
-        wanted = self._shown(wanted)
+        found = self._found(scene.place.options)
+        wanted = self._shown(ids)
         first = list(dict.fromkeys(found))
         _assert_same(
             first if ordered else sorted(first), wanted if ordered else sorted(wanted), when
@@ -362,17 +409,75 @@ class SinkContract:
                 " documents and state must be stored together, or `open` must undo the documents"
             )
 
-    def _parked(self, scene: Scene) -> Parked:
-        return Parked(self.kind().workspace(scene.place).parked)
+    def _assert_parked(self, scene: Scene, ids: Sequence[str], when: str) -> None:
+        parked = [each.id for each in self.kind().parked(scene.place)]
+        _assert_same(parked, list(ids), f"among what is parked, {when}")
 
-    def _kills(self) -> Iterator[tuple[str, int]]:
-        for point in _POINTS:
-            for passing in self.kills_after:
-                yield point, passing
+
+class RowSinkContract(SinkScenes):
+    """For sinks of rows: what counts is which rows a table has. Subclass it as `SinkContract`."""
+
+    @abstractmethod
+    def rows(self, options: Options, table: str) -> list[tuple[int, str]]:
+        """The rows that the destination has of public.orders or public.audit, id and note, in any order.
+
+        One that is there twice is given twice. None where there is no such table yet.
+        """
+
+    def _found(self, options: Options) -> list[str]:
+        return [
+            _row(table, *row)
+            for table in ("orders", "audit")
+            for row in sorted(self.rows(options, table))
+        ]
+
+    def _shown(self, ids: Sequence[str], table: str | None = None) -> list[str]:
+        tables = ("orders", "audit") if table is None else (table,)
+        return [
+            _row(each, *row)
+            for each in tables
+            for row in sorted(written_rows(len(ids), each).items())
+        ]
+
+    def _copied(self, reads: Sequence[str], ids: Sequence[str]) -> list[str]:
+        """The rows of the copy, and those that came since; none from before it."""
+        del reads
+        before = written_rows(8, "orders")
+        rows = {
+            key: note for key, note in written_rows(len(ids), "orders").items() if key not in before
+        } | dict.fromkeys(_COPIED, "copied")
+        return [_row("orders", *row) for row in sorted(rows.items())]
+
+    def _assert_all(self, scene: Scene, ids: list[str], when: str, *, ordered: bool = True) -> None:
+        del ordered  # rows have none
+        self._assert_order(scene.place.options, ids, when)
+
+    def _assert_parked(self, scene: Scene, ids: Sequence[str], when: str) -> None:
+        """How many changes are parked is the sink's affair: it may keep their net effect."""
+        parked = self.kind().parked(scene.place)
+        found = {f"{each.table} {json.loads(each.key or 'null')}" for each in parked}
+        wanted = {f"public.orders {{'id': {key}}}" for key in ("2", "'2'")} if ids else set()
+        assert found <= wanted, f"rows are parked, {when}: {sorted(found)}"
+        assert bool(found) == bool(ids), f"nothing is parked, {when}: the sink delivered it"
+
+    def test_copy_takes_the_place_of_rows_that_were_there(self, tmp_path: Path) -> None:
+        scene, options = self._scene(tmp_path)
+        ids = scene.write(2)
+        scene.deliver()
+
+        reads = scene.copy(_COPIED, _COPIED_AT)
+        scene.sink.close()
+
+        wanted = [*self._copied(reads, ids), *self._shown(ids, "audit")]
+        _assert_same(self._found(options), wanted, "after a table with rows was copied")
+
+
+def _row(table: str, key: int, note: str) -> str:
+    return f"{table} {key} {note}"
 
 
 def _assert_same(found: list[str], wanted: list[str], when: str) -> None:
-    """Say which documents are not as they should be, by their ids."""
+    """Say what is not as it should be: documents by their ids, rows by what they hold."""
     if found == wanted:
         return
     missing = [one for one in wanted if one not in found]
@@ -385,4 +490,4 @@ def _assert_same(found: list[str], wanted: list[str], when: str) -> None:
     ]
     if not says:
         says = [f"in another order: found {', '.join(found)}; wanted {', '.join(wanted)}"]
-    raise AssertionError(f"documents {when}: {'; '.join(says)}")
+    raise AssertionError(f"changes {when}: {'; '.join(says)}")

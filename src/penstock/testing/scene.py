@@ -1,4 +1,4 @@
-"""Delivers a log to a sink of documents, both halves in one process: what the loops do, without Spark."""
+"""Delivers a log to a sink, both halves in one process: what the loops do, without Spark."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from penstock import failpoints, vault
 from penstock.lsn import Lsn
-from penstock.schema.description import TableDescription
+from penstock.schema.description import PrimaryKey, TableDescription, TableStructure
 from penstock.schema.shape import ColumnShape
 from penstock.sinks.copying import Copy, CopyOrder
 from penstock.sinks.kind import SinkPlace
 from penstock.sinks.sink import Batch, SharingWorker
 from penstock.spark.jobs import Span, run_task
 from penstock.testing.stream import (
+    TYPE_OIDS,
     delete,
     insert,
     read_log,
@@ -32,8 +33,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from penstock.sink import DocumentKind, Options
+    from penstock.changes.pgoutput import Relation
+    from penstock.sink import Options
+    from penstock.sinks.kind import SinkKind
     from penstock.sinks.sink import Receipt, Sink
+    from penstock.table import TableName
 
 ORDERS = table(16400, "orders", {"id": "int8", "note": "text"}, key=["id"])
 AUDIT = table(16401, "audit", {"id": "int8", "note": "text"}, key=["id"])
@@ -44,7 +48,7 @@ IDENTITY = {"system_identifier": "7", "slot": "penstock_shop_00000000"}
 class Scene:
     """One pipeline `shop` with one sink, and a log of transactions for it."""
 
-    def __init__(self, kind: DocumentKind[Any], options: Options, directory: Path) -> None:
+    def __init__(self, kind: SinkKind[Any], options: Options, directory: Path) -> None:
         self._kind = kind
         self._log = directory / "log"
         self._state = directory / "state"
@@ -58,8 +62,7 @@ class Scene:
 
     def another(self) -> Sink:
         """The driver half as another run has it."""
-        sink: Sink = self._kind.build(self.place, None)
-        return sink
+        return self._kind.build(self.place, _Source())
 
     def write(self, count: int) -> list[str]:
         """Append transactions to the log; the ids of their documents.
@@ -201,19 +204,51 @@ class Scene:
         return [pickle.loads(pickle.dumps(receipt)) for receipt in receipts]  # noqa: S301
 
 
-def rows_left(ids: Sequence[str]) -> list[str]:
-    """Of what `Scene.write` has given, the last document of each row that is there in the end; in their order."""
-    last: dict[tuple[str, int], str] = {}
-    for place, one in enumerate(ids):
+class _Source:
+    """What a sink is told of the source's tables: they are always as they are."""
+
+    def __call__(self, table: TableName, lsn: Lsn) -> TableDescription | None:
+        """One of the two."""
+        del lsn
+        return next((_description(each) for each in (ORDERS, AUDIT) if each.table == table), None)
+
+    def shape(self, table: TableName, lsn: Lsn) -> None:
+        """Nobody knows more."""
+
+    def lacks_rows(self, table: TableName) -> bool:
+        """Never."""
+        del table
+        return False
+
+    def name_of(self, oid: int, lsn: Lsn) -> TableName | None:
+        """As ever."""
+        del lsn
+        return next((each.table for each in (ORDERS, AUDIT) if each.oid == oid), None)
+
+
+def table_of(place: int) -> str:
+    """The table of a change, by its place among all that `Scene.write` has written."""
+    return "audit" if place % 4 == 2 else "orders"
+
+
+def rows_left(count: int) -> dict[tuple[str, int], int]:
+    """What is there after so many changes of `Scene.write`: by table and id, the place of the row's last change."""
+    last: dict[tuple[str, int], int] = {}
+    for place in range(count):
         number, step = place // 4 + 1, place % 4
-        if step == 2:
-            last["audit", number] = one
-        elif step == 3 and not number % 3:
+        if step == 3 and not number % 3:
             last.pop(("orders", number - 1), None)
         else:
-            last["orders", number] = one
-    wanted = set(last.values())
-    return [one for one in ids if one in wanted]
+            last[table_of(place), number] = place
+    return last
+
+
+def written_rows(count: int, table: str) -> dict[int, str]:
+    """What a table has then: the notes of its ids."""
+    notes = ("new", "paid", "seen", "sent")
+    return {
+        key: notes[place % 4] for (name, key), place in rows_left(count).items() if name == table
+    }
 
 
 def _batch(after: Lsn, slices: Sequence[Any]) -> Batch:
@@ -221,18 +256,25 @@ def _batch(after: Lsn, slices: Sequence[Any]) -> Batch:
     return Batch(1, after, slices[-1].head.end_lsn, 0, tables)
 
 
-def _order(range_count: int) -> CopyOrder:
+def _description(relation: Relation) -> TableDescription:
+    types = {TYPE_OIDS["int8"]: "bigint", TYPE_OIDS["text"]: "text"}
     columns = tuple(
         ColumnShape(
             id=number,
             name=column.name,
-            type="",
+            type=types[column.type_oid],
             type_id=column.type_oid,
             type_kind="b",
-            not_null=False,
+            not_null=column.in_identity,
         )
-        for number, column in enumerate(ORDERS.columns, 1)
+        for number, column in enumerate(relation.columns, 1)
     )
-    description = TableDescription(ORDERS.table, ORDERS.oid, "r", "d", columns, ("id",), ("id",))
-    structure: Any = None  # of no concern to documents
-    return CopyOrder(ORDERS.table, description, structure, range_count)
+    return TableDescription(
+        relation.table, relation.oid, "r", relation.replica_identity, columns, ("id",), ("id",)
+    )
+
+
+def _order(range_count: int) -> CopyOrder:
+    key = PrimaryKey("orders_pkey", ("id",), "PRIMARY KEY (id)", frozenset({"id"}))
+    structure = TableStructure(ORDERS.table, ("id",), key)
+    return CopyOrder(ORDERS.table, _description(ORDERS), structure, range_count, as_text=True)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from penstock.changes.decode import Piece, Transaction, decode
-from penstock.changes.pgoutput import Column, Relation
+from penstock.changes.pgoutput import Column, Relation, relation_message
 from penstock.log.files.reader import FilesReader
 from penstock.log.files.writer import FilesWriter
 from penstock.lsn import Lsn
@@ -118,25 +118,7 @@ def commit(commit_lsn: int, end_lsn: int | None = None, committed_at: int = 0) -
 
 def relation(described: Relation, *, xid: int | None = None) -> bytes:
     """R: the columns of a table's rows from here on. `xid` as in every message of a stream."""
-    columns = b"".join(
-        struct.pack(">B", column.in_identity)
-        + column.name.encode()
-        + b"\0"
-        + struct.pack(">Ii", column.type_oid, column.type_modifier)
-        for column in described.columns
-    )
-    schema = "" if described.table.schema == "pg_catalog" else described.table.schema
-    return b"".join(
-        (
-            _start(b"R", xid),
-            struct.pack(">I", described.oid),
-            schema.encode() + b"\0",
-            described.table.name.encode() + b"\0",
-            described.replica_identity.encode(),
-            struct.pack(">H", len(described.columns)),
-            columns,
-        )
-    )
+    return relation_message(described, xid=xid)
 
 
 def insert(described: Relation, row: Sequence[Value], *, xid: int | None = None) -> bytes:

@@ -131,6 +131,10 @@ class DocumentSink(ABC):
         del change
         return False
 
+    def begin_copies(self, copies: Mapping[TableName, str]) -> None:  # noqa: B027 - as above
+        """Before a `deliver` whose documents are the first of copies, by table their ids. What was there of the tables
+        is out of date from then on. It may be called again, where that `deliver` did not happen."""
+
     def end_copies(self, copies: Mapping[TableName, str]) -> None:  # noqa: B027 - as above
         """Before a `deliver` whose documents are the last of copies, by table their ids: show those between the
         documents and the state. It may be called again, and with fewer."""

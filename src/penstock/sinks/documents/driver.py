@@ -66,7 +66,8 @@ class _Step:
     batches: list[pa.RecordBatch] = field(default_factory=list)
     tables: dict[TableName, KeptTable] = field(default_factory=dict)
     used_up: list[str] = field(default_factory=list)
-    whole: dict[TableName, str] = field(default_factory=dict)  # copies that end with it
+    begun: dict[TableName, str] = field(default_factory=dict)  # copies that begin with it
+    whole: dict[TableName, str] = field(default_factory=dict)  # those that end with it
 
 
 class DocumentDriver:
@@ -290,7 +291,7 @@ class DocumentDriver:
         after_lsn: Lsn,
         former_names: Mapping[TableName, TableName] | None = None,
         unfit: Mapping[TableName, str] | None = None,
-        whole: Mapping[TableName, str] | None = None,
+        copied: _Step | None = None,
     ) -> None:
         """Deliver documents and record the position that they lead to.
 
@@ -306,10 +307,9 @@ class DocumentDriver:
             self._parked.append(attempt.caught(), attempt.reasons)
             text = self._keeper.text(moved)
             fault_point("documents.before_deliver")
-            ends = {
-                name: each for name, each in (whole or {}).items() if name not in attempt.stopped
-            }
-            self._sink.end_copies(ends)
+            step = copied or _Step(0)
+            self._sink.begin_copies(_without(step.begun, attempt.stopped))
+            self._sink.end_copies(_without(step.whole, attempt.stopped))
             try:
                 self._sink.deliver(
                     self._while_wanted(attempt.documents(), moved.delivered_lsn), text
@@ -436,7 +436,7 @@ class DocumentDriver:
         if not step.tables:
             return False
         moved = kept.with_tables(step.tables)
-        self._deliver(lambda: iter(step.batches), moved, lsn, whole=step.whole)
+        self._deliver(lambda: iter(step.batches), moved, lsn, copied=step)
         stays = {table for table in step.tables if self._keeper.stored.tables[table].error}
         if not stays:
             for path in step.used_up:
@@ -452,6 +452,7 @@ class DocumentDriver:
                 _log.warning(
                     "%d parked documents dropped: the copy of %s has them", count, copy.table
                 )
+        begins = at == Published(copy.copy_id)
         parts = self._copies.parts(copy)
         while at.number < copy.range_count and step.room > 0:
             part = parts.get(at.number)
@@ -471,6 +472,8 @@ class DocumentDriver:
             else:
                 at = replace(at, offset=cursor.offset, row=cursor.row)
         is_whole = at.number == copy.range_count
+        if begins:
+            step.begun[copy.table] = copy.copy_id
         if is_whole:
             step.whole[copy.table] = copy.copy_id
         step.tables[copy.table] = (
@@ -516,6 +519,12 @@ def _content_reader(
 def _unfit(receipts: Sequence[Receipt]) -> dict[TableName, str]:
     """Tables that no modifier could be applied to, and why."""
     return {each.table: str(each.error) for receipt in receipts for each in receipt.refused}
+
+
+def _without(
+    copies: Mapping[TableName, str], tables: Collection[TableName]
+) -> dict[TableName, str]:
+    return {table: copy_id for table, copy_id in copies.items() if table not in tables}
 
 
 def _discard(receipts: Sequence[Receipt]) -> None:

@@ -28,6 +28,7 @@ import pyarrow as pa
 
 from penstock.changes.documents import DOCUMENTS
 from penstock.changes.envelope import RECORDS
+from penstock.changes.rowrecords import former_key
 from penstock.disk import sync_directory, write_all
 from penstock.encryption import NO_KEYS, NotAuthentic
 from penstock.errors import PositionMissing, SinkDefect
@@ -133,8 +134,12 @@ def _keys_of(row: dict[str, Any]) -> Iterator[Key]:
     """The key, and the one that an update has replaced."""
     key = _parse(row["key"])
     yield tuple(sorted(key.items()))
-    # A format of its own makes two documents of an update that changes a key.
-    if row["op"] == "update" and not is_record(row):
+    if row["op"] == "move":
+        left = row["record_key"]
+        left = base64.b64decode(left) if isinstance(left, str) else left
+        yield tuple(sorted(_parse(former_key(left)).items()))
+    # Any other format makes two documents of an update that changes a key.
+    elif row["op"] == "update" and not is_record(row):
         before = _parse(row["value"])["before"]
         if before is not None and all(name in before for name in key):
             yield tuple(sorted((name, before[name]) for name in key))

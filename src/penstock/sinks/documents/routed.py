@@ -14,7 +14,7 @@ from penstock.changes.jsonvalues import json_string
 from penstock.table import TableName
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     import numpy as np
 
@@ -42,6 +42,12 @@ class RoutedSink:
     def deliver(self, documents: Iterator[pa.RecordBatch], state: str | None) -> None:
         """Hand them on."""
         self._sink.deliver((routed(batch, self._routes) for batch in documents), state)
+
+    def begin_copies(self, copies: Mapping[TableName, str]) -> None:
+        """Under the names of where the tables go."""
+        self._sink.begin_copies(
+            {self._routes.of(table) or table: copy_id for table, copy_id in copies.items()}
+        )
 
 
 def routed(batch: pa.RecordBatch, routes: Routes) -> pa.RecordBatch:
