@@ -168,6 +168,27 @@ def test_table_that_goes_and_comes_back_unwatched_keeps_all_its_rows(
 
 @pytest.mark.long
 @only_new
+@pytest.mark.parametrize("is_logged_at_once", [True, False])
+def test_new_table_that_is_unlogged_for_a_while_has_all_its_rows_in_the_end(
+    source: Database, target: Database, make_pipeline: Make, is_logged_at_once: bool
+) -> None:
+    pipeline = _begin(source, make_pipeline, target, "never")
+    logged = "ALTER TABLE t SET LOGGED"
+
+    source.execute(
+        f"BEGIN; {_CREATE}; ALTER TABLE t SET UNLOGGED; INSERT INTO t VALUES (3, 'unlogged');"
+        f" {logged if is_logged_at_once else ''}; DELETE FROM t WHERE id = 1; COMMIT"
+    )
+    if not is_logged_at_once:
+        pipeline.catch_up()
+        source.execute(logged)
+    _end(source, pipeline, "public.t")
+
+    _wait_until_equal(source, target, "public.t", "k")
+
+
+@pytest.mark.long
+@only_new
 def test_table_that_people_remove_and_add_is_copied_again(
     source: Database, target: Database, make_pipeline: Make
 ) -> None:

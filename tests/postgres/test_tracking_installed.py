@@ -71,6 +71,7 @@ def own_objects(source: Database) -> list[str]:
 ALL_OF_IT = [
     "schema penstock",
     "trigger penstock_ddl_command_end",
+    "trigger penstock_ddl_command_start",
     "trigger penstock_sql_drop",
 ]
 
@@ -110,6 +111,7 @@ def test_several_install_at_once(source: Database):
     [
         ("ALTER EVENT TRIGGER penstock_sql_drop DISABLE", "penstock_sql_drop is disabled"),
         ("ALTER EVENT TRIGGER penstock_sql_drop ENABLE", "not enabled ALWAYS"),
+        ("DROP EVENT TRIGGER penstock_ddl_command_start", "penstock_ddl_command_start is gone"),
         ("DROP EVENT TRIGGER penstock_ddl_command_end", "penstock_ddl_command_end is gone"),
         ("ALTER TABLE penstock.schema_log DROP COLUMN is_whole", "no column is_whole"),
         ("DROP TABLE penstock.schema_log", "penstock.schema_log is gone"),
@@ -420,6 +422,7 @@ def test_teardown_leaves_nothing_once_the_last_pipeline_goes(source: Database):
         assert drop_tracking(connection) == []
 
     assert removed == [
+        "event trigger penstock_ddl_command_start",
         "event trigger penstock_ddl_command_end",
         "event trigger penstock_sql_drop",
         "table penstock.schema_log",

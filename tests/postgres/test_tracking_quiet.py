@@ -183,6 +183,8 @@ _FIRST_STEPS = [
     "CREATE UNIQUE INDEX ux ON keyed.t (a)",
     "DROP INDEX keyed.ux",
     "DROP DOMAIN keyed.number CASCADE",
+    "ALTER TABLE keyed.t SET UNLOGGED",
+    "ALTER TABLE keyed.t SET LOGGED",
     "INSERT INTO keyed.t (a) VALUES (1)",
     "UPDATE keyed.t SET a = a + 1",
     "DELETE FROM keyed.t",
@@ -214,9 +216,10 @@ def first_steps(seed: int) -> list[str]:
         [_FIRST_STEPS[1], _FIRST_STEPS[6], _UPDATE],
         [_FIRST_STEPS[8], _FIRST_STEPS[3], _FIRST_STEPS[9], _UPDATE],
         [_FIRST_STEPS[10], _UPDATE],
+        [_FIRST_STEPS[11], _UPDATE, _FIRST_STEPS[12], _UPDATE],
         *(first_steps(seed) for seed in range(6)),
     ],
-    ids=["computed", "computed later", "index", "domain", *map(str, range(6))],
+    ids=["computed", "computed later", "index", "domain", "unlogged", *map(str, range(6))],
 )
 def test_new_table_is_altered_and_updated_at_once_as_without_triggers(
     source: Database, target: Database, steps: list[str]
@@ -238,6 +241,71 @@ def test_new_table_is_altered_and_updated_at_once_as_without_triggers(
         session.close()
         found.append([*outcome, *session.warnings])
     assert found[0] == found[1]
+
+
+_UNLOGGED = {
+    "plain": "ALTER TABLE keyed.t SET UNLOGGED",
+    "spelled": 'alter table "keyed"."t" set /* why */ unLogged, ADD b int',
+    "script": "SELECT 1; CREATE TABLE keyed.u (id int PRIMARY KEY); ALTER TABLE keyed.u SET UNLOGGED;"
+    "ALTER TABLE keyed.t SET UNLOGGED",
+    "computed text": "DO $$ BEGIN EXECUTE 'ALTER TABLE keyed.t SET UNLOG' || 'GED'; END $$",
+    "plpgsql": "CREATE FUNCTION keyed.f() RETURNS void LANGUAGE plpgsql AS"
+    " 'BEGIN ALTER TABLE keyed.t SET UNLOGGED; END'",
+    "sql": "CREATE FUNCTION keyed.f() RETURNS void LANGUAGE sql AS 'ALTER TABLE keyed.t SET UNLOGGED'",
+    "long text": f"ALTER TABLE keyed.t /* {'x' * 70_000} */ SET UNLOGGED",
+}
+
+
+@pytest.mark.parametrize("level", ["read committed", "serializable"])
+@pytest.mark.parametrize("way", _UNLOGGED)
+def test_new_table_becomes_unlogged_in_its_own_transaction(source: Database, way: str, level: str):
+    """However the statement is written: Postgres refuses it for a table that is published."""
+    source.execute("CREATE SCHEMA keyed; CREATE SEQUENCE keyed.s")
+    prepare(source, tracked=True, sessions=0)
+    source.execute("CREATE TABLE keyed.before (id int PRIMARY KEY)")
+    session = Session(source)
+    # It has an id that is older than what others publish next, of which it holds the tables.
+    for step in (f"BEGIN ISOLATION LEVEL {level}", "SELECT pg_current_xact_id()"):
+        assert session.run(step) == "ok"
+    source.execute("CREATE TABLE keyed.since (id int PRIMARY KEY)")
+    for step in _NEW_TABLE:
+        assert session.run(step) == "ok"
+    query = "SELECT count(*) FROM pg_publication_rel WHERE prrelid = 'keyed.t'::regclass"
+    assert session.value(query) == 1, "else this shows nothing"
+    session.run("SAVEPOINT s")
+    session.run("LOCK TABLE keyed.before, keyed.since")
+
+    outcome = session.run(_UNLOGGED[way])
+    if way in ("plpgsql", "sql"):
+        outcome = session.run("SELECT keyed.f()")
+
+    committed = session.run("COMMIT")
+    session.close()
+    assert (outcome, committed, session.warnings) == ("ok", "ok", [])
+    kept = "SELECT relname FROM pg_class WHERE oid = 'keyed.t'::regclass AND relpersistence = 'u'"
+    assert source.query(kept) == [("t",)]
+    published = "SELECT prrelid::regclass::text FROM pg_publication_rel ORDER BY 1"
+    assert source.query(published) == [("keyed.before",), ("keyed.since",)]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "ALTER TABLE keyed.t ADD b int",
+        "ALTER TABLE keyed.t ADD b int; CREATE UNLOGGED TABLE keyed.u (id int PRIMARY KEY)",
+        "DO $$ BEGIN ALTER TABLE keyed.t ADD b int; END $$",
+    ],
+)
+def test_new_table_that_is_altered_otherwise_stays_published(source: Database, statement: str):
+    source.execute("CREATE SCHEMA keyed; CREATE SEQUENCE keyed.s")
+    prepare(source, tracked=True, sessions=0)
+    session = Session(source)
+
+    for step in ("BEGIN", *_NEW_TABLE, statement, "COMMIT"):
+        assert session.run(step) == "ok"
+
+    session.close()
+    assert source.value("SELECT count(*) FROM pg_publication_rel") == 1
 
 
 @pytest.mark.parametrize("level", ["read committed", "serializable"])

@@ -172,6 +172,33 @@ BEGIN
     RETURN penstock.tell_all(tag, relations, types, sequences, more);
 END"""
 
+# Postgres refuses to make a published table UNLOGGED before anybody is told which table it is. So tables that
+# this transaction has made, and a trigger has published, are let go before the statement, unless its text is
+# there and says nothing of the kind. Once: later statements find nothing to let go, however many there are.
+#
+# The text is the client's or, of a statement inside a function, in the context, whose first line is this
+# function's; the context of a function in SQL names the function alone, in the server's language.
+_BEFORE_DDL = """
+DECLARE
+    statement text;
+BEGIN
+    IF pg_current_xact_id_if_assigned() IS NULL THEN
+        RETURN;
+    END IF;
+    BEGIN
+        GET DIAGNOSTICS statement = PG_CONTEXT;
+        statement := CASE WHEN strpos(statement, chr(10)) > 0
+            THEN substr(statement, strpos(statement, chr(10))) ELSE current_query() END;
+        IF length(statement) > 65536 OR statement ~* 'unlogged(?!\\s+table\\y)'
+           OR statement !~* '\\yalter\\y' THEN
+            PERFORM penstock.release_held(true);
+        END IF;
+    EXCEPTION WHEN OTHERS THEN
+        RAISE WARNING 'penstock could not let go of new tables before this % (SQLSTATE %)', tg_tag, SQLSTATE
+            USING HINT = 'penstock check says whether its triggers are whole';
+    END;
+END"""
+
 # Most statements alter a table or two, and nothing else. One inside a function is known by its context.
 _ON_DDL = """
 DECLARE
@@ -273,7 +300,7 @@ BEGIN
         RETURN;
     END IF;
     IF 'indexes' = ANY (kinds) THEN
-        PERFORM penstock.release_held();
+        PERFORM penstock.release_held(false);
     END IF;
     -- The row types of tables go with them.
     SELECT jsonb_object_agg(w.key, w.list) INTO gone FROM (
@@ -303,6 +330,7 @@ EVENT_FUNCTIONS = (
     Function("partitions", "oids oid[]", "jsonb", _PARTITIONS),
     Function("altered_comments", "", "text", _COMMENTS),
     Function("touched", "tag text, statement text", "boolean", _TOUCHED),
+    Function("on_ddl_command_start", "", "event_trigger", _BEFORE_DDL, True, _BY_INDEX),
     Function("on_ddl_command_end", "", "event_trigger", _ON_DDL, True, _BY_INDEX),
     Function("on_sql_drop", "", "event_trigger", _ON_DROP, True, _BY_INDEX),
 )

@@ -210,8 +210,9 @@ def drop_tracking(connection: Connection) -> list[str]:
         raise SourcePrivilegeMissing(
             f"{error.what}; the event triggers and schema penstock are still there",
             error.where,
-            "let an admin run DROP EVENT TRIGGER penstock_ddl_command_end;"
-            " DROP EVENT TRIGGER penstock_sql_drop; DROP SCHEMA penstock CASCADE",
+            "let an admin run "
+            + "; ".join(f"DROP EVENT TRIGGER {name}" for name in made.EVENT_TRIGGERS)
+            + "; DROP SCHEMA penstock CASCADE",
         ) from None
     return removed
 
@@ -287,7 +288,7 @@ def _trigger_problems(triggers: dict[str, Any]) -> list[str]:
             problems.append(
                 f"the event trigger {name} is on {found.event} and calls {found.function}"
             )
-        elif event == "ddl_command_end" and not set(made.TAGS) <= set(found.tags):
+        elif not set(made.TAGS_OF_EVENT.get(event, ())) <= set(found.tags):
             problems.append(f"the event trigger {name} does not fire for all tags")
     return problems
 

@@ -60,15 +60,22 @@ BEGIN
     RETURN to_jsonb(entered);
 END"""
 
+# Whether this very transaction has made an entry: it is seen, and its transaction has not ended. An id alone
+# does not tell, since a transaction that began later may have ended before.
+_IS_OWN_ENTRY = """CASE WHEN age(r.xmin) <= age(pg_current_xact_id()::xid) THEN pg_xact_status(
+              (pg_current_xact_id()::text::int8 + age(pg_current_xact_id()::xid) - age(r.xmin))::text::xid8)
+              = 'in progress' END"""
+
 # A table that this very transaction has made, and that has lost its key again: as long as it is in a
 # publication, Postgres refuses the user's UPDATE of it. Since 18 also where a computed column, which is not
-# published, is part of the replica identity. The publication is locked by us already.
-_RELEASE = """
+# published, is part of the replica identity. Or (`is_any`) one with a key, which Postgres refuses to make
+# UNLOGGED. The publication is locked by us already. Penstock publishes the table again after the commit
+# if it may, and copies it.
+_RELEASE = f"""
 DECLARE
     entry record;
 BEGIN
-    PERFORM FROM pg_publication_rel r
-    WHERE r.prrelid = relation AND age(r.xmin) <= age(pg_current_xact_id()::xid);
+    PERFORM FROM pg_publication_rel r WHERE r.prrelid = relation AND {_IS_OWN_ENTRY};
     IF NOT FOUND THEN
         RETURN;
     END IF;
@@ -76,10 +83,10 @@ BEGIN
         SELECT p.pubname, n.nspname, c.relname
         FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid
         JOIN pg_class c ON c.oid = r.prrelid JOIN pg_namespace n ON n.oid = c.relnamespace
-        WHERE r.prrelid = relation AND age(r.xmin) <= age(pg_current_xact_id()::xid)
+        WHERE r.prrelid = relation AND {_IS_OWN_ENTRY}
           AND p.pubname LIKE 'penstock\\_%' AND p.pubupdate
           AND has_table_privilege(p.pubowner, 'penstock.seal', 'SELECT')
-          AND CASE c.relreplident WHEN 'f' THEN
+          AND (is_any OR CASE c.relreplident WHEN 'f' THEN
               current_setting('server_version_num')::int >= 180000 AND EXISTS (
                   SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attgenerated <> '')
           ELSE NOT EXISTS (
@@ -88,17 +95,17 @@ BEGIN
                   ELSE false END
               AND NOT EXISTS (
                   SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attgenerated <> ''
-                  AND a.attnum = ANY (i.indkey::int2[]))) END
+                  AND a.attnum = ANY (i.indkey::int2[]))) END)
     LOOP
         EXECUTE format('ALTER PUBLICATION %I DROP TABLE ONLY %I.%I',
                        entry.pubname, entry.nspname, entry.relname);
     END LOOP;
 END"""
 
-# The same for whatever tables a statement may have taken an index from: it does not say which.
+# The same for whatever tables a statement has taken an index from, or is about to alter: it does not say which.
 _RELEASE_HELD = """
 BEGIN
-    PERFORM penstock.release(h.oid) FROM unnest(penstock.held(true)) AS h(oid)
+    PERFORM penstock.release(h.oid, is_any) FROM unnest(penstock.held(true)) AS h(oid)
     WHERE EXISTS (SELECT FROM pg_publication_rel r WHERE r.prrelid = h.oid);
 END"""
 
@@ -143,7 +150,9 @@ MEMBER_FUNCTIONS = (
     Function("rules_match", "rules jsonb, schema_name text, table_name text", "boolean", _RULES),
     Function("stamp_chooses", "stamp jsonb, named jsonb", "boolean", _STAMP_CHOOSES),
     Function("enrol", "relation oid", "jsonb", _ENROL, settings=("lock_timeout=1",)),
-    Function("release", "relation oid", "void", _RELEASE, settings=("lock_timeout=1",)),
-    Function("release_held", "", "void", _RELEASE_HELD),
+    Function(
+        "release", "relation oid, is_any boolean", "void", _RELEASE, settings=("lock_timeout=1",)
+    ),
+    Function("release_held", "is_any boolean", "void", _RELEASE_HELD),
     Function("enrolled", "made oid[]", "jsonb", _ENROLLED),
 )

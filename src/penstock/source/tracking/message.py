@@ -67,7 +67,7 @@ BEGIN
     IF tag NOT LIKE 'CREATE %' AND (strpos(marks, 'g') > 0 OR NOT (strpos(marks, 'F') > 0
             OR strpos(marks, 'D') > 0 AND strpos(marks, 'p') > 0
             OR strpos(marks, 'I') > 0 AND strpos(marks, 'r') > 0)) THEN
-        PERFORM penstock.release(number);
+        PERFORM penstock.release(number, false);
     END IF;
     RETURN found;
 END"""

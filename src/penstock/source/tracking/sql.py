@@ -10,12 +10,13 @@ from penstock.source.tracking.documents import DOCUMENT_FUNCTIONS, Function
 from penstock.source.tracking.events import EVENT_FUNCTIONS
 
 # Goes up with every change of the functions or the table: an older penstock leaves newer ones alone.
-TRACKING_VERSION = 8
+TRACKING_VERSION = 9
 
 FUNCTIONS = (*DOCUMENT_FUNCTIONS, *EVENT_FUNCTIONS)
 
 # Event trigger, its event, its function.
 EVENT_TRIGGERS = {
+    "penstock_ddl_command_start": ("ddl_command_start", "on_ddl_command_start"),
     "penstock_ddl_command_end": ("ddl_command_end", "on_ddl_command_end"),
     "penstock_sql_drop": ("sql_drop", "on_sql_drop"),
 }
@@ -41,6 +42,8 @@ _FORMER_FUNCTIONS = (
     "comments()",
     "tell(text, oid[], oid[], oid[], jsonb)",
     "release(oid[])",
+    "release(oid)",
+    "release_held()",
 )
 
 # Others cannot change a table, so that functions, views and grants cost nothing.
@@ -50,6 +53,9 @@ TAGS = (
     *("CREATE TYPE", "ALTER TYPE", "CREATE DOMAIN", "ALTER DOMAIN"),
     *("CREATE SEQUENCE", "ALTER SEQUENCE", "CREATE SCHEMA", "ALTER SCHEMA"),
 )
+
+# The tags for which an event's trigger fires; of an event that is not here, all.
+TAGS_OF_EVENT = {"ddl_command_start": ("ALTER TABLE",), "ddl_command_end": TAGS}
 
 # The functions run with the rights of who installs them. Whoever owns the schema, or something in it that
 # they use, could put something else in its place.
@@ -235,8 +241,8 @@ def _setting(setting: str) -> str:
 
 def _event_trigger(name: str) -> str:
     event, function = EVENT_TRIGGERS[name]
-    tags = ", ".join(f"'{tag}'" for tag in TAGS)
-    when = f" WHEN TAG IN ({tags})" if event == "ddl_command_end" else ""
+    tags = ", ".join(f"'{tag}'" for tag in TAGS_OF_EVENT.get(event, ()))
+    when = f" WHEN TAG IN ({tags})" if tags else ""
     return (
         f"CREATE EVENT TRIGGER {name} ON {event}{when} EXECUTE FUNCTION penstock.{function}();\n"
         f"ALTER EVENT TRIGGER {name} ENABLE ALWAYS;"
