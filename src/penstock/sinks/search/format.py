@@ -137,7 +137,8 @@ class SearchFormat(DocumentFormat):
         return RecordSchemaRefused(
             f"fields {names} of its index have another type than the columns",
             str(table),
-            "have the table copied anew: penstock tables PIPELINE.yml resync",
+            "have the table copied anew: penstock tables PIPELINE.yml resync; or, where penstock or its"
+            " file has changed and not the table, let numeric_as, json_as, point_as or range_as say what it was",
         )
 
     def copied(
