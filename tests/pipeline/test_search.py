@@ -204,6 +204,28 @@ def test_index_that_has_ranges_as_keywords_serves_until_the_table_is_copied_anew
     )
 
 
+def test_table_whose_index_somebody_removed_is_copied_anew(
+    source: Database, make_pipeline: Make, search_server: SearchServer, sink: dict[str, Any]
+) -> None:
+    source.execute("CREATE TABLE t (id int PRIMARY KEY, n int)")
+    source.execute("INSERT INTO t SELECT g, 0 FROM generate_series(1, 50) g")
+    pipeline = make_pipeline(source, sink=sink, source_options=INITIAL)
+    index = alias_of(sink, "t")
+    wait_until(lambda: search_server.hits(index), what="the copy")
+    source.execute("UPDATE t SET n = 1 WHERE id = 7")
+    pipeline.catch_up()
+
+    for removed in search_server.indexes(f"{index}.*"):
+        search_server.must("DELETE", f"/{removed}")
+    source.execute("UPDATE t SET n = 2 WHERE id = 8")
+    wait_until(
+        lambda: search_server.rows(index) == wanted(source, "t"), what="a copy of all the rows"
+    )
+    source.execute("DELETE FROM t WHERE id = 9")
+    pipeline.catch_up()
+    assert_same(search_server, sink, source, "t")
+
+
 def test_long_key_is_hashed_and_kept_as_a_field(
     source: Database, make_pipeline: Make, search_server: SearchServer, sink: dict[str, Any]
 ) -> None:
