@@ -136,6 +136,96 @@ def test_values_are_found_as_what_they_are(
     assert two == {"id": 2, **dict.fromkeys("abcdefghijklmn")}
 
 
+def test_ranges_are_found_by_what_they_hold(
+    source: Database, make_pipeline: Make, search_server: SearchServer, sink: dict[str, Any]
+) -> None:
+    source.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, a int4range, b int8range, c daterange, d tsrange, e tstzrange,"
+        " f numrange)"
+    )
+    source.execute(
+        """INSERT INTO t VALUES (1, '[1,5]', '[1,9223372036854775807)', '[2024-02-01,2024-02-29]',
+        '(2024-02-29 10:00:00.0001,2024-02-29 10:00:00.0009)', '[2024-02-29 10:00+02,infinity)',
+        '[0.10000000000000000001,0.2)')"""
+    )
+    pipeline = make_pipeline(source, sink=sink, source_options=INITIAL)
+    source.execute(
+        """INSERT INTO t VALUES (2, '(,0]', 'empty', '[0044-03-15 BC,0044-03-16 BC)',
+        '[2024-02-29 11:00,2024-02-29 12:00]', '[12024-02-29,)', '(,)')"""
+    )
+    source.execute("INSERT INTO t (id) VALUES (3)")
+    pipeline.catch_up()
+    index = alias_of(sink, "t")
+    wait_until(lambda: len(search_server.hits(index)) == 3, what="copy and stream")
+
+    for field, value, wanted in (
+        ("a", 5, ["1"]),
+        ("a", 6, []),
+        ("a", -2147483648, ["2"]),
+        ("b", 9223372036854775806, ["1"]),
+        ("c", "2024-02-29", ["1"]),
+        ("c", "2024-03-01", []),
+        ("c", "-0043-03-15", ["2"]),
+        ("d", "2024-02-29T10:00:00.000", ["1"]),
+        ("d", "2024-02-29T12:00:00.000", ["2"]),
+        ("d", "2024-02-29T12:00:00.001", []),
+        ("e", "2024-02-29T07:59:59.999Z", []),
+        ("e", "2024-02-29T08:00:00.000Z", ["1"]),
+        ("e", "+12024-02-29T00:00:00Z", ["1", "2"]),
+        ("f", "[0.10000000000000000001,0.2)", ["1"]),
+    ):
+        query = {"query": {"term": {field: value}}, "sort": ["id"]}
+        found = search_server.must("POST", f"/{index}/_search", query)["hits"]["hits"]
+        assert [each["_id"] for each in found] == wanted, (field, value)
+    rows = search_server.rows(index)
+    assert rows["1"]["e"] == {"gte": "2024-02-29T08:00:00+00:00"}
+    assert rows["2"]["a"] == {"lt": 1}
+    assert rows["2"]["b"] is None
+    assert rows["3"] == {"id": 3, **dict.fromkeys("abcdef")}
+
+
+def test_index_that_has_ranges_as_keywords_serves_until_the_table_is_copied_anew(
+    source: Database, make_pipeline: Make, search_server: SearchServer, sink: dict[str, Any]
+) -> None:
+    source.execute("CREATE TABLE t (id int PRIMARY KEY, a int4range)")
+    source.execute("INSERT INTO t VALUES (1, '[1,5]')")
+    index = alias_of(sink, "t")
+    pipeline = make_pipeline(source, sink={**sink, "range_as": "keyword"}, source_options=INITIAL)
+    wait_until(lambda: search_server.hits(index), what="the copy")
+    assert search_server.rows(index)["1"]["a"] == "[1,6)"
+
+    pipeline.stop()
+    pipeline = make_pipeline(source, sink=sink, source_options=INITIAL)
+    source.execute("INSERT INTO t VALUES (2, '[7,8]')")
+    ranges = {"1": {"gte": 1, "lt": 6}, "2": {"gte": 7, "lt": 9}}
+    wait_until(
+        lambda: {one: row["a"] for one, row in search_server.rows(index).items()} == ranges,
+        what="a copy with ranges",
+    )
+
+
+def test_table_whose_index_somebody_removed_is_copied_anew(
+    source: Database, make_pipeline: Make, search_server: SearchServer, sink: dict[str, Any]
+) -> None:
+    source.execute("CREATE TABLE t (id int PRIMARY KEY, n int)")
+    source.execute("INSERT INTO t SELECT g, 0 FROM generate_series(1, 50) g")
+    pipeline = make_pipeline(source, sink=sink, source_options=INITIAL)
+    index = alias_of(sink, "t")
+    wait_until(lambda: search_server.hits(index), what="the copy")
+    source.execute("UPDATE t SET n = 1 WHERE id = 7")
+    pipeline.catch_up()
+
+    for removed in search_server.indexes(f"{index}.*"):
+        search_server.must("DELETE", f"/{removed}")
+    source.execute("UPDATE t SET n = 2 WHERE id = 8")
+    wait_until(
+        lambda: search_server.rows(index) == wanted(source, "t"), what="a copy of all the rows"
+    )
+    source.execute("DELETE FROM t WHERE id = 9")
+    pipeline.catch_up()
+    assert_same(search_server, sink, source, "t")
+
+
 def test_long_key_is_hashed_and_kept_as_a_field(
     source: Database, make_pipeline: Make, search_server: SearchServer, sink: dict[str, Any]
 ) -> None:

@@ -698,6 +698,68 @@ def test_transaction_with_a_change_of_a_table_comes_again(
     assert len(search_server.indexes(f"{one.index}-*")) == len(rows)
 
 
+@pytest.mark.parametrize("change", [RENAME, Change("drop_table", T.table)])
+@pytest.mark.parametrize("is_done", [False, True])
+def test_killed_before_or_after_a_change_of_a_table_is_kept(
+    bench, search_server, monkeypatch, change, is_done
+) -> None:
+    one = bench(dropped_tables="delete")
+    one.write(insert(T, ["1", "old", "B"]), insert(T, ["2", "other", "C"]))
+    one.deliver()
+    parts = [relation(T), update(T, ["1", "later", UNCHANGED])], change
+    log = Store.log
+
+    def fail(self: Store, change: dict[str, Any], **how: bool) -> None:
+        if how["is_done"] == is_done:
+            raise SinkError("as if it were killed", "here", "nothing")
+        log(self, change, **how)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "log", fail)
+        with pytest.raises(SinkError, match="killed"):
+            one.deliver_ddl(*parts)
+    one.position = one.open()
+    one.deliver_ddl(*parts)
+
+    assert one.sink.tables.detached == {}
+    later = {"id": 1, "note": "later", "big": "B"}
+    rows = {"1": later, "2": {"id": 2, "note": "other", "big": "C"}} if change is RENAME else {}
+    assert search_server.rows(f"{one.index}-public-u") == rows
+    assert search_server.call("GET", f"/_alias/{one.alias}")[0] == 404
+    assert len(search_server.indexes(f"{one.index}-*")) == bool(rows)
+
+
+@pytest.mark.parametrize("what", ["index", "alias"])
+def test_index_that_somebody_removed_is_not_made_anew_without_its_rows(
+    bench, search_server, what
+) -> None:
+    one = bench()
+    one.write(insert(T, ["1", "old", "B"]))
+    one.write(insert(TEXTS, ["1", "old"]))
+    one.deliver(2)
+    (index,) = search_server.indexes(f"{one.alias}.*")
+    removed = f"/{index}" if what == "index" else f"/{index}/_alias/{one.alias}"
+    search_server.must("DELETE", removed)
+
+    one.write(insert(T, ["2", "new", "C"]))
+    one.write(insert(TEXTS, ["2", "new"]))
+    one.deliver(2)
+    assert sorted(search_server.rows(f"{one.index}-public-texts")) == ["1", "2"]
+    assert search_server.call("GET", f"/_alias/{one.alias}")[0] == 404
+    (stopped,) = one.sink.tables.detached
+    assert stopped == T.table
+    text = str(one.sink._keeper.stored.tables[T.table].error)
+    assert text.startswith("PEN-525")
+    assert "penstock tables PIPELINE.yml resync public.t" in text
+
+    # What the text says, to go on without the older rows.
+    note = text.partition("DELETE ")[2].partition(" ")[0]
+    search_server.must("DELETE", note)
+    with parts_of(one.place) as parts:
+        wanted = Wanted({"id": {"type": "long"}}, "public.t", 16400)
+        assert parts.indexes.ensure({one.alias: wanted}) == {}
+
+
 def test_two_sinks_on_one_server_follow_a_change_each(bench, search_server) -> None:
     both = bench(), bench()
     for one in both:
@@ -713,9 +775,9 @@ def test_two_sinks_on_one_server_follow_a_change_each(bench, search_server) -> N
         terms = {"terms": {"sink": [one.index for one in both]}}
         return search_server.must("POST", "/penstock/_count", {"query": terms})["count"]
 
-    assert logged() == 4  # position and change of each
+    assert logged() == 6  # position, index and change of each
     assert SearchKind().forget(both[0].place) != []
-    assert logged() == 2
+    assert logged() == 3
 
 
 def _refuse_key(one: Bench, monkeypatch: pytest.MonkeyPatch, key: str) -> None:

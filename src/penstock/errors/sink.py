@@ -157,3 +157,10 @@ class IndexReadOnly(SinkError):
 
     code = "PEN-524"
     remedy = Remedy.TIME
+
+
+class IndexMissing(SinkError):
+    """The index of a table was there, and is not any more: who searches would miss its older rows."""
+
+    code = "PEN-525"
+    remedy = Remedy.OPERATOR

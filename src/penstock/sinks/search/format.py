@@ -19,9 +19,9 @@ from penstock.changes.envelope import (
     records_in_order,
     refused_records,
 )
-from penstock.errors import PenstockError, RecordSchemaRefused
+from penstock.errors import IndexMissing, PenstockError, RecordSchemaRefused
 from penstock.sinks.documents.format import DocumentFormat
-from penstock.sinks.search.indexes import Unfit, Wanted
+from penstock.sinks.search.indexes import Lost, Unfit, Wanted
 from penstock.sinks.search.mapping import Mapper
 from penstock.sinks.search.names import index_of
 from penstock.sinks.search.options import Fields
@@ -86,7 +86,7 @@ class SearchFormat(DocumentFormat):
         for table, some in tables.items():
             reason = skipped.get(table)
             for piece in some:
-                if isinstance(reason, RecordSchemaRefused):
+                if isinstance(reason, PenstockError):
                     found.append(refused_records(documents([piece], origin.name), str(reason)))
                 elif reason is None:
                     relation = identified(piece.relation)
@@ -130,6 +130,8 @@ class SearchFormat(DocumentFormat):
         """Have a table copied into an index with the right fields; its changes are in that copy."""
         from penstock.sinks.search.parts import ask_for_copy
 
+        if isinstance(error, Lost):
+            return self._find_again(table, error)
         names = ", ".join(error.fields)
         if ask_for_copy(self.place, table):
             _log.warning("%s is copied anew: fields %s have another type now", table, names)
@@ -137,7 +139,23 @@ class SearchFormat(DocumentFormat):
         return RecordSchemaRefused(
             f"fields {names} of its index have another type than the columns",
             str(table),
-            "have the table copied anew: penstock tables PIPELINE.yml resync",
+            "have the table copied anew: penstock tables PIPELINE.yml resync; or, where penstock or its"
+            " file has changed and not the table, let numeric_as, json_as, point_as or range_as say what it was",
+        )
+
+    def _find_again(self, table: TableName, error: Lost) -> Exception:
+        """Have a table copied whose index somebody has removed, or searches under another name since `index:` changed."""
+        from penstock.sinks.search.parts import ask_for_copy
+
+        what = f"its index {error.index} is gone, or has lost its alias"
+        if ask_for_copy(self.place, table):
+            _log.warning("%s is copied anew: %s", table, what)
+            return error
+        return IndexMissing(
+            f"{what}, and rows would be missing in another one",
+            str(table),
+            f"restore it; or have the table copied: penstock tables PIPELINE.yml resync {table}; or, to go on"
+            f" without those rows, DELETE {error.note} at the server",
         )
 
     def copied(

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from penstock.sinks.search.client import Answer, Client
     from penstock.sinks.search.options import SearchOptions
+    from penstock.sinks.search.store import Store
 
 _EXISTS = "resource_already_exists_exception"
 _REFUSED = 400
@@ -37,6 +38,15 @@ class Unfit(Exception):
     def __init__(self, fields: list[str]) -> None:
         super().__init__(", ".join(fields))
         self.fields = fields
+
+
+class Lost(Unfit):
+    """The index of a table was there, and is not any more."""
+
+    def __init__(self, index: str, note: str) -> None:
+        super().__init__([])
+        self.index = index
+        self.note = note  # where it says that it was there
 
 
 def quoted(name: str) -> str:
@@ -79,6 +89,7 @@ class Indexes:
     client: Client
     options: SearchOptions
     owner: Mapping[str, str]
+    store: Store
     # What this process knows: by index, the signatures of mappings that it has.
     _known: dict[str, set[str]] = field(default_factory=dict)
 
@@ -106,15 +117,33 @@ class Indexes:
             if index is not None and text in self._known.get(index, ()):
                 continue
             try:
-                if index is None:
-                    index = self._first(alias, wish)
-                else:
-                    self._extend(index, wish)
+                index = self._fitting(alias, index, wish)
             except (RecordSchemaRefused, Unfit) as error:
                 failures[alias] = error
                 continue
             self._known.setdefault(index, set()).add(text)
         return failures
+
+    def _fitting(self, alias: str, index: str | None, wish: Wanted) -> str:
+        """The index behind an alias, with the fields that are wanted; made where the table has never had one.
+
+        Raises:
+            Lost: it has had one. To make it anew would hide that rows are missing.
+            Unfit: see `_extend`.
+            RecordSchemaRefused: see `_extend`.
+        """
+        if index is None and (before := self.store.index(wish.oid)) is not None:
+            # Another task may have made it since we asked: it keeps that it has after it did.
+            index = self.behind([alias]).get(alias)
+            if index is None:
+                raise Lost(before, self.store.where_index(wish.oid))
+        if index is None:
+            index = self._first(alias, wish)
+        else:
+            self._extend(index, wish)
+        # Also of one that is there: who made it may have been killed before he could.
+        self.store.keep_index(wish.oid, index)
+        return index
 
     def of_copy(self, alias: str, copy_id: str) -> str:
         """The index that a copy goes into, or has gone: it keeps its name when the table gets another one."""
@@ -277,6 +306,9 @@ class Indexes:
         if now is not None and now != index:
             actions += self._actions("remove", now, alias)
         self._alias(actions, alias)
+        oid = self._meta(index).get("oid")
+        if isinstance(oid, int):
+            self.store.keep_index(oid, index)
         self.delete(self._outdated(alias, index) - {now})
         return now if now is not None and now != index and self._owned(now) else None
 

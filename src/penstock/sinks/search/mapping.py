@@ -9,6 +9,8 @@ bytea                         binary
 text varchar bpchar name xml  keyword, and `.text` for words; above 8,191 characters `.text` alone
 json jsonb                    text; or `json_as: flat`, flat_object of OpenSearch, flattened of Elasticsearch
 point                         keyword; or `point_as: geo`, geo_point
+int4range int8range           integer_range, long_range; or `range_as: keyword`
+tsrange tstzrange daterange   date_range; or `range_as: keyword`; see `ranges`
 arrays of these               the same: a field may hold many values
 everything else               keyword, Postgres's text
 """
@@ -29,7 +31,8 @@ from penstock.changes.encoded import one_column
 from penstock.changes.jsonvalues import json_column
 from penstock.changes.typed import ELEMENTS
 from penstock.sinks.search.names import ORDINAL, POSITION, TABLE, field_name, is_shared
-from penstock.sinks.search.options import Fields, Json, Numeric, Point
+from penstock.sinks.search.options import Fields, Json, Numeric, Point, Range
+from penstock.sinks.search.ranges import RANGES, range_column
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -74,6 +77,7 @@ class Mapper:
     numeric: Numeric
     json_as: Json
     point: Point
+    ranges: Range
     names_table: bool = (
         False  # in each document, where documents of several tables are searched as one
     )
@@ -86,6 +90,7 @@ class Mapper:
             options.numeric_as,
             options.json_as,
             options.point_as,
+            options.range_as,
             is_shared(options.index),
         )
 
@@ -117,6 +122,8 @@ class Mapper:
             return {"type": "text"} if self.json_as is Json.TEXT else {"type": flat}
         if oid == _POINT and self.point is Point.GEO:
             return {"type": "geo_point"}
+        if oid in RANGES and self.ranges is Range.RANGE:
+            return RANGES[oid].mapping
         return _TYPES.get(oid, _KEYWORD)
 
     def _numeric(self, type_modifier: int) -> dict[str, Any]:
@@ -144,6 +151,8 @@ class Mapper:
             # (x,y) as [x,y]: longitude before latitude, as GeoJSON has it.
             opened = pc.replace_substring(values, pattern=b"(", replacement=b"[")
             return pc.replace_substring(opened, pattern=b")", replacement=b"]")
+        if oid in RANGES and self.ranges is Range.RANGE:
+            return range_column(oid, values)
         encoded = json_column(oid, values)
         return one_column([encoded.prefix, encoded.values, encoded.suffix], len(values))
 

@@ -41,6 +41,13 @@ class Point(enum.Enum):
     GEO = "geo"
 
 
+class Range(enum.Enum):
+    """What a range of whole numbers, dates or instants is searched as."""
+
+    RANGE = "range"
+    KEYWORD = "keyword"
+
+
 class DroppedTables(enum.Enum):
     """What becomes of the index of a table that is dropped."""
 
@@ -96,6 +103,7 @@ class SearchOptions(SinkOptions):
     numeric_as: Numeric = Numeric.SCALED
     json_as: Json = Json.TEXT
     point_as: Point = Point.KEYWORD
+    range_as: Range = Range.RANGE
     dropped_tables: DroppedTables = DroppedTables.KEEP
     shards: Annotated[int, Field(ge=1, le=1024)] | None = None
     replicas: Annotated[int, Field(ge=0, le=100)] | None = None

@@ -78,11 +78,12 @@ def make_parts(place: SinkPlace[SearchOptions]) -> Parts:
     client = taken(options, where)
     owner = {"pipeline": place.pipeline, "source": place.source_id, "sink": place.name}
     known = _known.setdefault((options.url, *owner.values()), {})
+    store = Store(client, place.pipeline, place.source_id, place.name)
     return Parts(
         place,
         client,
-        Indexes(client, options, owner, known),
-        Store(client, place.pipeline, place.source_id, place.name),
+        Indexes(client, options, owner, store, known),
+        store,
         Bulk(client, options.bulk_bytes, options.concurrency),
         Names(options.index, place.pipeline, place.source_id),
     )

@@ -295,8 +295,11 @@ class SearchSink(DocumentSink):
             if each["op"] == "rename_table":
                 before = _parsed(each["before"])
                 self._former[table] = self._former.pop(before, before)
-        if parts.store.is_logged(change["id"]):
+        if parts.store.is_logged(change["id"], is_done=True):
             return
+        # Before anything is done: rows from before the change must not come again, since the table is not where it was.
+        parts.store.log(change, is_done=False)
+        fault_point("search.before_schema_change")
         alias = parts.alias(table)
         for each in change["difference"]:
             op = each["op"]
@@ -311,10 +314,11 @@ class SearchSink(DocumentSink):
             ask_for_copy(self._place, table, self._former.get(table))
         ):
             _log.warning("%s is not copied anew: it is not followed yet", table)
-        parts.store.log(change)
+        fault_point("search.after_schema_change")
+        parts.store.log(change, is_done=True)
 
     def has_followed(self, change: str) -> bool:
-        """Whether a change is in the schema log."""
+        """Whether a change is in the schema log, done or only begun: the rows before it are delivered then."""
         return self._parts.store.is_logged(change)
 
     def _needs_copy(self, difference: dict[str, Any], fields: Collection[str]) -> bool:

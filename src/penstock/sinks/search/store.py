@@ -3,6 +3,8 @@
     position of a sink   `_id` <pipeline>.<source>.<sink>: `state`, opaque
     a change of a table  `_id` <that of its sink>:<that of its document>: id, version, schema_name, table_name, schema (JSON as
                          text), created_at, acked; and whose it is: each sink on the server follows it by itself
+    an index of a table  `_id` <that of its sink>.index:<oid of the table>: `state` is the index that it had last. Where
+                         it is gone, somebody has removed it.
 
 A position is written only over the one that was read or written last: a second process that delivers is found out.
 """
@@ -131,13 +133,15 @@ class Store:
     def _logged(self, document: str) -> str:
         return f"/{INDEX}/_doc/{quoted(f'{self._id}:{document}')}"
 
-    def is_logged(self, document: str) -> bool:
-        """Whether the sink has dealt with a change of a table."""
-        path = f"{self._logged(document)}?_source=false"
-        return self._client.ask("GET", path, None, NOT_FOUND).status != NOT_FOUND
+    def is_logged(self, document: str, *, is_done: bool = False) -> bool:
+        """Whether the sink has begun with a change of a table; or, `is_done`, has dealt with it."""
+        answer = self._client.ask("GET", self._logged(document), None, NOT_FOUND)
+        if answer.status == NOT_FOUND:
+            return False
+        return bool(answer.content["_source"]["acked"]) or not is_done
 
-    def log(self, change: dict[str, Any]) -> None:
-        """Keep a change of a table."""
+    def log(self, change: dict[str, Any], *, is_done: bool) -> None:
+        """Keep a change of a table, that the sink has dealt with it or is about to."""
         body = {
             **self._owner,
             "id": change["id"],
@@ -146,9 +150,30 @@ class Store:
             "table_name": change["table"],
             "schema": json.dumps(change.get("difference", []), ensure_ascii=False),
             "created_at": change["committed_at"],
-            "acked": True,
+            "acked": is_done,
         }
         self._client.ask("PUT", self._logged(change["id"]), body)
+
+    # --- indexes -------------------------------------------------------------------------------
+
+    def _index(self, oid: int) -> str:
+        return f"{self._id}.index:{oid}"
+
+    def index(self, oid: int) -> str | None:
+        """The index that a table had last, there or not."""
+        path = f"/{INDEX}/_doc/{quoted(self._index(oid))}"
+        answer = self._client.ask("GET", path, None, NOT_FOUND)
+        return None if answer.status == NOT_FOUND else str(answer.content["_source"]["state"])
+
+    def keep_index(self, oid: int, index: str) -> None:
+        """Know that a table has an index."""
+        one = self._index(oid)
+        body = {**self._owner, "id": one, "state": index}
+        self._client.ask("PUT", f"/{INDEX}/_doc/{quoted(one)}", body)
+
+    def where_index(self, oid: int) -> str:
+        """Where that stands, for people."""
+        return f"/{INDEX}/_doc/{quoted(self._index(oid))}"
 
     # --- how keys are shared out ---------------------------------------------------------------
 
