@@ -44,6 +44,8 @@ POINTS = (
     "webhook.before_commit",  # documents and position in the outbox, COMMIT not done
     "webhook.after_commit",  # in the outbox, no receiver asked
     "search.between_requests",  # some documents of a batch written, others not
+    "search.before_schema_change",  # noted as begun, nothing done
+    "search.after_schema_change",  # done, and noted as begun only
     "search.before_switch",  # a copy whole in its own index, not searched yet
     "search.after_switch",  # a copy searched, its table not known to be copied
     "search.before_position",  # all documents written, the position not

@@ -45,12 +45,91 @@ def writer(source: Database) -> Iterator[Writer]:
         yield writer
 
 
-def is_same(server: SearchServer, source: Database) -> bool:
+def is_same(server: SearchServer, source: Database, *others: str) -> bool:
     return all(
         server.rows(f"k-public-{table}")
         == dict(source.query(f"SELECT id::text, to_jsonb(t) FROM {table} t"))
-        for table in ("a", "b")
+        for table in ("a", "b", *others)
     )
+
+
+DDL_POINTS = (
+    "search.before_schema_change",
+    "search.after_schema_change",
+    "documents.after_deliver",
+    "search.between_requests",
+    "search.before_switch",
+    "search.after_switch",
+    "search.before_position",
+    "search.after_position",
+    "schema.after_commit",
+)
+
+
+def change_tables(source: Database, number: int) -> str:
+    """Rename, retype, add and rename columns, with rows before and after; what the table `c` is called then."""
+    old, new = f"c{number}", f"c{number + 1}"
+    kind = ("text", "int")[number % 2]
+    source.execute(
+        f"BEGIN; UPDATE {old} SET n = n + 1; INSERT INTO {old} VALUES ({10 * number}, 1, '7', 'before');"
+        f" ALTER TABLE {old} RENAME TO {new}; UPDATE {new} SET n = n + 1 WHERE id % 20 = 0;"
+        f" INSERT INTO {new} VALUES ({10 * number + 1}, 1, '8', 'after'); COMMIT"
+    )
+    source.execute(f"ALTER TABLE {new} ALTER v TYPE {kind} USING v::{kind}")
+    source.execute(f"UPDATE {new} SET n = n + 1")
+    source.execute(f"ALTER TABLE b ADD x{number} int DEFAULT {number}")
+    source.execute(f"ALTER TABLE a ADD x{number} int")
+    source.execute(f"UPDATE a SET x{number} = id WHERE id % 7 = 0")
+    source.execute(f"ALTER TABLE a RENAME x{number} TO y{number}")
+    source.execute(f"UPDATE a SET y{number} = -id WHERE id % 5 = 0")
+    return new
+
+
+@pytest.mark.timeout(1200)
+def test_kill_while_tables_change(
+    source: Database,
+    writer: Writer,
+    own_search: SearchServer,
+    pipeline_file: Callable[..., Path],
+    penstock_command: Callable[..., Command],
+) -> None:
+    sink: dict[str, Any] = {"kind": "search", "url": own_search.url, "index": "k-{schema}-{table}"}
+    path = pipeline_file(source, None, sink=sink, source_options=INITIAL)
+    source.execute("CREATE TABLE c0 (id int PRIMARY KEY, n int, v int, big text)")
+    source.execute("ALTER TABLE c0 ALTER big SET STORAGE EXTERNAL")
+    source.execute(
+        "INSERT INTO c0 SELECT -g, 0, g, repeat('y', 3000) FROM generate_series(1, 99) g"
+    )
+    penstock_command("init", str(path)).wait()
+    first = penstock_command("run", str(path))
+    wait_until(lambda: len(own_search.hits("k-public-c0")) == 99, 120, "the copy")
+    assert first.terminate() == 0
+    writer.start()
+    name = "c0"
+    dice = random.Random(uuid.uuid4().hex)
+    for number, point in enumerate(DDL_POINTS):
+        passing = dice.randint(1, 3) if "schema_change" in point else 1
+        command = penstock_command("run", str(path), env={"PENSTOCK_FAULT": f"{point}:{passing}"})
+        name = change_tables(source, number)
+        wait_until(lambda command=command: command.is_struck, 120, f"a kill at {point}")
+        command.kill()
+    for number in range(len(DDL_POINTS), len(DDL_POINTS) + 3):
+        command = penstock_command("run", str(path))
+        name = change_tables(source, number)
+        wanted = writer.count + dice.randint(50, 500)
+        wait_until(lambda wanted=wanted: writer.count > wanted, 120, "changes")
+        command.kill()
+    writer.stop()
+    last = penstock_command("run", str(path))
+    wait_until(
+        lambda: is_same(own_search, source, name), 240, "what the source has", pause_seconds=1.0
+    )
+    assert last.terminate() == 0
+    assert is_same(own_search, source, name)
+    aliases = own_search.must("GET", "/_cat/aliases/k-public-*?format=json")
+    assert sorted(each["alias"] for each in aliases) == [
+        f"k-public-{each}" for each in ("a", "b", name)
+    ]
 
 
 @pytest.mark.timeout(900)

@@ -652,7 +652,7 @@ def test_copy_leaves_the_index_of_a_table_that_had_the_name_before(bench, search
     assert indexes.ensure({alias: second}) == {}
     for copy in ("c2", "c3"):
         indexes.create(f"{alias}.{copy}", second, is_copy=True)
-    assert indexes.switch(alias, f"{alias}.c3") == f"{alias}.1"
+    assert indexes.switch(alias, f"{alias}.c3") == [f"{alias}.1"]
 
     assert indexes.behind([alias, renamed]) == {alias: f"{alias}.c3", renamed: f"{alias}.c1"}
     assert search_server.indexes(f"{alias}.*") == [f"{alias}.{each}" for each in ("1", "c1", "c3")]
@@ -833,6 +833,23 @@ def test_parked_document_whose_index_is_gone_stays_and_delays_nobody(
     entries = SearchKind().parked(one.place)
     assert ["is gone" in (each.reason or "") for each in entries] == [True] * 3
     assert search_server.indexes(f"{one.index}-*") == []
+
+
+def test_copy_of_a_table_that_was_renamed_meanwhile_takes_the_old_name_away(
+    bench, search_server
+) -> None:
+    one = bench()
+    one.write(insert(T, ["1", "old", "B"]))
+    one.deliver()
+    renamed = f"{one.index}-public-u"
+    (before,) = search_server.indexes(f"{one.alias}.*")
+    with parts_of(one.place) as parts:
+        wanted = Wanted({"id": {"type": "long"}, "_position": {"type": "long"}}, "public.u", 16400)
+        parts.indexes.create(f"{renamed}.c1", wanted, is_copy=True)
+        assert parts.indexes.switch(renamed, f"{renamed}.c1") == [before]
+        assert parts.indexes.switch(renamed, f"{renamed}.c1") == []
+    assert search_server.call("GET", f"/_alias/{one.alias}")[0] == 404
+    assert list(search_server.must("GET", f"/_alias/{renamed}")) == [f"{renamed}.c1"]
 
 
 def test_copied_document_that_was_parked_finds_its_index_after_a_rename(

@@ -282,8 +282,8 @@ class Indexes:
 
     # --- generations ---------------------------------------------------------------------------
 
-    def switch(self, alias: str, index: str) -> str | None:
-        """Have an alias lead to an index from now on; the one that it led to before, for who removes it.
+    def switch(self, alias: str, index: str) -> list[str]:
+        """Have an alias lead to an index from now on; those that the table had before, for who removes them.
 
         A search that is under way there goes on; what is older than that is removed. May be done again.
 
@@ -301,16 +301,34 @@ class Indexes:
         self.client.ask("POST", f"{path}/_refresh")
         actions = self._actions("add", index, alias)
         now = self.behind([alias]).get(alias)
-        if now is not None and now != index:
-            self._require_same_table(now, index)
-        if now is not None and now != index:
-            actions += self._actions("remove", now, alias)
+        before = [] if now is None or now == index else [now]
+        if before:
+            self._require_same_table(before[0], index)
+            actions += self._actions("remove", before[0], alias)
+        meta = self._meta(index)
+        if (other := self._elsewhere(meta, {index, *before})) is not None:
+            actions += [{"remove": {"index": other, "alias": each}} for each in self._found(other)]
+            before.append(other)
         self._alias(actions, alias)
-        oid = self._meta(index).get("oid")
-        if isinstance(oid, int):
-            self.store.keep_index(oid, index)
-        self.delete(self._outdated(alias, index) - {now})
-        return now if now is not None and now != index and self._owned(now) else None
+        if isinstance(meta.get("oid"), int):
+            self.store.keep_index(meta["oid"], index)
+        self.delete(self._outdated(alias, index) - set(before))
+        return [each for each in before if self._owned(each)]
+
+    def _elsewhere(self, meta: Mapping[str, Any], known: Collection[str]) -> str | None:
+        """The index that a table had under another name: of one that was renamed while it was copied, or since `index:` changed."""
+        if not self._is_ours(meta) or not isinstance(meta.get("oid"), int):
+            return None
+        found = self.store.index(meta["oid"])
+        if found is None or found in known:
+            return None
+        its = self._meta(found)
+        return found if self._is_ours(its) and its.get("oid") == meta["oid"] else None
+
+    def _found(self, index: str) -> list[str]:
+        """What an index is found under."""
+        answer = self.client.ask("GET", f"/{quoted(index)}/_alias", None, NOT_FOUND)
+        return sorted(answer.content.get(index, {}).get("aliases", ()))
 
     def _require_same_table(self, one: str, other: str) -> None:
         """See that two indexes are generations of one table, or of one and its successor of that name."""

@@ -37,7 +37,7 @@ _TEXT = 25
 _RANGE = r'^(?P<open>[\[(])"?(?P<lower>[^",]*)"?,"?(?P<upper>[^",]*)"?(?P<close>[\])])$'
 _USUAL_YEAR = r"^[0-9]{4}-[^B]*$"
 # Postgres prints no zero at the end of a fraction.
-_BELOW_MILLISECONDS = r"\.[0-9]{4,6}"
+_FINE = r"\.[0-9]{4,6}"
 _FRACTION = re.compile(r"\.([0-9]{4,6})")
 
 
@@ -111,7 +111,7 @@ def _of_server(
     texts: pa.Array, has_bound: Mask, is_exclusive: Mask, beside: Callable[[str], str | None]
 ) -> tuple[pa.Array, Mask]:
     """Bounds that the server reads as they are meant, and which of them are exclusive."""
-    is_small = _matches(texts, _BELOW_MILLISECONDS) & is_exclusive
+    is_small = _matches(texts, _FINE) & is_exclusive
     is_odd = has_bound & (is_small | ~_matches(texts, _USUAL_YEAR))
     rows = np.flatnonzero(is_odd)
     if not len(rows):

@@ -244,8 +244,7 @@ class SearchSink(DocumentSink):
             _log.warning("%s has no documents: nothing identifies its rows", table)
             return
         fault_point("search.before_switch")
-        before = parts.indexes.switch(alias, index)
-        if before is not None:
+        for before in parts.indexes.switch(alias, index):
             self._retired.append((time.monotonic() + timing().search_grace_seconds, before))
         fault_point("search.after_switch")
 
