@@ -10,6 +10,7 @@ from fix_hostile import plant, safely, sprung
 from fix_pipeline import INITIAL, assert_equal
 from fix_postgres import only_new
 from fix_wait import wait_until
+from penstock.source.tracking.sql import EVENT_TRIGGERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -100,7 +101,7 @@ def test_what_an_admin_is_to_run_calls_nothing_that_others_have_put_there(
                 connection.execute(statement.encode())
         assert sprung(database) == ""
 
-    assert safely(source, "SELECT count(*) FROM pg_event_trigger") == [(2,)]
+    assert safely(source, "SELECT count(*) FROM pg_event_trigger") == [(len(EVENT_TRIGGERS),)]
     assert safely(target, "SELECT count(*) FROM penstock.progress") == [(0,)]
 
 

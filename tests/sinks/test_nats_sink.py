@@ -6,6 +6,7 @@ import asyncio
 import json
 import subprocess
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 
 import nats
 import nkeys
@@ -171,7 +172,9 @@ def raise_limit(server, stream):
         await manager.update_stream(config.evolve(max_bytes=100_000))
         await client.close()
 
-    asyncio.run(update())
+    # In a thread of its own: the thread of the tests may have a browser's loop.
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(lambda: asyncio.run(update())).result()
 
 
 def test_strict_order_with_replicas_is_refused(sink_of):
