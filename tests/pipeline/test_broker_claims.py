@@ -46,6 +46,7 @@ def capturing(command: Command) -> int:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("half", [pytest.param("run", marks=pytest.mark.long), "capture"])
 def test_capture_that_was_suspended_longer_than_its_session_stops_at_once(
     half: str,
@@ -76,6 +77,7 @@ def test_capture_that_was_suspended_longer_than_its_session_stops_at_once(
     assert time.monotonic() - began < STOP_SECONDS, command.stderr
 
 
+@pytest.mark.long
 def test_capture_that_was_suspended_ends_where_another_has_begun_meanwhile(
     source: Database,
     target: Database,

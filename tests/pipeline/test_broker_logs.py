@@ -160,7 +160,10 @@ def delete_records(kafka: KafkaServer, log: dict[str, Any], *, kept: int) -> Non
 
 
 # The last record is the mark that ends a transaction.
-@pytest.mark.parametrize("kept", [2, 0], ids=["in part", "to nothing"])
+@pytest.mark.parametrize(
+    "kept",
+    [pytest.param(2, id="in part", marks=pytest.mark.long), pytest.param(0, id="to nothing")],
+)
 def test_log_that_was_cut_below_what_a_sink_needs_is_reported(
     kept: int,
     source: Database,
@@ -198,6 +201,7 @@ def test_log_that_was_cut_below_what_a_sink_needs_is_reported(
     assert row_count(target, "t") == 0
 
 
+@pytest.mark.long
 def test_log_that_was_cut_to_nothing_after_every_sink_had_it_goes_on(
     source: Database,
     target: Database,
@@ -254,6 +258,7 @@ def test_capture_that_begins_while_the_broker_is_away_waits_for_it_and_says_so(
     assert capture.failure is None
 
 
+@pytest.mark.long
 def test_capture_waits_for_a_broker_that_is_away_and_says_so(
     source: Database,
     target: Database,

@@ -83,7 +83,11 @@ def test_stopped_pipeline_that_has_everything_has_no_lag(
 
 
 @pytest.mark.parametrize(
-    "options", [ALWAYS_COPIED, {"snapshot": "never"}], ids=["initial", "never"]
+    "options",
+    [
+        pytest.param(ALWAYS_COPIED, id="initial"),
+        pytest.param({"snapshot": "never"}, id="never", marks=pytest.mark.long),
+    ],
 )
 def test_table_that_is_locked_while_it_is_to_be_published_is_waited_for(
     source: Database,

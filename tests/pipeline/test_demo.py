@@ -117,6 +117,7 @@ def search_cache(tmp_path_factory: pytest.TempPathFactory) -> str:
 _GIVEN = {"kafka": ("KAFKA_HOME", "kafka_home"), "search": ("XDG_CACHE_HOME", "search_cache")}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("sink", "reader", "proof"),
     [
@@ -168,6 +169,7 @@ def test_demo_of_documents_proves_that_a_reader_has_what_the_source_has(
     assert _processes_of(scratch) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("sink", "started"), [("kafka", "a Kafka broker on port"), ("search", "node on port")]
 )
@@ -295,6 +297,7 @@ def test_demo_stopped_by_ctrl_c_removes_everything(tmp_path: Path, scratch: Path
     assert _processes_of(scratch) == []
 
 
+@pytest.mark.long
 def test_demo_opens_its_page_which_shows_the_pipeline_while_it_runs(
     tmp_path: Path, scratch: Path
 ) -> None:

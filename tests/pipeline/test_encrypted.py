@@ -140,6 +140,7 @@ def parked(path: Path, environment: dict[str, str]) -> bool:
     return "people" in done.stdout
 
 
+@pytest.mark.long
 def test_run_wants_the_key_of_the_log_and_goes_on_with_it_and_with_a_new_one(
     source: Database, target: Database, tmp_path: Path
 ) -> None:

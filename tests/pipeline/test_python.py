@@ -309,6 +309,7 @@ def test_session_that_cannot_be_used_is_refused_before_the_first_batch(
     assert notebook.run("answer = session.range(7).count()") == 7
 
 
+@pytest.mark.long
 def test_run_without_a_session_starts_its_own_and_ends_it(
     plain_notebook: Notebook, source: Database, target: Database, pipeline_file: Callable[..., Path]
 ) -> None:

@@ -184,6 +184,7 @@ def test_ranges_are_found_by_what_they_hold(
     assert rows["3"] == {"id": 3, **dict.fromkeys("abcdef")}
 
 
+@pytest.mark.long
 def test_index_that_has_ranges_as_keywords_serves_until_the_table_is_copied_anew(
     source: Database, make_pipeline: Make, search_server: SearchServer, sink: dict[str, Any]
 ) -> None:
@@ -377,6 +378,7 @@ def test_tables_that_change_are_followed(
     assert any("rename_column" in each["_source"]["schema"] for each in logged)
 
 
+@pytest.mark.long
 def test_ids_stay_when_columns_are_renamed(
     source: Database, make_pipeline: Make, search_server: SearchServer, sink: dict[str, Any]
 ) -> None:
@@ -400,6 +402,7 @@ def test_ids_stay_when_columns_are_renamed(
     assert search_server.indexes(f"{index}.*") == before
 
 
+@pytest.mark.long
 def test_resync_goes_into_an_index_of_its_own(
     source: Database, make_pipeline: Make, search_server: SearchServer, sink: dict[str, Any]
 ) -> None:
@@ -421,6 +424,7 @@ def test_resync_goes_into_an_index_of_its_own(
     wait_until(lambda: len(search_server.indexes(f"{index}.*")) == 1, what="the old index to go")
 
 
+@pytest.mark.long
 def test_two_tables_do_not_share_an_index(
     source: Database, make_pipeline: Make, search_server: SearchServer, sink: dict[str, Any]
 ) -> None:
@@ -441,6 +445,7 @@ def test_two_tables_do_not_share_an_index(
     other.stop()
 
 
+@pytest.mark.long
 def test_tables_of_a_schema_are_searched_as_one(
     source: Database, make_pipeline: Make, search_server: SearchServer, sink: dict[str, Any]
 ) -> None:

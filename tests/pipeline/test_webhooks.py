@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
 import yaml
 
 from fix_command import run_penstock
@@ -78,6 +79,7 @@ def test_receivers_have_what_the_source_has_also_one_that_failed_for_a_while(
         assert replayed(documents) == rows_of(source, "orders", "lines")
 
 
+@pytest.mark.long
 def test_run_until_caught_up_waits_for_a_slow_receiver(
     source: Database, tmp_path: Path, receivers: Callable[..., Receiver]
 ) -> None:

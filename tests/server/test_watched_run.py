@@ -372,6 +372,7 @@ def test_probes_are_answered_while_no_source_can_be_reached(
     assert running.process.poll() is None
 
 
+@pytest.mark.long
 @only_new
 def test_second_instance_is_told_so_rather_than_that_its_address_is_taken(
     source: Database,

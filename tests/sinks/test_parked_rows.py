@@ -377,7 +377,9 @@ def test_status_counts_them(rig: Rig) -> None:
     assert read_status(read_pipeline(rig.directory / "shop.yml")).sinks["dw"].parked == 2
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize(
+    "seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(4, 12))]
+)
 def test_whatever_is_parked_both_sides_are_equal_once_it_went_through(
     rig: Rig, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -331,6 +331,7 @@ def test_copy_survives_a_restart_of_either_server(
     assert "is not copied" not in caplog.text
 
 
+@pytest.mark.long
 @only_new
 def test_copy_that_could_not_begin_because_a_server_was_away_is_not_taken_for_the_end_of_it(
     source: Database, target: Database, make_pipeline: Make, monkeypatch: pytest.MonkeyPatch
