@@ -29,7 +29,6 @@ class KafkaLatency(Latency):
     name = "kafka_latency"
     required = "p50 ≤ 80 ms"
     is_warm = False
-    is_optional = True
     systems = (ExactlyOnce, AtLeastOnce)
 
     @property

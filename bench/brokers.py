@@ -290,7 +290,6 @@ class BrokerBacklog(Workload):
     """Inserts, from the release of the system until all of them are delivered."""
 
     is_warm = False  # nothing is visible at a Postgres target: it is warmed by its own backlog
-    is_optional = True
     baseline = "bare"
     least_ratio: float
     warm_count = _WARM

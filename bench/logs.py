@@ -34,8 +34,6 @@ class OnBroker(Penstock):
 class OnKafka(OnBroker):
     """Topics of the broker that the sinks are measured with."""
 
-    name = "log on Kafka"
-
     def log(self) -> dict[str, Any]:
         """See OnBroker."""
         own = uuid.uuid4().hex[:8]
@@ -45,8 +43,6 @@ class OnKafka(OnBroker):
 
 class OnNats(OnBroker):
     """Streams of the server that the sinks are measured with."""
-
-    name = "log on NATS"
 
     def log(self) -> dict[str, Any]:
         """See OnBroker."""
@@ -59,7 +55,6 @@ class LogOnKafka(Inserts):
     """Kafka."""
 
     name = "log_kafka"
-    is_optional = True
     required = "≥ 0.7 of the log on files"
     least_ratio = 0.7
     baseline = OnFiles.name
@@ -75,7 +70,6 @@ class LogOnNats(Inserts):
     """JetStream."""
 
     name = "log_nats"
-    is_optional = True
     required = "≥ 0.5 of the log on files"
     least_ratio = 0.5
     baseline = OnFiles.name

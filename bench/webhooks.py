@@ -198,7 +198,6 @@ class WebhookLatency(Latency):
     name = "webhook_latency"
     required = f"p50 ≤ {_MOST_P50_MS:.0f} ms"
     is_warm = False
-    is_optional = True
     systems = (IntoWebhooks,)
 
     @property
