@@ -44,6 +44,7 @@ RULES = [
             "table": "people",
             "target": "crm.customers",
             "columns": {"id": "customer", "email": "contact"},
+            "drop": ["secret"],
         }
     },
 ]
@@ -222,7 +223,10 @@ def people(numbers: Sequence[int], total: str) -> str:
 def test_destination_has_what_the_rules_leave_and_no_byte_of_what_they_hide(
     source: Database, make_pipeline: Make, destination: Destination, identity: str
 ) -> None:
-    source.execute("CREATE TABLE people (id text PRIMARY KEY, email text, total int, note text)")
+    source.execute(
+        "CREATE TABLE people (id text PRIMARY KEY, email text, total int, note text,"
+        f" secret text DEFAULT '{CANARY}')"
+    )
     source.execute(f"ALTER TABLE people REPLICA IDENTITY {identity}")
     source.execute(people(range(1, 21), "n * 10"))
     source.execute(f"UPDATE people SET email = NULL WHERE id = '{CANARY}11'")
@@ -248,6 +252,7 @@ def test_destination_has_what_the_rules_leave_and_no_byte_of_what_they_hide(
     assert destination.rows() == wanted(source), "the stream"
 
     source.execute(f"ALTER TABLE people ADD COLUMN extra text DEFAULT '{CANARY}'")
+    source.execute(f"ALTER TABLE people ALTER COLUMN secret SET DEFAULT '{CANARY} again'")
     source.execute(people([50], "1000"))
     pipeline.catch_up()
     pipeline.stop()
