@@ -163,6 +163,25 @@ def test_check_warns_of_a_text_that_a_pattern_is_not_for_by_its_type():
     assert "its values pass as they are" in found[0].what
 
 
+def test_check_warns_of_whatever_may_hold_words_that_a_pattern_is_not_for_by_its_type():
+    rules = pipeline_from_document(document({"transform": {"column": "*", **MASK}}), "test")
+    columns = {
+        "id": "int8",
+        "t": "text",
+        "x": "xml",
+        "v": "tsvector",
+        "ip": "inet",
+        "iv": "interval",
+    }
+    oids = {"xml": 142, "tsvector": 3614, "inet": 869, "interval": 1186}
+    shape = shape_of("users", columns, key=["id"], oids=oids)
+
+    found = rules.modifiers[0].findings({shape.table: shape})
+
+    warned = [each.error.where for each in found if each.severity == "warning"]
+    assert warned == [f"public.users.{name}" for name in ("x", "v", "ip")]
+
+
 # What rows hold that are older than a column (ADD COLUMN … DEFAULT) comes with the shape, not with a row.
 
 

@@ -95,6 +95,27 @@ def test_rows_are_compared_by_the_type_of_the_column(kind, condition, values, wa
 
 
 @pytest.mark.parametrize(
+    ("kind", "condition", "values", "wanted"),
+    [
+        ("text", where("eq", "Electronics"), ["Electronics", "electronics", None], ["Electronics"]),
+        ("text", where("contains", "John"), ["john doe", None], []),
+        ("text", where("lt", "1000.00"), ["999.99", "1000", None], ["1000"]),
+        ("numeric", where("lt", "1000.00"), ["999.99", "1000.00", None], ["999.99"]),
+        ("timestamptz", where("eq", "2024-06-01T12:00:00Z"), ["2024-06-01 14:00:00+02", None], ["2024-06-01 14:00:00+02"]),
+        *(("int4", where(operator, 0), [None], []) for operator in ("eq", "ne", "lt", "lte", "gt", "gte")),
+        ("text", where("ne", "a"), [None, "b"], ["b"]),
+        # Otherwise than with pg_flo, which goes by the look of the rule's value.
+        ("text", where("eq", "true"), ["true"], ["true"]),
+        ("text", where("ne", "1"), ["a"], ["a"]),
+    ],
+)  # fmt: skip
+def test_values_of_pg_flos_tests_are_compared_as_its_users_know_it(
+    kind, condition, values, wanted
+) -> None:
+    assert filtered(condition, kind, values) == wanted
+
+
+@pytest.mark.parametrize(
     ("kind", "condition", "what"),
     [
         ("int4", where("eq", "1.5"), "column v: a value that cannot be an integer"),
@@ -334,6 +355,8 @@ def test_rule_holds_for_the_sinks_that_it_names() -> None:
         ({"filter": {"table": "t", "where": "a), (b"}}, "more than one expression"),
         ({"filter": {"table": "t", "where": "a = 1", "operations": ["merge"]}}, "operations[0] is 'merge'"),
         ({"filter": {"table": "t", "where": "a = 1", "operations": []}}, "insert, update, delete"),
+        ({"filter": {"table": "t", "rows": "none", "operations": ["insert"]}}, "filter.operations: goes with where"),
+        ({"filter": {"tables": {"exclude": ["t"]}, "operations": ["delete"]}}, "filter.operations: goes with where"),
         ({"filter": {"table": "t", "where": "a = 1", "sinks": ["nowhere"]}}, "'nowhere' is no sink"),
         ({"filtr": {}}, "modifiers[0].filtr is not a known key"),
         ({"filter": {"table": "t", "rows": "none"}, "route": {}}, None),

@@ -1,4 +1,4 @@
-"""Random conditions over random changes, beside a model in plain Python that goes row by row.
+"""Random conditions, SQL and routes over random changes, beside a model in plain Python that goes row by row.
 
 What a table sink ends up with is what a SELECT of the rule would give at the source; in copies likewise.
 """
@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from fix_changes import plain
 from fix_rules import chain, shape
+from penstock.changes.cells import gather
 from penstock.changes.copyrows import parse_rows
 from penstock.modifiers.copies import ModifiedCopy, relation_of
 from penstock.modifiers.modifier import modify
@@ -196,3 +197,126 @@ def test_copy_has_the_rows_that_match(where, rows) -> None:
 
     parsed = parse_rows(b"".join(found), len(COLUMNS))
     assert len(parsed) == sum(answer(where, row) is True for row in rows)
+
+
+# SQL of `where` and `set`, and a route, likewise.
+
+Function = Any  # from a row to a value
+
+
+def number(row: dict[str, str | None], name: str) -> int | None:
+    value = row[name]
+    return None if value is None else int(value)
+
+
+def on(value: Any, function: Function) -> Any:
+    """A function of a value that is there."""
+    return None if value is None else function(value)
+
+
+ATOMS: list[tuple[str, Function]] = [
+    ("n > 0", lambda row: on(number(row, "n"), lambda n: n > 0)),
+    ("n + id < 4", lambda row: on(number(row, "n"), lambda n: n + number(row, "id") < 4)),
+    ("n IN (1, -2)", lambda row: on(number(row, "n"), lambda n: n in (1, -2))),
+    ("id % 2 = 0", lambda row: number(row, "id") % 2 == 0),
+    ("t = 'a'", lambda row: on(row["t"], lambda t: t == "a")),
+    ("t IS NULL", lambda row: row["t"] is None),
+    ("length(t) > 1", lambda row: on(row["t"], lambda t: len(t) > 1)),
+    ("upper(t) = 'A'", lambda row: on(row["t"], lambda t: t.upper() == "A")),
+    ("t LIKE 'a%'", lambda row: on(row["t"], lambda t: t.startswith("a"))),
+    ("b", lambda row: on(row["b"], lambda b: b == "t")),
+]
+
+
+def joined_by(word: str, left: Any, right: Any) -> tuple[str, Function]:
+    decides = word == "OR"
+
+    def function(row: Any) -> bool | None:
+        found = [left[1](row), right[1](row)]
+        if decides in found:
+            return decides
+        return None if None in found else not decides
+
+    return f"({left[0]} {word} {right[0]})", function
+
+
+SQL_WHERES = st.recursive(
+    st.sampled_from(ATOMS),
+    lambda inner: st.one_of(
+        st.builds(joined_by, st.sampled_from(["AND", "OR"]), inner, inner),
+        st.builds(
+            lambda one: (f"NOT {one[0]}", lambda row: on(one[1](row), lambda v: not v)), inner
+        ),
+    ),
+    max_leaves=4,
+)
+OF_T: list[tuple[str, Function]] = [
+    ("upper(t)", lambda row: on(row["t"], str.upper)),
+    ("coalesce(t, 'none')", lambda row: "none" if row["t"] is None else row["t"]),
+    ("CASE WHEN b THEN t END", lambda row: row["t"] if row["b"] == "t" else None),
+]
+OF_NEW: list[tuple[str, Function]] = [
+    ("n * 2", lambda row: on(number(row, "n"), lambda n: str(n * 2))),
+    ("t || '-' || id", lambda row: on(row["t"], lambda t: f"{t}-{row['id']}")),
+    ("n > 1", lambda row: on(number(row, "n"), lambda n: "t" if n > 1 else "f")),
+]
+SETS = st.fixed_dictionaries(
+    {}, optional={"t": st.sampled_from(OF_T), "s": st.sampled_from(OF_NEW)}
+).filter(bool)
+
+
+def sql_rules(where: Any, made: dict[str, Any], *, is_set_first: bool) -> list[dict[str, Any]]:
+    rules: list[dict[str, Any]] = [
+        {"filter": {"table": "t", "where": where[0]}},
+        {"transform": {"table": "t", "set": {name: sql for name, (sql, _) in made.items()}}},
+    ]
+    route = {"table": "t", "target": "far.away", "columns": {"t": "words"}, "drop": ["b"]}
+    return [*(reversed(rules) if is_set_first else rules), {"route": route}]
+
+
+def sql_row(
+    where: Any, made: dict[str, Any], row: dict[str, Any], *, is_set_first: bool
+) -> dict[str, bytes | None] | None:
+    """What becomes of a row; None where it is left out."""
+    computed = {**row, **{name: function(row) for name, (_, function) in made.items()}}
+    if where[1](computed if is_set_first else row) is not True:
+        return None
+    computed["words"] = computed.pop("t")
+    del computed["b"]
+    return {name: on(value, str.encode) for name, value in computed.items()}
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    where=SQL_WHERES,
+    made=SETS,
+    changed=CHANGES,
+    is_full=st.booleans(),
+    is_set_first=st.booleans(),
+)
+def test_sql_and_routes_do_to_changes_and_copies_what_they_do_to_each_row(
+    where, made, changed, is_full, is_set_first
+) -> None:
+    described = shape("t", COLUMNS, identity="f" if is_full else "d")
+    table = relation_of(described)
+    messages, rows = stream_of(table, changed, is_full=is_full)
+    rules = sql_rules(where, made, is_set_first=is_set_first)
+    bound = chain(*rules).bound({described.table: described})
+    wanted = [sql_row(where, made, row, is_set_first=is_set_first) for row in rows.values()]
+    expected = sorted(str(sorted(row.items())) for row in wanted if row is not None)
+
+    found = plain(modify(bound, changes([relation(table), *transaction(0x100, *messages)])))
+    columns = found[0].columns if found else ()
+    kept = [dict(zip(columns, row, strict=True)) for row in delivered(found).values()]
+    assert sorted(str(sorted(row.items())) for row in kept) == expected
+
+    copy = ModifiedCopy(bound.of(described.table), table, ("id",), 0)
+    names = [column.name for column in bound.modified_shape(described).columns]
+    lines = [
+        b"\t".join(b"\\N" if each is None else each for each in encoded(row)) + b"\n"
+        for row in rows.values()
+    ]
+    parsed = parse_rows(b"".join(copy.begin(tuple(names)).rows(lines)), len(names))
+    copied = zip(*(gather(cells).to_pylist() for cells in parsed.cells), strict=True)
+    again = [dict(zip(names, row, strict=True)) for row in copied]
+    assert sorted(str(sorted(row.items())) for row in again) == expected

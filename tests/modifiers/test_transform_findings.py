@@ -76,6 +76,9 @@ def found(entry, *shapes, severity="error"):
             "reads other columns",
             "value alone",
         ),
+        ("{table: users, column: login, with: email, preserve_length: true}", "unique", "hash"),
+        ("{table: users, column: login, with: email, max_length: 20}", "unique", "hash"),
+        ("{table: users, column: name, with: email, preserve_length: true}", "13 characters", "shorter"),
         ("{table: users, column: age, with: integer, max_value: 99999}", "beyond", "within -32768"),
         ("{table: users, column: age, with: unix_timestamp}", "beyond the column's type", "within"),
         ("{table: users, column: loud, with: masking}", "generated", "take the rule out"),
@@ -100,6 +103,10 @@ def test_rule_that_does_not_fit_the_table(entry, what, advice):
     [
         "{table: users, column: email, with: email}",
         "{table: users, column: login, with: hash}",
+        "{table: users, column: login, with: neosync_email}",
+        "{table: users, column: email, with: email, preserve_length: true, max_length: 40}",
+        "{table: users, column: login, with: 'null'}",
+        "{table: users, column: login, with: hash, on_error: null}",
         "{table: users, column: login, with: uuid}",
         "{table: users, column: login, with: email}",
         "{table: users, column: login, with: masking, allow_collisions: true}",
@@ -141,6 +148,37 @@ def test_unique_index_on_an_expression_counts():
     [one] = found("{table: users, column: email, with: masking}", shape)
 
     assert "users_lower_login" in one.what
+
+
+def one_null(*, index: bool):
+    """users, whose login may be NULL once."""
+    if index:
+        more = {"indexes": (IndexShape(id=7, name="one_null", is_unique=True, columns=(2,),
+                definition="btree (login) NULLS NOT DISTINCT"),)}  # fmt: skip
+    else:
+        more = {"constraints": (ConstraintShape(id=7, name="one_null", kind="u", columns=(2,),
+                definition="UNIQUE NULLS NOT DISTINCT (login)"),)}  # fmt: skip
+    return shape_of("users", {"id": "int8", "login": "text"}, key=["id"], **more)
+
+
+@pytest.mark.parametrize("index", [True, False])
+@pytest.mark.parametrize(
+    ("rule", "advice"),
+    [
+        ("with: 'null'", "hash"),
+        ("with: hash, on_error: null", "on_error"),
+        ("with: email, invalid_email_action: null", "reject"),
+    ],
+)
+def test_null_where_only_one_may_be_is_refused(index, rule, advice):
+    shape = one_null(index=index)
+
+    [one] = found(f"{{table: users, column: login, {rule}}}", shape)
+
+    assert "one_null is UNIQUE NULLS NOT DISTINCT" in one.what
+    assert advice in one.do
+    assert found(f"{{table: users, column: login, {rule}, allow_collisions: true}}", shape) == []
+    assert found("{table: users, column: login, with: hash}", shape) == []
 
 
 def test_random_on_a_table_without_a_key_is_refused():
@@ -196,6 +234,58 @@ def test_rules_file_reports_text_without_a_rule(tmp_path):
     ]
 
 
+# What may be personal data and is no text for Postgres, and what is none whatever it holds.
+BARE = {"t": "text", "x": "xml", "v": "tsvector", "ja": "jsonb[]", "na": "name[]", "ip": "inet", "net": "cidr",
+        "mac": "macaddr", "a": "address", "ca": "citext[]", "g": "words"}  # fmt: skip
+HARMLESS = {"iv": "interval", "at": "time", "r": "int4range", "p": "point", "ns": "int4[]", "b": "bit",
+            "on": "bool", "m": "mood", "ma": "mood[]", "mr": "mood_range", "bits": "bit[]"}  # fmt: skip
+OIDS = {"xml": 142, "tsvector": 3614, "jsonb[]": 3807, "name[]": 1003, "inet": 869, "cidr": 650, "macaddr": 829,
+        "address": 90001, "citext": 90002, "citext[]": 90003, "words": 90009, "interval": 1186, "time": 1083,
+        "int4range": 3904, "point": 600, "int4[]": 1007, "bit": 1560, "bit[]": 1561, "mood": 90004,
+        "mood[]": 90005, "mood_range": 90006}  # fmt: skip
+
+
+def own_type(number: int, name: str, kind: str = "other", **more) -> TypeShape:
+    return TypeShape(id=number, schema_name="public", name=name, kind=kind, **more)
+
+
+OWN = (
+    own_type(90001, "address", "composite", parts=(25,)),
+    own_type(90002, "citext", extension="citext"),
+    own_type(90003, "_citext", is_array=True, parts=(90002,)),
+    own_type(90004, "mood", "enum", labels=(LabelShape(id=1, name="sad"),)),
+    own_type(90005, "_mood", is_array=True, parts=(90004,)),
+    own_type(90006, "mood_range", "range", parts=(90004,)),
+    own_type(90009, "words", "range", parts=(25,)),
+)
+
+
+def test_rules_file_reports_every_column_whose_values_may_be_words(tmp_path):
+    columns = {"id": "int8", **BARE, **HARMLESS}
+    shape = shape_of("t", columns, key=["id"], oids=OIDS, types=OWN)
+    (tmp_path / "rules.yml").write_text("tables:\n  t:\n    id: keep\n")
+    options = read_transform("transform: {rules_file: rules.yml}", directory=tmp_path)
+
+    [one] = findings(options, {shape.table: shape})
+
+    assert one.what == f"no rule covers {', '.join(BARE)}: their values pass as they are"
+
+
+def test_rules_file_of_pg_flo_reports_text_without_a_rule(tmp_path):
+    text = "tables: {users: [{type: transform, column: email, parameters: {type: mask}}]}"
+    (tmp_path / "rules.yml").write_text(text)
+    options = read_transform("transform: {rules_file: rules.yml}", directory=tmp_path)
+    other = shape_of("notes", {"id": "int8", "body": "text"}, key=["id"], oid=16500)
+
+    reported = list(findings(options, {USERS.table: USERS, other.table: other}))
+
+    assert {one.severity for one in reported} == {"warning"}
+    assert sorted((one.place, one.what.split(":")[0]) for one in reported) == [
+        ("public.notes", "no rule covers body"),
+        ("public.users", "no rule covers name, doc, login"),
+    ]
+
+
 def test_pattern_that_fits_nothing_is_reported():
     [one] = found("{column: '*emial*', with: email}", severity="warning")
 
@@ -216,10 +306,12 @@ def test_rule_of_pg_flo_leaves_other_types_alone_and_says_so(tmp_path):
     (tmp_path / "rules.yml").write_text(text)
     options = read_transform("transform: {rules_file: rules.yml}", directory=tmp_path)
 
-    [one] = findings(options, {USERS.table: USERS})
+    one, rest = findings(options, {USERS.table: USERS})
 
-    assert one.severity == "warning"
+    assert one.severity == rest.severity == "warning"
+    assert one.place == "public.users.age"
     assert "pass as they are" in one.what
+    assert "no rule covers email, name, doc, login" in rest.what
 
 
 @pytest.mark.parametrize(

@@ -322,10 +322,12 @@ def test_parameters_of_pgstreams_neosync_family_are_read(tmp_path):
     said = list(findings(options, {shape.table: shape}))
 
     assert one[1].endswith("@example.com")
+    assert len(one[1]) == 13, "as long as it was, but for the letter before the domain"
     assert two[1] is None, "no address, and YAML's null is one of the words"
     assert len(one[5]) == 30
     assert [each.severity for each in said] == ["warning"] * 5
     assert all("seed" in each.what and "has no effect here" in each.what for each in said)
+    assert not any("length" in each.what for each in said)
 
 
 def test_parameter_that_pgstream_does_not_have_is_refused(tmp_path):

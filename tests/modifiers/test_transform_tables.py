@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import re
 
@@ -412,30 +413,60 @@ def _model(name, value):
         min_size=1,
         max_size=12,
     ),
+    st.booleans(),
 )
-def test_random_rules_and_changes_agree_with_a_model_of_rows(rule, key_rule, changes):
-    import json
-
-    columns = {"id": _RULES[key_rule], "email": _RULES[rule]}
-    options = read_transform(f"transform: {json.dumps({'table': 'users', 'columns': columns})}")
-    messages, wanted = [], []
+def test_random_rules_and_changes_agree_with_a_model_of_rows(rule, key_rule, changes, is_full):
+    options = rules_for(rule, key_rule)
+    users = FULL if is_full else USERS
+    messages, wanted, copied = [], [], []
     for kind, key, email, note in changes:
         value = None if email is UNCHANGED and kind == "I" else email
         new = (_model(key_rule, key), _model(rule, value), note)
+        old_key = key + "old" if kind == "K" else key
+        old = [old_key, note, "old"] if is_full else [old_key]
+        seen = (
+            _model(key_rule, old_key),
+            *((_model(rule, note), "old") if is_full else (None, None)),
+        )
+        sent = {"before": old} if is_full else {"key": old}
         if kind == "I":
-            messages.append(insert(USERS, [key, value, note]))
+            messages.append(insert(users, [key, value, note]))
             wanted.append(("I", new, None))
-        elif kind == "U":
-            messages.append(update(USERS, [key, value, note]))
+            copied.append(([key, value, note], new))
+        elif kind == "U" and not is_full:
+            messages.append(update(users, [key, value, note]))
             wanted.append(("U", new, None))
-        elif kind == "K":
-            messages.append(update(USERS, [key, value, note], key=[key + "old"]))
-            wanted.append(("U", new, (_model(key_rule, key + "old"), None, None)))
+        elif kind in "UK":
+            messages.append(update(users, [key, value, note], **sent))
+            wanted.append(("U", new, seen))
         else:
-            messages.append(delete(USERS, key=[key]))
-            wanted.append(("D", None, (new[0], None, None)))
+            messages.append(delete(users, **sent))
+            wanted.append(("D", None, seen))
 
-    assert applied(options, USERS, *messages) == wanted
+    assert applied(options, users, *messages) == wanted
+    identity = "f" if is_full else "d"
+    assert copied_through(options, [row for row, _ in copied], identity) == [
+        new for _, new in copied
+    ]
+
+
+def rules_for(rule, key_rule):
+    columns = {"id": _RULES[key_rule], "email": _RULES[rule]}
+    return read_transform(f"transform: {json.dumps({'table': 'users', 'columns': columns})}")
+
+
+def copied_through(options, rows, identity):
+    """The same rows as a copy brings them."""
+    columns = {"id": "text", "email": "text", "note": "text"}
+    shape = shape_of("users", columns, key=["id"], replica_identity=identity)
+    chain = Chain((Rule("transform", options),)).bound({shape.table: shape})
+    copies, _ = modified_copies(chain, {shape.table: shape}, LSN)
+    lines = [
+        ("\t".join("\\N" if each is None else each for each in row) + "\n").encode() for row in rows
+    ]
+    found = copies[shape.table].begin(tuple(columns)).rows(lines)
+    texts = b"".join(found).decode().split("\n")[:-1]
+    return [tuple(None if each == "\\N" else each for each in text.split("\t")) for text in texts]
 
 
 # Values that Postgres has for equal get equal results, whatever the types of their columns.

@@ -135,6 +135,89 @@ def test_email_does_each_of_a_list():
     assert transformed(rule, "{foo@bar.com,NULL}", type_name="text[]") == f"{{{alone},NULL}}"
 
 
+def test_email_does_each_of_an_array_as_postgres_writes_it():
+    rule = {"with": "email", "exclude_domain": "kept.org"}
+    one, two = transformed(rule, "a,b@x.org", "c@y.org")
+
+    def of(array, type_name="text[]"):
+        return transformed(rule, array, type_name=type_name)
+
+    for type_name in ("text[]", "text"):
+        assert of('{"a,b@x.org",c@y.org}', type_name) == f"{{{one},{two}}}"
+        assert of('{c@y.org,NULL,"NULL",""}', type_name).startswith(f"{{{two},NULL,")
+        assert of("{}", type_name) == "{}"
+    assert of('{"say \\"no\\", {a}\\\\@kept.org",x,""}') == (
+        '{"say \\"no\\", {a}\\\\@kept.org",x,""}'
+    )
+    assert transformed(rule, "{c@y.org}", "{}", "{c@y.org,c@y.org}", type_name="text[]") == [
+        f"{{{two}}}",
+        "{}",
+        f"{{{two},{two}}}",
+    ]
+
+
+def test_email_fails_an_array_that_is_not_flat():
+    arrays = ["[2:3]={a@x.org,b@x.org}", "{a@x.org}", "{{a@x,b@x},{c@x,d@x}}", "{}"]
+    done, batch = run_batch({"with": "email"}, arrays, "text[]")
+
+    assert batch.failed.tolist() == [True, False, True, False]
+    assert "dimensions" in batch.reason
+    assert done[1] == "{" + transformed({"with": "email"}, "a@x.org") + "}"
+
+
+def test_email_takes_text_in_braces_that_is_no_list_for_one_value():
+    """Nothing of it is left bare, and it does not disturb the others."""
+    values = ['{a"b@x.org}', "{a@x.org}", "{{a@x.org},{b@x.org}}", r"{a\}", "{", "b@x.org"]
+    done = transformed({"with": "email"}, *values)
+
+    for value, one in zip(values, done, strict=True):
+        pattern = r"\{[a-z2-7]{16}@example\.com\}" if value == "{a@x.org}" else r"[a-z2-7]{16}@.*"
+        assert re.fullmatch(pattern, one) or one == "{", value
+    assert done[-1] == transformed({"with": "email"}, "b@x.org")
+
+
+def test_email_of_a_list_looks_at_what_is_no_address_one_by_one():
+    lists = ["{none,a@x.org}", "{a@x.org}"]
+    for type_name in ("text", "text[]"):
+        rule = {"with": "email", "invalid_email_action": "null"}
+        done, _ = run_batch(rule, lists, type_name)
+        assert done[0] == "{NULL," + done[1][1:]
+        rule = {"with": "email", "invalid_email_action": "reject"}
+        _, batch = run_batch(
+            rule, [*lists, "b@x.org"][: 3 if type_name == "text" else 2], type_name
+        )
+        assert batch.failed.tolist()[:2] == [True, False]
+
+
+def test_email_keeps_the_length_where_asked():
+    rule = {"with": "email", "preserve_length": True}
+    values = ["john.doe.the.third@example.org", "jo@shop.example.org", "a@b.c"]
+    done = transformed(rule, *values)
+
+    assert [len(one) for one in done] == [30, 19, 13], "one letter before the domain at least"
+    assert all(one.endswith("@example.com") for one in done)
+    assert done == transformed(rule, *values)
+    done = transformed({**rule, "preserve_domain": True}, *values, "Zoë@müller.de")
+    assert [len(one) for one in done] == [30, 19, 5, 13]
+    assert [one.partition("@")[2] for one in done] == ["example.org", "shop.example.org", "b.c", "müller.de"]  # fmt: skip
+    done = transformed({**rule, "max_length": 16}, *values)
+    assert [len(one) for one in done] == [16, 16, 13]
+
+
+def test_email_is_no_longer_than_asked():
+    rule = {"with": "email", "max_length": 20}
+    done = transformed(rule, "john.doe@example.org", "a@b.c")
+
+    assert [len(one) for one in done] == [20, 20]
+    rule = {"with": "email", "max_length": 30, "preserve_domain": True}
+    done, batch = run_batch(rule, ["a@shop.org", "a@" + "x" * 20])
+    assert done[0].endswith("@shop.org")
+    assert batch.failed.tolist() == [False, True]
+    assert "max_length" in batch.reason
+    with pytest.raises(BadValue, match=r"max_length: is 12, and @example\.com has 12 characters"):
+        read_transform("transform: {table: t, column: c, with: email, max_length: 12}")
+
+
 @pytest.mark.parametrize(
     ("action", "result"), [("passthrough", "no address"), ("null", None), ("generate", "@example")]
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -169,6 +170,61 @@ def test_default_of_a_masked_column_is_masked_in_rows_that_are_older_than_it(
     )
     assert target.query(defaults) == [(0,)]
     assert CANARY not in str(rows(target, "people"))
+
+
+FUNCTION = """
+import os
+from pathlib import Path
+
+import pyarrow.compute as pc
+
+
+def shout(values):
+    Path(__file__).with_name(f"ran-{os.getpid()}").touch()
+    return pc.utf8_upper(values)
+"""
+
+
+@pytest.mark.long
+def test_function_of_a_module_of_the_users_runs_on_executors_in_copies_and_stream(
+    source: Database,
+    target: Database,
+    penstock_command: Callable[..., Command],
+    tmp_path: Path,
+) -> None:
+    modules = tmp_path / "modules"
+    modules.mkdir()
+    (modules / "own_masks.py").write_text(FUNCTION)
+    source.execute("CREATE TABLE people (id int PRIMARY KEY, name text)")
+    source.execute("INSERT INTO people VALUES (1, 'ada'), (2, NULL), (3, 'zoë')")
+    document = pipeline_document(source, target, tmp_path, source_options=INITIAL)
+    rule = {"table": "people", "column": "name", "python": "own_masks.shout"}
+    path = tmp_path / "test.yml"
+    path.write_text(yaml.safe_dump({**document, "modifiers": [{"transform": rule}]}))
+
+    refused = penstock_command("run", str(path))
+    assert refused.wait() == 2
+    assert "'own_masks.shout' cannot be used: ModuleNotFoundError" in refused.stderr
+
+    path_variable = os.pathsep.join(filter(None, [str(modules), os.environ.get("PYTHONPATH")]))
+    command = penstock_command("run", str(path), env={"PYTHONPATH": path_variable})
+    named = "SELECT id, name FROM people ORDER BY id"
+    wait_until(lambda: len(rows(target, "people")) == 3, 90, what="the copy")
+    assert target.query(named) == [(1, "ADA"), (2, None), (3, "ZOË")]
+    copied_by = ran_in(modules)
+    source.execute(
+        "INSERT INTO people VALUES (4, 'streamed'); UPDATE people SET name = 'x' WHERE id = 1"
+    )
+    wait_until(lambda: len(rows(target, "people")) == 4, 60, what="the stream")
+
+    assert target.query(named) == [(1, "X"), (2, None), (3, "ZOË"), (4, "STREAMED")]
+    assert copied_by
+    assert command.process.pid not in ran_in(modules), "tasks run it, not the driver"
+    assert command.terminate() == 0, command.stderr
+
+
+def ran_in(modules: Path) -> set[int]:
+    return {int(each.name.removeprefix("ran-")) for each in modules.glob("ran-*")}
 
 
 @pytest.mark.long

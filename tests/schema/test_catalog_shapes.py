@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.errors import SchemaUnreadable
+from penstock.modifiers.transform.pgtypes import may_hold_text
 from penstock.schema.catalog import read_shapes
 from penstock.schema.shape import TableShape, read_change, read_tables
 from penstock.table import TableName
@@ -19,6 +20,50 @@ def shape_of(database: Database, name: str = "t", schema: str = "public") -> Tab
     with database.connect() as connection:
         connection.execute("SET search_path = ''")
         return read_shapes(connection, [TableName(schema, name)])[TableName(schema, name)]
+
+
+# Categories of pg_type: numbers, times, ranges, geometry, bits and so on. Of the rest, what Postgres counts by.
+_HARMLESS = """
+    WITH RECURSIVE e(oid, element) AS (
+        SELECT oid, oid FROM pg_type
+        UNION ALL
+        SELECT e.oid, t.typelem FROM e JOIN pg_type t ON t.oid = e.element
+        WHERE t.typcategory = 'A' AND t.typelem <> 0)
+    SELECT own.typname, format_type(e.oid, NULL), bool_or(t.typcategory IN ('N', 'B', 'D', 'T', 'G', 'V', 'R', 'E')
+        OR t.typname IN ('uuid', 'xid', 'cid', 'tid', 'xid8', 'pg_lsn', 'txid_snapshot', 'pg_snapshot'))
+    FROM e JOIN pg_type t ON t.oid = e.element JOIN pg_type own ON own.oid = e.oid
+    WHERE own.typnamespace = 'pg_catalog'::regnamespace AND own.typtype IN ('b', 'r', 'm')
+      AND own.oid < 10000
+      AND NOT EXISTS (SELECT FROM pg_type x WHERE x.oid = own.typelem AND x.typtype IN ('c', 'p'))
+    GROUP BY e.oid, own.typname ORDER BY e.oid"""
+
+
+def test_columns_of_every_type_of_postgres_may_hold_words_but_for_those_that_cannot(
+    source: Database,
+):
+    types = source.query(_HARMLESS)
+    listed = ", ".join(f'"{name}" {spelled}' for name, spelled, _ in types)
+    source.execute(f"CREATE TABLE t ({listed})")
+
+    shape = shape_of(source)
+
+    bare = {column.name for column in shape.columns if may_hold_text(column, shape)}
+    assert bare == {name for name, _, is_harmless in types if not is_harmless}
+    assert {"xml", "_jsonb", "inet"} <= bare
+
+
+def test_columns_of_types_of_users_may_hold_what_their_parts_may(source: Database):
+    source.execute(
+        "CREATE EXTENSION citext; CREATE TYPE mood AS ENUM ('sad'); CREATE TYPE pair AS (a int, b text);"
+        "CREATE TYPE moods AS RANGE (subtype = mood, multirange_type_name = many_moods);"
+        "CREATE TYPE words AS RANGE (subtype = text); CREATE DOMAIN address AS text; CREATE DOMAIN age AS int;"
+        "CREATE TABLE t (a citext, b citext[], c pair, d pair[], e words, f address,"
+        " g mood, h mood[], i moods, j many_moods, k moods[], l age)"
+    )
+
+    shape = shape_of(source)
+
+    assert [column.name for column in shape.columns if may_hold_text(column, shape)] == [*"abcdef"]
 
 
 def test_everything_a_table_has_is_reported(source: Database):

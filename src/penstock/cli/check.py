@@ -12,7 +12,7 @@ from penstock.config import PipelineFile, read_pipeline
 from penstock.errors import PenstockError
 from penstock.findings import Finding
 from penstock.run.check import find, read_choices
-from penstock.run.rules import chain_lines
+from penstock.run.rules import chain_lines, table_chains
 from penstock.sinks.chosen import ChosenTables
 from penstock.source.connect import connect_source
 from penstock.source.tracking.install import tier_in_force
@@ -30,7 +30,10 @@ def check(path: PipelinePath, as_json: AsJson = False) -> None:
     findings = find(pipeline, choices)
     errors = [finding for finding in findings if finding.severity == "error"]
     if as_json:
-        typer.echo(json.dumps([_as_dict(finding) for finding in findings]))
+        listed = [_as_dict(finding) for finding in findings]
+        for view in pipeline.each():
+            listed += _chains_of(pipeline, view, choices.get(view.source_id))
+        typer.echo(json.dumps(listed))
     else:
         for finding in sorted(findings, key=lambda each: _ORDER.index(each.severity)):
             print(f"{finding.severity}: {finding.error}", file=sys.stderr)  # noqa: T201
@@ -45,7 +48,26 @@ def check(path: PipelinePath, as_json: AsJson = False) -> None:
         raise typer.Exit(1)
 
 
-def _as_dict(finding: Finding) -> dict[str, str]:
+def _chains_of(
+    pipeline: PipelineFile, view: PipelineFile, chosen: ChosenTables | None
+) -> list[dict[str, str | None]]:
+    """The rules of each table, sink by sink, as entries that look like findings and have no code."""
+    return [
+        {
+            "severity": "info",
+            "code": None,
+            "place": str(each.table),
+            "what": each.text or "as it is",
+            "do": "",
+            "source": view.source_id,
+            "sink": each.sink,
+        }
+        for said in table_chains(pipeline, chosen)
+        for each in said
+    ]
+
+
+def _as_dict(finding: Finding) -> dict[str, str | None]:
     return {
         "severity": finding.severity,
         "code": finding.code,

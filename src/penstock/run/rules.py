@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from penstock.errors import ModifierError, RulesEdited
@@ -28,7 +28,16 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_MOST_LINES = 20
+_MOST_TABLES = 20
+
+
+@dataclass(frozen=True)
+class TableChain:
+    """The rules of a table at a sink, in their order; "" where there are none."""
+
+    table: TableName
+    sink: str
+    text: str
 
 
 def find_rules(pipeline: PipelineFile, choices: Mapping[str, ChosenTables]) -> Iterator[Finding]:
@@ -91,25 +100,36 @@ def _modified(chain: Chain, chosen: ChosenTables) -> ChosenTables:
     return replace(chosen, followed=followed, shapes=shapes)
 
 
-def chain_lines(pipeline: PipelineFile, chosen: ChosenTables | None) -> list[str]:
-    """The rules of each table that has some, in one line; of each sink where they differ."""
+def table_chains(pipeline: PipelineFile, chosen: ChosenTables | None) -> Iterator[list[TableChain]]:
+    """Of each table that has rules at any sink, what each sink does to it."""
     if chosen is None or not pipeline.modifiers:
-        return []
+        return
     chains = {sink: chain_for(pipeline.modifiers, sink) for sink in pipeline.sinks}
-    lines: list[str] = []
     for table in sorted(chosen.followed):
-        said = {
-            sink: chain.describe(table) if chain is not None else ""
+        said = [
+            TableChain(table, sink, chain.describe(table) if chain is not None else "")
             for sink, chain in chains.items()
-        }
-        if len(set(said.values())) == 1:
-            [text] = set(said.values())
-            lines += [f"{table}: {text}"] if text else []
-        else:
-            lines += [f"{table} (sink {sink}): {text or 'as it is'}" for sink, text in said.items()]
-    if len(lines) > _MOST_LINES:
-        lines = [*lines[:_MOST_LINES], f"and {len(lines) - _MOST_LINES} more tables with rules"]
+        ]
+        if any(each.text for each in said):
+            yield said
+
+
+def chain_lines(pipeline: PipelineFile, chosen: ChosenTables | None) -> list[str]:
+    """The rules of each table that has some, in one line; of each sink where they differ. Of many tables the first."""
+    tables = list(table_chains(pipeline, chosen))
+    lines = [line for said in tables[:_MOST_TABLES] for line in _lines_of(said)]
+    if len(tables) > _MOST_TABLES:
+        lines.append(
+            f"and {len(tables) - _MOST_TABLES} more tables with rules: --json has them all"
+        )
     return lines
+
+
+def _lines_of(said: list[TableChain]) -> list[str]:
+    first = said[0]
+    if all(each.text == first.text for each in said):
+        return [f"{first.table}: {first.text}"]
+    return [f"{each.table} (sink {each.sink}): {each.text or 'as it is'}" for each in said]
 
 
 def _edited_findings(view: PipelineFile, sink: str) -> Iterator[Finding]:

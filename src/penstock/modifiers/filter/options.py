@@ -72,6 +72,11 @@ class FilterOptions(Options):
 
     @model_validator(mode="after")
     def _of_tables_or_of_rows(self) -> Self:
+        if self.where is None and "operations" in self.model_fields_set:
+            what = (
+                "goes with where, which is not there: tables, and rows: none, are for all changes"
+            )
+            raise fault(BadValue(what, do="take it out, or write a where"), "operations")
         if self.tables is not None:
             for key in ("table", "rows", "where"):
                 if getattr(self, key) is not None:

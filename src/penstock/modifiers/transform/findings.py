@@ -19,10 +19,11 @@ from penstock.modifiers.transform.modifier import (
     uncovered,
     unfit_type,
 )
-from penstock.modifiers.transform.pgtypes import type_of
+from penstock.modifiers.transform.pgtypes import may_hold_text, type_of
 from penstock.modifiers.transform.plain import Null
 from penstock.modifiers.transform.rules import OnError
 from penstock.modifiers.transform.transformer import Collisions, spelled
+from penstock.modifiers.transform.words import Email
 from penstock.options import nearest
 from penstock.schema.describe import row_key_of
 from penstock.sql.column_types import column_type
@@ -34,8 +35,8 @@ if TYPE_CHECKING:
     from penstock.modifiers.transform.rules import ColumnRule
     from penstock.schema.shape import ColumnShape, ConstraintShape, IndexShape, TableShape
     from penstock.table import TableName
-
-_TEXT_LIKE = ("text", "text[]", "json", "hstore", "unknown", "bytea")
+# As Postgres spells it in definitions of constraints and indexes.
+_ONE_NULL = "NULLS NOT DISTINCT"
 
 
 def findings(
@@ -159,7 +160,7 @@ def _left_alone(
     """A rule is for columns of that name, and not of that type: who wrote it may count on it."""
     typed = Typed(column.name, type_of(column, shape))
     for rule in transform.rules:
-        if rule.fits(column.name) and (rule.is_lenient or typed.type.family in _TEXT_LIKE):
+        if rule.fits(column.name) and (rule.is_lenient or may_hold_text(column, shape)):
             error = unfit_type(shape.table, typed, rule)
             what = f"{error.what}: its values pass as they are"
             yield Finding(RuleUnfit(what, error.where, error.do), "warning")
@@ -233,23 +234,51 @@ def _not_null(ruled: _Ruled) -> Iterator[Finding]:
 
 def _unique(ruled: _Ruled) -> Iterator[Finding]:
     rule, shape = ruled.rule, ruled.shape
-    can_meet = rule.transformer.collisions is Collisions.LIKELY
-    if rule.options.allow_collisions or not can_meet or isinstance(rule.transformer, Null):
+    if rule.options.allow_collisions:
         return
     unique = _unique_with(shape, ruled.column)
-    if unique:
+    is_null = isinstance(rule.transformer, Null)
+    if unique and not is_null and rule.transformer.meetings is Collisions.LIKELY:
         what = f"{rule.name} can make two values equal, and {unique[0]} is unique"
         do = "take hash, email, uuid or aes_siv, which keep values distinct; or write allow_collisions: true"
         yield ruled.fault(what, do)
+        return
+    # Elsewhere one NULL is not another.
+    single = _unique_with(shape, ruled.column, has_one_null=True)
+    if single and (made := _made_null(rule)):
+        which, do = made
+        what = f"{which} becomes NULL, and {single[0]} is UNIQUE NULLS NOT DISTINCT"
+        yield ruled.fault(what, f"{do}; or write allow_collisions: true")
 
 
-def _unique_with(shape: TableShape, column: ColumnShape) -> list[str]:
-    """Constraints and indexes by which the column's values are unique, alone or with others."""
+def _made_null(rule: ColumnRule) -> tuple[str, str] | None:
+    """Which values a rule makes NULL, and what to do against it."""
+    if isinstance(rule.transformer, Null):
+        return "every value", "take hash, which keeps values distinct"
+    if isinstance(rule.transformer, Email) and rule.transformer.invalid_email_action == "null":
+        return "a value that is no address", "write invalid_email_action: reject"
+    if rule.options.on_error is OnError.NULL:
+        return "a value that fails", "write on_error: stop"
+    return None
+
+
+def _unique_with(
+    shape: TableShape, column: ColumnShape, *, has_one_null: bool = False
+) -> list[str]:
+    """Constraints and indexes by which the column's values are unique, alone or with others.
+
+    `has_one_null`: only those for which two NULLs are equal.
+    """
     unique: list[ConstraintShape | IndexShape] = [
         *(each for each in shape.constraints if each.kind in ("p", "u")),
         *(each for each in shape.indexes if each.is_unique),
     ]
-    return [each.name for each in unique if column.id in (*each.columns, *each.used)]
+    return [
+        each.name
+        for each in unique
+        if column.id in (*each.columns, *each.used)
+        and (not has_one_null or _ONE_NULL in each.definition)
+    ]
 
 
 def _in_key(ruled: _Ruled) -> Iterator[Finding]:
@@ -292,7 +321,7 @@ def _unreported(
         column.name
         for column in shape.columns
         if not column.generated
-        and type_of(column, shape).family in _TEXT_LIKE
+        and may_hold_text(column, shape)
         and (transform or rules).rule_by_name(column, shape) is None
     ]
     if bare:

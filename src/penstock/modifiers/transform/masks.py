@@ -268,12 +268,7 @@ class Regex(Transformer):
         return self
 
     def _replacement(self) -> str:
-        names = _group_names(self.pattern)
-        return re.sub(
-            r"\$(?:\$|\{(\w+)\}|(\w+))|\\",
-            lambda match: _rewritten(match, names),
-            self.replace,
-        )
+        return expanded(self.pattern, self.replace)
 
     def apply(self, batch: Batch) -> pa.Array:
         """The values, transformed."""
@@ -284,6 +279,20 @@ class Regex(Transformer):
     def longest(self, given: int | None) -> None:  # noqa: ARG002
         """It depends on the value."""
         return
+
+
+def expanded(pattern: str, replacement: str) -> str:
+    """A replacement with $1 and ${name} as Arrow wants it.
+
+    Raises:
+        PydanticCustomError: a fault: it names a group that the pattern does not have.
+    """
+    names = _group_names(pattern)
+    return re.sub(
+        r"\$(?:\$|\{(\w+)\}|(\w+))|\\",
+        lambda match: _rewritten(match, names),
+        replacement,
+    )
 
 
 def _rewritten(match: re.Match[str], names: list[str | None]) -> str:

@@ -62,6 +62,25 @@ _OIDS = {
     "json": 114,
     "jsonb": 3802,
 }
+# Types of which no value is a person's words, name, address or the like: numbers, times, intervals, ranges of
+# those, geometry, bits, and what Postgres itself counts and names by. Network addresses are none of them.
+_PLAIN_OTHERS = frozenset(
+    (
+        *(1186, 1083, 1266, 790, 1560, 1562),  # interval, time, timetz, money, bit, varbit
+        *(600, 601, 602, 603, 604, 628, 718),  # point, lseg, path, box, polygon, line, circle
+        *(3904, 3906, 3908, 3910, 3912, 3926),  # ranges
+        *(4451, 4532, 4533, 4534, 4535, 4536),  # multiranges
+        *(22, 26, 27, 28, 29, 30, 2970, 3220, 5038, 5069),  # oid, xid, tid, pg_lsn and so on
+        *(24, 2202, 2203, 2204, 2205, 2206, 3734, 3769, 4089, 4096, 4191),  # regclass and so on
+        # Arrays of numbers, times, uuid, and of the types above.
+        *(1000, 1005, 1016, 1007, 1021, 1022, 1231, 1115, 1182, 1185, 2951),
+        *(1187, 1183, 1270, 791, 1561, 1563, 1017, 1018, 1019, 1020, 1027, 629, 719),
+        *(3905, 3907, 3909, 3911, 3913, 3927, 6150, 6151, 6152, 6153, 6155, 6157),
+        *(1008, 2207, 2208, 2209, 2210, 2211, 3735, 3770, 4090, 4097, 4192),
+        *(1006, 1010, 1011, 1012, 1013, 1028, 271, 2949, 3221, 5039),
+    )
+)
+_FREE_FAMILIES = frozenset({"text", "text[]", "json", "hstore", "bytea", "unknown"})
 _FIRST_OF_USERS = 16384
 
 INTEGER_LIMITS = {21: (-(2**15), 2**15 - 1), 23: (-(2**31), 2**31 - 1), 20: (-(2**63), 2**63 - 1)}
@@ -112,6 +131,29 @@ def type_of(column: ColumnShape, shape: TableShape) -> ColumnType:
     if found.family != "unknown":
         return found
     return _type_of_users(column.type_id, column.type_modifier, shape)
+
+
+def may_hold_text(column: ColumnShape, shape: TableShape) -> bool:
+    """Whether a column's values may be personal data, as far as their type says: what is not known to be harmless may."""
+    return _may_hold_text(type_of(column, shape), shape)
+
+
+def _may_hold_text(type_: ColumnType, shape: TableShape) -> bool:
+    if type_.family != "other":
+        return type_.family in _FREE_FAMILIES
+    if type_.oid < _FIRST_OF_USERS:
+        return type_.oid not in _PLAIN_OTHERS
+    one = next((each for each in shape.types if each.id == type_.oid), None)
+    if one is None or not (one.is_array or one.kind == "range"):
+        return True
+    # Arrays of enums, say; a domain among the parts is what it is made over.
+    parts = (_type_by_id(each, shape) for each in one.parts)
+    return not one.parts or any(_may_hold_text(each, shape) for each in parts)
+
+
+def _type_by_id(oid: int, shape: TableShape) -> ColumnType:
+    found = type_by_oid(oid)
+    return _type_of_users(oid, -1, shape) if found.family == "unknown" else found
 
 
 def _type_of_users(oid: int, modifier: int, shape: TableShape) -> ColumnType:

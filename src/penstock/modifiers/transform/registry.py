@@ -78,8 +78,8 @@ ALIASES: dict[str, Alias] = {
     "literal_string": Alias("literal"),
     "neosync_email": Alias(
         "email",
-        {"invalid_email_action": "reject"},
-        ignored=("seed", "preserve_length", "max_length", "email_type"),
+        {"invalid_email_action": "reject", "max_length": 100},
+        ignored=("seed", "email_type"),
     ),
     "neosync_firstname": Alias("first_name", ignored=_SEED),
     "neosync_fullname": Alias("full_name", ignored=_SEED),

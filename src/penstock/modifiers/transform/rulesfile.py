@@ -224,8 +224,8 @@ class _Flo(Options):
     tables: Annotated[Any, PlainValidator(_flo_tables)]
 
     def by_table(self) -> list[TableRules]:
-        """What the file says."""
-        return list(self.tables)
+        """What the file says; it knows no coverage, so what it leaves bare is reported."""
+        return _with_rest(list(self.tables), "report")
 
 
 def _flo_tables(given: Any, info: ValidationInfo) -> tuple[TableRules, ...]:
@@ -238,7 +238,7 @@ def _flo_tables(given: Any, info: ValidationInfo) -> tuple[TableRules, ...]:
             for number, one in enumerate(listed):
                 with Below(number):
                     rules.append(_flo_rule(one, info.context))
-            found.append(TableRules(_read_table(str(name)), tuple(rules)))
+            found.append(TableRules(_read_table(str(name)), tuple(rules), "report"))
     return tuple(found)
 
 

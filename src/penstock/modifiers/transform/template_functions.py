@@ -14,8 +14,10 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic_core import PydanticCustomError
 
-from penstock.modifiers.transform.masks import Masking
+from penstock.modifiers.transform.masks import Masking, expanded
 from penstock.modifiers.transform.pgtypes import type_by_oid
 from penstock.modifiers.transform.transformer import Batch
 
@@ -33,6 +35,8 @@ def shown(value: Any) -> str:
         return ""
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, list):
+        return f"[{' '.join(map(shown, value))}]"
     return str(value)
 
 
@@ -45,6 +49,8 @@ def _comparable(a: Any, b: Any) -> None:
     def sort(one: Any) -> str:
         if isinstance(one, bool):
             return "a boolean"
+        if isinstance(one, list):
+            raise ValueError("incompatible types for comparison: a list has no order")  # noqa: TRY004
         return "a number" if isinstance(one, int | float | Decimal) else "text"
 
     if a is not None and b is not None and sort(a) != sort(b):
@@ -150,6 +156,46 @@ def _printf(layout: Any, *values: Any) -> str:
     return made
 
 
+# RE2's expressions, as everywhere: their time is bounded by the text, whatever it is.
+def _regex_match(pattern: Any, text: Any) -> bool:
+    try:
+        found = pc.match_substring_regex(pa.array([shown(text)]), pattern=shown(pattern))
+    except pa.ArrowInvalid:
+        raise ValueError("regexMatch: the pattern is none of RE2's") from None
+    return bool(found[0].as_py())
+
+
+def _regex_replace_all(pattern: Any, text: Any, replacement: Any) -> str:
+    try:
+        wanted = expanded(shown(pattern), shown(replacement))
+        made = pc.replace_substring_regex(
+            pa.array([shown(text)]), pattern=shown(pattern), replacement=wanted
+        )
+    except PydanticCustomError:
+        raise ValueError("regexReplaceAll: the pattern lacks a group that is named") from None
+    except pa.ArrowInvalid:
+        raise ValueError("regexReplaceAll: the pattern is none of RE2's") from None
+    return str(made[0].as_py())
+
+
+def _listed(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise TypeError
+    return value
+
+
+def _split_list(separator: Any, text: Any) -> list[str]:
+    whole, between = shown(text), shown(separator)
+    return whole.split(between) if between else list(whole)
+
+
+def _join(separator: Any, value: Any) -> str:
+    items = value if isinstance(value, list) else [value]
+    if len(items) * len(shown(separator)) > _LONGEST:
+        raise ValueError("join gives more than a megabyte")
+    return shown(separator).join(shown(one) for one in items if one is not None)
+
+
 def _default(fallback: Any, value: Any = None) -> Any:
     return value if is_true(value) else fallback
 
@@ -162,7 +208,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "gt": _ordered(lambda a, b: bool(a > b)),
     "ge": _ordered(lambda a, b: bool(a >= b)),
     "not": lambda value: not is_true(value),
-    "len": lambda value: len(shown(value)),
+    "len": lambda value: len(value if isinstance(value, list) else shown(value)),
     "print": lambda *values: "".join(map(shown, values)),
     "printf": _printf,
     "upper": lambda text: shown(text).upper(),
@@ -196,6 +242,12 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "mod": _arithmetic(lambda a, b: a % b),
     "max": _arithmetic(max),
     "min": _arithmetic(min),
+    "regexMatch": _regex_match,
+    "regexReplaceAll": _regex_replace_all,
+    "splitList": _split_list,
+    "first": lambda value: next(iter(_listed(value)), None),
+    "last": lambda value: next(reversed(_listed(value)), None),
+    "join": _join,
     "b64enc": lambda text: base64.b64encode(shown(text).encode()).decode(),
     "b64dec": _b64dec,
     "sha1sum": lambda text: hashlib.sha1(shown(text).encode(), usedforsecurity=False).hexdigest(),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field, field_validator
@@ -76,6 +77,19 @@ class Batch:
             return
         self.failed = mask.copy() if self.failed is None else self.failed | mask
         self.reason = self.reason or reason
+
+    def rows(self, places: npt.NDArray[np.int64]) -> Batch:
+        """Some of the rows, without other columns, as a batch of its own."""
+        taken = pa.array(places)
+        stamps = None if self.stamps is None else self.stamps.take(taken)
+        return Batch(self.values.take(taken), self.type, salt=self.salt, stamps=stamps)
+
+    def fail_rows(self, places: npt.NDArray[np.int64], part: Batch) -> None:
+        """What failed in a part fails here; `places` are the rows that it is made of."""
+        if part.failed is not None:
+            mask = np.zeros(len(self), np.bool_)
+            mask[places[part.failed]] = True
+            self.fail(mask, part.reason)
 
     def draws(self, purpose: str, generator: Generator) -> Draws:
         """What to choose by. Values that are equal in Postgres are equal here."""
@@ -182,6 +196,11 @@ class Transformer(Options):
     def is_repeatable(self) -> bool:
         """Whether equal values get equal results, whatever the row."""
         return True
+
+    @property
+    def meetings(self) -> Collisions:
+        """Whether two values can become one, with the parameters that are given."""
+        return self.collisions
 
     @property
     def columns(self) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -9,22 +10,29 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field, field_validator, model_validator
 
+from penstock.changes.arrayliterals import split_arrays
+from penstock.changes.cells import gather
 from penstock.errors import BadValue
 from penstock.modifiers.transform.arrays import first_of, laid_out, of_width
+from penstock.modifiers.transform.pgtypes import ColumnType
 from penstock.modifiers.transform.transformer import Batch, Collisions, Drawing
 from penstock.options import fault, wanted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from penstock.modifiers.transform.draws import Draws
-    from penstock.modifiers.transform.pgtypes import ColumnType
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
 _BASE32 = np.frombuffer(b"abcdefghijklmnopqrstuvwxyz234567", np.uint8)
 # 16 letters of 5 bits: 80 bits, with which a million rows have two equal ones once in 10^12 times.
 _BOX = 16
+# A flat array as Postgres prints it. Any other text in braces is one value.
+_ITEM = r'(?:"(?:[^"\\]|\\.)*"|[^"\\{},]*)'
+_LIST = rf"(?s)^\{{{_ITEM}(?:,{_ITEM})*\}}$"
+# What an element of an array needs quotes for: array_out of Postgres's arrayfuncs.c.
+_IN_QUOTES = r'(?i)^null$|^$|[{}",\\\s\x0b]'
+_ELEMENTS = {1009: 25, 1014: 1042, 1015: 1043}
+_NO_TEXT = pa.array([], pa.string())
 
 
 class String(Drawing):
@@ -181,8 +189,8 @@ class PhoneNumber(Drawing):
 class Email(Drawing):
     """Sixteen letters and digits out of the whole address, at another domain.
 
-    A list `{a@x,b@y}`, as text or as text[], is done one by one. An address of an excluded domain stays, and so
-    does a value of less than two characters.
+    Of a list, text[] or a text like `{a@x,b@y}`, each. An address of an excluded domain stays, and so does a
+    value of less than two characters.
     """
 
     takes: ClassVar = frozenset({"text", "text[]"})
@@ -192,6 +200,8 @@ class Email(Drawing):
     exclude_domain: str = ""
     excluded_domains: tuple[str, ...] = ()
     preserve_domain: bool = False
+    preserve_length: bool = False  # one letter before the domain at least
+    max_length: int | None = Field(default=None, ge=1)
     invalid_email_action: Literal["generate", "passthrough", "null", "reject"] = "generate"
 
     @field_validator("invalid_email_action", mode="before")
@@ -204,43 +214,105 @@ class Email(Drawing):
     def _with_at(cls, given: str) -> str:
         return given if given.startswith("@") else f"@{given}"
 
+    @model_validator(mode="after")
+    def _room(self) -> Self:
+        if self.max_length is not None and self.max_length <= len(self.replacement_domain):
+            what = f"is {self.max_length}, and {self.replacement_domain} has {len(self.replacement_domain)} characters"
+            raise fault(
+                BadValue(what, do="set a greater one, or a shorter replacement_domain"),
+                "max_length",
+            )
+        return self
+
+    @property
+    def _box(self) -> int:
+        """How many letters stand before the domain."""
+        room = (self.max_length or _BOX + len(self.replacement_domain)) - len(
+            self.replacement_domain
+        )
+        return min(_BOX, room)
+
+    @property
+    def meetings(self) -> Collisions:
+        """Whether two values can become one: with few letters they do."""
+        is_short = self.preserve_length or self._box < _BOX
+        return Collisions.LIKELY if is_short else self.collisions
+
     def apply(self, batch: Batch) -> pa.Array:
         """The values, transformed."""
+        if batch.type.family == "text[]":
+            return self._lists(batch)
         text = batch.text()
-        listed = pc.and_(pc.starts_with(text, "{"), pc.ends_with(text, "}"))
-        if not pc.any(listed).as_py():
+        if not pc.any(pc.starts_with(text, "{")).as_py():
             return self._each(batch, text)
-        return pc.if_else(listed, self._lists(batch, text), self._each(batch, text))
+        are_lists = np.asarray(pc.match_substring_regex(text, _LIST))
+        lists, others = np.flatnonzero(are_lists), np.flatnonzero(~are_lists)
+        if len(lists) == 0:
+            return self._each(batch, text)
+        of_lists, of_others = batch.rows(lists), batch.rows(others)
+        done = [self._lists(of_lists), self._each(of_others, of_others.text()).cast(pa.binary())]
+        batch.fail_rows(lists, of_lists)
+        batch.fail_rows(others, of_others)
+        return pa.concat_arrays(done).take(pa.array(np.argsort(np.concatenate((lists, others)))))
 
-    def _lists(self, batch: Batch, text: pa.Array) -> pa.Array:
-        inner = pc.utf8_slice_codeunits(text, start=1, stop=-1)
-        parts = pc.split_pattern(inner, ",")
-        items = pc.replace_substring(parts.flatten(), pattern='"', replacement="")
-        of_items = Batch(items.cast(pa.binary()), batch.type, salt=batch.salt)
-        if batch.stamps is not None:
-            rows = np.repeat(np.arange(len(text)), np.diff(np.asarray(parts.offsets)))
-            of_items.stamps = batch.stamps.take(pa.array(rows))
-        done = self._each(of_items, items).cast(pa.string())
+    def _lists(self, batch: Batch) -> pa.Array:
+        """Arrays as Postgres prints them, of one dimension."""
+        arrays = split_arrays(batch.text().cast(pa.binary()))
+        unfit = np.zeros(len(batch), np.bool_)
+        unfit[arrays.unfit] = True
+        batch.fail(unfit, "an array of several dimensions, or with bounds of its own, is not taken")
+        values = gather(arrays.elements)
+        is_value = np.asarray(values.is_valid())
+        of_row = np.repeat(np.arange(len(batch)), np.diff(arrays.offsets))[is_value]
+        element = ColumnType(_ELEMENTS.get(batch.type.oid, batch.type.oid), -1, "text")
+        items = Batch(
+            values.drop_null(),
+            replace(element, is_caseless=batch.type.is_caseless),
+            salt=batch.salt,
+            stamps=None if batch.stamps is None else batch.stamps.take(pa.array(of_row)),
+        )
+        done = self._each(items, items.text()).cast(pa.string()) if len(items) else _NO_TEXT
+        batch.fail_rows(of_row, items)
+        place = pa.array(np.cumsum(is_value) - 1, mask=~is_value)
         # NULL among the items is written without quotes.
-        done = pc.if_else(pc.equal(items, "NULL"), items, done)
-        joined = pc.binary_join(pa.ListArray.from_arrays(parts.offsets, done), ",")
+        elements = pc.fill_null(_quoted(done).take(place), "NULL")
+        offsets = pa.array(arrays.offsets, pa.int32())
+        joined = pc.binary_join(pa.ListArray.from_arrays(offsets, elements), ",")
         return pc.binary_join_element_wise("{", joined, "}", "").cast(pa.binary())
 
     def _each(self, batch: Batch, text: pa.Array) -> pa.Array:
         draws = batch.draws("email", self.generator)
-        boxes = of_width(_BASE32[draws.matrix(_BOX) & 31])
         if self.preserve_domain:
             domains: Any = _domains(text)
             fallback = pa.scalar(self.replacement_domain.encode(), pa.binary())
             domains = pc.if_else(pc.equal(pc.binary_length(domains), 0), fallback, domains)
         else:
             domains = pa.scalar(self.replacement_domain.encode(), pa.binary())
-        made = pc.binary_join_element_wise(boxes, domains, b"")
+        made = pc.binary_join_element_wise(self._boxes(batch, draws, text, domains), domains, b"")
         kept = self._kept(text)
         made = made if kept is None else pc.if_else(kept, batch.values, made)
         if self.invalid_email_action in ("null", "reject"):
             return self._without_invalid(batch, text, made)
         return made
+
+    def _boxes(self, batch: Batch, draws: Draws, text: pa.Array, domains: Any) -> pa.Array:
+        """What stands before the domains."""
+        widths: Any = len(self.replacement_domain)
+        if self.preserve_domain and (self.preserve_length or self.max_length is not None):
+            widths = np.asarray(pc.utf8_length(domains.cast(pa.string()))).astype(np.int64)
+        if not self.preserve_length:
+            self._require_room(batch, self._box + widths)
+            return of_width(_BASE32[draws.matrix(_BOX) & 31][:, : self._box])
+        lengths = np.asarray(pc.utf8_length(text)).astype(np.int64)
+        if self.max_length is not None:
+            lengths = np.minimum(lengths, self.max_length)
+        letters_before = np.maximum(lengths - widths, 1)
+        self._require_room(batch, letters_before + widths)
+        return letters(draws, letters_before, _BASE32.tobytes().decode())
+
+    def _require_room(self, batch: Batch, lengths: Any) -> None:
+        if self.max_length is not None and self.preserve_domain:
+            batch.fail(lengths > self.max_length, "with its domain it is longer than max_length")
 
     def _kept(self, text: pa.Array) -> pa.Array | None:
         """Which values stay as they are."""
@@ -265,21 +337,27 @@ class Email(Drawing):
 
     def longest(self, given: int | None) -> int | None:
         """How many characters the longest result has."""
-        if self.preserve_domain:
-            return None if given is None else _BOX + max(given, len(self.replacement_domain))
-        made = _BOX + len(self.replacement_domain)
+        domain = len(self.replacement_domain)
+        made: int | None = self._box + domain
+        if self.preserve_length:
+            made = None if given is None else max(given, 1 + domain)
+        elif self.preserve_domain:
+            made = None if given is None else self._box + max(given, domain)
+        if self.max_length is not None:
+            made = self.max_length if made is None else min(made, self.max_length)
+        if made is None:
+            return None
         stays = self.exclude_domain or self.excluded_domains
         return (
             max(made, given or 0) if stays or self.invalid_email_action == "passthrough" else made
         )
 
-    def complaints(self, type_: ColumnType) -> Iterator[tuple[str, str]]:
-        """What is wrong with it for a column of a type that it takes."""
-        if type_.family == "text[]" and self.invalid_email_action in ("null", "reject"):
-            yield (
-                "invalid_email_action is not looked at inside a list",
-                "write invalid_email_action: generate",
-            )
+
+def _quoted(items: pa.Array) -> pa.Array:
+    """Elements as Postgres writes them in an array."""
+    escaped = pc.replace_substring_regex(items, pattern=r'([\\"])', replacement=r"\\\1")
+    quoted = pc.binary_join_element_wise('"', escaped, '"', "")
+    return pc.if_else(pc.match_substring_regex(items, _IN_QUOTES), quoted, items)
 
 
 def _domains(text: pa.Array) -> pa.Array:
