@@ -9,7 +9,7 @@ import pytest
 
 from fix_follow import follow_at, rows_of, shape_of, shapes
 from fix_postgres import only_new
-from penstock.errors import TargetTableUnfit
+from penstock.errors import SchemaChangeRefused, TargetTableUnfit
 from penstock.schema.describe import description_of
 from penstock.sinks.postgres.ddl.create import create_table
 from penstock.sinks.postgres.ddl.user_types import drop_unused_types, have_types
@@ -168,6 +168,144 @@ def test_table_that_is_behind_undoes_nothing(source: Database, target: Database)
         follow_at(target, before["u"], after["u"], before["u"].table, owner=OWNER)
 
     assert target.value("SELECT v::text FROM t") == "(1,one,2)"
+
+
+PAIR = (
+    "CREATE TYPE ct AS (x int, y text); CREATE TABLE t (id int PRIMARY KEY, v ct);"
+    "CREATE TABLE u (id int PRIMARY KEY, w ct[])"
+)
+LOSSES = {
+    "drop": "ALTER TYPE ct DROP ATTRIBUTE y",
+    "rename and drop": "ALTER TYPE ct RENAME TO pair; ALTER TYPE pair DROP ATTRIBUTE y",
+    "anew": "ALTER TYPE ct DROP ATTRIBUTE y; ALTER TYPE ct ADD ATTRIBUTE y int",
+}
+
+
+def made_pair(source: Database, target: Database) -> dict[str, TableShape]:
+    """Two tables with a composite, each with a row at the target."""
+    source.execute(PAIR)
+    found = {shape.name: shape for shape in shapes(source).values()}
+    for shape in found.values():
+        make(target, shape)
+    target.execute(
+        "INSERT INTO t VALUES (1, '(7,kept)'); INSERT INTO u VALUES (1, '{\"(8,kept)\"}')"
+    )
+    return found
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_table_that_keeps_what_the_source_drops_stops_when_its_type_loses_an_attribute(
+    name: str, source: Database, target: Database
+):
+    before = made_pair(source, target)
+    source.execute(LOSSES[name])
+    after = shape_of(source)
+
+    with pytest.raises(
+        SchemaChangeRefused, match="has lost or narrowed y at the source"
+    ) as refused:
+        follow_at(target, before["t"], after, owner=OWNER, policy="additive")
+
+    assert 'DROP ATTRIBUTE "y" CASCADE' in refused.value.do
+    assert target.value("SELECT v::text FROM t") == "(7,kept)"
+    # A person does what the message says, and it goes on.
+    target.execute(refused.value.do.partition(": ")[2].rpartition(";")[0])
+    if name == "rename and drop":
+        target.execute("ALTER TYPE ct RENAME TO pair")
+    assert follow_at(target, before["t"], after, owner=OWNER, policy="additive").notes == []
+
+
+def test_table_that_keeps_what_the_source_drops_follows_what_takes_nothing_away(
+    source: Database, target: Database
+):
+    before = made_pair(source, target)
+    source.execute("ALTER TYPE ct ADD ATTRIBUTE z int; ALTER TYPE ct RENAME ATTRIBUTE x TO xx")
+
+    followed = follow_at(target, before["t"], shape_of(source), owner=OWNER, policy="additive")
+
+    assert len(followed.statements) == 2
+    assert target.value("SELECT v::text FROM t") == "(7,kept,)"
+
+
+def test_type_does_not_lose_an_attribute_while_another_table_keeps_it(
+    source: Database, target: Database
+):
+    before = made_pair(source, target)
+    target.execute(
+        "CREATE TYPE whole AS (c ct); CREATE TABLE mine (w whole[]);"
+        'INSERT INTO mine VALUES (\'{"(\\"(9,kept)\\")"}\')'
+    )
+    source.execute("ALTER TYPE ct DROP ATTRIBUTE y")
+    after = shape_of(source)
+
+    with pytest.raises(SchemaChangeRefused, match=r"keep what the source's lose: public\.mine, "):
+        follow_at(target, before["t"], after, owner=OWNER, losing=list)
+    with pytest.raises(SchemaChangeRefused, match=r"lose: public\.mine(?!,)"):
+        follow_at(target, before["t"], after, owner=OWNER, losing=lambda: [before["u"].table])
+    target.execute("DROP TABLE mine")
+    follow_at(target, before["t"], after, owner=OWNER, losing=lambda: [before["u"].table])
+
+    assert target.query("SELECT v::text FROM t UNION ALL SELECT w::text FROM u") == [
+        ("(7)",),
+        ("{(8)}",),
+    ]
+
+
+@pytest.mark.parametrize("name", [*LOSSES, "add", "rename"])
+def test_composite_of_the_targets_own_is_never_altered(
+    name: str, source: Database, target: Database
+):
+    target.execute(
+        "CREATE TYPE ct AS (x int, y text); CREATE TABLE mine (v ct);"
+        "INSERT INTO mine VALUES ('(9,kept)')"
+    )
+    before = made_pair(source, target)
+
+    source.execute({**LOSSES, **FIELDS}[name])
+    with pytest.raises(TargetTableUnfit, match="at the target"):
+        follow_at(target, before["t"], shape_of(source), owner=OWNER)
+
+    assert target.query("SELECT v::text FROM mine UNION ALL SELECT v::text FROM t") == [
+        ("(9,kept)",),
+        ("(7,kept)",),
+    ]
+
+
+def test_type_of_the_targets_own_keeps_its_name_and_labels_and_gets_those_that_it_lacks(
+    source: Database, target: Database
+):
+    make_it = "CREATE TYPE e AS ENUM ('a', 'b')"
+    target.execute(f"{make_it}; CREATE TABLE mine (v e); INSERT INTO mine VALUES ('a')")
+    source.execute(f"{make_it}; CREATE TABLE t (id int PRIMARY KEY, v e)")
+    make(target, shape_of(source))
+    pictures = [shape_of(source)]
+    for ddl in (
+        "ALTER TYPE e ADD VALUE 'c'",
+        "ALTER TYPE e RENAME VALUE 'a' TO 'aa'",
+        "ALTER TYPE e RENAME TO other",
+    ):
+        source.execute(ddl)
+        pictures.append(shape_of(source))
+
+    follow_at(target, pictures[0], pictures[1], owner=OWNER)
+    with pytest.raises(TargetTableUnfit, match="RENAME VALUE 'a' TO 'aa'"):
+        follow_at(target, pictures[1], pictures[2], owner=OWNER)
+    target.execute("ALTER TYPE e RENAME VALUE 'a' TO 'aa'")
+    follow_at(target, pictures[1], pictures[2], owner=OWNER)
+    follow_at(target, pictures[2], pictures[3], owner=OWNER)
+
+    assert types_of(target) == [("e", "e")]
+    target.execute("INSERT INTO t VALUES (1, 'c'), (2, 'aa')")
+
+
+@only_new
+def test_type_that_another_source_has_made_is_followed(source: Database, target: Database):
+    before = made_pair(source, target)
+    source.execute("ALTER TYPE ct ADD ATTRIBUTE z int")
+
+    follow_at(target, before["t"], shape_of(source), owner=("shop", "second"))
+
+    assert target.value("SELECT v::text FROM t") == "(7,kept,)"
 
 
 TAKEN = {

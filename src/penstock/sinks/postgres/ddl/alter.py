@@ -56,13 +56,13 @@ from penstock.sinks.postgres.ddl.displaced import (
 )
 from penstock.sinks.postgres.ddl.free_sequences import plan_sequences
 from penstock.sinks.postgres.ddl.structure import TAKEN, key_piece, pieces_of, screen_pieces
-from penstock.sinks.postgres.ddl.user_types import TypePlan, needed_types, plan_types
+from penstock.sinks.postgres.ddl.user_types import TypePlan, TypeRules, needed_types, plan_types
 from penstock.sinks.postgres.expressions.expressions import BUILTIN, ExpressionRules
 from penstock.sinks.postgres.mapping.kept_names import KeptNames
 from penstock.table import TableName
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     import psycopg
 
@@ -135,7 +135,8 @@ class AlterContext:
     afterwards, if not where `place` says; with `keeps_names` columns keep their names here. With
     `others`, other sources deliver to the table too; `table_mapping` says which columns are penstock's own,
     `rules` which expressions are taken over, and `owner`, pipeline and source, whose records say which types
-    penstock has made.
+    penstock has made. `losing` says which tables of the target lose what the source's lose (None: all), where
+    they share a type.
     """
 
     place: Callable[[TableName], TableName]
@@ -153,6 +154,7 @@ class AlterContext:
     table_mapping: TableMapping | None = None
     rules: ExpressionRules = BUILTIN
     owner: tuple[str, str] | None = None
+    losing: Callable[[], Collection[TableName]] | None = None
 
     @property
     def is_additive(self) -> bool:
@@ -363,7 +365,13 @@ class _Table:
             types,
             self.before.types,
             needed=needed,
+            rules=TypeRules(not self.context.is_additive, self._losing()),
         )
+
+    def _losing(self) -> Callable[[], Collection[TableName]] | None:
+        """Tables of the target that lose what the source's lose: this one, and others by what the sink says."""
+        losing, own = self.context.losing, self.found.table
+        return None if losing is None else lambda: {own, *losing()}
 
     def _sequences(self) -> Iterator[Step]:
         """Those that defaults name from now on."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from psycopg import sql
 
-from penstock.errors import TargetTableUnfit
+from penstock.errors import SchemaChangeRefused, TargetTableUnfit
 from penstock.schema.catalog import TYPE_DOCUMENT
 from penstock.schema.describe import types_in_order
 from penstock.schema.match import match_by_id
@@ -30,7 +30,7 @@ from penstock.sinks.postgres.expressions.foreign_code import refuse_foreign_type
 from penstock.table import TableName, as_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     import psycopg
 
@@ -93,6 +93,30 @@ DELETE FROM penstock.types m WHERE m.pipeline = %s AND m.source = %s AND NOT EXI
     WHERE t.oid = m.oid AND t.typname = m.type_name AND n.nspname = m.schema_name)
 """
 
+# Nobody's but penstock's: whoever of its pipelines made it, for sources may share a type.
+_IS_OURS = """
+SELECT EXISTS (SELECT FROM penstock.types
+               WHERE oid = %s AND (schema_name, type_name) = (%s, %s) AND made_by_us)
+"""
+
+# Tables with a column of a type, or of one that is made of it, however deep.
+_WITH_COLUMNS = """
+WITH RECURSIVE made_of(oid) AS (
+    SELECT %s::oid
+    UNION
+    SELECT CASE WHEN d.classid = 'pg_type'::regclass THEN d.objid ELSE c.reltype END
+    FROM made_of m JOIN pg_depend d ON d.refclassid = 'pg_type'::regclass AND d.refobjid = m.oid
+    LEFT JOIN pg_class c ON d.classid = 'pg_class'::regclass AND c.oid = d.objid
+    WHERE d.classid = 'pg_type'::regclass OR c.reltype <> 0
+)
+SELECT DISTINCT n.nspname::text, c.relname::text
+FROM made_of m JOIN pg_depend d ON d.refclassid = 'pg_type'::regclass AND d.refobjid = m.oid
+JOIN pg_class c ON d.classid = 'pg_class'::regclass AND c.oid = d.objid
+JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'p', 'm') AND NOT c.relispartition AND c.relpersistence <> 't'
+  AND n.nspname <> 'penstock'
+"""
+
 _WORDS = {
     "enum": "an enum",
     "domain": "a domain",
@@ -110,6 +134,21 @@ class _Record:
     name: TableName
     made_by_us: bool
     shape: TypeShape
+
+
+@dataclass(frozen=True)
+class TypeRules:
+    """What may become of types that are there.
+
+    `may_take_away`: this table's rows lose what the source's lose. `losing` are all tables of the target of
+    which that is so; those of others, and of the past, keep what they have. None: all do.
+    """
+
+    may_take_away: bool = True
+    losing: Callable[[], Collection[TableName]] | None = None
+
+
+ALL_FOLLOW = TypeRules()
 
 
 @dataclass
@@ -162,6 +201,7 @@ def plan_types(
     before: Sequence[TypeShape],
     *,
     needed: Collection[int] | None = None,
+    rules: TypeRules = ALL_FOLLOW,
 ) -> TypePlan:
     """What is to be done for `types`, of which the table had `before`.
 
@@ -169,8 +209,9 @@ def plan_types(
     text, and it is not made. Without an owner nothing is known of who has made what.
 
     Raises:
-        TargetTableUnfit: a name is something else's at the target.
+        TargetTableUnfit: a name is something else's at the target, or a type of its own would have to change.
         TargetObjectsForeign: it is a type of another role's.
+        SchemaChangeRefused: rows that are to be kept would lose what they hold.
         psycopg.Error: the server went away.
     """
     used = [each for each in types if needed is None or each.id in needed]
@@ -180,7 +221,7 @@ def plan_types(
     wanted = [each for each in types if _can_be_made(each)]
     if not wanted:
         return TypePlan()
-    planner = _Planner(connection, owner, table, wanted, before, needed)
+    planner = _Planner(connection, owner, table, wanted, before, needed, rules)
     by_name = {each.qualified: each for each in wanted}
     for each in types_in_order(types):
         if each.qualified in by_name:
@@ -231,12 +272,14 @@ class _Planner:
         wanted: Sequence[TypeShape],
         before: Sequence[TypeShape],
         needed: Collection[int] | None,
+        rules: TypeRules,
     ) -> None:
         self.plan = TypePlan()
         self._connection = connection
         self._owner = owner
         self._table = table
         self._needed = needed
+        self._rules = rules
         self._before = {each.id: each for each in before if not each.is_array}
         names = dict.fromkeys(_name(each) for each in (*self._before.values(), *wanted))
         rows = connection.execute(_THERE, as_columns(list(names))).fetchall()
@@ -312,6 +355,10 @@ class _Planner:
         found = self._there.get(old)
         if found is None or found.kind != was.kind or new in self._there:
             return
+        if not self._is_ours(found):
+            if not _serves(found, wanted):
+                raise self._unfit(wanted, found, None)
+            return  # columns keep it, under the name that it has
         self.plan.steps += _move_type(old, new)
         self._there[new] = self._there.pop(old)
         self._record(was, made_by_us=False, name=new)
@@ -322,13 +369,73 @@ class _Planner:
         known = stored[0] if stored else _picture(was)
         if known != _picture(was) or known == _picture(wanted):
             return  # nothing is new; or another table has come by this change already
-        name, steps = _name(wanted), []
-        if wanted.kind == "enum":
-            steps = list(_label_steps(name, was, wanted, found))
-        elif wanted.kind == "composite":
-            steps = list(_field_steps(name, was, wanted, found))
-        self.plan.steps += steps
+        if self._is_ours(found):
+            self.plan.steps += self._alter(was, wanted, found)
+        elif not _serves(found, wanted):
+            self.plan.steps += self._complete(was, wanted, found)
         self._record(wanted, made_by_us=False)
+
+    def _alter(self, was: TypeShape, wanted: TypeShape, found: TypeShape) -> list[Step]:
+        name = _name(wanted)
+        if wanted.kind == "enum":
+            return list(_label_steps(name, was, wanted, found))
+        if wanted.kind != "composite":
+            return []
+        steps = list(_field_steps(name, was, wanted, found))
+        lost = _lost_fields(was, wanted, found)
+        if lost:
+            self._refuse_loss(wanted, found, lost, steps)
+        return steps
+
+    def _complete(self, was: TypeShape, wanted: TypeShape, found: TypeShape) -> list[Step]:
+        """A type of the target's own, which may be in tables of its own: labels are added, and no more."""
+        name = _name(wanted)
+        if wanted.kind != "enum":
+            steps = list(_field_steps(name, was, wanted, found))
+            raise self._unfit(wanted, found, None, steps)
+        # Rows here hold a label by the name that it had.
+        known, there = {each.id: each.name for each in was.labels}, _labels(found)
+        renamed = [
+            each
+            for each in wanted.labels
+            if known.get(each.id, each.name) != each.name not in there
+        ]
+        if renamed or not _can_be_completed(found, wanted):
+            raise self._unfit(wanted, found, None, list(_label_steps(name, was, wanted, found)))
+        nothing = wanted.model_copy(update={"labels": ()})
+        return list(_label_steps(name, nothing, wanted, found))
+
+    def _refuse_loss(
+        self, wanted: TypeShape, found: TypeShape, lost: list[str], steps: list[Step]
+    ) -> None:
+        """Keeping an attribute is no way out: the source's text does not read as the type then.
+
+        Raises:
+            SchemaChangeRefused: rows here are to keep what the attributes hold.
+        """
+        if not self._rules.may_take_away:
+            who = "this table keeps what the source's loses"
+        else:
+            losing = self._rules.losing
+            rows = self._connection.execute(_WITH_COLUMNS, (found.id,)).fetchall() if losing else []
+            kept = {TableName(*row) for row in rows} - set(losing() if losing else ())
+            if not kept:
+                return
+            named = ", ".join(sorted(map(str, kept)))
+            who = f"tables of the target have it that keep what the source's lose: {named}"
+        raise SchemaChangeRefused(
+            f"type {wanted.title} has lost or narrowed {', '.join(lost)} at the source, and {who}",
+            str(self._table),
+            f"run at the target, if what the rows there hold may go: {_spelled(steps)};"
+            " the table then goes on by itself",
+        )
+
+    def _is_ours(self, found: TypeShape) -> bool:
+        """Whether penstock has made it, for whichever source; without an owner nobody knows."""
+        if self._owner is None:
+            return True
+        row = self._connection.execute(_IS_OURS, (found.id, *_name(found))).fetchone()
+        return row is not None and bool(row[0])
 
     def _record(
         self, wanted: TypeShape, *, made_by_us: bool, name: TableName | None = None
@@ -356,7 +463,14 @@ class _Planner:
         )
         self.plan.steps.append(Step(statement, is_record=True))
 
-    def _unfit(self, wanted: TypeShape, found: TypeShape, mine: _Record | None) -> TargetTableUnfit:
+    def _unfit(
+        self,
+        wanted: TypeShape,
+        found: TypeShape,
+        mine: _Record | None,
+        steps: Sequence[Step] = (),
+    ) -> TargetTableUnfit:
+        """`steps` are what a person can run where the target's own type is to follow."""
         title = wanted.title
         if mine is not None and mine.source_id == wanted.id:
             return TargetTableUnfit(
@@ -364,8 +478,14 @@ class _Planner:
                 str(self._table),
                 "nothing; it is tried again once the tables that have the type have followed",
             )
+        is_other = f"and at the target {found.title} is {_describe(found)}"
+        if steps:
+            return TargetTableUnfit(
+                f"the table needs type {title}, {_describe(wanted)}, {is_other}, which penstock has not made",
+                str(self._table),
+                f"run at the target, if its own tables can do with it: {_spelled(steps)}",
+            )
         make = type_statement(sql.Identifier(*_name(wanted)), wanted).as_string(None)
-        is_other = f"and at the target {title} is {_describe(found)}"
         return TargetTableUnfit(
             f"the table needs type {title}, {_describe(wanted)}, {is_other}",
             str(self._table),
@@ -391,6 +511,15 @@ def holds(found: TypeShape, wanted: TypeShape) -> bool:
     if found.kind == "enum":
         return _is_within(_labels(wanted), _labels(found))
     return found.kind == "domain" and is_wider(wanted.base, found.base)
+
+
+def _serves(found: TypeShape, wanted: TypeShape) -> bool:
+    """Whether a type of the target's own can be left as it is."""
+    return is_same_definition(found, wanted) or holds(found, wanted)
+
+
+def _spelled(steps: Iterable[Step]) -> str:
+    return "; ".join(step.statement.as_string(None) for step in steps if not step.is_record)
 
 
 def _can_be_completed(found: TypeShape, wanted: TypeShape) -> bool:
@@ -520,3 +649,20 @@ def _field_steps(
             yield alter("ADD ATTRIBUTE {} {kind}", now.name, kind=now.type)
         elif old.type != now.type != there[now.name]:
             yield alter("ALTER ATTRIBUTE {} TYPE {kind}", now.name, kind=now.type)
+
+
+def _lost_fields(before: TypeShape, after: TypeShape, found: TypeShape) -> list[str]:
+    """Attributes of the target's type whose values those steps take away, or narrow."""
+    if is_same_definition(found, after):
+        return []
+    there = {each.name: each.type for each in found.fields}
+    return [
+        was.name
+        for was, now in match_by_id(before.fields, after.fields)
+        if was is not None
+        and was.name in there
+        and (
+            now is None
+            or (was.type != now.type != there[was.name] and not is_wider(there[was.name], now.type))
+        )
+    ]
