@@ -312,7 +312,7 @@ class _Table:
         # A column that was dropped was kept; the source's rows do not have what it holds any more.
         is_reused = context.is_additive and context.others is None and bool(self.claims.met)
         self.needs_copy = columns.needs_copy or is_reused
-        self.notes += [*columns.notes, *pieces.notes]
+        self.notes += [*types.notes, *columns.notes, *pieces.notes]
 
     def _column_changes(self, types: TypePlan) -> ColumnChanges:
         claims, context = self.claims, self.context
@@ -365,7 +365,11 @@ class _Table:
             types,
             self.before.types,
             needed=needed,
-            rules=TypeRules(not self.context.is_additive, self._losing()),
+            rules=TypeRules(
+                may_take_away=not self.context.is_additive,
+                sets_defaults=self.context.policy != "stop",
+                losing=self._losing(),
+            ),
         )
 
     def _losing(self) -> Callable[[], Collection[TableName]] | None:

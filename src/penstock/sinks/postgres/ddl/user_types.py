@@ -14,20 +14,24 @@ from typing import TYPE_CHECKING, Any
 from psycopg import sql
 
 from penstock.errors import SchemaChangeRefused, TargetTableUnfit
-from penstock.schema.catalog import TYPE_DOCUMENT
 from penstock.schema.describe import types_in_order
+from penstock.schema.lines import qualified
 from penstock.schema.match import match_by_id
 from penstock.schema.shape import TypeShape
-from penstock.sinks.postgres.ddl.alter_steps import Step, run_steps
+from penstock.sinks.postgres.ddl.alter_steps import Screened, Step, run_steps
 from penstock.sinks.postgres.ddl.alter_types import is_wider
 from penstock.sinks.postgres.ddl.create import (
     LONGEST_NAME,
     schema_statement,
     type_statement,
+    with_known_collations,
     without_search_path,
 )
+from penstock.sinks.postgres.ddl.type_parts import multirange_of, other_parts, types_there
+from penstock.sinks.postgres.expressions.expressions import BUILTIN, Expression, ExpressionRules
 from penstock.sinks.postgres.expressions.foreign_code import refuse_foreign_types
-from penstock.table import TableName, as_columns
+from penstock.sinks.postgres.expressions.sql_text import enclosed
+from penstock.table import TableName
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -37,15 +41,6 @@ if TYPE_CHECKING:
     Connection = psycopg.Connection[Any]
     Cursor = psycopg.Cursor[Any]
     Owner = tuple[str, str]  # pipeline and source
-
-# An array's type gives way to whoever wants its name; nobody can be in its way.
-_THERE = f"""
-SELECT {TYPE_DOCUMENT.replace("%", "%%")}
-FROM unnest(%s::text[], %s::text[]) AS w(schema_name, type_name)
-JOIN pg_namespace tn ON tn.nspname = w.schema_name
-JOIN pg_type t ON t.typnamespace = tn.oid AND t.typname = w.type_name
-WHERE NOT EXISTS (SELECT FROM pg_type e WHERE e.typarray = t.oid)
-"""
 
 _RECORDS = """
 SELECT m.source_oid, t.oid::int8, n.nspname, t.typname, m.made_by_us, m.shape
@@ -141,10 +136,12 @@ class TypeRules:
     """What may become of types that are there.
 
     `may_take_away`: this table's rows lose what the source's lose. `losing` are all tables of the target of
-    which that is so; those of others, and of the past, keep what they have. None: all do.
+    which that is so; those of others, and of the past, keep what they have. None: all do. With `sets_defaults`
+    a domain gets the default that the source's has by now.
     """
 
     may_take_away: bool = True
+    sets_defaults: bool = True
     losing: Callable[[], Collection[TableName]] | None = None
 
 
@@ -156,17 +153,24 @@ class TypePlan:
     """What is to be done so that the target has the types that a table needs.
 
     `replaced` are ids of the source's types, arrays among them, of which the target had another one of that
-    name: columns that have it are still of the other one.
+    name: columns that have it are still of the other one. `notes` have what types go without.
     """
 
     steps: list[Step] = field(default_factory=list)
     replaced: set[int] = field(default_factory=set)
+    notes: list[str] = field(default_factory=list)
 
 
 def have_types(
-    connection: Connection, owner: Owner | None, table: TableName, types: Sequence[TypeShape]
+    connection: Connection,
+    owner: Owner | None,
+    table: TableName,
+    types: Sequence[TypeShape],
+    rules: ExpressionRules = BUILTIN,
 ) -> None:
     """Have the target's types be what a table needs that is to be made.
+
+    What they go without, whoever makes the table notes.
 
     Raises:
         TargetTableUnfit: a name is something else's at the target.
@@ -177,7 +181,7 @@ def have_types(
     if any(not each.is_array for each in types):
         with connection.transaction(), without_search_path(connection):
             plan = plan_types(connection, owner, table, types, ())
-            run_steps(connection, plan.steps, table, "types that it needs")
+            run_steps(connection, plan.steps, table, "types that it needs", rules)
 
 
 def needed_types(types: Sequence[TypeShape], columns: Iterable[int]) -> tuple[TypeShape, ...]:
@@ -280,11 +284,10 @@ class _Planner:
         self._table = table
         self._needed = needed
         self._rules = rules
+        self._moves: dict[int, list[Step]] = {}  # of types that get another name
         self._before = {each.id: each for each in before if not each.is_array}
         names = dict.fromkeys(_name(each) for each in (*self._before.values(), *wanted))
-        rows = connection.execute(_THERE, as_columns(list(names))).fetchall()
-        found = [TypeShape.model_validate(row[0], strict=False) for row in rows]
-        self._there = {_name(each): each for each in found}
+        self._there = types_there(connection, names)
         self._records = _records(connection, owner) if owner is not None else []
 
     def have(self, wanted: TypeShape) -> None:
@@ -310,17 +313,21 @@ class _Planner:
         has_other_parts = not self.plan.replaced.isdisjoint(wanted.parts)
         if is_same_definition(found, wanted) and not has_other_parts:
             if is_old:
+                self._set_default(wanted, found)
+                found = found.model_copy(update={"default": wanted.default})
                 self._record(wanted, made_by_us=True)
         elif is_old:
             self._replace(wanted, found)
-        elif holds(found, wanted) and not has_other_parts:
             return
+        elif _serves(found, wanted) and not has_other_parts:
+            pass
         elif found.kind == wanted.kind == "enum" and _can_be_completed(found, wanted):
             nothing = wanted.model_copy(update={"labels": ()})
             self.plan.steps += _label_steps(_name(wanted), nothing, wanted, found)
             self._record(wanted, made_by_us=False)
         else:
             raise self._unfit(wanted, found, mine)
+        self._note_parts(wanted, found)
 
     def _made_for(self, found: TypeShape) -> _Record | None:
         """The last of the source's types that this one of the target is for."""
@@ -328,11 +335,44 @@ class _Planner:
         return max(mine, key=lambda each: each.source_id, default=None)
 
     def _create(self, wanted: TypeShape) -> None:
-        self.plan.steps += [
-            Step(schema_statement(wanted.schema_name)),
-            Step(type_statement(sql.Identifier(*_name(wanted)), wanted)),
+        """Without NOT NULL, as without checks: rows that the source has not would not hold them."""
+        known = with_known_collations(self._connection, wanted)
+        schemas = [
+            wanted.schema_name,
+            *([qualified(known.multirange)[0]] if known.multirange else []),
         ]
+        self.plan.steps += [Step(schema_statement(each)) for each in dict.fromkeys(schemas)]
+        self.plan.steps.append(Step(type_statement(sql.Identifier(*_name(wanted)), known)))
+        made = known.model_copy(update={"not_null": False, "default": None})
+        self._set_default(wanted, made)
+        self._note_parts(wanted, made.model_copy(update={"default": wanted.default}))
         self._record(wanted, made_by_us=True)
+
+    def _set_default(self, wanted: TypeShape, found: TypeShape) -> None:
+        """Give a domain the source's default, or none where that is not taken over."""
+        if not any(part.is_default for part in other_parts(wanted, found)):
+            return
+        domain = sql.Identifier(*_name(wanted))
+        drop = Step(sql.SQL("ALTER DOMAIN {} DROP DEFAULT").format(domain))
+        if wanted.default is None:
+            self.plan.steps.append(drop)
+            return
+        undone = f"type {wanted.title} goes without its default"
+        default = sql.SQL(enclosed(wanted.default))
+        self.plan.steps.append(
+            Step(
+                sql.SQL("ALTER DOMAIN {} SET DEFAULT {}").format(domain, default),
+                undone,
+                (drop,),
+                screened=Screened(None, (Expression("default", wanted.default),)),
+                left_out=f"{undone}: not taken over",
+                without=(drop,),
+            )
+        )
+
+    def _note_parts(self, wanted: TypeShape, *found: TypeShape) -> None:
+        lines = [part.line for each in found for part in other_parts(wanted, each)]
+        self.plan.notes += [each for each in dict.fromkeys(lines) if each not in self.plan.notes]
 
     def _replace(self, wanted: TypeShape, found: TypeShape) -> None:
         """The other one keeps the columns that it has; unused, it is dropped in the end."""
@@ -359,33 +399,49 @@ class _Planner:
             if not _serves(found, wanted):
                 raise self._unfit(wanted, found, None)
             return  # columns keep it, under the name that it has
-        self.plan.steps += _move_type(old, new)
-        self._there[new] = self._there.pop(old)
+        self._moves[wanted.id] = list(_move_type(old, new))
+        self.plan.steps += self._moves[wanted.id]
+        found = self._there.pop(old)
+        if found.kind == "range":  # its multirange keeps the name that it has
+            own = sql.Identifier(*multirange_of(found)).as_string(None)
+            found = found.model_copy(update={"multirange": own})
+        self._there[new] = found
         self._record(was, made_by_us=False, name=new)
 
     def _follow(self, was: TypeShape, wanted: TypeShape, found: TypeShape) -> None:
         """The same type of the source, which was altered."""
         stored = [_picture(each.shape) for each in self._records if each.source_id == wanted.id]
         known = stored[0] if stored else _picture(was)
+        if _picture(was) == _picture(wanted):
+            return
+        if known == _picture(wanted):  # another table has come by this change already
+            self._note_parts(wanted, found)
         if known != _picture(was) or known == _picture(wanted):
-            return  # nothing is new; or another table has come by this change already
+            return
         if self._is_ours(found):
-            self.plan.steps += self._alter(was, wanted, found)
-        elif not _serves(found, wanted):
-            self.plan.steps += self._complete(was, wanted, found)
+            self._alter(was, wanted, found)
+        else:
+            if not _serves(found, wanted):
+                self.plan.steps += self._complete(was, wanted, found)
+            self._note_parts(wanted, found)
         self._record(wanted, made_by_us=False)
 
-    def _alter(self, was: TypeShape, wanted: TypeShape, found: TypeShape) -> list[Step]:
+    def _alter(self, was: TypeShape, wanted: TypeShape, found: TypeShape) -> None:
         name = _name(wanted)
         if wanted.kind == "enum":
-            return list(_label_steps(name, was, wanted, found))
-        if wanted.kind != "composite":
-            return []
-        steps = list(_field_steps(name, was, wanted, found))
-        lost = _lost_fields(was, wanted, found)
-        if lost:
-            self._refuse_loss(wanted, found, lost, steps)
-        return steps
+            self.plan.steps += _label_steps(name, was, wanted, found)
+            return
+        known = with_known_collations(self._connection, wanted)
+        if wanted.kind == "composite":
+            steps = list(_field_steps(name, was, known, found))
+            lost = _lost_fields(was, wanted, found)
+            if lost:
+                self._refuse_loss(wanted, found, lost, steps)
+            self.plan.steps += steps
+        elif self._rules.sets_defaults:
+            self._set_default(wanted, found)
+            found = found.model_copy(update={"default": wanted.default})
+        self._note_parts(wanted, found, known)
 
     def _complete(self, was: TypeShape, wanted: TypeShape, found: TypeShape) -> list[Step]:
         """A type of the target's own, which may be in tables of its own: labels are added, and no more."""
@@ -426,7 +482,8 @@ class _Planner:
         raise SchemaChangeRefused(
             f"type {wanted.title} has lost or narrowed {', '.join(lost)} at the source, and {who}",
             str(self._table),
-            f"run at the target, if what the rows there hold may go: {_spelled(steps)};"
+            "run at the target, if what the rows there hold may go:"
+            f" {_spelled([*self._moves.get(wanted.id, ()), *steps])};"
             " the table then goes on by itself",
         )
 
@@ -494,6 +551,16 @@ class _Planner:
 
 
 def is_same_definition(one: TypeShape, other: TypeShape) -> bool:
+    """Whether two types hold the same values, written and ordered in the same way."""
+    return (
+        is_like(one, other)
+        and one.collation == other.collation
+        and (one.kind != "range" or multirange_of(one) == multirange_of(other))
+        and [each.collation for each in one.fields] == [each.collation for each in other.fields]
+    )
+
+
+def is_like(one: TypeShape, other: TypeShape) -> bool:
     """Whether two types hold the same values, written in the same way."""
     return (
         one.kind == other.kind
@@ -515,7 +582,7 @@ def holds(found: TypeShape, wanted: TypeShape) -> bool:
 
 def _serves(found: TypeShape, wanted: TypeShape) -> bool:
     """Whether a type of the target's own can be left as it is."""
-    return is_same_definition(found, wanted) or holds(found, wanted)
+    return is_like(found, wanted) or holds(found, wanted)
 
 
 def _spelled(steps: Iterable[Step]) -> str:
@@ -627,7 +694,7 @@ def _field_steps(
     name: TableName, before: TypeShape, after: TypeShape, found: TypeShape
 ) -> Iterator[Step]:
     """Drop, rename, alter and add attributes; what the target has already is not done again."""
-    if is_same_definition(found, after) and not is_same_definition(found, before):
+    if is_like(found, after) and not is_like(found, before):
         return
 
     def alter(action: str, *names: str, kind: str = "") -> Step:
@@ -645,15 +712,16 @@ def _field_steps(
         if old.name != now.name and old.name in there:
             there[now.name] = there.pop(old.name)
             yield alter("RENAME ATTRIBUTE {} TO {}", old.name, now.name)
+        kind = now.type if now.collation is None else f"{now.type} COLLATE {now.collation}"
         if now.name not in there:
-            yield alter("ADD ATTRIBUTE {} {kind}", now.name, kind=now.type)
+            yield alter("ADD ATTRIBUTE {} {kind}", now.name, kind=kind)
         elif old.type != now.type != there[now.name]:
-            yield alter("ALTER ATTRIBUTE {} TYPE {kind}", now.name, kind=now.type)
+            yield alter("ALTER ATTRIBUTE {} TYPE {kind}", now.name, kind=kind)
 
 
 def _lost_fields(before: TypeShape, after: TypeShape, found: TypeShape) -> list[str]:
     """Attributes of the target's type whose values those steps take away, or narrow."""
-    if is_same_definition(found, after):
+    if is_like(found, after):
         return []
     there = {each.name: each.type for each in found.fields}
     return [
