@@ -10,7 +10,7 @@ from penstock.config import pipeline_from_document
 from penstock.errors import RuleUnfit
 from penstock.modifiers.chain import Chain
 from penstock.modifiers.rule import Rule
-from penstock.schema.shape import SequenceShape
+from penstock.schema.shape import SequenceShape, TypeShape
 
 COLUMNS = {"id": "int8", "email": "text", "phone": "text"}
 USERS = shape_of("users", COLUMNS, key=["id"])
@@ -212,6 +212,33 @@ def test_value_of_rows_older_than_a_column_is_modified_as_theirs_would_be(rule, 
 
     assert (column.missing, column.has_hidden_missing) == (missing, False)
     assert (column.default, column.has_hidden_default) == (None, True)
+
+
+@pytest.mark.parametrize(
+    ("rule", "is_hidden"),
+    [
+        ({"column": "note", "with": "masking"}, True),
+        ({"table": "users", "set": {"note": "'x'"}}, True),
+        ({"column": "email", "with": "masking"}, False),
+        ({"column": "note", "with": "masking", "operations": ["update"]}, False),
+    ],
+)
+def test_default_of_a_domain_is_hidden_like_that_of_a_column(rule, is_hidden):
+    word = TypeShape(
+        id=20001, schema_name="public", name="word", kind="domain", base="text", default="'c4n4ry'"
+    )
+    words = TypeShape(
+        id=20002, schema_name="public", name="words", kind="domain", base="word", parts=(20001,)
+    )
+    *others, last = with_default("note").columns
+    last = last.model_copy(update={"type": "words", "type_id": 20002, "type_kind": "d"})
+    shape = with_default("note").model_copy(
+        update={"columns": (*others, last), "types": (word, words)}
+    )
+
+    found, _ = chain({"transform": rule}).modified_shape(shape).types
+
+    assert (found.default is None, found.has_hidden_default) == (is_hidden, is_hidden)
 
 
 @pytest.mark.parametrize(

@@ -107,6 +107,30 @@ def test_each_thing_that_differs_is_named(
     assert wanted in found[0]
 
 
+def test_what_a_type_goes_without_is_named(source: Database, target: Database) -> None:
+    start(
+        source,
+        target,
+        'CREATE COLLATION own FROM "C"; CREATE DOMAIN d AS text COLLATE own DEFAULT 1 NOT NULL;'
+        'CREATE TYPE words AS RANGE (SUBTYPE = text, COLLATION = "C", MULTIRANGE_TYPE_NAME = many);'
+        "CREATE TYPE spoken AS (a text COLLATE own);"
+        "CREATE TABLE t (id int PRIMARY KEY, d d, w words, s spoken)",
+    )
+
+    [found] = texts(said(source, target))
+
+    assert found.removeprefix("differs from the source: ").split("; ") == [
+        "type public.d has collation default, wanted public.own",
+        "type public.d lacks NOT NULL",
+        "type public.d lacks its default 1",
+        "type public.spoken has attribute a with collation default, wanted public.own",
+    ]
+    target.execute("ALTER DOMAIN d SET DEFAULT 1; ALTER DOMAIN d SET NOT NULL")
+    [found] = texts(said(source, target))
+    assert "NOT NULL" not in found
+    assert "lacks its default" not in found
+
+
 def test_what_the_target_lacks_of_an_enum_is_named(source: Database, target: Database) -> None:
     start(source, target)
     source.execute("ALTER TYPE mood ADD VALUE 'angry'")

@@ -128,6 +128,25 @@ two'""",
     "ALTER TABLE child ADD later int",
     "ALTER TABLE child RENAME later TO latest",
     "CREATE SCHEMA made CREATE TABLE within (id int PRIMARY KEY)",
+    # What types are besides the values that they hold.
+    """CREATE DOMAIN kept AS text COLLATE "C" DEFAULT 'x'; CREATE DOMAIN must AS int NOT NULL;
+       CREATE DOMAIN filled AS int DEFAULT 7; CREATE DOMAIN of_filled AS filled DEFAULT 8""",
+    """CREATE TYPE words AS RANGE (SUBTYPE = text, COLLATION = "C", MULTIRANGE_TYPE_NAME = all_words);
+       CREATE TYPE numbersrange AS RANGE (SUBTYPE = numeric)""",
+    'CREATE TYPE spoken AS (a text COLLATE "C", b must, c varchar(9))',
+    """CREATE TABLE parted (a kept, b must, c filled[], d words, e all_words, f spoken, g of_filled,
+       h numbersrange, i numbersmultirange)""",
+    "CREATE TABLE parted_filled (a filled)",
+    "ALTER DOMAIN filled SET DEFAULT 9",
+    "ALTER DOMAIN filled DROP DEFAULT",
+    "ALTER DOMAIN must DROP NOT NULL",
+    "ALTER DOMAIN latin SET NOT NULL",
+    "ALTER TABLE domains ADD z int",
+    "ALTER TYPE words RENAME TO phrases",
+    "ALTER TYPE numbersrange RENAME TO numerals",
+    'ALTER TYPE spoken ADD ATTRIBUTE d text COLLATE "POSIX"',
+    'CREATE TABLE tinted (a text COLLATE "C"); CREATE TABLE of_tinted (t tinted)',
+    'ALTER TABLE tinted ADD b text COLLATE "POSIX"',
 ]
 
 

@@ -17,6 +17,7 @@ from penstock.schema.difference import (
 from penstock.schema.shape import (
     ColumnShape,
     ConstraintShape,
+    FieldShape,
     ForeignKeyShape,
     IndexShape,
     LabelShape,
@@ -182,6 +183,34 @@ def test_type_that_was_renamed_is_no_other_type():
 
     assert compare_tables(before, after) == ()
     assert [op for op, _ in reported(modified, before)] == ["column_type"]
+
+
+def test_what_a_type_is_besides_its_values_is_a_difference():
+    words = TypeShape(id=20000, schema_name="public", name="words", kind="domain", base="text")
+    spoken = TypeShape(
+        id=20001,
+        schema_name="public",
+        name="spoken",
+        kind="composite",
+        fields=(FieldShape(id=1, name="a", type="text"),),
+    )
+    collated = words.model_copy(
+        update={"collation": "x.y", "not_null": True, "default": "'secret'"}
+    )
+    field = spoken.fields[0].model_copy(update={"collation": "x.y"})
+
+    (of_domain,) = compare_types(words, collated)
+    (of_composite,) = compare_types(spoken, spoken.model_copy(update={"fields": (field,)}))
+
+    assert of_domain.before == {"kind": "domain", "base": "text"}
+    assert of_domain.after == {
+        "kind": "domain",
+        "base": "text",
+        "collation": "x.y",
+        "not_null": True,
+    }
+    assert of_composite.before["fields"] == [{"name": "a", "type": "text"}]
+    assert of_composite.after["fields"] == [{"name": "a", "type": "text", "collation": "x.y"}]
 
 
 def test_parts_come_go_and_change():

@@ -9,7 +9,7 @@ import pytest
 
 from fix_follow import follow_at, rows_of, shape_of, shapes
 from fix_postgres import only_new
-from penstock.errors import TargetTableUnfit
+from penstock.errors import SchemaChangeRefused, TargetTableUnfit
 from penstock.schema.describe import description_of
 from penstock.sinks.postgres.ddl.create import create_table
 from penstock.sinks.postgres.ddl.user_types import drop_unused_types, have_types
@@ -35,12 +35,12 @@ KINDS = {
 }
 
 
-def make(target: Database, shape: TableShape) -> None:
-    """Make the table as a copy makes it."""
+def make(target: Database, shape: TableShape) -> list[str]:
+    """Make the table as a copy makes it; what is noted on it."""
     with target.connect() as connection:
         connection.execute(statements())
         have_types(connection, OWNER, shape.table, shape.types)
-        create_table(connection, description_of(shape), shape.table, None)
+        return create_table(connection, description_of(shape), shape.table, None)
 
 
 def tidy(target: Database) -> list[str]:
@@ -168,6 +168,322 @@ def test_table_that_is_behind_undoes_nothing(source: Database, target: Database)
         follow_at(target, before["u"], after["u"], before["u"].table, owner=OWNER)
 
     assert target.value("SELECT v::text FROM t") == "(1,one,2)"
+
+
+PAIR = (
+    "CREATE TYPE ct AS (x int, y text); CREATE TABLE t (id int PRIMARY KEY, v ct);"
+    "CREATE TABLE u (id int PRIMARY KEY, w ct[])"
+)
+LOSSES = {
+    "drop": "ALTER TYPE ct DROP ATTRIBUTE y",
+    "rename and drop": "ALTER TYPE ct RENAME TO pair; ALTER TYPE pair DROP ATTRIBUTE y",
+    "anew": "ALTER TYPE ct DROP ATTRIBUTE y; ALTER TYPE ct ADD ATTRIBUTE y int",
+}
+
+
+def made_pair(source: Database, target: Database) -> dict[str, TableShape]:
+    """Two tables with a composite, each with a row at the target."""
+    source.execute(PAIR)
+    found = {shape.name: shape for shape in shapes(source).values()}
+    for shape in found.values():
+        make(target, shape)
+    target.execute(
+        "INSERT INTO t VALUES (1, '(7,kept)'); INSERT INTO u VALUES (1, '{\"(8,kept)\"}')"
+    )
+    return found
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_table_that_keeps_what_the_source_drops_stops_when_its_type_loses_an_attribute(
+    name: str, source: Database, target: Database
+):
+    before = made_pair(source, target)
+    source.execute(LOSSES[name])
+    after = shape_of(source)
+
+    with pytest.raises(
+        SchemaChangeRefused, match="has lost or narrowed y at the source"
+    ) as refused:
+        follow_at(target, before["t"], after, owner=OWNER, policy="additive")
+
+    assert 'DROP ATTRIBUTE "y" CASCADE' in refused.value.do
+    assert target.value("SELECT v::text FROM t") == "(7,kept)"
+    # A person does what the message says, and it goes on.
+    target.execute(refused.value.do.partition(": ")[2].rpartition(";")[0])
+    assert follow_at(target, before["t"], after, owner=OWNER, policy="additive").notes == []
+
+
+def test_table_that_keeps_what_the_source_drops_follows_what_takes_nothing_away(
+    source: Database, target: Database
+):
+    before = made_pair(source, target)
+    source.execute("ALTER TYPE ct ADD ATTRIBUTE z int; ALTER TYPE ct RENAME ATTRIBUTE x TO xx")
+
+    followed = follow_at(target, before["t"], shape_of(source), owner=OWNER, policy="additive")
+
+    assert len(followed.statements) == 2
+    assert target.value("SELECT v::text FROM t") == "(7,kept,)"
+
+
+def test_type_does_not_lose_an_attribute_while_another_table_keeps_it(
+    source: Database, target: Database
+):
+    before = made_pair(source, target)
+    target.execute(
+        "CREATE TYPE whole AS (c ct); CREATE TABLE mine (w whole[]);"
+        'INSERT INTO mine VALUES (\'{"(\\"(9,kept)\\")"}\')'
+    )
+    source.execute("ALTER TYPE ct DROP ATTRIBUTE y")
+    after = shape_of(source)
+
+    with pytest.raises(SchemaChangeRefused, match=r"keep what the source's lose: public\.mine, "):
+        follow_at(target, before["t"], after, owner=OWNER, losing=list)
+    with pytest.raises(SchemaChangeRefused, match=r"lose: public\.mine(?!,)"):
+        follow_at(target, before["t"], after, owner=OWNER, losing=lambda: [before["u"].table])
+    target.execute("DROP TABLE mine")
+    follow_at(target, before["t"], after, owner=OWNER, losing=lambda: [before["u"].table])
+
+    assert target.query("SELECT v::text FROM t UNION ALL SELECT w::text FROM u") == [
+        ("(7)",),
+        ("{(8)}",),
+    ]
+
+
+@pytest.mark.parametrize("name", [*LOSSES, "add", "rename"])
+def test_composite_of_the_targets_own_is_never_altered(
+    name: str, source: Database, target: Database
+):
+    target.execute(
+        "CREATE TYPE ct AS (x int, y text); CREATE TABLE mine (v ct);"
+        "INSERT INTO mine VALUES ('(9,kept)')"
+    )
+    before = made_pair(source, target)
+
+    source.execute({**LOSSES, **FIELDS}[name])
+    with pytest.raises(TargetTableUnfit, match="at the target"):
+        follow_at(target, before["t"], shape_of(source), owner=OWNER)
+
+    assert target.query("SELECT v::text FROM mine UNION ALL SELECT v::text FROM t") == [
+        ("(9,kept)",),
+        ("(7,kept)",),
+    ]
+
+
+def test_type_of_the_targets_own_keeps_its_name_and_labels_and_gets_those_that_it_lacks(
+    source: Database, target: Database
+):
+    make_it = "CREATE TYPE e AS ENUM ('a', 'b')"
+    target.execute(f"{make_it}; CREATE TABLE mine (v e); INSERT INTO mine VALUES ('a')")
+    source.execute(f"{make_it}; CREATE TABLE t (id int PRIMARY KEY, v e)")
+    make(target, shape_of(source))
+    pictures = [shape_of(source)]
+    for ddl in (
+        "ALTER TYPE e ADD VALUE 'c'",
+        "ALTER TYPE e RENAME VALUE 'a' TO 'aa'",
+        "ALTER TYPE e RENAME TO other",
+    ):
+        source.execute(ddl)
+        pictures.append(shape_of(source))
+
+    follow_at(target, pictures[0], pictures[1], owner=OWNER)
+    with pytest.raises(TargetTableUnfit, match="RENAME VALUE 'a' TO 'aa'"):
+        follow_at(target, pictures[1], pictures[2], owner=OWNER)
+    target.execute("ALTER TYPE e RENAME VALUE 'a' TO 'aa'")
+    follow_at(target, pictures[1], pictures[2], owner=OWNER)
+    follow_at(target, pictures[2], pictures[3], owner=OWNER)
+
+    assert types_of(target) == [("e", "e")]
+    target.execute("INSERT INTO t VALUES (1, 'c'), (2, 'aa')")
+
+
+@only_new
+def test_type_that_another_source_has_made_is_followed(source: Database, target: Database):
+    before = made_pair(source, target)
+    source.execute("ALTER TYPE ct ADD ATTRIBUTE z int")
+
+    follow_at(target, before["t"], shape_of(source), owner=("shop", "second"))
+
+    assert target.value("SELECT v::text FROM t") == "(7,kept,)"
+
+
+COLLATED = (
+    "CREATE COLLATION own FROM \"C\"; CREATE DOMAIN d AS text COLLATE own DEFAULT lower('A') NOT NULL;"
+    "CREATE TYPE words AS RANGE (SUBTYPE = text, COLLATION = own, MULTIRANGE_TYPE_NAME = all_words);"
+    "CREATE TYPE spoken AS (a text COLLATE own, b d);"
+    "CREATE TABLE t (id int PRIMARY KEY, d d, r words, m all_words, s spoken)"
+)
+
+
+def parts_of(shape: TableShape) -> dict[str, object]:
+    """What types are besides the values that they hold."""
+    return {
+        each.name: (
+            each.collation,
+            each.multirange,
+            each.default,
+            [f.collation for f in each.fields],
+        )
+        for each in shape.types
+    }
+
+
+def without_parts(shape: TableShape) -> TableShape:
+    """A shape as versions described it that knew of values alone."""
+    types = tuple(
+        each.model_copy(
+            update={
+                "collation": None,
+                "multirange": None,
+                "not_null": False,
+                "default": None,
+                "fields": tuple(f.model_copy(update={"collation": None}) for f in each.fields),
+            }
+        )
+        for each in shape.types
+    )
+    return shape.model_copy(update={"types": types})
+
+
+def test_types_are_made_with_collations_defaults_and_multiranges(
+    source: Database, target: Database
+):
+    source.execute(COLLATED)
+    target.execute('CREATE COLLATION own FROM "C"')
+
+    notes = make(target, shape_of(source))
+
+    assert parts_of(shape_of(target)) == parts_of(shape_of(source))
+    # Of the table's types only what is claimed of values is not carried over.
+    assert notes == ["type public.d lacks NOT NULL"]
+    row = "INSERT INTO t (id, r, m, s) VALUES (1, '[B,a)', '{[B,a)}', '(x,y)')"
+    for database in (source, target):
+        database.execute(row)
+    assert rows_of(target, shape_of(target)) == rows_of(source, shape_of(source))
+    assert target.value("SELECT d FROM t") == "a"
+
+
+def test_types_go_without_a_collation_that_the_target_lacks_and_that_is_noted(
+    source: Database, target: Database
+):
+    source.execute(f"{COLLATED}; CREATE TABLE u (id int PRIMARY KEY, d d, s spoken)")
+    found = {shape.name: shape for shape in shapes(source).values()}
+
+    notes = make(target, found["t"])
+    of_second = make(target, found["u"])
+
+    wanted = [
+        "type public.d has collation default, wanted public.own",
+        "type public.d lacks NOT NULL",
+        "type public.spoken has attribute a with collation default, wanted public.own",
+    ]
+    assert sorted(of_second) == wanted
+    assert sorted(notes) == [*wanted, "type public.words has collation default, wanted public.own"]
+
+
+@only_new
+def test_default_of_a_domain_that_calls_what_it_may_not_is_left_out(
+    source: Database, target: Database
+):
+    function = "CREATE FUNCTION f() RETURNS int LANGUAGE sql AS 'SELECT 7'"
+    source.execute(f"{function}; CREATE DOMAIN d AS int DEFAULT f()")
+    source.execute("CREATE TABLE t (id int PRIMARY KEY, v d)")
+    target.execute(function)
+
+    notes = make(target, shape_of(source))
+    before = shape_of(source)
+    source.execute("ALTER DOMAIN d SET DEFAULT f() + 1")
+    followed = follow_at(target, before, shape_of(source), owner=OWNER)
+
+    assert notes == ["type public.d lacks its default public.f()"]
+    assert followed.notes == [
+        "type public.d goes without its default: not taken over, it calls public.f"
+    ]
+    target.execute("INSERT INTO t VALUES (1)")
+    assert target.value("SELECT v FROM t") is None
+
+
+def test_parts_of_types_are_followed(source: Database, target: Database):
+    for database in (source, target):
+        database.execute('CREATE COLLATION own FROM "C"')
+    source.execute(
+        "CREATE DOMAIN d AS text; CREATE TYPE ct AS (x int); CREATE TABLE t (id int PRIMARY KEY, v d, c ct)"
+    )
+    make(target, shape_of(source))
+    source.execute("INSERT INTO t VALUES (1)")
+    target.execute("INSERT INTO t VALUES (1)")
+    for ddl in (
+        "ALTER DOMAIN d SET DEFAULT 'one'",
+        "ALTER TYPE ct ADD ATTRIBUTE y text COLLATE own",
+        (
+            "CREATE TYPE words AS RANGE (SUBTYPE = text, COLLATION = own, MULTIRANGE_TYPE_NAME = many);"
+            "ALTER TABLE t ADD m many"
+        ),
+        "ALTER TABLE t ADD w d",
+        "ALTER DOMAIN d DROP DEFAULT",
+        "CREATE TYPE fewrange AS RANGE (SUBTYPE = int); ALTER TABLE t ADD f fewmultirange",
+        "ALTER TYPE fewrange RENAME TO few; ALTER TYPE words RENAME TO phrases",
+        "CREATE DOMAIN late AS text COLLATE own DEFAULT 'two'; ALTER TABLE t ADD l late",
+    ):
+        before = shape_of(source)
+        source.execute(ddl)
+        followed = follow_at(target, before, shape_of(source), owner=OWNER)
+        assert followed.notes == []
+        assert parts_of(shape_of(target)) == parts_of(shape_of(source)), ddl
+        for database in (source, target):
+            database.execute("INSERT INTO t (id) SELECT max(id) + 1 FROM t")
+        assert rows_of(target, shape_of(target)) == rows_of(source, shape_of(source)), ddl
+
+
+@only_new
+def test_table_that_is_behind_gets_no_default_of_later(source: Database, target: Database):
+    source.execute("CREATE DOMAIN d AS text; CREATE TABLE t (id int PRIMARY KEY, v d)")
+    source.execute("CREATE TABLE u (id int PRIMARY KEY); INSERT INTO u VALUES (1)")
+    for shape in shapes(source).values():
+        make(target, shape)
+    target.execute("INSERT INTO u VALUES (1)")
+    first = {shape.name: shape for shape in shapes(source).values()}
+    source.execute("ALTER TABLE u ADD v d")
+    second = {shape.name: shape for shape in shapes(source).values()}
+    source.execute("ALTER DOMAIN d SET DEFAULT 'late'")
+    third = {shape.name: shape for shape in shapes(source).values()}
+
+    follow_at(target, first["t"], third["t"], owner=OWNER)
+    for before, after in itertools.pairwise((first["u"], second["u"], third["u"])):
+        follow_at(target, before, after, before.table, owner=OWNER)
+    target.execute("INSERT INTO u VALUES (2)")
+
+    assert target.query("SELECT v FROM u ORDER BY id") == [(None,), ("late",)]
+
+
+@pytest.mark.parametrize("policy", ["apply", "additive", "stop"])
+def test_type_that_an_earlier_version_made_stops_no_table_and_is_noted(
+    policy: str, source: Database, target: Database
+):
+    source.execute(COLLATED.replace(", m all_words", ""))
+    source.execute("CREATE TABLE u (id int PRIMARY KEY, s spoken, r words)")
+    target.execute('CREATE COLLATION own FROM "C"')
+    after = shape_of(source)
+    before = without_parts(after)
+    make(target, before)
+
+    followed = follow_at(target, before, after, owner=OWNER, policy=policy)
+    of_second = make(target, shape_of(source, after.table._replace(name="u")))
+
+    is_set = policy != "stop"
+    default = [] if is_set else ["type public.d lacks its default lower('A'::text)"]
+    wanted = sorted(
+        [
+            "type public.d has collation default, wanted public.own",
+            "type public.d lacks NOT NULL",
+            *default,
+            "type public.spoken has attribute a with collation default, wanted public.own",
+            "type public.words has collation default, wanted public.own",
+            "type public.words has the multirange default, wanted public.all_words",
+        ]
+    )
+    assert len(followed.statements) == int(is_set)
+    assert sorted(followed.notes) == wanted
+    assert sorted(of_second) == wanted
 
 
 TAKEN = {

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
-    from penstock.schema.shape import ColumnShape
+    from penstock.schema.shape import ColumnShape, TableShape
 
 
 class NotKnown(Exception):
@@ -34,3 +34,20 @@ def without_values(column: ColumnShape, modified: Callable[[str], str | None]) -
         except NotKnown:
             update |= {"missing": None, "has_hidden_missing": True}
     return column.model_copy(update=update) if update else column
+
+
+def without_defaults(shape: TableShape, type_ids: Iterable[int]) -> TableShape:
+    """The same of domains: a table with types of columns whose values are modified, and what those need."""
+    by_id, waiting = {each.id: each for each in shape.types}, [*type_ids]
+    met: set[int] = set()
+    while waiting:
+        number = waiting.pop()
+        if number in by_id and number not in met:
+            met.add(number)
+            waiting += by_id[number].parts
+    hidden = {number for number in met if by_id[number].default is not None}
+    if not hidden:
+        return shape
+    update = {"default": None, "has_hidden_default": True}
+    types = (each.model_copy(update=update) if each.id in hidden else each for each in shape.types)
+    return shape.model_copy(update={"types": tuple(types)})

@@ -16,7 +16,7 @@ from penstock.changes.cells import ABSENT, Cells, gather
 from penstock.changes.compact import fill_from_before
 from penstock.changes.pgoutput import NULL, Column
 from penstock.errors import ExpressionFails, RuleUnfit, ValueNotSent
-from penstock.modifiers.hidden import NotKnown, without_values
+from penstock.modifiers.hidden import NotKnown, without_defaults, without_values
 from penstock.schema.shape import ColumnShape
 from penstock.sql.column_types import ColumnType, Family, column_type, shape_of
 from penstock.sql.expression import Expression, decimal_of
@@ -213,6 +213,8 @@ class SetColumns:
             else column
             for column in shape.columns
         )
+        kinds = [column.type_id for column in shape.columns if column.name in computed]
+        shape = without_defaults(shape, kinds)
         return shape.model_copy(update={"columns": (*own, *new)})
 
     def modified_relation(self, relation: Relation) -> Relation:

@@ -178,7 +178,8 @@ class _Others:
         for row_type in row_types:
             shape = tables[row_type.table_id]
             fields = tuple(
-                FieldShape(id=each.id, name=each.name, type=each.type) for each in shape.columns
+                FieldShape(id=each.id, name=each.name, type=each.type, collation=each.collation)
+                for each in shape.columns
             )
             fresh[row_type.id] = {
                 "schema_name": shape.schema_name,

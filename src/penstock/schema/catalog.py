@@ -171,10 +171,30 @@ TYPE_DOCUMENT = """jsonb_build_object(
         WHEN 'r' THEN (SELECT format_type(rngsubtype, NULL) FROM pg_range WHERE rngtypid = t.oid)
         END, ''),
     'fields', (SELECT coalesce(jsonb_agg(jsonb_build_object(
-                   'id', a.attnum, 'name', a.attname, 'type', format_type(a.atttypid, a.atttypmod))
+                   'id', a.attnum, 'name', a.attname, 'type', format_type(a.atttypid, a.atttypmod),
+                   'collation', (SELECT format('%I.%I', cn.nspname, l.collname) FROM pg_type f
+                                 JOIN pg_collation l ON l.oid = a.attcollation
+                                 JOIN pg_namespace cn ON cn.oid = l.collnamespace
+                                 WHERE f.oid = a.atttypid AND a.attcollation <> f.typcollation))
                    ORDER BY a.attnum), '[]')
                FROM pg_attribute a WHERE t.typtype = 'c' AND a.attrelid = t.typrelid
                AND a.attnum > 0 AND NOT a.attisdropped),
+    'collation', (SELECT format('%I.%I', cn.nspname, l.collname)
+                  FROM (SELECT t.typbasetype, t.typcollation WHERE t.typtype = 'd'
+                        UNION ALL SELECT rngsubtype, rngcollation FROM pg_range
+                        WHERE rngtypid = t.oid) AS own(base, collated)
+                  JOIN pg_type b ON b.oid = own.base JOIN pg_collation l ON l.oid = own.collated
+                  JOIN pg_namespace cn ON cn.oid = l.collnamespace
+                  WHERE own.collated <> b.typcollation),
+    'multirange', (SELECT format('%I.%I', mn.nspname, m.typname)
+                   FROM pg_range g JOIN pg_type m ON m.oid = g.rngmultitypid
+                   JOIN pg_namespace mn ON mn.oid = m.typnamespace
+                   WHERE g.rngtypid = t.oid AND (mn.oid <> t.typnamespace OR m.typname <> CASE
+                       WHEN strpos(t.typname, 'range') > 0
+                       THEN regexp_replace(t.typname, 'range', 'multirange')
+                       ELSE concat(t.typname, '_multirange') END)),
+    'not_null', t.typtype = 'd' AND t.typnotnull,
+    'default', CASE WHEN t.typtype = 'd' THEN pg_get_expr(t.typdefaultbin, 0) END,
     'extension', (SELECT e.extname FROM pg_depend d JOIN pg_extension e ON e.oid = d.refobjid
                   WHERE d.classid = 'pg_type'::regclass AND d.objid = t.oid
                   AND d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e'),

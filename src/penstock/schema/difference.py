@@ -301,9 +301,15 @@ def _type(shape: TypeShape) -> dict[str, Any]:
     if shape.kind == "enum":
         described["labels"] = [label.name for label in shape.labels]
     elif shape.kind == "composite":
-        described["fields"] = [{"name": field.name, "type": field.type} for field in shape.fields]
+        described["fields"] = [
+            field.model_dump(include={"name", "type", "collation"}, exclude_none=True)
+            for field in shape.fields
+        ]
     elif shape.base:
         described["base"] = shape.base
+        # Not the default: columns may have the domain whose values, and defaults, a rule modifies.
+        more = {"collation", "multirange", "not_null"}
+        described |= shape.model_dump(include=more, exclude_defaults=True)
     return described
 
 

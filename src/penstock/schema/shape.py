@@ -139,10 +139,11 @@ class FieldShape(Shape):
     name: str
     type: str
     id: int = 0
+    collation: str | None = None  # where it is not the type's own
 
 
 class TypeShape(Shape):
-    """A type that is not Postgres's own."""
+    """A type that is not Postgres's own. A rule may hide its default: `has_hidden_default` says so."""
 
     id: int
     schema_name: str
@@ -153,6 +154,11 @@ class TypeShape(Shape):
     fields: tuple[FieldShape, ...] = ()
     extension: str | None = None
     is_array: bool = False
+    collation: str | None = None  # of a domain or a range, where it is not the base's
+    multirange: str | None = None  # a range's, where it is not called as Postgres calls one
+    not_null: bool = False  # of a domain, as the default
+    default: str | None = None
+    has_hidden_default: bool = False
     parts: tuple[int, ...] = ()  # ids of the types it is made of
     spelled: str = ""  # as a column's type, without a modifier
 

@@ -15,7 +15,7 @@ from penstock.changes.compact import fill_from_before
 from penstock.errors import ColumnUncovered, RuleUnfit, TransformFailed, ValueNotSent
 from penstock.lsn import Lsn
 from penstock.modifiers.effects import Effect
-from penstock.modifiers.hidden import NotKnown, without_values
+from penstock.modifiers.hidden import NotKnown, without_defaults, without_values
 from penstock.modifiers.operations import Operation, letters_of
 from penstock.modifiers.transform.arrays import of_width
 from penstock.modifiers.transform.pgtypes import ColumnType, type_by_oid, type_of
@@ -91,13 +91,20 @@ class TableTransform:
             if not column.generated
         ]
         rules = {typed[number]: rule for number, rule in self.ruled(typed)}
-        columns = tuple(
-            _without_values(column, each, rules[each])
-            if (each := Typed(column.name, type_of(column, shape))) in rules
-            else column
-            for column in shape.columns
-        )
-        return shape if columns == shape.columns else shape.model_copy(update={"columns": columns})
+        columns: list[ColumnShape] = []
+        hidden: list[int] = []
+        for column in shape.columns:
+            each = Typed(column.name, type_of(column, shape))
+            rule = rules.get(each)
+            if rule is None or not _hides(rule):
+                columns.append(column)
+            else:
+                columns.append(without_values(column, partial(_result, rule, each.type)))
+                hidden.append(column.type_id)
+        if not hidden:
+            return shape
+        shape = without_defaults(shape, hidden)
+        return shape.model_copy(update={"columns": tuple(columns)})
 
     def modified_relation(self, relation: Relation) -> Relation:
         """The description is what it was; one that the rules do not cover ends here."""
@@ -165,11 +172,9 @@ class TableTransform:
                     raise missing(self.table, wanted, rule)
 
 
-def _without_values(column: ColumnShape, typed: Typed, rule: ColumnRule) -> ColumnShape:
+def _hides(rule: ColumnRule) -> bool:
     # Rows that were there before are as if they were copied: inserted.
-    if rule.keeps or Operation.INSERT not in rule.options.operations:
-        return column
-    return without_values(column, partial(_result, rule, typed.type))
+    return not rule.keeps and Operation.INSERT in rule.options.operations
 
 
 def _result(rule: ColumnRule, type_: ColumnType, value: str) -> str | None:

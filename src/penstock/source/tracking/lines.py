@@ -105,7 +105,7 @@ SELECT ', "lines": ' || to_json(string_agg(x.line, '')), string_agg(x.mark, ''),
 INTO lines, marks, needed, names_sequence, is_odd FROM ({_LINES}) AS x;"""
 
 # Enums, domains and an extension's types, which are not made of others than Postgres's own: they are
-# described by their lines alone.
+# described by their lines alone. A domain with a collation, a default or NOT NULL is not.
 READ_TYPE_LINES = """
 SELECT ', "type_lines": ' || to_json(string_agg(ROW(t.oid, t.typtype, format_type(t.oid, NULL),
            CASE WHEN t.typtype = 'e' THEN (
@@ -117,7 +117,8 @@ SELECT ', "type_lines": ' || to_json(string_agg(ROW(t.oid, t.typtype, format_typ
                WHERE d.classid = 'pg_type'::regclass AND d.objid = t.oid
                AND d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e'))::text, '')),
        bool_and(t.typtype = 'e' OR t.typtype = 'b' AND t.typcategory <> 'A'
-                OR t.typtype = 'd' AND t.typbasetype < 16384)
+                OR t.typtype = 'd' AND t.typbasetype < 16384 AND t.typcollation IN (0, 100)
+                   AND NOT t.typnotnull AND t.typdefault IS NULL)
 INTO type_lines, are_simple FROM pg_type t WHERE t.oid = ANY ({oids});"""
 
 COLLATIONS = """

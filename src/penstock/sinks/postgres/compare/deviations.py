@@ -14,6 +14,7 @@ from penstock.sinks.postgres.ddl.alter_claims import own_names
 from penstock.sinks.postgres.ddl.alter_pieces import NOT_VALID, is_claim, pieces_there
 from penstock.sinks.postgres.ddl.alter_types import is_wider
 from penstock.sinks.postgres.ddl.structure import key_piece, one_line, pieces_of
+from penstock.sinks.postgres.ddl.type_parts import other_parts
 from penstock.sinks.postgres.mapping.target_shape import target_description, target_structure
 from penstock.sinks.postgres.options import SchemaChanges
 from penstock.table import TableName
@@ -424,12 +425,15 @@ def _types(wanted: Wanted, found: Mapping[tuple[str, str], TypeShape]) -> Iterat
         lacking = [label.name for label in each.labels if label.name not in labels]
         if not _is_made_alike(each, other):
             yield Deviation(_type(each), "is made otherwise at the source")
-        elif lacking:
+            continue
+        if lacking:
             yield Deviation(_type(each), f"lacks the labels {', '.join(lacking)}")
+        for part in other_parts(each, other):
+            yield Deviation(_type(each), part.what, reason=wanted.reason(is_claim=part.is_claim))
 
 
 def _is_made_alike(wanted: TypeShape, found: TypeShape) -> bool:
-    """Whether the one holds all that the other does, but for labels."""
+    """Whether the one holds all that the other does, but for labels; `other_parts` has the rest."""
     fields, others = ([(each.name, each.type) for each in one.fields] for one in (wanted, found))
     is_held = wanted.base == found.base or is_wider(wanted.base, found.base)
     return wanted.kind == found.kind and fields == others and is_held

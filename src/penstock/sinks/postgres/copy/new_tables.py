@@ -91,8 +91,9 @@ def _make(
     try:
         refuse_rivals(connection, table_mappings, order.table, table_mapping.target)
         made = target_description(order.description, table_mapping)
+        rules = table_mappings.options.expression_rules
         with connection.transaction():
-            have_types(connection, table_mappings.owner, made.name, made.types)
+            have_types(connection, table_mappings.owner, made.name, made.types, rules)
             have_sequences(connection, table_mappings.owner, made.name, made.sequences)
             return create_table(
                 connection,
@@ -100,7 +101,7 @@ def _make(
                 table_mapping.target,
                 None,
                 with_key=not table_mapping.is_like_source,
-                rules=table_mappings.options.expression_rules,
+                rules=rules,
             )
     except psycopg.OperationalError:
         raise

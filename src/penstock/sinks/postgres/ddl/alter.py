@@ -56,13 +56,13 @@ from penstock.sinks.postgres.ddl.displaced import (
 )
 from penstock.sinks.postgres.ddl.free_sequences import plan_sequences
 from penstock.sinks.postgres.ddl.structure import TAKEN, key_piece, pieces_of, screen_pieces
-from penstock.sinks.postgres.ddl.user_types import TypePlan, needed_types, plan_types
+from penstock.sinks.postgres.ddl.user_types import TypePlan, TypeRules, needed_types, plan_types
 from penstock.sinks.postgres.expressions.expressions import BUILTIN, ExpressionRules
 from penstock.sinks.postgres.mapping.kept_names import KeptNames
 from penstock.table import TableName
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     import psycopg
 
@@ -135,7 +135,8 @@ class AlterContext:
     afterwards, if not where `place` says; with `keeps_names` columns keep their names here. With
     `others`, other sources deliver to the table too; `table_mapping` says which columns are penstock's own,
     `rules` which expressions are taken over, and `owner`, pipeline and source, whose records say which types
-    penstock has made.
+    penstock has made. `losing` says which tables of the target lose what the source's lose (None: all), where
+    they share a type.
     """
 
     place: Callable[[TableName], TableName]
@@ -153,6 +154,7 @@ class AlterContext:
     table_mapping: TableMapping | None = None
     rules: ExpressionRules = BUILTIN
     owner: tuple[str, str] | None = None
+    losing: Callable[[], Collection[TableName]] | None = None
 
     @property
     def is_additive(self) -> bool:
@@ -310,7 +312,7 @@ class _Table:
         # A column that was dropped was kept; the source's rows do not have what it holds any more.
         is_reused = context.is_additive and context.others is None and bool(self.claims.met)
         self.needs_copy = columns.needs_copy or is_reused
-        self.notes += [*columns.notes, *pieces.notes]
+        self.notes += [*types.notes, *columns.notes, *pieces.notes]
 
     def _column_changes(self, types: TypePlan) -> ColumnChanges:
         claims, context = self.claims, self.context
@@ -363,7 +365,17 @@ class _Table:
             types,
             self.before.types,
             needed=needed,
+            rules=TypeRules(
+                may_take_away=not self.context.is_additive,
+                sets_defaults=self.context.policy != "stop",
+                losing=self._losing(),
+            ),
         )
+
+    def _losing(self) -> Callable[[], Collection[TableName]] | None:
+        """Tables of the target that lose what the source's lose: this one, and others by what the sink says."""
+        losing, own = self.context.losing, self.found.table
+        return None if losing is None else lambda: {own, *losing()}
 
     def _sequences(self) -> Iterator[Step]:
         """Those that defaults name from now on."""

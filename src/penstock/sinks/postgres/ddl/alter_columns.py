@@ -65,10 +65,12 @@ class _Addition:
     @property
     def plain(self) -> Step:
         """Adds it with nothing but its type."""
-        return Step(
-            sql.SQL("ALTER TABLE {} ADD COLUMN {} {}").format(
-                sql.Identifier(*self.table), sql.Identifier(self.column.name), self.shape
-            )
+        return Step(self.bare(sql.SQL("")))
+
+    def bare(self, clause: sql.Composable) -> sql.Composed:
+        """Adds it, and claims nothing of its values."""
+        return sql.SQL("ALTER TABLE {} ADD COLUMN {} {}{}").format(
+            sql.Identifier(*self.table), sql.Identifier(self.column.name), self.shape, clause
         )
 
     @property
@@ -283,6 +285,8 @@ class ColumnChanges:
         elif self._is_filled_anew(column):
             self.needs_copy = True
             yield self._add_filled(new, column.default or "NULL")
+            if column.default is None and column.type_kind == "d":
+                yield self._set_default(column.name, None)  # its type may have one
         else:
             yield from self._add_empty(new)
 
@@ -321,8 +325,10 @@ class ColumnChanges:
 
     def _add_empty(self, new: _Addition) -> Iterator[Step]:
         name, default = new.column.name, new.column.default
-        yield new.plain
-        if default is not None:
+        is_domain = new.column.type_kind == "d"
+        # A default that the type has got since is not what older rows of the source hold.
+        yield Step(new.bare(sql.SQL(" DEFAULT NULL"))) if is_domain else new.plain
+        if default is not None or is_domain:
             yield self._set_default(name, default)
         if new.not_null and not self.before_copy:
             undone = f"column {name} is not NOT NULL"

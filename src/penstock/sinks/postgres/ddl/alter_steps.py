@@ -17,6 +17,7 @@ from penstock.sinks.postgres.ddl.displaced import is_held_by_ours, stand_in
 from penstock.sinks.postgres.ddl.structure import TAKEN, one_line, reason
 from penstock.sinks.postgres.expressions.expressions import (
     BUILTIN,
+    NO_COLUMNS,
     Expression,
     ExpressionRules,
     execute_one,
@@ -81,9 +82,9 @@ class Displaced:
 
 @dataclass(frozen=True)
 class Screened:
-    """Expressions over the columns of a table that is there when the statement is run."""
+    """Expressions over the columns of a table that is there when the statement is run. None: over none."""
 
-    table: TableName
+    table: TableName | None
     expressions: tuple[Expression, ...]
 
 
@@ -133,7 +134,7 @@ class _Runner:
             self._run(step)
 
     def _refused(self, screened: Screened) -> str:
-        scope = scope_of_table(screened.table)
+        scope = NO_COLUMNS if screened.table is None else scope_of_table(screened.table)
         wanted = [(scope, each) for each in screened.expressions]
         refused = refused_expressions(self.connection, self.rules, wanted)
         return refused[min(refused)] if refused else ""

@@ -16,6 +16,7 @@ from psycopg import sql
 
 from penstock.errors import TargetTableUnfit
 from penstock.schema.describe import types_in_order
+from penstock.sinks.postgres.ddl.type_parts import type_notes
 from penstock.sinks.postgres.expressions.expressions import (
     BUILTIN,
     NO_COLUMNS,
@@ -110,6 +111,7 @@ def create_table(
         for column_name, sequence in sequences.items():
             connection.execute(owned_by(sequence, target, column_name))
         notes += _set_defaults(connection, target, columns)
+        notes += type_notes(connection, description.types)
     return notes
 
 
@@ -149,8 +151,9 @@ def complete_columns(
         there = {name for (name,) in connection.execute(_WITH_DEFAULT, target)}
         late = [column for column in counting if column.name not in there]
         notes += _set_defaults(connection, target, late)
+    notes += _substitutes(connection, description, target, rules)
     # Of a default that was refused here it is said twice.
-    return [*dict.fromkeys([*notes, *_substitutes(connection, description, target, rules)])]
+    return [*dict.fromkeys([*notes, *type_notes(connection, description.types)])]
 
 
 def _substitutes(
@@ -470,11 +473,33 @@ def missing_types(
         ).fetchone()
         if found is None:
             yield schema_statement(user_type.schema_name)
-            yield type_statement(sql.Identifier(*user_type.qualified), user_type)
+            known = with_known_collations(connection, user_type)
+            yield type_statement(sql.Identifier(*user_type.qualified), known)
+
+
+def with_known_collations(connection: Connection, user_type: TypeShape) -> TypeShape:
+    """The type without collations that the target lacks; within a transaction.
+
+    Raises:
+        TargetTableUnfit: no server has spelled one so.
+    """
+    named = [user_type.collation, *(each.collation for each in user_type.fields)]
+    wanted = {each for each in named if each is not None}
+    if not all(map(is_name, wanted)):
+        raise _forged("definition of the type", user_type.qualified)
+    lacking = {each for each in wanted if not collation_exists(connection, each)}
+    if not lacking:
+        return user_type
+    fields = tuple(
+        each.model_copy(update={"collation": None}) if each.collation in lacking else each
+        for each in user_type.fields
+    )
+    own = None if user_type.collation in lacking else user_type.collation
+    return user_type.model_copy(update={"collation": own, "fields": fields})
 
 
 def type_statement(name: sql.Identifier, user_type: TypeShape) -> sql.Composed:
-    """Makes a type.
+    """Makes a type; a domain without its default, NOT NULL and checks.
 
     Raises:
         TargetTableUnfit: no server has spelled its definition so.
@@ -482,7 +507,9 @@ def type_statement(name: sql.Identifier, user_type: TypeShape) -> sql.Composed:
     used = [field.type for field in user_type.fields]
     if user_type.kind in ("domain", "range"):
         used.append(user_type.base)
-    if not all(map(is_type, used)):
+    named = [user_type.collation, user_type.multirange]
+    named += [field.collation for field in user_type.fields]
+    if not all(map(is_type, used)) or not all(each is None or is_name(each) for each in named):
         raise _forged("definition of the type", user_type.qualified)
     if user_type.kind == "enum":
         return sql.SQL("CREATE TYPE {} AS ENUM ({})").format(
@@ -490,16 +517,28 @@ def type_statement(name: sql.Identifier, user_type: TypeShape) -> sql.Composed:
         )
     if user_type.kind == "domain":
         # Without its checks: the source has made them.
-        return sql.SQL("CREATE DOMAIN {} AS {}").format(name, sql.SQL(user_type.base))
-    if user_type.kind == "range":
-        return sql.SQL("CREATE TYPE {} AS RANGE (SUBTYPE = {})").format(
-            name, sql.SQL(user_type.base)
+        return sql.SQL("CREATE DOMAIN {} AS {}{}").format(
+            name, sql.SQL(user_type.base), _collate(user_type.collation)
         )
+    if user_type.kind == "range":
+        parts = {
+            "SUBTYPE": user_type.base,
+            "COLLATION": user_type.collation,
+            "MULTIRANGE_TYPE_NAME": user_type.multirange,
+        }
+        listed = (sql.SQL(f"{key} = {value}") for key, value in parts.items() if value)
+        return sql.SQL("CREATE TYPE {} AS RANGE ({})").format(name, _listed(listed))
     fields = (
-        sql.SQL("{} {}").format(sql.Identifier(field.name), sql.SQL(field.type))
+        sql.SQL("{} {}{}").format(
+            sql.Identifier(field.name), sql.SQL(field.type), _collate(field.collation)
+        )
         for field in user_type.fields
     )
     return sql.SQL("CREATE TYPE {} AS ({})").format(name, _listed(fields))
+
+
+def _collate(collation: str | None) -> sql.SQL:
+    return sql.SQL("" if collation is None else f" COLLATE {collation}")
 
 
 def _listed(parts: Iterable[sql.Composable]) -> sql.Composed:

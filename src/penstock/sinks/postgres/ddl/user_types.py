@@ -13,39 +13,34 @@ from typing import TYPE_CHECKING, Any
 
 from psycopg import sql
 
-from penstock.errors import TargetTableUnfit
-from penstock.schema.catalog import TYPE_DOCUMENT
+from penstock.errors import SchemaChangeRefused, TargetTableUnfit
 from penstock.schema.describe import types_in_order
+from penstock.schema.lines import qualified
 from penstock.schema.match import match_by_id
 from penstock.schema.shape import TypeShape
-from penstock.sinks.postgres.ddl.alter_steps import Step, run_steps
+from penstock.sinks.postgres.ddl.alter_steps import Screened, Step, run_steps
 from penstock.sinks.postgres.ddl.alter_types import is_wider
 from penstock.sinks.postgres.ddl.create import (
     LONGEST_NAME,
     schema_statement,
     type_statement,
+    with_known_collations,
     without_search_path,
 )
+from penstock.sinks.postgres.ddl.type_parts import multirange_of, other_parts, types_there
+from penstock.sinks.postgres.expressions.expressions import BUILTIN, Expression, ExpressionRules
 from penstock.sinks.postgres.expressions.foreign_code import refuse_foreign_types
-from penstock.table import TableName, as_columns
+from penstock.sinks.postgres.expressions.sql_text import enclosed
+from penstock.table import TableName
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     import psycopg
 
     Connection = psycopg.Connection[Any]
     Cursor = psycopg.Cursor[Any]
     Owner = tuple[str, str]  # pipeline and source
-
-# An array's type gives way to whoever wants its name; nobody can be in its way.
-_THERE = f"""
-SELECT {TYPE_DOCUMENT.replace("%", "%%")}
-FROM unnest(%s::text[], %s::text[]) AS w(schema_name, type_name)
-JOIN pg_namespace tn ON tn.nspname = w.schema_name
-JOIN pg_type t ON t.typnamespace = tn.oid AND t.typname = w.type_name
-WHERE NOT EXISTS (SELECT FROM pg_type e WHERE e.typarray = t.oid)
-"""
 
 _RECORDS = """
 SELECT m.source_oid, t.oid::int8, n.nspname, t.typname, m.made_by_us, m.shape
@@ -93,6 +88,30 @@ DELETE FROM penstock.types m WHERE m.pipeline = %s AND m.source = %s AND NOT EXI
     WHERE t.oid = m.oid AND t.typname = m.type_name AND n.nspname = m.schema_name)
 """
 
+# Nobody's but penstock's: whoever of its pipelines made it, for sources may share a type.
+_IS_OURS = """
+SELECT EXISTS (SELECT FROM penstock.types
+               WHERE oid = %s AND (schema_name, type_name) = (%s, %s) AND made_by_us)
+"""
+
+# Tables with a column of a type, or of one that is made of it, however deep.
+_WITH_COLUMNS = """
+WITH RECURSIVE made_of(oid) AS (
+    SELECT %s::oid
+    UNION
+    SELECT CASE WHEN d.classid = 'pg_type'::regclass THEN d.objid ELSE c.reltype END
+    FROM made_of m JOIN pg_depend d ON d.refclassid = 'pg_type'::regclass AND d.refobjid = m.oid
+    LEFT JOIN pg_class c ON d.classid = 'pg_class'::regclass AND c.oid = d.objid
+    WHERE d.classid = 'pg_type'::regclass OR c.reltype <> 0
+)
+SELECT DISTINCT n.nspname::text, c.relname::text
+FROM made_of m JOIN pg_depend d ON d.refclassid = 'pg_type'::regclass AND d.refobjid = m.oid
+JOIN pg_class c ON d.classid = 'pg_class'::regclass AND c.oid = d.objid
+JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'p', 'm') AND NOT c.relispartition AND c.relpersistence <> 't'
+  AND n.nspname <> 'penstock'
+"""
+
 _WORDS = {
     "enum": "an enum",
     "domain": "a domain",
@@ -112,22 +131,46 @@ class _Record:
     shape: TypeShape
 
 
+@dataclass(frozen=True)
+class TypeRules:
+    """What may become of types that are there.
+
+    `may_take_away`: this table's rows lose what the source's lose. `losing` are all tables of the target of
+    which that is so; those of others, and of the past, keep what they have. None: all do. With `sets_defaults`
+    a domain gets the default that the source's has by now.
+    """
+
+    may_take_away: bool = True
+    sets_defaults: bool = True
+    losing: Callable[[], Collection[TableName]] | None = None
+
+
+ALL_FOLLOW = TypeRules()
+
+
 @dataclass
 class TypePlan:
     """What is to be done so that the target has the types that a table needs.
 
     `replaced` are ids of the source's types, arrays among them, of which the target had another one of that
-    name: columns that have it are still of the other one.
+    name: columns that have it are still of the other one. `notes` have what types go without.
     """
 
     steps: list[Step] = field(default_factory=list)
     replaced: set[int] = field(default_factory=set)
+    notes: list[str] = field(default_factory=list)
 
 
 def have_types(
-    connection: Connection, owner: Owner | None, table: TableName, types: Sequence[TypeShape]
+    connection: Connection,
+    owner: Owner | None,
+    table: TableName,
+    types: Sequence[TypeShape],
+    rules: ExpressionRules = BUILTIN,
 ) -> None:
     """Have the target's types be what a table needs that is to be made.
+
+    What they go without, whoever makes the table notes.
 
     Raises:
         TargetTableUnfit: a name is something else's at the target.
@@ -138,7 +181,7 @@ def have_types(
     if any(not each.is_array for each in types):
         with connection.transaction(), without_search_path(connection):
             plan = plan_types(connection, owner, table, types, ())
-            run_steps(connection, plan.steps, table, "types that it needs")
+            run_steps(connection, plan.steps, table, "types that it needs", rules)
 
 
 def needed_types(types: Sequence[TypeShape], columns: Iterable[int]) -> tuple[TypeShape, ...]:
@@ -162,6 +205,7 @@ def plan_types(
     before: Sequence[TypeShape],
     *,
     needed: Collection[int] | None = None,
+    rules: TypeRules = ALL_FOLLOW,
 ) -> TypePlan:
     """What is to be done for `types`, of which the table had `before`.
 
@@ -169,8 +213,9 @@ def plan_types(
     text, and it is not made. Without an owner nothing is known of who has made what.
 
     Raises:
-        TargetTableUnfit: a name is something else's at the target.
+        TargetTableUnfit: a name is something else's at the target, or a type of its own would have to change.
         TargetObjectsForeign: it is a type of another role's.
+        SchemaChangeRefused: rows that are to be kept would lose what they hold.
         psycopg.Error: the server went away.
     """
     used = [each for each in types if needed is None or each.id in needed]
@@ -180,7 +225,7 @@ def plan_types(
     wanted = [each for each in types if _can_be_made(each)]
     if not wanted:
         return TypePlan()
-    planner = _Planner(connection, owner, table, wanted, before, needed)
+    planner = _Planner(connection, owner, table, wanted, before, needed, rules)
     by_name = {each.qualified: each for each in wanted}
     for each in types_in_order(types):
         if each.qualified in by_name:
@@ -231,17 +276,18 @@ class _Planner:
         wanted: Sequence[TypeShape],
         before: Sequence[TypeShape],
         needed: Collection[int] | None,
+        rules: TypeRules,
     ) -> None:
         self.plan = TypePlan()
         self._connection = connection
         self._owner = owner
         self._table = table
         self._needed = needed
+        self._rules = rules
+        self._moves: dict[int, list[Step]] = {}  # of types that get another name
         self._before = {each.id: each for each in before if not each.is_array}
         names = dict.fromkeys(_name(each) for each in (*self._before.values(), *wanted))
-        rows = connection.execute(_THERE, as_columns(list(names))).fetchall()
-        found = [TypeShape.model_validate(row[0], strict=False) for row in rows]
-        self._there = {_name(each): each for each in found}
+        self._there = types_there(connection, names)
         self._records = _records(connection, owner) if owner is not None else []
 
     def have(self, wanted: TypeShape) -> None:
@@ -267,17 +313,21 @@ class _Planner:
         has_other_parts = not self.plan.replaced.isdisjoint(wanted.parts)
         if is_same_definition(found, wanted) and not has_other_parts:
             if is_old:
+                self._set_default(wanted, found)
+                found = found.model_copy(update={"default": wanted.default})
                 self._record(wanted, made_by_us=True)
         elif is_old:
             self._replace(wanted, found)
-        elif holds(found, wanted) and not has_other_parts:
             return
+        elif _serves(found, wanted) and not has_other_parts:
+            pass
         elif found.kind == wanted.kind == "enum" and _can_be_completed(found, wanted):
             nothing = wanted.model_copy(update={"labels": ()})
             self.plan.steps += _label_steps(_name(wanted), nothing, wanted, found)
             self._record(wanted, made_by_us=False)
         else:
             raise self._unfit(wanted, found, mine)
+        self._note_parts(wanted, found)
 
     def _made_for(self, found: TypeShape) -> _Record | None:
         """The last of the source's types that this one of the target is for."""
@@ -285,11 +335,44 @@ class _Planner:
         return max(mine, key=lambda each: each.source_id, default=None)
 
     def _create(self, wanted: TypeShape) -> None:
-        self.plan.steps += [
-            Step(schema_statement(wanted.schema_name)),
-            Step(type_statement(sql.Identifier(*_name(wanted)), wanted)),
+        """Without NOT NULL, as without checks: rows that the source has not would not hold them."""
+        known = with_known_collations(self._connection, wanted)
+        schemas = [
+            wanted.schema_name,
+            *([qualified(known.multirange)[0]] if known.multirange else []),
         ]
+        self.plan.steps += [Step(schema_statement(each)) for each in dict.fromkeys(schemas)]
+        self.plan.steps.append(Step(type_statement(sql.Identifier(*_name(wanted)), known)))
+        made = known.model_copy(update={"not_null": False, "default": None})
+        self._set_default(wanted, made)
+        self._note_parts(wanted, made.model_copy(update={"default": wanted.default}))
         self._record(wanted, made_by_us=True)
+
+    def _set_default(self, wanted: TypeShape, found: TypeShape) -> None:
+        """Give a domain the source's default, or none where that is not taken over."""
+        if not any(part.is_default for part in other_parts(wanted, found)):
+            return
+        domain = sql.Identifier(*_name(wanted))
+        drop = Step(sql.SQL("ALTER DOMAIN {} DROP DEFAULT").format(domain))
+        if wanted.default is None:
+            self.plan.steps.append(drop)
+            return
+        undone = f"type {wanted.title} goes without its default"
+        default = sql.SQL(enclosed(wanted.default))
+        self.plan.steps.append(
+            Step(
+                sql.SQL("ALTER DOMAIN {} SET DEFAULT {}").format(domain, default),
+                undone,
+                (drop,),
+                screened=Screened(None, (Expression("default", wanted.default),)),
+                left_out=f"{undone}: not taken over",
+                without=(drop,),
+            )
+        )
+
+    def _note_parts(self, wanted: TypeShape, *found: TypeShape) -> None:
+        lines = [part.line for each in found for part in other_parts(wanted, each)]
+        self.plan.notes += [each for each in dict.fromkeys(lines) if each not in self.plan.notes]
 
     def _replace(self, wanted: TypeShape, found: TypeShape) -> None:
         """The other one keeps the columns that it has; unused, it is dropped in the end."""
@@ -312,23 +395,104 @@ class _Planner:
         found = self._there.get(old)
         if found is None or found.kind != was.kind or new in self._there:
             return
-        self.plan.steps += _move_type(old, new)
-        self._there[new] = self._there.pop(old)
+        if not self._is_ours(found):
+            if not _serves(found, wanted):
+                raise self._unfit(wanted, found, None)
+            return  # columns keep it, under the name that it has
+        self._moves[wanted.id] = list(_move_type(old, new))
+        self.plan.steps += self._moves[wanted.id]
+        found = self._there.pop(old)
+        if found.kind == "range":  # its multirange keeps the name that it has
+            own = sql.Identifier(*multirange_of(found)).as_string(None)
+            found = found.model_copy(update={"multirange": own})
+        self._there[new] = found
         self._record(was, made_by_us=False, name=new)
 
     def _follow(self, was: TypeShape, wanted: TypeShape, found: TypeShape) -> None:
         """The same type of the source, which was altered."""
         stored = [_picture(each.shape) for each in self._records if each.source_id == wanted.id]
         known = stored[0] if stored else _picture(was)
+        if _picture(was) == _picture(wanted):
+            return
+        if known == _picture(wanted):  # another table has come by this change already
+            self._note_parts(wanted, found)
         if known != _picture(was) or known == _picture(wanted):
-            return  # nothing is new; or another table has come by this change already
-        name, steps = _name(wanted), []
-        if wanted.kind == "enum":
-            steps = list(_label_steps(name, was, wanted, found))
-        elif wanted.kind == "composite":
-            steps = list(_field_steps(name, was, wanted, found))
-        self.plan.steps += steps
+            return
+        if self._is_ours(found):
+            self._alter(was, wanted, found)
+        else:
+            if not _serves(found, wanted):
+                self.plan.steps += self._complete(was, wanted, found)
+            self._note_parts(wanted, found)
         self._record(wanted, made_by_us=False)
+
+    def _alter(self, was: TypeShape, wanted: TypeShape, found: TypeShape) -> None:
+        name = _name(wanted)
+        if wanted.kind == "enum":
+            self.plan.steps += _label_steps(name, was, wanted, found)
+            return
+        known = with_known_collations(self._connection, wanted)
+        if wanted.kind == "composite":
+            steps = list(_field_steps(name, was, known, found))
+            lost = _lost_fields(was, wanted, found)
+            if lost:
+                self._refuse_loss(wanted, found, lost, steps)
+            self.plan.steps += steps
+        elif self._rules.sets_defaults:
+            self._set_default(wanted, found)
+            found = found.model_copy(update={"default": wanted.default})
+        self._note_parts(wanted, found, known)
+
+    def _complete(self, was: TypeShape, wanted: TypeShape, found: TypeShape) -> list[Step]:
+        """A type of the target's own, which may be in tables of its own: labels are added, and no more."""
+        name = _name(wanted)
+        if wanted.kind != "enum":
+            steps = list(_field_steps(name, was, wanted, found))
+            raise self._unfit(wanted, found, None, steps)
+        # Rows here hold a label by the name that it had.
+        known, there = {each.id: each.name for each in was.labels}, _labels(found)
+        renamed = [
+            each
+            for each in wanted.labels
+            if known.get(each.id, each.name) != each.name not in there
+        ]
+        if renamed or not _can_be_completed(found, wanted):
+            raise self._unfit(wanted, found, None, list(_label_steps(name, was, wanted, found)))
+        nothing = wanted.model_copy(update={"labels": ()})
+        return list(_label_steps(name, nothing, wanted, found))
+
+    def _refuse_loss(
+        self, wanted: TypeShape, found: TypeShape, lost: list[str], steps: list[Step]
+    ) -> None:
+        """Keeping an attribute is no way out: the source's text does not read as the type then.
+
+        Raises:
+            SchemaChangeRefused: rows here are to keep what the attributes hold.
+        """
+        if not self._rules.may_take_away:
+            who = "this table keeps what the source's loses"
+        else:
+            losing = self._rules.losing
+            rows = self._connection.execute(_WITH_COLUMNS, (found.id,)).fetchall() if losing else []
+            kept = {TableName(*row) for row in rows} - set(losing() if losing else ())
+            if not kept:
+                return
+            named = ", ".join(sorted(map(str, kept)))
+            who = f"tables of the target have it that keep what the source's lose: {named}"
+        raise SchemaChangeRefused(
+            f"type {wanted.title} has lost or narrowed {', '.join(lost)} at the source, and {who}",
+            str(self._table),
+            "run at the target, if what the rows there hold may go:"
+            f" {_spelled([*self._moves.get(wanted.id, ()), *steps])};"
+            " the table then goes on by itself",
+        )
+
+    def _is_ours(self, found: TypeShape) -> bool:
+        """Whether penstock has made it, for whichever source; without an owner nobody knows."""
+        if self._owner is None:
+            return True
+        row = self._connection.execute(_IS_OURS, (found.id, *_name(found))).fetchone()
+        return row is not None and bool(row[0])
 
     def _record(
         self, wanted: TypeShape, *, made_by_us: bool, name: TableName | None = None
@@ -356,7 +520,14 @@ class _Planner:
         )
         self.plan.steps.append(Step(statement, is_record=True))
 
-    def _unfit(self, wanted: TypeShape, found: TypeShape, mine: _Record | None) -> TargetTableUnfit:
+    def _unfit(
+        self,
+        wanted: TypeShape,
+        found: TypeShape,
+        mine: _Record | None,
+        steps: Sequence[Step] = (),
+    ) -> TargetTableUnfit:
+        """`steps` are what a person can run where the target's own type is to follow."""
         title = wanted.title
         if mine is not None and mine.source_id == wanted.id:
             return TargetTableUnfit(
@@ -364,8 +535,14 @@ class _Planner:
                 str(self._table),
                 "nothing; it is tried again once the tables that have the type have followed",
             )
+        is_other = f"and at the target {found.title} is {_describe(found)}"
+        if steps:
+            return TargetTableUnfit(
+                f"the table needs type {title}, {_describe(wanted)}, {is_other}, which penstock has not made",
+                str(self._table),
+                f"run at the target, if its own tables can do with it: {_spelled(steps)}",
+            )
         make = type_statement(sql.Identifier(*_name(wanted)), wanted).as_string(None)
-        is_other = f"and at the target {title} is {_describe(found)}"
         return TargetTableUnfit(
             f"the table needs type {title}, {_describe(wanted)}, {is_other}",
             str(self._table),
@@ -374,6 +551,16 @@ class _Planner:
 
 
 def is_same_definition(one: TypeShape, other: TypeShape) -> bool:
+    """Whether two types hold the same values, written and ordered in the same way."""
+    return (
+        is_like(one, other)
+        and one.collation == other.collation
+        and (one.kind != "range" or multirange_of(one) == multirange_of(other))
+        and [each.collation for each in one.fields] == [each.collation for each in other.fields]
+    )
+
+
+def is_like(one: TypeShape, other: TypeShape) -> bool:
     """Whether two types hold the same values, written in the same way."""
     return (
         one.kind == other.kind
@@ -391,6 +578,15 @@ def holds(found: TypeShape, wanted: TypeShape) -> bool:
     if found.kind == "enum":
         return _is_within(_labels(wanted), _labels(found))
     return found.kind == "domain" and is_wider(wanted.base, found.base)
+
+
+def _serves(found: TypeShape, wanted: TypeShape) -> bool:
+    """Whether a type of the target's own can be left as it is."""
+    return is_like(found, wanted) or holds(found, wanted)
+
+
+def _spelled(steps: Iterable[Step]) -> str:
+    return "; ".join(step.statement.as_string(None) for step in steps if not step.is_record)
 
 
 def _can_be_completed(found: TypeShape, wanted: TypeShape) -> bool:
@@ -498,7 +694,7 @@ def _field_steps(
     name: TableName, before: TypeShape, after: TypeShape, found: TypeShape
 ) -> Iterator[Step]:
     """Drop, rename, alter and add attributes; what the target has already is not done again."""
-    if is_same_definition(found, after) and not is_same_definition(found, before):
+    if is_like(found, after) and not is_like(found, before):
         return
 
     def alter(action: str, *names: str, kind: str = "") -> Step:
@@ -516,7 +712,25 @@ def _field_steps(
         if old.name != now.name and old.name in there:
             there[now.name] = there.pop(old.name)
             yield alter("RENAME ATTRIBUTE {} TO {}", old.name, now.name)
+        kind = now.type if now.collation is None else f"{now.type} COLLATE {now.collation}"
         if now.name not in there:
-            yield alter("ADD ATTRIBUTE {} {kind}", now.name, kind=now.type)
+            yield alter("ADD ATTRIBUTE {} {kind}", now.name, kind=kind)
         elif old.type != now.type != there[now.name]:
-            yield alter("ALTER ATTRIBUTE {} TYPE {kind}", now.name, kind=now.type)
+            yield alter("ALTER ATTRIBUTE {} TYPE {kind}", now.name, kind=kind)
+
+
+def _lost_fields(before: TypeShape, after: TypeShape, found: TypeShape) -> list[str]:
+    """Attributes of the target's type whose values those steps take away, or narrow."""
+    if is_like(found, after):
+        return []
+    there = {each.name: each.type for each in found.fields}
+    return [
+        was.name
+        for was, now in match_by_id(before.fields, after.fields)
+        if was is not None
+        and was.name in there
+        and (
+            now is None
+            or (was.type != now.type != there[was.name] and not is_wider(there[was.name], now.type))
+        )
+    ]

@@ -62,7 +62,10 @@ def create_in_stream(
                 join_table(cursor, table_mappings, shape, NO_NAMES)
                 return Created(is_new=False)
             description = target_description(description_of(shape), table_mapping)
-            have_types(cursor.connection, table_mappings.owner, shape.table, description.types)
+            rules = table_mappings.options.expression_rules
+            have_types(
+                cursor.connection, table_mappings.owner, shape.table, description.types, rules
+            )
             have_sequences(
                 cursor.connection, table_mappings.owner, shape.table, description.sequences
             )
@@ -72,7 +75,7 @@ def create_in_stream(
                 target_structure(structure_of(shape), table_mapping, table_mappings.of),
                 table_mapping.target,
                 with_indexes=table_mappings.options.create_indexes,
-                rules=table_mappings.options.expression_rules,
+                rules=rules,
             )
     except (SinkError, psycopg.Error) as error:
         if _passes_with_time(error):

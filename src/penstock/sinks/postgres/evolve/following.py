@@ -28,6 +28,7 @@ from penstock.sinks.postgres.mapping.rivals import refuse_rivals
 from penstock.sinks.postgres.mapping.target import find_table
 from penstock.sinks.postgres.mapping.target_shape import target_key
 from penstock.sinks.postgres.options import Kind, SchemaChanges
+from penstock.table import TableName
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from penstock.sinks.copying import CopyOrder
     from penstock.sinks.postgres.mapping.table_mapping import TableMapping, TableMappings
     from penstock.sinks.postgres.state.shapes import KnownTable, ShapeStore
-    from penstock.table import TableName
 
     Connection = psycopg.Connection[Any]
     Cursor = psycopg.Cursor[Any]
@@ -46,6 +46,11 @@ if TYPE_CHECKING:
 _MADE_BEFORE = """
 SELECT 1 FROM penstock.tables
 WHERE pipeline = %s AND schema_name = %s AND table_name = %s AND made_by_us
+"""
+
+_FOLLOWED = """
+SELECT schema_name, table_name, mapping FROM penstock.tables
+WHERE pipeline = %s AND source = %s AND state <> 'removed'
 """
 
 
@@ -89,6 +94,7 @@ def follow_table(
         table_mapping=now,
         rules=table_mappings.options.expression_rules,
         owner=table_mappings.owner,
+        losing=lambda: _losing(cursor, table_mappings),
     )
     followed = follow(cursor, before, after, target, context)
     if made_by_us and not now.is_like_source and now.policy is not SchemaChanges.IGNORE:
@@ -96,6 +102,17 @@ def follow_table(
         left = follow_key(cursor, before, after, followed.target, now, followed.column_names)
         followed = replace(followed, notes=[*kept, *([left] if left else [])])
     return followed, followed.kept_names(now.target, ruled_as)
+
+
+def _losing(cursor: Cursor, table_mappings: TableMappings) -> set[TableName]:
+    """Where those of the source's tables are that are not to keep what it drops."""
+    found = set()
+    for schema, name, mapping in cursor.execute(_FOLLOWED, table_mappings.owner).fetchall():
+        known = KeptNames.read(mapping)
+        table_mapping = table_mappings.of(TableName(schema, name), known.ruled_as)
+        if table_mapping.policy is not SchemaChanges.ADDITIVE:
+            found.add(known.target or table_mapping.target)
+    return found
 
 
 def _others(table_mappings: TableMappings, table_mapping: TableMapping) -> Others:

@@ -301,7 +301,7 @@ def _create(
         with connection.transaction():
             hold_creation(connection)
             if find_table(connection, target) is None:
-                have_types(connection, owner, made.name, made.types)
+                have_types(connection, owner, made.name, made.types, rules)
                 have_sequences(connection, owner, made.name, made.sequences)
                 notes = create_table(
                     connection,
