@@ -10,7 +10,7 @@ from penstock.source.tracking.documents import DOCUMENT_FUNCTIONS, Function
 from penstock.source.tracking.events import EVENT_FUNCTIONS
 
 # Goes up with every change of the functions or the table: an older penstock leaves newer ones alone.
-TRACKING_VERSION = 9
+TRACKING_VERSION = 10
 
 FUNCTIONS = (*DOCUMENT_FUNCTIONS, *EVENT_FUNCTIONS)
 
