@@ -53,6 +53,13 @@ def is_same(server: SearchServer, source: Database, *others: str) -> bool:
     )
 
 
+def thrown() -> random.Random:
+    """Other dice each time; which, is shown of a test that fails."""
+    seed = uuid.uuid4().hex
+    print(f"seed {seed}")
+    return random.Random(seed)
+
+
 DDL_POINTS = (
     "search.before_schema_change",
     "search.after_schema_change",
@@ -106,7 +113,7 @@ def test_kill_while_tables_change(
     assert first.terminate() == 0
     writer.start()
     name = "c0"
-    dice = random.Random(uuid.uuid4().hex)
+    dice = thrown()
     for number, point in enumerate(DDL_POINTS):
         passing = dice.randint(1, 3) if "schema_change" in point else 1
         command = penstock_command("run", str(path), env={"PENSTOCK_FAULT": f"{point}:{passing}"})
@@ -150,7 +157,7 @@ def test_kill_at_each_point_and_at_random(
         command = penstock_command("run", str(path), env={"PENSTOCK_FAULT": f"{point}:{passing}"})
         wait_until(lambda command=command: command.is_struck, 120, f"a kill at {point}")
         command.kill()
-    dice = random.Random(uuid.uuid4().hex)
+    dice = thrown()
     for number in range(3):
         before = writer.count
         command = penstock_command("run", str(path))

@@ -199,6 +199,31 @@ _NEW_TABLE = [
 ]
 
 
+@pytest.mark.parametrize("is_new", [False, True])
+def test_trigger_looks_for_tables_to_let_go_only_where_the_transaction_has_published_some(
+    source: Database, is_new: bool
+):
+    """In a migration that is sent as one long text each statement would look at all that it has locked."""
+    source.execute("CREATE SCHEMA keyed; CREATE SEQUENCE keyed.s")
+    prepare(source, tracked=True, sessions=1)
+    source.execute("CREATE TABLE keyed.before (id int PRIMARY KEY)")
+    plans: list[str] = []
+    with source.connect(autocommit=True) as session:
+        for step in ("BEGIN", *(_NEW_TABLE if is_new else ["LOCK TABLE keyed.before"])):
+            session.execute(step.encode())
+        session.execute(
+            "LOAD 'auto_explain'; SET auto_explain.log_min_duration = 0;"
+            " SET auto_explain.log_nested_statements = on; SET client_min_messages = log"
+        )
+        session.add_notice_handler(lambda notice: plans.append(str(notice.message_primary)))
+        text = f"ALTER TABLE keyed.before ADD c int /* {'x' * 70_000} */"
+        session.execute(text.encode())
+        session.execute("COMMIT")
+
+    assert source.value("SELECT count(*) FROM pg_publication_rel") > 0, "else this shows nothing"
+    assert any("penstock.release(h.oid" in plan for plan in plans) is is_new
+
+
 def first_steps(seed: int) -> list[str]:
     """What may happen to tables that are made one after the other: one that was let go stays out."""
     dice = random.Random(seed)

@@ -52,10 +52,10 @@ def name():
 def sink_of(nats_server, name, tmp_path):
     made = []
 
-    def sink_of(**options):
+    def sink_of(*, sources=("shop",), **options):
         given = {"url": nats_server.url, "stream": name, "subject": f"{name}.{{schema}}.{{table}}"}
         options = NatsOptions(**{**given, **options})
-        place = SinkPlace(name, options, "shop", "shop", ("shop",), tmp_path)
+        place = SinkPlace(name, options, "shop", "shop", sources, tmp_path)
         made.append(NatsKind().sink(place))
         return made[-1]
 
@@ -162,6 +162,55 @@ def test_strict_order_holds_where_a_full_stream_has_room_again_for_a_later_messa
     sink.deliver(iter((batch,)), None)
     sink.deliver(iter((documents((5, "e"), table="more"),)), None)
     assert [note[0] for note in notes(nats_server, name)] == ["a", "x", "c", "d", "e"]
+
+
+def test_strict_order_goes_on_where_a_stored_message_is_not_among_those_that_come_again(
+    server_with, name, sink_of
+):
+    """A table is refused after some of its messages were stored: what is left is delivered without it."""
+    server = server_with("max_payload: 20000")
+    sink = sink_of(url=server.url, order="strict")
+    sink.open()
+    first, other = documents((1, "a1"), table="a"), documents((1, "b1"), table="b")
+    too_large, last = documents((2, "x" * 30_000), table="b"), documents((2, "a2"), table="a")
+
+    with pytest.raises(DocumentsRefused):
+        sink.deliver(iter((joined(first, other), joined(too_large, last))), None)
+    sink.deliver(iter((first, last)), None)
+
+    assert notes(server, name) == ["a1", "b1", "a2"]
+
+
+def test_strict_order_goes_on_where_something_else_comes_between_attempts(
+    nats_server, name, sink_of
+):
+    """A copy that has become whole, say, or parked documents."""
+    batch = documents((1, "a"), (2, "b"), (3, "x" * 5000), (4, "d"))
+    sink = sink_of(max_bytes=4000, order="strict")
+    sink.open()
+    with pytest.raises(SinkError, match="maximum bytes exceeded"):
+        sink.deliver(iter((batch,)), None)
+    raise_limit(nats_server, name)
+    sink.open()
+
+    sink.deliver(iter((documents((7, "copied"), table="more"),)), None)
+    sink.deliver(iter((batch,)), None)
+
+    assert [note[:6] for note in notes(nats_server, name)] == ["a", "b", "copied", "xxxxxx", "d"]
+
+
+def test_strict_order_with_several_sources_is_refused(sink_of):
+    sink = sink_of(order="strict", sources=("shop", "eu"))
+
+    with pytest.raises(DestinationRefuses, match="2 sources publish to stream"):
+        sink.open()
+    assert [each.code for each in sink.check()] == ["PEN-517"]
+
+
+def joined(*batches):
+    return pa.RecordBatch.from_pylist(
+        [row for each in batches for row in each.to_pylist()], DOCUMENTS
+    )
 
 
 def raise_limit(server, stream):

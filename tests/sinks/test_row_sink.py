@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
+from fix_copies import copy
+from fix_event_sinks import ORDERS, open_sink, place_of
 from penstock.changes.envelope import Origin
+from penstock.errors import DestinationRefuses
 from penstock.sink import (
     DocumentsRefused,
     LocalPath,
@@ -24,8 +27,14 @@ from penstock.sink import (
     TableName,
     Unfit,
 )
+from penstock.sinks.chosen import ChosenTables
+from penstock.sinks.documents.driver import DocumentDriver
 from penstock.sinks.documents.parked import Holds
+from penstock.sinks.documents.position import KeptTable
+from penstock.sinks.documents.workspace import copying_of
 from penstock.sinks.rows.format import RowFormat
+from penstock.sinks.tables import TableState
+from penstock.table import Route, Routes, TableRule
 from penstock.testing import (
     UNCHANGED,
     RowSinkContract,
@@ -378,3 +387,60 @@ def test_table_whose_copy_begins_is_emptied_first() -> None:
     _given(sink=sink)
 
     assert sink.given == [TableEmptied(other.table)]
+
+
+# --- tables that go to one -------------------------------------------------------------------
+
+OTHER = TableName("public", "other")
+TO_ONE = Routes(
+    tuple(
+        Route(TableRule.parse(str(each)), TableName("x", "all")) for each in (ORDERS.table, OTHER)
+    )
+)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> SinkPlace[Any]:
+    return place_of("rows", RowsOptions(path=tmp_path / "rows.db"), tmp_path / "state")
+
+
+def test_tables_that_go_to_one_are_refused_by_check_and_at_the_start(place: SinkPlace[Any]) -> None:
+    routed = replace(place, routes=TO_ONE)
+    chosen = ChosenTables([ORDERS.table, OTHER, TableName("public", "third")], [], [], {}, ([], []))
+
+    [found] = RowsKind().check({"shop": routed}, {"shop": chosen})
+    [refused] = RowsKind().occupied(routed, chosen.followed)
+
+    assert (found.code, found.severity) == ("PEN-517", "error")
+    assert "public.orders, public.other would all be x.all" in found.error.what
+    assert str(refused.error) == str(found.error)
+    assert list(RowsKind().check({"shop": place}, {"shop": chosen})) == []
+
+
+def test_copy_of_a_table_whose_place_another_one_has_does_not_begin(place: SinkPlace[Any]) -> None:
+    routed = replace(place, routes=TO_ONE)
+    sink = DocumentDriver(RowsKind(), routed)
+    position = open_sink(sink)
+    sink.tables.schedule_copy({ORDERS.table: 0, OTHER: 0}, position)
+    copying = copying_of(RowsKind(), routed)
+    copy(copying, "c", 2)
+
+    sink.refresh_tables(position)
+
+    assert "would all be x.all" in sink.tables.detached[ORDERS.table].error
+    assert TestRowsInSqlite().rows(place.options, "all") == []
+    sink.close()
+    copying.close()
+
+
+def test_tables_that_were_routed_to_one_since_the_last_run_are_refused(
+    place: SinkPlace[Any],
+) -> None:
+    sink = DocumentDriver(RowsKind(), place)
+    open_sink(sink)
+    both = dict.fromkeys((ORDERS.table, OTHER), KeptTable(TableState.STREAMING))
+    sink._keeper.record(sink._keeper.stored.with_tables(both))
+    sink.close()
+
+    with pytest.raises(DestinationRefuses, match=r"would all be x\.all"):
+        DocumentDriver(RowsKind(), replace(place, routes=TO_ONE)).open()

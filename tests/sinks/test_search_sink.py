@@ -852,6 +852,29 @@ def test_copy_of_a_table_that_was_renamed_meanwhile_takes_the_old_name_away(
     assert list(search_server.must("GET", f"/_alias/{renamed}")) == [f"{renamed}.c1"]
 
 
+def test_index_that_a_killed_process_had_to_remove_is_removed_by_the_next(
+    bench, search_server
+) -> None:
+    one = bench()
+    one.write(insert(T, ["1", "old", "B"]))
+    one.deliver()
+    renamed = f"{one.index}-public-u"
+    (before,) = search_server.indexes(f"{one.alias}.*")
+    with parts_of(one.place) as parts:
+        wanted = Wanted({"id": {"type": "long"}, "_position": {"type": "long"}}, "public.u", 16400)
+        parts.indexes.create(f"{renamed}.c1", wanted, is_copy=True)
+        parts.store.keep_retired([before])  # and killed before the alias is switched
+        one.open()
+        assert (parts.store.retired(), search_server.indexes(f"{one.alias}.*")) == ([], [before])
+
+        parts.indexes.switch(renamed, f"{renamed}.c1")
+        assert parts.store.retired() == [before]
+        one.open()
+        assert parts.store.retired() == []
+
+    assert search_server.indexes(f"{one.index}-*") == [f"{renamed}.c1"]
+
+
 def test_copied_document_that_was_parked_finds_its_index_after_a_rename(
     bench, search_server
 ) -> None:

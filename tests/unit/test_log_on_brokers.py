@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -22,6 +23,7 @@ from penstock.errors import (
 )
 from penstock.log import registry
 from penstock.log.contract import LogOwner
+from penstock.log.kafka.locator import _fetcher
 from penstock.log.nats.stream import find
 from penstock.log.slice import SliceHead, SliceKind
 from penstock.lsn import Lsn
@@ -406,7 +408,7 @@ def append_slowly(place: Place, proxy: Proxy) -> None:
     writer = opened(place.log())
     proxy.bytes_per_second = 200_000
 
-    append(writer, 8, LONG_TEXT)
+    append(writer, 8, long_text(2_400_000))
     writer.flush()
 
     proxy.bytes_per_second = 0
@@ -414,17 +416,21 @@ def append_slowly(place: Place, proxy: Proxy) -> None:
     writer.close()
 
 
-def read_slowly(place: Place, proxy: Proxy) -> None:
-    """The same, read."""
+def read_slowly(
+    place: Place, proxy: Proxy, length: int = 1_200_000, bytes_per_second: int = 200_000
+) -> None:
+    """The same, read. Each attempt as in another process: a task that fails ends its own."""
+    text = long_text(length)
     writer = opened(place.log())
-    append(writer, 8, LONG_TEXT)
+    append(writer, 8, text)
     writer.close()
     (found,) = place.log().reader(Lsn(0)).read(1 << 60)
-    proxy.bytes_per_second = 200_000
+    proxy.bytes_per_second = bytes_per_second
 
     def comes() -> bool:
+        _fetcher.cache_clear()
         try:
-            return found.read()[0] == LONG_TEXT.encode()
+            return found.read()[0] == text.encode()
         except LogUnreachable:
             return False
 
@@ -432,27 +438,52 @@ def read_slowly(place: Place, proxy: Proxy) -> None:
     proxy.bytes_per_second = 0
 
 
-LONG_TEXT = np.random.default_rng(7).bytes(600_000).hex()
+def long_text(length: int) -> str:
+    """Text of so many characters that hardly gets shorter."""
+    return np.random.default_rng(7).bytes(length // 2).hex()
 
 
 @pytest.fixture
-def slow_nats(tmp_path: Path, make_proxy: Callable[[int], Proxy]) -> Iterator[tuple[Place, Proxy]]:
-    """Messages of up to 64 kB, of which eight take longer than the time-out."""
-    with NatsServer("max_payload: 65536").running() as server:
-        proxy = make_proxy(server.port)
-        url = f"nats://127.0.0.1:{proxy.port}"
-        yield Place("nats", {"url": url, "timeout": 1.5}, tmp_path), proxy
+def slow_nats(
+    tmp_path: Path, make_proxy: Callable[[int], Proxy]
+) -> Iterator[Callable[..., tuple[Place, Proxy]]]:
+    """A server with settings of a test's own, behind a proxy."""
+    with ExitStack() as stack:
+
+        def slow_nats(settings: str, timeout: float) -> tuple[Place, Proxy]:
+            server = stack.enter_context(NatsServer(settings).running())
+            proxy = make_proxy(server.port)
+            given = {"url": f"nats://127.0.0.1:{proxy.port}", "timeout": timeout}
+            return Place("nats", given, tmp_path), proxy
+
+        yield slow_nats
 
 
-def test_slow_link_to_nats_is_no_server_that_does_not_answer(slow_nats: tuple[Place, Proxy]):
-    append_slowly(*slow_nats)
+# Of so large messages eight take longer than a time-out of 1.5 s.
+_SMALL = "max_payload: 65536"
+
+
+@pytest.mark.long  # so that a busy machine is no slow server
+def test_slow_link_to_nats_is_no_server_that_does_not_answer(
+    slow_nats: Callable[..., tuple[Place, Proxy]],
+):
+    append_slowly(*slow_nats(_SMALL, 3.0))
 
 
 def test_slice_is_read_from_nats_over_a_slow_link(
-    slow_nats: tuple[Place, Proxy], use_timing: Callable[..., None]
+    slow_nats: Callable[..., tuple[Place, Proxy]], use_timing: Callable[..., None]
 ):
     use_timing(broker_ask_seconds=1.5)
-    read_slowly(*slow_nats)
+    read_slowly(*slow_nats(_SMALL, 1.5))
+
+
+@pytest.mark.long
+def test_server_of_nats_does_not_hang_up_on_who_reads_large_pieces_slowly(
+    slow_nats: Callable[..., tuple[Place, Proxy]],
+):
+    place, proxy = slow_nats("write_deadline: '1s'", 5.0)
+    read_slowly(place, proxy, 8_000_000, 1_000_000)
+    assert proxy.accepted_count == 1
 
 
 @pytest.fixture
@@ -470,10 +501,13 @@ def test_slow_link_to_kafka_is_no_broker_that_does_not_answer(slow_kafka: tuple[
 
 @pytest.mark.long
 def test_slice_is_read_from_kafka_over_a_slow_link(
-    slow_kafka: tuple[Place, Proxy], use_timing: Callable[..., None]
+    proxied_kafka: tuple[KafkaServer, Proxy], tmp_path: Path, use_timing: Callable[..., None]
 ):
-    use_timing(log_read_seconds=2.0)
-    read_slowly(*slow_kafka)
+    """A piece takes longer than an answer is usually waited for."""
+    server, proxy = proxied_kafka
+    use_timing(log_read_seconds=1.0)
+    place = Place("kafka", {"servers": server.servers, "timeout": 1}, tmp_path)
+    read_slowly(place, proxy, 3_000_000, 400_000)
 
 
 def test_board_with_a_producer_beyond_repair_makes_another_one(on_kafka: Place):

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import shlex
+import subprocess
 
 import pytest
 
+from penstock.embedded.java import java_home
 from penstock.spark.home import SparkHome
+from penstock.spark.jvm import LAUNCHER_OPTIONS
 from penstock.spark.options import SparkOptions
 from penstock.spark.settings import settings_of
 
@@ -75,6 +79,26 @@ def test_every_start_on_this_machine_has_another_secret(tmp_path):
     assert len(one["spark.authenticate.secret"]) == 64
     assert one["spark.authenticate.secret"] != other["spark.authenticate.secret"]
     assert one["spark.python.unix.domain.socket.dir"] == str(tmp_path)
+
+
+@pytest.mark.parametrize("variable", ["JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS"])
+def test_jvms_start_where_the_environment_chooses_a_garbage_collector(
+    tmp_path, monkeypatch, variable
+):
+    monkeypatch.setenv(variable, "-Dfile.encoding=UTF-8 -XX:+UseParallelGC")
+    java_options = settings_of("shop", SparkOptions(), tmp_path)["spark.driver.extraJavaOptions"]
+    assert str(tmp_path) in java_options
+
+    for given in (java_options, LAUNCHER_OPTIONS):
+        java = [str(java_home() / "bin" / "java"), *shlex.split(given), "-version"]
+        done = subprocess.run(java, check=False, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout
+
+
+def test_jvm_has_the_collector_that_costs_least_where_nobody_chooses_another(tmp_path):
+    options = settings_of("shop", SparkOptions(), tmp_path)["spark.driver.extraJavaOptions"]
+
+    assert "-XX:+UseSerialGC" in options.split()
 
 
 def test_settings_of_a_cluster_are_its_own(tmp_path):

@@ -40,6 +40,13 @@ exec {java} "$@"
 """
 
 
+# Every JVM reads these, or its launcher does; the last is for the one that spark-submit starts.
+_OPTIONS_FROM_OUTSIDE = (
+    *("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS"),
+    "SPARK_SUBMIT_OPTS",
+)
+
+
 class Java(NamedTuple):
     """What a java program says about itself."""
 
@@ -119,6 +126,14 @@ def _output(java: Path, *arguments: str) -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stderr if done.returncode == 0 else None
+
+
+def serial_collector() -> tuple[str, ...]:
+    """The option for the garbage collector that costs least, where the environment chooses none: a JVM for which two are
+    chosen does not start.
+    """
+    given = " ".join(os.environ.get(name, "") for name in _OPTIONS_FROM_OUTSIDE)
+    return () if re.search(r"-XX:\+Use\w+GC\b", given) else ("-XX:+UseSerialGC",)
 
 
 def _on_this_machine() -> list[tuple[Path, Path | None]]:

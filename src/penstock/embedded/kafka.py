@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.embedded.guard import guarded
-from penstock.embedded.java import java_home
+from penstock.embedded.java import java_home, serial_collector
 from penstock.embedded.maven import fetched_jars
 from penstock.embedded.ports import free_port
 from penstock.errors import EmbeddedServerFailed
@@ -116,7 +116,7 @@ class EmbeddedKafka:
             _PROPERTIES.format(port=self.port, controller=free_port(), home=home), encoding="utf-8"
         )
         quiet.write_text(_QUIET, encoding="utf-8")
-        java = [str(java_home() / "bin" / "java"), "-Xmx512m", "-XX:+UseSerialGC"]
+        java = [str(java_home() / "bin" / "java"), "-Xmx512m", *serial_collector()]
         java += ["-XX:TieredStopAtLevel=1", f"-Dlog4j2.configurationFile={quiet}"]
         java += ["-cp", f"{jars}/*"]
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.embedded.guard import guarded
-from penstock.embedded.java import javas
+from penstock.embedded.java import javas, serial_collector
 from penstock.embedded.maven import fetched_jars
 from penstock.embedded.ports import free_port
 from penstock.errors import EmbeddedServerFailed
@@ -26,7 +26,7 @@ from penstock.timing import timing
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-JVM = ("-Xms384m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
+JVM = ("-Xms384m", "-Xmx384m", *serial_collector(), "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 
 # By reflection: the runner of OpenSearch 3 is compiled for a newer Java than javac may be of.
 _LAUNCHER = """

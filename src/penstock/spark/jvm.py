@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
 
+# spark-submit asks a JVM of a few hundred milliseconds for the command line of the real one. No garbage collector is
+# chosen for it: where JAVA_TOOL_OPTIONS has another one, it would not start.
+LAUNCHER_OPTIONS = "-XX:TieredStopAtLevel=1"
+
 # pyspark finds a gateway by two variables of the environment.
 _connecting = threading.Lock()
 
@@ -49,8 +53,7 @@ class Jvm:
         given = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))
         settings = ["--properties-file", str(properties), "--load-spark-defaults"]
         environment = {
-            # spark-submit asks a JVM of a few hundred milliseconds for the command line of the real one.
-            "SPARK_LAUNCHER_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            "SPARK_LAUNCHER_OPTS": LAUNCHER_OPTIONS,
             **os.environ,
             "SPARK_CONNECT_MODE": "0",
             "_PYSPARK_DRIVER_CONN_INFO_PATH": str(self._info),

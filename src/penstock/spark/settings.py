@@ -7,6 +7,8 @@ import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penstock.embedded.java import serial_collector
+
 if TYPE_CHECKING:
     from penstock.spark.options import SparkOptions
 
@@ -30,7 +32,7 @@ _SETTINGS = {
     # started anew.
     _JAVA_OPTIONS: (
         f"-Dlog4j2.configurationFile={_LOG4J.as_uri()} -Xss4m"
-        " -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+ExitOnOutOfMemoryError"
+        " -XX:TieredStopAtLevel=1 -XX:+ExitOnOutOfMemoryError"
     ),
     "spark.driver.memory": "768m",
     "spark.scheduler.mode": "FAIR",
@@ -47,10 +49,14 @@ def settings_of(name: str, options: SparkOptions, home: Path) -> dict[str, str]:
     """
     settings = {
         **_SETTINGS,
-        **(_of_this_machine(home) if options.is_local else {}),
+        _JAVA_OPTIONS: " ".join((_SETTINGS[_JAVA_OPTIONS], *serial_collector())),
         "spark.app.name": f"penstock {name}",
         "spark.master": options.master,
     }
+    if options.is_local:
+        settings |= _of_this_machine(home)
+        # Libraries that the JVM unpacks stay behind when it is killed.
+        settings[_JAVA_OPTIONS] += f' "-Djava.io.tmpdir={home}"'
     if options.master == "local[*]":
         # Copies wait for two servers most of the time: with room beside them, batches do not wait.
         cores = os.cpu_count() or 1
@@ -66,6 +72,4 @@ def _of_this_machine(home: Path) -> dict[str, str]:
         "spark.authenticate.secret": secrets.token_hex(32),
         "spark.python.unix.domain.socket.dir": str(home),
         "spark.local.dir": str(home),
-        # Libraries that the JVM unpacks stay behind when it is killed.
-        _JAVA_OPTIONS: f'{_SETTINGS[_JAVA_OPTIONS]} "-Djava.io.tmpdir={home}"',
     }

@@ -30,8 +30,9 @@ class MemoryBoard(ABC):
     former ones go after it.
     """
 
-    def __init__(self, place: str) -> None:
+    def __init__(self, place: str, timeout: float) -> None:
         self._place = place
+        self._read_seconds = max(timing().log_read_seconds, timeout)
         self._lock = threading.RLock()
         self._posted: dict[str, tuple[int, Posted]] = {}  # with the number of its message
         self._runs: dict[str, tuple[float, str | None]] = {}
@@ -110,13 +111,13 @@ class MemoryBoard(ABC):
         Raises:
             LogUnreachable: no more come. Many over a slow link are no reason: the time counts from the last one.
         """
-        deadline = time.monotonic() + timing().log_read_seconds
+        deadline = time.monotonic() + self._read_seconds
         while not is_enough():
             if self._take_next(timing().broker_step_seconds):
-                deadline = time.monotonic() + timing().log_read_seconds
+                deadline = time.monotonic() + self._read_seconds
             if time.monotonic() > deadline or is_in_vain():
                 raise LogUnreachable(
-                    f"no answer within {timing().log_read_seconds:g} s",
+                    f"no answer within {self._read_seconds:g} s",
                     self._place,
                     "nothing, penstock tries again by itself",
                 )

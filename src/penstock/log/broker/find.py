@@ -34,21 +34,22 @@ def decoded(transport: Transport, kept: Kept) -> Entry:
     return found
 
 
-def next_of(tail: Tail, place: str) -> Kept | None:
+def next_of(tail: Tail, transport: Transport) -> Kept | None:
     """The next entry; None when all there was has been read.
 
     Raises:
         LogUnreachable: neither comes.
     """
-    deadline = time.monotonic() + timing().log_read_seconds
+    seconds = transport.read_seconds
+    deadline = time.monotonic() + seconds
     while True:
         kept = tail.poll(0.0 if tail.has_caught_up else timing().broker_step_seconds)
         if kept is not None or tail.has_caught_up:
             return kept
         if time.monotonic() > deadline or is_in_vain():
             raise LogUnreachable(
-                f"no answer within {timing().log_read_seconds:g} s",
-                place,
+                f"no answer within {seconds:g} s",
+                transport.place,
                 "nothing, penstock tries again by itself",
             )
 
@@ -57,7 +58,7 @@ def entries_from(transport: Transport, number: int) -> Iterator[tuple[Kept, Entr
     """The entries from a number up to the present end."""
     tail = transport.tail(number)
     try:
-        while (kept := next_of(tail, transport.place)) is not None:
+        while (kept := next_of(tail, transport)) is not None:
             yield kept, decoded(transport, kept)
     finally:
         tail.close()

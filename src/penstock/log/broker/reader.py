@@ -93,7 +93,7 @@ class BrokerReader:
             kept, self._waiting = self._waiting, None
             return kept
         assert self._tail is not None
-        return next_of(self._tail, self._transport.place)
+        return next_of(self._tail, self._transport)
 
     def _open(self) -> bool:
         """Go to the position; whether there is a log."""
@@ -101,7 +101,7 @@ class BrokerReader:
         if bounds is None or bounds.end == 0:
             return False
         tail = self._transport.tail(bounds.first)
-        kept = next_of(tail, self._transport.place)
+        kept = next_of(tail, self._transport)
         if kept is None:
             # All of it was deleted. Whether something is missing, the next entry says: it has where the log ended.
             tail.close()

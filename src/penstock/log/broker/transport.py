@@ -78,6 +78,11 @@ class Transport(Protocol):
         ...
 
     @property
+    def read_seconds(self) -> float:
+        """How long the next entry is waited for, in seconds."""
+        ...
+
+    @property
     def piece_bytes(self) -> int:
         """How large a piece or an entry may be; known to who has opened it for writing."""
         ...

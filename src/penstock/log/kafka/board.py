@@ -32,7 +32,7 @@ class KafkaBoard(MemoryBoard):
     """The board of one pipeline."""
 
     def __init__(self, options: KafkaLogOptions, topic: str, pipeline: str) -> None:
-        super().__init__(f"topic {topic}")
+        super().__init__(f"topic {topic}", options.timeout)
         self._topic = topic
         self._pipeline = pipeline
         # Reports are not worth a long wait: the next one follows.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.errors import LogGone, LogUnreachable
 from penstock.log.kafka.clients import Reading
+from penstock.stopping import is_in_vain
 from penstock.timing import timing
 
 if TYPE_CHECKING:
@@ -20,6 +21,12 @@ if TYPE_CHECKING:
 
 PIECES = 1
 """The partition of pieces."""
+
+PIECE_BYTES = 1_000_000
+"""How large a piece is at most."""
+
+# For so long librdkafka waits for an answer, unless `conf:` says otherwise.
+_CLIENT_MILLISECONDS = 60_000
 
 
 @dataclass(frozen=True)
@@ -66,10 +73,16 @@ class _Fetcher:
         conf = {
             "isolation.level": "read_uncommitted",
             "fetch.wait.max.ms": 10,
-            "fetch.message.max.bytes": 4 * 1024 * 1024,
+            # Nothing of an answer is handed over before all of it is there: over a slow link a large one is long in
+            # coming, and lost with a task that gives up.
+            "fetch.message.max.bytes": PIECE_BYTES,
             "queued.max.messages.kbytes": 8 * 1024,
         }
         self._reading = Reading(settings, f"topic {topic}", **conf)
+        given = settings.conf.get("socket.timeout.ms")
+        waits = _CLIENT_MILLISECONDS if given is None else int(given.get_secret_value())
+        # Not before the client itself gives an answer up, and asks again. It says at once where nobody is there.
+        self._patience = max(timing().log_read_seconds, settings.timeout) + waits / 1000
         self._topic = topic
         self._next = -1
 
@@ -77,15 +90,13 @@ class _Fetcher:
         if offset != self._next:
             self._next = -1
             self._reading.assign(self._topic, PIECES, offset)
-        deadline = time.monotonic() + timing().log_read_seconds
+        deadline = time.monotonic() + self._patience
         while (one := self._poll(where)) is None:
-            if time.monotonic() > deadline:
-                # What is on its way comes all the same, over a slow link: who tries again goes on waiting for it.
+            if time.monotonic() > deadline or is_in_vain():
+                # What is on its way comes all the same: who tries again in this process goes on waiting for it.
                 self._next = offset
                 raise LogUnreachable(
-                    f"no answer within {timing().log_read_seconds:g} s",
-                    where,
-                    "nothing, it is tried again",
+                    f"no answer within {self._patience:g} s", where, "nothing, it is tried again"
                 )
         self._next = -1
         if one.offset() != offset:

@@ -17,7 +17,7 @@ from penstock.brokers.kafka.producer import HeldProducer
 from penstock.errors import LogAtRisk, LogGone, LogUnreachable, PenstockError, SecondInstance
 from penstock.log.broker.transport import Bounds, Kept
 from penstock.log.kafka.clients import Pool, Settings
-from penstock.log.kafka.locator import PIECES, KafkaLocator, fetch
+from penstock.log.kafka.locator import PIECE_BYTES, PIECES, KafkaLocator, fetch
 from penstock.log.kafka.topic import LOG_CONFIG, LogTopic
 from penstock.text import size_text
 from penstock.timing import timing
@@ -32,7 +32,6 @@ ENTRIES = 0
 PARTITIONS = 2
 # Framing of a batch of one record: the broker counts it, too.
 _BATCH_BYTES = 200
-_PIECE_BYTES = 1_000_000
 
 
 class KafkaTransport:
@@ -53,12 +52,17 @@ class KafkaTransport:
         self._held = HeldProducer(self._clients)
         self._last_number = -1
         self._is_known = False  # whether the topic was there when it was last asked for
-        self.piece_bytes = _PIECE_BYTES
+        self.piece_bytes = PIECE_BYTES
 
     @property
     def place(self) -> str:
         """The topic."""
         return f"topic {self._topic}"
+
+    @property
+    def read_seconds(self) -> float:
+        """See Transport."""
+        return max(timing().log_read_seconds, self._options.timeout)
 
     # --- writing -------------------------------------------------------------------------------
 
@@ -67,7 +71,7 @@ class KafkaTransport:
         self.close_writing()
         self._clients.go_on()
         facts = self._log_topic.require(PARTITIONS, LOG_CONFIG)
-        self.piece_bytes = min(_PIECE_BYTES, facts.limit - _BATCH_BYTES)
+        self.piece_bytes = min(PIECE_BYTES, facts.limit - _BATCH_BYTES)
         longest = int(1000 * max(timing().log_transaction_seconds, self._options.timeout))
         conf = self._clients.conf(
             **{

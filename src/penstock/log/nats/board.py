@@ -32,7 +32,7 @@ class NatsBoard(MemoryBoard):
     """The board of one pipeline."""
 
     def __init__(self, options: NatsLogOptions, bucket: str, pipeline: str) -> None:
-        super().__init__(f"bucket {bucket}")
+        super().__init__(f"bucket {bucket}", options.timeout)
         self._bucket = bucket
         self._pipeline = pipeline
         self._options = options

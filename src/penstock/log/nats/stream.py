@@ -27,6 +27,11 @@ _AT_ONCE = 64
 _MOST_WAITING = 256
 # Pieces, each of which may be as large as a message can be.
 _MOST_ON_THEIR_WAY = 8
+# A server hangs up on who takes so long to read what is on its way that 10 s (`write_deadline`) do not suffice.
+_MOST_READ_BYTES = 1024 * 1024
+
+PIECE_BYTES = 1_000_000
+"""How large a piece is at most."""
 
 Given = TypeVar("Given")
 Done = TypeVar("Done")
@@ -94,14 +99,25 @@ def get_all(connection: Connection, stream: str, numbers: Sequence[int], where: 
         LogGone: one was deleted.
     """
 
-    asking = connection.client.jsm(timeout=seconds_of_several(connection))
+    async def get() -> list[bytes]:
+        asking = connection.client.jsm(timeout=seconds_of_several(connection))
 
-    async def one(number: int) -> bytes:
-        found = await asking.get_msg(stream, seq=number, direct=True)
-        return bytes(found.data or b"")
+        async def one(number: int) -> bytes:
+            found = await asking.get_msg(stream, seq=number, direct=True)
+            return bytes(found.data or b"")
 
-    work = _explained(several(connection, one, numbers), stream, where)
-    return connection.run(work, "reading pieces of a slice")
+        largest = min(PIECE_BYTES, connection.max_payload)
+        at_once = max(1, min(_MOST_ON_THEIR_WAY, _MOST_READ_BYTES // largest))
+        try:
+            return await several(connection, one, numbers, at_once)
+        except NotFoundError:
+            raise LogGone(
+                f"messages of stream {stream} are gone: deleted, by a limit or by hand",
+                where,
+                "nothing if a sink has passed them; else penstock teardown and init to begin anew",
+            ) from None
+
+    return connection.run(get(), "reading pieces of a slice")
 
 
 def seconds_of_several(connection: Connection) -> float:
@@ -110,10 +126,13 @@ def seconds_of_several(connection: Connection) -> float:
 
 
 async def several(
-    connection: Connection, one: Callable[[Given], Awaitable[Done]], given: Sequence[Given]
+    connection: Connection,
+    one: Callable[[Given], Awaitable[Done]],
+    given: Sequence[Given],
+    at_once: int = _MOST_ON_THEIR_WAY,
 ) -> list[Done]:
     """Requests that are many or large: so many on their way at once, and who waits goes on waiting while answers come."""
-    room = asyncio.Semaphore(_MOST_ON_THEIR_WAY)
+    room = asyncio.Semaphore(at_once)
 
     async def in_turn(each: Given) -> Done:
         async with room:
@@ -122,17 +141,6 @@ async def several(
             return done
 
     return list(await asyncio.gather(*map(in_turn, given)))
-
-
-async def _explained(work: Any, stream: str, where: str) -> Any:
-    try:
-        return await work
-    except NotFoundError:
-        raise LogGone(
-            f"messages of stream {stream} are gone: deleted, by a limit or by hand",
-            where,
-            "nothing if a sink has passed them; else penstock teardown and init to begin anew",
-        ) from None
 
 
 class StreamTail:

@@ -18,6 +18,7 @@ from penstock.errors import LogAtRisk, LogGone, LogUnreachable, PenstockError, S
 from penstock.log.broker.transport import Bounds
 from penstock.log.nats.connections import Settings, connection_of
 from penstock.log.nats.stream import (
+    PIECE_BYTES,
     StreamTail,
     delete,
     find,
@@ -28,6 +29,7 @@ from penstock.log.nats.stream import (
     several,
 )
 from penstock.text import size_text
+from penstock.timing import timing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -37,7 +39,6 @@ if TYPE_CHECKING:
 
 # Beside the payload: the subject and headers.
 _HEADER_BYTES = 1024
-_PIECE_BYTES = 1_000_000
 _WRONG_LAST_SEQUENCE = 10071
 
 
@@ -71,12 +72,17 @@ class NatsTransport:
         self._last = 0  # the last entry's number, as who writes knows it
         self._is_fresh = True  # nothing was appended since it was opened for writing
         self._is_writing = False
-        self.piece_bytes = _PIECE_BYTES
+        self.piece_bytes = PIECE_BYTES
 
     @property
     def place(self) -> str:
         """The stream."""
         return f"stream {self._stream}"
+
+    @property
+    def read_seconds(self) -> float:
+        """See Transport."""
+        return max(timing().log_read_seconds, self._options.timeout)
 
     @property
     def entries_subject(self) -> str:
@@ -110,7 +116,7 @@ class NatsTransport:
         limit = connection.max_payload
         if config.max_msg_size and config.max_msg_size > 0:
             limit = min(limit, config.max_msg_size)
-        self.piece_bytes = min(_PIECE_BYTES, limit - _HEADER_BYTES)
+        self.piece_bytes = min(PIECE_BYTES, limit - _HEADER_BYTES)
         self._last = connection.run(self._last_entry(connection), "asking for the last entry")
         self._is_fresh = self._is_writing = True
 

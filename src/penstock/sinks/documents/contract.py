@@ -197,6 +197,13 @@ class DocumentKind(SinkKind[OptionsT], Generic[OptionsT]):
 
         return default_workspace(place.name, place.state)
 
+    def clashes(
+        self, place: SinkPlace[OptionsT], tables: Collection[TableName]
+    ) -> Mapping[TableName, PenstockError]:
+        """Tables that cannot be delivered beside others of these, and why; none. Not under semantic versioning yet."""
+        del place, tables
+        return {}
+
     # What follows is the same for all sinks of documents.
 
     def build(self, place: SinkPlace[OptionsT], describe: Any, shared: Any = None) -> Any:

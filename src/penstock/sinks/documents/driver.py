@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from penstock.encryption import Keyring
+    from penstock.errors import PenstockError
     from penstock.lsn import Lsn
     from penstock.sinks.ddl_transaction import DdlTransaction, RunJob
     from penstock.sinks.documents.contract import DocumentKind
@@ -75,6 +76,7 @@ class DocumentDriver:
 
     def __init__(self, kind: DocumentKind[Any], place: SinkPlace[Any]) -> None:
         self.name = place.name
+        self._kind, self._place = kind, place
         self._source = place.source_id
         self._keyring = place.keyring
         self._format = kind.format(place)
@@ -111,7 +113,20 @@ class DocumentDriver:
             remove_parts(self._space.directory, self._space.part_prefix)
             self._parked.open()
             kept = self._keeper.open(stored)
+            if kept is not None:
+                self._require_own_places(kept)
         return None if kept is None else kept.stored
+
+    def _require_own_places(self, kept: KeptPosition) -> None:
+        """See that no tables clash that are there already: `modifiers:` may have been edited since.
+
+        Raises:
+            PenstockError: some do.
+        """
+        without_rows = (TableState.PENDING, TableState.REMOVED)
+        own = [name for name, table in kept.tables.items() if table.state not in without_rows]
+        for error in self._kind.clashes(self._place, own).values():
+            raise error
 
     def begin(self, identity: Mapping[str, str], lsn: Lsn) -> None:
         """Store the first position."""
@@ -436,12 +451,21 @@ class DocumentDriver:
         if not step.tables:
             return False
         moved = kept.with_tables(step.tables)
-        self._deliver(lambda: iter(step.batches), moved, lsn, copied=step)
+        clashes = self._clashes(moved) if step.begun else {}
+        unfit = {table: str(error) for table, error in clashes.items() if table in step.begun}
+        self._deliver(lambda: iter(step.batches), moved, lsn, unfit=unfit, copied=step)
         stays = {table for table in step.tables if self._keeper.stored.tables[table].error}
         if not stays:
             for path in step.used_up:
                 Path(path).unlink(missing_ok=True)
         return True
+
+    def _clashes(self, kept: KeptPosition) -> Mapping[TableName, PenstockError]:
+        """Tables that must not begin, since others have their place or are about to."""
+        removed = kept.in_state(TableState.REMOVED)
+        return self._kind.clashes(
+            self._place, [each for each in kept.tables if each not in removed]
+        )
 
     def _add_copy(self, step: _Step, kept: KeptTable, copy: TableCopy, lsn: Lsn) -> None:
         """As much of one table's copy as there is room for."""

@@ -17,7 +17,7 @@ from nats import errors as nats_errors
 
 from penstock.brokers.nats.client import Connection
 from penstock.changes.textcolumns import lsn_texts
-from penstock.errors import PenstockError, SecondInstance, SinkError
+from penstock.errors import DestinationRefuses, PenstockError, SecondInstance, SinkError
 from penstock.findings import Finding
 from penstock.sinks.documents.contract import DocumentSink, DocumentsRefused
 from penstock.sinks.documents.patterns import Pattern, TablesOfBatch, sizes_of
@@ -42,6 +42,7 @@ class NatsSink(DocumentSink):
 
     def __init__(self, place: SinkPlace[NatsOptions]) -> None:
         options = place.options
+        self._place = place
         self._options = options
         self._where = f"sink {place.name}"
         self._source = place.source_id
@@ -57,18 +58,31 @@ class NatsSink(DocumentSink):
         self._me = uuid.uuid4().hex.encode()
         self._acks: Acks | None = None
         self._largest = 0
-        self._last_id: str | None = None  # of the message that was last published since `open`
+        # Of the message that the next one is to stand behind; None while nobody knows which that is.
+        self._last_id: str | None = None
 
     def open(self) -> None:
         """Connect, claim the sink, make sure of the stream."""
+        if problem := self._no_order():
+            raise problem
         self._connection.open()
-        self._last_id = None
         self._connection.run(self._take_claim(), "claiming the sink")
         limit = self._stream.require()
         payload = self._connection.max_payload
         self._largest = min(payload, limit) if limit else payload
         self._acks = Acks(self._connection, self._options.window)
         self._connection.run(self._acks.subscribe(), "subscribing to acknowledgements")
+
+    def _no_order(self) -> DestinationRefuses | None:
+        """Whether `order: strict` cannot be had: each source of a pipeline publishes to the sink's one stream."""
+        place = self._place
+        if self._options.order is not Order.STRICT or place.is_alone:
+            return None
+        return DestinationRefuses(
+            f"{len(place.source_ids)} sources publish to stream {self._stream.name}; order: strict wants one",
+            self._where,
+            "take order: strict out, or give each source a pipeline and a stream of its own",
+        )
 
     async def _take_claim(self) -> None:
         client = self._connection.client
@@ -100,6 +114,9 @@ class NatsSink(DocumentSink):
         """Publish, and wait for every acknowledgement."""
         del state  # penstock keeps it
         acks = self._require_acks()
+        # All that went before is acknowledged. Which of it ends the stream is not known: of a batch that comes again
+        # the server drops what it has, and that may stand before something else.
+        self._last_id = None
         refused: dict[str, str] = {}
         for batch in documents:
             refused |= self._too_large(batch)
@@ -132,12 +149,11 @@ class NatsSink(DocumentSink):
         for subject, value, headers in self._messages(batch):
             if acks.is_full:
                 await acks.room()
-            if is_strict:
-                # Of a connection's first one nobody knows what is before it.
-                if self._last_id is not None:
-                    headers["Nats-Expected-Last-Msg-Id"] = self._last_id
-                self._last_id = headers["Nats-Msg-Id"]
+            if is_strict and self._last_id is not None:
+                headers["Nats-Expected-Last-Msg-Id"] = self._last_id
             await publish(subject, value, acks.next_reply(), headers)
+            if is_strict and (self._last_id is not None or await acks.last_is_new()):
+                self._last_id = headers["Nats-Msg-Id"]
 
     def _messages(self, batch: pa.RecordBatch) -> Iterator[tuple[str, bytes, dict[str, str]]]:
         subjects = TablesOfBatch.of(batch).each(self._pattern.of)
@@ -176,6 +192,8 @@ class NatsSink(DocumentSink):
 
     def check(self) -> Iterator[Finding]:
         """What stands in the way. Changes nothing."""
+        if problem := self._no_order():
+            yield Finding(problem)
         try:
             self._connection.open()
             found = self._stream.find()
@@ -202,6 +220,7 @@ class Acks:
         self._window = window
         self._sent = 0
         self._acked = 0
+        self._last_ack = b""
         self._error: dict[str, Any] | None = None
         self._inbox = ""
         self._moved: asyncio.Event | None = None
@@ -216,7 +235,7 @@ class Acks:
     async def _take(self, message: Any) -> None:
         self._acked += 1
         self._connection.move_on()
-        data = message.data
+        data = self._last_ack = message.data
         if not data or b'"error"' in data:
             # The first one is the cause: in strict order all later ones are refused because of it.
             self._error = self._error or _error_of(message)
@@ -240,6 +259,15 @@ class Acks:
             SinkError: the stream refuses one.
         """
         await self._until(self._sent - self._window + max(1, self._window // 4))
+
+    async def last_is_new(self) -> bool:
+        """Wait until all are acknowledged; whether the last one is in the stream now, and was not before.
+
+        Raises:
+            SinkError: the stream refuses one.
+        """
+        await self._until(self._sent)
+        return not json.loads(self._last_ack).get("duplicate", False)
 
     def settle(self) -> None:
         """Wait until all are acknowledged.

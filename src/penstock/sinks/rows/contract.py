@@ -16,20 +16,23 @@ from penstock.changes.documents import key_places
 from penstock.changes.netbatch import arrow_schema, net_batches
 from penstock.changes.rowrecords import runs_of
 from penstock.changes.typed import Unfit
+from penstock.errors import DestinationRefuses
+from penstock.findings import Finding
 from penstock.options import Options
 from penstock.sinks.documents.contract import DocumentKind, DocumentSink, DocumentsRefused
+from penstock.table import TableName, name_tables
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
     from penstock.changes.decode import TableChanges
     from penstock.changes.netbatch import NetBatch
     from penstock.changes.rowrecords import Run
+    from penstock.errors import PenstockError
     from penstock.sinks.documents.format import DocumentFormat
     from penstock.sinks.kind import SinkPlace
-    from penstock.table import TableName
 
 OptionsT = TypeVar("OptionsT", bound=Options)
 
@@ -166,3 +169,38 @@ class RowKind(DocumentKind[OptionsT], Generic[OptionsT]):
 
         del place
         return RowFormat()
+
+    @final
+    def clashes(
+        self, place: SinkPlace[OptionsT], tables: Collection[TableName]
+    ) -> Mapping[TableName, PenstockError]:
+        """Tables that go to one: what empties it for one of them takes the rows of the others away."""
+        by_target: dict[TableName, list[TableName]] = {}
+        for table in sorted(tables):
+            by_target.setdefault(place.routes.of(table) or table, []).append(table)
+        return {
+            table: DestinationRefuses(
+                f"{name_tables(those)} would all be {target}, wanted a table for each: a copy of one"
+                " takes the rows of the others away",
+                f"sink {place.name}",
+                "write {table} into target: of route:, or give each table another one",
+            )
+            for target, those in by_target.items()
+            if len(those) > 1
+            for table in those
+        }
+
+    def occupied(
+        self, place: SinkPlace[OptionsT], tables: Sequence[TableName]
+    ) -> Sequence[Finding]:
+        """See `clashes`: nothing starts with them."""
+        errors = {str(error): error for error in self.clashes(place, tables).values()}
+        return [Finding(error) for error in errors.values()]
+
+    def check(
+        self, places: Mapping[str, SinkPlace[OptionsT]], chosen: Mapping[str, Any]
+    ) -> Iterator[Finding]:
+        """What the sink finds, and tables that go to one."""
+        yield from super().check(places, chosen)
+        for source_id, tables in chosen.items():
+            yield from self.occupied(places[source_id], tables.followed)

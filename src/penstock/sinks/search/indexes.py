@@ -309,11 +309,27 @@ class Indexes:
         if (other := self._elsewhere(meta, {index, *before})) is not None:
             actions += [{"remove": {"index": other, "alias": each}} for each in self._found(other)]
             before.append(other)
+        ours = [each for each in before if self._owned(each)]
+        if ours:
+            self.store.keep_retired({*self.store.retired(), *ours})
         self._alias(actions, alias)
         if isinstance(meta.get("oid"), int):
             self.store.keep_index(meta["oid"], index)
         self.delete(self._outdated(alias, index) - set(before))
-        return [each for each in before if self._owned(each)]
+        return ours
+
+    def remove(self, retired: Collection[str]) -> None:
+        """Delete indexes that `switch` has named, when nobody can be searching them any more."""
+        self.delete(retired)
+        self.store.keep_retired(set(self.store.retired()).difference(retired))
+
+    def remove_left(self, own: Collection[str]) -> None:
+        """Delete those that a process has named which was killed since; but for our own, whose time has not come."""
+        left = set(self.store.retired()).difference(own)
+        if left:
+            # Where one is found under some name, the alias had not been switched yet.
+            self.delete([index for index in left if not self._found(index)])
+            self.store.keep_retired(own)
 
     def _elsewhere(self, meta: Mapping[str, Any], known: Collection[str]) -> str | None:
         """The index that a table had under another name: of one that was renamed while it was copied, or since `index:` changed."""

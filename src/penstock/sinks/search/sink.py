@@ -85,6 +85,7 @@ class SearchSink(DocumentSink):
         parts.indexes.forget()
         _ = parts.engine
         state = parts.store.open()
+        parts.indexes.remove_left([index for _, index in self._retired])
         self.shared_by = "table" if parts.store.shared_by_table() else "key"
         return state
 
@@ -251,7 +252,7 @@ class SearchSink(DocumentSink):
     def idle(self) -> None:
         """Remove indexes that nobody can be searching any more."""
         while self._retired and self._retired[0][0] <= time.monotonic():
-            self._parts.indexes.delete([self._retired[0][1]])
+            self._parts.indexes.remove([self._retired[0][1]])
             del self._retired[0]
 
     def _truncate(self, alias: str, position: int, ordinal: int) -> None:
@@ -366,8 +367,8 @@ class SearchSink(DocumentSink):
             return
         retired, self._retired = self._retired, []
         if retired:
-            with suppress(PenstockError):  # what stays is removed when the table is copied again
-                made.indexes.delete([index for _, index in retired])
+            with suppress(PenstockError):  # what stays is removed when the sink is opened again
+                made.indexes.remove([index for _, index in retired])
         if self._is_drivers:
             made.client.close()
         else:

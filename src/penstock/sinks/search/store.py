@@ -5,6 +5,7 @@
                          text), created_at, acked; and whose it is: each sink on the server follows it by itself
     an index of a table  `_id` <that of its sink>.index:<oid of the table>: `state` is the index that it had last. Where
                          it is gone, somebody has removed it.
+    indexes to remove    `_id` <that of its sink>.retired: `state` is a list (JSON); others have their place, and they go soon
 
 A position is written only over the one that was read or written last: a second process that delivers is found out.
 """
@@ -20,6 +21,8 @@ from penstock.sinks.search.client import CONFLICT, NOT_FOUND
 from penstock.sinks.search.indexes import quoted
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from penstock.sinks.search.client import Client
 
 INDEX = "penstock"
@@ -174,6 +177,25 @@ class Store:
     def where_index(self, oid: int) -> str:
         """Where that stands, for people."""
         return f"/{INDEX}/_doc/{quoted(self._index(oid))}"
+
+    @property
+    def _retired(self) -> str:
+        return f"/{INDEX}/_doc/{quoted(self._id + '.retired')}"
+
+    def retired(self) -> list[str]:
+        """Indexes that are to be removed."""
+        answer = self._client.ask("GET", self._retired, None, NOT_FOUND)
+        if answer.status == NOT_FOUND:
+            return []
+        return [str(each) for each in json.loads(answer.content["_source"]["state"])]
+
+    def keep_retired(self, indexes: Collection[str]) -> None:
+        """Know of them until they are removed: who has to may be killed."""
+        if not indexes:
+            self._client.ask("DELETE", self._retired, None, NOT_FOUND)
+            return
+        body = {**self._owner, "id": f"{self._id}.retired", "state": json.dumps(sorted(indexes))}
+        self._client.ask("PUT", self._retired, body)
 
     # --- how keys are shared out ---------------------------------------------------------------
 

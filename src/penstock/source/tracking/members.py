@@ -103,8 +103,13 @@ BEGIN
 END"""
 
 # The same for whatever tables a statement has taken an index from, or is about to alter: it does not say which.
-_RELEASE_HELD = """
+# Asked for the entries first: there are none most of the time, and locks take the longer the more of them are held.
+_RELEASE_HELD = f"""
 BEGIN
+    PERFORM FROM pg_publication_rel r WHERE {_IS_OWN_ENTRY};
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
     PERFORM penstock.release(h.oid, is_any) FROM unnest(penstock.held(true)) AS h(oid)
     WHERE EXISTS (SELECT FROM pg_publication_rel r WHERE r.prrelid = h.oid);
 END"""
