@@ -199,11 +199,14 @@ def _fitting(batch: pa.RecordBatch, row: int, room: int) -> int:
 
 
 def _sizes(batch: pa.RecordBatch) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    sizes = pc.binary_length(batch.column("value")).to_numpy().astype(np.int64) + 1
+    sizes = _lengths(batch.column("value")) + 1
     if "record_key" in batch.schema.names:
-        keys = pc.fill_null(pc.binary_length(batch.column("record_key")), 0)
-        sizes += keys.to_numpy().astype(np.int64)
+        sizes += _lengths(batch.column("record_key"))
     return sizes
+
+
+def _lengths(texts: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    return np.asarray(pc.fill_null(pc.binary_length(texts), 0)).astype(np.int64)
 
 
 def _read_batch(
