@@ -53,7 +53,7 @@ from penstock.testing import (
     truncate,
     update,
 )
-from penstock.testing.scene import AUDIT, ORDERS, PURCHASES, renamed
+from penstock.testing.scene import AUDIT, ORDERS, PURCHASES, dropped, renamed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -357,6 +357,20 @@ def test_refusal_in_the_transaction_that_renames_its_table_stops_the_table(tmp_p
 
     assert sorted(suite.rows(options, "purchases")) == [(1, "sent"), (2, "late")]
     assert suite.rows(options, "orders") == []
+
+
+def test_table_that_is_dropped_before_its_copy_is_gone(tmp_path: Path) -> None:
+    suite = TestRowsInSqlite()
+    scene, options = suite._scene(tmp_path)
+    scene.write(2)
+    scene.deliver()
+    scene.sink.tables.schedule_copy({ORDERS.table: ORDERS.oid}, scene.open())
+
+    scene.alter(dropped(ORDERS))
+    scene.sink.close()
+
+    assert suite.rows(options, "orders") == []
+    assert sorted(suite.rows(options, "audit")) == [(1, "seen"), (2, "seen")]
 
 
 def test_tables_that_exchange_names_stop_and_go_on_together(tmp_path: Path) -> None:

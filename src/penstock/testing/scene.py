@@ -70,6 +70,9 @@ class Altered:
             SchemaChange(format=1),
             followed=(TableDifference(self.table, self.differences),),
             renamed={} if self.before == self.table else {self.before: self.table},
+            dropped=frozenset(
+                {self.table} if any(each.op == "drop_table" for each in self.differences) else ()
+            ),
         )
 
 
@@ -78,6 +81,12 @@ def renamed(before: Relation, after: Relation) -> Altered:
     names = str(before.table), str(after.table)
     difference = Difference("rename_table", "table", *after.table, "", *names)
     return Altered(after.table, before.table, (difference,))
+
+
+def dropped(described: Relation) -> Altered:
+    """DROP TABLE …"""
+    difference = Difference("drop_table", "table", *described.table)
+    return Altered(described.table, described.table, (difference,))
 
 
 def altered_trips() -> Altered:
