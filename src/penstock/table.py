@@ -24,6 +24,18 @@ class TableName(NamedTuple):
     def __str__(self) -> str:
         return f"{_spell(self.schema)}.{_spell(self.name)}"
 
+    @classmethod
+    def parse(cls, text: str) -> TableName:
+        """What a name has printed itself as.
+
+        Raises:
+            BadTableRule: it is no such text.
+        """
+        schema, name = _split(text)
+        assert schema is not None, "a table has both"
+        assert name is not None, "a table has both"
+        return cls(schema, name)
+
 
 def as_columns(tables: Iterable[TableName]) -> tuple[list[str], list[str]]:
     """Schemas and names, as `unnest(%s::text[], %s::text[])` takes them."""

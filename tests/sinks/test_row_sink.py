@@ -6,14 +6,22 @@ import fcntl
 import os
 import sqlite3
 from dataclasses import replace
+from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
 from fix_copies import copy
-from fix_event_sinks import ORDERS, open_sink, place_of
+from fix_event_sinks import open_sink, place_of
+from fix_rules import chain, shape
+from penstock.changes import rowrecords
+from penstock.changes.copyrows import parse_rows
 from penstock.changes.envelope import Origin
 from penstock.errors import DestinationRefuses
+from penstock.lsn import Lsn
+from penstock.modifiers.copies import relation_of
+from penstock.modifiers.modifier import modify
+from penstock.options import OnRefused
 from penstock.sink import (
     DocumentsRefused,
     LocalPath,
@@ -21,6 +29,7 @@ from penstock.sink import (
     RowKind,
     RowSink,
     SecondInstance,
+    SinkError,
     SinkOptions,
     TableAltered,
     TableEmptied,
@@ -28,10 +37,15 @@ from penstock.sink import (
     Unfit,
 )
 from penstock.sinks.chosen import ChosenTables
+from penstock.sinks.documents.ddl import schema_documents
 from penstock.sinks.documents.driver import DocumentDriver
+from penstock.sinks.documents.format import CopiedAt
 from penstock.sinks.documents.parked import Holds
+from penstock.sinks.documents.parts import value_bytes
 from penstock.sinks.documents.position import KeptTable
+from penstock.sinks.documents.routed import RoutedSink
 from penstock.sinks.documents.workspace import copying_of
+from penstock.sinks.registry import GROUP, sink_kinds
 from penstock.sinks.rows.format import RowFormat
 from penstock.sinks.tables import TableState
 from penstock.table import Route, Routes, TableRule
@@ -47,12 +61,14 @@ from penstock.testing import (
     truncate,
     update,
 )
+from penstock.testing.scene import AUDIT, ORDERS, PURCHASES, dropped, renamed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-    from penstock.sink import SinkPlace, TableChange
+    from penstock.schema.shape import TableShape
+    from penstock.sink import NetBatch, SinkPlace, TableChange
 
 
 class RowsOptions(SinkOptions):
@@ -63,7 +79,6 @@ class RowsOptions(SinkOptions):
 class RowsInSqlite(RowSink):
     """Tables under their own names, in one database; SQLite gives columns no types."""
 
-    stores_state = True
     passes_with_time = (sqlite3.OperationalError,)
 
     def __init__(self, path: Path) -> None:
@@ -90,7 +105,11 @@ class RowsInSqlite(RowSink):
             for change in changes:
                 if isinstance(change, RowChanges):
                     self._apply_rows(change)
-                elif isinstance(change, TableEmptied) and self._has(change.table):
+                elif isinstance(change, TableAltered):
+                    self._alter(change)
+                elif change.id is None:  # a copy: it brings its own columns
+                    self._database.execute(f'DROP TABLE IF EXISTS "{change.table.name}"')
+                elif self._has(change.table):
                     self._database.execute(f'DELETE FROM "{change.table.name}"')
             self._database.execute("DELETE FROM state")
             self._database.execute("INSERT INTO state VALUES (?)", (state,))
@@ -104,56 +123,100 @@ class RowsInSqlite(RowSink):
         found = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
         return self._database.execute(found, (name.name,)).fetchone() is not None
 
+    def _alter(self, change: TableAltered) -> None:
+        """Follow what concerns columns and names. A table that is not here has nothing to follow."""
+        assert self._database is not None
+        former, name = change.former.name, change.table.name
+        if not self._has(change.former):
+            return
+        if former != name:
+            self._database.execute(f'ALTER TABLE "{former}" RENAME TO "{name}"')
+        for each in change.differences:
+            match each["op"]:
+                case "rename_column":
+                    what = f'RENAME COLUMN "{each["before"]}" TO "{each["after"]}"'
+                case "add_column":
+                    what = f'ADD COLUMN "{each["part"]}"'
+                case "drop_column":
+                    what = f'DROP COLUMN "{each["part"]}"'
+                case "drop_table":
+                    self._database.execute(f'DROP TABLE "{name}"')
+                    return
+                case _:
+                    continue
+            self._database.execute(f'ALTER TABLE "{name}" {what}')
+
     def _apply_rows(self, change: RowChanges) -> None:
         assert self._database is not None
         names = change.net.rows.schema.names
-        key = ", ".join(f'"{name}"' for name in change.key_columns)
         columns = ", ".join(f'"{name}"' for name in names)
-        self._database.execute(
-            f'CREATE TABLE IF NOT EXISTS "{change.table.name}" ({columns}, PRIMARY KEY ({key}))'
-        )
-        refused: dict[str, str] = {}
+        if change.key_columns:
+            key = ", ".join(f'"{name}"' for name in change.key_columns)
+            columns += f", PRIMARY KEY ({key})"
+        self._database.execute(f'CREATE TABLE IF NOT EXISTS "{change.table.name}" ({columns})')
         net = change.net
-        old_keys = net.old_keys.to_pylist() if net.old_keys is not None else [None] * len(net)
-        rows = zip(
-            net.op.to_pylist(),
-            net.rows.to_pylist(),
-            net.unchanged.to_pylist(),
-            old_keys,
-            change.ids.to_pylist(),
-            strict=True,
-        )
-        for op, row, unchanged, old_key, one in rows:
+        # Rows that move may take keys that others of them leave: all are taken away before any is put back.
+        moved = {} if net.old_keys is None else self._taken(change.table, net.old_keys.to_pylist())
+        refused: dict[str, str] = {}
+        for number, (op, row, unchanged, copies) in enumerate(self._rows_of(net)):
+            given = {name: value for name, value in row.items() if name not in unchanged}
+            key = {name: row[name] for name in change.key_columns}
             try:
-                self._apply_row(change, op, row, unchanged, old_key)
+                if op in ("delete", "gone"):
+                    self._delete(change.table, key or row, copies)
+                elif op == "move":
+                    self._put(change.table, moved.get(number, {}) | given)
+                elif op == "update" and unchanged:
+                    self._update(change.table, given, key)
+                else:
+                    self._put(change.table, given)
             except sqlite3.IntegrityError:
-                refused[one] = "a constraint"
+                refused[change.ids[number].as_py()] = "a constraint"
         if refused:
             raise DocumentsRefused(refused)
 
-    def _apply_row(
-        self,
-        change: RowChanges,
-        op: str,
-        row: dict[str, Any],
-        unchanged: list[str],
-        old_key: dict[str, Any] | None,
-    ) -> None:
+    def _rows_of(self, net: NetBatch) -> Iterator[tuple[str, dict[str, Any], list[str], int]]:
+        yield from zip(
+            net.op.to_pylist(),
+            net.rows.to_pylist(),
+            net.unchanged.to_pylist(),
+            net.copies.to_pylist(),
+            strict=True,
+        )
+
+    def _taken(self, table: TableName, keys: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
+        """The rows of these keys, by place, which are not there any more."""
         assert self._database is not None
-        name = change.table.name
-        key = old_key or {column: row[column] for column in change.key_columns}
-        where = " AND ".join(f'"{column}" = ?' for column in key)
-        known = {column: value for column, value in row.items() if column not in unchanged}
-        if op in ("insert", "replace") or (op == "update" and not unchanged):
-            marks = ", ".join("?" * len(row))
-            statement = f'INSERT OR REPLACE INTO "{name}" VALUES ({marks})'
-            self._database.execute(statement, list(row.values()))
-        elif op in ("update", "move"):
-            assigned = ", ".join(f'"{column}" = ?' for column in known)
-            statement = f'UPDATE "{name}" SET {assigned} WHERE {where}'
-            self._database.execute(statement, [*known.values(), *key.values()])
-        else:
-            self._database.execute(f'DELETE FROM "{name}" WHERE {where}', list(key.values()))
+        found = {}
+        for number, key in enumerate(keys):
+            cursor = self._database.execute(
+                f'SELECT * FROM "{table.name}" WHERE {_equal(key)}', list(key.values())
+            )
+            if (row := cursor.fetchone()) is not None:
+                names = [each[0] for each in cursor.description]
+                found[number] = dict(zip(names, row, strict=True))
+        for key in keys:
+            self._delete(table, key, 1)
+        return found
+
+    def _put(self, table: TableName, row: dict[str, Any]) -> None:
+        assert self._database is not None
+        names = ", ".join(f'"{name}"' for name in row)
+        marks = ", ".join("?" * len(row))
+        statement = f'INSERT OR REPLACE INTO "{table.name}" ({names}) VALUES ({marks})'
+        self._database.execute(statement, list(row.values()))
+
+    def _update(self, table: TableName, given: dict[str, Any], key: dict[str, Any]) -> None:
+        assert self._database is not None
+        assigned = ", ".join(f'"{name}" = ?' for name in given)
+        statement = f'UPDATE "{table.name}" SET {assigned} WHERE {_equal(key)}'
+        self._database.execute(statement, [*given.values(), *key.values()])
+
+    def _delete(self, table: TableName, known: dict[str, Any], copies: int) -> None:
+        assert self._database is not None
+        some = f'SELECT rowid FROM "{table.name}" WHERE {_equal(known)} LIMIT {copies}'
+        statement = f'DELETE FROM "{table.name}" WHERE rowid IN ({some})'
+        self._database.execute(statement, list(known.values()))
 
     def forget(self) -> list[str]:
         if not self._path.exists():
@@ -171,6 +234,10 @@ class RowsInSqlite(RowSink):
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+
+def _equal(row: dict[str, Any]) -> str:
+    return " AND ".join(f'"{name}" IS ?' for name in row)
 
 
 class RowsKind(RowKind[RowsOptions]):
@@ -210,6 +277,156 @@ class TestRowsInSqlite(RowSinkContract):
             )
 
 
+class _Broken(RowsInSqlite):
+    """Ignores something of what it is given."""
+
+    ignored = ""
+
+    def apply(self, changes: Iterator[TableChange], state: str | None) -> None:
+        super().apply((each for each in changes if not self._ignores(each)), state)
+
+    def _ignores(self, change: TableChange) -> bool:
+        if isinstance(change, TableEmptied):
+            return self.ignored == "truncate" and change.id is not None
+        return self.ignored == "altered" and isinstance(change, TableAltered)
+
+    def _rows_of(self, net: NetBatch) -> Iterator[tuple[str, dict[str, Any], list[str], int]]:
+        for op, row, unchanged, copies in super()._rows_of(net):
+            if op != self.ignored:
+                yield (
+                    op,
+                    row,
+                    [] if self.ignored == "unchanged" else unchanged,
+                    9 if self.ignored == "copies" else copies,
+                )
+
+    def open(self) -> str | None:
+        found = super().open()
+        return None if self.ignored == "state" else found
+
+
+class _BrokenKind(RowsKind):
+    def __init__(self, ignored: str) -> None:
+        self._ignored = ignored
+
+    def sink(self, place: SinkPlace[RowsOptions]) -> RowsInSqlite:
+        made = _Broken(place.options.path)
+        made.ignored = self._ignored
+        return made
+
+
+@pytest.mark.parametrize(
+    ("ignored", "scene"),
+    [
+        ("truncate", "test_truncate_takes_what_was_before_it"),
+        ("move", "test_row_that_gets_another_key_keeps_its_values"),
+        ("replace", "test_row_that_takes_the_place_of_another_is_that_row"),
+        ("unchanged", "test_value_that_is_not_sent_stays"),
+        ("copies", "test_rows_of_a_table_without_a_key_are_counted"),
+        ("altered", "test_columns_follow_changes_of_their_table"),
+        ("altered", "test_rows_follow_their_table_to_another_name"),
+        ("altered", "test_table_of_which_something_is_parked_stops_before_it_is_renamed"),
+        ("altered", "test_table_that_waits_for_a_copy_is_renamed_as_well"),
+        ("state", "test_kill_once_rows_are_there_doubles_nothing"),
+        ("state", "test_state_is_where_the_rows_are"),
+    ],
+)
+def test_sink_that_ignores_what_it_is_given_is_found_out(
+    ignored: str, scene: str, tmp_path: Path
+) -> None:
+    suite = TestRowsInSqlite()
+    suite.kind = lambda: _BrokenKind(ignored)  # type: ignore[method-assign]
+
+    with pytest.raises((AssertionError, SinkError)):
+        getattr(suite, scene)(tmp_path)
+
+
+# --- on its way ------------------------------------------------------------------------------
+
+
+def test_refusal_in_the_transaction_that_renames_its_table_stops_the_table(tmp_path: Path) -> None:
+    suite = TestRowsInSqlite()
+    scene, options = suite._scene(tmp_path, OnRefused.PARK)
+    suite.refuse(options, 2)
+    scene.write(1)
+    scene.alter(
+        (ORDERS, [insert(ORDERS, ["2", "b"])]),
+        renamed(ORDERS, PURCHASES),
+        (PURCHASES, [update(PURCHASES, ["2", "late"])]),
+    )
+    assert suite.kind().parked(scene.place) == []
+    [(name, stopped)] = scene.sink.tables.detached.items()
+    assert (str(name), "not parked" in stopped.error) == ("public.orders", True)
+    assert suite.rows(options, "purchases") == []
+
+    suite.accept(options)
+    scene.catch_up()
+    scene.sink.close()
+
+    assert sorted(suite.rows(options, "purchases")) == [(1, "sent"), (2, "late")]
+    assert suite.rows(options, "orders") == []
+
+
+def test_table_that_is_dropped_before_its_copy_is_gone(tmp_path: Path) -> None:
+    suite = TestRowsInSqlite()
+    scene, options = suite._scene(tmp_path)
+    scene.write(2)
+    scene.deliver()
+    scene.sink.tables.schedule_copy({ORDERS.table: ORDERS.oid}, scene.open())
+
+    scene.alter(dropped(ORDERS))
+    scene.sink.close()
+
+    assert suite.rows(options, "orders") == []
+    assert sorted(suite.rows(options, "audit")) == [(1, "seen"), (2, "seen")]
+
+
+def test_tables_that_exchange_names_stop_and_go_on_together(tmp_path: Path) -> None:
+    suite = TestRowsInSqlite()
+    scene, options = suite._scene(tmp_path, OnRefused.PARK)
+    suite.refuse(options, 2)
+    scene.write(2)
+    between = replace(ORDERS, table=TableName("public", "between"))
+    orders = replace(AUDIT, table=ORDERS.table)
+    audit = replace(ORDERS, table=AUDIT.table)
+    scene.alter(
+        renamed(ORDERS, between),
+        renamed(AUDIT, orders),
+        renamed(between, audit),
+        (audit, [insert(audit, ["8", "an order"])]),
+        (orders, [insert(orders, ["9", "an audit"])]),
+    )
+    assert sorted(map(str, scene.sink.tables.detached)) == ["public.audit", "public.orders"]
+    assert sorted(suite.rows(options, "audit")) == [(1, "seen"), (2, "seen")]
+
+    suite.accept(options)
+    suite._retry(scene)
+    scene.catch_up()
+    scene.sink.close()
+
+    assert scene.sink.tables.detached == {}
+    assert sorted(suite.rows(options, "orders")) == [(1, "seen"), (2, "seen"), (9, "an audit")]
+    assert sorted(suite.rows(options, "audit")) == [(1, "sent"), (2, "sent"), (8, "an order")]
+
+
+def test_routed_sink_is_told_of_tables_by_the_names_that_they_have_there() -> None:
+    sink = _Noting()
+    routes = Routes((Route(TableRule("public", "t"), TableName("shop", "t")),))
+    one = RoutedSink(sink, routes)
+    change = renamed(ITEMS, replace(ITEMS, table=TableName("public", "t")))
+    part = change.at(Lsn(0x1000), Lsn(0x1008), 0)
+    [document] = RowFormat().shape_changes(schema_documents(part, "shop", ()))
+
+    one.end_copies({TableName("public", "t"): "1c2d3e4f"})
+    one.deliver(iter([document]), "state")
+
+    [altered] = sink.given
+    assert isinstance(altered, TableAltered)
+    assert (altered.table, altered.former) == (TableName("shop", "t"), ITEMS.table)
+    assert altered.differences[0]["after"] == "shop.t"
+    assert sink.ended == {TableName("shop", "t"): "1c2d3e4f"}
+
+
 # --- what a row sink is given ----------------------------------------------------------------
 
 ITEMS = table(16400, "items", {"id": "int8", "on": "date", "note": "text"}, key=["id"])
@@ -221,8 +438,12 @@ class _Noting(RowSink):
 
     def __init__(self) -> None:
         self.given: list[TableChange] = []
+        self.ended: Mapping[TableName, str] = {}
 
     def open(self) -> None: ...
+
+    def end_copies(self, copies: Mapping[TableName, str]) -> None:
+        self.ended = copies
 
     def apply(self, changes: Iterator[TableChange], state: str | None) -> None:
         self.given += changes
@@ -292,6 +513,116 @@ def test_row_that_moves_without_all_its_values_has_its_old_key() -> None:
     assert change.net.op.to_pylist() == ["move"]
     assert change.net.old_keys is not None
     assert change.net.old_keys.to_pylist() == [{"id": 1}]
+
+
+@pytest.fixture
+def implied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """What becomes of a table by the rules that a row sink has without a word in the file."""
+    entry = EntryPoint(RowsKind.name, f"{__name__}:RowsKind", GROUP)
+    monkeypatch.setattr("penstock.config.KINDS", sink_kinds(lambda: [entry]))
+
+    def implied(described: TableShape, *rules: dict[str, Any]) -> Any:
+        sinks = {"rows": {"kind": RowsKind.name, "path": str(tmp_path / "rows.db")}}
+        return chain(*rules, sink="rows", sinks=sinks).bound({described.table: described})
+
+    return implied
+
+
+@pytest.mark.parametrize("rules", [[], [{"inject": {}}]], ids=["implied", "injected"])
+def test_rows_that_nothing_identifies_are_given_under_the_rules_of_a_row_sink(
+    implied: Callable[..., Any], rules: list[dict[str, Any]]
+) -> None:
+    described = shape("t", {"a": "int8", "b": "text"}, key=())
+    known = relation_of(described)
+    rows = [insert(known, ["1", "x"]), insert(known, ["1", "x"])]
+    pieces = modify(implied(described, *rules), changes([relation(known), *transaction(1, *rows)]))
+    [piece] = pieces
+    at = CopiedAt(0x1000, 0, "1c2d3e4f")
+
+    streamed = RowFormat().documents(pieces, ORIGIN)
+    copied = RowFormat().copied(piece.relation, parse_rows(b"1\tx\n1\tx\n", 2), ORIGIN, at)
+
+    assert piece.relation.injected is not None
+    for records in (streamed, copied):
+        [change] = _given(records)
+        assert isinstance(change, RowChanges)
+        assert (len(change.net), change.key_columns) == (2, ())
+
+
+def test_primary_key_identifies_rows_also_with_replica_identity_full(
+    implied: Callable[..., Any],
+) -> None:
+    described = shape("t", {"a": "int8", "b": "text"}, key=("a",), identity="f")
+    known = relation_of(described)
+    rows = [insert(known, ["1", "x"]), update(known, ["1", "y"], before=["1", "x"])]
+    pieces = modify(implied(described), changes([relation(known), *transaction(1, *rows)]))
+
+    [change] = _given(RowFormat().documents(pieces, ORIGIN))
+
+    assert isinstance(change, RowChanges)
+    assert change.key_columns == ("a",)
+    assert change.net.rows.to_pylist() == [{"a": 1, "b": "y"}]
+
+
+def test_class_that_does_not_store_the_state_is_no_row_sink() -> None:
+    with pytest.raises(TypeError, match="stores the state"):
+        type("Forgetful", (RowsInSqlite,), {"stores_state": False})
+
+
+def test_keys_of_a_run_are_read_once_and_only_where_a_row_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read: list[bytes] = []
+
+    def former_key(record_key: bytes) -> str:
+        read.append(record_key)
+        return known(record_key)
+
+    known = rowrecords.former_key
+    monkeypatch.setattr(rowrecords, "former_key", former_key)
+    rows = []
+    for number in range(0, 300, 3):
+        rows += [
+            update(ITEMS, [str(number + 1), None, UNCHANGED], key=[str(number)]),
+            insert(ITEMS, [str(number), None, "z"]),
+        ]
+
+    given = _given(_records(*rows))
+    assert (len(given), read) == (200, [])
+    found = [change.ids.to_pylist() for change in given if isinstance(change, RowChanges)]
+
+    assert len(read) == 100  # those that move
+    # The first record of a key, be it one that left it.
+    assert found == [[f"shop:0/1000:{place - place % 2}"] for place in range(200)]
+
+
+def test_values_that_their_types_cannot_hold_are_refused_together() -> None:
+    other = replace(ITEMS, oid=16409, table=TableName("public", "other"))
+    sink = _Noting()
+    batches = [
+        _records(insert(ITEMS, ["1", "infinity", "a"]), insert(ITEMS, ["2", None, "b"])),
+        _records(
+            insert(other, ["3", None, "c"]), insert(other, ["4", "-infinity", "d"]), described=other
+        ),
+    ]
+
+    with pytest.raises(DocumentsRefused) as raised:
+        _given(*batches, sink=sink)
+
+    assert sorted(raised.value.reasons) == ["shop:0/1000:0", "shop:0/1000:1"]
+    assert sink.given == []
+
+
+def test_step_of_a_copy_is_measured_with_what_describes_its_rows() -> None:
+    records = _records(*(insert(ITEMS, [str(number), None, "a"]) for number in range(10)))
+    described = len(relation(ITEMS)) + 1
+
+    held = sum(map(len, records.column("value").to_pylist())) + 10 * described
+
+    assert value_bytes(records) == held + 10
+    assert value_bytes(records.slice(5)) == sum(
+        len(each) + described + 1 for each in records.column("value").to_pylist()[5:]
+    )
 
 
 def test_rows_of_a_table_without_a_key_are_counted() -> None:

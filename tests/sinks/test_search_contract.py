@@ -22,6 +22,14 @@ if TYPE_CHECKING:
 class _SearchContract(SinkContract):
     is_exclusive = False  # who has stored a position that another has not seen is found out then
     shows_rows = True
+    fault_points = (
+        "search.between_requests",
+        "documents.after_deliver",
+        "deliver.after_job",
+        "search.before_position",
+        "search.after_position",
+        "deliver.after_commit",
+    )
 
     @pytest.fixture(autouse=True)
     def _server(self, server, monkeypatch) -> None:

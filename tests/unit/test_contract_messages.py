@@ -120,6 +120,14 @@ def test_sink_that_stores_state_but_doubles_is_told_what_must_be_stored_together
         _Contract(_append).test_kill_between_any_two_steps_loses_nothing(tmp_path)
 
 
+def test_point_at_which_nothing_is_killed_is_named(tmp_path: Path) -> None:
+    class Elsewhere(_Contract):
+        fault_points = ("stage.before_copy",)
+
+    with pytest.raises(AssertionError, match=r"stage\.before_copy is not passed 1 times"):
+        Elsewhere(_append).test_kill_between_any_two_steps_loses_nothing(tmp_path)
+
+
 def test_sink_that_raises_where_it_was_to_be_killed_is_told_where_to_look(tmp_path: Path) -> None:
     here = os.getpid()
 

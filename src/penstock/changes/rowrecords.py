@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,7 +23,7 @@ import pyarrow.compute as pc
 from penstock.changes.cells import ABSENT, gather
 from penstock.changes.compact import fill_from_before, key_changes
 from penstock.changes.decode import TableChanges, TableTruncated, Transaction, decode
-from penstock.changes.documents import documents, is_unidentified, key_places, key_texts, row_ids
+from penstock.changes.documents import documents, key_places, key_texts, row_ids
 from penstock.changes.envelope import (
     NO_RECORDS,
     as_records,
@@ -47,16 +48,18 @@ if TYPE_CHECKING:
 _NAMES = {INSERT: "insert", UPDATE: "update", DELETE: "delete"}
 _NO_BEFORE, _KEY_BEFORE, _FULL_BEFORE = range(3)
 _MARKS = {_KEY_BEFORE: b"K", _FULL_BEFORE: b"O"}
+# A run that is cut into more steps than this has its keys listed once, by key.
+_MANY_STEPS = 16
 _NOWHERE = Transaction(0, 0, 0, 0, carries_xids=False)
 
 
 def row_records(pieces: Sequence[Piece], source: str) -> pa.RecordBatch:
-    """Changes as records, by commit and place in it."""
+    """Changes as records, by commit and place in it. Also of a table whose rows nothing identifies: they are known whole."""
     found: list[pa.RecordBatch] = []
     for piece in pieces:
         if isinstance(piece, TableTruncated):
             found.append(as_records(documents([piece], source)))
-        elif len(piece) and not is_unidentified(piece.relation):
+        elif len(piece):
             found += _table_records(replace(piece, relation=keyed(piece.relation)), source)
     return records_in_order(found)
 
@@ -118,7 +121,7 @@ def copied_row_records(
     copy_id: str,
 ) -> pa.RecordBatch:
     """Copied rows as records, in their own order: inserts with the op `read`."""
-    if not len(rows) or is_unidentified(relation):
+    if not len(rows):
         return NO_RECORDS
     relation, count = keyed(relation), len(rows)
     lsn = np.full(count, commit_lsn, np.uint64)
@@ -180,26 +183,33 @@ class Run:
         ids = self.records.column("id")
         if keys is None:
             return pa.repeat(ids[0], count)
-        former = pa.array([_former_key(each) for each in self._record_keys()], pa.large_string())
-        own = pa.chunked_array([self.records.column("key"), former]).combine_chunks()
-        place = pc.fill_null(pc.index_in(keys, value_set=own), 0)
-        return pa.concat_arrays([ids, ids]).take(place)
+        if count * _MANY_STEPS > len(ids):
+            own, places = self._known_keys
+            return ids.take(places.take(pc.fill_null(pc.index_in(keys, value_set=own), 0)))
+        # Of a run that was cut into many steps, not all of its keys for each of them.
+        return ids.take(pa.array([self._place_of.get(key, 0) for key in keys.to_pylist()]))
 
-    def _record_keys(self) -> list[bytes | None]:
-        is_move = pc.equal(self.records.column("op"), "move")
-        found: list[bytes | None] = pc.if_else(
-            is_move, self.records.column("record_key"), pa.scalar(None, pa.large_binary())
-        ).to_pylist()
-        return found
+    @cached_property
+    def _known_keys(self) -> tuple[pa.Array, pa.Array]:
+        """The keys of the records, and those that rows had before they moved; for each, which record it is of."""
+        moves = pc.indices_nonzero(pc.equal(self.records.column("op"), "move"))
+        left = self.records.column("record_key").take(moves).to_pylist()
+        former = pa.array([former_key(each) for each in left], pa.large_string())
+        own = self.records.column("key")
+        places = pa.concat_arrays([pa.array(np.arange(len(own))), moves.cast(pa.int64())])
+        # In the order of the records: the first one of a key is found.
+        order = pa.array(np.argsort(places.to_numpy(), kind="stable"))
+        return pa.concat_arrays([own, former]).take(order), places.take(order)
+
+    @cached_property
+    def _place_of(self) -> dict[str, int]:
+        own, places = self._known_keys
+        return dict(zip(reversed(own.to_pylist()), reversed(places.to_pylist()), strict=True))
 
 
 def former_key(record_key: bytes) -> str:
     """The key, as JSON, that the row of a `move` had before; empty of others."""
     return record_key.partition(b"\n")[0].decode()
-
-
-def _former_key(record_key: bytes | None) -> str | None:
-    return None if record_key is None else former_key(record_key)
 
 
 def runs_of(batch: pa.RecordBatch) -> Iterator[Run]:

@@ -63,6 +63,45 @@ def refused_in(ddl_transaction: DdlTransaction) -> dict[TableName, PenstockError
     return {table: error for part in parts for table, error in part.refused.items()}
 
 
+def changed_in(ddl_transaction: DdlTransaction) -> set[TableName]:
+    """Every table that a statement in it changes, under all its names."""
+    found: set[TableName] = set()
+    for part in ddl_transaction:
+        if not isinstance(part, Rows):
+            found |= {each.table for each in part.followed if each.differences} | part.dropped
+            found |= set(part.renamed) | set(part.renamed.values())
+    return found
+
+
+def names_through(ddl_transaction: DdlTransaction) -> dict[TableName, TableName | None]:
+    """Tables that are renamed or dropped in it, by what they were called before: their names after it, None of one that is
+    gone. Not those that came with it."""
+    found: dict[TableName, TableName | None] = {}
+    created: set[TableName] = set()
+    for part in ddl_transaction:
+        if isinstance(part, Rows):
+            continue
+        began_as = {now: before for before, now in found.items() if now is not None}
+        renamed = {table: name for table, name in part.renamed.items() if table not in created}
+        gone = part.dropped - created
+        found |= {began_as.get(table, table): None for table in gone}
+        found |= {began_as.get(table, table): name for table, name in renamed.items()}
+        created = {part.renamed.get(table, table) for table in created} - part.dropped
+        created |= part.created_in_stream
+    return found
+
+
+def renamed_together(ddl_transaction: DdlTransaction) -> dict[TableName, frozenset[TableName]]:
+    """Names that tables exchange, or pass on: by each of them, all that belong together."""
+    found: dict[TableName, frozenset[TableName]] = {}
+    for part in ddl_transaction:
+        if not isinstance(part, Rows):
+            for old, new in part.renamed.items():
+                group = found.get(old, frozenset({old})) | found.get(new, frozenset({new}))
+                found |= dict.fromkeys(group, group)
+    return found
+
+
 def tables_of(ddl_transaction: DdlTransaction) -> set[TableName]:
     """Every table that has rows in it, or that it changes, under all its names."""
     found: set[TableName] = set()

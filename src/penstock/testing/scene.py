@@ -5,15 +5,20 @@ from __future__ import annotations
 import gc
 import os
 import pickle
+import shutil
 import signal
 import traceback
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from penstock import failpoints, vault
 from penstock.lsn import Lsn
 from penstock.schema.description import PrimaryKey, TableDescription, TableStructure
-from penstock.schema.shape import ColumnShape
+from penstock.schema.difference import Difference
+from penstock.schema.mark import CHANGE, Mark
+from penstock.schema.shape import ColumnShape, SchemaChange
 from penstock.sinks.copying import Copy, CopyOrder
+from penstock.sinks.ddl_transaction import Rows, ShapeChange, TableDifference
 from penstock.sinks.kind import SinkPlace
 from penstock.sinks.sink import Batch, SharingWorker
 from penstock.spark.jobs import Span, run_task
@@ -36,13 +41,66 @@ if TYPE_CHECKING:
     from penstock.changes.pgoutput import Relation
     from penstock.sink import Options
     from penstock.sinks.kind import SinkKind
-    from penstock.sinks.sink import Receipt, Sink
+    from penstock.sinks.sink import Receipt, Sink, Worker
     from penstock.table import TableName
 
+# `orders`, as `Scene.write` and scenes of rows fill it, and others that scenes of rows have beside it.
 ORDERS = table(16400, "orders", {"id": "int8", "note": "text"}, key=["id"])
 AUDIT = table(16401, "audit", {"id": "int8", "note": "text"}, key=["id"])
+LOOSE = table(16402, "loose", {"id": "int8", "note": "text"}, identity="f")
+TRIPS = table(16403, "trips", {"id": "int8", "remark": "text"}, key=["id"])
+ALTERED_TRIPS = table(16403, "trips", {"id": "int8", "note": "text", "by": "text"}, key=["id"])
+PURCHASES = table(16400, "purchases", {"id": "int8", "note": "text"}, key=["id"])
 START = Lsn(0x1000)
 IDENTITY = {"system_identifier": "7", "slot": "penstock_shop_00000000"}
+
+
+@dataclass(frozen=True)
+class Altered:
+    """What a statement changes of a table: how it is called after it and was before, and the differences of that."""
+
+    table: TableName
+    before: TableName
+    differences: tuple[Difference, ...]
+
+    def at(self, lsn: Lsn, end: Lsn, number: int) -> ShapeChange:
+        """At its place in a transaction."""
+        return ShapeChange(
+            Mark(lsn, end, 0, 1, 0, number, CHANGE, ""),
+            SchemaChange(format=1),
+            followed=(TableDifference(self.table, self.differences),),
+            renamed={} if self.before == self.table else {self.before: self.table},
+            dropped=frozenset(
+                {self.table} if any(each.op == "drop_table" for each in self.differences) else ()
+            ),
+        )
+
+
+def renamed(before: Relation, after: Relation) -> Altered:
+    """ALTER TABLE … RENAME TO …"""
+    names = str(before.table), str(after.table)
+    difference = Difference("rename_table", "table", *after.table, "", *names)
+    return Altered(after.table, before.table, (difference,))
+
+
+def dropped(described: Relation) -> Altered:
+    """DROP TABLE …"""
+    difference = Difference("drop_table", "table", *described.table)
+    return Altered(described.table, described.table, (difference,))
+
+
+def altered_trips() -> Altered:
+    """A column of TRIPS gets another name, and one is added."""
+    added = {"name": "by", "type": "text", "not_null": False}
+    differences = (
+        Difference("rename_column", "table", *TRIPS.table, "note", "remark", "note"),
+        Difference("add_column", "table", *TRIPS.table, "by", None, added),
+    )
+    return Altered(TRIPS.table, TRIPS.table, differences)
+
+
+# Rows of a part of a transaction, with the table that they are of; or what a statement changes.
+Part = tuple["Relation", "Sequence[bytes]"] | Altered
 
 
 class Scene:
@@ -53,6 +111,8 @@ class Scene:
         self._log = directory / "log"
         self._state = directory / "state"
         self._written = 0
+        self._tables = {ORDERS.table, AUDIT.table}
+        self._altering: dict[Lsn, tuple[Part, ...]] = {}
         self.place: SinkPlace[Any] = SinkPlace(
             "under_test", options, "shop", "shop", ("shop",), self._state
         )
@@ -87,6 +147,56 @@ class Scene:
             ids += [f"shop:{lsn}:{ordinal}" for ordinal in range(len(rows))]
         self._written += count
         return ids
+
+    def add(self, described: Relation, *rows: bytes) -> None:
+        """Append a transaction with rows of a table to the log."""
+        self._written += 1
+        self._tables.add(described.table)
+        lsn = Lsn(START + 0x100 * self._written)
+        messages = [relation(described), *transaction(lsn, *rows, xid=self._written)]
+        write_log(self._log, messages, START)
+
+    def alter(self, *parts: Part) -> None:
+        """Deliver what is in the log, and then a transaction in which rows and changes of tables alternate."""
+        self.deliver()
+        self._written += 1
+        lsn = Lsn(START + 0x100 * self._written)
+        self._altering[lsn] = parts
+        self._tables |= {each[0].table for each in parts if not isinstance(each, Altered)}
+        self._commit_altering(lsn, self._position, None)
+
+    def _commit_altering(self, lsn: Lsn, after: Lsn, only: set[TableName] | None) -> None:
+        end = Lsn(lsn + 8)
+        batch = self._batch(after, end)
+        if only is None:
+            detached = batch.tables & set(self.sink.tables.detached)
+            batch = replace(batch, detached=frozenset(detached))
+        slices: dict[int, list[Any]] = {}
+        made: list[Rows | ShapeChange] = []
+        for number, part in enumerate(self._altering[lsn]):
+            # The parts have positions of their own, so that each can be a log of its own.
+            at = Lsn(lsn + number)
+            if isinstance(part, Altered):
+                made.append(part.at(at, end, number))
+                continue
+            described, rows = part
+            log = self._log.with_name(f"altering.{lsn:x}.{number}")
+            if not log.exists():
+                content = transaction(at, *rows, end_lsn=end)
+                write_log(log, [relation(described), *content], START)
+            slices[number] = read_log(log, START)
+            made.append(Rows(number, frozenset({described.table})))
+
+        def run_job(worker: Any, some: Sequence[Rows]) -> list[Receipt]:
+            return self._run_worker(worker, batch, [slices[each.number] for each in some])
+
+        self.sink.commit_shapes(batch, made, run_job, only)
+
+    @property
+    def _position(self) -> Lsn:
+        stored = self.sink.open()
+        assert stored is not None
+        return stored.delivered_lsn
 
     def open(self) -> Lsn:
         """Open the sink as the loop does; where it stands."""
@@ -140,22 +250,34 @@ class Scene:
             for row in range(len(some))
         ]
 
+    def lose_the_state_directory(self) -> None:
+        """As after the loss of a disk."""
+        if self._state.exists():
+            shutil.rmtree(self._state)
+
     def catch_up(self) -> None:
         """Deliver to tables that have been copied what came since, and let them stream."""
         tables = {name for name, each in self.sink.tables.detached.items() if each.can_catch_up}
         if not tables:
             return
         position = self.sink.tables.detached[min(tables)].delivered_lsn
-        stored = self.sink.open()
-        assert stored is not None
-        for ref in read_log(self._log, position):
-            if ref.head.end_lsn > stored.delivered_lsn:
+        end = self._position
+        slices = {Lsn(ref.head.end_lsn): ref for ref in read_log(self._log, position)}
+        altering = {Lsn(lsn + 8): lsn for lsn in self._altering if lsn > position}
+        for end_lsn in sorted({*slices, *altering}):
+            if end_lsn > end:
                 break
-            batch = _batch(position, [ref])
-            self.sink.commit_detached(tables, batch, self._run(batch, [[ref]], tables))
-            position = batch.end_lsn
+            if end_lsn in altering:
+                self._commit_altering(altering[end_lsn], position, tables)
+            else:
+                ref = slices[end_lsn]
+                batch = self._batch(position, end_lsn)
+                self.sink.commit_detached(tables, batch, self._run(batch, [[ref]], tables))
+            position = end_lsn
             tables = {
-                name for name in tables if self.sink.tables.detached[name].delivered_lsn == position
+                name
+                for name, each in self.sink.tables.detached.items()
+                if each.can_catch_up and each.delivered_lsn == position
             }
         self.sink.tables.attach(tables)
 
@@ -182,7 +304,7 @@ class Scene:
         return False
 
     def _commit(self, position: Lsn, slices: Sequence[Any], task_count: int = 1) -> Lsn:
-        batch = _batch(position, slices)
+        batch = self._batch(position, slices[-1].head.end_lsn)
         cut = -(-len(slices) // task_count)
         tasks = [slices[begin : begin + cut] for begin in range(0, len(slices), cut)]
         self.sink.commit(batch, self._run(batch, tasks, None))
@@ -190,8 +312,13 @@ class Scene:
 
     def _run(self, batch: Batch, tasks: Sequence[Sequence[Any]], only: Any) -> list[Receipt]:
         """The tasks of a batch, the last first, as executors might finish them."""
+        return self._run_worker(self.sink.worker(batch, only), batch, tasks)
+
+    def _run_worker(
+        self, made: Worker, batch: Batch, tasks: Sequence[Sequence[Any]]
+    ) -> list[Receipt]:
         with vault.using(self._vault):  # as while Spark runs
-            worker = pickle.loads(pickle.dumps(self.sink.worker(batch, only)))  # noqa: S301
+            worker = pickle.loads(pickle.dumps(made))  # noqa: S301
         if isinstance(worker, SharingWorker):
             # Each takes everything, and does its share.
             worker = worker.shared_among(len(tasks))
@@ -201,16 +328,20 @@ class Scene:
             run_task(worker, span, number, [[ref] for ref in slices])
             for number, slices in reversed(list(enumerate(tasks)))
         ]
-        return [pickle.loads(pickle.dumps(receipt)) for receipt in receipts]  # noqa: S301
+        # Handed over in the order of the tasks, as a job's are.
+        return [pickle.loads(pickle.dumps(receipt)) for receipt in reversed(receipts)]  # noqa: S301
+
+    def _batch(self, after: Lsn, end: Lsn) -> Batch:
+        return Batch(1, after, end, 0, frozenset(self._tables))
 
 
 class _Source:
     """What a sink is told of the source's tables: they are always as they are."""
 
     def __call__(self, table: TableName, lsn: Lsn) -> TableDescription | None:
-        """One of the two."""
+        """One of those that sinks with tables of their own are given."""
         del lsn
-        return next((_description(each) for each in (ORDERS, AUDIT) if each.table == table), None)
+        return next((_description(each) for each in _TABLES if each.table == table), None)
 
     def shape(self, table: TableName, lsn: Lsn) -> None:
         """Nobody knows more."""
@@ -223,7 +354,10 @@ class _Source:
     def name_of(self, oid: int, lsn: Lsn) -> TableName | None:
         """As ever."""
         del lsn
-        return next((each.table for each in (ORDERS, AUDIT) if each.oid == oid), None)
+        return next((each.table for each in _TABLES if each.oid == oid), None)
+
+
+_TABLES = (ORDERS, AUDIT, LOOSE)
 
 
 def table_of(place: int) -> str:
@@ -251,11 +385,6 @@ def written_rows(count: int, table: str) -> dict[int, str]:
     }
 
 
-def _batch(after: Lsn, slices: Sequence[Any]) -> Batch:
-    tables = frozenset({ORDERS.table, AUDIT.table})
-    return Batch(1, after, slices[-1].head.end_lsn, 0, tables)
-
-
 def _description(relation: Relation) -> TableDescription:
     types = {TYPE_OIDS["int8"]: "bigint", TYPE_OIDS["text"]: "text"}
     columns = tuple(
@@ -265,12 +394,13 @@ def _description(relation: Relation) -> TableDescription:
             type=types[column.type_oid],
             type_id=column.type_oid,
             type_kind="b",
-            not_null=column.in_identity,
+            not_null=column.in_identity and relation.replica_identity != "f",
         )
         for number, column in enumerate(relation.columns, 1)
     )
+    key = () if relation.replica_identity == "f" else ("id",)
     return TableDescription(
-        relation.table, relation.oid, "r", relation.replica_identity, columns, ("id",), ("id",)
+        relation.table, relation.oid, "r", relation.replica_identity, columns, key, key
     )
 
 

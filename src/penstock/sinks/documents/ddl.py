@@ -61,6 +61,8 @@ class DdlDocuments:
         self.on_renamed: Callable[[Mapping[TableName, TableName], int, int], None] | None = None
         # Whether the destination has dealt with a change before, by the id of its document.
         self.has_followed: Callable[[str], bool] | None = None
+        # Tables that wait for a copy, and whose changes are described although their rows are skipped.
+        self.described: set[TableName] = set()
         self._batch = batch
         self._is_group = is_group
         self._source = source
@@ -131,6 +133,8 @@ class DdlDocuments:
             )
         before = set(self.names.values())
         self._detached = {part.renamed.get(table, table) for table in self._detached}
+        described = {part.renamed.get(table, table) for table in self.described}
+        self.described = described - part.dropped
         self.unknown = {
             part.renamed.get(table, table): oid
             for table, oid in self.unknown.items()
@@ -145,6 +149,7 @@ class DdlDocuments:
         if self._is_group:
             own = before | set(self.names.values())
             skipped = {each.table for each in part.followed} - (own - self._detached)
+        skipped = skipped - described
         found = self._format.shape_changes(schema_documents(part, self._source, skipped))
         self.count += len(found)
         if self.on_own is None:

@@ -16,9 +16,15 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from penstock.errors import SchemaChangeRefused
 from penstock.failpoints import fault_point
 from penstock.options import OnRefused
-from penstock.sinks.ddl_transaction import refused_in
+from penstock.sinks.ddl_transaction import (
+    changed_in,
+    names_through,
+    refused_in,
+    renamed_together,
+)
 from penstock.sinks.documents.contract import DocumentsRefused
 from penstock.sinks.documents.copies import Copies
 from penstock.sinks.documents.ddl import DdlDocuments
@@ -71,6 +77,51 @@ class _Step:
     whole: dict[TableName, str] = field(default_factory=dict)  # those that end with it
 
 
+@dataclass(frozen=True)
+class _Altering:
+    """What a transaction that changes tables means to those that are refused in it, by any of their names there."""
+
+    # Tables stop by all names that they have in it, and with those that they exchange names with.
+    together: Mapping[TableName, Collection[TableName]] = field(default_factory=dict)
+    # Rows from before a change and from after it are not parked behind one another: their tables stop.
+    unparked: Collection[TableName] = ()
+    # What tables were called before it, and are called after it; None of those that are gone.
+    names: Mapping[TableName, TableName | None] = field(default_factory=dict)
+    # Those that take part in it, where not all do.
+    only: Collection[TableName] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        ddl_transaction: DdlTransaction,
+        done: DdlDocuments,
+        only: Collection[TableName] | None,
+        *,
+        takes_rows: bool,
+    ) -> _Altering:
+        """Of a transaction that has been gone through."""
+        return cls(
+            renamed_together(ddl_transaction),
+            changed_in(ddl_transaction) if takes_rows else (),
+            {**names_through(ddl_transaction), **done.names},
+            only,
+        )
+
+    def went_by(self, stopped: Mapping[TableName, str]) -> dict[TableName, str]:
+        """Tables that stop, by what they were called before it."""
+        former = {now: before for before, now in self.names.items()}
+        found: dict[TableName, str] = {}
+        for table, error in stopped.items():
+            name = table
+            if table in former and not (table in self.names and table in self.together):
+                name = former[table]
+            elif table in self.together and table not in self.names:
+                continue  # a name that was only passed through
+            if self.only is None or name in self.only:
+                found[name] = error
+        return found
+
+
 class DocumentDriver:
     """Delivers to one `DocumentSink`. Implements `penstock.sinks.sink.Sink`."""
 
@@ -91,6 +142,8 @@ class DocumentDriver:
         self._parked = Parked(self._space.parked, place.keyring)
         self._on_refused: OnRefused = getattr(place.options, "on_refused", OnRefused.STOP)
         self._by_tasks = self._sink.delivered_by == "tasks"
+        # Whether it is given rows as they are now, all of them here and in order.
+        self._takes_rows = self._sink.shows_rows and not self._by_tasks
         self._sealed = SealedSink(kind, place)
 
     @property
@@ -218,8 +271,10 @@ class DocumentDriver:
                 done.on_rows = self._take_outcomes
                 done.on_own = lambda own: stopped.update(self._deliver_between(own))
                 done.has_followed = self._sink.has_followed
-            if self._sink.shows_rows:
-                done.on_renamed = self._parked.rename
+                if self._sink.shows_rows:
+                    done.on_renamed = self._parked.rename
+            if self._takes_rows and only is None:
+                done.described = kept.in_state(TableState.PENDING)
             done.run(ddl_transaction, self.worker, run_job)
             moved = _after_ddl(kept, done, batch.end_lsn)
             if only is None:
@@ -229,10 +284,40 @@ class DocumentDriver:
                 for table, error in refused_in(ddl_transaction).items()
                 if table in taking_part
             }
-            self._deliver_shapes(done, moved, batch.after_lsn, stopped, unfit)
+            if self._takes_rows:
+                pending = kept.in_state(TableState.PENDING)
+                streaming = {
+                    table
+                    for table in changed_in(ddl_transaction)
+                    if table not in kept.tables or table in taking_part - pending
+                }
+                unfit |= self._parked_in(streaming)
+                # What is parked of a table that is copied goes with its copy, by the name that it has then.
+                changed = {old: now for old, now in done.names.items() if old != now}
+                waiting = {old: now for old, now in changed.items() if old in pending}
+                self._parked.rename(waiting, batch.end_lsn, 0)
+            altering = _Altering.of(ddl_transaction, done, only, takes_rows=self._takes_rows)
+            self._deliver_shapes(done, moved, batch.after_lsn, stopped, unfit, altering)
         fault_point("schema.after_commit")
         self.tables.read()
         return done.names
+
+    def _parked_in(self, tables: Collection[TableName]) -> dict[TableName, str]:
+        """Those of which something is parked, of tables that a transaction changes: they stop until that is delivered or dropped.
+
+        Rows that are parked have the names and columns from before it.
+        """
+        return {
+            table: str(
+                SchemaChangeRefused(
+                    "rows of it are parked, and a transaction changes the table",
+                    str(table),
+                    "penstock parked PIPELINE.yml retry, or drop; the table then goes on by itself",
+                )
+            )
+            for table in sorted(tables)
+            if self._parked.holds.concerns((table,))
+        }
 
     def commit_detached(
         self, tables: Collection[TableName], batch: Batch, receipts: Sequence[Receipt]
@@ -286,15 +371,16 @@ class DocumentDriver:
         after_lsn: Lsn,
         stopped: Mapping[TableName, str],
         unfit: Mapping[TableName, str],
+        altering: _Altering,
     ) -> None:
-        former_names = {now: old for old, now in done.names.items()}
         receipts = [each for part in done.content if isinstance(part, list) for each in part]
         if self._by_tasks:
-            self._settle(receipts, kept, after_lsn, former_names, {**stopped, **unfit})
+            altering = _Altering(names=done.names)
+            self._settle(receipts, kept, after_lsn, altering, {**stopped, **unfit})
         else:
             all_unfit = _unfit(receipts) | dict(unfit)
             read = _content_reader(done.content, self._reader)
-            self._deliver(read, kept, after_lsn, former_names, all_unfit)
+            self._deliver(read, kept, after_lsn, altering, all_unfit)
             _discard(receipts)
 
     # --- positions -----------------------------------------------------------------------------
@@ -304,7 +390,7 @@ class DocumentDriver:
         read: ReadDocuments,
         kept: KeptPosition,
         after_lsn: Lsn,
-        former_names: Mapping[TableName, TableName] | None = None,
+        altering: _Altering | None = None,
         unfit: Mapping[TableName, str] | None = None,
         copied: _Step | None = None,
     ) -> None:
@@ -313,11 +399,13 @@ class DocumentDriver:
         Tables whose documents are refused stop at `after_lsn`, under the names that they had there; so do those
         of `unfit`.
         """
-        attempt = self._attempt(read)
-        attempt.stopped |= unfit or {}
+        altering = altering or _Altering()
+        attempt = self._attempt(read, altering)
+        for table, error in (unfit or {}).items():
+            attempt.stop(table, error)
         attempt.refuse_marked()
         while True:
-            moved = self._stopped(kept, attempt.stopped, after_lsn, former_names or {})
+            moved = self._stopped(kept, attempt.stopped, after_lsn, altering)
             # Before the position can move past them.
             self._parked.append(attempt.caught(), attempt.reasons)
             text = self._keeper.text(moved)
@@ -341,7 +429,7 @@ class DocumentDriver:
         receipts: Sequence[Receipt],
         kept: KeptPosition,
         after_lsn: Lsn,
-        former_names: Mapping[TableName, TableName] | None = None,
+        altering: _Altering | None = None,
         stopped: Mapping[TableName, str] | None = None,
     ) -> None:
         """Record the position after tasks have delivered; keep what they could not deliver."""
@@ -349,7 +437,7 @@ class DocumentDriver:
         for receipt in receipts:
             all_stopped |= receipt.content.stopped
         self._take_outcomes(receipts)
-        self._keeper.record(self._stopped(kept, all_stopped, after_lsn, former_names or {}))
+        self._keeper.record(self._stopped(kept, all_stopped, after_lsn, altering or _Altering()))
 
     def _take_outcomes(self, receipts: Sequence[Receipt]) -> None:
         """Park what tasks could not deliver, and do what they left over: after that it is left over no more."""
@@ -374,28 +462,42 @@ class DocumentDriver:
                 continue
             return attempt.stopped
 
-    def _attempt(self, read: ReadDocuments) -> Attempt:
-        return Attempt(read, self._parked.holds, self._on_refused, f"sink {self.name}")
+    def _attempt(self, read: ReadDocuments, altering: _Altering | None = None) -> Attempt:
+        altering = altering or _Altering()
+        return Attempt(
+            read,
+            self._parked.holds,
+            self._on_refused,
+            f"sink {self.name}",
+            altering.together,
+            altering.unparked,
+        )
 
     def _stopped(
         self,
         kept: KeptPosition,
         stopped: Mapping[TableName, str],
         after_lsn: Lsn,
-        former_names: Mapping[TableName, TableName],
+        altering: _Altering,
     ) -> KeptPosition:
         """The position, but for tables that stay where they were, with what was refused."""
         if not stopped:
             return kept
-        tables = dict(kept.tables)
+        found = altering.went_by(stopped)
+        left = {altering.names.get(name, name) for name in found}
+        tables = {name: each for name, each in kept.tables.items() if name not in left}
         before = self._keeper.stored.tables
-        for table, error in stopped.items():
-            name = former_names.get(table, table)
-            tables.pop(table, None)
+        for name, error in found.items():
             was = before.get(name, KeptTable(TableState.STREAMING))
-            tables[name] = was.stopped(after_lsn, error)
             if was.state == TableState.PENDING:
-                self._store.put_off(name)
+                # It goes by this position, and so by the name that it has there; none where it was dropped.
+                now = altering.names.get(name, name)
+                if now is not None and (standing := kept.tables.get(now)) is not None:
+                    tables[now] = replace(was if now == name else standing, error=error)
+                    self._store.put_off(now)
+                    self.tables.report_stop(now, error)
+                continue
+            tables[name] = was.stopped(after_lsn, error)
             self.tables.report_stop(name, error)
         return replace(kept, tables=tables)
 

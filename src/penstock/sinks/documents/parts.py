@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.changes.documents import DOCUMENTS
 from penstock.encryption import FRAME_HEADER_BYTES, NO_KEYS, NotAuthentic, frame_bytes
@@ -187,24 +188,25 @@ def read_some(
 
 
 def value_bytes(batch: pa.RecordBatch) -> int:
-    """How many bytes of JSON a batch holds, line ends included."""
-    ends = _offsets(batch)
-    return int(ends[-1] - ends[0]) + len(batch)
+    """How many bytes of documents a batch holds: their values with line ends, and where there are any their record keys."""
+    return int(_sizes(batch).sum())
 
 
 def _fitting(batch: pa.RecordBatch, row: int, room: int) -> int:
     """How many documents from a row on reach so many bytes, the last one whole."""
-    ends = _offsets(batch)
-    sizes = ends[row + 1 :] - ends[row] + np.arange(1, len(batch) - row + 1)
+    sizes = np.cumsum(_sizes(batch)[row:])
     return min(int(np.searchsorted(sizes, room)) + 1, len(batch) - row)
 
 
-def _offsets(batch: pa.RecordBatch) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    values = batch.column("value")
-    offsets = values.buffers()[1]
-    if offsets is None or not len(values):
-        return np.zeros(1, np.int64)
-    return np.frombuffer(offsets, np.int64)[values.offset : values.offset + len(values) + 1]
+def _sizes(batch: pa.RecordBatch) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    sizes = _lengths(batch.column("value")) + 1
+    if "record_key" in batch.schema.names:
+        sizes += _lengths(batch.column("record_key"))
+    return sizes
+
+
+def _lengths(texts: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    return np.asarray(pc.fill_null(pc.binary_length(texts), 0)).astype(np.int64)
 
 
 def _read_batch(

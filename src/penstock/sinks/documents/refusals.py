@@ -19,7 +19,7 @@ from penstock.options import OnRefused
 from penstock.table import TableName
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from penstock.sinks.documents.parked import Holds
 
@@ -29,13 +29,22 @@ if TYPE_CHECKING:
 class Attempt:
     """Some documents on their way: what is left of them after each refusal.
 
-    `read` may be called again. `holds` are those of what is parked already.
+    `read` may be called again. `holds` are those of what is parked already. `together` says which tables stop with one:
+    a table under its other names, where some are renamed on the way. Of `unparked` nothing is parked: those tables stop.
     """
 
     def __init__(
-        self, read: ReadDocuments, holds: Holds, on_refused: OnRefused, place: str
+        self,
+        read: ReadDocuments,
+        holds: Holds,
+        on_refused: OnRefused,
+        place: str,
+        together: Mapping[TableName, Collection[TableName]] | None = None,
+        unparked: Collection[TableName] = (),
     ) -> None:
         self._read = read
+        self._together = together or {}
+        self._unparked = unparked
         self._on_refused = on_refused
         self._place = place
         # As they were: what is parked meanwhile is among these documents, and found by itself.
@@ -60,18 +69,26 @@ class Attempt:
                 self._place,
                 "report it to who wrote the sink",
             )
-        if self._on_refused is OnRefused.PARK:
-            self.reasons |= {row["id"]: reasons[row["id"]] for row in found}
-            return
         for row in found:
             table = TableName(row["schema"], row["table"])
+            if self._on_refused is OnRefused.PARK and table not in self._unparked:
+                self.reasons[row["id"]] = reasons[row["id"]]
+                continue
             where = f"{table} {row['key'] or row['op']} at {Lsn(row['commit_lsn'])}"
+            or_park = "; or set on_refused: park"
+            if self._on_refused is OnRefused.PARK:
+                or_park = ": what a transaction has that changes the table is not parked"
             error = RowRefused(
                 f"the destination refuses a document: {reasons[row['id']]}",
                 where,
-                "fix the cause there, and penstock goes on by itself; or set on_refused: park",
+                f"fix the cause there, and penstock goes on by itself{or_park}",
             )
-            self.stopped.setdefault(table, str(error))
+            self.stop(table, str(error))
+
+    def stop(self, table: TableName, error: str) -> None:
+        """Leave out a table, by all its names."""
+        for name in self._together.get(table, (table,)):
+            self.stopped.setdefault(name, error)
 
     def refuse_marked(self) -> None:
         """Refuse documents that their format has no form for, and stop tables that it cannot write."""
@@ -87,7 +104,7 @@ class Attempt:
             ids, texts = some.column("id").to_pylist(), some.column("refused").to_pylist()
             for name, one, text in zip(_names(some), ids, texts, strict=True):
                 if text.startswith("PEN-"):
-                    self.stopped.setdefault(name, text)
+                    self.stop(name, text)
                 else:
                     reasons[one], tables[one] = text, name
         left = {one: text for one, text in reasons.items() if tables[one] not in self.stopped}
@@ -100,11 +117,18 @@ class Attempt:
         return not (self.reasons or self._holds or self.stopped)
 
     def caught(self) -> list[dict[str, Any]]:
-        """What is to be parked: refused documents, and those that wait behind parked ones."""
+        """What is to be parked: refused documents, and those that wait behind parked ones.
+
+        Nothing of a table that stops: all of that comes again."""
         if not (self.reasons or self._holds):
             return []
         holds = self._holds.copy()
-        return [row for batch in self._read() for row in _rows(batch, self._caught(batch, holds))]
+        return [
+            row
+            for batch in self._read()
+            for row in _rows(batch, self._caught(batch, holds))
+            if TableName(row["schema"], row["table"]) not in self.stopped
+        ]
 
     def documents(self) -> Iterator[pa.RecordBatch]:
         """What is to be delivered."""

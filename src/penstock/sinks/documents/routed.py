@@ -5,6 +5,7 @@ Everything before it, positions, parked documents and errors, goes by the names 
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -35,19 +36,31 @@ class RoutedSink:
     def __init__(self, sink: DocumentSink, routes: Routes) -> None:
         self._sink = sink
         self._routes = routes
+        # Documents speak of the source's tables; rows are of the destination's.
+        self._is_of_rows = sink.shows_rows and sink.delivered_by == "driver"
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._sink, name)
 
     def deliver(self, documents: Iterator[pa.RecordBatch], state: str | None) -> None:
         """Hand them on."""
-        self._sink.deliver((routed(batch, self._routes) for batch in documents), state)
+        self._sink.deliver((self._routed(batch) for batch in documents), state)
+
+    def _routed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if self._is_of_rows:
+            batch = _with_differences(batch, self._routes)
+        return routed(batch, self._routes)
 
     def begin_copies(self, copies: Mapping[TableName, str]) -> None:
         """Under the names of where the tables go."""
-        self._sink.begin_copies(
-            {self._routes.of(table) or table: copy_id for table, copy_id in copies.items()}
-        )
+        self._sink.begin_copies(self._names(copies))
+
+    def end_copies(self, copies: Mapping[TableName, str]) -> None:
+        """Under the names of where the tables go."""
+        self._sink.end_copies(self._names(copies))
+
+    def _names(self, copies: Mapping[TableName, str]) -> dict[TableName, str]:
+        return {_target(table, self._routes): copy_id for table, copy_id in copies.items()}
 
 
 def routed(batch: pa.RecordBatch, routes: Routes) -> pa.RecordBatch:
@@ -63,6 +76,45 @@ def routed(batch: pa.RecordBatch, routes: Routes) -> pa.RecordBatch:
         if target is not None and target != table:
             batch = _renamed(batch, numbers == number, table, target)
     return batch
+
+
+def _target(table: TableName, routes: Routes) -> TableName:
+    return routes.of(table) or table
+
+
+def _with_differences(batch: pa.RecordBatch, routes: Routes) -> pa.RecordBatch:
+    """Changes of tables, with the tables that they name under the names of where those go."""
+    is_change = pc.equal(batch.column("op"), "schema")
+    if not pc.any(is_change).as_py():
+        return batch
+    values = batch.column("value").to_pylist()
+    for place in pc.indices_nonzero(is_change).to_pylist():
+        document = json.loads(values[place])
+        found = [_routed_difference(each, routes) for each in document["difference"]]
+        document["difference"] = [each for each in found if each is not None]
+        values[place] = json.dumps(document, ensure_ascii=False).encode()
+    at = batch.schema.get_field_index("value")
+    return batch.set_column(at, batch.schema.field(at), pa.array(values, pa.large_binary()))
+
+
+def _routed_difference(difference: dict[str, Any], routes: Routes) -> dict[str, Any] | None:
+    """One thing that differs, under the names of where tables go; None of a new name that leads to the same place."""
+    if difference["kind"] != "table":
+        return difference
+    schema, name = _target(TableName(difference["schema"], difference["name"]), routes)
+    changed = {**difference, "schema": schema, "name": name}
+    for side in ("before", "after"):
+        value = difference[side]
+        if difference["op"] == "rename_table":
+            changed[side] = _routed_name(value, routes)
+        elif isinstance(value, dict) and "references" in value:
+            changed[side] = {**value, "references": _routed_name(value["references"], routes)}
+    is_same = difference["op"] == "rename_table" and changed["before"] == changed["after"]
+    return None if is_same else changed
+
+
+def _routed_name(name: str, routes: Routes) -> str:
+    return str(_target(TableName.parse(name), routes))
 
 
 def _renamed(

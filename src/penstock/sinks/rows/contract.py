@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, final
 
 from penstock.changes.documents import key_places
@@ -41,14 +42,20 @@ OptionsT = TypeVar("OptionsT", bound=Options)
 class RowChanges:
     """What changes of one table come to: at most one row for each key, to be applied as one set.
 
-    `ids` has for each row what the sink refuses it by: `DocumentsRefused({ids[number].as_py(): reason})`.
     `key_columns` are the names of the columns that identify a row; none where the whole row does.
     """
 
     table: TableName
     key_columns: tuple[str, ...]
     net: NetBatch
-    ids: pa.Array
+    _run: Run = field(repr=False, compare=False)
+
+    @cached_property
+    def ids(self) -> pa.Array:
+        """For each row what the sink refuses it by: `DocumentsRefused({ids[number].as_py(): reason})`.
+
+        Found when it is asked for: a sink that refuses nothing does not pay for it."""
+        return self._run.ids_of(self.net.keys, len(self.net))
 
 
 @dataclass(frozen=True)
@@ -61,11 +68,20 @@ class TableEmptied:
 
 @dataclass(frozen=True)
 class TableAltered:
-    """A table has changed its columns, its key or its name, or is gone. `differences` as documents have them."""
+    """A table has changed its columns, its key or its name, or is gone. `differences` as documents have them.
+
+    Also one that is not here yet, or is about to be copied again."""
 
     table: TableName
     id: str
     differences: list[dict[str, Any]]
+
+    @property
+    def former(self) -> TableName:
+        """What the table was called before: the same, where no other name is among the differences."""
+        renamed = (each["before"] for each in self.differences if each.get("op") == "rename_table")
+        before = next(renamed, None)
+        return self.table if before is None else TableName.parse(before)
 
 
 TableChange = RowChanges | TableEmptied | TableAltered
@@ -74,10 +90,13 @@ TableChange = RowChanges | TableEmptied | TableAltered
 class RowSink(DocumentSink):
     """Where rows go. All of `DocumentSink` holds, but that `apply` is written instead of `deliver`.
 
-    The driver delivers: `delivered_by` stays as it is.
+    The driver delivers, and the destination stores the state with the rows: `delivered_by` and `stores_state` stay as they
+    are. A batch that came again would find what later ones have made: the new row under the key that another has left,
+    equal rows of a table without a key, a table under its next name.
     """
 
     shows_rows = True
+    stores_state = True
 
     unfit: ClassVar[Unfit] = Unfit.REPORT
     """What becomes of values that an Arrow type cannot hold: their rows are refused, or columns that may have such
@@ -85,13 +104,21 @@ class RowSink(DocumentSink):
 
     _begun: Mapping[TableName, str] | None = None
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """See that the class keeps what every row sink is."""
+        super().__init_subclass__(**kwargs)
+        if not cls.stores_state or cls.delivered_by != "driver":
+            raise TypeError(
+                f"{cls.__name__}: a row sink is called by the driver, and its destination stores the state"
+                " together with the rows: stores_state = True, delivered_by = 'driver'"
+            )
+
     @abstractmethod
     def apply(self, changes: Iterator[TableChange], state: str | None) -> None:
-        """Apply changes, those of each table in their order, and store the state with them.
+        """Apply changes, those of each table in their order, and store the state with them: both or neither.
 
         On return all of it is durable. After an exception nothing has happened, or `open` finds out what has. There may
-        be no changes at all: then only the state is stored. Where the destination does not store the state, the last batch may
-        come again after a crash: an `insert` may find its row, and a `delete` none.
+        be no changes at all: then only the state is stored. Iterating may raise: let that pass.
 
         Args:
             changes: read once.
@@ -117,27 +144,36 @@ class RowSink(DocumentSink):
     ) -> Iterator[TableChange]:
         for table in begun:
             yield TableEmptied(table)
+        # Once a value is found unfit nothing of this is applied: the rest is read for what else is, so that one more
+        # attempt does, however many there are.
+        unfit: dict[str, str] = {}
         for batch in documents:
             for run in runs_of(batch):
-                if run.changes is None:
+                if run.changes is not None:
+                    for change in self._row_changes(run, run.changes):
+                        unfit |= _unfit_in(change)
+                        if not unfit:
+                            yield change
+                elif not unfit:
                     yield _other_change(run)
-                else:
-                    yield from self._row_changes(run, run.changes)
+        if unfit:
+            raise DocumentsRefused(unfit)
 
     def _row_changes(self, run: Run, changes: TableChanges) -> Iterator[RowChanges]:
         relation = changes.relation
         key = key_places(relation)
         names = tuple(relation.columns[place].name for place in key)
         for net in net_batches(changes, key, arrow_schema(relation, unfit=self.unfit)):
-            ids = run.ids_of(net.keys, len(net))
-            reasons = {
-                ids[row].as_py(): f"column {column} has a value that its Arrow type has not"
-                for column, rows in net.unfit.items()
-                for row in rows.tolist()
-            }
-            if reasons:
-                raise DocumentsRefused(reasons)
-            yield RowChanges(run.table, names, net, ids)
+            yield RowChanges(run.table, names, net, run)
+
+
+def _unfit_in(change: RowChanges) -> dict[str, str]:
+    """Rows with a value that its Arrow type cannot hold, and why."""
+    return {
+        change.ids[row].as_py(): f"column {column} has a value that its Arrow type has not"
+        for column, rows in change.net.unfit.items()
+        for row in rows.tolist()
+    }
 
 
 def _other_change(run: Run) -> TableEmptied | TableAltered:
@@ -154,9 +190,12 @@ class RowKind(DocumentKind[OptionsT], Generic[OptionsT]):
         "penstock.sinks.documents.worker",
         "penstock.sinks.rows.format",
     )
-    needs_ids: ClassVar[bool] = (
-        True  # a primary key identifies rows also with replica identity full
-    )
+
+    @final
+    def needs_primary_key(self, options: OptionsT) -> bool:
+        """It identifies rows also with replica identity full. Where there is none a row is known by all of it."""
+        del options
+        return True
 
     @abstractmethod
     def sink(self, place: SinkPlace[OptionsT]) -> RowSink:

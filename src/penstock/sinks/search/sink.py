@@ -233,13 +233,13 @@ class SearchSink(DocumentSink):
     # --- on the driver -------------------------------------------------------------------------
 
     def end_copies(self, copies: Mapping[TableName, str]) -> None:
-        """Know which copies the next documents end."""
+        """Know which copies the next documents end, by the names that their tables go by here."""
         self._ending = dict(copies)
 
     def _show(self, table: TableName, copy_id: str) -> None:
         """A copy is whole: have it searched."""
         parts = self._parts
-        alias = parts.alias(table)
+        alias = parts.names.alias(table)
         index = index_of(alias, copy_id)
         if not parts.indexes.is_there(index):
             _log.warning("%s has no documents: nothing identifies its rows", table)
@@ -293,7 +293,7 @@ class SearchSink(DocumentSink):
         table = TableName(change["schema"], change["table"])
         for each in change["difference"]:
             if each["op"] == "rename_table":
-                before = _parsed(each["before"])
+                before = TableName.parse(each["before"])
                 self._former[table] = self._former.pop(before, before)
         if parts.store.is_logged(change["id"], is_done=True):
             return
@@ -308,7 +308,7 @@ class SearchSink(DocumentSink):
             elif op == "drop_table" and self._options.dropped_tables is DroppedTables.DELETE:
                 parts.indexes.drop(alias)
             elif op == "rename_table":
-                parts.indexes.move(alias, parts.alias(_parsed(each["before"])))
+                parts.indexes.move(alias, parts.alias(TableName.parse(each["before"])))
         fields = parts.indexes.fields(alias) if self._options.fields is Fields.NAMES else ()
         if any(self._needs_copy(each, fields) for each in change["difference"]) and not (
             ask_for_copy(self._place, table, self._former.get(table))
@@ -406,13 +406,3 @@ def _by_copy(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
         mask = pc.equal(copies, copy_id)
         rows = batch if len(encoded.dictionary) == 1 else batch.filter(mask)
         yield copy_id.removeprefix("read:"), rows
-
-
-def _parsed(name: str) -> TableName:
-    """A table as differences name it."""
-    from penstock.table import TableRule
-
-    rule = TableRule.parse(name)
-    assert rule.schema is not None, "a table has both"
-    assert rule.name is not None, "a table has both"
-    return TableName(rule.schema, rule.name)
