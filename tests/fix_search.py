@@ -220,6 +220,9 @@ class SearchFront:
         # Asked next, with the path: what it gives is answered as JSON, with status 200.
         self.content: Callable[[str], Any] = lambda _: None
         self.requests: list[tuple[str, str, int]] = []
+        self.puts: dict[
+            str, Any
+        ] = {}  # what was last put where, of the indexes that `content` answers for
 
         class Front(http.server.BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
@@ -234,6 +237,8 @@ class SearchFront:
                     status = 401
                 if status is None and (given := front.content(self.path)) is not None:
                     status, content = 200, json.dumps(given).encode()
+                    if self.command == "PUT":
+                        front.puts[self.path] = json.loads(body or b"null")
                 if status is None:
                     behind = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
                     kind = {"Content-Type": self.headers.get("Content-Type") or "application/json"}

@@ -69,6 +69,7 @@ class ToyRun:
 
     status: PipelineStatus | None = field(default_factory=make_status)
     name: str = "shop"
+    log: str = "files"
     halves: frozenset[str] = frozenset({"capture", "deliver"})
     on_snapshot: Callable[[Snapshot], None] = lambda _: None
     asked: list[tuple[Any, ...]] = field(default_factory=list)

@@ -188,7 +188,7 @@ INSTRUMENTS = (
     Instrument(
         "penstock.retries", COUNTER, "{attempt}", "Attempts after an error that time fixes.", SINK
     ),
-    Instrument("penstock.errors", COUNTER, "{error}", "Errors that appeared, by code.", ("code",)),
+    Instrument("penstock.errors", COUNTER, "{error}", "Errors that came up, by code.", ("code",)),
     Instrument(
         "penstock.restarts",
         COUNTER,
@@ -266,6 +266,9 @@ class Recorder:
 
     def retry(self, sink: str) -> None:
         """Delivery to a sink is tried again."""
+
+    def error(self, part: str, text: str) -> None:
+        """An error has come up, in a part of the pipeline such as `sink warehouse`; not again while it stays the same."""
 
     def restart(self, process: str) -> None:
         """A process that died is started again: capture or spark."""

@@ -8,9 +8,10 @@ Parts are made here and nowhere else; nothing is reached or touched by making th
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import LogKeyMissing, LogKeyUnusable, PenstockError
+from penstock.errors import LogKeyMissing, LogKeyUnusable, ModifierError, PenstockError
 from penstock.log.contract import LogOwner
 from penstock.log.registry import kind_of
 from penstock.modifiers.binding import Binding
@@ -18,6 +19,8 @@ from penstock.modifiers.chain import chain_for
 from penstock.retry import is_temporary
 from penstock.schema.describe import description_of
 from penstock.schema.past_shapes import PastShapes
+from penstock.schema.versions import schemas_of
+from penstock.sinks.describe import WholeSchema
 from penstock.source.connect import connect_source
 from penstock.source.description import TableDescription, describe_table
 from penstock.source.shapes import read_named_shapes
@@ -27,7 +30,7 @@ from penstock.state.directory import StateDirectory
 from penstock.state.wire import FileWire
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from penstock.config import PipelineFile
     from penstock.dsn import Dsn
@@ -48,9 +51,14 @@ class Describer:
     """
 
     def __init__(
-        self, dsn: Dsn, past_shapes: PastShapes, modifiers: Modifiers | None = None
+        self,
+        dsn: Dsn,
+        past_shapes: PastShapes,
+        modifiers: Modifiers | None = None,
+        chooses: Callable[[TableName], bool] = lambda _: True,
     ) -> None:
         self._dsn = dsn
+        self._chooses = chooses
         self._past_shapes = past_shapes
         self._modifiers = modifiers
         self._known: dict[TableName, TableDescription | None] = {}
@@ -115,6 +123,33 @@ class Describer:
     def name_of(self, oid: int, lsn: Lsn) -> TableName | None:
         """What the table of an oid was called at a position, where it is known."""
         return self._past_shapes.name_of(oid, lsn)
+
+    def schemas(
+        self, lsn: Lsn, known: Collection[TableName], only: Collection[str] | None = None
+    ) -> dict[str, WholeSchema]:
+        """The schemas of the tables that the sink is to have, or knows, as they were at a position; or some of them."""
+        versions = self._past_shapes.versions_before(lsn)
+        shapes = (
+            shape
+            for shape in self._seen_shapes(lsn, known)
+            if only is None or shape.schema_name in only
+        )
+        return {
+            name: WholeSchema(name, content, versions.get(name))
+            for name, content in schemas_of(shapes).items()
+        }
+
+    def _seen_shapes(self, lsn: Lsn, known: Collection[TableName]) -> Iterator[TableShape]:
+        """Shapes as the sink's modifiers leave them, without tables that it does not have."""
+        for shape in self._past_shapes.at(lsn).values():
+            if shape.table not in known and not self._chooses(shape.table):
+                continue
+            if self._modifiers is None:
+                yield shape
+            elif not self._modifiers.excludes(shape.table):
+                # One that no rule fits is stopped where its rows are delivered, and said to be.
+                with suppress(ModifierError):
+                    yield self._modifiers.modified_shape(shape)
 
 
 def state_of(pipeline: PipelineFile) -> StateDirectory:
@@ -224,7 +259,8 @@ def build_sinks(pipeline: PipelineFile, shared: Mapping[str, Any] | None = None)
 def describer_of(pipeline: PipelineFile, sink: str) -> Describer:
     """What describes the source's tables to a sink."""
     past_shapes = past_shapes_of(pipeline)
-    return Describer(pipeline.source.url, past_shapes, chain_for(pipeline.modifiers, sink))
+    modifiers = chain_for(pipeline.modifiers, sink)
+    return Describer(pipeline.source.url, past_shapes, modifiers, pipeline.source.tables.chooses)
 
 
 def modifiers_of(pipeline: PipelineFile, sink: str) -> Binding | None:

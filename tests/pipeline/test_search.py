@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import uuid
 from typing import TYPE_CHECKING, Any
@@ -374,8 +375,69 @@ def test_tables_that_change_are_followed(
         "/penstock/_search?size=100",
         {"query": {"term": {"acked": True}}, "sort": ["created_at"]},
     )["hits"]["hits"]
-    assert {each["_source"]["table_name"] for each in logged} >= {"t", "u"}
-    assert any("rename_column" in each["_source"]["schema"] for each in logged)
+    assert {each["_source"].get("table_name") for each in logged} >= {"public.t", "public.u"}
+    assert any("rename_column" in each["_source"]["state"] for each in logged)
+
+
+def schema_log(server: SearchServer, schema: str = "public") -> list[dict[str, Any]]:
+    """What the index says of a schema, oldest first, with the columns of its tables."""
+    if server.call("POST", "/penstock/_refresh")[0] == 404:
+        return []
+    query = {"query": {"term": {"schema_name": schema}}, "sort": ["version"]}
+    hits = server.must("POST", "/penstock/_search?size=100", query)["hits"]["hits"]
+    found = [each["_source"] for each in hits]
+    for each in found:
+        each["columns"] = {
+            table["name"]: [column["name"] for column in table["columns"]]
+            for table in json.loads(each["schema"])["tables"]
+        }
+    return found
+
+
+@pytest.mark.parametrize("tracking", ["triggers", "relation"])
+def test_schema_log_has_the_whole_schema_of_each_version(
+    source: Database,
+    make_pipeline: Make,
+    search_server: SearchServer,
+    sink: dict[str, Any],
+    tracking: str,
+) -> None:
+    source.execute("CREATE TABLE t (id int PRIMARY KEY, a int, secret text)")
+    source.execute("CREATE TABLE other (id int PRIMARY KEY, b text)")
+    options = {**INITIAL, "schema": {"tracking": tracking}}
+    rules = [{"route": {"table": "public.t", "drop": ["secret"]}}]
+    pipeline = make_pipeline(source, sink=sink, source_options=options, modifiers=rules)
+    wait_until(lambda: schema_log(search_server), what="the schema at the start")
+    first = schema_log(search_server)[-1]
+    assert first["version"] == 1
+    assert first["acked"]
+    assert first["columns"] == {"other": ["id", "b"], "t": ["id", "a"]}, "as rules leave it"
+
+    source.execute("ALTER TABLE t ADD c text; INSERT INTO t VALUES (1, 1, 's', 'x')")
+    pipeline.catch_up()
+    source.execute("ALTER TABLE t RENAME c TO d; INSERT INTO t VALUES (2, 2, 's', 'y')")
+    pipeline.catch_up()
+
+    log = schema_log(search_server)
+    assert [each["version"] for each in log] == [1, 2, 3]
+    assert [each["columns"]["t"][-1] for each in log] == ["a", "c", "d"]
+    assert all(each["columns"]["other"] == ["id", "b"] for each in log), "all of it, each time"
+    if tracking == "triggers":
+        last = source.query("SELECT max(version) FROM penstock.schema_log")[0][0]
+        assert last == 3, "the numbers are the source's"
+
+    pipeline.stop()
+    pipeline.start()
+    source.execute("INSERT INTO t VALUES (3, 3, 's', 'z')")
+    pipeline.catch_up()
+    assert schema_log(search_server) == log, "nothing is new after a restart"
+    source.execute("DROP TABLE t; DROP TABLE other")
+    source.execute("CREATE SCHEMA s; CREATE TABLE s.x (id int PRIMARY KEY)")
+    source.execute("INSERT INTO s.x VALUES (1)")
+    pipeline.catch_up()
+    if tracking == "triggers":
+        assert schema_log(search_server)[-1]["columns"] == {}
+        assert schema_log(search_server, "s")[-1]["columns"] == {"x": ["id"]}
 
 
 @pytest.mark.long
@@ -480,3 +542,42 @@ def test_tables_of_a_schema_are_searched_as_one(
     assert found() == [("notes", "1"), ("sales", "1"), ("sales", "2"), ("sales", "3")]
     assert found(f"{alias}.sales") == [("sales", "1"), ("sales", "2"), ("sales", "3")]
     pipeline.stop()
+
+
+def test_vectors_stop_their_table_alone_where_the_server_has_none(
+    source: Database, make_pipeline: Make, search_server: SearchServer, sink: dict[str, Any]
+) -> None:
+    # As pgvector has it, as far as a search sink sees: the name, the text, and a modifier that is the dimensions.
+    source.execute(
+        "CREATE TYPE vector;"
+        "CREATE FUNCTION vector_in(cstring) RETURNS vector AS 'textin' LANGUAGE internal IMMUTABLE STRICT;"
+        "CREATE FUNCTION vector_out(vector) RETURNS cstring AS 'textout' LANGUAGE internal IMMUTABLE STRICT;"
+        "CREATE TYPE vector (INPUT = vector_in, OUTPUT = vector_out,"
+        " TYPMOD_IN = bittypmodin, TYPMOD_OUT = bittypmodout);"
+        "CREATE TABLE t (id int PRIMARY KEY, at vector(3), any_size vector);"
+        "CREATE TABLE plain (id int PRIMARY KEY, any_size vector);"
+        "INSERT INTO t VALUES (1, '[1,2,3]', '[1]'), (2, NULL, NULL);"
+        "INSERT INTO plain VALUES (1, '[1,2]')"
+    )
+    pipeline = make_pipeline(source, sink=sink, source_options=INITIAL)
+
+    def stopped() -> str | None:
+        (status,) = read_status(pipeline.file).sinks.values()
+        entry = status.tables.get("public.t")
+        return entry.error if entry is not None else None
+
+    error = wait_until(stopped, 60, "the table to stop")
+    assert error.startswith("PEN-520")
+    assert "vector_as: text" in error
+    wait_until(
+        lambda: search_server.rows(alias_of(sink, "plain")) == wanted(source, "plain"),
+        60,
+        "the other table",
+    )
+    pipeline.stop()
+
+    as_text = {**sink, "vector_as": "text", "index": f"x{sink['index']}"}
+    make_pipeline(source, sink=as_text, source_options=INITIAL, name="other")
+    wait_until(
+        lambda: search_server.rows(alias_of(as_text, "t")) == wanted(source, "t"), 60, "as text"
+    )

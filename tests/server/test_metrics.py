@@ -18,6 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from fix_machine import program
 from fix_watched import REFUSED, Served, ToyRun, make_status, served
+from penstock.errors import error_classes
 from penstock.metrics import (
     INSTRUMENTS,
     MOST_TABLES,
@@ -119,6 +120,52 @@ def test_error_is_counted_when_it_appears_not_while_it_stays(toy_server: Served)
         samples(toy_server)["penstock_errors_total", (("code", "PEN-506"), ("pipeline", "shop"))]
         == 2
     )
+
+
+def errors_of(server: Served, code: str) -> float:
+    return samples(server)["penstock_errors_total", (("code", code), ("pipeline", "shop"))]
+
+
+def test_every_code_has_a_series_that_begins_at_zero(toy_server: Served):
+    found = {
+        dict(labels)["code"]: value
+        for (name, labels), value in samples(toy_server).items()
+        if name == "penstock_errors_total"
+    }
+
+    assert found == dict.fromkeys(error_classes(), 0)
+
+
+def test_error_that_comes_and_goes_between_two_snapshots_is_counted_once(toy_server: Served):
+    before = errors_of(toy_server, "PEN-506")
+    toy_server.run.show(make_status())
+    toy_server.telemetry.error("sink warehouse", REFUSED)
+    toy_server.run.show(make_status())
+    assert errors_of(toy_server, "PEN-506") == before + 1
+
+    toy_server.telemetry.error("sink warehouse", REFUSED)
+    for _ in range(2):
+        toy_server.run.show(make_status(error=REFUSED))
+    assert errors_of(toy_server, "PEN-506") == before + 2, "the snapshot shows what was told"
+    toy_server.run.show(make_status())
+    toy_server.run.show(make_status(error=REFUSED))
+    assert errors_of(toy_server, "PEN-506") == before + 3, "this one only a snapshot has shown"
+
+
+def test_table_that_is_copied_has_a_rate(toy_server: Served):
+    def shown(rows: int, at: float) -> float:
+        status = make_status({"public.big": TableStatus("copying", rows, rows * 10, 1, 9)})
+        toy_server.telemetry.counts.take(Snapshot(status, 1, at))
+        return toy_server.telemetry.counts.table_rates().get(("warehouse", "public.big"), 0.0)
+
+    assert shown(0, 1000.0) == 0.0
+    assert shown(100, 1001.0) == 0.0, "nobody knows since when"
+    assert shown(300, 1003.0) == pytest.approx(100.0)
+    assert shown(300, 1004.0) == pytest.approx(100.0), "nothing new was asked"
+    assert shown(300, 1013.0) == pytest.approx(20.0)
+    status = make_status({"public.big": TableStatus("streaming", 300)})
+    toy_server.telemetry.counts.take(Snapshot(status, 2, 1014.0))
+    assert toy_server.telemetry.counts.table_rates() == {}
 
 
 def test_tables_above_the_limit_are_counted_together_and_that_is_said(

@@ -98,6 +98,24 @@ def test_every_instrument_is_documented_and_no_other():
         assert re.findall(r"`(\w+)`", row[3]) == list(each.labels), each.name
 
 
+def test_every_metric_of_pgstream_is_mapped():
+    page = (ROOT / "docs" / "reference" / "metrics.md").read_text()
+    names = """replication.lag pipeline.phase target.processing.lag target.processing.latency
+        snapshot.generator.latency kafka.writer.batch.size kafka.writer.batch.bytes kafka.writer.latency
+        kafka.reader.msg.bytes kafka.reader.fetch.latency kafka.reader.commit.latency kafka.reader.commit.batch.size
+        postgres.querier.latency postgres.writer.dropped_queries batch.sender.dropped_batches
+        batch.sender.dropped_messages search.store.doc.errors transformer.latency"""
+
+    rows = re.findall(r"^\| (`pgstream\..*?) \| (.*) \|$", page, re.M)
+    mapped = [name for left, _ in rows for name in re.findall(r"`([^`]+)`", left)]
+    assert sorted(mapped) == sorted(f"pgstream.{name}" for name in names.split())
+    known = {each.name for each in INSTRUMENTS}
+    for _, right in rows:
+        ours = re.findall(r"`(penstock[\w.]+)`", right)
+        assert ours, right
+        assert set(ours) <= known, right
+
+
 def test_promtool_accepts_the_rules():
     done = subprocess.run(
         [program("promtool", "prometheus"), "check", "rules", str(RULES)],

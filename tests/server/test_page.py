@@ -9,6 +9,7 @@ import re
 import threading
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ from playwright.sync_api import expect
 from fix_pipeline import pipeline_document, table_state, wait_for_state
 from fix_wait import wait_until
 from fix_watched import REFUSED, TOKEN, Served, ToyRun, make_status, served
+from penstock.server.watched import Snapshot
 from penstock.sinks.status import TableStatus
 from penstock.timing import timing
 
@@ -215,6 +217,41 @@ def test_charts_are_drawn_from_the_one_stream_and_fit_the_window(
     page.set_viewport_size({"width": 400, "height": 900})
     expect(page.locator("#lag-chart svg")).to_have_attribute("viewBox", re.compile(r"^0 0 3\d\d "))
     assert [url for url in asked if "history" in url or "events" in url] == []
+
+
+def test_page_says_where_the_log_is_and_how_fast_a_table_is_copied(
+    toy_server: Served, open_page: OpenPage
+):
+    toy_server.run.log = "kafka"
+    now = time.time()
+    for rows in (100, 300, 1300):
+        tables = {"public.big": TableStatus("copying", rows, rows * 10, 1, 9)}
+        toy_server.telemetry.counts.take(Snapshot(make_status(tables), 1, now + rows / 100))
+    toy_server.run.at = now + 13
+    page = open_page(trusted(toy_server))
+    toy_server.telemetry.counts.take(Snapshot(make_status(tables), 1, now + 13))
+    toy_server.run.status = make_status(tables)
+    toy_server.run.version_number += 1
+
+    expect(page.locator("#road .title", has_text="durable")).to_have_text("durable in Kafka")
+    expect(page.locator("#rows tr td.num").nth(0)).to_have_text("100")
+
+
+def test_charts_say_how_many_sinks_they_leave_out(
+    toy_server: Served, open_page: OpenPage, use_timing: Callable[..., None]
+):
+    use_timing(history_point_seconds=0.0)
+    page = open_page(trusted(toy_server))
+    one = make_status()
+    toy_server.run.show(one)
+    expect(page.locator("#lag-chart polyline")).to_have_count(1)
+    expect(page.locator("#lag-chart .more")).to_have_count(0)
+
+    sinks = {f"sink{number}": one.sinks["warehouse"] for number in range(8)}
+    toy_server.run.show(replace(one, sinks={**one.sinks, **sinks}))
+
+    expect(page.locator("#lag-chart .more")).to_have_text("and 3 more")
+    expect(page.locator("#rate-chart .more")).to_have_text("and 3 more")
 
 
 def test_schema_changes_are_loaded_when_they_come_into_view(

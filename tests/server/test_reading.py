@@ -132,6 +132,26 @@ def test_errors_come_with_what_to_do_and_what_the_api_can(toy_server: Served):
     assert (parked["level"], parked["actions"]) == ("warning", ["parked"])
 
 
+def test_errors_that_have_gone_are_remembered(toy_server: Served):
+    toy_server.run.show(make_status({"public.orders": TableStatus("failed", error=REFUSED)}))
+    toy_server.run.show(make_status())
+    toy_server.telemetry.error("sink warehouse", "PEN-501 sink warehouse: away\n  Do: nothing")
+    assert toy_server.ask("GET", "/api/errors", token=TOKEN).json == []
+
+    found = toy_server.ask("GET", "/api/errors?past=true", token=TOKEN).json
+
+    assert [(each["part"], each["code"]) for each in found] == [
+        ("sink warehouse", "PEN-501"),
+        ("table public.orders at sink warehouse", "PEN-506"),
+    ]
+    assert found[1]["text"] == REFUSED
+    assert found[0]["at"] >= found[1]["at"] > time.time() - 60
+    assert b"981" not in toy_server.ask("GET", "/api/errors?past=true").body
+    for _ in range(150):
+        toy_server.telemetry.error("sink warehouse", REFUSED)
+    assert len(toy_server.ask("GET", "/api/errors?past=true").json) == 100
+
+
 def test_subscriptions_that_are_not_delivered_to_are_among_the_errors(toy_server: Served):
     subscriptions = {
         "sub_1": SubscriptionStatus(),

@@ -25,9 +25,10 @@ from penstock.run.pauses import set_pause
 from penstock.run.sources import mark_now
 from penstock.run.status import read_status, refresh_status
 from penstock.run.watched import BOTH, WatchedRun
+from penstock.spark import jobs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from fix_pipeline import Command, RunningPipeline
@@ -107,6 +108,47 @@ def test_batches_are_reported_with_rows_by_table_and_operation(
         assert {"read", "decode", "modify", "stage"} <= set(record.tasks[0].seconds)
         # The clocks of driver and task are one here.
         assert record.began_at - 1 <= record.tasks[0].began_at <= record.commit_began_at + 1
+
+
+@only_new
+def test_tasks_of_a_batch_know_its_trace(
+    source: Database, target: Database, make_pipeline: Make, monkeypatch: pytest.MonkeyPatch
+):
+    seen: list[str | None] = []
+    run_tasks = jobs.run_tasks
+
+    def asking(
+        spark: Any, function: Callable[..., Any], work: Sequence[Any], *given: Any, **named: Any
+    ) -> list[Any]:
+        def both(some: Any) -> Iterator[Any]:
+            from pyspark import TaskContext
+
+            context = TaskContext.get()
+            said = context.getLocalProperty("penstock.traceparent") if context else None
+            for result in function(some):
+                yield said, result
+
+        found = run_tasks(spark, both, work, *given, **named)
+        seen.extend(said for said, _ in found)
+        return [result for _, result in found]
+
+    source.execute("CREATE TABLE a (id int PRIMARY KEY, v int)")
+    recorder = Kept()
+    pipeline = make_pipeline(source, target, recorder=recorder)
+    pipeline.catch_up()
+    monkeypatch.setattr(jobs, "run_tasks", asking)
+    source.execute("INSERT INTO a VALUES (1, 1)")
+    pipeline.catch_up()
+    source.execute("ALTER TABLE a ADD w int; INSERT INTO a VALUES (2, 2, 2)")
+    pipeline.catch_up()
+
+    assert None not in seen
+    assert len(set(seen)) >= 2, "each batch has its own"
+    assert set(seen) <= {trace.traceparent for trace in recorder.traces.values()}
+    monkeypatch.setattr(recorder, "begin", lambda *_: BatchTrace())
+    source.execute("INSERT INTO a VALUES (3, 3, 3)")
+    pipeline.catch_up()
+    assert seen[-1] is None, "it is not left behind for the next job"
 
 
 @only_new

@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import base64
+import ipaddress
+import json
 import pickle
 import random
 import subprocess
 import uuid
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 
 from penstock import vault
 from penstock.changes.envelope import RECORDS
+from penstock.changes.pgoutput import Column
 from penstock.errors import (
+    ClusterUnavailable,
     IndexReadOnly,
     PenstockError,
+    RecordSchemaRefused,
     SecondInstance,
     SinkError,
     SinkLoginRefused,
@@ -26,13 +37,17 @@ from penstock.errors import (
     SinkTooOld,
 )
 from penstock.lsn import Lsn
+from penstock.retry import is_temporary
 from penstock.schema.difference import Difference
 from penstock.schema.mark import Mark
 from penstock.schema.shape import SchemaChange
 from penstock.sinks.ddl_transaction import Rows, ShapeChange, TableDifference
+from penstock.sinks.describe import WholeSchema
 from penstock.sinks.kind import SinkPlace
-from penstock.sinks.search.indexes import Wanted
+from penstock.sinks.search import store
+from penstock.sinks.search.indexes import Unfit, Wanted
 from penstock.sinks.search.kind import SearchKind
+from penstock.sinks.search.mapping import Mapper
 from penstock.sinks.search.options import SearchOptions
 from penstock.sinks.search.parts import parts_of
 from penstock.sinks.search.sink import SearchSink
@@ -612,6 +627,100 @@ def test_certificate(search_front: Callable[..., SearchFront], tmp_path) -> None
         assert list(SearchKind().check({"shop": place}, {})) == []
 
 
+def test_certificate_that_has_expired(search_front: Callable[..., SearchFront], tmp_path) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
+    address = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=2))
+        .not_valid_after(now - timedelta(days=1))
+        .add_extension(address, critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    certificate = made.public_bytes(Encoding.PEM)
+    (tmp_path / "ca").write_bytes(certificate)
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    (tmp_path / "both.pem").write_bytes(private + certificate)
+    front = search_front(certificate=tmp_path / "both.pem")
+
+    place = _place(tmp_path, url=front.url, tls={"ca": str(tmp_path / "ca")})
+    error = _problem(place)
+    assert (type(error), error.code) == (SinkLoginRefused, "PEN-502")
+    assert "certificate has expired" in str(error)
+    with pytest.raises(SinkLoginRefused, match="renew it"):
+        SearchKind().sink(place).open()
+
+
+@pytest.fixture
+def red_cluster(search_server: SearchServer):
+    """The server with an index whose shard is nowhere, since no node may have it; its name."""
+    index = f"red{uuid.uuid4().hex[:10]}"
+    settings = {"routing.allocation.require.nowhere": "yes", "number_of_replicas": 0}
+    path = f"/{index}?wait_for_active_shards=0"
+    search_server.must("PUT", path, {"settings": {"index": settings}})
+    yield index
+    search_server.must("DELETE", f"/{index}")
+
+
+def test_cluster_that_is_red_is_named(search_server: SearchServer, red_cluster, tmp_path) -> None:
+    error = _problem(_place(tmp_path, url=search_server.url))
+    assert (type(error), error.code) == (ClusterUnavailable, "PEN-523")
+    assert "the cluster is red" in str(error)
+
+
+def test_shards_that_are_away_are_waited_for(bench, search_server, red_cluster) -> None:
+    path = f"/{red_cluster}/_doc/1"
+    with parts_of(bench().place) as parts:
+        with pytest.raises(ClusterUnavailable, match="shards are not there") as caught:
+            parts.client.ask("GET", path)
+        assert is_temporary(caught.value)
+        settings = {"index.routing.allocation.require.nowhere": None}
+        search_server.must("PUT", f"/{red_cluster}/_settings", settings)
+        search_server.must("GET", f"/_cluster/health/{red_cluster}?wait_for_status=yellow")
+        assert parts.client.ask("GET", path, None, 404).status == 404
+
+
+def test_vectors_want_a_server_that_has_them(bench, search_server, search_front) -> None:
+    wish = Wanted(
+        Mapper.of(bench().options).properties(_with_vector(), "opensearch"), "public.t", 16400
+    )
+    one = bench()
+    with parts_of(one.place) as parts:
+        error = parts.indexes.ensure({one.alias: wish})[one.alias]
+    assert (type(error), error.code) == (RecordSchemaRefused, "PEN-520")
+    assert "with at as vectors" in str(error)
+    assert "vector_as: text" in str(error)
+
+    front: SearchFront = search_front()
+    other = bench(url=front.url)
+    made = f"/{other.alias}.1"
+    front.content = lambda path: {"acknowledged": True} if path == made else None
+    with parts_of(other.place) as parts:
+        assert parts.indexes.ensure({other.alias: wish}) == {}
+    body = front.puts[made]
+    assert body["settings"]["index"]["knn"] is True
+    assert body["mappings"]["properties"]["at"] == {"type": "knn_vector", "dimension": 3}
+
+
+def test_vector_that_is_added_needs_an_index_of_its_own(bench, search_server) -> None:
+    one = bench()
+    one.write(insert(T, ["1", "new", "B"]))
+    one.deliver()
+    mapper = Mapper.of(one.options)
+    wish = Wanted(mapper.properties(_with_vector(), "opensearch"), "public.t", 16400)
+    with parts_of(one.place) as parts:
+        error = parts.indexes.ensure({one.alias: wish})[one.alias]
+    assert isinstance(error, Unfit), "whether an index has k-NN is said when it is made"
+    assert "at" in error.fields
+
+
+def _with_vector() -> Any:
+    at = Column("at", 71000, 3, in_identity=False, id=4, type_name="vector")
+    return replace(T, columns=(*T.columns, at))
+
+
 def test_check_names_what_is_wrong(search_front: Callable[..., SearchFront], tmp_path) -> None:
     front = search_front()
     assert isinstance(_problem(_place(tmp_path, url="http://127.0.0.1:1")), SinkError)
@@ -778,6 +887,56 @@ def test_two_sinks_on_one_server_follow_a_change_each(bench, search_server) -> N
     assert logged() == 6  # position, index and change of each
     assert SearchKind().forget(both[0].place) != []
     assert logged() == 3
+
+
+def test_version_of_a_schema_is_kept_once(bench, search_server) -> None:
+    one = bench()
+    other = bench()
+
+    def keep(lsn: int, columns: list[str], version: int | None = None) -> None:
+        content = {"format": 1, "tables": [{"name": "t", "columns": columns}]}
+        one.sink._sink.keep_schemas([WholeSchema("public", content, version)], Lsn(lsn))
+
+    def kept() -> list[tuple[int, list[str]]]:
+        search_server.must("POST", "/penstock/_refresh")
+        terms = [{"term": {"sink": one.index}}, {"term": {"schema_name": "public"}}]
+        query = {"query": {"bool": {"filter": terms}}, "sort": ["version"]}
+        hits = search_server.must("POST", "/penstock/_search", query)["hits"]["hits"]
+        found = [each["_source"] for each in hits]
+        return [(e["version"], json.loads(e["schema"])["tables"][0]["columns"]) for e in found]
+
+    keep(0x1000, ["id"])
+    keep(0x1100, ["id"])
+    assert kept() == [(1, ["id"])], "nothing has changed"
+    for _ in range(2):
+        keep(0x1200, ["id", "a"])
+        assert kept()[1:] == [(2, ["id", "a"])], "the same transaction comes again"
+    keep(0x1100, ["id"])
+    assert len(kept()) == 2, "a run that begins before what is kept does not take it back"
+    keep(0x1300, ["id", "b"], version=7)
+    keep(0x1400, ["id", "b"], version=7)
+    keep(0x1400, ["b"], version=7)
+    assert kept()[2:] == [(7, ["b"])], "the source counts, and rules may change what the sink has"
+    keep(0x1500, ["b"], version=8)
+    keep(0x1600, ["c"])
+    assert [version for version, _ in kept()] == [1, 2, 7, 8, 9]
+    other.sink._sink.keep_schemas([WholeSchema("public", {"tables": []}, None)], Lsn(0x1000))
+    assert len(kept()) == 5
+    assert SearchKind().forget(one.place) != []
+    assert kept() == []
+
+
+def test_old_versions_of_a_schema_go(bench, search_server, monkeypatch) -> None:
+    monkeypatch.setattr(store, "KEPT_SCHEMAS", 2)
+    one = bench()
+    for number in range(4):
+        schema = WholeSchema("public", {"tables": [number]}, None)
+        one.sink._sink.keep_schemas([schema], Lsn(0x1000 + number))
+    search_server.must("POST", "/penstock/_refresh")
+    terms = [{"term": {"sink": one.index}}, {"exists": {"field": "schema"}}]
+    query = {"query": {"bool": {"filter": terms}}, "sort": ["version"]}
+    hits = search_server.must("POST", "/penstock/_search", query)["hits"]["hits"]
+    assert [each["_source"]["version"] for each in hits] == [3, 4]
 
 
 def _refuse_key(one: Bench, monkeypatch: pytest.MonkeyPatch, key: str) -> None:

@@ -8,8 +8,12 @@ from typing import Any
 
 import pytest
 
+from penstock.errors import SinkError, SinkLoginRefused
 from penstock.lsn import Lsn
+from penstock.metrics import Recorder
+from penstock.retry import BackOff
 from penstock.run.commits import Commits
+from penstock.run.deliver import Delivery
 from penstock.run.flow import Feed, Flow
 from penstock.sinks.sink import Batch, Receipt
 
@@ -56,3 +60,26 @@ def test_job_waits_for_the_commit_of_a_batch_that_is_not_delivered_whole(holds_u
     overlapped = ["job 1", "job 2", "commit 1", "commit 2"]
     one_by_one = ["job 1", "commit 1", "job 2", "commit 2"]
     assert flow.steps == (one_by_one if holds_up else overlapped)
+
+
+def test_error_is_told_once_for_as_long_as_it_stays_the_same() -> None:
+    told: list[tuple[str, str]] = []
+
+    class Listening(Recorder):
+        def error(self, part: str, text: str) -> None:
+            told.append((part, text))
+
+    delivery = Delivery("warehouse", threading.Event(), recorder=Listening())
+    flow: Any = SimpleNamespace(
+        error=None, report=lambda: None, close=lambda: None, back_off=BackOff(1.0, 2.0)
+    )
+    away, busy = SinkError("away", "sink warehouse", ""), SinkError("busy", "sink warehouse", "")
+    for error in (away, away, busy):
+        delivery._fail(flow, error)
+    flow.error = None  # a batch has been delivered
+    delivery._fail(flow, away)
+    wrong = SinkLoginRefused("wrong password", "sink warehouse", "")
+    with pytest.raises(SinkLoginRefused):
+        delivery._fail(flow, wrong)
+
+    assert told == [("sink warehouse", str(each)) for each in (away, busy, away, wrong)]

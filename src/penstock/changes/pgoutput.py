@@ -57,13 +57,17 @@ class Commit:
 
 @dataclass(frozen=True)
 class Column:
-    """One column as a Relation message describes it; `id` is its number in the catalog, where somebody knows it."""
+    """One column as a Relation message describes it.
+
+    `id` is its number in the catalog, `type_name` that of a type that is not Postgres's own, where somebody knows them.
+    """
 
     name: str
     type_oid: int
     type_modifier: int
     in_identity: bool
     id: int = 0
+    type_name: str = ""
 
 
 @dataclass(frozen=True)

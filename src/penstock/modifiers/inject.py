@@ -109,14 +109,20 @@ class Injection:
         return shape
 
     def modified_relation(self, relation: Relation) -> Relation:
-        """With the ids of its columns, and what documents are to say."""
+        """With the ids of its columns, the names of their types, and what documents are to say."""
         if self.shape is None:
             return relation
         ids = {column.name: column.id for column in self.shape.columns if column.id > 0}
+        types = {each.id: each.name for each in self.shape.types if not each.is_array}
         return replace(
             relation,
             columns=tuple(
-                replace(column, id=ids.get(column.name, 0)) for column in relation.columns
+                replace(
+                    column,
+                    id=ids.get(column.name, 0),
+                    type_name=types.get(column.type_oid, ""),
+                )
+                for column in relation.columns
             ),
             injected=self._injected(self.shape, relation.injected),
         )

@@ -168,6 +168,8 @@ class Delivery:
         concerns_all = type(error) is SinkError or isinstance(error, _OF_THE_TARGET)
         is_news = flow.error is None or str(flow.error) != str(error)
         flow.error = error
+        if is_news:
+            self._recorder.error(f"sink {self.name}", str(error))
         if (self._is_alone or concerns_all) and not is_temporary(error):
             flow.report()
             raise error

@@ -88,6 +88,7 @@ class WatchedRun:
 
     def __init__(self, pipeline: PipelineFile, halves: frozenset[str]) -> None:
         self.name = pipeline.name
+        self.log = pipeline.log.kind
         self.halves = halves
         self.on_snapshot: Callable[[Snapshot], None] = lambda _: None
         self.flows: Callable[[], Sequence[Flow]] = tuple  # of the loops of this process

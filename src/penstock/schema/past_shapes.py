@@ -294,9 +294,17 @@ class PastShapes:
 
     def at(self, lsn: Lsn) -> dict[int, TableShape]:
         """Every table that was there at a position, as it was then, by id."""
-        lives = self._now().lives
+        lives = self._now(lsn).lives
         then = {oid: life.at((int(lsn), -1)) for oid, life in tuple(lives.items())}
         return {oid: shape for oid, shape in then.items() if shape is not None}
+
+    def versions_before(self, lsn: Lsn) -> dict[str, int]:
+        """How far the versions of each schema are counted at a position."""
+        counted: dict[str, int] = {}
+        for commit_lsn, written in sorted(self._now(lsn).versions.items()):
+            if commit_lsn < lsn:
+                counted |= {each.schema_name: each.version for each in written}
+        return counted
 
     def left_partitions(self) -> dict[int, dict[int, TableName]]:
         """Partitions that were detached or dropped, by the table that they were part of."""

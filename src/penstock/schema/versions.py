@@ -109,6 +109,26 @@ def difference_of(schema: str, changes: Sequence[SchemaChange]) -> tuple[dict[st
     return document, all(change.tag == REFRESH for change in changes)
 
 
+def schemas_of(shapes: Iterable[TableShape]) -> dict[str, dict[str, Any]]:
+    """What schemas hold, by their names, in the form of `whole_of`: tables, and the types and sequences that they need."""
+    found: dict[str, dict[str, dict[int, Any]]] = {}
+    for shape in shapes:
+        parts = (("tables", [shape]), ("types", shape.types), ("sequences", shape.sequences))
+        for kind, things in parts:
+            for each in things:
+                own = found.setdefault(each.schema_name, {kind: {} for kind in _LISTS})
+                own[kind][each.id] = each.model_dump(mode="json", exclude_defaults=True)
+    return {
+        schema: whole_of([({kind: list(own[kind].values()) for kind in _LISTS}, True)])
+        for schema, own in found.items()
+        if own["tables"]
+    }
+
+
+NO_TABLES: dict[str, Any] = {"format": FORMAT, **{kind: [] for kind in _LISTS}}
+"""A schema in which a sink has no table, or has none left."""
+
+
 def whole_of(differences: Iterable[tuple[dict[str, Any], bool]]) -> dict[str, Any]:
     """A schema as it was after the last of these, oldest first; the first is the whole of it."""
     found: dict[str, dict[int, Any]] = {kind: {} for kind in _LISTS}

@@ -8,6 +8,7 @@ import json
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import asdict
 from importlib.resources import files
 from typing import Annotated, Any, TypeVar
 
@@ -23,6 +24,7 @@ from penstock.server.access import as_json
 from penstock.server.history import History
 from penstock.server.problems import (
     HOW_TO_SEE,
+    brief,
     meaning,
     problems,
     reasons_not_ready,
@@ -105,6 +107,7 @@ class Pages:
                 rates,
                 is_trusted=is_trusted,
                 has_token=self._has_token,
+                log=self._watched.log,
             )
             self._views[is_trusted] = found
         return found
@@ -266,8 +269,14 @@ def _add_reading(
         }
 
     @app.get("/api/errors", tags=["reading"])
-    async def errors(request: Request) -> list[dict[str, Any]]:
-        """What stands still, with what to do."""
+    async def errors(request: Request, past: bool = False) -> list[dict[str, Any]]:
+        """What stands still, with what to do; or, `past`, the last errors that came up, gone or not, newest first."""
+        if past:
+            is_trusted = _is_trusted(request)
+            return [
+                {**asdict(each), "text": each.text if is_trusted else brief(each.text)}
+                for each in telemetry.counts.past_errors()
+            ]
         found = problems(_snapshot(watched), watched.halves, is_trusted=_is_trusted(request))
         return [each.as_dict() for each in found]
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.errors import recognise
+from penstock.errors import error_classes, recognise
 from penstock.metrics import MOST_TABLES, OTHER_TABLES
 from penstock.server.observed import copied
 from penstock.timing import timing
@@ -19,6 +20,45 @@ if TYPE_CHECKING:
     from penstock.server.watched import Snapshot
 
 _log = logging.getLogger(__name__)
+
+
+# So many errors are remembered after they have gone.
+MOST_PAST_ERRORS = 100
+
+
+@dataclass(frozen=True)
+class PastError:
+    """An error that came up, whether it is still there or not."""
+
+    at: float  # seconds since 1970
+    part: str  # sink warehouse, table public.orders at sink warehouse, …
+    code: str
+    text: str
+
+
+class _CopyPace:
+    """How fast something is copied, by when the number of its rows last changed.
+
+    Servers are asked less often than snapshots are made; a copy that stands still is the slower the longer it does.
+    """
+
+    def __init__(self) -> None:
+        self._at = 0.0
+        self._rows = self._grown = 0
+        self._rate = 0.0
+
+    def after(self, at: float, rows: int) -> float:
+        """Rows a second, when so many are copied at that time."""
+        if not rows:
+            self._rows, self._grown, self._rate = 0, 0, 0.0
+        elif rows != self._rows:
+            self._grown = max(0, rows - self._rows) if self._rows else 0
+            if self._grown:
+                self._rate = self._grown / max(at - self._at, 0.001)
+            self._at, self._rows = at, rows
+        elif self._grown:
+            self._rate = min(self._rate, self._grown / max(at - self._at, 0.001))
+        return self._rate
 
 
 class Counts:
@@ -34,13 +74,19 @@ class Counts:
         self._jobs: Counter[str] = Counter()
         self._retries: Counter[str] = Counter()
         self._restarts: Counter[str] = Counter(capture=0, spark=0)
-        self._errors: Counter[str] = Counter()
+        # A series that begins at 0 shows the first one as an increase. There are as many as there are codes.
+        self._errors: Counter[str] = Counter(dict.fromkeys(error_classes(), 0))
         self._standing: set[tuple[str, str]] = set()  # part and code, of errors that are there
+        # Those that loops have told, and that no snapshot has shown yet; with the time.
+        self._told: dict[tuple[str, str], float] = {}
+        self._past: deque[PastError] = deque(maxlen=MOST_PAST_ERRORS)
         self._by_table: Counter[tuple[str, str]] = Counter()  # sink, table as `status` names it
         self._rated: tuple[float, Counter[tuple[str, str]]] = (time.time(), Counter())
         self._table_rates: dict[tuple[str, str], float] = {}
-        self._copying: dict[str, tuple[float, int, int]] = {}  # when rows last came, all, the last
+        self._copying: dict[str, _CopyPace] = {}
         self._copy_rates: dict[str, float] = {}
+        self._tables_copying: dict[tuple[str, str], _CopyPace] = {}
+        self._table_copy_rates: dict[tuple[str, str], float] = {}
 
     def batch(self, record: BatchRecord, *, is_alone: bool) -> None:
         """Add a batch that has been committed."""
@@ -82,12 +128,39 @@ class Counts:
         with self._lock:
             self._restarts[process] += 1
 
+    def error(self, part: str, text: str) -> None:
+        """Add one, where it happens: it may be gone before a snapshot is made."""
+        with self._lock:
+            now = time.time()
+            self._add_error(now, part, text)
+            self._told[part, _code(text)] = now
+
+    def _add_error(self, at: float, part: str, text: str) -> None:
+        code = _code(text)
+        self._errors[code] += 1
+        self._past.append(PastError(at, part, code, text))
+
+    def past_errors(self) -> list[PastError]:
+        """The last errors that came up, newest first."""
+        with self._lock:
+            return list(reversed(self._past))
+
+    def _take_errors(self, snapshot: Snapshot) -> None:
+        """Count errors that no snapshot has shown before, but for those that have been told."""
+        standing = _standing(snapshot.status)
+        for (part, code), text in standing.items():
+            if (part, code) not in self._standing and (part, code) not in self._told:
+                self._add_error(snapshot.at, part, text)
+        self._standing = set(standing)
+        oldest = snapshot.at - timing().watch_stale_seconds
+        self._told = {
+            key: at for key, at in self._told.items() if key not in standing and at > oldest
+        }
+
     def take(self, snapshot: Snapshot) -> None:
         """Count errors that are new, and see how fast tables go."""
         with self._lock:
-            standing = set(_standing(snapshot.status))
-            self._errors.update(code for _, code in standing - self._standing)
-            self._standing = standing
+            self._take_errors(snapshot)
             at, before = self._rated
             if snapshot.at - at >= timing().table_rate_seconds:
                 moved = self._by_table - before
@@ -97,28 +170,25 @@ class Counts:
             self._take_copies(snapshot)
 
     def _take_copies(self, snapshot: Snapshot) -> None:
+        tables: dict[tuple[str, str], _CopyPace] = {}
         for name, sink in snapshot.status.sinks.items():
-            rows = copied(sink, "rows_copied")
-            at, before, grown = self._copying.get(name, (snapshot.at, 0, 0))
-            self._copy_rates.setdefault(name, 0.0)
-            self._retries[name] += 0  # a series that begins at 0 shows the first one as an increase
-            if not rows:
-                self._copying.pop(name, None)
-                self._copy_rates[name] = 0.0
-            elif rows != before:  # servers are asked less often than snapshots are made
-                grown = max(0, rows - before) if before else 0
-                if grown:
-                    self._copy_rates[name] = grown / max(snapshot.at - at, 0.001)
-                self._copying[name] = (snapshot.at, rows, grown)
-            elif grown:
-                # A copy that stands still is the slower the longer it does.
-                slowed = grown / max(snapshot.at - at, 0.001)
-                self._copy_rates[name] = min(self._copy_rates[name], slowed)
+            self._retries[name] += 0  # as with errors
+            pace = self._copying.setdefault(name, _CopyPace())
+            self._copy_rates[name] = pace.after(snapshot.at, copied(sink, "rows_copied"))
+            for table, entry in sink.tables.items():
+                if entry.state == "copying":
+                    key = (name, table)
+                    tables[key] = self._tables_copying.get(key) or _CopyPace()
+                    self._table_copy_rates[key] = tables[key].after(snapshot.at, entry.rows_copied)
+        self._tables_copying = tables
+        self._table_copy_rates = {
+            key: rate for key, rate in self._table_copy_rates.items() if key in tables
+        }
 
     def table_rates(self) -> dict[tuple[str, str], float]:
-        """Rows a second, by sink and table; what is not there has none."""
+        """Rows a second, streamed or copied, by sink and table; what is not there has none."""
         with self._lock:
-            return dict(self._table_rates)
+            return self._table_rates | self._table_copy_rates
 
     def read(self, name: str) -> list[tuple[float, dict[str, str]]]:
         """The values of an instrument with their labels."""
@@ -141,14 +211,16 @@ class Counts:
             ]
 
 
-def _standing(status: PipelineStatus) -> list[tuple[str, str]]:
-    """Part and code of each error that is there now."""
+def _standing(status: PipelineStatus) -> dict[tuple[str, str], str]:
+    """Errors that are there now, by part and code."""
     found = [("pipeline", status.error)]
     found += [(f"source {name}", each.error) for name, each in status.sources.items()]
     for name, sink in status.sinks.items():
         found.append((f"sink {name}", sink.error))
-        found += [(f"{name} {table}", entry.error) for table, entry in sink.tables.items()]
-    return [(part, _code(text)) for part, text in found if text]
+        found += [
+            (f"table {table} at sink {name}", entry.error) for table, entry in sink.tables.items()
+        ]
+    return {(part, _code(text)): text for part, text in found if text}
 
 
 def _code(text: str) -> str:

@@ -114,6 +114,10 @@ class Telemetry(Recorder):
         """Delivery to a sink is tried again."""
         self.counts.retry(sink)
 
+    def error(self, part: str, text: str) -> None:
+        """An error has come up."""
+        self.counts.error(part, text)
+
     def restart(self, process: str) -> None:
         """A process is started again."""
         self.counts.restart(process)

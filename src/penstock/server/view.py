@@ -50,6 +50,7 @@ class View:
         *,
         is_trusted: bool,
         has_token: bool,
+        log: str,
     ) -> None:
         status = snapshot.status if is_trusted else without_details(snapshot.status)
         found = problems(snapshot, halves, is_trusted=is_trusted)
@@ -68,6 +69,7 @@ class View:
             "at": snapshot.at,
             "version": snapshot.version,
             "halves": sorted(halves),
+            "log": log,
             "is_trusted": is_trusted,
             "has_token": has_token,
             "stale_seconds": timing().watch_stale_seconds,

@@ -28,6 +28,7 @@ class Watched(Protocol):
     """
 
     name: str
+    log: str  # its kind
     halves: frozenset[str]
     on_snapshot: Callable[[Snapshot], None]
 

@@ -112,3 +112,15 @@ def tables_of(ddl_transaction: DdlTransaction) -> set[TableName]:
             found |= {each.table for each in part.followed} | part.dropped | set(part.refused)
             found |= set(part.renamed) | set(part.renamed.values())
     return found
+
+
+def changed_schemas(ddl_transaction: DdlTransaction) -> dict[str, int | None]:
+    """The schemas in which it changes tables that are followed; with their versions, where these are counted."""
+    found: dict[str, int | None] = {}
+    for part in ddl_transaction:
+        if isinstance(part, ShapeChange):
+            renamed = {*part.renamed, *part.renamed.values()}
+            tables = {each.table for each in part.followed} | part.dropped | renamed
+            found |= dict.fromkeys({table.schema for table in tables} - found.keys())
+            found |= part.versions
+    return found

@@ -35,11 +35,12 @@ from penstock.testing.stream import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
     from pathlib import Path
 
     from penstock.changes.pgoutput import Relation
     from penstock.sink import Options
+    from penstock.sinks.describe import WholeSchema
     from penstock.sinks.kind import SinkKind
     from penstock.sinks.sink import Receipt, Sink, Worker
     from penstock.table import TableName
@@ -355,6 +356,13 @@ class _Source:
         """As ever."""
         del lsn
         return next((each.table for each in _TABLES if each.oid == oid), None)
+
+    def schemas(
+        self, lsn: Lsn, known: Collection[TableName], only: Collection[str] | None = None
+    ) -> dict[str, WholeSchema]:
+        """Nobody has looked."""
+        del lsn, known, only
+        return {}
 
 
 _TABLES = (ORDERS, AUDIT, LOOSE)

@@ -348,7 +348,7 @@ function drawRoad(summary) {
     h("div", { class: `pipe ${isUp ? "flows" : "broken"}`, "aria-hidden": "true" }),
     h("div", { class: "column" }, h("div", { class: "stop" },
       h("div", { class: "kind" }, "log"),
-      h("div", { class: "title" }, "durable on disk"),
+      h("div", { class: "title" }, LOGS[summary.log] || `durable in ${summary.log}`),
       h("div", { class: "big" }, size(sources.reduce((sum, [, each]) => sum + each.log_bytes, 0))),
       sources.length === 1
         ? facts(["durable", position(sources[0][1].durable_lsn)], ["acknowledged", position(sources[0][1].acknowledged_lsn)],
@@ -368,9 +368,13 @@ function drawRoad(summary) {
   focusAct(road, focused);
 }
 
+// Where the log is; another kind says its name.
+const LOGS = { files: "durable on disk", kafka: "durable in Kafka", nats: "durable in NATS" };
+
 // -- charts -----------------------------------------------------------------------------------
 
 const HOUR = 3600;
+const MOST_LINES = 6; // of a chart: there are no more colours that one can tell apart
 const HEIGHT = 170, LEFT = 44, RIGHT = 8, TOP = 10, BOTTOM = 22;
 
 function ceiling(most) {
@@ -389,7 +393,8 @@ function short(value) {
 function drawChart(place, what, unit) {
   const box = $(place);
   const WIDTH = Math.max(240, box.clientWidth);
-  const sinks = Object.entries(seen.history).slice(0, 6);
+  const sinks = Object.entries(seen.history).slice(0, MOST_LINES);
+  const left = Object.keys(seen.history).length - sinks.length;
   const now = Date.now() / 1000;
   const top = ceiling(Math.max(0, ...sinks.flatMap(([, each]) => each[what].map((value) => value || 0))));
   // A run that is young fills the chart as well.
@@ -435,7 +440,7 @@ function drawChart(place, what, unit) {
   });
   drawing.addEventListener("pointerleave", () => { cursor.setAttribute("visibility", "hidden"); tell(null); });
   tell(null);
-  box.replaceChildren(drawing, legend);
+  box.replaceChildren(...[drawing, legend, left > 0 && h("p", { class: "muted more" }, `and ${left} more`)].filter(Boolean));
 }
 
 function addHistory(found) {

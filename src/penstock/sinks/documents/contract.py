@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from penstock.lsn import Lsn
+    from penstock.sinks.describe import WholeSchema
     from penstock.sinks.documents.format import DocumentFormat
     from penstock.sinks.documents.workspace import Workspace
     from penstock.sinks.parked import ParkedEntry, Wanted
@@ -131,6 +133,13 @@ class DocumentSink(ABC):
         del change
         return False
 
+    keeps_schemas: ClassVar[bool] = False
+    """Whether `keep_schemas` is to be called: the destination has a log of the source's schemas."""
+
+    def keep_schemas(self, schemas: Sequence[WholeSchema], lsn: Lsn) -> None:  # noqa: B027 - as above
+        """On the driver: schemas as they are at a position, at the start and behind each transaction that changes
+        tables in them, before the state that says so is stored. It may be called again with the same."""
+
     def begin_copies(self, copies: Mapping[TableName, str]) -> None:  # noqa: B027 - as above
         """Before a `deliver` whose documents are the first of copies, by table their ids. What was there of the tables
         is out of date from then on. It may be called again, where that `deliver` did not happen."""
@@ -210,8 +219,8 @@ class DocumentKind(SinkKind[OptionsT], Generic[OptionsT]):
         """The driver half around the sink."""
         from penstock.sinks.documents.driver import DocumentDriver
 
-        del describe, shared  # documents say by themselves which shape a table has
-        return DocumentDriver(self, place)
+        del shared
+        return DocumentDriver(self, place, describe)
 
     def build_copying(self, place: SinkPlace[OptionsT]) -> Any:
         """What copies tables into the sink."""

@@ -19,12 +19,15 @@ from typing import TYPE_CHECKING, Any
 from penstock.errors import SchemaChangeRefused
 from penstock.failpoints import fault_point
 from penstock.options import OnRefused
+from penstock.schema.versions import NO_TABLES
 from penstock.sinks.ddl_transaction import (
     changed_in,
+    changed_schemas,
     names_through,
     refused_in,
     renamed_together,
 )
+from penstock.sinks.describe import WholeSchema
 from penstock.sinks.documents.contract import DocumentsRefused
 from penstock.sinks.documents.copies import Copies
 from penstock.sinks.documents.ddl import DdlDocuments
@@ -50,6 +53,7 @@ if TYPE_CHECKING:
     from penstock.errors import PenstockError
     from penstock.lsn import Lsn
     from penstock.sinks.ddl_transaction import DdlTransaction, RunJob
+    from penstock.sinks.describe import Describe
     from penstock.sinks.documents.contract import DocumentKind
     from penstock.sinks.documents.copies import TableCopy
     from penstock.sinks.documents.parked import ParkedRequest
@@ -125,9 +129,14 @@ class _Altering:
 class DocumentDriver:
     """Delivers to one `DocumentSink`. Implements `penstock.sinks.sink.Sink`."""
 
-    def __init__(self, kind: DocumentKind[Any], place: SinkPlace[Any]) -> None:
+    def __init__(
+        self, kind: DocumentKind[Any], place: SinkPlace[Any], describe: Describe | None = None
+    ) -> None:
         self.name = place.name
         self._kind, self._place = kind, place
+        # Documents of rows say by themselves which shape a table has.
+        self._describe = describe
+        self._lacks_schemas = False
         self._source = place.source_id
         self._keyring = place.keyring
         self._format = kind.format(place)
@@ -163,6 +172,7 @@ class DocumentDriver:
         with self._keeper.or_forget():
             make_directory(self._space.directory, self._space.directory_mode)
             stored = self._sink.open()
+            self._lacks_schemas = self._sink.keeps_schemas
             remove_parts(self._space.directory, self._space.part_prefix)
             self._parked.open()
             kept = self._keeper.open(stored)
@@ -189,6 +199,7 @@ class DocumentDriver:
     def refresh_tables(self, lsn: Lsn) -> None:
         """See what was copied and what was asked for; deliver copies that are whole, for a while."""
         with self._keeper.or_forget():
+            self._begin_schemas(lsn)
             self._retry_parked()
         self.tables.refresh(lsn)
         with self._keeper.or_forget():
@@ -196,6 +207,24 @@ class DocumentDriver:
             while self._publish(lsn) and time.monotonic() < deadline:
                 self._keeper.raise_if_cancelled(lsn)
         self.tables.read()
+
+    def _begin_schemas(self, lsn: Lsn) -> None:
+        """Have the sink keep the schemas as they are at the start, once their shapes are known."""
+        if self._lacks_schemas and self._describe is not None:
+            schemas = self._describe.schemas(lsn, self._keeper.stored.tables)
+            if schemas:
+                self._sink.keep_schemas(list(schemas.values()), lsn)
+                self._lacks_schemas = False
+
+    def _keep_schemas(
+        self, versions: Mapping[str, int | None], lsn: Lsn, known: Collection[TableName]
+    ) -> None:
+        """Have the sink keep schemas that a transaction has changed, as it left them."""
+        if not self._sink.keeps_schemas or self._describe is None or not versions:
+            return
+        found = self._describe.schemas(lsn, known, versions)
+        empty = {name: WholeSchema(name, NO_TABLES, number) for name, number in versions.items()}
+        self._sink.keep_schemas([found.get(name, empty[name]) for name in sorted(versions)], lsn)
 
     def _see_tables(self) -> None:
         self._store.read_copies()
@@ -297,6 +326,9 @@ class DocumentDriver:
                 waiting = {old: now for old, now in changed.items() if old in pending}
                 self._parked.rename(waiting, batch.end_lsn, 0)
             altering = _Altering.of(ddl_transaction, done, only, takes_rows=self._takes_rows)
+            if only is None:  # else those that went before have kept them already
+                known = {done.names.get(table, table) for table in kept.tables}
+                self._keep_schemas(changed_schemas(ddl_transaction), batch.end_lsn, known)
             self._deliver_shapes(done, moved, batch.after_lsn, stopped, unfit, altering)
         fault_point("schema.after_commit")
         self.tables.read()

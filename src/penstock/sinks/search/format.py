@@ -140,7 +140,7 @@ class SearchFormat(DocumentFormat):
             f"fields {names} of its index have another type than the columns",
             str(table),
             "have the table copied anew: penstock tables PIPELINE.yml resync; or, where penstock or its"
-            " file has changed and not the table, let numeric_as, json_as, point_as or range_as say what it was",
+            " file has changed and not the table, let numeric_as, json_as, point_as, range_as or vector_as say what it was",
         )
 
     def _find_again(self, table: TableName, error: Lost) -> Exception:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.errors import DestinationRefuses, RecordSchemaRefused, SinkError
 from penstock.sinks.search.client import NOT_FOUND
-from penstock.sinks.search.mapping import conflicts, missing, signature
+from penstock.sinks.search.mapping import VECTOR_TYPES, conflicts, missing, signature
 from penstock.sinks.search.names import aliases_of, index_of
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _EXISTS = "resource_already_exists_exception"
 _REFUSED = 400
 _FIELD_LIMIT = 2000
+_VECTOR_KINDS = {kind for kind, _ in VECTOR_TYPES.values()}
 # A server takes request lines of 4,096 bytes, method and path of a proxy included.
 _MOST_NAMES_BYTES = 3000
 
@@ -202,6 +203,8 @@ class Indexes:
             settings["number_of_shards"] = self.options.shards
         if self.options.replicas is not None:
             settings["number_of_replicas"] = self.options.replicas
+        if _has_knn(wish.properties):
+            settings["knn"] = True
         if is_copy:
             settings["refresh_interval"] = "-1"
         body = {
@@ -216,7 +219,7 @@ class Indexes:
             body["aliases"] = {each: {} for each in self._aliases(alias)}
         answer = self.client.ask("PUT", f"/{quoted(index)}", body, _REFUSED)
         if answer.status == _REFUSED and answer.error_type != _EXISTS:
-            raise self._refused(answer, index)
+            raise self._refused(answer, index, wish.properties)
         if answer.status == _REFUSED:
             return False
         self._known.setdefault(index, set()).add(wish.text)
@@ -252,11 +255,13 @@ class Indexes:
         if unfit := conflicts(has, wish.properties):
             raise Unfit(unfit)
         if added := missing(has, wish.properties):
+            if _has_knn(added) and not _has_knn(has):
+                raise Unfit(sorted(added))  # whether an index has k-NN is said when it is made
             body = {"properties": added}
             path = f"/{quoted(index)}/_mapping"
             answer = self.client.ask("PUT", path, body, _REFUSED)
             if answer.status == _REFUSED:
-                raise self._refused(answer, index)
+                raise self._refused(answer, index, added)
 
     def _is_ours(self, meta: Any) -> bool:
         """Whether an index was made by this sink, by what its mapping says."""
@@ -270,10 +275,20 @@ class Indexes:
             "send each table to an index of its own: see index:, and route: of modifiers:",
         )
 
-    def _refused(self, answer: Answer, index: str) -> RecordSchemaRefused:
+    def _refused(
+        self, answer: Answer, index: str, properties: Mapping[str, Any]
+    ) -> RecordSchemaRefused:
         # The server's words name fields and types, never values: it has seen none.
         error = answer.content.get("error", {})
         said = json.dumps(error.get("reason", ""))[:300] if isinstance(error, dict) else ""
+        if vectors := [name for name, each in properties.items() if each["type"] in _VECTOR_KINDS]:
+            return RecordSchemaRefused(
+                f"the server does not take the mapping of index {index}, with {', '.join(vectors)} as vectors:"
+                f" {answer.error_type} {said}",
+                self.client.where,
+                "install vector search where the server lacks it (k-NN of OpenSearch, x-pack of Elasticsearch), or"
+                " write vector_as: text",
+            )
         return RecordSchemaRefused(
             f"the server does not take the mapping of index {index}: {answer.error_type} {said}",
             self.client.where,
@@ -436,3 +451,7 @@ class Indexes:
         for index in sorted(indexes):
             self.client.ask("DELETE", f"/{quoted(index)}", None, NOT_FOUND)
             self._known.pop(index, None)
+
+
+def _has_knn(properties: Mapping[str, Any]) -> bool:
+    return any(each.get("type") == "knn_vector" for each in properties.values())

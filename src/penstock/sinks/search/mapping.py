@@ -11,6 +11,8 @@ json jsonb                    text; or `json_as: flat`, flat_object of OpenSearc
 point                         keyword; or `point_as: geo`, geo_point
 int4range int8range           integer_range, long_range; or `range_as: keyword`
 tsrange tstzrange daterange   date_range; or `range_as: keyword`; see `ranges`
+vector halfvec                of pgvector, with declared dimensions: knn_vector of OpenSearch, dense_vector of
+                              Elasticsearch; or `vector_as: text`
 arrays of these               the same: a field may hold many values
 everything else               keyword, Postgres's text
 """
@@ -31,7 +33,7 @@ from penstock.changes.encoded import one_column
 from penstock.changes.jsonvalues import json_column
 from penstock.changes.typed import ELEMENTS
 from penstock.sinks.search.names import ORDINAL, POSITION, TABLE, field_name, is_shared
-from penstock.sinks.search.options import Fields, Json, Numeric, Point, Range
+from penstock.sinks.search.options import Fields, Json, Numeric, Point, Range, Vector
 from penstock.sinks.search.ranges import RANGES, range_column
 
 if TYPE_CHECKING:
@@ -47,6 +49,13 @@ _JSON = (114, 3802)
 # In characters: Lucene takes terms of 32,766 bytes, and a character may have four.
 _MOST_KEYWORD = 8191
 _EXACT_DIGITS = 15
+# By name: an extension's types have another oid in each database.
+_VECTORS = ("vector", "halfvec")
+_VECTOR = r"^\[[-+0-9.eE,]+\]$"
+VECTOR_TYPES = {
+    "opensearch": ("knn_vector", "dimension"),
+    "elasticsearch": ("dense_vector", "dims"),
+}
 _KEYWORD = {"type": "keyword", "ignore_above": _MOST_KEYWORD}
 _WORDS = {**_KEYWORD, "fields": {"text": {"type": "text"}}}
 _LONG = {"type": "long"}
@@ -78,6 +87,7 @@ class Mapper:
     json_as: Json
     point: Point
     ranges: Range
+    vector: Vector = Vector.VECTOR
     names_table: bool = (
         False  # in each document, where documents of several tables are searched as one
     )
@@ -91,6 +101,7 @@ class Mapper:
             options.json_as,
             options.point_as,
             options.range_as,
+            options.vector_as,
             is_shared(options.index),
         )
 
@@ -113,18 +124,28 @@ class Mapper:
                 found[field_name(column.name)] = {"type": "alias", "path": path}
         return found
 
+    def is_vector(self, column: Column) -> bool:
+        """Whether a column is searched as a vector. Such a field takes no null: it is left out.
+
+        Without dimensions that are declared each row may have others, which no field can hold.
+        """
+        is_declared = column.type_name in _VECTORS and column.type_modifier > 0
+        return is_declared and self.vector is Vector.VECTOR
+
     def _type(self, column: Column, engine: str) -> dict[str, Any]:
+        if self.is_vector(column):
+            kind, dimensions = VECTOR_TYPES[engine]
+            return {"type": kind, dimensions: column.type_modifier}
         oid = ELEMENTS.get(column.type_oid, column.type_oid)
         if oid == _NUMERIC:
             return self._numeric(column.type_modifier)
         if oid in _JSON:
             flat = "flat_object" if engine == "opensearch" else "flattened"
             return {"type": "text"} if self.json_as is Json.TEXT else {"type": flat}
-        if oid == _POINT and self.point is Point.GEO:
-            return {"type": "geo_point"}
         if oid in RANGES and self.ranges is Range.RANGE:
             return RANGES[oid].mapping
-        return _TYPES.get(oid, _KEYWORD)
+        is_place = oid == _POINT and self.point is Point.GEO
+        return {"type": "geo_point"} if is_place else _TYPES.get(oid, _KEYWORD)
 
     def _numeric(self, type_modifier: int) -> dict[str, Any]:
         if self.numeric is Numeric.DOUBLE:
@@ -139,6 +160,11 @@ class Mapper:
 
     def values(self, column: Column, values: pa.Array) -> tuple[pa.Array, Mask | None]:
         """A column of Postgres's text as JSON, null where it is NULL; and which rows have no form."""
+        if self.is_vector(column):
+            # What it is not stays a string, which the server refuses: as it is it might break a whole request.
+            strings = self._scalars(_TEXT, values)
+            is_vector = pc.match_substring_regex(values, pattern=_VECTOR)
+            return pc.if_else(is_vector, values.cast(strings.type), strings), None
         element = ELEMENTS.get(column.type_oid)
         if element is not None:
             return self._arrays(element, values)
@@ -197,4 +223,4 @@ def missing(has: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]
 def _differs(one: Mapping[str, Any], wish: Mapping[str, Any]) -> bool:
     if one.get("type", "object") != wish["type"]:
         return True
-    return bool(one.get("scaling_factor") != wish.get("scaling_factor"))
+    return any(one.get(each) != wish.get(each) for each in ("scaling_factor", "dimension", "dims"))

@@ -48,6 +48,13 @@ class Range(enum.Enum):
     KEYWORD = "keyword"
 
 
+class Vector(enum.Enum):
+    """What a vector of pgvector's is searched as."""
+
+    VECTOR = "vector"
+    TEXT = "text"
+
+
 class DroppedTables(enum.Enum):
     """What becomes of the index of a table that is dropped."""
 
@@ -104,6 +111,7 @@ class SearchOptions(SinkOptions):
     json_as: Json = Json.TEXT
     point_as: Point = Point.KEYWORD
     range_as: Range = Range.RANGE
+    vector_as: Vector = Vector.VECTOR
     dropped_tables: DroppedTables = DroppedTables.KEEP
     shards: Annotated[int, Field(ge=1, le=1024)] | None = None
     replicas: Annotated[int, Field(ge=0, le=100)] | None = None

@@ -171,6 +171,8 @@ class RowWriter:
     # --- fields --------------------------------------------------------------------------------
 
     def _fields(self, cells: Sequence[Cells], count: int) -> tuple[list[Part], Mask | None]:
+        if any(map(self.mapper.is_vector, self.relation.columns)):
+            return self._known_fields(cells, count)
         parts: list[Part] = []
         unfit: Mask | None = None
         for column, each in zip(self.relation.columns, cells, strict=True):
@@ -185,7 +187,10 @@ class RowWriter:
         unfit: Mask | None = None
         for column, each in zip(self.relation.columns, cells, strict=True):
             values, bad = self.mapper.values(column, gather(each))
-            items.append((join([self._name(column), b":", values], count), ~each.is_unchanged))
+            is_there = ~each.is_unchanged
+            if self.mapper.is_vector(column):
+                is_there = is_there & np.asarray(values.is_valid())
+            items.append((join([self._name(column), b":", values], count), is_there))
             unfit = _either(unfit, bad)
         return [comma_list(items)], unfit
 

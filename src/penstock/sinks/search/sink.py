@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from penstock.findings import Finding
+    from penstock.lsn import Lsn
+    from penstock.sinks.describe import WholeSchema
     from penstock.sinks.kind import SinkPlace
     from penstock.sinks.search.options import SearchOptions
     from penstock.sinks.search.parts import Parts
@@ -52,6 +54,7 @@ class SearchSink(DocumentSink):
     """Delivers in tasks; stores the state all the same, since a repeat changes nothing."""
 
     stores_state = True
+    keeps_schemas = True
     shows_rows = True
     delivered_by = "tasks"
     batch_bytes = 32 * 1024 * 1024
@@ -288,7 +291,7 @@ class SearchSink(DocumentSink):
                 )
 
     def _follow(self, change: dict[str, Any]) -> None:
-        """Do what a change of a table means to its index, and keep it in the schema log."""
+        """Do what a change of a table means to its index, once; what was done is kept beside the schema log."""
         parts = self._parts
         table = TableName(change["schema"], change["table"])
         for each in change["difference"]:
@@ -316,6 +319,11 @@ class SearchSink(DocumentSink):
             _log.warning("%s is not copied anew: it is not followed yet", table)
         fault_point("search.after_schema_change")
         parts.store.log(change, is_done=True)
+
+    def keep_schemas(self, schemas: Sequence[WholeSchema], lsn: Lsn) -> None:
+        """Keep them in the schema log, each as a version."""
+        for each in schemas:
+            self._parts.store.keep_schema(each, lsn)
 
     def has_followed(self, change: str) -> bool:
         """Whether a change is in the schema log, done or only begun: the rows before it are delivered then."""

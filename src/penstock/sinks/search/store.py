@@ -1,8 +1,10 @@
 """The index `penstock`: how far sinks have got, and how their tables changed.
 
     position of a sink   `_id` <pipeline>.<source>.<sink>: `state`, opaque
-    a change of a table  `_id` <that of its sink>:<that of its document>: id, version, schema_name, table_name, schema (JSON as
-                         text), created_at, acked; and whose it is: each sink on the server follows it by itself
+    a schema             `_id` <that of its sink>.schema:<schema>:<version>: id, version, schema_name, schema (all of it, JSON
+                         as text), created_at, acked; `state` is the position from which on it was so
+    a change of a table  `_id` <that of its sink>:<that of its document>: id, table_name, created_at, acked, `state` (what
+                         has changed, JSON as text); and whose it is: each sink on the server follows it by itself
     an index of a table  `_id` <that of its sink>.index:<oid of the table>: `state` is the index that it had last. Where
                          it is gone, somebody has removed it.
     indexes to remove    `_id` <that of its sink>.retired: `state` is a list (JSON); others have their place, and they go soon
@@ -14,18 +16,23 @@ from __future__ import annotations
 
 import json
 import uuid
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import SecondInstance
+from penstock.lsn import Lsn
 from penstock.sinks.search.client import CONFLICT, NOT_FOUND
 from penstock.sinks.search.indexes import quoted
+from penstock.table import TableName
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from penstock.sinks.describe import WholeSchema
     from penstock.sinks.search.client import Client
 
 INDEX = "penstock"
+KEPT_SCHEMAS = 100  # versions of each, as many as the source keeps
 _REFUSED = 400
 _KEYWORD = {"type": "keyword"}
 _MAPPING = {
@@ -148,14 +155,63 @@ class Store:
         body = {
             **self._owner,
             "id": change["id"],
-            "version": change.get("version"),
-            "schema_name": change["schema"],
-            "table_name": change["table"],
-            "schema": json.dumps(change.get("difference", []), ensure_ascii=False),
+            "table_name": str(TableName(change["schema"], change["table"])),
+            "state": json.dumps(change.get("difference", []), ensure_ascii=False),
             "created_at": change["committed_at"],
             "acked": is_done,
         }
         self._client.ask("PUT", self._logged(change["id"]), body)
+
+    # --- schemas -------------------------------------------------------------------------------
+
+    def keep_schema(self, schema: WholeSchema, lsn: Lsn) -> None:
+        """Have a schema as it is at a position as its last version; nothing where it is that already.
+
+        The number is the source's, where it counts; else ours, one more than the last. May be repeated.
+        """
+        last = self._last_schema(schema.name)
+        text = json.dumps(schema.content, ensure_ascii=False)
+        number = schema.version or 0
+        if last is not None:
+            last_lsn = Lsn.parse(last["state"])
+            if last_lsn > lsn or (last["schema"] == text and last["version"] >= number):
+                return
+            # The same transaction again; or the same version, of which the sink has other tables by now.
+            is_same = last_lsn == lsn or last["version"] == number
+            number = max(number, last["version"] + (not is_same))
+        number = number or 1
+        body = {
+            **self._owner,
+            "id": f"{schema.name}:{number}",
+            "version": number,
+            "schema_name": schema.name,
+            "schema": text,
+            "created_at": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "acked": True,
+            "state": str(lsn),
+        }
+        self._client.ask("PUT", self._schema(schema.name, number), body)
+        if number > KEPT_SCHEMAS:
+            self._client.ask(
+                "DELETE", self._schema(schema.name, number - KEPT_SCHEMAS), None, NOT_FOUND
+            )
+
+    def _schema(self, schema: str, version: int) -> str:
+        return f"/{INDEX}/_doc/{quoted(f'{self._id}.schema:{schema}:{version}')}"
+
+    def _last_schema(self, schema: str) -> dict[str, Any] | None:
+        """The last version that is kept of a schema."""
+        self._client.ask("POST", f"/{INDEX}/_refresh")
+        own = {**self._owner, "schema_name": schema}
+        body = {
+            "size": 1,
+            "query": {"bool": {"filter": [{"term": {name: value}} for name, value in own.items()]}},
+            "sort": [{"version": "desc"}],
+            "_source": ["schema", "state", "version"],
+        }
+        path = f"/{INDEX}/_search?allow_partial_search_results=false"
+        hits = self._client.ask("POST", path, body).content["hits"]["hits"]
+        return hits[0]["_source"] if hits else None
 
     # --- indexes -------------------------------------------------------------------------------
 
