@@ -22,10 +22,10 @@ from penstock.sinks.postgres.ddl.alter_steps import Step, run_steps
 from penstock.sinks.postgres.ddl.alter_types import is_wider
 from penstock.sinks.postgres.ddl.create import (
     LONGEST_NAME,
-    schema_statement,
     type_statement,
     without_search_path,
 )
+from penstock.sinks.postgres.ddl.schemas import schema_steps
 from penstock.sinks.postgres.expressions.foreign_code import refuse_foreign_types
 from penstock.table import TableName, as_columns
 
@@ -286,7 +286,7 @@ class _Planner:
 
     def _create(self, wanted: TypeShape) -> None:
         self.plan.steps += [
-            Step(schema_statement(wanted.schema_name)),
+            *schema_steps(self._connection, self._owner, wanted.schema_name),
             Step(type_statement(sql.Identifier(*_name(wanted)), wanted)),
         ]
         self._record(wanted, made_by_us=True)
@@ -312,6 +312,8 @@ class _Planner:
         found = self._there.get(old)
         if found is None or found.kind != was.kind or new in self._there:
             return
+        if old.schema != new.schema:
+            self.plan.steps += schema_steps(self._connection, self._owner, new.schema)
         self.plan.steps += _move_type(old, new)
         self._there[new] = self._there.pop(old)
         self._record(was, made_by_us=False, name=new)
@@ -451,7 +453,6 @@ def _records(connection: Connection, owner: Owner) -> list[_Record]:
 
 def _move_type(old: TableName, new: TableName) -> Iterator[Step]:
     if old.schema != new.schema:
-        yield Step(schema_statement(new.schema))
         yield Step(
             sql.SQL("ALTER TYPE {} SET SCHEMA {}").format(
                 sql.Identifier(*old), sql.Identifier(new.schema)

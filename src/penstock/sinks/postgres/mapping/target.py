@@ -13,6 +13,7 @@ from psycopg.rows import namedtuple_row
 from penstock.errors import TargetTableMissing, TargetTableUnfit
 from penstock.sinks.postgres.ddl.create import create_table
 from penstock.sinks.postgres.ddl.free_sequences import have_sequences
+from penstock.sinks.postgres.ddl.schemas import have_schemas
 from penstock.sinks.postgres.ddl.user_types import have_types
 from penstock.sinks.postgres.expressions.foreign_code import refuse_foreign_code
 from penstock.sinks.postgres.mapping.kept_names import NO_NAMES, KeptNames
@@ -307,6 +308,7 @@ def _create(
         with connection.transaction():
             hold_creation(connection)
             if find_table(connection, target) is None:
+                have_schemas(connection, owner, [target.schema])
                 have_types(connection, owner, made.name, made.types)
                 have_sequences(connection, owner, made.name, made.sequences)
                 notes = create_table(
