@@ -6,6 +6,10 @@ import os
 import signal
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 def children_by_parent() -> dict[int, list[int]]:
@@ -58,6 +62,21 @@ def is_running(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+def described(pids: Iterable[int]) -> str:
+    """What processes are, what they do and which signals they have not taken: to explain a failure."""
+    return "\n".join(_describe(pid) for pid in dict.fromkeys(pids))
+
+
+def _describe(pid: int) -> str:
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return f"{pid} has ended"
+    wanted = ("PPid", "State", "Threads", "SigPnd", "ShdPnd", "SigBlk", "SigIgn", "SigCgt")
+    status = [" ".join(line.split()) for line in lines if line.partition(":")[0] in wanted]
+    return f"{pid} {', '.join(status)}: {' '.join(command_line(pid))[:300]}"
 
 
 def kill(pid: int, number: signal.Signals = signal.SIGKILL) -> None:

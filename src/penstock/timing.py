@@ -250,6 +250,8 @@ class Timing:
     rank_seconds: float = _limit(1.0)
     # How often notes on tables are compared with the target.
     review_seconds: float = _limit(30.0)
+    # How often tables that have no notes are looked at for what somebody has altered or dropped.
+    review_marks_seconds: float = _limit(300.0)
     # When a foreign key that could not be made is tried again; each time twice as late.
     review_retry_first_seconds: float = _limit(60.0)
     review_retry_last_seconds: float = _limit(3600.0)

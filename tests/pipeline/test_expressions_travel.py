@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fix_pipeline import INITIAL, assert_equal, wait_for_state
+import pytest
+
+from fix_pipeline import INITIAL, assert_equal, rows, table_error, table_state, wait_for_state
 from fix_postgres import only_new
+from fix_wait import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,3 +73,60 @@ def test_what_a_tenant_has_written_does_not_run_at_the_target(
             "SELECT attnotnull FROM pg_attribute WHERE attrelid = %s::regclass AND attname = 'a'"
         )
         assert target.query(required, f"public.{table}") == [(True,)]
+
+
+# What is quick for the rows that are there, and slow for one.
+_SLOW = "CHECK (v < 100 OR pg_sleep(20) IS NOT NULL)"
+_TABLES = "CREATE TABLE slow (id int PRIMARY KEY, v int); CREATE TABLE plain (id int PRIMARY KEY);"
+_LIMIT = "ALTER DATABASE \"{}\" SET statement_timeout = '300ms'"
+
+
+def _stops(target: Database) -> None:
+    """Wait until the slow table has stopped because of its expression."""
+    wait_until(lambda: "statement_timeout" in table_error(target, "slow"), what="the table to stop")
+    assert table_state(target, "slow") != "streaming"
+
+
+def test_rows_whose_expressions_are_slow_stop_their_own_table_alone(
+    source: Database, target: Database, make_pipeline: Make
+) -> None:
+    source.execute(_TABLES)
+    target.execute(_TABLES + f"ALTER TABLE slow ADD CONSTRAINT slow {_SLOW}")
+    target.execute(_LIMIT.format(target.name))
+    pipeline = make_pipeline(source, target)
+    source.execute("INSERT INTO slow VALUES (1, 1); INSERT INTO plain VALUES (1)")
+    pipeline.catch_up()
+
+    source.execute("INSERT INTO slow VALUES (2, 200); INSERT INTO plain VALUES (2)")
+    pipeline.catch_up()
+
+    _stops(target)
+    assert_equal(source, target, "plain")
+    assert rows(target, "slow") == [("(1,1)",)]
+
+    target.execute("ALTER TABLE slow DROP CONSTRAINT slow")
+    wait_for_state(target, "slow", "streaming")
+    pipeline.catch_up()
+    assert_equal(source, target, "slow")
+
+
+@pytest.mark.parametrize(
+    "there", ["nothing", pytest.param("rows", marks=pytest.mark.long)], ids="into {}".format
+)
+def test_copied_rows_whose_expressions_are_slow_stop_their_own_table_alone(
+    source: Database, target: Database, make_pipeline: Make, there: str
+) -> None:
+    source.execute(_TABLES + "INSERT INTO slow VALUES (2, 200); INSERT INTO plain VALUES (2)")
+    target.execute(_TABLES + f"ALTER TABLE slow ADD CONSTRAINT slow {_SLOW}")
+    if there == "rows":
+        target.execute("INSERT INTO slow VALUES (2, 1)")
+    target.execute(_LIMIT.format(target.name))
+
+    pipeline = make_pipeline(source, target, source_options=INITIAL, sink={"adopt": True})
+
+    wait_for_state(target, "plain", "streaming")
+    _stops(target)
+    target.execute("ALTER TABLE slow DROP CONSTRAINT slow")
+    wait_for_state(target, "slow", "streaming")
+    pipeline.catch_up()
+    assert_equal(source, target, "slow", "plain")

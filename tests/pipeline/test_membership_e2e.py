@@ -12,6 +12,8 @@ from fix_command import run_penstock
 from fix_pipeline import INITIAL, assert_equal, rows, status_of, wait_for_state
 from fix_postgres import only_15, only_new
 from fix_wait import wait_until
+from penstock.pipeline import wire_of
+from penstock.state.reports import MembershipReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -373,3 +375,39 @@ def test_tables_that_swap_names_are_not_copied_again_for_it(
 
     assert_equal(source, target, "t", "u")
     assert [at for name, at in target.query(copied_at) if name != "z"] == before
+
+
+@only_new
+@pytest.mark.parametrize("kind", ["postgres", pytest.param("file", marks=pytest.mark.long)])
+def test_table_without_columns_is_left_out_until_it_has_one(
+    source: Database, target: Database, make_pipeline: Make, tmp_path: Path, kind: str
+) -> None:
+    source.execute("CREATE TABLE bare (); ALTER TABLE bare REPLICA IDENTITY FULL")
+    source.execute("INSERT INTO bare DEFAULT VALUES; CREATE TABLE t (id int PRIMARY KEY)")
+    sink = {"kind": "file", "path": str(tmp_path / "out")} if kind == "file" else None
+    pipeline = make_pipeline(source, None if sink else target, sink=sink, source_options=INITIAL)
+
+    def left_out() -> dict[str, str]:
+        reported = wire_of(pipeline.file).latest(MembershipReport)
+        return reported.left_out if reported is not None else {}
+
+    source.execute("INSERT INTO t VALUES (1); INSERT INTO bare DEFAULT VALUES")
+    pipeline.catch_up()
+    wait_until(left_out, what="the table to be reported")
+    assert list(left_out()) == ["public.bare"]
+    assert "has no columns" in left_out()["public.bare"]
+    assert not stopped(pipeline)
+
+    source.execute("ALTER TABLE bare ADD id int DEFAULT 7; INSERT INTO bare VALUES (8)")
+    wait_until_published(source, "public.bare")
+    if sink is None:
+        wait_for_state(target, "bare", "streaming")
+        pipeline.catch_up()
+        assert_equal(source, target, "bare", "t")
+    else:
+        files = tmp_path / "out"
+        wait_until(
+            lambda: any('"bare"' in each.read_text() for each in files.rglob("*.jsonl")),
+            what="its documents",
+        )
+    assert not stopped(pipeline)

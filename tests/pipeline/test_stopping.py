@@ -9,17 +9,18 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 
 from fix_pipeline import assert_equal, row_count
 from fix_postgres import only_new
-from fix_processes import is_running, jvms_of, kill, tree_of
+from fix_processes import described, is_running, jvms_of, kill, tree_of
 from fix_wait import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from fix_pipeline import Command, RunningPipeline
@@ -65,6 +66,21 @@ def at_all(command: subprocess.Popen[bytes], number: signal.Signals) -> None:
 
 def at_group(command: subprocess.Popen[bytes], number: signal.Signals) -> None:
     os.killpg(command.pid, number)
+
+
+@contextmanager
+def explained(command: Command, below: list[int], directory: Path) -> Iterator[None]:
+    """Print what there is to see of a command and its processes, where a block fails."""
+    began = time.monotonic()
+    try:
+        yield
+    except BaseException:
+        now = {*below, *tree_of(command.process.pid)}
+        print(f"after {time.monotonic() - began:.1f} s, exit code {command.process.poll()}")
+        print(f"stderr:\n{command.stderr}\nprocesses:\n{described(sorted(now))}")
+        for log in directory.rglob("spark.log"):
+            print(f"the end of {log}:\n{log.read_text(errors='replace')[-8000:]}")
+        raise
 
 
 def begun(source: Database, target: Database, path: Path, begin: Callable[..., Command]) -> Command:
@@ -132,13 +148,15 @@ def test_signal_to_every_process_while_it_starts_is_clean(
     below = tree_of(command.process.pid)
     began = time.monotonic()
     at_all(command.process, signal.SIGTERM)
-    code = command.wait(30)
+    with explained(command, below, path.parent):
+        code = command.wait(30)
+        took = time.monotonic() - began
 
-    # Before Python has come to its first line, nobody can handle a signal.
-    assert code == 0 or (code == -signal.SIGTERM and not command.stderr), command.stderr
-    assert time.monotonic() - began < 10
-    assert_clean(command.stderr)
-    wait_until(lambda: not [each for each in below if is_running(each)], 10, what="all to end")
+        # Before Python has come to its first line, nobody can handle a signal.
+        assert code == 0 or (code == -signal.SIGTERM and not command.stderr), command.stderr
+        assert took < 10
+        assert_clean(command.stderr)
+        wait_until(lambda: not [each for each in below if is_running(each)], 10, what="all to end")
 
 
 @pytest.mark.long

@@ -26,7 +26,7 @@ pytestmark = only_new
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch, use_timing: Callable[..., None]) -> None:
-    use_timing(review_seconds=0.2)
+    use_timing(review_seconds=0.2, review_marks_seconds=0.2)
     monkeypatch.setattr(review, "SHARE", 1.0)
 
 
@@ -272,3 +272,30 @@ def test_what_is_by_design_is_no_warning(
     streams(pipeline, target, "parent", "child", "parted", "later")
 
     assert differing(pipeline) == {}, "after changes"
+
+
+@pytest.mark.parametrize(
+    "awake_seconds", [60, pytest.param(0.1, marks=pytest.mark.long)], ids=["awake", "asleep"]
+)
+def test_what_somebody_drops_while_it_runs_is_noted_until_it_is_made_again(
+    source: Database,
+    target: Database,
+    make_pipeline: Make,
+    use_timing: Callable[..., None],
+    awake_seconds: float,
+) -> None:
+    use_timing(copier_awake_seconds=awake_seconds)
+    source.execute("CREATE TABLE t (id int PRIMARY KEY, v int CONSTRAINT low CHECK (v < 9))")
+    source.execute("CREATE INDEX t_v ON t (v); CREATE TABLE other (id int PRIMARY KEY)")
+    pipeline = make_pipeline(source, target, source_options=INITIAL)
+    streams(pipeline, target, "t", "other")
+    assert notes(target) == ""
+
+    target.execute("DROP INDEX t_v; ALTER TABLE t DROP CONSTRAINT low")
+    wait_until(lambda: "index t_v" in notes(target), what="a note")
+
+    assert "check constraint low" in notes(target)
+    assert notes(target, "other") == ""
+
+    target.execute("CREATE INDEX t_v ON t (v); ALTER TABLE t ADD CONSTRAINT low CHECK (v < 9)")
+    wait_until(lambda: notes(target) == "", what="the notes to go")

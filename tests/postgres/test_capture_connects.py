@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,6 +12,8 @@ import pytest
 from fix_postgres import create_database, only_new
 from fix_wait import wait_until
 from penstock import errors
+from penstock.log.files.segment import list_segments
+from penstock.log.files.writer import last_commit
 from penstock.lsn import Lsn
 from penstock.pipeline import state_of, wire_of
 from penstock.state.reports import CaptureReport, DeliveryReport
@@ -198,6 +201,61 @@ def test_source_restored_from_a_snapshot_of_its_disk_is_refused(
     reported = capturing.ends_with(errors.SourceRestored)
     assert "PEN-223" in reported
     assert "Do: " in reported
+
+
+def lose_commits(capturing: Capturing) -> None:
+    """Have sinks that have all, until the log holds nothing but marks."""
+    log = capturing.file.state / "log"
+    with state_of(capturing.file).lock("deliver"):
+        run_id = state_of(capturing.file).run_of("deliver")
+
+        def holds_none() -> bool:
+            say(capturing, run_id, capturing.durable_lsn)
+            with suppress(FileNotFoundError):  # it is deleted at this moment
+                return last_commit(list_segments(log)) is None
+            return False
+
+        wait_until(holds_none, what="the segments with commits to go")
+
+
+def test_source_restored_is_refused_though_the_log_holds_no_commit_any_more(
+    make_server: MakeServer,
+    capture_of: Callable[..., Capturing],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("penstock.log.files.writer.SEGMENT_BYTES", 100)  # each slice fills one
+    source = create_database(make_server(), "source")
+    server = source.server
+    source.execute(TABLE)
+    capturing = capture_of(source.url, tables=("public.t",))
+    source.execute(ROWS, 1, 10)
+    capturing.catch_up()
+    snapshot = server.data_dir.parent / "snapshot"
+    server.stop("fast")
+    copy(server.data_dir, snapshot)
+    server.start()
+    source.execute(ROWS, 11, 2000)
+    capturing.catch_up()
+    lose_commits(capturing)
+    capturing.stop()
+    capturing.start()
+    lose_commits(capturing)
+    capturing.stop()
+    # Once more without any commit: what is known comes from a report alone, and is reported on.
+    capturing.start()
+    capturing.stop()
+
+    server.stop("fast")
+    copy(snapshot, server.data_dir)
+    server.start()
+    before = capturing.durable_lsn
+    source.execute(GROWTH["more"])
+    is_grown = source.value("SELECT pg_current_wal_lsn() > %s::pg_lsn", str(before))
+    capturing.start()
+
+    capturing.ends_with(errors.SourceRestored)
+    assert is_grown
+    assert capturing.durable_lsn == before
 
 
 @pytest.mark.parametrize("mode", [pytest.param("fast", marks=pytest.mark.long), "immediate"])

@@ -66,6 +66,23 @@ def test_keyless_table_of_a_wildcard_is_left_out_and_stays_updatable(source: Dat
     source.execute("INSERT INTO keyless VALUES (1); UPDATE keyless SET x = 2; DELETE FROM keyless")
 
 
+def test_table_without_columns_is_left_out_until_it_has_one(source: Database):
+    source.execute("CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE bare ()")
+    source.execute("ALTER TABLE bare REPLICA IDENTITY FULL")
+    chosen = rules("public.*", insert_only=("*.computed",))
+    source.execute("CREATE TABLE computed (n int GENERATED ALWAYS AS (1) STORED)")
+    made = ensure(source, chosen)
+
+    left = poll(source, made, chosen).left_out
+    source.execute("ALTER TABLE bare ADD id int")
+    change = poll(source, made, chosen)
+
+    assert {each.table.name for each in left} == {"bare", "computed"}
+    assert all("has no columns" in each.reason for each in left)
+    assert [each.table.name for each in change.left_out] == ["computed"]
+    assert members(source) == ["public.a", "public.bare"]
+
+
 def test_insert_only_table_is_followed_for_inserts_and_stays_updatable(source: Database):
     source.execute("CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE audit (x int)")
 

@@ -20,6 +20,8 @@ from penstock.sinks.postgres.state.shapes import ShapeStore
 from penstock.table import TableName
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from fix_postgres import Database
 
 CHILD = TableName("public", "child")
@@ -79,6 +81,49 @@ def test_what_is_missing_is_noted_until_it_is_there(source: Database, target: Da
     )
     poll(target, review)
     assert notes(target) == ["a partition came with rows"]
+
+
+@only_new
+def test_only_tables_that_were_altered_are_read_again(
+    source: Database,
+    target: Database,
+    use_timing: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    use_timing(review_marks_seconds=0)
+    start(source, target)
+    target.execute(
+        "UPDATE penstock.tables SET made_by_us = true,"
+        " target_oid = format('%I.%I', schema_name, table_name)::regclass::oid::bigint"
+    )
+    review = Review(table_mappings_of(target))
+    poll(target, review)
+    read: list[TableName] = []
+    original = Review._read
+
+    def spy(self: Review, connection: Any, known: Any, tables: list[TableName]) -> Any:
+        read.extend(tables)
+        return original(self, connection, known, tables)
+
+    monkeypatch.setattr(Review, "_read", spy)
+
+    poll(target, review)
+    target.execute("VACUUM ANALYZE child")
+    poll(target, review)
+    assert read == []
+
+    target.execute("DROP INDEX child_at")
+    poll(target, review)
+    assert read == [CHILD]
+    assert notes(target) == ["index child_at is missing"]
+
+    target.execute("ALTER TABLE parent ADD own text")
+    target.execute("CREATE INDEX child_at ON child (at DESC) WHERE note IS NOT NULL")
+    poll(target, review)
+    assert sorted(read) == [CHILD, CHILD, TableName("public", "parent")]
+    assert notes(target) == []
+    poll(target, review)
+    assert len(read) == 3
 
 
 @only_new

@@ -7,6 +7,7 @@ import logging
 import threading
 from typing import TYPE_CHECKING
 
+import psycopg
 import pytest
 
 from fix_subscription import ALL, follower, members, poll, publications, rules, stamp_of
@@ -30,9 +31,12 @@ from penstock.source.tracking.install import (
     read_tracking,
     tier_in_force,
 )
+from penstock.source.tracking.sql import tracking_statements, tracking_steps
 from penstock.table import TableName
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from conftest import Tracked
     from fix_postgres import Database
     from penstock.source.subscription import Subscription
@@ -222,6 +226,51 @@ def test_nothing_is_installed_where_another_role_could_put_its_own_in_place(
         )
     finally:
         source.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
+
+
+@pytest.fixture
+def rival(source: Database) -> Iterator[str]:
+    """A role that may make schemas, and nothing else."""
+    role = f"other_{source.name}"
+    source.execute(f'CREATE ROLE {role}; GRANT CREATE ON DATABASE "{source.name}" TO {role}')
+    yield role
+    source.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
+
+
+@pytest.mark.parametrize("isolation", ["READ COMMITTED", "REPEATABLE READ"])
+def test_schema_that_another_role_makes_after_the_check_is_not_installed_in(
+    source: Database, rival: str, isolation: str
+):
+    check, made, rest = tracking_steps("CURRENT_USER")[0].partition("CREATE SCHEMA IF NOT EXISTS")
+    with source.connect(autocommit=False) as connection:
+        connection.execute(f"SET TRANSACTION ISOLATION LEVEL {isolation}")
+        connection.execute(check)
+        source.execute(f"CREATE SCHEMA penstock AUTHORIZATION {rival}")
+        with pytest.raises(psycopg.errors.InsufficientPrivilege, match="schema penstock"):
+            connection.execute((made + rest).encode())
+
+    assert own_objects(source) == ["schema penstock"]
+    assert source.query("SELECT FROM pg_class WHERE relnamespace = 'penstock'::regnamespace") == []
+    assert source.query("SELECT FROM pg_proc WHERE pronamespace = 'penstock'::regnamespace") == []
+
+
+def test_printed_sql_leaves_nothing_in_a_schema_that_another_role_has_made(
+    source: Database, rival: str
+):
+    printed = tracking_statements("CURRENT_USER")
+    theirs = printed.replace(
+        "CREATE SCHEMA IF NOT EXISTS penstock", f"CREATE SCHEMA penstock AUTHORIZATION {rival}", 1
+    )
+
+    with (
+        source.connect() as connection,
+        pytest.raises(psycopg.errors.InsufficientPrivilege, match=rival),
+    ):
+        connection.execute(theirs.encode())
+
+    assert own_objects(source) == []
+    source.execute(printed)
+    assert state_of(source).in_force
 
 
 def test_role_that_may_not_falls_to_relation_and_says_so(

@@ -15,12 +15,13 @@ from penstock.schema.shape import SequenceShape
 from penstock.sinks.postgres.ddl.alter import (
     create_from_shape,
     drop_gone_foreign_keys,
-    drop_schema,
     drop_table,
     follow,
 )
 from penstock.sinks.postgres.ddl.alter_objects import follow_sequence
+from penstock.sinks.postgres.ddl.schemas import drop_schema
 from penstock.sinks.postgres.ddl.structure import add_foreign_keys
+from penstock.sinks.postgres.state.objects import make_objects
 from penstock.table import TableName
 
 if TYPE_CHECKING:
@@ -530,20 +531,25 @@ def test_sequences_and_schemas_are_followed(target: Database):
         cycles=False,
     )
     other = one.model_copy(update={"name": "r", "schema_name": "u", "increment": 5})
-    found = "SELECT schemaname, sequencename, increment_by FROM pg_sequences"
+    found = (
+        "SELECT schemaname, sequencename, increment_by FROM pg_sequences"
+        " WHERE schemaname <> 'penstock'"
+    )
+    owner = ("p", "one")
 
     with target.connect() as connection:
+        make_objects(connection)
         cursor = connection.cursor()
-        follow_sequence(cursor, None, one, policy="apply")
+        follow_sequence(cursor, None, one, policy="apply", owner=owner)
         assert target.query(found) == [("s", "q", 1)]
-        follow_sequence(cursor, one, other, policy="apply")
+        follow_sequence(cursor, one, other, policy="apply", owner=owner)
         assert target.query(found) == [("u", "r", 5)]
         again = follow_sequence(cursor, one, other, policy="stop")
         kept = follow_sequence(cursor, other, None, policy="additive")
         assert (again.statements, kept.statements) == ([], [])
-        assert drop_schema(cursor, "u")[0].startswith("schema u is kept: DependentObjects")
+        assert drop_schema(cursor, owner, "u")[0].startswith("schema u is kept: DependentObjects")
         follow_sequence(cursor, other, None, policy="apply")
-        assert drop_schema(cursor, "u") == drop_schema(cursor, "s") == []
+        assert drop_schema(cursor, owner, "u") == drop_schema(cursor, owner, "s") == []
 
     assert target.query("SELECT nspname FROM pg_namespace WHERE nspname IN ('s', 'u')") == []
 

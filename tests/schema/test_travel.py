@@ -255,3 +255,57 @@ def test_table_that_changes_between_init_and_the_first_start_follows(
 
     wait_until(lambda: row_count(target, "t") == 2, what="both rows")
     assert rows(target, "t") == [("(1,x,7)",), ("(2,y,7)",)]
+
+
+@only_new
+def test_only_a_schema_that_penstock_has_made_is_dropped_with_the_sources(
+    source: Database, target: Database, make_pipeline: Make
+) -> None:
+    # given: of four schemas one was there, and one is of a penstock that has not recorded it
+    names = ("theirs", "copied", "streamed", "earlier")
+    target.execute("CREATE SCHEMA theirs")
+    for name in ("theirs", "copied", "earlier"):
+        source.execute(f"CREATE SCHEMA {name}; CREATE TABLE {name}.t (id int PRIMARY KEY)")
+    pipeline = make_pipeline(source, target, **COPIED)
+    for name in ("theirs", "copied", "earlier"):
+        wait_for_state(target, "t", "streaming", schema=name)
+    source.execute("CREATE SCHEMA streamed CREATE TABLE t (id int PRIMARY KEY)")
+    pipeline.catch_up()
+    wait_for_state(target, "t", "streaming", schema="streamed")
+    recorded = target.query("SELECT schema_name FROM penstock.schemas ORDER BY 1")
+    target.execute("DELETE FROM penstock.schemas WHERE schema_name = 'earlier'")
+
+    # when
+    for name in names:
+        source.execute(f"DROP SCHEMA {name} CASCADE")
+    pipeline.catch_up()
+
+    # then
+    assert recorded == [("copied",), ("earlier",), ("streamed",)]
+    left = "SELECT nspname FROM pg_namespace WHERE nspname = ANY (%s) ORDER BY 1"
+    assert target.query(left, list(names)) == [("earlier",), ("theirs",)]
+    assert target.query("SELECT FROM penstock.schemas") == []
+
+
+@pytest.mark.long
+@only_new
+def test_schema_to_which_tables_types_and_sequences_move_is_recorded(
+    source: Database, target: Database, make_pipeline: Make
+) -> None:
+    source.execute("CREATE TYPE mood AS ENUM ('ok'); CREATE SEQUENCE s")
+    source.execute("CREATE TABLE t (id int PRIMARY KEY DEFAULT nextval('s'), m mood)")
+    pipeline = make_pipeline(source, target, **COPIED)
+    wait_for_state(target, "t", "streaming")
+    for name, what in (("a", "TABLE t"), ("b", "TYPE mood"), ("c", "SEQUENCE s")):
+        source.execute(f"CREATE SCHEMA {name}; ALTER {what} SET SCHEMA {name}")
+        pipeline.catch_up()
+
+    recorded = target.query("SELECT schema_name FROM penstock.schemas ORDER BY 1")
+    source.execute("DROP TABLE a.t; DROP TYPE b.mood; DROP SEQUENCE c.s")
+    pipeline.catch_up()
+    source.execute("DROP SCHEMA a, b, c")
+    pipeline.catch_up()
+
+    assert recorded == [("a",), ("b",), ("c",)]
+    left = "SELECT nspname FROM pg_namespace WHERE nspname IN ('a', 'b', 'c')"
+    assert target.query(left) == []

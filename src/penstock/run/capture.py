@@ -20,6 +20,7 @@ from penstock.errors import (
     SourceError,
 )
 from penstock.failpoints import fault_point
+from penstock.log.contract import LastCommit
 from penstock.lsn import ZERO, Lsn
 from penstock.retry import BackOff, is_temporary, slow_back_off
 from penstock.schema.mark import CHANGE, Mark
@@ -88,6 +89,9 @@ class Capture:
         self._start_lsn = origin.start_lsn
         before = wire.latest(CaptureReport)
         self._server_started_at = before.server_started_at if before is not None else None
+        # The last one that a run before has seen: a log that was emptied up to marks holds none.
+        self._kept_commit = _commit_of(before)
+        self._reported_commit: LastCommit | None = None
         self._stop = stop
         self._log = log
         self._writer = log.writer()
@@ -211,6 +215,8 @@ class Capture:
                 if not is_cut:
                     self._writer.cut()
                     is_cut = True
+                if self._last_commit != self._reported_commit:
+                    self._report()
                 self._writer.discard_before(self._reports.safe_lsn())
             self._report()
             has_room = self._writer.free_bytes() > _ROOM_BYTES or self._has_nothing_to_free()
@@ -328,9 +334,11 @@ class Capture:
         Raises:
             SourceRestored: it was put back to an earlier state, and has gone on since.
         """
-        last, confirmed_lsn = self._writer.last_commit, slot.confirmed_flush_lsn
+        last, confirmed_lsn = self._last_commit, slot.confirmed_flush_lsn
         if last is None or confirmed_lsn is None or confirmed_lsn >= self._writer.durable_lsn:
             return
+        if last.commit_lsn >= self._writer.durable_lsn:
+            return  # it is reported, and an older state of the log was put back
         stream = SlotStream(
             self._source.url,
             self._subscription.slot,
@@ -344,6 +352,11 @@ class Capture:
             )
         finally:
             stream.close()
+
+    @property
+    def _last_commit(self) -> LastCommit | None:
+        """The last commit that was received; None: not known."""
+        return self._writer.last_commit or self._kept_commit
 
     @property
     def _place(self) -> str:
@@ -447,6 +460,8 @@ class Capture:
         has_all = delivered_lsn >= self._writer.durable_lsn
         if has_all and may_cut and self._writer.size_bytes() >= self._retain_bytes:
             self._writer.end_segment()
+        if self._last_commit != self._reported_commit:
+            self._report()  # before the log may lose it
         self._writer.discard_before(delivered_lsn)
         self._watch_size(has_all=has_all)
 
@@ -492,13 +507,16 @@ class Capture:
             _log.warning("%s", self._risk)
 
     def _report(self) -> None:
-        self._wire.publish(
+        last = self._last_commit
+        is_published = self._wire.publish(
             CaptureReport(
                 slot=self._subscription.slot,
                 connected=self._connected,
                 received_lsn=self._received_lsn,
                 durable_lsn=self._writer.durable_lsn,
                 acknowledged_lsn=self._acknowledged_lsn,
+                last_commit_lsn=last.commit_lsn if last is not None else None,
+                last_committed_at=last.committed_at if last is not None else None,
                 server_started_at=self._server_started_at,
                 transactions=self._transaction_count,
                 log_bytes=self._writer.size_bytes(),
@@ -507,3 +525,12 @@ class Capture:
                 at=time.time(),
             )
         )
+        if is_published:
+            self._reported_commit = last
+
+
+def _commit_of(report: CaptureReport | None) -> LastCommit | None:
+    """The last commit that a report knows of."""
+    if report is None or report.last_commit_lsn is None or report.last_committed_at is None:
+        return None
+    return LastCommit(report.last_commit_lsn, report.last_committed_at)

@@ -52,7 +52,9 @@ SELECT c.oid, n.nspname AS schema, c.relname AS name, c.relkind::text AS kind,
        EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum = ANY (k.columns)
                AND a.attgenerated <> '') AS generated_key,
        EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0
-               AND NOT a.attisdropped AND a.attgenerated <> '') AS has_generated
+               AND NOT a.attisdropped AND a.attgenerated <> '') AS has_generated,
+       EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0
+               AND NOT a.attisdropped AND a.attgenerated = '') AS has_columns
 FROM pg_class c
 JOIN pg_namespace n ON n.oid = c.relnamespace
 LEFT JOIN LATERAL (
@@ -105,6 +107,7 @@ class SourceTable:
     owned: bool = True  # by the role that asks, which it must be to be added to a publication
     ancestors: tuple[int, ...] = ()  # oids, nearest first
     key_columns: frozenset[str] = frozenset()
+    has_columns: bool = True  # that the stream brings: generated ones are none
     flaw: str = ""
     fix: str = ""
 
@@ -168,6 +171,7 @@ def _table(row: Any, version: int) -> SourceTable:
         owned=row.owned,
         ancestors=tuple(row.ancestors),
         key_columns=frozenset(row.key_columns),
+        has_columns=row.has_columns,
         flaw=flaw,
         fix=fix,
     )

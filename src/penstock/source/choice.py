@@ -175,6 +175,13 @@ def _put(table: SourceTable, rules: TableRules, choice: Choice) -> LeftOut | Non
         return LeftOut(
             table.name, "is unlogged, so that no change of it is in the WAL", do, TableMissing
         )
+    if not table.has_columns:
+        return LeftOut(
+            table.name,
+            "has no columns but generated ones, so that its rows hold nothing to deliver",
+            "ALTER TABLE ... ADD COLUMN, or exclude it; it is followed once it has a column and a key",
+            TableMissing,
+        )
     if rules.takes_inserts_only(table.name):
         choice.inserts.append(table)
     elif table.has_usable_key:

@@ -43,6 +43,9 @@ class CaptureReport(Report):
     received_lsn: LsnText | None = None
     durable_lsn: LsnText | None = None
     acknowledged_lsn: LsnText | None = None
+    # The last commit before durable_lsn, which the log may no longer hold: where it stands, and its time.
+    last_commit_lsn: LsnText | None = None
+    last_committed_at: int | None = None
     server_started_at: str | None = None
     transactions: int = 0
     log_bytes: int = 0

@@ -58,7 +58,9 @@ TAGS = (
 TAGS_OF_EVENT = {"ddl_command_start": ("ALTER TABLE",), "ddl_command_end": TAGS}
 
 # The functions run with the rights of who installs them. Whoever owns the schema, or something in it that
-# they use, could put something else in its place.
+# they use, could put something else in its place. Asked first, so that nothing is made there, and once
+# more at the end of the same transaction: between the first time and CREATE SCHEMA IF NOT EXISTS
+# somebody else may have made it. What has been made in it by then keeps him from dropping it.
 _OWNERS = """
 DO $penstock$
 DECLARE
@@ -80,6 +82,13 @@ BEGIN
             MESSAGE = format('%s belongs to role %I, which could then act as role %I',
                              other.what, other.role, current_user),
             HINT = format('ALTER ... OWNER TO %I, or let %I install the triggers', current_user, other.role);
+    END IF;
+    -- A transaction that sees one moment alone does not see the row of what was made since.
+    IF to_regnamespace('penstock') IS NOT NULL
+       AND NOT EXISTS (SELECT FROM pg_namespace WHERE nspname = 'penstock') THEN
+        RAISE insufficient_privilege USING
+            MESSAGE = 'schema penstock was made by somebody else at this moment',
+            HINT = 'find out by whom, and begin again';
     END IF;
 END
 $penstock$;
@@ -171,12 +180,12 @@ def function_stamp() -> str:
 
 
 def tracking_statements(role: str) -> str:
-    """All of it, for `role` (quoted) to read the secret and to keep the log.
+    """All of it, for `role` (quoted) to read the secret and to keep the log; to be run outside of a transaction.
 
     Who runs it must be allowed to create event triggers. The triggers fire in sessions of replicas
     too (ALWAYS): what those change in a followed table is changed like anything else.
     """
-    return "".join(tracking_steps(role))
+    return "".join(f"BEGIN;\n{step}COMMIT;\n" for step in tracking_steps(role))
 
 
 def tracking_steps(role: str) -> tuple[str, str]:
@@ -187,7 +196,9 @@ def tracking_steps(role: str) -> tuple[str, str]:
     """
     first = [_OWNERS, _SEAL, *map(_create, FUNCTIONS), _drop_event_triggers()]
     first += [_event_trigger(name) for name in EVENT_TRIGGERS]
-    second = [_LOG, _drop_former(), grant_statements(role)]
+    first.append(_OWNERS)
+    # A psql that was not told to stop goes on after a first one that failed.
+    second = [_OWNERS, _LOG, _drop_former(), grant_statements(role)]
     return _joined(first), _joined(second)
 
 

@@ -1,7 +1,8 @@
 """Hold the notes on tables against what the target has: what is missing is noted, what is there no more.
 
-At the start all tables are checked, later those that have notes. Foreign keys that are missing, or do not
-hold for every row, are made due again now and then: rows may be equal by now.
+At the start all tables are checked, later those that have notes, and now and then those that penstock has
+made and that somebody has altered since. Foreign keys that are missing, or do not hold for every row, are
+made due again now and then: rows may be equal by now.
 """
 
 from __future__ import annotations
@@ -42,8 +43,22 @@ _OWNER = " WHERE pipeline = %s AND source = %s"
 _KNOWN = (
     "SELECT coalesce(source_oid, 0) AS source_oid, schema_name, table_name, copied_at,"
     " state = 'streaming' AND shape IS NOT NULL AND constraints_of IS NULL AND NOT foreign_keys_due"
-    " AS is_settled, notes IS NOT NULL AS has_notes FROM penstock.tables" + _OWNER
+    " AS is_settled, notes IS NOT NULL AS has_notes, target_oid FROM penstock.tables" + _OWNER
 )
+# Whatever alters a table makes rows of these anew; VACUUM and ANALYZE write over theirs in place.
+_MARKS = """
+SELECT relid::int8, count(*), sum(hashtextextended(row, 0))::text FROM (
+    SELECT oid, concat_ws(' ', 'c', oid, xmin) FROM pg_class WHERE oid = ANY (%(oids)s::oid[])
+    UNION ALL SELECT attrelid, concat_ws(' ', 'a', attnum, xmin) FROM pg_attribute
+    WHERE attrelid = ANY (%(oids)s::oid[])
+    UNION ALL SELECT adrelid, concat_ws(' ', 'd', oid, xmin) FROM pg_attrdef
+    WHERE adrelid = ANY (%(oids)s::oid[])
+    UNION ALL SELECT conrelid, concat_ws(' ', 'k', oid, xmin) FROM pg_constraint
+    WHERE conrelid = ANY (%(oids)s::oid[])
+    UNION ALL SELECT indrelid, concat_ws(' ', 'i', indexrelid, xmin) FROM pg_index
+    WHERE indrelid = ANY (%(oids)s::oid[])
+) AS marks(relid, row) GROUP BY relid
+"""
 _READ = (
     "SELECT schema_name, table_name, made_by_us, target_oid, mapping, notes, shape_lsn::text AS shape_lsn,"
     " copied_at, shape FROM penstock.tables" + _OWNER + " AND (schema_name, table_name) IN"
@@ -57,6 +72,9 @@ _UNCHANGED = """ WHERE ctid = ANY (ARRAY(
     AND shape_lsn IS NOT DISTINCT FROM %s::pg_lsn AND state = 'streaming' FOR UPDATE SKIP LOCKED))"""
 _NOTE = "UPDATE penstock.tables SET notes = %s" + _UNCHANGED
 _DUE = "UPDATE penstock.tables SET foreign_keys_due = true" + _UNCHANGED
+
+
+_Mark = tuple[int, int, str]
 
 
 @dataclass
@@ -74,6 +92,7 @@ class _Known:
 
     names: dict[int, TableName] = field(default_factory=dict)
     copies: dict[int, Any] = field(default_factory=dict)
+    marks: dict[TableName, _Mark] = field(default_factory=dict)  # of those that are settled
 
 
 class Review:
@@ -83,6 +102,8 @@ class Review:
         self._table_mappings = table_mappings
         self._at = 0.0
         self._is_first = True
+        self._marks: dict[TableName, _Mark] = {}
+        self._marks_at = 0.0
         self._tries: dict[tuple[TableName, str], _Try] = {}
 
     @property
@@ -110,8 +131,10 @@ class Review:
         return is_due
 
     def _run(self, connection: Connection) -> bool:
-        known, tables = self._known(connection)
+        is_marking = time.monotonic() >= self._marks_at
+        known, tables = self._known(connection, is_marking=is_marking)
         is_due = False
+        changed_meanwhile: set[TableName] = set()
         for first in range(0, len(tables), _TOGETHER):
             some = tables[first : first + _TOGETHER]
             for row, lacking_keys, notes in self._read(connection, known, some):
@@ -119,21 +142,34 @@ class Review:
                 this = (*self._table_mappings.owner, *table, row.notes, row.shape_lsn)
                 if lacking_keys and self._is_time(table, lacking_keys):
                     is_due |= connection.execute(_DUE, this).rowcount > 0
-                if notes != row.notes:
-                    connection.execute(_NOTE, (notes, *this))
+                if notes != row.notes and not connection.execute(_NOTE, (notes, *this)).rowcount:
+                    changed_meanwhile.add(table)
+        if is_marking:
+            self._marks = {
+                table: mark for table, mark in known.marks.items() if table not in changed_meanwhile
+            }
+            self._marks_at = time.monotonic() + timing().review_marks_seconds
         self._is_first = False
         return is_due
 
-    def _known(self, connection: Connection) -> tuple[_Known, list[TableName]]:
+    def _known(self, connection: Connection, *, is_marking: bool) -> tuple[_Known, list[TableName]]:
         known, tables = _Known(), []
         with connection.cursor(row_factory=namedtuple_row) as cursor:
             rows: list[Any] = cursor.execute(_KNOWN, self._table_mappings.owner).fetchall()
+        # Before the tables are read: what is altered in between is seen the next time.
+        marks = _read_marks(connection, rows) if is_marking else {}
         for row in rows:
             name = TableName(row.schema_name, row.table_name)
             if row.source_oid:
                 known.names[row.source_oid] = name
                 known.copies[row.source_oid] = row.copied_at
-            if row.is_settled and (self._is_first or row.has_notes):
+            if not row.is_settled:
+                continue
+            mark = marks.get(row.target_oid)
+            if mark is not None:
+                known.marks[name] = mark
+            is_altered = mark is not None and mark != self._marks.get(name)
+            if self._is_first or row.has_notes or is_altered:
                 tables.append(name)
         return known, tables
 
@@ -199,6 +235,13 @@ class Review:
                 self._tries[table, subject] = _Try(now + pause, pause, copies)
             is_time |= is_now
         return is_time
+
+
+def _read_marks(connection: Connection, rows: list[Any]) -> dict[int, _Mark]:
+    """What the tables that penstock has made are like, by their oids."""
+    oids = [row.target_oid for row in rows if row.is_settled and row.target_oid is not None]
+    found = connection.execute(_MARKS, {"oids": oids}).fetchall()
+    return {oid: (oid, count, total) for oid, count, total in found}
 
 
 def _lacking_keys(

@@ -6,6 +6,7 @@ refused) is left to be begun on its own.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from penstock.failpoints import fault_point
 from penstock.sinks.postgres.copy.columns import column_types, copied_columns, may_be_binary
 from penstock.sinks.postgres.ddl.create import create_table
 from penstock.sinks.postgres.ddl.free_sequences import have_sequences
+from penstock.sinks.postgres.ddl.schemas import have_schemas
 from penstock.sinks.postgres.ddl.user_types import have_types
 from penstock.sinks.postgres.mapping.kept_names import NO_NAMES
 from penstock.sinks.postgres.mapping.rivals import refuse_rivals
@@ -30,13 +32,15 @@ from penstock.sinks.postgres.state import copy_records as records
 from penstock.table import TableName, as_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from penstock.sinks.copying import Copy, CopyOrder
     from penstock.sinks.postgres.mapping.plan import TablePlan
     from penstock.sinks.postgres.mapping.table_mapping import TableMappings
 
     Connection = psycopg.Connection[Any]
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -68,7 +72,9 @@ def make_new_tables(
         held = connection.execute(records.CLAIM_NEW, (*owner, *as_columns(wanted))).fetchall()
         listed = [wanted[TableName(*row)] for row in held]
         hold_creation(connection)
-        there = find_relations(connection, [table_mappings.target(order.table) for order in listed])
+        targets = [table_mappings.target(order.table) for order in listed]
+        there = find_relations(connection, targets)
+        _have_schemas(connection, owner, {target.schema for target in targets})
         made: dict[TableName, list[str]] = {}
         for order in listed:
             notes = None
@@ -81,6 +87,17 @@ def make_new_tables(
         if new:
             _record(connection, owner, copy, new)
     return new
+
+
+def _have_schemas(connection: Connection, owner: tuple[str, str], names: Collection[str]) -> None:
+    """Make them before their tables; where the role may not, each table is refused with the reason."""
+    try:
+        with connection.transaction():
+            have_schemas(connection, owner, names)
+    except psycopg.OperationalError:
+        raise
+    except psycopg.Error as error:
+        _log.debug("schemas are not made: %s", error)
 
 
 def _make(

@@ -14,6 +14,7 @@ from psycopg import sql
 
 from penstock.errors import TargetTableUnfit
 from penstock.sinks.copying import CopyLost
+from penstock.sinks.postgres.expressions.expressions import own_time_limit
 from penstock.sinks.postgres.history.shadow import merge_copied_versions
 from penstock.sinks.postgres.mapping.target import refuse_new_code
 from penstock.sinks.postgres.merge.statements import of_this_source, same_value
@@ -76,6 +77,7 @@ def merge_shadow(
     Raises:
         TargetTableUnfit: rows that must not be touched are in the way.
         TargetObjectsForeign: the table would run what another role has made.
+        TimeLimitReachedError: the table's expressions take longer than the role may.
     """
     refuse_new_code(cursor.connection, plan)
     is_again = conflict is None
@@ -84,21 +86,22 @@ def merge_shadow(
         conflict = OnConflict.REPLACE
     has_unique_key = conflict is None or _is_unique(cursor, plan.target)
     build = _Merge(plan, shadow, columns, order.description.key_columns if has_unique_key else ())
-    if plan.history is not None:
-        called = [dict(plan.names).get(name, name) for name in order.description.key_columns]
-        if not merge_copied_versions(cursor, plan, shadow, columns, called, conflict, moment):
-            raise _in_the_way(plan)
-    else:
-        _merge_rows(cursor, plan, build, conflict, is_again=is_again)
+    if plan.history is None and build.has_key:
+        cursor.execute(build.index())
+        cursor.execute(build.analyze())
+    with own_time_limit(cursor.connection, is_limited=plan.evaluates):
+        if plan.history is not None:
+            called = [dict(plan.names).get(name, name) for name in order.description.key_columns]
+            if not merge_copied_versions(cursor, plan, shadow, columns, called, conflict, moment):
+                raise _in_the_way(plan)
+        else:
+            _merge_rows(cursor, plan, build, conflict, is_again=is_again)
     cursor.execute(build.drop())
 
 
 def _merge_rows(
     cursor: Cursor, plan: TablePlan, build: _Merge, conflict: OnConflict | None, *, is_again: bool
 ) -> None:
-    if build.has_key:
-        cursor.execute(build.index())
-        cursor.execute(build.analyze())
     if conflict is None:
         _make_equal(cursor, build)
     else:

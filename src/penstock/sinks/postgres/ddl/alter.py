@@ -26,7 +26,6 @@ from penstock.sinks.postgres.ddl.alter_claims import (
     refuse_own,
 )
 from penstock.sinks.postgres.ddl.alter_columns import ColumnChanges
-from penstock.sinks.postgres.ddl.alter_objects import drop_schema
 from penstock.sinks.postgres.ddl.alter_pieces import (
     PieceChanges,
     drop_foreign_keys,
@@ -44,7 +43,6 @@ from penstock.sinks.postgres.ddl.alter_steps import (
 from penstock.sinks.postgres.ddl.create import (
     create_table,
     require_spelled,
-    schema_statement,
     without_search_path,
 )
 from penstock.sinks.postgres.ddl.displaced import (
@@ -55,6 +53,7 @@ from penstock.sinks.postgres.ddl.displaced import (
     taken_names,
 )
 from penstock.sinks.postgres.ddl.free_sequences import plan_sequences
+from penstock.sinks.postgres.ddl.schemas import schema_steps
 from penstock.sinks.postgres.ddl.structure import TAKEN, key_piece, pieces_of, screen_pieces
 from penstock.sinks.postgres.ddl.user_types import TypePlan, TypeRules, needed_types, plan_types
 from penstock.sinks.postgres.expressions.expressions import BUILTIN, ExpressionRules
@@ -81,7 +80,6 @@ __all__ = [
     "Policy",
     "create_from_shape",
     "drop_gone_foreign_keys",
-    "drop_schema",
     "drop_table",
     "follow",
     "make_new_foreign_keys",
@@ -417,7 +415,7 @@ class _Table:
     def _move(self) -> Iterator[Step]:
         found, moved = self.found.table, self.moved
         if found.schema != moved.schema:
-            yield Step(schema_statement(moved.schema))
+            yield from schema_steps(self.connection, self.context.owner, moved.schema)
             if (
                 taken_names(self.connection, moved.schema, [found.name])
                 and found.name != moved.name

@@ -1,4 +1,4 @@
-"""Let sequences and schemas of the target follow those of the source."""
+"""Let sequences of the target follow those of the source."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from penstock.schema.difference_text import describe_differences
 from penstock.sinks.postgres.ddl.alter_steps import Outcome, Step, run_steps
 from penstock.sinks.postgres.ddl.create import (
     counting,
-    schema_statement,
     sequence_statement,
     without_search_path,
 )
+from penstock.sinks.postgres.ddl.schemas import schema_steps
 from penstock.table import TableName
 
 if TYPE_CHECKING:
@@ -40,7 +40,8 @@ def _run(
     connection: Connection, steps: list[Step], where: TableName, described: str, policy: str
 ) -> Outcome:
     if policy == "stop" and steps:
-        statements = "; ".join(step.statement.as_string(connection) for step in steps)
+        shown = [step.statement for step in steps if not step.is_record]
+        statements = "; ".join(each.as_string(connection) for each in shown)
         raise SchemaChangeStops(
             f"it changed at the source, and schema_changes is stop: {described}",
             str(where),
@@ -55,8 +56,11 @@ def follow_sequence(
     after: SequenceShape | None,
     *,
     policy: str,
+    owner: tuple[str, str] | None = None,
 ) -> Outcome:
     """Create, rename, change or drop a sequence that belongs to no column.
+
+    `owner`, pipeline and source, is who has made the schema that it may need.
 
     Raises:
         SchemaChangeRefused: the target refuses.
@@ -68,7 +72,8 @@ def follow_sequence(
         return Outcome()
     connection = cursor.connection
     with connection.transaction(), without_search_path(connection):
-        steps = list(_sequence_steps(connection, before, after, is_kept=policy == "additive"))
+        is_kept = policy == "additive"
+        steps = list(_sequence_steps(connection, before, after, owner, is_kept=is_kept))
         described = describe_differences(compare_sequences(before, after))
         return _run(connection, steps, TableName(shape.schema_name, shape.name), described, policy)
 
@@ -77,6 +82,7 @@ def _sequence_steps(
     connection: Connection,
     before: SequenceShape | None,
     after: SequenceShape | None,
+    owner: tuple[str, str] | None,
     *,
     is_kept: bool,
 ) -> Iterator[Step]:
@@ -91,13 +97,15 @@ def _sequence_steps(
     if before is None or there is None:
         there = connection.execute(_SEQUENCE, new).fetchone()
     elif before.qualified != new:
+        if before.qualified.schema != new.schema:
+            yield from schema_steps(connection, owner, new.schema)
         yield from _move_sequence(before.qualified, new)
     counts = (
         after.type, after.start, after.increment, after.minimum, after.maximum, after.cache,
         after.cycles,
     )  # fmt: skip
     if there is None:
-        yield Step(schema_statement(new.schema))
+        yield from schema_steps(connection, owner, new.schema)
         yield Step(sequence_statement(new, after))
     elif tuple(there) != counts and before is not None:
         yield Step(
@@ -109,26 +117,9 @@ def _sequence_steps(
 
 def _move_sequence(old: TableName, new: TableName) -> Iterator[Step]:
     if old.schema != new.schema:
-        yield Step(schema_statement(new.schema))
         move = sql.SQL("ALTER SEQUENCE {} SET SCHEMA {}")
         yield Step(move.format(sql.Identifier(*old), sql.Identifier(new.schema)))
     if old.name != new.name:
         rename = sql.SQL("ALTER SEQUENCE {} RENAME TO {}")
         current = sql.Identifier(new.schema, old.name)
         yield Step(rename.format(current, sql.Identifier(new.name)))
-
-
-def drop_schema(cursor: Cursor, name: str) -> list[str]:
-    """Drop a schema in which there is nothing; else a line that says why it is kept.
-
-    Raises:
-        psycopg.Error: others are in the way, or the server went away.
-    """
-    owned = cursor.execute(
-        "SELECT FROM pg_namespace WHERE nspname = %s AND nspowner = current_user::regrole", (name,)
-    ).fetchone()
-    if owned is None:
-        return []  # not there, or somebody else's
-    drop = sql.SQL("DROP SCHEMA IF EXISTS {}").format(sql.Identifier(name))
-    step = Step(drop, f"schema {name} is kept")
-    return run_steps(cursor.connection, [step], TableName(name, ""), "").notes

@@ -5,7 +5,6 @@ They are planned as a whole before the first one runs, so that they can be shown
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +27,7 @@ from penstock.sinks.postgres.expressions.expressions import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from contextlib import AbstractContextManager
 
     from penstock.schema.shape import ColumnShape, TableShape
     from penstock.sinks.postgres.ddl.structure import Piece
@@ -141,8 +141,8 @@ class _Runner:
 
     def _limit(self, step: Step) -> AbstractContextManager[None]:
         """What evaluates expressions of the source's takes no longer than the role may."""
-        is_limited = step.screened is not None and step.screened.expressions
-        return own_time_limit(self.connection) if is_limited else nullcontext()
+        is_limited = step.screened is not None and bool(step.screened.expressions)
+        return own_time_limit(self.connection, is_limited=is_limited)
 
     def _run(self, step: Step) -> None:
         text = step.statement.as_string(self.connection)

@@ -17,10 +17,10 @@ from penstock.schema.shape import SequenceShape
 from penstock.sinks.postgres.ddl.alter_objects import follow_sequence
 from penstock.sinks.postgres.ddl.alter_steps import Step, run_steps
 from penstock.sinks.postgres.ddl.create import (
-    schema_statement,
     sequence_statement,
     without_search_path,
 )
+from penstock.sinks.postgres.ddl.schemas import schema_steps
 from penstock.table import TableName, as_columns
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def plan_sequences(
         # One that a column of another table owns may be anybody's.
         is_freed = of_table is not None and of_table == target
         if name not in there:
-            steps.append(Step(schema_statement(name.schema)))
+            steps += schema_steps(connection, owner, name.schema)
             steps.append(Step(sequence_statement(name, each)))
         elif not is_sequence:
             continue
@@ -158,7 +158,7 @@ def follow_sequences(cursor: Cursor, owner: Owner, change: SchemaChange, policy:
         was = was.model_copy(update={"schema_name": schema, "name": name})
         try:
             with cursor.connection.transaction():
-                notes += _follow(cursor, was, now, policy)
+                notes += _follow(cursor, owner, was, now, policy)
                 cursor.execute(
                     "UPDATE penstock.sequences SET shape = %s, schema_name = %s, sequence_name = %s"
                     + _THIS,
@@ -185,13 +185,15 @@ def drop_gone_sequences(cursor: Cursor, owner: Owner) -> list[str]:
     return dropped
 
 
-def _follow(cursor: Cursor, was: SequenceShape, now: SequenceShape, policy: str) -> list[str]:
+def _follow(
+    cursor: Cursor, owner: Owner, was: SequenceShape, now: SequenceShape, policy: str
+) -> list[str]:
     name = _name(was)
     there = cursor.execute(_THERE, as_columns([name])).fetchone()
     notes: list[str] = []
     if there is not None and there[3] is not None:
         notes += run_steps(cursor.connection, [_free(name)], name, "").notes
-    return notes + follow_sequence(cursor, was, now, policy=policy).notes
+    return notes + follow_sequence(cursor, was, now, policy=policy, owner=owner).notes
 
 
 def _record(owner: Owner, shape: SequenceShape, name: TableName, *, made_by_us: bool) -> Step:

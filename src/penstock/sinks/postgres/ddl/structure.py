@@ -8,7 +8,7 @@ stays. Connections are in autocommit mode and outside of any transaction.
 from __future__ import annotations
 
 import time
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -544,7 +544,7 @@ def _execute(
             with connection.transaction():
                 limit_locks(connection)
                 hold()
-                with own_time_limit(connection) if is_limited else nullcontext():
+                with own_time_limit(connection, is_limited=is_limited):
                     execute_one(connection, statement)
         except _LOCKED:
             if attempt == _LOCK_ATTEMPTS:

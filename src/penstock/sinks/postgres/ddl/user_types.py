@@ -22,11 +22,11 @@ from penstock.sinks.postgres.ddl.alter_steps import Screened, Step, run_steps
 from penstock.sinks.postgres.ddl.alter_types import is_wider
 from penstock.sinks.postgres.ddl.create import (
     LONGEST_NAME,
-    schema_statement,
     type_statement,
     with_known_collations,
     without_search_path,
 )
+from penstock.sinks.postgres.ddl.schemas import schema_steps
 from penstock.sinks.postgres.ddl.type_parts import multirange_of, other_parts, types_there
 from penstock.sinks.postgres.expressions.expressions import BUILTIN, Expression, ExpressionRules
 from penstock.sinks.postgres.expressions.foreign_code import refuse_foreign_types
@@ -341,7 +341,8 @@ class _Planner:
             wanted.schema_name,
             *([qualified(known.multirange)[0]] if known.multirange else []),
         ]
-        self.plan.steps += [Step(schema_statement(each)) for each in dict.fromkeys(schemas)]
+        for each in dict.fromkeys(schemas):
+            self.plan.steps += schema_steps(self._connection, self._owner, each)
         self.plan.steps.append(Step(type_statement(sql.Identifier(*_name(wanted)), known)))
         made = known.model_copy(update={"not_null": False, "default": None})
         self._set_default(wanted, made)
@@ -399,6 +400,8 @@ class _Planner:
             if not _serves(found, wanted):
                 raise self._unfit(wanted, found, None)
             return  # columns keep it, under the name that it has
+        if old.schema != new.schema:
+            self.plan.steps += schema_steps(self._connection, self._owner, new.schema)
         self._moves[wanted.id] = list(_move_type(old, new))
         self.plan.steps += self._moves[wanted.id]
         found = self._there.pop(old)
@@ -647,7 +650,6 @@ def _records(connection: Connection, owner: Owner) -> list[_Record]:
 
 def _move_type(old: TableName, new: TableName) -> Iterator[Step]:
     if old.schema != new.schema:
-        yield Step(schema_statement(new.schema))
         yield Step(
             sql.SQL("ALTER TYPE {} SET SCHEMA {}").format(
                 sql.Identifier(*old), sql.Identifier(new.schema)

@@ -13,6 +13,7 @@ from penstock.schema.describe import description_of, structure_of
 from penstock.sinks.postgres.connect import is_about_table
 from penstock.sinks.postgres.ddl import alter
 from penstock.sinks.postgres.ddl.free_sequences import have_sequences
+from penstock.sinks.postgres.ddl.schemas import have_schemas
 from penstock.sinks.postgres.ddl.user_types import have_types
 from penstock.sinks.postgres.evolve.following import join_table
 from penstock.sinks.postgres.mapping.adoption import refuse_occupied
@@ -62,6 +63,7 @@ def create_in_stream(
                 join_table(cursor, table_mappings, shape, NO_NAMES)
                 return Created(is_new=False)
             description = target_description(description_of(shape), table_mapping)
+            have_schemas(cursor.connection, table_mappings.owner, [table_mapping.target.schema])
             rules = table_mappings.options.expression_rules
             have_types(
                 cursor.connection, table_mappings.owner, shape.table, description.types, rules

@@ -25,6 +25,7 @@ from penstock.sinks.ddl_transaction import Rows
 from penstock.sinks.postgres.connect import is_about_table
 from penstock.sinks.postgres.ddl import alter
 from penstock.sinks.postgres.ddl.free_sequences import drop_gone_sequences, follow_sequences
+from penstock.sinks.postgres.ddl.schemas import drop_schema
 from penstock.sinks.postgres.ddl.structure import one_line, reason
 from penstock.sinks.postgres.ddl.user_types import drop_unused_types
 from penstock.sinks.postgres.evolve.created_in_stream import create_in_stream
@@ -181,7 +182,7 @@ class Evolution:
         has_own_schemas = self._options.keeps_schemas and self._table_mappings.is_alone
         if policy == "apply" and has_own_schemas:
             for schema in change.dropped_schemas:
-                self.notes += alter.drop_schema(cursor, schema.name)
+                self.notes += drop_schema(cursor, owner, schema.name)
 
     def _make_foreign_keys(self, cursor: Cursor) -> None:
         """Of tables that were altered; those that are refused are tried once more when all rows are there."""

@@ -80,6 +80,8 @@ class TablePlan:
     is_new: bool = False  # made while it was planned
     # Another role can have it run something, by a trigger say: each transaction checks that again.
     is_watched: bool = False
+    # Writing a row evaluates expressions: of a check, a computed column, an index. They may be the source's.
+    evaluates: bool = False
     kind: Kind = Kind.CLONE
     fixed: tuple[FixedColumn, ...] = ()
     history: HistoryPlan | None = None

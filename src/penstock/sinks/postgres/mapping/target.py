@@ -13,6 +13,7 @@ from psycopg.rows import namedtuple_row
 from penstock.errors import TargetTableMissing, TargetTableUnfit
 from penstock.sinks.postgres.ddl.create import create_table
 from penstock.sinks.postgres.ddl.free_sequences import have_sequences
+from penstock.sinks.postgres.ddl.schemas import have_schemas
 from penstock.sinks.postgres.ddl.user_types import have_types
 from penstock.sinks.postgres.expressions.foreign_code import refuse_foreign_code
 from penstock.sinks.postgres.mapping.kept_names import NO_NAMES, KeptNames
@@ -71,10 +72,16 @@ WHERE a.attrelid = ANY (%(oids)s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
 ORDER BY a.attrelid, a.attnum
 """
 
-_TABLE = """
+_REFERENCED = """EXISTS (SELECT FROM pg_constraint f WHERE f.confrelid = c.oid AND f.contype = 'f')
+           AS is_referenced"""
+_EVALUATES = """
+       EXISTS (SELECT FROM pg_constraint k WHERE k.conrelid = c.oid AND k.contype = 'c')
+       OR EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attgenerated <> '')
+       OR EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid
+                  AND (i.indexprs IS NOT NULL OR i.indpred IS NOT NULL)) AS evaluates"""
+_TABLE = f"""
 SELECT c.oid, c.relkind::text AS kind, row_security_active(c.oid) AS is_filtered,
-       EXISTS (SELECT FROM pg_constraint f WHERE f.confrelid = c.oid AND f.contype = 'f')
-           AS is_referenced,
+       {_REFERENCED},{_EVALUATES},
        pg_get_userbyid(c.relowner)::text AS owner,
        NOT r.rolsuper AND r.rolname <> current_user AS is_foreign,
        c.relkind = 'p' AND EXISTS (
@@ -86,10 +93,9 @@ SELECT c.oid, c.relkind::text AS kind, row_security_active(c.oid) AS is_filtered
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_roles r ON r.oid = c.relowner
 WHERE n.nspname = %s AND c.relname = %s AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
 """
-_TABLES = """
+_TABLES = f"""
 SELECT n.nspname AS schema, c.relname AS name, c.oid, c.relkind::text AS kind,
-       EXISTS (SELECT FROM pg_constraint f WHERE f.confrelid = c.oid AND f.contype = 'f')
-           AS is_referenced
+       {_REFERENCED},{_EVALUATES}
 FROM unnest(%s::text[], %s::text[]) AS w(schema, name)
 JOIN pg_namespace n ON n.nspname = w.schema
 JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = w.name
@@ -230,6 +236,7 @@ def plan_found(
         others=others,
         key=description.primary_key if description is not None else (),
         is_referenced=found.is_referenced,
+        evaluates=found.evaluates,
         names=tuple(sorted(names.items())),
         wanted=wanted,
         is_new=is_new,
@@ -301,6 +308,7 @@ def _create(
         with connection.transaction():
             hold_creation(connection)
             if find_table(connection, target) is None:
+                have_schemas(connection, owner, [target.schema])
                 have_types(connection, owner, made.name, made.types, rules)
                 have_sequences(connection, owner, made.name, made.sequences)
                 notes = create_table(

@@ -16,6 +16,10 @@ from penstock.errors import (
     TargetTableUnfit,
 )
 from penstock.sinks.postgres.connect import is_about_table
+from penstock.sinks.postgres.expressions.expressions import (
+    TimeLimitReachedError,
+    own_time_limit,
+)
 from penstock.sinks.postgres.mapping.target import refuse_new_code
 from penstock.sinks.postgres.merge import rows as merge
 from penstock.sinks.postgres.merge.conflicts import NONE
@@ -120,7 +124,7 @@ def _merge(
                 for at, step in enumerate(steps):
                     _load(cursor, plan, step, stages)
                     sifted = _sift(cursor, step, at, stages, parking)
-                    conflicts += way(cursor, plan, sifted, stages.place_of(step), conflict)
+                    conflicts += _go(way, cursor, plan, sifted, stages.place_of(step), conflict)
                 cursor.execute(_CHECK_NOW)
         except (RowRefused, TargetObjectsForeign, TargetTableUnfit) as refused:
             stages.unsettle()
@@ -138,6 +142,19 @@ def _merge(
     if error is None:
         return unfit
     return _Refused(error, at, way)
+
+
+def _go(
+    way: Way,
+    cursor: Cursor,
+    plan: TablePlan,
+    step: StagedStep,
+    stage: sql.Identifier,
+    conflict: OnConflict,
+) -> Conflicts:
+    """Go that way; what evaluates expressions takes no longer than the role may."""
+    with own_time_limit(cursor.connection, is_limited=plan.evaluates):
+        return way(cursor, plan, step, stage, conflict)
 
 
 def _sift(
@@ -162,6 +179,8 @@ def _load(cursor: Cursor, plan: TablePlan, step: StagedStep, stages: Stages) -> 
 
 def _has_culprit(error: psycopg.Error) -> bool:
     """Data exceptions and constraint violations are about one row; the rest is about the table."""
+    if isinstance(error, TimeLimitReachedError):
+        return False
     return (error.sqlstate or "")[:2] in ("21", "22", "23", "44", "54", "P0")
 
 
@@ -186,7 +205,7 @@ def _blame(
             for number, earlier in enumerate(steps[: refused.at]):
                 stages.load(cursor, earlier)
                 sifted = _sift(cursor, earlier, number, stages, parking)
-                way(cursor, plan, sifted, stages.place_of(earlier), conflict)
+                _go(way, cursor, plan, sifted, stages.place_of(earlier), conflict)
             stages.load(cursor, step)
             step = _sift(cursor, step, refused.at, stages, parking)
             build = Statements(plan, step, stage)
@@ -236,14 +255,14 @@ def _passes(
             cursor.execute(
                 sql.SQL("DELETE FROM {} WHERE ctid >= {}::tid").format(stage, sql.Literal(before))
             )
-            way(cursor, plan, step, stage, conflict)
+            _go(way, cursor, plan, step, stage, conflict)
             cursor.execute(_CHECK_NOW)
             raise _Undo  # noqa: TRY301
     except _Undo:
         return True
     except psycopg.Error as error:
-        if not is_about_table(error):
-            raise
+        if not is_about_table(error) or isinstance(error, TimeLimitReachedError):
+            raise  # too many rows to say anything of one
     except (RowRefused, merge.IdentityInTheWay):
         pass
     return False
@@ -261,6 +280,14 @@ def _advice(plan: TablePlan, state: str) -> str:
 def explain(error: psycopg.Error, plan: TablePlan, place: str | None = None) -> PenstockError:
     """Name constraint, column and key; never a value."""
     where = f"{plan.source} {place}" if place else str(plan.source)
+    if isinstance(error, TimeLimitReachedError):
+        return TargetTableUnfit(
+            f"rows of {plan.target} take longer than the role's statement_timeout: a check, a computed"
+            " column or an index of it evaluates an expression",
+            where,
+            f"drop at {plan.target} what is slow, or raise statement_timeout of the sink's role; its"
+            " changes wait in the log and go on by themselves",
+        )
     state = error.sqlstate or ""
     if state in ("42P01", "3F000"):
         return TargetTableMissing(

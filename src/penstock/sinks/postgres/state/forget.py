@@ -71,6 +71,7 @@ def _forget(connection: psycopg.Connection[Any], pipeline: str, source: str) -> 
         connection.execute("DELETE FROM penstock.ranges" + this, owner)
         connection.execute("DELETE FROM penstock.types" + this, owner)
         connection.execute("DELETE FROM penstock.sequences" + this, owner)
+        connection.execute("DELETE FROM penstock.schemas" + this, owner)
         connection.execute("DELETE FROM penstock.parked" + this, owner)
         left = connection.execute("SELECT count(*) FROM penstock.progress").fetchone()
         if left is not None and left[0] == 0:
@@ -81,7 +82,7 @@ def _forget(connection: psycopg.Connection[Any], pipeline: str, source: str) -> 
 def _drop_own(connection: psycopg.Connection[Any]) -> list[str]:
     """The last source of the last pipeline is gone. Where the target is a source as well, its triggers stay."""
     tables = "penstock.progress, penstock.tables, penstock.ranges, penstock.types,"
-    tables += " penstock.sequences, penstock.parked"
+    tables += " penstock.sequences, penstock.schemas, penstock.parked"
     connection.execute(f"DROP TABLE {tables}")
     try:
         with connection.transaction():

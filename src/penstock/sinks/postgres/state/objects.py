@@ -74,6 +74,14 @@ CREATE TABLE IF NOT EXISTS penstock.sequences (
     is_gone boolean NOT NULL DEFAULT false,
     PRIMARY KEY (pipeline, source, source_oid)
 );
+-- One row for each schema that was made here.
+CREATE TABLE IF NOT EXISTS penstock.schemas (
+    pipeline text NOT NULL,
+    source text NOT NULL,
+    oid oid NOT NULL,
+    schema_name text NOT NULL,
+    PRIMARY KEY (pipeline, source, oid)
+);
 -- One row for each change that the target refused, and for those of its key that came after it.
 CREATE TABLE IF NOT EXISTS penstock.parked (
     id bigint PRIMARY KEY GENERATED ALWAYS AS IDENTITY,
@@ -138,7 +146,7 @@ WITH own_schema AS (SELECT oid, nspowner FROM pg_namespace WHERE nspname = 'pens
 own_tables AS (
     SELECT c.oid, c.relname, c.relowner, c.relkind, c.relrowsecurity
     FROM pg_class c JOIN own_schema s ON s.oid = c.relnamespace
-    WHERE c.relname IN ('progress', 'tables', 'ranges', 'types', 'sequences', 'parked')
+    WHERE c.relname IN ('progress', 'tables', 'ranges', 'types', 'sequences', 'schemas', 'parked')
 )
 SELECT EXISTS (SELECT FROM own_tables WHERE relname = 'progress'), (
     SELECT count(*) = %s FROM pg_attribute JOIN own_tables c ON c.oid = attrelid
@@ -146,6 +154,7 @@ SELECT EXISTS (SELECT FROM own_tables WHERE relname = 'progress'), (
     AND EXISTS (SELECT FROM own_tables WHERE relname = 'ranges')
     AND EXISTS (SELECT FROM own_tables WHERE relname = 'types')
     AND EXISTS (SELECT FROM own_tables WHERE relname = 'sequences')
+    AND EXISTS (SELECT FROM own_tables WHERE relname = 'schemas')
     AND EXISTS (SELECT FROM own_tables WHERE relname = 'parked'), (
     SELECT what FROM own_schema, LATERAL (
         SELECT format('schema penstock belongs to role %%I', rolname), 0 FROM pg_roles
