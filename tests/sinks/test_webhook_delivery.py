@@ -346,13 +346,57 @@ def test_documents_that_are_read_ahead_are_bounded_by_their_size(
     assert delivery._track.size == 0
 
 
-def test_who_wants_nothing_of_a_batch_is_not_the_fastest(hooks, receivers) -> None:
-    idle, slow = receivers(), receivers()
+def test_who_wants_nothing_of_a_batch_is_not_held_up_by_who_does(
+    hooks, receivers, use_timing
+) -> None:
+    """One who has everything waits for others for their patience; then they go on by themselves."""
+    use_timing(webhook_patience_seconds=0.2)
+    fast, slow = receivers(), receivers()
+    slow.reply = Reply(holds=True)
+    sink = hooks({"url": fast.url, "tables": ["audit"]}, {"url": slow.url, "tables": ["orders"]})
+    began = time.monotonic()
+    waiting = sink.insert(120)
+    ids = sink.insert(2, table="audit")
+    took = time.monotonic() - began
+    assert sorted(fast.ids) == sorted(ids)  # `deliver` has returned
+    assert took < 5, took  # nobody has answered the others, for which there is half a minute
+    assert slow.ids == []
+    slow.release()
+    slow.wait_for(lambda: sorted(slow.ids) == sorted(waiting))
+
+
+def test_sole_receiver_that_answers_may_take_its_time(hooks, receivers, use_timing) -> None:
+    """Also beside one that fails: nobody is held up, and the outbox does not grow."""
+    use_timing(webhook_patience_seconds=0.01)
+    failing, slow = receivers(), receivers()
+    failing.reply = Reply(500)
+    sink = hooks({"url": failing.url, "tables": ["audit"]}, slow.url, concurrency=1)
+    sink.insert(1, table="audit")
+    wait_until(lambda: sink.stands()["state"] == "failing")
     slow.reply = Reply(seconds=0.02)
-    sink = hooks({"url": idle.url, "tables": ["audit"]}, slow.url, concurrency=1)
-    ids = sink.insert(120)
-    assert sorted(slow.ids) == sorted(ids)  # `deliver` has returned
-    assert idle.requests == []
+    ids = sink.insert(100)
+    assert set(ids) <= set(slow.ids)  # `deliver` has returned
+
+
+def test_backlog_of_one_receiver_does_not_hold_up_the_opening_for_the_others(
+    hooks, receivers, use_timing
+) -> None:
+    use_timing(webhook_patience_seconds=0.05)
+    fast, slow = receivers(), receivers()
+    slow.reply = Reply(holds=True)
+    wanted = {"url": fast.url, "tables": ["audit"]}, slow.url
+    sink = hooks(*wanted)
+    orders = (change(number, number) for number in range(1, 501))
+    ids = sink.deliver(*orders, change(501, 501, table="audit"))
+    wait_until(lambda: sink.stands()["delivered"] == 1)
+    began = time.monotonic()
+    sink = hooks(*wanted)
+    ids += sink.deliver(change(502, 502, table="audit"))
+    took = time.monotonic() - began
+    assert fast.ids == ids[-2:]
+    assert took < 10, took  # a held request is ended after a second, of half a minute
+    slow.release()
+    slow.wait_for(lambda: set(slow.ids) == set(ids))
 
 
 def test_sink_has_handed_on_when_everybody_who_does_not_fail_has_everything(
