@@ -331,6 +331,89 @@ def test_slow_receiver_delays_the_others_less_and_less(hooks, receivers) -> None
 
 def test_documents_that_are_read_ahead_are_bounded_by_their_size(
     hooks, receiver, monkeypatch
+# --- receivers of the file ---------------------------------------------------------------------
+
+
+def test_receiver_with_an_id_keeps_its_place_when_its_url_changes(hooks, receivers) -> None:
+    wrong, right = receivers(), receivers()
+    wrong.reply = Reply(500)
+    sink = hooks({"id": "billing", "url": wrong.url})
+    ids = sink.insert(3)
+    sink = hooks({"id": "billing", "url": right.url})
+    right.wait_for(lambda: sorted(right.ids) == sorted(ids))
+    assert [each["id"] for each in sink.subscriptions.all()] == ["billing"]
+
+
+def test_receiver_that_is_given_an_id_keeps_its_place_and_what_is_parked(
+    hooks, receiver, caplog
+) -> None:
+    receiver.reply = lambda request: Reply(400 if request.json["xid"] == 2 else 500)
+    sink = hooks(receiver.url, on_refused="park", concurrency=1)
+    ids = sink.insert(3)
+    wait_until(lambda: sink.stands()["state"] == "failing")
+    receiver.reply = lambda request: Reply(400 if request.json["xid"] == 2 else 200)
+    sink = hooks({"id": "billing", "url": receiver.url}, on_refused="park", concurrency=1)
+    receiver.wait_for(lambda: sorted(receiver.ids) == [ids[0], ids[2]])
+    kind = WebhookKind()
+    wait_until(lambda: kind.parked(sink.place))
+    sink = hooks({"id": "bills", "url": receiver.url}, on_refused="park", concurrency=1)
+    assert [each.id for each in kind.parked(sink.place)] == [f"bills/{ids[1]}"]
+    assert "not in urls: any more" not in caplog.text
+    assert sorted(receiver.ids) == [ids[0], ids[2]]
+
+
+def test_two_receivers_of_one_url_keep_each_its_own_place_when_they_are_given_ids(
+    hooks, receiver
+) -> None:
+    receiver.reply = Reply(500)
+    first = {"url": receiver.url, "tables": ["orders"]}
+    second = {"url": receiver.url, "tables": ["audit"]}
+    sink = hooks(first, second)
+    ids = sink.insert(2) + sink.insert(2, table="audit")
+    receiver.reply = Reply()
+    sink = hooks({"id": "b", **second}, {"id": "a", **first})
+    receiver.wait_for(lambda: len(receiver.ids) >= 4)
+    assert sorted(receiver.ids) == sorted(ids)
+    tables = {each["id"]: each["tables"] for each in sink.subscriptions.all()}
+    assert tables == {"a": ["public.orders"], "b": ["public.audit"]}
+
+
+def test_url_that_is_changed_without_an_id_begins_anew_and_the_log_says_what_is_lost(
+    hooks, receivers, caplog
+) -> None:
+    wrong, right = receivers(), receivers()
+    sink = hooks(wrong.url, on_refused="park")
+    sink.insert(1)
+    wrong.reply = lambda request: Reply(400 if request.json["xid"] == 2 else 500)
+    sink.insert(3)
+    wait_until(lambda: sink.stands()["parked"] == 1)
+    wait_until(lambda: sink.stands()["state"] == "failing")
+    sink = hooks(right.url, on_refused="park")
+    (line,) = [each for each in caplog.messages if "not in urls: any more" in each]
+    assert "documents after 0/1000 up to 0/4000 that waited" in line
+    assert "1 document parked for it" in line
+    assert wrong.url not in line
+    ids = sink.insert(1)
+    assert right.ids == ids
+
+
+def test_two_secrets_of_the_file_sign_both_the_new_one_first(hooks, receiver) -> None:
+    """That is how a secret is replaced: the receiver may take either for as long as both stand there."""
+    new, old = new_secret(), new_secret()
+    sink = hooks({"url": receiver.url, "secret": [new, old]})
+    sink.insert(1)
+    (request,) = receiver.requests
+    headers = request.headers
+    signed = headers["webhook-id"], int(headers["webhook-timestamp"]), request.body
+    assert headers["webhook-signature"] == signatures([key_of(new), key_of(old)], *signed)
+    sink = hooks({"url": receiver.url, "secret": new})
+    sink.insert(1)
+    request = receiver.requests[-1]
+    headers = request.headers
+    signed = headers["webhook-id"], int(headers["webhook-timestamp"]), request.body
+    assert headers["webhook-signature"] == signatures([key_of(new)], *signed)
+
+
 ) -> None:
     monkeypatch.setattr("penstock.sinks.webhook.delivery._MOST_AHEAD_CHARACTERS", 10_000)
     receiver.reply = Reply(holds=True)
