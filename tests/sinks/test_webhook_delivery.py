@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import signal
 import socket
 import ssl
 import subprocess
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -67,6 +69,24 @@ def test_request_is_signed_over_the_bytes_that_are_sent(hooks, receiver) -> None
         assert abs(at - time.time()) < 60
         wanted = signatures([key_of(secret)], headers["webhook-id"], at, request.body)
         assert headers["webhook-signature"] == wanted
+
+
+def test_check_of_the_how_to_takes_what_is_genuine_and_nothing_else(hooks, receiver) -> None:
+    page = (Path(__file__).parents[2] / "docs/howto/webhooks.md").read_text()
+    known: dict[str, Any] = {}
+    (code,) = [each for each in re.findall(r"```python\n(.*?)```", page, re.S) if "hmac" in each]
+    exec(code, known)
+    is_genuine = known["is_genuine"]
+    new, old = new_secret(), new_secret()
+    hooks({"url": receiver.url, "secret": [new, old], "batch_size": 3}).insert(5)
+    assert receiver.requests
+    for request in receiver.requests:
+        assert is_genuine(new, request.headers, request.body)
+        assert is_genuine(old, request.headers, request.body)
+        assert not is_genuine(new_secret(), request.headers, request.body)
+        assert not is_genuine(new, request.headers, request.body + b" ")
+        later = {**request.headers, "webhook-timestamp": "1"}
+        assert not is_genuine(new, later, request.body)
 
 
 def test_receiver_without_a_secret_gets_no_signature(hooks, receiver) -> None:
@@ -311,26 +331,6 @@ def test_batch_of_which_one_is_refused_parks_that_one_alone(hooks, receiver) -> 
     assert kind.parked(sink.place)[0].id.partition("/")[2] == ids[4]
 
 
-# --- subscriptions that fall behind ------------------------------------------------------------
-
-
-def test_slow_receiver_delays_the_others_less_and_less(hooks, receivers) -> None:
-    slow, fast = receivers(), receivers()
-    slow.reply = Reply(holds=True)
-    sink = hooks(slow.url, fast.url)
-    took = []
-    for _ in range(6):
-        began = time.monotonic()
-        ids = sink.insert(1)
-        took.append(time.monotonic() - began)
-        assert fast.ids[-1:] == ids
-    assert max(took[1:]) < 0.9, took  # only the first batch waits for what never comes
-    slow.release()
-    slow.wait_for(lambda: sorted(slow.ids) == sorted(fast.ids))
-
-
-def test_documents_that_are_read_ahead_are_bounded_by_their_size(
-    hooks, receiver, monkeypatch
 # --- receivers of the file ---------------------------------------------------------------------
 
 
@@ -414,6 +414,26 @@ def test_two_secrets_of_the_file_sign_both_the_new_one_first(hooks, receiver) ->
     assert headers["webhook-signature"] == signatures([key_of(new)], *signed)
 
 
+# --- subscriptions that fall behind ------------------------------------------------------------
+
+
+def test_slow_receiver_delays_the_others_less_and_less(hooks, receivers) -> None:
+    slow, fast = receivers(), receivers()
+    slow.reply = Reply(holds=True)
+    sink = hooks(slow.url, fast.url)
+    took = []
+    for _ in range(6):
+        began = time.monotonic()
+        ids = sink.insert(1)
+        took.append(time.monotonic() - began)
+        assert fast.ids[-1:] == ids
+    assert max(took[1:]) < 0.9, took  # only the first batch waits for what never comes
+    slow.release()
+    slow.wait_for(lambda: sorted(slow.ids) == sorted(fast.ids))
+
+
+def test_documents_that_are_read_ahead_are_bounded_by_their_size(
+    hooks, receiver, monkeypatch
 ) -> None:
     monkeypatch.setattr("penstock.sinks.webhook.delivery._MOST_AHEAD_CHARACTERS", 10_000)
     receiver.reply = Reply(holds=True)
@@ -830,6 +850,19 @@ def test_names_that_nobody_resolves_delay_neither_other_names_nor_filters(
         assert len(asked) == len(set(asked))  # and one lookup of a name at a time
     finally:
         is_released.set()
+
+
+def test_proxies_of_the_environment_are_not_used(hooks, receivers, monkeypatch) -> None:
+    """One would resolve names and connect by itself: addresses could not be checked."""
+    receiver, proxy = receivers(), receivers()
+    for name in ("http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.port}")
+        monkeypatch.setenv(name.upper(), f"http://127.0.0.1:{proxy.port}")
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    ids = hooks(receiver.url).insert(2)
+    assert sorted(receiver.ids) == sorted(ids)
+    assert proxy.requests == []
 
 
 def test_long_answer_is_not_read_to_its_end_and_changes_nothing(hooks, receiver) -> None:
