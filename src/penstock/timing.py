@@ -86,6 +86,8 @@ class Timing:
     flow_stays_busy_seconds: float = _pause(1.0)
     # A sink's position is written to the state directory no more often than this.
     flow_report_seconds: float = _limit(0.25)
+    # Working files that other machines do not see are read for the report so often.
+    flow_files_seconds: float = _pause(1.0)
     # In a backlog a batch waits so long to become large.
     flow_grow_seconds: float = _limit(0.25)
     # How long tables that catch up may keep the others waiting at a time.

@@ -359,7 +359,7 @@ def test_every_member_that_an_author_may_define_is_documented(owner: type):
     documented = set(re.findall(r"^\| `(\w+)", page, re.M))
     # What a kind has for the rest of penstock is the same for all kinds of documents.
     for_penstock = {"build", "build_copying", "check", "read_status", "forget", "worker_modules"}
-    for_penstock |= {"parked", "ask_parked", "drop_parked"}
+    for_penstock |= {"parked", "ask_parked", "drop_parked", "has_working_files"}
 
     inherited = vars(SinkScenes) if issubclass(owner, SinkScenes) else ()
     members = {name for name in (*vars(owner), *inherited) if not name.startswith(("_", "test_"))}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,6 +14,7 @@ from fix_pipeline import ALWAYS_COPIED, pipeline_document
 from fix_postgres import only_new
 from fix_replay import assert_order_per_key, replayed, rows_of
 from fix_webhooks import Reply
+from penstock.errors import PositionMissing
 from penstock.run.status import read_status
 from penstock.run.subscriptions import subscriptions_of
 
@@ -77,6 +79,33 @@ def test_receivers_have_what_the_source_has_also_one_that_failed_for_a_while(
         documents = [document for _, document in records]
         assert len(documents) == len({one["id"] for one in documents})
         assert replayed(documents) == rows_of(source, "orders", "lines")
+
+
+@pytest.mark.parametrize("snapshot", ["initial", "never"])
+def test_state_directory_that_is_lost_leaves_nothing_out_unsaid(
+    source: Database, make_pipeline: Make, receiver: Receiver, snapshot: str
+) -> None:
+    """The position is lost with what waited for receivers: every row comes again, or nothing goes on."""
+    source.execute("CREATE TABLE orders (id int PRIMARY KEY)")
+    options = {**ALWAYS_COPIED, "snapshot": snapshot}
+    pipeline = make_pipeline(source, sink=sink_of(receiver.url), source_options=options)
+    source.execute("INSERT INTO orders SELECT generate_series(1, 3)")
+    pipeline.catch_up()
+    pipeline.stop()
+    before = len(receiver.documents)
+    source.execute("INSERT INTO orders SELECT generate_series(4, 6)")
+    shutil.rmtree(pipeline.file.state)
+    pipeline.start()
+    if snapshot == "never":
+        with pytest.raises(PositionMissing):
+            pipeline.catch_up()
+        assert len(receiver.documents) == before
+        return
+    source.execute("INSERT INTO orders VALUES (7)")
+    pipeline.catch_up()
+    pipeline.stop()
+    again = [one for _, one in received(receiver)[before:]]
+    assert replayed(again) == rows_of(source, "orders")
 
 
 @pytest.mark.long

@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import signal
 import socket
 import ssl
 import subprocess
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -67,6 +69,24 @@ def test_request_is_signed_over_the_bytes_that_are_sent(hooks, receiver) -> None
         assert abs(at - time.time()) < 60
         wanted = signatures([key_of(secret)], headers["webhook-id"], at, request.body)
         assert headers["webhook-signature"] == wanted
+
+
+def test_check_of_the_how_to_takes_what_is_genuine_and_nothing_else(hooks, receiver) -> None:
+    page = (Path(__file__).parents[2] / "docs/howto/webhooks.md").read_text()
+    known: dict[str, Any] = {}
+    (code,) = [each for each in re.findall(r"```python\n(.*?)```", page, re.S) if "hmac" in each]
+    exec(code, known)
+    is_genuine = known["is_genuine"]
+    new, old = new_secret(), new_secret()
+    hooks({"url": receiver.url, "secret": [new, old], "batch_size": 3}).insert(5)
+    assert receiver.requests
+    for request in receiver.requests:
+        assert is_genuine(new, request.headers, request.body)
+        assert is_genuine(old, request.headers, request.body)
+        assert not is_genuine(new_secret(), request.headers, request.body)
+        assert not is_genuine(new, request.headers, request.body + b" ")
+        later = {**request.headers, "webhook-timestamp": "1"}
+        assert not is_genuine(new, later, request.body)
 
 
 def test_receiver_without_a_secret_gets_no_signature(hooks, receiver) -> None:
@@ -311,6 +331,89 @@ def test_batch_of_which_one_is_refused_parks_that_one_alone(hooks, receiver) -> 
     assert kind.parked(sink.place)[0].id.partition("/")[2] == ids[4]
 
 
+# --- receivers of the file ---------------------------------------------------------------------
+
+
+def test_receiver_with_an_id_keeps_its_place_when_its_url_changes(hooks, receivers) -> None:
+    wrong, right = receivers(), receivers()
+    wrong.reply = Reply(500)
+    sink = hooks({"id": "billing", "url": wrong.url})
+    ids = sink.insert(3)
+    sink = hooks({"id": "billing", "url": right.url})
+    right.wait_for(lambda: sorted(right.ids) == sorted(ids))
+    assert [each["id"] for each in sink.subscriptions.all()] == ["billing"]
+
+
+def test_receiver_that_is_given_an_id_keeps_its_place_and_what_is_parked(
+    hooks, receiver, caplog
+) -> None:
+    receiver.reply = lambda request: Reply(400 if request.json["xid"] == 2 else 500)
+    sink = hooks(receiver.url, on_refused="park", concurrency=1)
+    ids = sink.insert(3)
+    wait_until(lambda: sink.stands()["state"] == "failing")
+    receiver.reply = lambda request: Reply(400 if request.json["xid"] == 2 else 200)
+    sink = hooks({"id": "billing", "url": receiver.url}, on_refused="park", concurrency=1)
+    receiver.wait_for(lambda: sorted(receiver.ids) == [ids[0], ids[2]])
+    kind = WebhookKind()
+    wait_until(lambda: kind.parked(sink.place))
+    sink = hooks({"id": "bills", "url": receiver.url}, on_refused="park", concurrency=1)
+    assert [each.id for each in kind.parked(sink.place)] == [f"bills/{ids[1]}"]
+    assert "not in urls: any more" not in caplog.text
+    assert sorted(receiver.ids) == [ids[0], ids[2]]
+
+
+def test_two_receivers_of_one_url_keep_each_its_own_place_when_they_are_given_ids(
+    hooks, receiver
+) -> None:
+    receiver.reply = Reply(500)
+    first = {"url": receiver.url, "tables": ["orders"]}
+    second = {"url": receiver.url, "tables": ["audit"]}
+    sink = hooks(first, second)
+    ids = sink.insert(2) + sink.insert(2, table="audit")
+    receiver.reply = Reply()
+    sink = hooks({"id": "b", **second}, {"id": "a", **first})
+    receiver.wait_for(lambda: len(receiver.ids) >= 4)
+    assert sorted(receiver.ids) == sorted(ids)
+    tables = {each["id"]: each["tables"] for each in sink.subscriptions.all()}
+    assert tables == {"a": ["public.orders"], "b": ["public.audit"]}
+
+
+def test_url_that_is_changed_without_an_id_begins_anew_and_the_log_says_what_is_lost(
+    hooks, receivers, caplog
+) -> None:
+    wrong, right = receivers(), receivers()
+    sink = hooks(wrong.url, on_refused="park")
+    sink.insert(1)
+    wrong.reply = lambda request: Reply(400 if request.json["xid"] == 2 else 500)
+    sink.insert(3)
+    wait_until(lambda: sink.stands()["parked"] == 1)
+    wait_until(lambda: sink.stands()["state"] == "failing")
+    sink = hooks(right.url, on_refused="park")
+    (line,) = [each for each in caplog.messages if "not in urls: any more" in each]
+    assert "documents after 0/1000 up to 0/4000 that waited" in line
+    assert "1 document parked for it" in line
+    assert wrong.url not in line
+    ids = sink.insert(1)
+    assert right.ids == ids
+
+
+def test_two_secrets_of_the_file_sign_both_the_new_one_first(hooks, receiver) -> None:
+    """That is how a secret is replaced: the receiver may take either for as long as both stand there."""
+    new, old = new_secret(), new_secret()
+    sink = hooks({"url": receiver.url, "secret": [new, old]})
+    sink.insert(1)
+    (request,) = receiver.requests
+    headers = request.headers
+    signed = headers["webhook-id"], int(headers["webhook-timestamp"]), request.body
+    assert headers["webhook-signature"] == signatures([key_of(new), key_of(old)], *signed)
+    sink = hooks({"url": receiver.url, "secret": new})
+    sink.insert(1)
+    request = receiver.requests[-1]
+    headers = request.headers
+    signed = headers["webhook-id"], int(headers["webhook-timestamp"]), request.body
+    assert headers["webhook-signature"] == signatures([key_of(new)], *signed)
+
+
 # --- subscriptions that fall behind ------------------------------------------------------------
 
 
@@ -346,13 +449,57 @@ def test_documents_that_are_read_ahead_are_bounded_by_their_size(
     assert delivery._track.size == 0
 
 
-def test_who_wants_nothing_of_a_batch_is_not_the_fastest(hooks, receivers) -> None:
-    idle, slow = receivers(), receivers()
+def test_who_wants_nothing_of_a_batch_is_not_held_up_by_who_does(
+    hooks, receivers, use_timing
+) -> None:
+    """One who has everything waits for others for their patience; then they go on by themselves."""
+    use_timing(webhook_patience_seconds=0.2)
+    fast, slow = receivers(), receivers()
+    slow.reply = Reply(holds=True)
+    sink = hooks({"url": fast.url, "tables": ["audit"]}, {"url": slow.url, "tables": ["orders"]})
+    began = time.monotonic()
+    waiting = sink.insert(120)
+    ids = sink.insert(2, table="audit")
+    took = time.monotonic() - began
+    assert sorted(fast.ids) == sorted(ids)  # `deliver` has returned
+    assert took < 5, took  # nobody has answered the others, for which there is half a minute
+    assert slow.ids == []
+    slow.release()
+    slow.wait_for(lambda: sorted(slow.ids) == sorted(waiting))
+
+
+def test_sole_receiver_that_answers_may_take_its_time(hooks, receivers, use_timing) -> None:
+    """Also beside one that fails: nobody is held up, and the outbox does not grow."""
+    use_timing(webhook_patience_seconds=0.01)
+    failing, slow = receivers(), receivers()
+    failing.reply = Reply(500)
+    sink = hooks({"url": failing.url, "tables": ["audit"]}, slow.url, concurrency=1)
+    sink.insert(1, table="audit")
+    wait_until(lambda: sink.stands()["state"] == "failing")
     slow.reply = Reply(seconds=0.02)
-    sink = hooks({"url": idle.url, "tables": ["audit"]}, slow.url, concurrency=1)
-    ids = sink.insert(120)
-    assert sorted(slow.ids) == sorted(ids)  # `deliver` has returned
-    assert idle.requests == []
+    ids = sink.insert(100)
+    assert set(ids) <= set(slow.ids)  # `deliver` has returned
+
+
+def test_backlog_of_one_receiver_does_not_hold_up_the_opening_for_the_others(
+    hooks, receivers, use_timing
+) -> None:
+    use_timing(webhook_patience_seconds=0.05)
+    fast, slow = receivers(), receivers()
+    slow.reply = Reply(holds=True)
+    wanted = {"url": fast.url, "tables": ["audit"]}, slow.url
+    sink = hooks(*wanted)
+    orders = (change(number, number) for number in range(1, 501))
+    ids = sink.deliver(*orders, change(501, 501, table="audit"))
+    wait_until(lambda: sink.stands()["delivered"] == 1)
+    began = time.monotonic()
+    sink = hooks(*wanted)
+    ids += sink.deliver(change(502, 502, table="audit"))
+    took = time.monotonic() - began
+    assert fast.ids == ids[-2:]
+    assert took < 10, took  # a held request is ended after a second, of half a minute
+    slow.release()
+    slow.wait_for(lambda: set(slow.ids) == set(ids))
 
 
 def test_sink_has_handed_on_when_everybody_who_does_not_fail_has_everything(
@@ -703,6 +850,19 @@ def test_names_that_nobody_resolves_delay_neither_other_names_nor_filters(
         assert len(asked) == len(set(asked))  # and one lookup of a name at a time
     finally:
         is_released.set()
+
+
+def test_proxies_of_the_environment_are_not_used(hooks, receivers, monkeypatch) -> None:
+    """One would resolve names and connect by itself: addresses could not be checked."""
+    receiver, proxy = receivers(), receivers()
+    for name in ("http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.port}")
+        monkeypatch.setenv(name.upper(), f"http://127.0.0.1:{proxy.port}")
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    ids = hooks(receiver.url).insert(2)
+    assert sorted(receiver.ids) == sorted(ids)
+    assert proxy.requests == []
 
 
 def test_long_answer_is_not_read_to_its_end_and_changes_nothing(hooks, receiver) -> None:

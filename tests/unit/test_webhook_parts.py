@@ -225,6 +225,11 @@ def test_options_of_the_file() -> None:
     [
         {"urls": [{"url": "https://a/b", "format": "pgstream", "batch_size": 2}]},
         {"urls": [{"url": "https://a/b", "secret": "short"}]},
+        {"urls": [{"url": "https://a/b", "secret": []}]},
+        {"urls": [{"url": "https://a/b", "secret": [new_secret() for _ in range(3)]}]},
+        {"urls": [{"url": "https://a/b", "id": "a/b"}]},
+        {"urls": [{"url": "https://a/b", "id": "sub_1"}]},
+        {"urls": [{"url": "https://a/b", "id": "a"}, {"url": "https://c/d", "id": "a"}]},
         {"urls": [{"url": "https://a/b", "filter": "total > 100"}]},
         {"urls": [{"url": "https://a/b", "tables": ["t"], "filter": "total >"}]},
         {"urls": [{"url": "https://a/b", "tables": ["t"], "filter": 5}]},

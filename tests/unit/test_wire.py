@@ -13,6 +13,7 @@ from penstock.source.partitions import Partition
 from penstock.state.directory import StateDirectory
 from penstock.state.reports import (
     CaptureReport,
+    CopyRequest,
     DeliveryReport,
     Failure,
     MembershipReport,
@@ -113,6 +114,10 @@ STORED: list[tuple[Report, str, str, dict[str, Any]]] = [
             "tables": {"public.t": {"state": "failed", "error": "PEN-503 \udce4"}},
             "error": "PEN-501",
             "seconds": {"job": 0.5},
+            "parked": 0,
+            "subscriptions": {},
+            "copies": {},
+            "requests_taken": 0,
             "at": 1.5,
         },
     ),
@@ -127,6 +132,12 @@ STORED: list[tuple[Report, str, str, dict[str, Any]]] = [
         "warehouse",
         "sinks/warehouse.partitions.json",
         {"partitions": {"7": {"11": ["public.a", False]}}, "left": [12]},
+    ),
+    (
+        CopyRequest(3, ("public.t",)),
+        "warehouse",
+        "sinks/warehouse.requests.json",
+        {"number": 3, "tables": ["public.t"]},
     ),
     (SourceErrors({"a": "PEN-201"}), "", "sources.json", {"errors": {"a": "PEN-201"}}),
     (

@@ -55,6 +55,7 @@ from penstock.errors.pipelinefile import (
     UnknownKey,
 )
 from penstock.errors.run import (
+    DeliveredElsewhere,
     EmbeddedServerFailed,
     Exposed,
     JavaMissing,
@@ -134,6 +135,7 @@ __all__ = [
     "CryptoMissing",
     "DecodeError",
     "DecodingFailed",
+    "DeliveredElsewhere",
     "DestinationRefuses",
     "DiskFull",
     "EmbeddedServerFailed",

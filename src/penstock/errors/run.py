@@ -80,6 +80,13 @@ class VaultUnreadable(RunError):
     remedy = Remedy.OPERATOR
 
 
+class DeliveredElsewhere(RunError):
+    """What is asked of a sink lies on the machine that delivers to it, which is not this one."""
+
+    code = "PEN-611"
+    remedy = Remedy.OPERATOR
+
+
 class ServerFailed(RunError):
     """The HTTP server cannot be started."""
 

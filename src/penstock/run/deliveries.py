@@ -21,6 +21,7 @@ from penstock.pipeline import (
 )
 from penstock.run.ddl_transactions import DdlTransactionReader
 from penstock.run.deliver import Delivery
+from penstock.run.delivered import Requests, WorkingFiles, is_shared
 from penstock.run.flow import Feed, Flow
 from penstock.run.pauses import PauseWatch
 from penstock.run.start import PositionCheck
@@ -29,6 +30,8 @@ from penstock.source.publication import publication_names
 from penstock.timing import timing
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from penstock.config import PipelineFile
     from penstock.metrics import Recorder
     from penstock.run.start import Started
@@ -56,6 +59,7 @@ def build_flow(
         return is_chosen or table in sink.tables.streaming or table in sink.tables.detached
 
     names = publication_names(pipeline.name)
+    is_shared_by_all = is_shared(pipeline, sink.name)
     feed = Feed(
         pipeline.source_id,
         log_of(pipeline),
@@ -65,9 +69,28 @@ def build_flow(
         modifiers=modifiers,
         copies_first=pipeline.source.snapshot.copies_first,
         pace=pipeline.paced(1.0),
+        requests=None if is_shared_by_all else _requests_of(pipeline, sink.name),
+        files=None if is_shared_by_all else _files_of(pipeline, sink.name),
     )
     run_id = top_wire_of(pipeline).delivering_run(sink.name)
     return Flow(spark, feed, sink, stop, run_id=run_id, recorder=recorder)
+
+
+def _requests_of(pipeline: PipelineFile, sink: str) -> Requests:
+    def ask(tables: Collection[TableName]) -> None:
+        copying = build_copying(pipeline, sink)
+        copying.open()
+        try:
+            copying.ask(tables)
+        finally:
+            copying.close()
+
+    return Requests(wire_of(pipeline), sink, ask)
+
+
+def _files_of(pipeline: PipelineFile, sink: str) -> WorkingFiles:
+    kind, place = pipeline.kind_of(sink), pipeline.place_of(sink)
+    return WorkingFiles(lambda status: kind.read_status([place], [status]))
 
 
 def build_copier(pipeline: PipelineFile, flow: Flow, spark: Spark, stop: threading.Event) -> Copier:

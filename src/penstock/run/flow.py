@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from penstock.modifiers.chain import Chain
     from penstock.modifiers.modifier import Modifiers
     from penstock.run.commits import Commits
+    from penstock.run.delivered import Requests, WorkingFiles
     from penstock.schema.shape import TableShape
     from penstock.sinks.ddl_transaction import Rows
     from penstock.sinks.sink import Receipt, Sink, Worker
@@ -66,6 +67,7 @@ class Feed:
     `modifiers`: what is done to changes before the sink sees them.
     `copies_first`: a table that is not known yet is copied before its changes are applied.
     `pace`: how much less often than a sole source an idle one among many is polled.
+    `requests`, `files`: of a sink whose working files other machines do not see.
     """
 
     source_id: str
@@ -76,6 +78,8 @@ class Feed:
     modifiers: Modifiers | Binding | None = None
     copies_first: bool = False
     pace: float = 1.0
+    requests: Requests | None = None
+    files: WorkingFiles | None = None
 
 
 class Flow:
@@ -117,7 +121,9 @@ class Flow:
             copies_first=feed.copies_first,
             pace=feed.pace,
             excludes=self._excludes,
+            requests=feed.requests,
         )
+        self._files = feed.files
         self._rules = RuleWatch(feed.wire, sink, self._chain)
         self._grow_bytes = 0
         self._reported_at = 0.0
@@ -186,6 +192,7 @@ class Flow:
         self._reader = self._log.reader(self.delivered_lsn)
         self._has_opened = True
         self._rules.compare()
+        self._read_files()
         self.report()
 
     def check_again(self, check_position: Callable[[Sink], Lsn]) -> None:
@@ -234,6 +241,7 @@ class Flow:
             commits.wait()
             self.raise_if_failed()
             self._poll_tables(now)
+        self._read_files()
         is_held = self.tables.holds_flow(self.delivered_lsn)
         slices = [] if is_held else self._read(self._reader, may_grow)
         if slices:
@@ -248,6 +256,10 @@ class Flow:
             if self._has_news:
                 self.report()
         return False
+
+    def _read_files(self) -> None:
+        if self._files is not None and self._files.refresh():
+            self._has_news = True
 
     def rest(self) -> None:
         """A person holds the sink, and no commit is under way: report what is delivered."""
@@ -351,9 +363,12 @@ class Flow:
 
     def _poll_tables(self, now: float) -> None:
         self._rules.note()
+        taken = self.tables.requests_taken
         if self.tables.poll(self.delivered_lsn, now):
             self.on_scheduled()
             self.report()  # the log is kept for tables that wait, from here on
+        elif self.tables.requests_taken != taken:
+            self._has_news = True
         self._catch_up(now)
 
     def _read(self, reader: LogReader, may_grow: bool) -> list[Slice]:
@@ -523,11 +538,14 @@ class Flow:
             },
             error=str(self.error) if self.error else None,
             seconds=dict(self.seconds),
+            requests_taken=self.tables.requests_taken,
             at=time.time(),
+            **(self._files.reported if self._files is not None else {}),
         )
         if not self._wire.publish(report, self.name):
             # The disk is full, and what can be deleted there depends on how far this is.
-            self._wire.publish(replace(report, tables={}), self.name)
+            shorter = replace(report, tables={}, subscriptions={}, copies={})
+            self._wire.publish(shorter, self.name)
 
 
 def _size(slices: Sequence[Slice]) -> int:

@@ -9,9 +9,12 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from penstock.pipeline import top_of, top_wire_of
+from penstock.pipeline import top_of, top_wire_of, wire_of
+from penstock.run.delivered import elsewhere, is_delivered_here
 from penstock.run.requests import choose_sinks, choose_sources
 from penstock.sinks.parked import Wanted
+from penstock.state.reports import DeliveryReport
+from penstock.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -68,17 +71,29 @@ def find_parked(
     Raises:
         BadValue: no such sink or source.
         SinkError: a sink cannot be asked.
+        DeliveredElsewhere: another machine delivers to one, and something is parked there.
     """
     views = choose_sources(pipeline, choice.source_id)
     wanted = Wanted(with_values, None if choice.table or choice.ids else most)
     found = []
     for name in choose_sinks(pipeline, choice.sink):
         for view in views:
+            if not is_delivered_here(view, name):
+                _require_none(view, name)
+                continue
             entries = pipeline.kind_of(name).parked(view.place_of(name), wanted)
             meant = [entry for entry in entries if choice.means(entry)]
             if meant:
                 found.append(ParkedAt(view, name, meant))
     return found
+
+
+def _require_none(pipeline: PipelineFile, sink: str) -> None:
+    report = wire_of(pipeline).latest(DeliveryReport, sink)
+    if report is None:
+        raise elsewhere(sink, "what is parked is kept")
+    if report.parked:
+        raise elsewhere(sink, f"{counted(report.parked, 'change')} parked")
 
 
 def as_dicts(found: Sequence[ParkedAt], *, with_values: bool = False) -> list[dict[str, Any]]:

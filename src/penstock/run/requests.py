@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import BadTableRule, BadValue, TableMissing, recognise
 from penstock.pipeline import build_copying
+from penstock.run.delivered import is_delivered_here, post_copy_request
 from penstock.run.status import read_status
 from penstock.source.connect import connect_source
 from penstock.source.subscription import change_tables
@@ -135,9 +136,13 @@ def resync_tables(pipeline: PipelineFile, names: Sequence[str]) -> list[TableNam
     Raises:
         TableMissing: one of them is not followed; then nothing has changed.
         SinkError: a sink cannot be reached.
+        LogUnreachable: a sink is delivered on another machine, and the broker is away.
     """
     tables = known_tables(pipeline, names)
     for name in pipeline.sinks:
+        if not is_delivered_here(pipeline, name):
+            post_copy_request(pipeline, name, tables)
+            continue
         copying = build_copying(pipeline, name)
         copying.open()
         try:

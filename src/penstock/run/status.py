@@ -17,6 +17,7 @@ from penstock.errors import PenstockError, recognise
 from penstock.lsn import ZERO, Lsn
 from penstock.pipeline import log_of, top_wire_of, wire_of
 from penstock.retry import is_temporary
+from penstock.run.delivered import add_posted, add_reported, is_delivered_here, is_shared
 from penstock.run.failures import CAPTURE, DELIVER, last_failure
 from penstock.run.pauses import paused_since
 from penstock.sinks.status import FlowStatus, SinkStatus, TableStatus
@@ -34,6 +35,8 @@ from penstock.state.reports import (
 from penstock.timing import timing
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import psycopg
 
     from penstock.config import PipelineFile
@@ -322,7 +325,10 @@ def _asked_sink(
     reported = [part.error for part in parts]
     for part in parts:
         part.error = None
-    pipeline.kind_of(name).read_status([view.place_of(name) for view in views], parts)
+    here = _add_files_of_others(views, name, parts)
+    pipeline.kind_of(name).read_status(
+        [view.place_of(name) for view, _ in here], [part for _, part in here]
+    )
     has_answered = not any(part.error for part in parts)
     for part, error in zip(parts, reported, strict=True):
         part.error = part.error or error
@@ -333,6 +339,25 @@ def _asked_sink(
     return _with_kept(_put_together(pipeline, name, parts, sources), before.sinks[name])
 
 
+def _add_files_of_others(
+    views: Sequence[PipelineFile], name: str, parts: Sequence[SinkStatus]
+) -> list[tuple[PipelineFile, SinkStatus]]:
+    """Add what is reported of working files on other machines; those parts that can be asked for here."""
+    here = []
+    for view, part in zip(views, parts, strict=True):
+        if is_shared(view, name):
+            here.append((view, part))
+            continue
+        wire = wire_of(view)
+        report = wire.latest(DeliveryReport, name) or DeliveryReport()
+        if is_delivered_here(view, name):
+            here.append((view, part))
+        else:
+            add_reported(part, report)
+        add_posted(part, wire, name, report)
+    return here
+
+
 def _refreshed_sink(
     pipeline: PipelineFile, name: str, sources: dict[str, SourceStatus], before: PipelineStatus
 ) -> SinkStatus:
@@ -341,7 +366,10 @@ def _refreshed_sink(
     parts = [_reported(view, name) for view in views]
     for view, part in zip(views, parts, strict=True):
         _add_said(view, name, part, before)
-    whole = _with_kept(_put_together(pipeline, name, parts, sources), before.sinks[name])
+    is_asked = len(_add_files_of_others(views, name, parts)) == len(parts)
+    whole = _put_together(pipeline, name, parts, sources)
+    if is_asked:
+        _with_kept(whole, before.sinks[name])
     whole.error = whole.error or before.sinks[name].error
     return whole
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import BadValue
+from penstock.run.delivered import is_shared, require_here
 from penstock.run.signals import stop_on_signals
 from penstock.server.serve import served_subscriptions
 from penstock.sinks.subscriptions import NoSubscription
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from penstock.config import PipelineFile
     from penstock.sinks.subscriptions import Subscriptions
@@ -18,13 +19,69 @@ if TYPE_CHECKING:
 
 def subscriptions_of(pipeline: PipelineFile) -> dict[str, Subscriptions]:
     """By sink, of sinks that can be subscribed to."""
-    found = {}
+    found: dict[str, Subscriptions] = {}
     for name in pipeline.sinks:
         places = [view.place_of(name) for view in pipeline.each()]
         of_sink = pipeline.kind_of(name).subscriptions(places)
-        if of_sink is not None:
-            found[name] = of_sink
+        if of_sink is None:
+            continue
+        found[name] = (
+            of_sink if is_shared(pipeline, name) else _AtTheirPlace(pipeline, name, of_sink)
+        )
     return found
+
+
+class _AtTheirPlace:
+    """Subscriptions that are kept on the machine that delivers. Implements `Subscriptions`.
+
+    But for `test`, which sends from where it is asked to, any method raises DeliveredElsewhere on another one.
+    """
+
+    def __init__(self, pipeline: PipelineFile, sink: str, inner: Subscriptions) -> None:
+        self._views = pipeline.each()
+        self._sink = sink
+        self._inner = inner
+
+    def _here(self) -> Subscriptions:
+        for view in self._views:
+            require_here(view, self._sink)
+        return self._inner
+
+    def all(self) -> list[dict[str, Any]]:
+        """All of them."""
+        return self._here().all()
+
+    def get(self, id_: str) -> dict[str, Any]:
+        """One."""
+        return self._here().get(id_)
+
+    def create(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
+        """A new one."""
+        return self._here().create(wanted)
+
+    def change(self, id_: str, wanted: Mapping[str, Any]) -> dict[str, Any]:
+        """Change some of what one wants."""
+        return self._here().change(id_, wanted)
+
+    def resume(self, id_: str) -> dict[str, Any]:
+        """Deliver again."""
+        return self._here().resume(id_)
+
+    def remove(self, id_: str) -> None:
+        """Forget one."""
+        self._here().remove(id_)
+
+    def subscribe(self, url: str, schema: str, table: str, actions: list[str]) -> None:
+        """As pgstream's receivers do it."""
+        self._here().subscribe(url, schema, table, actions)
+
+    def unsubscribe(self, url: str, schema: str, table: str) -> None:
+        """As pgstream's receivers do it."""
+        self._here().unsubscribe(url, schema, table)
+
+    def test(self, url: str) -> str:
+        """Send a request without a document."""
+        return self._inner.test(url)
 
 
 def choose_subscriptions(pipeline: PipelineFile, sink: str | None) -> dict[str, Subscriptions]:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from penstock.log.contract import Log
     from penstock.run.ddl_transactions import DdlTransactionReader
+    from penstock.run.delivered import Requests
     from penstock.sinks.sink import Sink
     from penstock.sinks.tables import DetachedTable
     from penstock.state.wire import Wire
@@ -43,6 +44,7 @@ class TableKeeper:
     `copies_first`: a table that is not known yet is to be copied before its changes are applied.
     `pace`: how much less often than those of a sole source tables are polled while nothing happens.
     `excludes`: which tables the sink is not to have, though they are published.
+    `requests`: what people on machines ask for that do not see the sink's working files.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class TableKeeper:
         copies_first: bool,
         pace: float = 1.0,
         excludes: Callable[[TableName], bool] = lambda _: False,
+        requests: Requests | None = None,
     ) -> None:
         self._sink = sink
         self._log = log
@@ -62,6 +65,7 @@ class TableKeeper:
         self._wire = wire
         self._copies_first = copies_first
         self._excludes = excludes
+        self._requests = requests
         self._idle_seconds = timing().tables_idle_seconds * pace
         self._poll_at = 0.0
         self._polled_at = 0.0
@@ -100,6 +104,11 @@ class TableKeeper:
             ),
             default=None,
         )
+
+    @property
+    def requests_taken(self) -> int:
+        """The number of the last request of another machine that was taken."""
+        return 0 if self._requests is None else self._requests.taken
 
     def holds_flow(self, lsn: Lsn) -> bool:
         """Whether nothing flows yet: as long as every table is being copied, changes may wait.
@@ -153,6 +162,8 @@ class TableKeeper:
         """
         self._polled_at, self._has_news = now, False
         began = time.monotonic()
+        if self._requests is not None:
+            self._requests.take()
         self._sink.refresh_tables(lsn)
         self._match_members(lsn)
         self._try_at_rest(lsn)

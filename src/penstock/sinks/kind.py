@@ -78,6 +78,9 @@ class SinkKind(ABC, Generic[OptionsT]):
     worker_modules: ClassVar[tuple[str, ...]] = ()
     """Modules of the executor half. Spark's Python workers import those of penstock's own kinds early."""
 
+    has_working_files: ClassVar[bool] = False
+    """Whether copies, what is parked and who has subscribed lie on the machine that delivers, not at the destination."""
+
     needs_ids: ClassVar[bool] = False
     """Whether documents are to know ids of columns and what identifies a row, as if `inject:` said so."""
 

@@ -2,6 +2,7 @@
 
     CaptureReport, MembershipReport     capture -> deliver, status
     DeliveryReport                      deliver -> capture, status
+    CopyRequest                         a person on another machine -> deliver
     SourceErrors, Failure               a run -> status
     Pause                               a person -> deliver, status
     SeenMembers, SeenPartitions         deliver -> itself, after a restart
@@ -94,7 +95,23 @@ class DeliveryReport(Report):
     tables: dict[str, TableReport] = field(default_factory=dict)
     error: str | None = None
     seconds: dict[str, float] = field(default_factory=dict)
+    # What the sink's working files say, for machines that do not see them: as `status` shows it.
+    parked: int = 0
+    subscriptions: dict[str, dict[str, Any]] = field(default_factory=dict)  # by id
+    copies: dict[str, dict[str, Any]] = field(default_factory=dict)  # by table
+    requests_taken: int = 0  # the number of the last CopyRequest
     at: float = 0.0
+
+
+@dataclass(frozen=True)
+class CopyRequest(Report):
+    """Tables that people on another machine want copied again at a sink.
+
+    Counted. Those of a request that has not been taken are in the next one, too.
+    """
+
+    number: int = 0
+    tables: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from penstock.errors import DiskFull
 from penstock.state.reports import (
     CaptureReport,
+    CopyRequest,
     DeliveryReport,
     Failure,
     MembershipReport,
@@ -37,6 +38,7 @@ _FILES: dict[type[Report], str] = {
     CaptureReport: "capture.json",
     MembershipReport: "tables.json",
     DeliveryReport: "sinks/{of}.json",
+    CopyRequest: "sinks/{of}.requests.json",
     SeenMembers: "sinks/{of}.members.json",
     SeenPartitions: "sinks/{of}.partitions.json",
     SeenRules: "sinks/{of}.rules.json",

@@ -188,6 +188,7 @@ class DocumentKind(SinkKind[OptionsT], Generic[OptionsT]):
     """A kind of document sink: its name, its options, and how the sink is made."""
 
     worker_modules: ClassVar[tuple[str, ...]] = ("penstock.sinks.documents.worker",)
+    has_working_files: ClassVar[bool] = True
 
     @abstractmethod
     def sink(self, place: SinkPlace[OptionsT]) -> DocumentSink:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import logging
+import math
 import sqlite3
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+_FIRST = asyncio.FIRST_COMPLETED
 _MOST_LOOKUPS = 32
 _MOST_FILTERS = 4
 
@@ -168,33 +170,42 @@ class Dispatcher:
     async def _wait_for(self, waited: list[Delivery], seq: int) -> None:
         """The fastest may take its time; the others, as much again as it, and their patience more.
 
-        Who wants nothing of it is not the fastest: that says nothing of what a request takes.
+        As soon as somebody has everything without a request of this, the patience alone: it waits for nothing but the
+        others. Who is left has what it has not had in the outbox, and goes on there by itself.
         """
         loop = asyncio.get_running_loop()
         began = loop.time()
         left = {loop.create_task(each.passed(seq)): each for each in waited}
         begun = {each.id: each.begun for each in waited}
-        took: float | None = None
+        until = math.inf  # to which comes the patience with those who are left
+        is_idle = False
         try:
             while left:
-                patience = None
-                if took is not None:
-                    longest = max(each.patience for each in left.values())
-                    patience = max(0.0, began + 2 * took + longest - loop.time())
-                done, _ = await asyncio.wait(
-                    left, timeout=patience, return_when=asyncio.FIRST_COMPLETED
-                )
+                if not is_idle and self._has_idle(seq, begun):
+                    is_idle, until = True, min(until, loop.time())
+                rest = until + max(each.patience for each in left.values()) - loop.time()
+                if rest <= 0:
+                    break
+                # Then look who has caught up meanwhile.
+                step = min(rest, timing().webhook_step_seconds)
+                done, _ = await asyncio.wait(left, timeout=step, return_when=_FIRST)
                 for task in done:
                     each = left.pop(task)
                     if task.result() and each.begun > begun[each.id]:
-                        took = loop.time() - began if took is None else took
+                        until = min(until, 2 * loop.time() - began)
                         _trust(each)
-                if not done:
-                    break
         finally:
             for task, each in left.items():
                 task.cancel()
                 each.patience *= 0.25
+
+    def _has_idle(self, seq: int, begun: dict[str, int]) -> bool:
+        """Whether a receiver that answers has everything, and was sent nothing of it."""
+        return any(
+            each.has_passed(seq) and each.begun == begun.get(each.id, each.begun)
+            for each in self._deliveries.values()
+            if not each.is_failing and not each.is_ended
+        )
 
     def _refresh(self) -> None:
         """Begin, change and end deliveries as subscriptions are stored now."""

@@ -34,6 +34,7 @@ OPERATIONS = ("insert", "update", "delete", "truncate", "read", "schema")
 MOST_URL_CHARACTERS = 2048
 MOST_FILTER_CHARACTERS = 4000
 
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?) ?(s|min|h|d)?")
 _UNITS = {None: 1, "s": 1, "min": 60, "h": 3600, "d": 86400}
 
@@ -81,6 +82,23 @@ def _read_secret(given: SecretStr) -> SecretStr:
     return given
 
 
+def _secrets(given: Any) -> Any:
+    if given is None:
+        return ()
+    many = given if isinstance(given, list | tuple) else [given]
+    if not 1 <= len(many) <= 2:
+        raise wanted("one secret, or two while one is replaced: the new one first")
+    return many
+
+
+def _read_id(given: Any) -> str:
+    if not isinstance(given, str) or not _ID.fullmatch(given) or given.startswith("sub_"):
+        raise wanted(
+            "up to 64 letters, digits, - and _, the first no - or _; not sub_ as over HTTP"
+        )
+    return given
+
+
 def _read_network(given: Any) -> Network:
     try:
         return ipaddress.ip_network(given)
@@ -109,19 +127,19 @@ def _read_filter(given: Any) -> SqlText:
 FilterText = Annotated[SqlText, PlainValidator(_read_filter)]
 Url = Annotated[str, PlainValidator(_read_url)]
 Secret = Annotated[SecretStr, AfterValidator(_read_secret)]
+ReceiverId = Annotated[str, PlainValidator(_read_id)]
 Operation = Literal["insert", "update", "delete", "truncate", "read", "schema"]
 BatchSize = Annotated[int, Field(ge=1, le=1000)]
 
 
-class Wanted(Options):
-    """What a receiver wants: a subscription, without who made it and how far it is."""
+class Receiver(Options):
+    """A receiver and what it wants, without what signs."""
 
     url: Annotated[Url, Field(repr=False)]  # may hold a secret
     tables: tuple[RuleOption, ...] = ()  # all
     operations: tuple[Operation, ...] = ()  # all
     format: Format = Format.PENSTOCK
     batch_size: BatchSize = 1
-    secret: Secret | None = None
     filter: FilterText | None = None
 
     @model_validator(mode="after")
@@ -148,11 +166,29 @@ class Wanted(Options):
         return self
 
 
+class Wanted(Receiver):
+    """What a subscription is to be, without who made it and how far it is."""
+
+    secret: Secret | None = None
+
+
+class NamedReceiver(Receiver):
+    """One that the file names. `id` keeps its place when its URL changes; of two secrets both sign, the new one first."""
+
+    id: ReceiverId | None = None
+    secret: Annotated[tuple[Secret, ...], BeforeValidator(_secrets)] = ()
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """As they sign."""
+        return tuple(each.get_secret_value() for each in self.secret)
+
+
 class WebhookOptions(SinkOptions):
     """Receivers that the file names, and what holds for all."""
 
     kind: Literal["webhook"] = "webhook"
-    urls: Annotated[tuple[Wanted, ...], BeforeValidator(_one_or_many)] = ()
+    urls: Annotated[tuple[NamedReceiver, ...], BeforeValidator(_one_or_many)] = ()
     allow: tuple[Annotated[Network, PlainValidator(_read_network)], ...] = ()
     concurrency: Annotated[int, Field(ge=1, le=256)] = 8
     connect_timeout: Seconds = 5.0
@@ -160,6 +196,21 @@ class WebhookOptions(SinkOptions):
     give_up_after: Annotated[float, PlainValidator(_read_duration)] = 3 * 86400.0
     retain_bytes: ByteCount = 10_000_000_000
     tls: TlsOptions | None = None
+
+    @model_validator(mode="after")
+    def _check_ids(self) -> Self:
+        known: set[str] = set()
+        for each in self.urls:
+            if each.id is not None and each.id in known:
+                raise fault(
+                    BadValue(
+                        f"id {each.id} twice, wanted another one for each receiver",
+                        do="choose another id: how far a receiver is, is known by it",
+                    ),
+                    "urls",
+                )
+            known |= {each.id} if each.id is not None else set()
+        return self
 
     @property
     def addresses(self) -> AddressRule:

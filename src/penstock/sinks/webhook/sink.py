@@ -21,6 +21,7 @@ from penstock.sinks.documents.contract import DocumentSink
 from penstock.sinks.durable import make_directory
 from penstock.sinks.webhook.database import database_of
 from penstock.sinks.webhook.dispatch import Dispatcher
+from penstock.sinks.webhook.leaving import describe_loss
 from penstock.sinks.webhook.parked import opened
 from penstock.sinks.webhook.receivers import problem_with
 from penstock.sinks.webhook.store import store_of
@@ -66,12 +67,23 @@ class WebhookSink(DocumentSink):
         self._store.open()
         self._store.require_keys()
         self._store.recover()
-        fixed = fixed_of(self._options)
-        self._store.set_fixed({made: as_stored(each) for made, each in fixed.items()})
+        self._set_fixed()
         self._dispatcher = Dispatcher(store_of(self._place), self._options, self._origin)
         self._dispatcher.start()
         self._dispatcher.publish(self._store.published, is_first=True)
         return self._store.state
+
+    def _set_fixed(self) -> None:
+        wanted = {made: as_stored(each) for made, each in fixed_of(self._options).items()}
+        for kept in self._store.leaving(wanted):
+            if (lost := describe_loss(self._store, kept)) is not None:
+                _log.error(
+                    "%s: subscription %s is not in urls: any more; %s will not be delivered",
+                    self._where,
+                    kept.id,
+                    lost,
+                )
+        self._store.set_fixed(wanted)
 
     def deliver(self, documents: Iterator[pa.RecordBatch], state: str | None) -> None:
         """Store the documents and the state; wait for receivers that keep up."""

@@ -159,18 +159,38 @@ class Store(Outbox):
         self._bump()
 
     def set_fixed(self, wanted: Mapping[str, Mapping[str, Any]]) -> None:
-        """Have exactly these among those that the file names, by id; who is known stays where it is."""
+        """Have exactly these among those that the file names, by id; who is known stays where it is.
+
+        So does who has the URL of one that is not named any more: it was given an id, or another one.
+        """
         with self._transaction():
-            rows = self._db.execute("SELECT id, wanted FROM subscriptions WHERE is_fixed")
-            known: dict[str, str] = dict(rows.fetchall())
+            known = self._fixed()
+            for made, former in _renamed(known, wanted).items():
+                self._rename(former, made)
+                known[made] = known.pop(former)
             for gone in known.keys() - wanted.keys():
                 self._db.execute("DELETE FROM subscriptions WHERE id = ?", (gone,))
                 self._bump()
             for made, what in wanted.items():
                 if made not in known:
                     self._insert_subscription(made, what, (), is_fixed=True)
-                elif known[made] != json.dumps(what):
+                elif known[made].wanted != what:
                     self._change(made, what, None)
+
+    def leaving(self, wanted: Mapping[str, Mapping[str, Any]]) -> list[Kept]:
+        """Those whom `set_fixed` would forget."""
+        known = self._fixed()
+        stay = {*wanted, *_renamed(known, wanted).values()}
+        return [kept for id_, kept in known.items() if id_ not in stay]
+
+    def _fixed(self) -> dict[str, Kept]:
+        return {each.id: each for each in self.subscriptions() if each.is_fixed}
+
+    def _rename(self, id_: str, made: str) -> None:
+        self._db.execute("PRAGMA defer_foreign_keys = ON")
+        self._db.execute("UPDATE subscriptions SET id = ? WHERE id = ?", (made, id_))
+        self._db.execute("UPDATE parked SET subscription = ? WHERE subscription = ?", (made, id_))
+        self._bump()
 
     def _change(self, id_: str, wanted: Mapping[str, Any], secrets: Collection[Any] | None) -> None:
         self._db.execute(
@@ -303,6 +323,22 @@ class Store(Outbox):
         with self._transaction():
             self._db.executemany("DELETE FROM parked WHERE number = ?", [(n,) for n in numbers])
             self._bump()
+
+
+def _renamed(known: Mapping[str, Kept], wanted: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Those that have another id from now on: the new one, and the former one."""
+    left = {id_: each.wanted for id_, each in known.items() if id_ not in wanted}
+    found = {}
+    for made, what in wanted.items():
+        if made in known:
+            continue
+        # Several may have one URL: who wants the very same comes first.
+        same = [id_ for id_, each in left.items() if each["url"] == what["url"]]
+        same.sort(key=lambda id_: left[id_] != what)
+        if same:
+            found[made] = same[0]
+            del left[same[0]]
+    return found
 
 
 def _kept(row: tuple[Any, ...]) -> Kept:

@@ -83,7 +83,7 @@ class WebhookSubscriptions:
         return {
             "id": made,
             **as_stored(wanted),
-            "is_signed": wanted.secret is not None,
+            "is_signed": bool(wanted.secret),
             "is_fixed": True,
             "created_at": None,
             "sources": {place.source_id: stands for place in self._places},
@@ -246,8 +246,8 @@ class WebhookSubscriptions:
 
     def _keys_for(self, url: str) -> list[bytes]:
         for each in self._options.urls:
-            if each.url == url and each.secret is not None:
-                return [key_of(each.secret.get_secret_value())]
+            if each.url == url and each.secret:
+                return [key_of(secret) for secret in each.secrets]
         with opened(self._places[0]) as store:
             for kept in store.subscriptions() if store is not None else ():
                 if kept.wanted["url"] == url:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from penstock.sinks.webhook.filters import Filter
-    from penstock.sinks.webhook.options import Wanted, WebhookOptions
+    from penstock.sinks.webhook.options import NamedReceiver, Receiver, WebhookOptions
     from penstock.sinks.webhook.rows import Kept
     from penstock.table import TableName
 
@@ -35,12 +35,12 @@ class Want:
     filter: Filter | None = None
 
     @classmethod
-    def of(cls, kept: Kept, fixed: Mapping[str, Wanted]) -> Want:
+    def of(cls, kept: Kept, fixed: Mapping[str, NamedReceiver]) -> Want:
         """A subscription's. Secrets of those that the file names are in the file alone."""
         wanted, secrets = kept.wanted, kept.secrets
         named = fixed.get(kept.id)
-        if named is not None and named.secret is not None:
-            secrets = ((named.secret.get_secret_value(), None),)
+        if named is not None and named.secret:
+            secrets = tuple((secret, None) for secret in named.secrets)
         return cls(
             url=wanted["url"],
             tables=tuple(TableRule.parse(text) for text in wanted["tables"]),
@@ -76,7 +76,7 @@ def _filter_of(text: str | None) -> Filter | None:
     return Filter(read_expression(text))
 
 
-def as_stored(wanted: Wanted) -> dict[str, Any]:
+def as_stored(wanted: Receiver) -> dict[str, Any]:
     """What is stored of it: all but the secret."""
     return {
         "url": wanted.url,
@@ -88,10 +88,12 @@ def as_stored(wanted: Wanted) -> dict[str, Any]:
     }
 
 
-def fixed_of(options: WebhookOptions) -> dict[str, Wanted]:
-    """Those that the file names, by ids that stay the same while the URL does."""
-    found: dict[str, Wanted] = {}
+def fixed_of(options: WebhookOptions) -> dict[str, NamedReceiver]:
+    """Those that the file names, by their ids; where it says none, by one that stays the same while the URL does."""
+    found = {each.id: each for each in options.urls if each.id is not None}
     for each in options.urls:
+        if each.id is not None:
+            continue
         name = f"file_{hashlib.sha256(each.url.encode()).hexdigest()[:12]}"
         number = 1
         while (made := name if number == 1 else f"{name}_{number}") in found:
