@@ -77,7 +77,7 @@ CREATE TABLE parent (a int); CREATE TABLE child (b int) INHERITS (parent);
         ("ALTER TYPE mood ADD VALUE 'bad'", ["table t", "type happy", "type mood", "type pair"]),
         ("ALTER TYPE mood RENAME TO m", ["table t", "type happy", "type m", "type pair"]),
         ("ALTER TYPE pair ADD ATTRIBUTE c int", ["table t", "type pair"]),
-        ("ALTER DOMAIN happy SET DEFAULT 'ok'", ["type happy", "type pair"]),
+        ("ALTER DOMAIN happy SET DEFAULT 'ok'", ["table t", "type happy", "type pair"]),
         ("CREATE TYPE e AS ENUM ()", ["type e"]),
         ("CREATE SEQUENCE s", ["sequence s"]),
         ("ALTER SEQUENCE alone INCREMENT 7", ["sequence alone"]),

@@ -101,9 +101,9 @@ class TableTransform:
             else:
                 columns.append(without_values(column, partial(_result, rule, each.type)))
                 hidden.append(column.type_id)
-        if not hidden:
-            return shape
         shape = without_defaults(shape, hidden)
+        if tuple(columns) == shape.columns:
+            return shape
         return shape.model_copy(update={"columns": tuple(columns)})
 
     def modified_relation(self, relation: Relation) -> Relation:
