@@ -123,6 +123,8 @@ class Timing:
     # A log on a broker: an answer to a read is waited for so long; one that is not there yet is asked for again
     # after so long; who holds a role is asked for no more often than this.
     log_read_seconds: float = _limit(10.0)
+    # So long librdkafka waits for an answer, unless its settings say otherwise, before it asks again.
+    kafka_answer_seconds: float = _limit(60.0)
     log_absent_seconds: float = _limit(0.25)
     log_holder_seconds: float = _limit(1.0)
     # How often capture asks whether the broker may delete what is still needed.

@@ -25,9 +25,6 @@ PIECES = 1
 PIECE_BYTES = 1_000_000
 """How large a piece is at most."""
 
-# For so long librdkafka waits for an answer, unless `conf:` says otherwise.
-_CLIENT_MILLISECONDS = 60_000
-
 
 @dataclass(frozen=True)
 class KafkaLocator:
@@ -80,9 +77,9 @@ class _Fetcher:
         }
         self._reading = Reading(settings, f"topic {topic}", **conf)
         given = settings.conf.get("socket.timeout.ms")
-        waits = _CLIENT_MILLISECONDS if given is None else int(given.get_secret_value())
+        waits = int(given.get_secret_value()) / 1000 if given else timing().kafka_answer_seconds
         # Not before the client itself gives an answer up, and asks again. It says at once where nobody is there.
-        self._patience = max(timing().log_read_seconds, settings.timeout) + waits / 1000
+        self._patience = max(timing().log_read_seconds, settings.timeout) + waits
         self._topic = topic
         self._next = -1
 
