@@ -125,7 +125,8 @@ class RowSink(DocumentSink):
         relation = changes.relation
         key = key_places(relation)
         names = tuple(relation.columns[place].name for place in key)
-        for net in net_batches(changes, key, arrow_schema(relation, unfit=self.unfit)):
+        schema = arrow_schema(relation, enums=run.enums, unfit=self.unfit)
+        for net in net_batches(changes, key, schema):
             ids = run.ids_of(net.keys, len(net))
             reasons = {
                 ids[row].as_py(): f"column {column} has a value that its Arrow type has not"
@@ -152,7 +153,7 @@ class RowKind(DocumentKind[OptionsT], Generic[OptionsT]):
         "penstock.sinks.rows.format",
     )
     needs_ids: ClassVar[bool] = (
-        True  # a primary key identifies rows also with replica identity full
+        True  # a primary key identifies rows also with replica identity full; enums are known
     )
 
     @abstractmethod
