@@ -81,11 +81,18 @@ class Scene:
                 if number % 3
                 else delete(ORDERS, key=[str(number - 1)]),
             ]
-            lsn = Lsn(START + 0x100 * number)
-            messages = [relation(ORDERS), relation(AUDIT), *transaction(lsn, *rows, xid=number)]
-            write_log(self._log, messages, START)
-            ids += [f"shop:{lsn}:{ordinal}" for ordinal in range(len(rows))]
-        self._written += count
+            ids += self.write_rows(rows)
+        return ids
+
+    def write_rows(self, *transactions: Sequence[bytes]) -> list[str]:
+        """Append transactions of these changes to the log; the ids of their documents."""
+        ids = []
+        for rows in transactions:
+            self._written += 1
+            lsn = Lsn(START + 0x100 * self._written)
+            messages = transaction(lsn, *rows, xid=self._written)
+            write_log(self._log, [relation(ORDERS), relation(AUDIT), *messages], START)
+            ids += [f"shop:{lsn}:{ordinal}{_suffix(row)}" for ordinal, row in enumerate(rows)]
         return ids
 
     def open(self) -> Lsn:
@@ -224,6 +231,11 @@ class _Source:
         """As ever."""
         del lsn
         return next((each.table for each in (ORDERS, AUDIT) if each.oid == oid), None)
+
+
+def _suffix(row: bytes) -> str:
+    """What the id of a change ends with: a TRUNCATE may be of several tables."""
+    return f":truncate:{ORDERS.oid}" if row.startswith(b"T") else ""
 
 
 def table_of(place: int) -> str:

@@ -66,7 +66,10 @@ class DocumentSink(ABC):
 
     shared_by: Literal["key", "table", "schema"] = "key"
     """What keeps documents in one task and in order, where tasks deliver: the same key of a table, the
-    same table, or the same schema. Choose the largest in which the destination shows an order."""
+    same table, or the same schema. Choose the largest in which the destination shows an order.
+
+    With `on_refused: park` a table stays together in any case: a truncate, and an update that changes a key, concern more
+    keys than their own, and must not overtake what another task parks."""
 
     batch_bytes: ClassVar[int] = 2 * 1024 * 1024
     """How much of the log a batch may hold before latency suffers."""
@@ -121,6 +124,16 @@ class DocumentSink(ABC):
 
     def settle(self, left: Sequence[str]) -> None:  # noqa: B027 - as above
         """On the driver: do what tasks have left over. The state that says so is stored afterwards."""
+
+    parks_by_key: ClassVar[bool] = False
+    """Whether documents are shared out by key although something may be parked: an update that changes a key is two
+    documents, what is late changes nothing, and `emptied` says what a truncate has done away with."""
+
+    def emptied(self, left: Sequence[str]) -> Mapping[TableName, tuple[int, int]]:
+        """On the driver: the tables that `settle` empties, as documents name them, and the commit_lsn and the ordinal of
+        their last truncate. What tasks have refused that is older is not parked."""
+        del left
+        return {}
 
     shows_rows: ClassVar[bool] = False
     """Whether the destination shows rows as they are now: what is parked of a table follows it to another name."""
