@@ -156,6 +156,12 @@ class DocumentSink(ABC):
         """What stands in the way, for `penstock check`; changes nothing."""
         yield from ()
 
+    def check_tables(self, tables: Sequence[TableName]) -> Iterator[Finding]:
+        """The same, where it depends on which tables there will be: those that are followed, as documents name them; none
+        where the source does not answer. The default is `check`."""
+        del tables
+        yield from self.check()
+
     def forget(self) -> list[str]:
         """Remove the stored state and everything else of penstock's own; what was removed.
 
@@ -229,21 +235,24 @@ class DocumentKind(SinkKind[OptionsT], Generic[OptionsT]):
         self, places: Mapping[str, SinkPlace[OptionsT]], chosen: Mapping[str, Any]
     ) -> Iterator[Finding]:
         """What the sink finds, once where all sources share it."""
-        del chosen
         found: dict[str, Finding] = {}
-        for place in places.values():
-            for finding in self._findings(place):
+        for source_id, place in places.items():
+            followed = chosen[source_id].followed if source_id in chosen else []
+            tables = [place.routes.of(table) or table for table in followed]
+            for finding in self._findings(place, tables):
                 found.setdefault(str(finding.error), finding)
         yield from found.values()
 
-    def _findings(self, place: SinkPlace[OptionsT]) -> Iterator[Finding]:
+    def _findings(
+        self, place: SinkPlace[OptionsT], tables: Sequence[TableName]
+    ) -> Iterator[Finding]:
         try:
             sink = self.sink(place)
         except PenstockError as error:  # a package that it needs is not there
             yield Finding(error)
             return
         try:
-            yield from sink.check()
+            yield from sink.check_tables(tables)
         finally:
             sink.close()
 
