@@ -51,12 +51,12 @@ def _findings(
     fixed = () if "{" in options.topic else (options.topic,)
     pattern = re.compile(_matching(options.topic))
     met = [topic for topic in sorted(found.topics) if pattern.fullmatch(topic) and topic != own]
-    wanted = dict.fromkeys(sorted({*fixed, *topics}), (AclOperation.WRITE,))
+    wanted = {topic: [AclOperation.WRITE] for topic in sorted({*fixed, *topics})}
     if own is not None:
-        wanted = {own: (AclOperation.WRITE, AclOperation.READ), **wanted}
+        wanted[own] = [AclOperation.WRITE, AclOperation.READ]
     there = {topic: operations for topic, operations in wanted.items() if topic in found.topics}
     yield from topic_rights(producing, there)
-    if own in there:
+    if own is not None and own in there:
         yield from _compacted(producing, own)
     absent = [topic for topic in wanted if topic not in there]
     if not options.create_topics:
