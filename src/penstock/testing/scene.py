@@ -196,7 +196,7 @@ class Scene:
         return batch.end_lsn
 
     def _run(self, batch: Batch, tasks: Sequence[Sequence[Any]], only: Any) -> list[Receipt]:
-        """The tasks of a batch, the last first, as executors might finish them."""
+        """The tasks of a batch, the last first, as executors might finish them; their receipts in order, as of a job."""
         with vault.using(self._vault):  # as while Spark runs
             worker = pickle.loads(pickle.dumps(self.sink.worker(batch, only)))  # noqa: S301
         if isinstance(worker, SharingWorker):
@@ -208,7 +208,7 @@ class Scene:
             run_task(worker, span, number, [[ref] for ref in slices])
             for number, slices in reversed(list(enumerate(tasks)))
         ]
-        return [pickle.loads(pickle.dumps(receipt)) for receipt in receipts]  # noqa: S301
+        return [pickle.loads(pickle.dumps(receipt)) for receipt in reversed(receipts)]  # noqa: S301
 
 
 class _Source:
