@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from fix_proxy import Proxy
 
 KAFKA_VERSION = "4.3.1"
-USERS = {"writer": "wr1ter-pass"}
+USERS = {"writer": "wr1ter-pass", "auditor": "aud1tor-pass"}
 _CACHE = Path(__file__).parents[1] / ".pytest_cache" / f"kafka-{KAFKA_VERSION}"
 _POM = """<project><modelVersion>4.0.0</modelVersion>
 <groupId>penstock</groupId><artifactId>kafka-for-tests</artifactId><version>1</version><dependencies>

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
 
 from fix_broker_log import CaptureHalf, kafka_log, nats_log
+from fix_command import run_penstock
 from fix_pipeline import INITIAL, assert_equal, pipeline_document, row_count, status_of
 from fix_postgres import only_new
 from fix_wait import wait_until
@@ -20,7 +24,6 @@ from penstock.state.reports import CaptureReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from fix_kafka import KafkaServer
     from fix_nats import NatsServer
@@ -326,6 +329,79 @@ def test_halves_as_commands_with_executors_of_their_own(
     assert "PEN-6" in second.stderr
     assert (deliver.terminate(), capture.terminate()) == (0, 0), deliver.stderr
     assert not (tmp_path / "deliver" / "state" / "log").exists()
+
+
+HOW_TO = Path(__file__).parents[2] / "docs" / "howto" / "log-on-a-broker.md"
+
+
+@pytest.mark.long
+def test_how_to_from_postgres_over_kafka_to_postgres_masks_on_the_way(
+    source: Database,
+    target: Database,
+    kafka: KafkaServer,
+    penstock_command: Callable[..., Command],
+    tmp_path: Path,
+) -> None:
+    """The file and the commands of the page, on one broker instead of three."""
+    source.execute("CREATE TABLE users (id int PRIMARY KEY, email text, note text)")
+    source.execute(
+        "INSERT INTO users SELECT g, 'copied' || g || '@canary.org', 'n' FROM generate_series(1, 200) g"
+    )
+    document = yaml.safe_load(
+        re.findall(r"^```yaml\n(.*?)^```$", HOW_TO.read_text(), re.M | re.S)[0]
+    )
+    log = kafka_log(kafka.servers)
+    assert document["log"]["kind"] == "kafka"
+    document["log"] |= log | {"replication_factor": 1, "config": {"min.insync.replicas": 1}}
+    path = tmp_path / "shop.yml"
+    path.write_text(yaml.safe_dump(document))
+    both = {"SHOP_URL": str(source.url), "WAREHOUSE_URL": str(target.url)}
+    here = {**both, "PENSTOCK_STATE": str(tmp_path / "here")}
+    there = {**both, "PENSTOCK_STATE": str(tmp_path / "there")}
+
+    checked = penstock_command("check", "shop.yml", env=here)
+    assert checked.wait() == 0, checked.process.stdout.read()
+    capture = penstock_command("capture", "shop.yml", env=here)
+    deliver = penstock_command("deliver", "shop.yml", env=there)
+    wait_until(lambda: row_count(target, "users") == 200, 180, what="the copy")
+    source.execute(
+        "INSERT INTO users SELECT g, 'streamed' || g || '@canary.org', 'n' FROM generate_series(201, 300) g"
+    )
+    source.execute("UPDATE users SET email = 'changed@canary.org' WHERE id = 7")
+    source.execute("DELETE FROM users WHERE id = 8")
+    source.execute("INSERT INTO users VALUES (1000, 'last@canary.org', 'n')")
+    last = "SELECT count(*) FROM users WHERE id = 1000"
+    wait_until(lambda: target.value(last) == 1, 120, what="the stream")
+
+    def masked(email: str) -> str:
+        return email[0] + "*" * (len(email) - 2) + email[-1]
+
+    assert sorted(target.query("SELECT id, email, note FROM users")) == sorted(
+        (key, masked(email), note)
+        for key, email, note in source.query("SELECT id, email, note FROM users")
+    )
+    raw = b"".join(
+        each.value() or b"" for each in kafka.records(log["topic"].replace("{source}", "shop"))
+    )
+    assert b"streamed250@canary.org" in raw, "the page says that raw changes travel through Kafka"
+    # One status, seen from both sides.
+    seen = [read_status_of(path, env) for env in (here, there)]
+    assert [each["sinks"]["warehouse"]["tables"]["public.users"]["state"] for each in seen] == [
+        "streaming",
+        "streaming",
+    ]
+    assert (deliver.terminate(), capture.terminate()) == (0, 0), deliver.stderr
+    torn_down = penstock_command("teardown", "shop.yml", env=there)
+    assert torn_down.wait() == 0, torn_down.stderr
+    assert kafka.records(log["topic"].replace("{source}", "shop")) == []
+
+
+def read_status_of(path: Path, env: dict[str, str]) -> dict[str, Any]:
+    """What `penstock status` says in this environment."""
+    done = run_penstock("status", path, "--json", env={**os.environ, **env})
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
 
 
 POINTS = ["capture.before_seal", "capture.torn_slice", "capture.after_seal"]

@@ -360,6 +360,34 @@ def test_documents_report_changes_in_order_with_version_and_difference(
 
 
 @only_new
+def test_two_changes_of_a_table_before_the_same_row_have_ids_of_their_own(
+    source: Database, make_pipeline: Make, tmp_path: Path
+) -> None:
+    source.execute("CREATE TABLE o (id int PRIMARY KEY); INSERT INTO o VALUES (1)")
+    sink = {"kind": "file", "path": str(tmp_path / "out"), "rotate_seconds": 1}
+    pipeline = make_pipeline(source, sink=sink)
+    streams = "SELECT active FROM pg_replication_slots WHERE database = current_database()"
+    wait_until(lambda: source.query(streams) == [(True,)], what="the stream to begin")
+
+    source.execute(
+        "BEGIN; ALTER TABLE o ADD a int; ALTER TABLE o ADD b int; UPDATE o SET a = 1, b = 2; COMMIT"
+    )
+    pipeline.catch_up()
+
+    def reported() -> list[dict[str, Any]]:
+        return documents(tmp_path / "out")
+
+    wait_until(lambda: any(each["op"] == "update" for each in reported()), what="the row")
+    changes = [each for each in reported() if each["op"] == "schema"]
+    names = [one["after"]["name"] for each in changes for one in each["difference"]]
+    assert (len(changes), names) == (2, ["a", "b"])
+    assert reported()[-1]["after"] == {"id": 1, "a": 1, "b": 2}
+    ids = [each["id"] for each in reported()]
+    assert len(ids) == len(set(ids)) >= 2, ids
+    assert len({each["commit_lsn"] for each in reported()}) == 1
+
+
+@only_new
 @pytest.mark.long
 def test_commands_show_versions_and_say_what_is_wrong(
     source: Database, target: Database, make_pipeline: Make, pipeline_file: Callable[..., Path]

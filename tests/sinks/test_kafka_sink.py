@@ -27,8 +27,10 @@ from penstock.errors import (
     SinkPrivilegeMissing,
 )
 from penstock.sink import DOCUMENTS, DocumentsRefused, SinkPlace
+from penstock.sinks.chosen import ChosenTables
 from penstock.sinks.kafka.kind import KafkaKind
 from penstock.sinks.kafka.options import KafkaOptions
+from penstock.table import Route, Routes, TableName, TableRule
 
 
 def documents(*rows, table="orders", op="insert"):
@@ -317,17 +319,34 @@ def test_broker_that_takes_nothing_any_more_is_given_up_after_the_time_out(
     assert 3 <= took < 30
 
 
-def login(kafka, password=None):
+def login(kafka, password=None, user="writer"):
     return {
         "servers": kafka.login_servers,
         "timeout": 10.0,
         "conf": {
             "security.protocol": "SASL_PLAINTEXT",
             "sasl.mechanism": "PLAIN",
-            "sasl.username": "writer",
-            "sasl.password": password or USERS["writer"],
+            "sasl.username": user,
+            "sasl.password": password or USERS[user],
         },
     }
+
+
+def documented_rights(name):
+    """The rights that docs/howto/kafka.md lists, and no others: kind, name, operations."""
+    full = f"penstock.shop.shop.{name}"
+    of_topics = ["CREATE", "WRITE", "DESCRIBE", "DESCRIBE_CONFIGS"]
+    return [
+        ("TRANSACTIONAL_ID", full, ["WRITE", "DESCRIBE"]),
+        ("GROUP", full, ["READ", "DESCRIBE", "DELETE"]),
+        ("TOPIC", f"{name}.orders", of_topics),
+        ("TOPIC", f"{name}.progress", [*of_topics, "READ"]),
+    ]
+
+
+def chosen(*tables):
+    """What `check` is told of the source."""
+    return {"shop": ChosenTables([TableName("public", each) for each in tables], [], [], {}, {})}
 
 
 @pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
@@ -356,14 +375,9 @@ def test_user_without_rights_is_told_which_are_missing(kafka, name, sink_of):
 def test_user_with_the_documented_rights_delivers_and_a_foreign_topic_is_refused(
     kafka, name, sink_of
 ):
-    """The rights that docs/howto/kafka.md lists, and no others."""
-    full = f"penstock.shop.shop.{name}"
     progress = f"{name}.progress"
-    kafka.allow("writer", "TRANSACTIONAL_ID", full, "WRITE", "DESCRIBE")
-    kafka.allow("writer", "GROUP", full, "READ", "DESCRIBE", "DELETE")
-    for topic in (f"{name}.orders", progress):
-        kafka.allow("writer", "TOPIC", topic, "CREATE", "WRITE", "READ", "DESCRIBE")
-        kafka.allow("writer", "TOPIC", topic, "DESCRIBE_CONFIGS")
+    for kind, its_name, operations in documented_rights(name):
+        kafka.allow("writer", kind, its_name, *operations)
     make_topic(kafka, f"{name}.audit")
     kafka.allow("writer", "TOPIC", f"{name}.audit", "DESCRIBE")
     sink = sink_of(**login(kafka), topic=f"{name}.{{table}}")
@@ -378,8 +392,75 @@ def test_user_with_the_documented_rights_delivers_and_a_foreign_topic_is_refused
     assert "may not write to topic" in next(iter(refused.value.reasons.values()))
     assert notes(kafka, f"{name}.orders") == ["o"]
     assert list(sink.check()) == []
+    assert list(sink.check_tables([TableName("public", "orders")])) == []
+    [finding] = sink.check_tables([TableName("public", each) for each in ("orders", "audit")])
+    assert (finding.code, finding.severity) == ("PEN-503", "error")
+    assert f"lacks Write on topic {name}.audit" in finding.what
     sink.close()
     assert sink.forget() == [f"position in topic {progress}"]
+
+
+@pytest.fixture
+def auditor(kafka):
+    """A user who may also see the ACLs of the cluster."""
+    kafka.allow("auditor", "BROKER", "kafka-cluster", "DESCRIBE")
+    return "auditor"
+
+
+@pytest.mark.parametrize(
+    ("kind", "operation", "says"),
+    [
+        (None, None, None),
+        ("TOPIC", "WRITE", "lacks Write on topic {name}.orders"),
+        ("PROGRESS", "WRITE", "lacks Write on topic {name}.progress"),
+        ("PROGRESS", "READ", "lacks Read on topic {name}.progress"),
+        ("GROUP", "READ", "lacks Read on group penstock.shop.shop.{name}"),
+        ("TRANSACTIONAL_ID", "WRITE", "lacks Write on transactional id penstock.shop.shop.{name}"),
+    ],
+)
+def test_check_names_each_right_that_is_missing_and_nothing_to_who_has_all(
+    kafka, name, tmp_path, auditor, kind, operation, says
+):
+    for topic in ("orders", "progress"):
+        make_topic(
+            kafka,
+            f"{name}.{topic}",
+            **({"cleanup_policy": "compact"} if topic == "progress" else {}),
+        )
+    for its_kind, its_name, operations in documented_rights(name):
+        is_meant = (its_kind if its_name != f"{name}.progress" else "PROGRESS") == kind
+        left = [each for each in operations if not (is_meant and each == operation)]
+        kafka.allow(auditor, its_kind, its_name, *left)
+    given = {"topic": f"{name}.{{table}}", "progress_topic": f"{name}.progress"}
+    options = KafkaOptions(**login(kafka, user=auditor), **given)
+    place = SinkPlace(name, options, "shop", "shop", ("shop",), tmp_path)
+
+    found = list(KafkaKind().check({"shop": place}, chosen("orders")))
+
+    assert [each.what for each in found if each.severity == "error"] == (
+        [] if says is None else [f"penstock's user {says.format(name=name)}"]
+    )
+
+
+@pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
+def test_topics_of_tables_that_may_not_be_made_are_found_by_check(
+    kafka, name, tmp_path, auditor, delivery
+):
+    for kind, its_name, operations in documented_rights(name):
+        kafka.allow(auditor, kind, its_name, *operations)
+    options = KafkaOptions(
+        **login(kafka, user=auditor),
+        topic=f"{name}.{{table}}",
+        progress_topic=f"{name}.progress",
+        delivery=delivery,
+    )
+    routes = Routes((Route(TableRule.parse("public.lines"), TableName("public", "orders")),))
+    place = SinkPlace(name, options, "shop", "shop", ("shop",), tmp_path, routes=routes)
+
+    found = list(KafkaKind().check({"shop": place}, chosen("lines", "secrets")))
+
+    assert [each.code for each in found] == ["PEN-503"]
+    assert f"making topic {name}.secrets" in found[0].what
 
 
 def test_setting_that_librdkafka_does_not_know_is_named_without_its_value(sink_of):

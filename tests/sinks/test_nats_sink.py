@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import subprocess
 import uuid
@@ -329,6 +330,104 @@ def test_nkey_is_let_in(server_with, tmp_path, sink_of):
 
     sink.open()
     sink.deliver(iter((documents((1, "a")),)), None)
+
+
+class Operator:
+    """An operator of servers, with two accounts; says in JWTs who may do what, as `nsc` writes them."""
+
+    def __init__(self):
+        self._operator, self.system, self.account = (
+            self._pair(prefix, number)
+            for number, prefix in enumerate(
+                (nkeys.PREFIX_BYTE_OPERATOR, *2 * [nkeys.PREFIX_BYTE_ACCOUNT])
+            )
+        )
+        self._serial = 0
+
+    def _pair(self, prefix, number):
+        return nkeys.from_seed(bytearray(nkeys.encode_seed(bytes([number] * 32), prefix)))
+
+    def _signed(self, by, subject, kind, **says):
+        self._serial += 1
+        claims = {
+            "jti": f"test-{self._serial}",
+            "iat": 1_700_000_000,
+            "iss": by.public_key.decode(),
+            "name": kind,
+            "sub": subject.public_key.decode(),
+            "nats": {"type": kind, "version": 2, **says},
+        }
+        parts = [
+            base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=")
+            for part in ({"typ": "JWT", "alg": "ed25519-nkey"}, claims)
+        ]
+        signature = by.sign(b".".join(parts))
+        return b".".join([*parts, base64.urlsafe_b64encode(signature).rstrip(b"=")]).decode()
+
+    def settings(self):
+        """For a server that trusts it."""
+        unlimited = dict.fromkeys(
+            [
+                "subs",
+                "conn",
+                "leaf",
+                "imports",
+                "exports",
+                "data",
+                "payload",
+                "mem_storage",
+                "disk_storage",
+                "streams",
+                "consumer",
+            ],
+            -1,
+        )
+        system = self._signed(self._operator, self.system, "account")
+        account = self._signed(
+            self._operator, self.account, "account", limits={**unlimited, "wildcards": True}
+        )
+        key = self.system.public_key.decode()
+        return (
+            f"operator: {self._signed(self._operator, self._operator, 'operator')}\n"
+            f"system_account: {key}\nresolver: MEMORY\nresolver_preload: {{\n  {key}: {system}\n"
+            f"  {self.account.public_key.decode()}: {account}\n}}"
+        )
+
+    def credentials(self, number, account=None):
+        """The file of a user of an account."""
+        seed = nkeys.encode_seed(bytes([number] * 32), nkeys.PREFIX_BYTE_USER)
+        user = nkeys.from_seed(bytearray(seed))
+        jwt = self._signed(account or self.account, user, "user", subs=-1, data=-1, payload=-1)
+        return (
+            f"-----BEGIN NATS USER JWT-----\n{jwt}\n------END NATS USER JWT------\n\n"
+            f"-----BEGIN USER NKEY SEED-----\n{seed.decode()}\n------END USER NKEY SEED------\n"
+        )
+
+
+def test_user_with_a_file_of_credentials_is_let_in_and_another_is_not(
+    server_with, tmp_path, name, sink_of
+):
+    operator = Operator()
+    server = server_with(operator.settings())
+    ours, foreign = tmp_path / "ours.creds", tmp_path / "foreign.creds"
+    ours.write_text(operator.credentials(10))
+    stranger = nkeys.from_seed(
+        bytearray(nkeys.encode_seed(bytes([9] * 32), nkeys.PREFIX_BYTE_ACCOUNT))
+    )
+    foreign.write_text(operator.credentials(11, account=stranger))
+    sink = sink_of(url=server.url, credentials=ours)
+
+    sink.open()
+    sink.deliver(iter((documents((1, "a")),)), None)
+    with pytest.raises(SinkLoginRefused) as refused:
+        sink_of(url=server.url, credentials=foreign).open()
+
+    [message] = server.messages(name, user_credentials=str(ours))
+    assert json.loads(message.data)["note"] == "a"
+    seed = foreign.read_text().splitlines()[5]
+    assert seed.startswith("SU")
+    assert seed not in str(refused.value)
+    assert list(sink_of(url=server.url, credentials=ours).check()) == []
 
 
 def test_server_with_a_certificate_is_trusted_by_its_ca_alone(server_with, tmp_path, name, sink_of):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from importlib.metadata import EntryPoint
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
@@ -24,7 +25,6 @@ from penstock.testing.scene import Scene
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     import pyarrow as pa
 
@@ -240,3 +240,53 @@ def test_file_of_parked_documents_is_counted_once_for_each_state_of_it(
     assert len(counted) == 2
     path.unlink()
     assert Parked(path).count() == 0
+
+
+def _row(number: int) -> dict[str, Any]:
+    return {
+        "id": f"shop:0/1000:{number}",
+        "key": f'{{"id":{number}}}',
+        "value": "{}",
+        "schema": "public",
+        "table": "orders",
+        "op": "insert",
+        "commit_lsn": 0x1000,
+        "ordinal": number,
+        "committed_at": None,
+    }
+
+
+@pytest.mark.parametrize("half", [b"", b"{", b'{"id": "' + b"x" * 200_000])
+@pytest.mark.parametrize("whole", [0, 1, 3])
+def test_half_a_line_is_cut_off_and_whole_ones_stay(
+    tmp_path: Path, half: bytes, whole: int
+) -> None:
+    path = tmp_path / "dw.parked.jsonl"
+    parked = Parked(path)
+    parked.append([_row(number) for number in range(whole)], {})
+    with path.open("ab") as file:
+        file.write(half)
+
+    parked.append([_row(7)], {})
+
+    ids = [each.id for each in Parked(path).read()]
+    assert ids == [f"shop:0/1000:{number}" for number in (*range(whole), 7)]
+
+
+def test_append_does_not_read_what_is_parked_already(tmp_path: Path) -> None:
+    parked = Parked(tmp_path / "dw.parked.jsonl")
+    parked.append([_row(number) for number in range(3_000)], {})
+    before = _read_by_us()
+
+    for number in range(3_000, 3_050):
+        parked.append([_row(number)], {})
+
+    # The file has nearly a MB; read at each append, that would be forty.
+    assert _read_by_us() - before < 1_000_000
+    assert len(Parked(tmp_path / "dw.parked.jsonl").read()) == 3_050
+
+
+def _read_by_us() -> int:
+    """How many bytes this process has read, from memory or disk."""
+    [line] = [each for each in Path("/proc/self/io").read_text().splitlines() if "rchar" in each]
+    return int(line.split()[1])

@@ -9,6 +9,7 @@ from dataclasses import replace
 from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING, Any, Literal
 
+import pyarrow as pa
 import pytest
 
 from fix_copies import copy
@@ -20,8 +21,10 @@ from penstock.changes.envelope import Origin
 from penstock.errors import DestinationRefuses
 from penstock.lsn import Lsn
 from penstock.modifiers.copies import relation_of
+from penstock.modifiers.inject import Injection, InjectOptions
 from penstock.modifiers.modifier import modify
 from penstock.options import OnRefused
+from penstock.schema.shape import ColumnShape, ConstraintShape, TableShape
 from penstock.sink import (
     DocumentsRefused,
     LocalPath,
@@ -67,7 +70,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-    from penstock.schema.shape import TableShape
     from penstock.sink import NetBatch, SinkPlace, TableChange
 
 
@@ -641,6 +643,43 @@ def test_rows_of_a_table_without_a_key_are_counted() -> None:
     assert change.key_columns == ()
     found = zip(change.net.op.to_pylist(), change.net.copies.to_pylist(), strict=True)
     assert sorted(found) == [("delete", 2), ("insert", 1)]
+
+
+def test_enum_is_a_dictionary_of_its_labels_where_the_catalog_is_known() -> None:
+    moods = table(16402, "moods", {"id": "int8", "mood": 90000}, key=["id"])
+    columns = (
+        ColumnShape(id=1, name="id", type="bigint", type_id=20, type_kind="b", not_null=True),
+        ColumnShape(id=2, name="mood", type="mood", type_id=90000, type_kind="e", not_null=False),
+    )
+    key = ConstraintShape(
+        id=1, kind="p", name="moods_pkey", columns=(1,), used=(1,), definition="PRIMARY KEY (id)"
+    )
+    shape = TableShape(
+        id=16402, schema_name="public", name="moods", columns=columns, constraints=(key,)
+    )
+    known = Injection(InjectOptions()).with_shape(shape)
+    pieces = changes([relation(moods), *transaction(0x1000, insert(moods, ["1", "sad"]))])
+    at = CopiedAt(0x2000, 0, "1c2d3e4f")
+
+    [[from_log], [copied], [unknown]] = (
+        _given(batch)
+        for batch in (
+            RowFormat().documents([known.apply(each) for each in pieces], ORIGIN),
+            RowFormat().copied(
+                known.modified_relation(moods), parse_rows(b"2\tok\n", 2), ORIGIN, at
+            ),
+            RowFormat().documents(pieces, ORIGIN),
+        )
+    )
+
+    labels = pa.dictionary(pa.int32(), pa.string())
+    for change, label in ((from_log, "sad"), (copied, "ok")):
+        assert isinstance(change, RowChanges)
+        assert change.net.rows.schema.field("mood").type == labels
+        assert change.net.rows.column("mood").to_pylist() == [label]
+        assert change.key_columns == ("id",)
+    assert isinstance(unknown, RowChanges)
+    assert unknown.net.rows.schema.field("mood").type == pa.string()
 
 
 def test_truncate_stands_between_what_was_before_and_after_it() -> None:

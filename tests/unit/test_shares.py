@@ -12,10 +12,13 @@ from penstock.changes.documents import documents
 from penstock.changes.envelope import Origin
 from penstock.changes.pgoutput import Injected
 from penstock.changes.shares import Share, share_of_piece
+from penstock.lsn import Lsn
 from penstock.sink import SinkPlace
+from penstock.sinks.documents.position import KeptPosition
 from penstock.sinks.kafka.formats import DebeziumFormat
 from penstock.sinks.kafka.kind import KafkaKind
 from penstock.sinks.kafka.options import KafkaOptions
+from penstock.sinks.sink import Batch
 from penstock.testing import (
     UNCHANGED,
     changes,
@@ -158,16 +161,19 @@ def test_row_that_moves_is_deleted_in_the_share_of_its_old_key_and_made_in_that_
     ("options", "wanted"),
     [
         ({}, "key"),
-        ({"on_refused": "park"}, "table"),  # a document may belong to two keys
-        ({"on_refused": "park", "format": "debezium"}, "key"),
+        ({"on_refused": "park"}, "table"),  # a TRUNCATE must wait for what another task parks
+        ({"on_refused": "park", "format": "debezium"}, "table"),
         ({"on_refused": "park", "key": "schema"}, "schema"),
     ],
 )
-def test_what_is_parked_of_a_key_is_known_to_who_delivers_a_row_that_leaves_it(
+def test_what_is_parked_of_a_table_is_known_to_who_delivers_what_must_wait_for_it(
     options, wanted, tmp_path
 ):
     given = KafkaOptions(servers="b:1", delivery="at_least_once", **options)
+    place = SinkPlace("bus", given, "shop", "shop", ("shop",), tmp_path)
+    driver = KafkaKind().build(place, None)
+    driver._keeper.keep(KeptPosition(Lsn(0x1000), {}), "")
 
-    sink = KafkaKind().sink(SinkPlace("bus", given, "shop", "shop", ("shop",), tmp_path))
+    worker = driver.worker(Batch(1, Lsn(0x1000), Lsn(0x2000), 0, frozenset()))
 
-    assert sink.shared_by == wanted
+    assert worker.shared_by == wanted

@@ -75,6 +75,7 @@ class Injected:
     """What is known of a table beside its rows. `identity`: ids of columns, None where it is not asked for.
 
     `primary_key`: ids of its columns, for formats that need it; `in_documents`: whether documents say the rest.
+    `enums`: oids of types of its columns that are enums.
     """
 
     table_id: int
@@ -83,6 +84,7 @@ class Injected:
     has_column_ids: bool = False
     primary_key: tuple[int, ...] = ()
     in_documents: bool = True
+    enums: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

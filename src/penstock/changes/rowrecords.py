@@ -5,6 +5,7 @@ Its `record_key` says under which description the row stands:
 
     key that the row had before, JSON, where an update changes it | LF | Relation message
 
+and before the message, where the table has columns of enums, the oids of their types, as `16400,16404` and another LF.
 The other columns are those of every record (`envelope.RECORDS`); `op` is `move` of an update that changes the key.
 Truncates and changes of tables are penstock's JSON, and have no `record_key`.
 """
@@ -102,7 +103,7 @@ def _group_records(
         "record_key": _column(
             [
                 key_texts(relation, changes.before).view(pa.large_binary()) if is_move else b"",
-                b"\n" + relation_message(relation),
+                b"\n" + _description(relation),
             ],
             count,
         ),
@@ -131,10 +132,25 @@ def copied_row_records(
         "id": copied_ids(source, lsn, copy_id, relation.oid, ordinals),
         "key": key_texts(relation, rows.cells) if key_places(relation) else None,
         "value": _column([head, *_tuple(rows.cells)], count),
-        "record_key": _column([b"\n" + relation_message(relation)], count),
+        "record_key": _column([b"\n" + _description(relation)], count),
         "committed_at": None,
     }
     return record_batch(columns, relation, "read", lsn, ordinals)
+
+
+def _description(relation: Relation) -> bytes:
+    """What a row stands under: the table's columns, and which of their types are enums."""
+    enums = relation.injected.enums if relation.injected is not None else ()
+    marks = b"%b\n" % ",".join(map(str, enums)).encode() if enums else b""
+    return marks + relation_message(relation)
+
+
+def _enums_and_message(description: bytes) -> tuple[frozenset[int], bytes]:
+    """The two parts of a description. A Relation message begins with its letter, oids with a digit."""
+    if not description[:1].isdigit():
+        return frozenset(), description
+    marks, _, message = description.partition(b"\n")
+    return frozenset(map(int, marks.split(b","))), message
 
 
 def _column(parts: Sequence[Part], count: int) -> pa.Array:
@@ -177,6 +193,7 @@ class Run:
     table: TableName
     records: pa.RecordBatch
     changes: TableChanges | None  # None of a record that is no row
+    enums: frozenset[int] = frozenset()  # types of its columns that are enums
 
     def ids_of(self, keys: pa.Array | None, count: int) -> pa.Array:
         """For each of some rows: the id of the run's first record of the same key, or else of its first at all."""
@@ -227,12 +244,16 @@ def runs_of(batch: pa.RecordBatch) -> Iterator[Run]:
     for rows in np.split(order, np.flatnonzero(is_new) + 1):
         records = batch.take(pa.array(rows))
         number = int(shape[rows[0]])
-        changes = None if number < 0 else _decoded(records, messages[number])
-        yield Run(tables[int(table[rows[0]])], records, changes)
+        name = tables[int(table[rows[0]])]
+        if number < 0:
+            yield Run(name, records, None)
+        else:
+            enums, message = _enums_and_message(messages[number])
+            yield Run(name, records, _decoded(records, message), enums)
 
 
 def _shapes(batch: pa.RecordBatch) -> tuple[Index, list[bytes]]:
-    """Under which Relation message each row stands, by its number; -1 where there is none."""
+    """Under which description each row stands, by its number; -1 where there is none."""
     encoded = batch.column("record_key").dictionary_encode()
     messages: dict[bytes, int] = {}
     numbers = [

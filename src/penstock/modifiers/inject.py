@@ -131,15 +131,21 @@ class Injection:
         options = self.options
         if isinstance(options, PrimaryKeyOptions):
             key = shape.primary_key.columns if shape.primary_key is not None else ()
-            said = before or Injected(shape.id, in_documents=False)
+            said = before or Injected(shape.id, in_documents=False, enums=_enums(shape))
             return replace(said, primary_key=tuple(sorted(key)))
         return Injected(
             table_id=shape.id,
             identity=identity_of(shape) if options.identity else None,
             has_version=options.version,
             has_column_ids=options.column_ids,
+            enums=_enums(shape),
         )
 
     def apply(self, changes: TableChanges) -> TableChanges:
         """The same rows."""
         return replace(changes, relation=self.modified_relation(changes.relation))
+
+
+def _enums(shape: TableShape) -> tuple[int, ...]:
+    """The types of columns that are enums: for who is given rows typed."""
+    return tuple(sorted({each.type_id for each in shape.columns if each.type_kind == "e"}))

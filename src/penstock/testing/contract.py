@@ -21,7 +21,9 @@ from unittest import SkipTest
 from penstock.errors import PenstockError, SecondInstance
 from penstock.lsn import Lsn
 from penstock.options import OnRefused
+from penstock.retry import is_temporary
 from penstock.sinks.documents.contract import DocumentKind
+from penstock.testing.failing import FAILS, FailingKind
 from penstock.testing.scene import (
     ALTERED_TRIPS,
     LOOSE,
@@ -35,6 +37,7 @@ from penstock.testing.scene import (
     table_of,
     written_rows,
 )
+from penstock.testing.stories import EMPTIED, EVERYTHING, MOVED
 from penstock.testing.stream import UNCHANGED, delete, insert, truncate, update
 
 if TYPE_CHECKING:
@@ -43,6 +46,7 @@ if TYPE_CHECKING:
 
     from penstock.sink import Options
     from penstock.sinks.kind import SinkKind
+    from penstock.testing.stories import Story
 
 _COPIED = range(100, 106)
 _COPIED_AT = Lsn(0x1208)  # the end of the second transaction
@@ -104,8 +108,17 @@ class SinkScenes(ABC):
         """All of it is there, and nothing twice that must not be."""
 
     @abstractmethod
+    def _assert_told(
+        self, scene: Scene, story: Story, ids: Sequence[str], *, ordered: bool = True
+    ) -> None:
+        """What a story comes to is there, and nothing twice that must not be."""
+
+    @abstractmethod
     def _assert_parked(self, scene: Scene, ids: Sequence[str], when: str) -> None:
         """These changes are parked, all of one key, and no others."""
+
+    def _assert_waiting(self, scene: Scene, ids: Sequence[str], when: str) -> None:  # noqa: B027 - rows
+        """Where each change is delivered: these changes are parked, and no others."""
 
     def _assert_order_per_key(self, options: Options) -> None:  # noqa: B027 - rows show none
         """Where the destination shows changes: those of a key are in the source's order."""
@@ -226,6 +239,35 @@ class SinkScenes(ABC):
 
         self._assert_all(scene, ids, "after `interrupt`, and `open` again")
 
+    def test_sink_goes_on_after_every_error_that_passes_with_time(self, tmp_path: Path) -> None:
+        kind = self.kind()
+        if not isinstance(kind, DocumentKind):
+            raise SkipTest("a sink with two halves of its own has errors of its own")
+        for fails in FAILS:
+            directory = tmp_path / fails
+            directory.mkdir()
+            options = self.options(directory)
+            failing = FailingKind(kind, fails, directory / "failed")
+            scene = Scene(failing, options, directory)
+            ids = scene.write_rows(*EVERYTHING.transactions)
+
+            errors: list[PenstockError] = []
+            for _ in EVERYTHING.transactions:
+                try:
+                    scene.deliver()
+                except PenstockError as error:
+                    errors.append(error)
+            scene.deliver()
+            scene.sink.close()
+
+            final = [str(error) for error in errors if not is_temporary(error)]
+            assert not final, f"an error that passes with time ends the run: {final}"
+            assert len(errors) == len(EVERYTHING.transactions), (
+                f"of {len(EVERYTHING.transactions)} errors that came {fails} `deliver` the sink has"
+                f" passed on {len(errors)}"
+            )
+            self._assert_told(scene, EVERYTHING, ids)
+
     def test_copied_rows_come_before_the_changes_of_their_table(self, tmp_path: Path) -> None:
         scene, options = self._scene(tmp_path)
         ids = scene.write(4)
@@ -287,6 +329,30 @@ class SinkScenes(ABC):
 
         self._assert_parked(scene, [], "after a retry")
         self._assert_all(scene, ids, "after a retry of what was parked", ordered=False)
+
+    def test_nothing_overtakes_what_is_parked_by_another_task(self, tmp_path: Path) -> None:
+        for number, story in enumerate((MOVED, MOVED, EMPTIED, EMPTIED)):
+            directory = tmp_path / str(number)
+            directory.mkdir()
+            scene, options = self._scene(directory, OnRefused.PARK)
+            if not self.refuse(options, 2):
+                raise SkipTest("this destination refuses nothing")
+            # The row that is refused comes in a batch before the rest, or in the same.
+            first = 2 * (number % 2)
+            ids = scene.write_rows(*story.transactions[:first])
+            if first:
+                scene.deliver()
+            ids += scene.write_rows(*story.transactions[first:])
+
+            scene.deliver_at_once()
+
+            when = f"when {story.name}, {'a batch later' if first else 'in one batch'}"
+            self._assert_waiting(scene, [ids[place] for place in story.waiting], when)
+            self.accept(options)
+            self._retry(scene)
+            scene.sink.close()
+            self._assert_parked(scene, [], f"after a retry, {when}")
+            self._assert_told(scene, story, ids, ordered=False)
 
     def test_what_is_parked_and_refused_again_stays(self, tmp_path: Path) -> None:
         scene, options = self._scene(tmp_path, OnRefused.PARK)
@@ -360,7 +426,8 @@ class SinkScenes(ABC):
 
     def _retry(self, scene: Scene) -> None:
         kind, place = self.kind(), scene.place
-        kind.ask_parked(place, "retry", [each.id for each in kind.parked(place)])
+        if parked := [each.id for each in kind.parked(place)]:
+            kind.ask_parked(place, "retry", parked)
         scene.sink.refresh_tables(scene.open())
 
     def _points(self, directory: Path) -> Sequence[str]:
@@ -423,9 +490,22 @@ class SinkContract(SinkScenes):
         assert not mixed_up, f"documents of a key are not in the source's order: {mixed_up}"
 
     def _assert_all(self, scene: Scene, ids: list[str], when: str, *, ordered: bool = True) -> None:
+        self._assert_ids(scene, self._shown(ids), when, ordered=ordered)
+
+    def _assert_told(
+        self, scene: Scene, story: Story, ids: Sequence[str], *, ordered: bool = True
+    ) -> None:
+        places = sorted(place for _, place in story.rows.values())
+        wanted = [ids[place] for place in places] if self.shows_rows else list(ids)
+        self._assert_ids(scene, wanted, f"of {story.name}", ordered=ordered)
+
+    def _assert_waiting(self, scene: Scene, ids: Sequence[str], when: str) -> None:
+        if not self.shows_rows:  # there a TRUNCATE takes away what it has overtaken
+            self._assert_parked(scene, ids, when)
+
+    def _assert_ids(self, scene: Scene, wanted: list[str], when: str, *, ordered: bool) -> None:
         """Every document is there; one may be there twice only where the sink stores no state."""
         found = self._found(scene.place.options)
-        wanted = self._shown(ids)
         first = list(dict.fromkeys(found))
         _assert_same(
             first if ordered else sorted(first), wanted if ordered else sorted(wanted), when
@@ -488,6 +568,13 @@ class RowSinkContract(SinkScenes):
     def _assert_all(self, scene: Scene, ids: list[str], when: str, *, ordered: bool = True) -> None:
         del ordered  # rows have none
         self._assert_order(scene.place.options, ids, when)
+
+    def _assert_told(
+        self, scene: Scene, story: Story, ids: Sequence[str], *, ordered: bool = True
+    ) -> None:
+        del ids, ordered
+        wanted = [_row("orders", key, note) for key, (note, _) in sorted(story.rows.items())]
+        _assert_same(self._found(scene.place.options), wanted, f"of {story.name}")
 
     def _assert_parked(self, scene: Scene, ids: Sequence[str], when: str) -> None:
         """How many changes are parked is the sink's affair: it may keep their net effect."""

@@ -142,11 +142,18 @@ class Scene:
                 if number % 3
                 else delete(ORDERS, key=[str(number - 1)]),
             ]
-            lsn = Lsn(START + 0x100 * number)
-            messages = [relation(ORDERS), relation(AUDIT), *transaction(lsn, *rows, xid=number)]
-            write_log(self._log, messages, START)
-            ids += [f"shop:{lsn}:{ordinal}" for ordinal in range(len(rows))]
-        self._written += count
+            ids += self.write_rows(rows)
+        return ids
+
+    def write_rows(self, *transactions: Sequence[bytes]) -> list[str]:
+        """Append transactions of these changes to the log; the ids of their documents."""
+        ids = []
+        for rows in transactions:
+            self._written += 1
+            lsn = Lsn(START + 0x100 * self._written)
+            messages = transaction(lsn, *rows, xid=self._written)
+            write_log(self._log, [relation(ORDERS), relation(AUDIT), *messages], START)
+            ids += [f"shop:{lsn}:{ordinal}{_suffix(row)}" for ordinal, row in enumerate(rows)]
         return ids
 
     def add(self, described: Relation, *rows: bytes) -> None:
@@ -312,7 +319,7 @@ class Scene:
         return batch.end_lsn
 
     def _run(self, batch: Batch, tasks: Sequence[Sequence[Any]], only: Any) -> list[Receipt]:
-        """The tasks of a batch, the last first, as executors might finish them."""
+        """The tasks of a batch, the last first, as executors might finish them; their receipts in order, as of a job."""
         return self._run_worker(self.sink.worker(batch, only), batch, tasks)
 
     def _run_worker(
@@ -366,6 +373,11 @@ class _Source:
 
 
 _TABLES = (ORDERS, AUDIT, LOOSE)
+
+
+def _suffix(row: bytes) -> str:
+    """What the id of a change ends with: a TRUNCATE may be of several tables."""
+    return f":truncate:{ORDERS.oid}" if row.startswith(b"T") else ""
 
 
 def table_of(place: int) -> str:

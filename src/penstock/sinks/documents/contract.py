@@ -68,7 +68,10 @@ class DocumentSink(ABC):
 
     shared_by: Literal["key", "table", "schema"] = "key"
     """What keeps documents in one task and in order, where tasks deliver: the same key of a table, the
-    same table, or the same schema. Choose the largest in which the destination shows an order."""
+    same table, or the same schema. Choose the largest in which the destination shows an order.
+
+    With `on_refused: park` a table stays together in any case: a truncate, and an update that changes a key, concern more
+    keys than their own, and must not overtake what another task parks."""
 
     batch_bytes: ClassVar[int] = 2 * 1024 * 1024
     """How much of the log a batch may hold before latency suffers."""
@@ -124,6 +127,16 @@ class DocumentSink(ABC):
     def settle(self, left: Sequence[str]) -> None:  # noqa: B027 - as above
         """On the driver: do what tasks have left over. The state that says so is stored afterwards."""
 
+    parks_by_key: ClassVar[bool] = False
+    """Whether documents are shared out by key although something may be parked: an update that changes a key is two
+    documents, what is late changes nothing, and `emptied` says what a truncate has done away with."""
+
+    def emptied(self, left: Sequence[str]) -> Mapping[TableName, tuple[int, int]]:
+        """On the driver: the tables that `settle` empties, as documents name them, and the commit_lsn and the ordinal of
+        their last truncate. What tasks have refused that is older is not parked."""
+        del left
+        return {}
+
     shows_rows: ClassVar[bool] = False
     """Whether the destination shows rows as they are now: what is parked of a table follows it to another name."""
 
@@ -151,6 +164,12 @@ class DocumentSink(ABC):
     def check(self) -> Iterator[Finding]:
         """What stands in the way, for `penstock check`; changes nothing."""
         yield from ()
+
+    def check_tables(self, tables: Sequence[TableName]) -> Iterator[Finding]:
+        """The same, where it depends on which tables there will be: those that are followed, as documents name them; none
+        where the source does not answer. The default is `check`."""
+        del tables
+        yield from self.check()
 
     def forget(self) -> list[str]:
         """Remove the stored state and everything else of penstock's own; what was removed.
@@ -233,21 +252,24 @@ class DocumentKind(SinkKind[OptionsT], Generic[OptionsT]):
         self, places: Mapping[str, SinkPlace[OptionsT]], chosen: Mapping[str, Any]
     ) -> Iterator[Finding]:
         """What the sink finds, once where all sources share it."""
-        del chosen
         found: dict[str, Finding] = {}
-        for place in places.values():
-            for finding in self._findings(place):
+        for source_id, place in places.items():
+            followed = chosen[source_id].followed if source_id in chosen else []
+            tables = [place.routes.of(table) or table for table in followed]
+            for finding in self._findings(place, tables):
                 found.setdefault(str(finding.error), finding)
         yield from found.values()
 
-    def _findings(self, place: SinkPlace[OptionsT]) -> Iterator[Finding]:
+    def _findings(
+        self, place: SinkPlace[OptionsT], tables: Sequence[TableName]
+    ) -> Iterator[Finding]:
         try:
             sink = self.sink(place)
         except PenstockError as error:  # a package that it needs is not there
             yield Finding(error)
             return
         try:
-            yield from sink.check()
+            yield from sink.check_tables(tables)
         finally:
             sink.close()
 

@@ -42,6 +42,7 @@ from penstock.sinks.documents.tasks import Outcome, SealedSink, SharedOut
 from penstock.sinks.documents.worker import DocumentWorker, Prepared
 from penstock.sinks.durable import make_directory
 from penstock.sinks.tables import SinkTables, TableState, WantedTables
+from penstock.table import TableName
 from penstock.timing import timing
 
 if TYPE_CHECKING:
@@ -59,7 +60,6 @@ if TYPE_CHECKING:
     from penstock.sinks.documents.parked import ParkedRequest
     from penstock.sinks.kind import SinkPlace
     from penstock.sinks.sink import Batch, Receipt, StoredPosition
-    from penstock.table import TableName
 
     ReadDocuments = Callable[[], Iterator[pa.RecordBatch]]
 
@@ -138,6 +138,7 @@ class DocumentDriver:
         self._describe = describe
         self._lacks_schemas = False
         self._source = place.source_id
+        self._routes = place.routes
         self._keyring = place.keyring
         self._format = kind.format(place)
         self._sink = sink_of(kind, place)
@@ -247,7 +248,7 @@ class DocumentDriver:
                 self._on_refused,
                 holds,
                 wanted,
-                self._sink.shared_by,
+                self._shared_by,
                 self._format,
                 self._database,
             )
@@ -261,6 +262,14 @@ class DocumentDriver:
             self._format,
             self._database,
         )
+
+    @property
+    def _shared_by(self) -> str:
+        """What stays in one task. Tasks of a batch do not know what the others of them park: where that matters, one has
+        all of a table."""
+        shared_by = self._sink.shared_by
+        is_apart = self._on_refused is OnRefused.PARK and not self._sink.parks_by_key
+        return "table" if shared_by == "key" and is_apart else shared_by
 
     def _reader(self, receipts: Sequence[Receipt]) -> ReadDocuments:
         return _reader(receipts, self._keyring, self._format.schema)
@@ -473,14 +482,30 @@ class DocumentDriver:
 
     def _take_outcomes(self, receipts: Sequence[Receipt]) -> None:
         """Park what tasks could not deliver, and do what they left over: after that it is left over no more."""
-        left: list[str] = []
-        for receipt in receipts:
-            outcome: Outcome = receipt.content
-            self._parked.append(outcome.caught, outcome.reasons)
-            left += outcome.left
+        outcomes: list[Outcome] = [receipt.content for receipt in receipts]
+        left = [each for outcome in outcomes for each in outcome.left]
+        emptied = self._sink.emptied(left)
+        for outcome in outcomes:
+            self._parked.append(self._still_there(outcome.caught, emptied), outcome.reasons)
         self._sink.settle(left)
-        for receipt in receipts:
-            receipt.content.left.clear()
+        for outcome in outcomes:
+            outcome.left.clear()
+
+    def _still_there(
+        self, caught: list[dict[str, Any]], emptied: Mapping[TableName, tuple[int, int]]
+    ) -> list[dict[str, Any]]:
+        """Documents but for those of tables that were emptied since: a retry would bring back rows that are gone."""
+        if not emptied:
+            return caught
+        stays = []
+        for row in caught:
+            table = TableName(row["schema"], row["table"])
+            truncated = emptied.get(self._routes.of(table) or table)
+            if truncated is None or (row["commit_lsn"], row["ordinal"]) >= truncated:
+                stays.append(row)
+        if count := len(caught) - len(stays):
+            _log.warning("%d refused documents not parked: a TRUNCATE has come since", count)
+        return stays
 
     def _deliver_between(self, batches: Sequence[pa.RecordBatch]) -> dict[TableName, str]:
         """Deliver documents of changes of shape between those that tasks deliver; tables that stop."""

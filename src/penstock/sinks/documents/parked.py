@@ -254,10 +254,12 @@ class Parked:
 
     def _trim(self) -> None:
         """Cut off half a line that a killed predecessor left."""
-        with suppress(FileNotFoundError):
-            content = self._path.read_bytes()
-            if content and not content.endswith(b"\n"):
-                os.truncate(self._path, content.rfind(b"\n") + 1)
+        # Each append looks here: of a whole file it reads one byte.
+        with suppress(FileNotFoundError), self._path.open("r+b") as file:
+            end = file.seek(0, os.SEEK_END)
+            whole = _end_of_lines(file, end)
+            if whole < end:
+                file.truncate(whole)
 
     def replace(self, documents: Collection[ParkedDocument]) -> None:
         """Keep these, and no others."""
@@ -348,6 +350,19 @@ _counted: dict[Path, tuple[tuple[int, int, int], int]] = {}
 def _count_lines(file: BinaryIO) -> int:
     """How many lines there are, without the whole file in memory."""
     return sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(1 << 20), b""))
+
+
+def _end_of_lines(file: BinaryIO, end: int) -> int:
+    """Where the last whole line ends; read backwards from the end of the file."""
+    size = 1
+    while end:
+        begin = max(0, end - size)
+        file.seek(begin)
+        place = file.read(end - begin).rfind(b"\n")
+        if place >= 0:
+            return begin + place + 1
+        end, size = begin, 1 << 16
+    return 0
 
 
 class Retry:

@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from confluent_kafka import KafkaException
 
-from penstock.options import OnRefused
 from penstock.sinks.documents.contract import DocumentSink, DocumentsRefused
 from penstock.sinks.kafka.check import findings
-from penstock.sinks.kafka.options import Format, RecordKey
+from penstock.sinks.kafka.options import RecordKey
 from penstock.sinks.kafka.producing import Producing
 from penstock.sinks.kafka.sink import layout_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     import pyarrow as pa
 
@@ -25,23 +24,13 @@ if TYPE_CHECKING:
     from penstock.sinks.kafka.options import KafkaOptions
     from penstock.sinks.kafka.records import Layout
     from penstock.sinks.kind import SinkPlace
+    from penstock.table import TableName
 
 _SHARED_BY: dict[RecordKey, Literal["key", "table", "schema"]] = {
     RecordKey.PRIMARY_KEY: "key",
     RecordKey.TABLE: "table",
     RecordKey.SCHEMA: "schema",
 }
-
-
-def _shared_by(options: KafkaOptions) -> Literal["key", "table", "schema"]:
-    """What keeps documents in one task.
-
-    One of penstock's JSON belongs to two keys where an update changes the key. What is parked of either must be known
-    to who delivers it.
-    """
-    is_of_two = options.format is Format.JSON and options.on_refused is OnRefused.PARK
-    wanted = _SHARED_BY[options.key]
-    return "table" if wanted == "key" and is_of_two else wanted
 
 
 class AtLeastOnceSink(DocumentSink):
@@ -51,7 +40,7 @@ class AtLeastOnceSink(DocumentSink):
     batch_bytes = 32 * 1024 * 1024
 
     def __init__(self, place: SinkPlace[KafkaOptions]) -> None:
-        self.shared_by = _shared_by(place.options)
+        self.shared_by = _SHARED_BY[place.options.key]
         self._options = place.options
         self._where = f"sink {place.name}"
         self._layout = layout_of(place)
@@ -111,9 +100,14 @@ class AtLeastOnceSink(DocumentSink):
 
     def check(self) -> Iterator[Finding]:
         """What stands in the way."""
+        yield from self.check_tables(())
+
+    def check_tables(self, tables: Sequence[TableName]) -> Iterator[Finding]:
+        """The same, with the topics of tables."""
         self._is_drivers = True
         self._mine.clients.go_on()
-        yield from findings(self._mine, self._options)
+        topics = {self._layout.topics.of(*table) for table in tables}
+        yield from findings(self._mine, self._options, topics)
 
     def close(self) -> None:
         """End the clients; those of a task are left to the next one of this process."""

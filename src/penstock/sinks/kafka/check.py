@@ -5,54 +5,69 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka.admin import NewTopic
+from confluent_kafka.admin import AclOperation
 
 from penstock.errors import DestinationRefuses, PenstockError, SinkPrivilegeMissing
 from penstock.findings import Finding
 from penstock.sinks.kafka.options import Delivery
 from penstock.sinks.kafka.registry import Registry
+from penstock.sinks.kafka.rights import group_rights, may_create, topic_rights, transaction_rights
 from penstock.sinks.kafka.topics import USUAL_LIMIT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
+    from penstock.brokers.kafka.client import Clients
     from penstock.sinks.kafka.options import KafkaOptions
     from penstock.sinks.kafka.producing import Producing
 
 
-def findings(producing: Producing, options: KafkaOptions) -> Iterator[Finding]:
-    """Everything that can be known before the start. Changes nothing."""
+def findings(
+    producing: Producing, options: KafkaOptions, topics: Collection[str], name: str = ""
+) -> Iterator[Finding]:
+    """Everything that can be known before the start. Changes nothing.
+
+    Args:
+        producing: whose clients ask.
+        options: of the sink.
+        topics: those of the tables that are known.
+        name: of the transactional id and the group; empty without.
+    """
     try:
-        yield from _findings(producing, options)
+        yield from _findings(producing, options, topics, name)
     except PenstockError as error:
         yield Finding(error)
 
 
-def _findings(producing: Producing, options: KafkaOptions) -> Iterator[Finding]:
+def _findings(
+    producing: Producing, options: KafkaOptions, topics: Collection[str], name: str
+) -> Iterator[Finding]:
     clients = producing.clients
     if options.registry is not None:
         yield from Registry(options.registry, clients.place).findings()
     found = clients.metadata(clients.admin, "reaching the brokers")
-    own = (options.progress_topic,) if options.delivery is Delivery.EXACTLY_ONCE else ()
-    # Of a pattern nobody knows here which tables it will meet; of one topic all can be known.
+    own = options.progress_topic if options.delivery is Delivery.EXACTLY_ONCE else None
+    # Of a pattern the topics of tables are known, and any that are there; of one topic all can be known.
     fixed = () if "{" in options.topic else (options.topic,)
     pattern = re.compile(_matching(options.topic))
-    met = [topic for topic in sorted(found.topics) if pattern.fullmatch(topic) and topic not in own]
-    for topic in (*own, *fixed):
-        if topic in found.topics:
-            yield from _rights(producing, topic)
-            if topic in own:
-                yield from _compacted(producing, topic)
-        elif topic in fixed and not options.create_topics:
-            yield Finding(
-                SinkPrivilegeMissing(
-                    f"topic {topic} is not there, and create_topics is false",
-                    clients.place,
-                    "make the topic, or set create_topics: true",
-                )
-            )
-        else:
-            yield from _may_create(producing, topic)
+    met = [topic for topic in sorted(found.topics) if pattern.fullmatch(topic) and topic != own]
+    wanted = {topic: [AclOperation.WRITE] for topic in sorted({*fixed, *topics})}
+    if own is not None:
+        wanted[own] = [AclOperation.WRITE, AclOperation.READ]
+    there = {topic: operations for topic, operations in wanted.items() if topic in found.topics}
+    yield from topic_rights(producing, there)
+    if own is not None and own in there:
+        yield from _compacted(producing, own)
+    absent = [topic for topic in wanted if topic not in there]
+    if not options.create_topics:
+        for topic in absent:
+            if topic != own:
+                yield _absent(clients, topic)
+        absent = [topic for topic in absent if topic == own]
+    yield from may_create(producing, absent)
+    if name:
+        yield from group_rights(clients, name)
+        yield from transaction_rights(clients, options, name)
     yield from _partitions(producing, options, {each: found.topics[each] for each in met})
     yield from _limits(producing, met)
     factor = options.replication_factor
@@ -64,6 +79,16 @@ def _findings(producing: Producing, options: KafkaOptions) -> Iterator[Finding]:
                 "set it to at most the number of brokers",
             )
         )
+
+
+def _absent(clients: Clients, topic: str) -> Finding:
+    return Finding(
+        SinkPrivilegeMissing(
+            f"topic {topic} is not there, or not for penstock's user; and create_topics is false",
+            clients.place,
+            "make the topic and allow the operations Describe and Write on it, or set create_topics: true",
+        )
+    )
 
 
 def _matching(pattern: str) -> str:
@@ -105,15 +130,6 @@ def _limits(producing: Producing, topics: list[str]) -> Iterator[Finding]:
         yield Finding(error, "warning")
 
 
-def _rights(producing: Producing, topic: str) -> Iterator[Finding]:
-    for reason in producing.topics.forbidden([topic]).values():
-        yield Finding(
-            SinkPrivilegeMissing(
-                reason, producing.clients.place, f"allow the operation Write on topic {topic}"
-            )
-        )
-
-
 def _compacted(producing: Producing, topic: str) -> Iterator[Finding]:
     """The position is the last record of its key, however long ago that was."""
     policy = producing.topics.setting(topic, "cleanup.policy")
@@ -125,15 +141,3 @@ def _compacted(producing: Producing, topic: str) -> Iterator[Finding]:
                 f"set cleanup.policy=compact for topic {topic}",
             )
         )
-
-
-def _may_create(producing: Producing, topic: str) -> Iterator[Finding]:
-    clients = producing.clients
-    wanted = NewTopic(topic, 1)
-    try:
-        clients.ask(
-            lambda: clients.admin.create_topics([wanted], validate_only=True)[topic],
-            f"making topic {topic}",
-        )
-    except SinkPrivilegeMissing as error:
-        yield Finding(error)

@@ -25,13 +25,14 @@ from penstock.sinks.kafka.records import Layout
 from penstock.timing import timing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     import pyarrow as pa
 
     from penstock.findings import Finding
     from penstock.sinks.kafka.options import KafkaOptions
     from penstock.sinks.kind import SinkPlace
+    from penstock.table import TableName
 
 
 class ExactlyOnceSink(DocumentSink):
@@ -45,10 +46,13 @@ class ExactlyOnceSink(DocumentSink):
         self._options = options
         self._where = f"sink {place.name}"
         name = f"penstock.{place.pipeline}.{place.source_id}.{place.name}"
+        self._name = name
+        layout = layout_of(place)
+        self._topics = layout.topics
         self._producing = Producing(
             options,
             self._where,
-            layout_of(place),
+            layout,
             **{
                 "transactional.id": name,
                 "transaction.timeout.ms": int(1000 * options.transaction_timeout),
@@ -205,8 +209,13 @@ class ExactlyOnceSink(DocumentSink):
 
     def check(self) -> Iterator[Finding]:
         """What stands in the way."""
+        yield from self.check_tables(())
+
+    def check_tables(self, tables: Sequence[TableName]) -> Iterator[Finding]:
+        """The same, with the topics of tables."""
         self._clients.go_on()
-        yield from findings(self._producing, self._options)
+        topics = {self._topics.of(*table) for table in tables}
+        yield from findings(self._producing, self._options, topics, self._name)
 
     def forget(self) -> list[str]:
         """Forget the position, and remove the group that the claim is made by."""

@@ -86,19 +86,28 @@ class Topics:
 
         A transaction that meets one fails as a whole, and does not say which record is to blame.
         """
-        found = {}
+        return {
+            topic: f"penstock's user may not write to topic {topic}"
+            for topic, allowed in self.allowed(topics).items()
+            # A broker without an authorizer says that everything is allowed, or nothing at all.
+            if allowed and AclOperation.WRITE not in allowed
+        }
+
+    def allowed(self, topics: Sequence[str]) -> dict[str, list[AclOperation] | None]:
+        """What we may do to topics that are there, as the broker says it.
+
+        Raises:
+            PenstockError: the broker cannot be asked.
+        """
         described = self._describe(topics)
-        for topic in topics:
-            one = self._clients.ask(
+        return {
+            topic: self._clients.ask(
                 lambda topic=topic: self._describe([topic])[topic],  # type: ignore[misc]
                 f"describing topic {topic}",
                 described[topic],
-            )
-            # A broker without an authorizer says that everything is allowed, or nothing at all.
-            allowed = one.authorized_operations
-            if allowed and AclOperation.WRITE not in allowed:
-                found[topic] = f"penstock's user may not write to topic {topic}"
-        return found
+            ).authorized_operations
+            for topic in topics
+        }
 
     def _describe(self, topics: Sequence[str]) -> dict[str, Any]:
         if not topics:

@@ -163,7 +163,8 @@ class RowSink(DocumentSink):
         relation = changes.relation
         key = key_places(relation)
         names = tuple(relation.columns[place].name for place in key)
-        for net in net_batches(changes, key, arrow_schema(relation, unfit=self.unfit)):
+        schema = arrow_schema(relation, enums=run.enums, unfit=self.unfit)
+        for net in net_batches(changes, key, schema):
             yield RowChanges(run.table, names, net, run)
 
 

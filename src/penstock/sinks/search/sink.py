@@ -57,6 +57,7 @@ class SearchSink(DocumentSink):
     keeps_schemas = True
     shows_rows = True
     delivered_by = "tasks"
+    parks_by_key = True  # by versions: see `settle` and `emptied`
     batch_bytes = 32 * 1024 * 1024
 
     def __init__(self, place: SinkPlace[SearchOptions]) -> None:
@@ -123,9 +124,17 @@ class SearchSink(DocumentSink):
     def settle(self, left: Sequence[str]) -> None:
         """Empty tables of what is older than their TRUNCATE."""
         for each in left:
-            schema, name, position, ordinal = json.loads(each)
-            alias = self._parts.names.alias(TableName(schema, name))
-            self._truncate(alias, position, ordinal)
+            table, commit_lsn, ordinal = _emptied(each)
+            alias = self._parts.names.alias(table)
+            self._truncate(alias, version(commit_lsn, ordinal), ordinal)
+
+    def emptied(self, left: Sequence[str]) -> Mapping[TableName, tuple[int, int]]:
+        """Their last TRUNCATEs. What is older and written later would be there again: no version says that it is gone."""
+        found: dict[TableName, tuple[int, int]] = {}
+        for each in left:
+            table, *place = _emptied(each)
+            found[table] = max(found.get(table, (0, 0)), (place[0], place[1]))
+        return found
 
     def _write(self, batch: pa.RecordBatch) -> dict[str, str]:
         """Write a batch, table by table; what is refused, and why."""
@@ -148,8 +157,7 @@ class SearchSink(DocumentSink):
                 index = self._parts.indexes.of_copy(alias, copy_id)
                 refused |= self._write_rows(index, rows, is_copy=True)
         for row in batch.filter(pc.equal(ops, "truncate")).to_pylist():
-            position = version(row["commit_lsn"], row["ordinal"])
-            self._left.append(json.dumps([*table, position, row["ordinal"]]))
+            self._left.append(json.dumps([*table, row["commit_lsn"], row["ordinal"]]))
         rest = batch.filter(pc.invert(special))
         if len(rest):
             refused |= self._write_rows(alias, rest)
@@ -381,6 +389,12 @@ class SearchSink(DocumentSink):
             made.client.close()
         else:
             given_back(self._options, made.client)
+
+
+def _emptied(left: str) -> tuple[TableName, int, int]:
+    """The table of a TRUNCATE that a task has left over, and where it stands."""
+    schema, name, commit_lsn, ordinal = json.loads(left)
+    return TableName(schema, name), commit_lsn, ordinal
 
 
 def _writes(
