@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from fix_postgres import Database
 
 pytestmark = only_new
+long_on_kafka = pytest.mark.parametrize(
+    "broker_log", [pytest.param("kafka", marks=pytest.mark.long), "nats"], indirect=True
+)
 
 TABLE = "CREATE TABLE t (id int PRIMARY KEY, v text)"
 
@@ -77,6 +80,7 @@ def test_rows_and_shapes_go_from_one_directory_to_another(
     )
 
 
+@long_on_kafka
 def test_both_halves_in_one_process_and_after_a_restart(
     source: Database,
     target: Database,
@@ -102,6 +106,7 @@ def test_both_halves_in_one_process_and_after_a_restart(
     assert log_of(pipeline.file).end_lsn() == 0
 
 
+@long_on_kafka
 def test_two_processes_deliver_to_two_sinks_from_one_log(
     source: Database,
     target: Database,
@@ -163,9 +168,10 @@ def delete_records(kafka: KafkaServer, log: dict[str, Any], *, kept: int) -> Non
 
 
 # The last record is the mark that ends a transaction.
+@pytest.mark.long
 @pytest.mark.parametrize(
     "kept",
-    [pytest.param(2, id="in part", marks=pytest.mark.long), pytest.param(0, id="to nothing")],
+    [pytest.param(2, id="in part"), pytest.param(0, id="to nothing")],
 )
 def test_log_that_was_cut_below_what_a_sink_needs_is_reported(
     kept: int,

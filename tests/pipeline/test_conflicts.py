@@ -417,6 +417,7 @@ def test_rows_that_are_written_anew_keep_what_people_added_at_the_target(
     )
 
 
+@pytest.mark.long
 @only_new
 def test_each_unfit_target_stops_its_own_table_and_says_why(
     source: Database, target: Database, make_pipeline: Make

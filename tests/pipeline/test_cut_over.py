@@ -55,6 +55,7 @@ def test_target_takes_inserts_where_the_source_stopped(
     assert target.query("INSERT INTO old DEFAULT VALUES RETURNING id, n") == [(21, 21)]
 
 
+@pytest.mark.long
 def test_stopped_pipeline_that_has_everything_has_no_lag(
     source: Database,
     target: Database,
@@ -82,11 +83,12 @@ def test_stopped_pipeline_that_has_everything_has_no_lag(
     assert behind["sinks"]["target"]["lag_bytes"] > 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "options",
     [
         pytest.param(ALWAYS_COPIED, id="initial"),
-        pytest.param({"snapshot": "never"}, id="never", marks=pytest.mark.long),
+        pytest.param({"snapshot": "never"}, id="never"),
     ],
 )
 def test_table_that_is_locked_while_it_is_to_be_published_is_waited_for(

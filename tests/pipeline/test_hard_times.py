@@ -96,6 +96,7 @@ def test_cut_and_silent_connections_lose_nothing(
     assert_equal(source, target, "t")
 
 
+@pytest.mark.long
 def test_restarts_of_both_servers_lose_nothing_and_are_not_held_up(
     two_servers: TwoServers, make_pipeline: Make
 ) -> None:
@@ -122,6 +123,7 @@ def test_restarts_of_both_servers_lose_nothing_and_are_not_held_up(
     assert_equal(source, target, "t")
 
 
+@pytest.mark.long
 def test_server_shuts_down_although_the_target_is_away(
     two_servers: TwoServers, make_pipeline: Make
 ) -> None:
@@ -144,6 +146,7 @@ def test_server_shuts_down_although_the_target_is_away(
     assert_equal(source, target, "t")
 
 
+@pytest.mark.long
 @only_new
 def test_idle_source_advances_while_another_database_writes(
     source: Database,

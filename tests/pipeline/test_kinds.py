@@ -191,6 +191,7 @@ def test_history_keeps_large_values_that_a_change_leaves_alone(
     ]
 
 
+@pytest.mark.long
 def test_history_of_one_transaction_that_spans_many_slices_has_one_instant(
     source: Database, target: Database, make_pipeline: Make
 ) -> None:

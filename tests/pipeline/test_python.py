@@ -242,6 +242,7 @@ def test_interrupt_stops_a_run_and_returns(
     assert penstock.status(path).phase == "stopped"
 
 
+@pytest.mark.long
 def test_interrupt_of_a_run_that_has_yet_to_catch_up_is_raised(
     notebook: Notebook, source: Database, target: Database, pipeline_file: Callable[..., Path]
 ) -> None:

@@ -127,6 +127,7 @@ def delivered(path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.long
 def test_scenarios_of_pg_flo_and_pgstream_in_one_pipeline_copied_and_streamed(
     source: Database, target: Database, pipeline: Path
 ) -> None:

@@ -269,6 +269,7 @@ def test_table_with_replica_identity_full_needs_no_old_document(
     assert search_server.hits(alias_of(sink, "keyless")) == []
 
 
+@pytest.mark.long
 def test_random_changes_across_restarts(
     source: Database, make_pipeline: Make, search_server: SearchServer, sink: dict[str, Any]
 ) -> None:
@@ -318,6 +319,7 @@ def _statement(dice: random.Random, number: int) -> str:
     )[0]
 
 
+@pytest.mark.long
 def test_tables_that_change_are_followed(
     source: Database, make_pipeline: Make, search_server: SearchServer, sink: dict[str, Any]
 ) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from fix_command import run_penstock
 from fix_hostile import plant, safely, sprung
 from fix_pipeline import INITIAL, assert_equal
@@ -121,6 +123,7 @@ def _split(statements: str) -> list[str]:
     return [each for each in (*found, rest) if each.strip()]
 
 
+@pytest.mark.long
 def test_keys_of_types_that_extensions_brought_find_their_rows(
     source: Database, target: Database, make_pipeline: Make
 ) -> None:

@@ -93,7 +93,7 @@ def begun(source: Database, target: Database, path: Path, begin: Callable[..., C
 @pytest.mark.parametrize(
     ("send", "number"),
     [
-        (at_all, signal.SIGTERM),
+        pytest.param(at_all, signal.SIGTERM, marks=pytest.mark.long),
         pytest.param(at_all, signal.SIGINT, marks=pytest.mark.long),
         pytest.param(at_all, signal.SIGHUP, marks=pytest.mark.long),
         pytest.param(at_group, signal.SIGTERM, marks=pytest.mark.long),

@@ -175,6 +175,7 @@ def test_key_that_the_server_cannot_make_at_all_is_noted(
     assert target.query(asked) == [("foreign keys: InternalError_ (XX000)",)]
 
 
+@pytest.mark.long
 def test_key_that_rows_do_not_hold_keeps_no_other_away(source: Database, target: Database):
     source.execute(
         "CREATE TABLE parent (id int PRIMARY KEY);"

@@ -376,7 +376,7 @@ SCENARIOS["names that change while a table is copied again"] = (
     ],
 )
 # One of each sort is enough while somebody waits.
-QUICK = {"swap", "columns that fill themselves", "types", "foreign keys", "keys", "rows between"}
+QUICK = {"swap", "types", "foreign keys", "rows between"}
 SOME_LONG = [
     name if name in QUICK else pytest.param(name, marks=pytest.mark.long) for name in SCENARIOS
 ]

@@ -306,7 +306,7 @@ def test_copy_goes_on_where_it_was_when_the_sessions_that_copy_are_ended(
 
 
 @pytest.mark.parametrize("mode", ["immediate", pytest.param("fast", marks=pytest.mark.long)])
-@pytest.mark.parametrize("side", ["source", "target"])
+@pytest.mark.parametrize("side", [pytest.param("source", marks=pytest.mark.long), "target"])
 def test_copy_survives_a_restart_of_either_server(
     two_servers: TwoServers,
     make_pipeline: Make,

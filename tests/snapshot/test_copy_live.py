@@ -271,6 +271,7 @@ def fill(source: Database, table: str, count: int) -> None:
     )
 
 
+@pytest.mark.long
 def test_large_transactions_that_are_open_before_during_and_after_the_copy_arrive_once(
     source: Database,
     target: Database,

@@ -51,6 +51,7 @@ def make_chain(source: Database, count: int) -> None:
     )
 
 
+@pytest.mark.long
 def test_command_ends_once_foreign_keys_and_indexes_are_made(
     source: Database, target: Database, pipeline_file: WriteFile, penstock_command: Start
 ) -> None:

@@ -53,6 +53,7 @@ def copy_id(target: Database) -> str:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["fast", pytest.param("immediate", marks=pytest.mark.long)])
 def test_restart_of_the_target_keeps_the_ranges_that_have_arrived(
     two_servers: TwoServers,

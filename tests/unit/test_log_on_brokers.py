@@ -470,6 +470,7 @@ def test_slow_link_to_nats_is_no_server_that_does_not_answer(
     append_slowly(*slow_nats(_SMALL, 3.0))
 
 
+@pytest.mark.long
 def test_slice_is_read_from_nats_over_a_slow_link(
     slow_nats: Callable[..., tuple[Place, Proxy]], use_timing: Callable[..., None]
 ):
