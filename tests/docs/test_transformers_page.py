@@ -14,9 +14,12 @@ from penstock.modifiers.transform.registry import ALIASES, TRANSFORMERS
 from penstock.modifiers.transform.rules import RULE_KEYS
 from penstock.modifiers.transform.template_functions import FUNCTIONS
 
-PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "transformers.md").read_text()
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "reference" / "transformers.md").read_text()
+HOW_TO = (DOCS / "howto" / "filter-and-mask.md").read_text()
 SECTIONS = dict(re.findall(r"^### (\w+)\n(.*?)(?=^##|\Z)", PAGE, re.M | re.S))
 EXAMPLES = re.findall(r"^\| `(\{with: .*?\})` \| (\S+) \| `(.*?)` \| (.*?) \|$", PAGE, re.M)
+MASKS = re.findall(r"^\| `(\{with: .*?\})` \| `(.*?)` \|$", HOW_TO, re.M)
 
 
 def _texts(value):
@@ -34,6 +37,17 @@ def test_example_comes_out_as_the_page_says(rule, type_name, value, result):
 
     assert batch.failed is None
     assert ("NULL" if done[0] is None else f"`{done[0]}`") == result
+
+
+@pytest.mark.parametrize(("rule", "result"), MASKS)
+def test_mask_of_the_how_to_comes_out_as_it_says(rule, result):
+    done, _ = run_batch(_texts(yaml.safe_load(rule)), ["ada@shop.org"], "text", salt="example")
+
+    assert done == [result]
+
+
+def test_how_to_shows_masks():
+    assert len(MASKS) > 3
 
 
 @pytest.mark.parametrize("name", TRANSFORMERS)

@@ -14,8 +14,10 @@ from penstock.config import pipeline_from_document
 from penstock.errors import ModifierError, PipelineFileError, RuleUnfit, ValueNotSent
 from penstock.modifiers.copies import relation_of
 from penstock.modifiers.filter.comparison import compare
+from penstock.modifiers.filter.rows import NoRows
 from penstock.modifiers.filter.where import read_where
 from penstock.modifiers.modifier import modify
+from penstock.run.rules import idle_findings, rule_findings
 from penstock.sql.column_types import ColumnType, Family
 from penstock.table import TableName
 from penstock.testing import UNCHANGED, changes, delete, insert, relation, transaction, update
@@ -355,8 +357,6 @@ def test_rule_holds_for_the_sinks_that_it_names() -> None:
         ({"filter": {"table": "t", "where": "a), (b"}}, "more than one expression"),
         ({"filter": {"table": "t", "where": "a = 1", "operations": ["merge"]}}, "operations[0] is 'merge'"),
         ({"filter": {"table": "t", "where": "a = 1", "operations": []}}, "insert, update, delete"),
-        ({"filter": {"table": "t", "rows": "none", "operations": ["insert"]}}, "filter.operations: goes with where"),
-        ({"filter": {"tables": {"exclude": ["t"]}, "operations": ["delete"]}}, "filter.operations: goes with where"),
         ({"filter": {"table": "t", "where": "a = 1", "sinks": ["nowhere"]}}, "'nowhere' is no sink"),
         ({"filtr": {}}, "modifiers[0].filtr is not a known key"),
         ({"filter": {"table": "t", "rows": "none"}, "route": {}}, None),
@@ -373,6 +373,34 @@ def test_bad_rule_is_named_with_its_place(rule, what) -> None:
     assert what is None or what in caught.value.what
     assert "shop.yml" in caught.value.where
     assert caught.value.do
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"table": "t", "rows": "none", "operations": ["insert"]},
+        {"tables": {"schema_only": ["t"]}, "operations": ["delete", "update"]},
+    ],
+)
+def test_operations_without_a_condition_are_read_and_reported_as_having_no_effect(rule) -> None:
+    described = shape("t", {"id": "int8"})
+    pipeline = pipeline_from_document(document({"filter": rule}), "shop.yml")
+
+    [one] = rule_findings(pipeline, "lines", {described.table: described})
+    [idle] = idle_findings(pipeline)
+
+    assert str(one.error) == str(idle.error)
+    assert one.severity == "warning"
+    assert "operations has no effect" in one.what
+    assert "shop.yml" in one.place
+    assert pipeline.modifiers[0].modifier_for(described.table) == NoRows()
+
+
+def test_operations_that_say_what_holds_anyway_are_not_reported() -> None:
+    rule = {"table": "t", "rows": "none", "operations": ["insert", "update", "delete"]}
+    pipeline = pipeline_from_document(document({"filter": rule}), "shop.yml")
+
+    assert list(idle_findings(pipeline)) == []
 
 
 @pytest.mark.parametrize(

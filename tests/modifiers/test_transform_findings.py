@@ -181,6 +181,27 @@ def test_null_where_only_one_may_be_is_refused(index, rule, advice):
     assert found("{table: users, column: login, with: hash}", shape) == []
 
 
+@pytest.mark.parametrize("index", [True, False])
+def test_null_where_only_one_may_be_beside_other_columns_is_a_warning(index):
+    words = "NULLS NOT DISTINCT"
+    if index:
+        several = IndexShape(id=7, name="one_null", is_unique=True, columns=(1, 2), used=(1, 2),
+            definition=f"btree (id, login) {words}")  # fmt: skip
+        more = {"indexes": (several,)}
+    else:
+        unique = ConstraintShape(id=7, name="one_null", kind="u", columns=(1, 2), used=(1, 2),
+            definition=f"UNIQUE {words} (id, login)")  # fmt: skip
+        more = {"constraints": (unique,)}
+    shape = shape_of("users", {"id": "int8", "login": "text"}, key=["id"], **more)
+    options = "{table: users, column: login, with: email, invalid_email_action: null}"
+
+    [one] = findings(read_transform(f"transform: {options}"), {shape.table: shape})
+
+    assert one.severity == "warning"
+    assert "one_null is UNIQUE NULLS NOT DISTINCT with other columns" in one.what
+    assert "reject" in one.do
+
+
 def test_random_on_a_table_without_a_key_is_refused():
     shape = shape_of("log", {"line": "text"}, replica_identity="f")
 

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import pickle
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+import yaml
 
-from fix_rules import chain
+from fix_rules import chain, document
 from fix_transform import KEY_OF_TESTS, applied, read_transform, shape_of
+from penstock.config import pipeline_from_document
 from penstock.errors import BadValue, ColumnUncovered, PenstockError, PipelineFileError, UnknownKey
+from penstock.modifiers.chain import chain_for
 from penstock.modifiers.transform import findings
+from penstock.pipeline import wire_of
+from penstock.run.rules import RuleWatch, find_rules
+from penstock.state.reports import SeenRules
 from penstock.table import TableName
 from penstock.testing import insert, table
 from penstock.vault import Vault, using
@@ -290,6 +298,94 @@ def test_salt_of_the_environment_is_part_of_what_a_rule_says(monkeypatch) -> Non
         digests.add(chain(rule).digest_of(TableName("public", "users")))
 
     assert len(digests) == 2
+
+
+@pytest.mark.parametrize(
+    ("rule", "digest"),
+    [
+        ("with: email", "1ac46384bdc0c6ea"),
+        ("with: email, preserve_domain: true", "e2ad6f23a0c191b4"),
+        ("name: neosync_email", "f879847d0b2f1e86"),
+        ("name: neosync_email, preserve_domain: true", "b4f77de6178a76b5"),
+        ("name: neosync_email, preserve_length: false", "470e8edc7b62e417"),
+        ("name: neosync_email, max_length: 60", "9c38333097f4d334"),
+    ],
+)
+def test_rule_that_means_what_it_meant_has_the_digest_that_it_had(rule, digest, monkeypatch):
+    monkeypatch.setenv("PENSTOCK_SALT", "one")
+
+    assert digest_of(f"{{table: users, column: email, {rule}}}") == digest
+
+
+@pytest.mark.parametrize(
+    ("rule", "digest"),
+    [
+        ("preserve_length: true", "2010d74f40263391"),
+        ("parameters: {preserve_length: true}", "c44e1f75406717d2"),
+        ("max_length: 20", "389f921dcffd8241"),
+        ("preserve_domain: true, max_length: 40", "16ff4c9963d13dac"),
+    ],
+)
+def test_rule_whose_results_are_other_ones_since_has_another_digest(rule, digest, monkeypatch):
+    monkeypatch.setenv("PENSTOCK_SALT", "one")
+
+    found = digest_of(f"{{table: users, column: email, name: neosync_email, {rule}}}")
+
+    assert found.startswith(digest), "the text is the same"
+    assert found != digest
+
+
+def test_of_a_rules_file_only_tables_whose_results_are_other_ones_have_another_digest(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setenv("PENSTOCK_SALT", "one")
+    rules = tmp_path / "rules.yml"
+    rules.write_text(
+        f"{NEOSYNC}    - {{table: others, column_transformers: {{email: {{name: neosync_email}}}}}}\n"
+    )
+    one = chain({"transform": {"rules_file": str(rules)}})
+
+    [whole] = {rule.digest for rule in one.rules if rule.digest}
+
+    assert one.digest_of(TableName("public", "others")) == whole
+    assert one.digest_of(TableName("public", "users")) != whole
+
+
+def test_table_that_was_masked_otherwise_before_an_upgrade_is_reported(
+    tmp_path, monkeypatch, caplog
+):
+    monkeypatch.setenv("PENSTOCK_SALT", "one")
+    rules = [
+        {"transform": {"table": "users", "column": "email", "name": "neosync_email", "preserve_length": True}},
+        {"transform": {"table": "others", "column": "email", "with": "email"}},
+    ]  # fmt: skip
+    (tmp_path / "sinks").mkdir()
+    whole = document(*rules) | {"state": str(tmp_path)}
+    [view] = (pipeline := pipeline_from_document(whole, "test")).each()
+    names = {TableName("public", "users"), TableName("public", "others")}
+    before = {str(name): text_digest(pipeline, name) for name in names}
+    wire_of(view).publish(SeenRules(before), "lines")
+    tables = SimpleNamespace(detached={}, streaming=names)
+    sink = cast("Any", SimpleNamespace(name="lines", tables=tables))
+
+    RuleWatch(wire_of(view), sink, chain_for(pipeline.modifiers, "lines")).compare()
+    [finding] = find_rules(pipeline, {})
+
+    assert (finding.code, finding.severity) == ("PEN-704", "warning")
+    assert "resync public.users" in finding.do
+    assert "public.others" not in str(finding.error)
+    assert "PEN-704" in caplog.text
+
+
+def digest_of(rule):
+    entry = yaml.safe_load(rule)
+    return chain({"transform": entry}).digest_of(TableName("public", "users"))
+
+
+def text_digest(pipeline, table):
+    """What was kept of a table by the text of its rules alone."""
+    rules = [one for one in pipeline.modifiers if one.modifier_for(table)]
+    return "-".join(one.digest for one in rules)
 
 
 NEOSYNC = """

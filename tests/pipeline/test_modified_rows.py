@@ -276,6 +276,24 @@ def test_edited_rule_is_reported_until_the_table_is_copied_again(
     wait_until(lambda: not list(find_rules(pipeline.file, {})), what="the warning to go")
 
 
+@pytest.mark.long
+def test_each_start_says_what_of_a_filter_has_no_effect(
+    source: Database, target: Database, make_pipeline: Make, caplog: Any
+) -> None:
+    source.execute(
+        "CREATE TABLE orders (id int PRIMARY KEY); CREATE TABLE audit (id int PRIMARY KEY)"
+    )
+    idle = {"filter": {"tables": {"exclude": ["audit"]}, "operations": ["insert"]}}
+
+    for _ in range(2):
+        caplog.clear()
+        pipeline = make_pipeline(source, target, source_options=INITIAL, modifiers=[idle])
+        pipeline.catch_up()
+        pipeline.stop()
+
+        assert caplog.text.count("operations has no effect") == 1
+
+
 def test_check_prints_chains_and_finds_rules_that_do_not_fit(
     source: Database, target: Database, tmp_path: Path, penstock_command: Callable[..., Any]
 ) -> None:

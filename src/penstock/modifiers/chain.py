@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from penstock.errors import ModifierError, RuleUnfit
 from penstock.modifiers.effects import lost_effects
-from penstock.modifiers.modifier import KeepsRows
+from penstock.modifiers.modifier import KeepsRows, Revised
 from penstock.table import TableName, filled
 
 if TYPE_CHECKING:
@@ -181,11 +181,12 @@ class Chain:
 
     def digest_of(self, table: TableName) -> str:
         """What the rules say of a table, in short; "" where nothing."""
-        concerned = [
-            rule.digest
-            for rule in self.rules
-            if rule.modifier_for(table) or self._excluded(rule, table)
-        ]
+        concerned: list[str] = []
+        for rule in self.rules:
+            modifier = rule.modifier_for(table)
+            if modifier or self._excluded(rule, table):
+                revision = modifier.revision if isinstance(modifier, Revised) else ""
+                concerned.append(f"{rule.digest}~{revision}" if revision else rule.digest)
         return "-".join(concerned)
 
     def _excluded(self, rule: Rule, table: TableName) -> bool:

@@ -78,6 +78,15 @@ class KeepsRows(Protocol):
         """Whether it does: then a TRUNCATE does not pass."""
 
 
+@runtime_checkable
+class Revised(Protocol):
+    """A modifier that a new version of penstock may give another meaning, though its rule reads as before."""
+
+    @property
+    def revision(self) -> str:
+        """What stands for that meaning: "" for the first one."""
+
+
 class Modifiers(Protocol):
     """Which tables are modified, and how. Picklable: it travels to the executors."""
 

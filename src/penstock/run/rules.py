@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from penstock.config import PipelineFile
     from penstock.modifiers.chain import Chain
+    from penstock.modifiers.rule import Rule
     from penstock.schema.shape import TableShape
     from penstock.sinks.chosen import ChosenTables
     from penstock.sinks.sink import Sink
@@ -64,10 +65,7 @@ def rule_findings(
     rules = [rule for rule in pipeline.modifiers if rule.is_for(sink)]
     for rule in rules:
         for finding in rule.findings(left):
-            error = finding.error
-            where = error.where if rule.place in error.where else f"{rule.place} {error.where}"
-            placed = type(error)(error.what, where.strip(), error.do)
-            yield replace(finding, error=placed)
+            yield _placed(finding, rule)
         for table, shape in list(left.items()):
             try:
                 modifier = rule.modifier_for(table)
@@ -76,6 +74,20 @@ def rule_findings(
             except ModifierError:
                 del left[table]  # it is among the findings already
     yield from torn_keys(rules, shapes)
+
+
+def idle_findings(pipeline: PipelineFile) -> Iterator[Finding]:
+    """What filters say that has no effect, whatever the tables are."""
+    for rule in pipeline.modifiers:
+        if rule.family == "filter":
+            for finding in rule.findings({}):
+                yield _placed(finding, rule)
+
+
+def _placed(finding: Finding, rule: Rule) -> Finding:
+    error = finding.error
+    where = error.where if rule.place in error.where else f"{rule.place} {error.where}"
+    return replace(finding, error=type(error)(error.what, where.strip(), error.do))
 
 
 def modified_choices(

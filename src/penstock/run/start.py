@@ -18,7 +18,7 @@ from penstock.errors import LogGone, PenstockError, PositionMissing, Publication
 from penstock.lsn import ZERO, Lsn
 from penstock.modifiers.chain import chain_for
 from penstock.pipeline import build_sinks, log_of, require_keys, state_of, top_of
-from penstock.run.rules import rule_findings
+from penstock.run.rules import idle_findings, rule_findings
 from penstock.run.signals import Stop
 from penstock.source.choice import read_choice
 from penstock.source.connect import connect_source
@@ -127,6 +127,9 @@ def start(pipeline: PipelineFile, databases: Databases | None = None) -> Started
                 databases.claim(pipeline.source_id, connection, url)
             if find_subscription(connection, pipeline.name) is None:
                 _require_fresh(pipeline, connection)
+            else:
+                for finding in idle_findings(pipeline):
+                    _log.warning("%s", finding.error)
             subscription = ensure_subscription(
                 connection,
                 pipeline.name,

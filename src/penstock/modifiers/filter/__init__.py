@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.errors import ModifierError
+from penstock.errors import ModifierError, RuleUnfit
 from penstock.findings import Finding
 from penstock.modifiers.effects import Effect
 from penstock.modifiers.filter.options import FilterOptions
@@ -50,7 +50,11 @@ def _matcher(options: FilterOptions) -> Matcher:
 
 
 def findings(options: FilterOptions, shapes: Mapping[TableName, TableShape]) -> Iterator[Finding]:
-    """Columns that are not there, values that cannot be of their type."""
+    """What has no effect, columns that are not there, values that cannot be of their type."""
+    if options.has_idle_operations:
+        what = "operations has no effect: tables, and rows: none, are for all changes"
+        do = "take it out, or write table: and where:"
+        yield Finding(RuleUnfit(what, "", do), "warning")
     for table, shape in shapes.items():
         modifier = modifier_for(options, table)
         if not isinstance(modifier, RowFilter):

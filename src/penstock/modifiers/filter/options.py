@@ -72,11 +72,6 @@ class FilterOptions(Options):
 
     @model_validator(mode="after")
     def _of_tables_or_of_rows(self) -> Self:
-        if self.where is None and "operations" in self.model_fields_set:
-            what = (
-                "goes with where, which is not there: tables, and rows: none, are for all changes"
-            )
-            raise fault(BadValue(what, do="take it out, or write a where"), "operations")
         if self.tables is not None:
             for key in ("table", "rows", "where"):
                 if getattr(self, key) is not None:
@@ -88,6 +83,11 @@ class FilterOptions(Options):
         if (self.rows is None) == (self.where is None):
             raise wanted("a filter with one of where: and rows: none")
         return self
+
+    @property
+    def has_idle_operations(self) -> bool:
+        """Whether `operations` says something that has no effect. No error: files that say it have run."""
+        return self.where is None and self.operations != ALL_OPERATIONS
 
     def excludes(self, table: TableName) -> bool:
         """Whether the sink does not have the table at all."""

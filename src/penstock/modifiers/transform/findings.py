@@ -75,7 +75,7 @@ def _of_computed(options: TransformOptions, shape: TableShape) -> Iterator[Findi
         where = f"{shape.table}.{column.name}"
         unique = _unique_with(shape, column)
         if unique and not options.allow_collisions:
-            what = f"SQL can make two values equal, and {unique[0]} is unique"
+            what = f"SQL can make two values equal, and {unique[0].name} is unique"
             do = "set a column of another name; or see that it keeps values distinct, and write allow_collisions: true"
             yield Finding(RuleUnfit(what, where, do))
         for what, do in _checks_of(shape, column):
@@ -239,16 +239,22 @@ def _unique(ruled: _Ruled) -> Iterator[Finding]:
     unique = _unique_with(shape, ruled.column)
     is_null = isinstance(rule.transformer, Null)
     if unique and not is_null and rule.transformer.meetings is Collisions.LIKELY:
-        what = f"{rule.name} can make two values equal, and {unique[0]} is unique"
+        what = f"{rule.name} can make two values equal, and {unique[0].name} is unique"
         do = "take hash, email, uuid or aes_siv, which keep values distinct; or write allow_collisions: true"
         yield ruled.fault(what, do)
         return
     # Elsewhere one NULL is not another.
-    single = _unique_with(shape, ruled.column, has_one_null=True)
+    single = [each for each in _unique_with(shape, ruled.column) if _ONE_NULL in each.definition]
     if single and (made := _made_null(rule)):
         which, do = made
-        what = f"{which} becomes NULL, and {single[0]} is UNIQUE NULLS NOT DISTINCT"
-        yield ruled.fault(what, f"{do}; or write allow_collisions: true")
+        alone = [each for each in single if not _other_columns(each, ruled.column)]
+        what = f"{which} becomes NULL, and {(alone or single)[0].name} is UNIQUE NULLS NOT DISTINCT"
+        do = f"{do}; or write allow_collisions: true"
+        if alone:
+            yield ruled.fault(what, do)
+        else:
+            # Other columns may keep the rows distinct, as those of a key do.
+            yield ruled.warning(f"{what} with other columns: rows that differ in it alone meet", do)
 
 
 def _made_null(rule: ColumnRule) -> tuple[str, str] | None:
@@ -262,23 +268,18 @@ def _made_null(rule: ColumnRule) -> tuple[str, str] | None:
     return None
 
 
-def _unique_with(
-    shape: TableShape, column: ColumnShape, *, has_one_null: bool = False
-) -> list[str]:
-    """Constraints and indexes by which the column's values are unique, alone or with others.
+def _other_columns(unique: ConstraintShape | IndexShape, column: ColumnShape) -> frozenset[int]:
+    # Columns of INCLUDE are not among `columns`, and neither are those of expressions.
+    return frozenset(unique.columns) - {column.id}
 
-    `has_one_null`: only those for which two NULLs are equal.
-    """
+
+def _unique_with(shape: TableShape, column: ColumnShape) -> list[ConstraintShape | IndexShape]:
+    """Constraints and indexes by which the column's values are unique, alone or with others."""
     unique: list[ConstraintShape | IndexShape] = [
         *(each for each in shape.constraints if each.kind in ("p", "u")),
         *(each for each in shape.indexes if each.is_unique),
     ]
-    return [
-        each.name
-        for each in unique
-        if column.id in (*each.columns, *each.used)
-        and (not has_one_null or _ONE_NULL in each.definition)
-    ]
+    return [each for each in unique if column.id in (*each.columns, *each.used)]
 
 
 def _in_key(ruled: _Ruled) -> Iterator[Finding]:

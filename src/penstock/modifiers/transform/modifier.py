@@ -52,6 +52,12 @@ class TableTransform:
     is_own: bool = False  # a group of the rules names the table
     known: Mapping[int, ColumnType] = field(default_factory=dict)  # types by oid, of the catalog
 
+    @property
+    def revision(self) -> str:
+        """ "" while the text of every rule means what it always has."""
+        revised = sorted({rule.revision for rule in self.rules if rule.revision > 1})
+        return ",".join(map(str, revised))
+
     def with_shape(self, shape: TableShape) -> TableTransform:
         """The same, with what the catalog says of types that are not Postgres's own."""
         known = {

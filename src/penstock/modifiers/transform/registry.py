@@ -9,7 +9,7 @@ from penstock.modifiers.transform import documents, masks, numbers, people, plai
 from penstock.options import fault, nearest, wanted
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from penstock.modifiers.transform.transformer import Transformer
 
@@ -44,16 +44,31 @@ TRANSFORMERS: dict[str, type[Transformer]] = {
 """The transformers by their own names."""
 
 
+def _first_revision(_: Any) -> int:
+    return 1
+
+
 class Alias(NamedTuple):
     """Another name: of which transformer, what is the default there, what its parameters are called there.
 
-    `ignored` are parameters of there that mean nothing here: they are taken, and `check` says so.
+    `ignored` are parameters of there that mean nothing here: they are taken, and `check` says so. `revision` counts
+    how often the same parameters have come to give other results; a transformer that it changes is to be copied again.
     """
 
     name: str
     defaults: Mapping[str, Any] = {}
     renamed: Mapping[str, str] = {}
     ignored: tuple[str, ...] = ()
+    revision: Callable[[Any], int] = _first_revision
+
+
+_LONGEST_OF_NEOSYNC = 100
+
+
+def _revision_of_email(made: words.Email) -> int:
+    """2 where lengths matter: they were ignored before they held."""
+    is_cut = made.max_length is not None and made.max_length < _LONGEST_OF_NEOSYNC
+    return 2 if made.is_short or (made.preserve_domain and is_cut) else 1
 
 
 _LIMITS = {"min": "min_value", "max": "max_value"}
@@ -78,8 +93,9 @@ ALIASES: dict[str, Alias] = {
     "literal_string": Alias("literal"),
     "neosync_email": Alias(
         "email",
-        {"invalid_email_action": "reject", "max_length": 100},
+        {"invalid_email_action": "reject", "max_length": _LONGEST_OF_NEOSYNC},
         ignored=("seed", "email_type"),
+        revision=_revision_of_email,
     ),
     "neosync_firstname": Alias("first_name", ignored=_SEED),
     "neosync_fullname": Alias("full_name", ignored=_SEED),

@@ -70,6 +70,7 @@ class ColumnRule:
     is_lenient: bool = False  # of a file whose rules are for columns of fitting types only
     is_general: bool = False  # of a group for any table
     ignored: tuple[str, ...] = ()  # parameters of another system that mean nothing here
+    revision: int = 1  # of what its text means: with another one it gives other results
 
     @property
     def is_pattern(self) -> bool:
@@ -158,7 +159,8 @@ def read_rule(
     with Below(*(["parameters"] if given.get("parameters") else [])):
         transformer = kind.model_validate(filled, context=context)
     salt = options.salt or _salt_of(context)
-    rule = ColumnRule(column, transformer, options, salt, ignored=ignored)
+    revision = alias.revision(transformer)
+    rule = ColumnRule(column, transformer, options, salt, ignored=ignored, revision=revision)
     if transformer.draws and rule.salt is None:
         what = f"{rule.name} needs a salt, and there is none"
         do = f"set the variable {SALT_VARIABLE} to a long random text, or write salt: ${{NAME}}"

@@ -233,10 +233,14 @@ class Email(Drawing):
         return min(_BOX, room)
 
     @property
+    def is_short(self) -> bool:
+        """Whether lengths may leave fewer letters than it has else."""
+        return self.preserve_length or self._box < _BOX
+
+    @property
     def meetings(self) -> Collisions:
         """Whether two values can become one: with few letters they do."""
-        is_short = self.preserve_length or self._box < _BOX
-        return Collisions.LIKELY if is_short else self.collisions
+        return Collisions.LIKELY if self.is_short else self.collisions
 
     def apply(self, batch: Batch) -> pa.Array:
         """The values, transformed."""
