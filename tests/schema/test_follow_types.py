@@ -296,6 +296,114 @@ def test_type_of_the_targets_own_keeps_its_name_and_labels_and_gets_those_that_i
     target.execute("INSERT INTO t VALUES (1, 'c'), (2, 'aa')")
 
 
+PARTS = {
+    "domain": (
+        "CREATE COLLATION own FROM \"C\"; CREATE DOMAIN m AS text COLLATE own DEFAULT 'x' NOT NULL",
+        "CREATE DOMAIN m AS varchar(255)",
+        "ALTER DOMAIN m SET DEFAULT 'y'",
+        "ALTER DOMAIN m DROP NOT NULL",
+    ),
+    "composite": (
+        'CREATE COLLATION own FROM "C"; CREATE TYPE m AS (a text COLLATE own, b int)',
+        "CREATE TYPE m AS (a varchar(255), b bigint)",
+    ),
+}
+
+
+@only_new
+@pytest.mark.parametrize("policy", ["apply", "additive", "stop"])
+@pytest.mark.parametrize("kind", PARTS)
+def test_type_of_the_targets_own_stops_no_table_while_the_source_changes_no_values(
+    kind: str, policy: str, source: Database, target: Database
+):
+    at_source, at_target, *later = PARTS[kind]
+    table = "CREATE TABLE t (id int PRIMARY KEY, v m)"
+    source.execute(f"{at_source}; {table}")
+    target.execute(f"{at_target}; {table}")
+    with target.connect() as connection:
+        connection.execute(statements())
+    pictures = [without_parts(shape_of(source)), shape_of(source)]
+    for ddl in (*later, "ALTER TYPE m RENAME TO mm"):
+        source.execute(ddl)
+        pictures.append(shape_of(source))
+
+    followed = [
+        follow_at(target, before, after, owner=OWNER, policy=policy, made_by_us=False)
+        for before, after in itertools.pairwise(pictures)
+    ]
+
+    assert [each.statements for each in followed] == [[]] * len(followed)
+    assert any("collation default, wanted public.own" in note for note in followed[0].notes)
+    assert types_of(target) == [("m", "d" if kind == "domain" else "c")]
+
+
+RENAMED = {
+    "one after the other": [
+        "ALTER TYPE e RENAME TO other",
+        "ALTER TYPE other ADD VALUE 'c'",
+        "ALTER TYPE other RENAME TO third; ALTER TYPE third SET SCHEMA elsewhere",
+        "ALTER TYPE elsewhere.third ADD VALUE 'd' BEFORE 'a'",
+    ],
+    "at once": [
+        "ALTER TYPE e RENAME TO other; ALTER TYPE other ADD VALUE 'c'",
+        "ALTER TYPE other RENAME TO third; ALTER TYPE third ADD VALUE 'd' BEFORE 'a'",
+    ],
+    "and back": [
+        "ALTER TYPE e RENAME TO other",
+        "ALTER TYPE other RENAME TO e",
+        "ALTER TYPE e ADD VALUE 'c'",
+        "ALTER TYPE e ADD VALUE 'd' BEFORE 'a'",
+    ],
+}
+
+
+@only_new
+@pytest.mark.parametrize("name", RENAMED)
+def test_enum_of_the_targets_own_gets_labels_after_the_source_has_renamed_its_own(
+    name: str, source: Database, target: Database
+):
+    make_it = "CREATE TYPE e AS ENUM ('a', 'b')"
+    tables = "CREATE TABLE t (id int PRIMARY KEY, v e); CREATE TABLE u (id int PRIMARY KEY, v e[])"
+    source.execute(f"{make_it}; {tables}; CREATE SCHEMA elsewhere")
+    target.execute(f"{make_it}; {tables}")
+    with target.connect() as connection:
+        connection.execute(statements())
+    pictures = [{shape.name: shape for shape in shapes(source).values()}]
+    for ddl in RENAMED[name]:
+        source.execute(ddl)
+        pictures.append({shape.name: shape for shape in shapes(source).values()})
+
+    for before, after in itertools.pairwise(pictures):
+        for each in ("t", "u"):
+            options = {"owner": OWNER, "made_by_us": False}
+            follow_at(target, before[each], after[each], before[each].table, **options)
+            again = follow_at(target, before[each], after[each], before[each].table, **options)
+            assert again.statements == []
+
+    assert types_of(target) == [("e", "e")]
+    assert target.value("SELECT enum_range(NULL::e)::text") == "{d,a,b,c}"
+    assert tidy(target) == []
+
+
+@only_new
+def test_label_that_cannot_be_added_to_the_targets_own_enum_is_said_under_its_name_there(
+    source: Database, target: Database
+):
+    make_it = "CREATE TYPE e AS ENUM ('a', 'b'); CREATE TABLE t (id int PRIMARY KEY, v e)"
+    source.execute(make_it)
+    target.execute(make_it)
+    with target.connect() as connection:
+        connection.execute(statements())
+    pictures = [shape_of(source)]
+    for ddl in ("ALTER TYPE e RENAME TO other", "ALTER TYPE other RENAME VALUE 'a' TO 'aa'"):
+        source.execute(ddl)
+        pictures.append(shape_of(source))
+
+    follow_at(target, pictures[0], pictures[1], owner=OWNER, made_by_us=False)
+    with pytest.raises(TargetTableUnfit, match=r'ALTER TYPE "public"\."e" RENAME VALUE'):
+        follow_at(target, pictures[1], pictures[2], owner=OWNER, made_by_us=False)
+
+
 @only_new
 def test_type_that_another_source_has_made_is_followed(source: Database, target: Database):
     before = made_pair(source, target)
