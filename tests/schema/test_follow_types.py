@@ -6,11 +6,13 @@ import itertools
 from typing import TYPE_CHECKING
 
 import pytest
+from psycopg import sql
 
 from fix_follow import follow_at, rows_of, shape_of, shapes
 from fix_postgres import only_new
 from penstock.errors import SchemaChangeRefused, TargetTableUnfit
 from penstock.schema.describe import description_of
+from penstock.sinks.postgres.ddl.alter import Others
 from penstock.sinks.postgres.ddl.create import create_table
 from penstock.sinks.postgres.ddl.user_types import drop_unused_types, have_types
 from penstock.sinks.postgres.state.objects import statements
@@ -561,6 +563,51 @@ def test_table_that_is_behind_gets_no_default_of_later(source: Database, target:
     target.execute("INSERT INTO u VALUES (2)")
 
     assert target.query("SELECT v FROM u ORDER BY id") == [(None,), ("late",)]
+
+
+LATE = {
+    "with the column": ["CREATE DOMAIN d AS text DEFAULT 'ours'; ALTER TABLE t ADD v d"],
+    "later": [
+        "CREATE DOMAIN d AS text; ALTER TABLE t ADD v d",
+        "ALTER DOMAIN d SET DEFAULT 'ours'",
+    ],
+}
+
+
+@only_new
+@pytest.mark.parametrize("ours", ["t.sid = 'one'", None], ids=["by source", "history"])
+@pytest.mark.parametrize("name", LATE)
+def test_default_of_a_domain_is_not_given_to_rows_of_other_sources(
+    name: str, ours: str | None, source: Database, target: Database
+):
+    source.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
+    target.execute(
+        "CREATE TABLE t (sid text, id int, PRIMARY KEY (sid, id));"
+        "INSERT INTO t VALUES ('one', 1), ('two', 1)"
+    )
+    with target.connect() as connection:
+        connection.execute(statements())
+    pictures = [shape_of(source)]
+    for ddl in LATE[name]:
+        source.execute(ddl)
+        pictures.append(shape_of(source))
+
+    others = Others(sql.SQL(ours) if ours else None)
+    options = {"owner": OWNER, "others": others, "policy": "additive", "made_by_us": False}
+    followed = [
+        follow_at(target, before, after, **options)
+        for before, after in itertools.pairwise(pictures)
+    ]
+    target.execute("INSERT INTO t VALUES ('two', 2)")
+
+    is_known = name == "with the column"
+    value = "ours" if is_known and ours else None
+    assert target.query("SELECT sid, id, v FROM t ORDER BY 1, 2") == [
+        ("one", 1, value),
+        ("two", 1, None),
+        ("two", 2, None),
+    ]
+    assert followed[0].needs_copy == (is_known and ours is None)
 
 
 @pytest.mark.parametrize("policy", ["apply", "additive", "stop"])
