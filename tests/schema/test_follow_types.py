@@ -6,11 +6,13 @@ import itertools
 from typing import TYPE_CHECKING
 
 import pytest
+from psycopg import sql
 
 from fix_follow import follow_at, rows_of, shape_of, shapes
 from fix_postgres import only_new
 from penstock.errors import SchemaChangeRefused, TargetTableUnfit
 from penstock.schema.describe import description_of
+from penstock.sinks.postgres.ddl.alter import Others
 from penstock.sinks.postgres.ddl.create import create_table
 from penstock.sinks.postgres.ddl.user_types import drop_unused_types, have_types
 from penstock.sinks.postgres.state.objects import statements
@@ -296,6 +298,114 @@ def test_type_of_the_targets_own_keeps_its_name_and_labels_and_gets_those_that_i
     target.execute("INSERT INTO t VALUES (1, 'c'), (2, 'aa')")
 
 
+PARTS = {
+    "domain": (
+        "CREATE COLLATION own FROM \"C\"; CREATE DOMAIN m AS text COLLATE own DEFAULT 'x' NOT NULL",
+        "CREATE DOMAIN m AS varchar(255)",
+        "ALTER DOMAIN m SET DEFAULT 'y'",
+        "ALTER DOMAIN m DROP NOT NULL",
+    ),
+    "composite": (
+        'CREATE COLLATION own FROM "C"; CREATE TYPE m AS (a text COLLATE own, b int)',
+        "CREATE TYPE m AS (a varchar(255), b bigint)",
+    ),
+}
+
+
+@only_new
+@pytest.mark.parametrize("policy", ["apply", "additive", "stop"])
+@pytest.mark.parametrize("kind", PARTS)
+def test_type_of_the_targets_own_stops_no_table_while_the_source_changes_no_values(
+    kind: str, policy: str, source: Database, target: Database
+):
+    at_source, at_target, *later = PARTS[kind]
+    table = "CREATE TABLE t (id int PRIMARY KEY, v m)"
+    source.execute(f"{at_source}; {table}")
+    target.execute(f"{at_target}; {table}")
+    with target.connect() as connection:
+        connection.execute(statements())
+    pictures = [without_parts(shape_of(source)), shape_of(source)]
+    for ddl in (*later, "ALTER TYPE m RENAME TO mm"):
+        source.execute(ddl)
+        pictures.append(shape_of(source))
+
+    followed = [
+        follow_at(target, before, after, owner=OWNER, policy=policy, made_by_us=False)
+        for before, after in itertools.pairwise(pictures)
+    ]
+
+    assert [each.statements for each in followed] == [[]] * len(followed)
+    assert any("collation default, wanted public.own" in note for note in followed[0].notes)
+    assert types_of(target) == [("m", "d" if kind == "domain" else "c")]
+
+
+RENAMED = {
+    "one after the other": [
+        "ALTER TYPE e RENAME TO other",
+        "ALTER TYPE other ADD VALUE 'c'",
+        "ALTER TYPE other RENAME TO third; ALTER TYPE third SET SCHEMA elsewhere",
+        "ALTER TYPE elsewhere.third ADD VALUE 'd' BEFORE 'a'",
+    ],
+    "at once": [
+        "ALTER TYPE e RENAME TO other; ALTER TYPE other ADD VALUE 'c'",
+        "ALTER TYPE other RENAME TO third; ALTER TYPE third ADD VALUE 'd' BEFORE 'a'",
+    ],
+    "and back": [
+        "ALTER TYPE e RENAME TO other",
+        "ALTER TYPE other RENAME TO e",
+        "ALTER TYPE e ADD VALUE 'c'",
+        "ALTER TYPE e ADD VALUE 'd' BEFORE 'a'",
+    ],
+}
+
+
+@only_new
+@pytest.mark.parametrize("name", RENAMED)
+def test_enum_of_the_targets_own_gets_labels_after_the_source_has_renamed_its_own(
+    name: str, source: Database, target: Database
+):
+    make_it = "CREATE TYPE e AS ENUM ('a', 'b')"
+    tables = "CREATE TABLE t (id int PRIMARY KEY, v e); CREATE TABLE u (id int PRIMARY KEY, v e[])"
+    source.execute(f"{make_it}; {tables}; CREATE SCHEMA elsewhere")
+    target.execute(f"{make_it}; {tables}")
+    with target.connect() as connection:
+        connection.execute(statements())
+    pictures = [{shape.name: shape for shape in shapes(source).values()}]
+    for ddl in RENAMED[name]:
+        source.execute(ddl)
+        pictures.append({shape.name: shape for shape in shapes(source).values()})
+
+    for before, after in itertools.pairwise(pictures):
+        for each in ("t", "u"):
+            options = {"owner": OWNER, "made_by_us": False}
+            follow_at(target, before[each], after[each], before[each].table, **options)
+            again = follow_at(target, before[each], after[each], before[each].table, **options)
+            assert again.statements == []
+
+    assert types_of(target) == [("e", "e")]
+    assert target.value("SELECT enum_range(NULL::e)::text") == "{d,a,b,c}"
+    assert tidy(target) == []
+
+
+@only_new
+def test_label_that_cannot_be_added_to_the_targets_own_enum_is_said_under_its_name_there(
+    source: Database, target: Database
+):
+    make_it = "CREATE TYPE e AS ENUM ('a', 'b'); CREATE TABLE t (id int PRIMARY KEY, v e)"
+    source.execute(make_it)
+    target.execute(make_it)
+    with target.connect() as connection:
+        connection.execute(statements())
+    pictures = [shape_of(source)]
+    for ddl in ("ALTER TYPE e RENAME TO other", "ALTER TYPE other RENAME VALUE 'a' TO 'aa'"):
+        source.execute(ddl)
+        pictures.append(shape_of(source))
+
+    follow_at(target, pictures[0], pictures[1], owner=OWNER, made_by_us=False)
+    with pytest.raises(TargetTableUnfit, match=r'ALTER TYPE "public"\."e" RENAME VALUE'):
+        follow_at(target, pictures[1], pictures[2], owner=OWNER, made_by_us=False)
+
+
 @only_new
 def test_type_that_another_source_has_made_is_followed(source: Database, target: Database):
     before = made_pair(source, target)
@@ -453,6 +563,51 @@ def test_table_that_is_behind_gets_no_default_of_later(source: Database, target:
     target.execute("INSERT INTO u VALUES (2)")
 
     assert target.query("SELECT v FROM u ORDER BY id") == [(None,), ("late",)]
+
+
+LATE = {
+    "with the column": ["CREATE DOMAIN d AS text DEFAULT 'ours'; ALTER TABLE t ADD v d"],
+    "later": [
+        "CREATE DOMAIN d AS text; ALTER TABLE t ADD v d",
+        "ALTER DOMAIN d SET DEFAULT 'ours'",
+    ],
+}
+
+
+@only_new
+@pytest.mark.parametrize("ours", ["t.sid = 'one'", None], ids=["by source", "history"])
+@pytest.mark.parametrize("name", LATE)
+def test_default_of_a_domain_is_not_given_to_rows_of_other_sources(
+    name: str, ours: str | None, source: Database, target: Database
+):
+    source.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
+    target.execute(
+        "CREATE TABLE t (sid text, id int, PRIMARY KEY (sid, id));"
+        "INSERT INTO t VALUES ('one', 1), ('two', 1)"
+    )
+    with target.connect() as connection:
+        connection.execute(statements())
+    pictures = [shape_of(source)]
+    for ddl in LATE[name]:
+        source.execute(ddl)
+        pictures.append(shape_of(source))
+
+    others = Others(sql.SQL(ours) if ours else None)
+    options = {"owner": OWNER, "others": others, "policy": "additive", "made_by_us": False}
+    followed = [
+        follow_at(target, before, after, **options)
+        for before, after in itertools.pairwise(pictures)
+    ]
+    target.execute("INSERT INTO t VALUES ('two', 2)")
+
+    is_known = name == "with the column"
+    value = "ours" if is_known and ours else None
+    assert target.query("SELECT sid, id, v FROM t ORDER BY 1, 2") == [
+        ("one", 1, value),
+        ("two", 1, None),
+        ("two", 2, None),
+    ]
+    assert followed[0].needs_copy == (is_known and ours is None)
 
 
 @pytest.mark.parametrize("policy", ["apply", "additive", "stop"])

@@ -218,7 +218,9 @@ class ColumnChanges:
         new = [column for column in self.claims.added if not column.generated]
         for column in new:
             _, shape = self._kind_to_add(column)
-            yield Step(self._alter_text("ADD COLUMN {} {}", column.name, shape))
+            # A domain's default is for our rows; Postgres keeps this one, for later rows of others too.
+            none = sql.SQL(" DEFAULT NULL" if column.type_kind == "d" else "")
+            yield Step(self._alter_text("ADD COLUMN {} {}{}", column.name, shape, none))
         for column in (*new, *self.claims.met):
             if column.missing is not None and of_source is not None:
                 value: sql.Composable = sql.Literal(column.missing)

@@ -298,12 +298,24 @@ class _Planner:
             self._rename(was, wanted)
         found = self._there.get(name)
         if found is None:
+            kept = self._under_another_name(was) if was is not None else None
+            if was is not None and kept is not None:
+                self._follow(was, wanted, kept)
             if is_needed:
                 self._create(wanted)
         elif was is not None and found.kind == wanted.kind:
             self._follow(was, wanted, found)
         elif was is None or is_needed:
             self._use(wanted, found)
+
+    def _under_another_name(self, was: TypeShape) -> TypeShape | None:
+        """The target's own type that columns have where the source has renamed its own."""
+        names = [each.name for each in self._records if each.source_id == was.id]
+        name = names[0] if names else _name(was)
+        found = types_there(self._connection, [name]).get(name)
+        if found is None or found.kind != was.kind or self._is_ours(found):
+            return None
+        return found
 
     def _use(self, wanted: TypeShape, found: TypeShape) -> None:
         """A type of that name is there, of which the table has had none: it is used, replaced or refused."""
@@ -397,9 +409,7 @@ class _Planner:
         if found is None or found.kind != was.kind or new in self._there:
             return
         if not self._is_ours(found):
-            if not _serves(found, wanted):
-                raise self._unfit(wanted, found, None)
-            return  # columns keep it, under the name that it has
+            return  # it keeps its name, and is looked for under that
         if old.schema != new.schema:
             self.plan.steps += schema_steps(self._connection, self._owner, new.schema)
         self._moves[wanted.id] = list(_move_type(old, new))
@@ -423,11 +433,13 @@ class _Planner:
             return
         if self._is_ours(found):
             self._alter(was, wanted, found)
-        else:
-            if not _serves(found, wanted):
-                self.plan.steps += self._complete(was, wanted, found)
-            self._note_parts(wanted, found)
-        self._record(wanted, made_by_us=False)
+            self._record(wanted, made_by_us=False)
+            return
+        # How they differed when the table was adopted is a person's choice, and rows have arrived since.
+        if not is_like(was, wanted) and not _serves(found, wanted):
+            self.plan.steps += self._complete(was, wanted, found)
+        self._note_parts(wanted, found)
+        self._record(wanted, made_by_us=False, name=_name(found))
 
     def _alter(self, was: TypeShape, wanted: TypeShape, found: TypeShape) -> None:
         name = _name(wanted)
@@ -448,7 +460,7 @@ class _Planner:
 
     def _complete(self, was: TypeShape, wanted: TypeShape, found: TypeShape) -> list[Step]:
         """A type of the target's own, which may be in tables of its own: labels are added, and no more."""
-        name = _name(wanted)
+        name = _name(found)  # it keeps that, whatever the source's is called
         if wanted.kind != "enum":
             steps = list(_field_steps(name, was, wanted, found))
             raise self._unfit(wanted, found, None, steps)
