@@ -509,9 +509,10 @@ def test_tables_that_exchange_names_wait_for_what_is_parked(tmp_path: Path) -> N
     assert sorted(suite.rows(options, "audit")) == [(1, "sent"), (2, "sent"), (8, "an order")]
 
 
+@pytest.mark.parametrize("other", [TableState.STREAMING, TableState.FAILED])
 @pytest.mark.parametrize("state", [TableState.FAILED, TableState.CATCHING_UP])
 def test_name_of_a_table_that_has_yet_to_come_so_far_is_not_given_to_another(
-    state: TableState, tmp_path: Path
+    state: TableState, other: TableState, tmp_path: Path
 ) -> None:
     suite = TestRowsInSqlite()
     scene, options = suite._scene(tmp_path)
@@ -519,16 +520,17 @@ def test_name_of_a_table_that_has_yet_to_come_so_far_is_not_given_to_another(
     scene.deliver()
     position = scene.open()
     behind = KeptTable(state, position, error="PEN-516 no" if state == TableState.FAILED else "")
-    _keep(scene, {ORDERS.table: behind, AUDIT.table: STREAMS})
+    beside = STREAMS if other == TableState.STREAMING else KeptTable(other, position, error="no")
+    _keep(scene, {ORDERS.table: behind, AUDIT.table: beside})
     between = [renamed(ORDERS, OLD_ORDERS), renamed(AUDIT, ORDERS_OF_AUDIT)]
 
     with pytest.raises(SinkError, match="yet to come so far"):
         scene.alter(*between)
 
     assert scene.open() == position
-    assert set(scene.sink.tables.detached) == {ORDERS.table}
+    assert scene.sink._keeper.stored.tables == {ORDERS.table: behind, AUDIT.table: beside}
     [lsn] = scene._altering
-    _keep(scene, {ORDERS.table: STREAMS})
+    _keep(scene, {ORDERS.table: STREAMS, AUDIT.table: STREAMS})
     scene._commit_altering(lsn, position, None)
     assert sorted(suite.rows(options, "orders_old")) == [(1, "sent")]
     assert sorted(suite.rows(options, "orders")) == [(1, "seen")]

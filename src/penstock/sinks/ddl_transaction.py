@@ -80,6 +80,12 @@ def created_in(ddl_transaction: DdlTransaction) -> set[TableName]:
     return {table for part in parts for table in part.created_in_stream}
 
 
+def named_in(ddl_transaction: DdlTransaction) -> set[TableName]:
+    """Names that tables get in it."""
+    parts = [part for part in ddl_transaction if not isinstance(part, Rows)]
+    return created_in(ddl_transaction).union(*(part.renamed.values() for part in parts))
+
+
 def names_through(ddl_transaction: DdlTransaction) -> dict[TableName, TableName | None]:
     """Tables that are renamed or dropped in it, by what they were called before: their names after it, None of one that is
     gone. Not those that came with it."""

@@ -25,6 +25,7 @@ from penstock.sinks.ddl_transaction import (
     changed_schemas,
     created_in,
     entangled_in,
+    named_in,
     names_through,
     refused_in,
     renamed_together,
@@ -350,7 +351,7 @@ class DocumentDriver:
             altering = _Altering(names=done.names)
             if self._takes_rows:
                 if only is None:
-                    self._require_free_names(kept, done)
+                    self._require_free_names(kept, done, ddl_transaction)
                 changed = changed_in(ddl_transaction)
                 pending = kept.in_state(TableState.PENDING)
                 concerned = changed - (kept.tables.keys() - taking_part) - pending
@@ -372,19 +373,19 @@ class DocumentDriver:
         self.tables.read()
         return done.names
 
-    def _require_free_names(self, kept: KeptPosition, done: DdlDocuments) -> None:
+    def _require_free_names(
+        self, kept: KeptPosition, done: DdlDocuments, ddl_transaction: DdlTransaction
+    ) -> None:
         """See that no table gets a name by which another one is known that has yet to come so far.
+
+        Nor do those get one that are both behind: they catch up one by one, each by the name that it has there.
 
         Raises:
             SinkError: one does. That passes once the other one has caught up.
         """
-        taken = {now for began_as, now in done.names.items() if now != began_as}
-        taken |= done.created_in_stream | done.unknown.keys()
-        held = {
-            table
-            for table in kept.tables.keys() - done.taking_part
-            if kept.tables[table].can_catch_up
-        }
+        taken = named_in(ddl_transaction) | done.unknown.keys()
+        apart = kept.tables.keys() - done.taking_part
+        held = {table for table in apart if kept.tables[table].can_catch_up}
         for table in sorted(taken & held):
             raise SinkError(
                 "a transaction gives its name to another table, and it has yet to come so far: "
