@@ -13,7 +13,8 @@ from penstock.sinks.file.options import FileOptions
 from penstock.sinks.stdout.kind import StdoutKind
 from penstock.sinks.stdout.options import StdoutOptions
 from penstock.sinks.stdout.sink import StdoutSink
-from penstock.testing import SinkContract
+from penstock.testing import SinkContract, insert
+from penstock.testing.scene import AUDIT, ORDERS, PURCHASES, START, created, renamed
 from penstock.testing.task_files import TaskFilesKind, TaskFilesOptions
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "sqlite-sink"
 for each in ("src", "tests"):
     sys.path.append(str(EXAMPLE / each))
 
-from test_sqlite_sink import TestSqliteSink  # noqa: E402, F401
+from test_sqlite_sink import TestSqliteSink  # noqa: E402
 
 
 def _documents(*paths: Path) -> list[dict[str, Any]]:
@@ -94,3 +95,49 @@ class TestDeliveredByTasks(SinkContract):
 def _place(one: dict[str, Any]) -> tuple[int, int]:
     high, low = one["commit_lsn"].split("/")
     return int(high, 16) << 32 | int(low, 16), one["ordinal"]
+
+
+def test_table_that_comes_and_is_renamed_stops_by_the_name_that_it_came_with(
+    tmp_path: Path,
+) -> None:
+    suite = TestSqliteSink()
+    scene, options = suite._scene(tmp_path)
+    suite.refuse(options, 2)
+    scene.alter(
+        created(ORDERS),
+        (ORDERS, [insert(ORDERS, ["2", "new"])]),
+        renamed(ORDERS, PURCHASES),
+        (AUDIT, [insert(AUDIT, ["3", "seen"])]),
+    )
+    [(name, stopped)] = scene.sink.tables.detached.items()
+    assert (name, stopped.delivered_lsn) == (ORDERS.table, START)
+
+    suite.accept(options)
+    scene.catch_up()
+    scene.sink.close()
+
+    found = [(one["table"], one["op"]) for one in suite.delivered(options)]
+    assert ("audit", "insert") in found
+    assert found.count(("orders", "insert")) == 1
+
+
+def test_refusal_in_the_transaction_that_renames_its_table_loses_nothing(tmp_path: Path) -> None:
+    suite = TestSqliteSink()
+    scene, options = suite._scene(tmp_path)
+    suite.refuse(options, 2)
+    scene.write(1)
+    scene.alter(
+        (ORDERS, [insert(ORDERS, ["2", "new"])]),
+        renamed(ORDERS, PURCHASES),
+        (PURCHASES, [insert(PURCHASES, ["4", "late"])]),
+    )
+    assert list(scene.sink.tables.detached) == [ORDERS.table]
+
+    suite.accept(options)
+    scene.catch_up()
+    scene.sink.close()
+
+    assert scene.sink.tables.streaming >= {PURCHASES.table}
+    found = [(one["table"], one["key"]) for one in suite.delivered(options) if one["key"]]
+    assert found.count(("orders", {"id": 2})) == 1
+    assert ("purchases", {"id": 4}) in found

@@ -7,6 +7,7 @@ import os
 import sqlite3
 from dataclasses import replace
 from importlib.metadata import EntryPoint
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
@@ -18,7 +19,7 @@ from fix_rules import chain, shape
 from penstock.changes import rowrecords
 from penstock.changes.copyrows import parse_rows
 from penstock.changes.envelope import Origin
-from penstock.errors import DestinationRefuses
+from penstock.errors import DestinationRefuses, SchemaChangeRefused
 from penstock.lsn import Lsn
 from penstock.modifiers.copies import relation_of
 from penstock.modifiers.inject import Injection, InjectOptions
@@ -47,6 +48,7 @@ from penstock.sinks.documents.parked import Holds
 from penstock.sinks.documents.parts import value_bytes
 from penstock.sinks.documents.position import KeptTable
 from penstock.sinks.documents.routed import RoutedSink
+from penstock.sinks.documents.tasks import Outcome
 from penstock.sinks.documents.workspace import copying_of
 from penstock.sinks.registry import GROUP, sink_kinds
 from penstock.sinks.rows.format import RowFormat
@@ -64,7 +66,7 @@ from penstock.testing import (
     truncate,
     update,
 )
-from penstock.testing.scene import AUDIT, ORDERS, PURCHASES, dropped, renamed
+from penstock.testing.scene import AUDIT, ORDERS, PURCHASES, created, dropped, renamed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -383,32 +385,282 @@ def test_table_that_is_dropped_before_its_copy_is_gone(tmp_path: Path) -> None:
     assert sorted(suite.rows(options, "audit")) == [(1, "seen"), (2, "seen")]
 
 
-def test_tables_that_exchange_names_stop_and_go_on_together(tmp_path: Path) -> None:
+BETWEEN = replace(ORDERS, table=TableName("public", "between"))
+ORDERS_OF_AUDIT = replace(AUDIT, table=ORDERS.table)
+AUDIT_OF_ORDERS = replace(ORDERS, table=AUDIT.table)
+EXCHANGED = (
+    renamed(ORDERS, BETWEEN),
+    renamed(AUDIT, ORDERS_OF_AUDIT),
+    renamed(BETWEEN, AUDIT_OF_ORDERS),
+    (AUDIT_OF_ORDERS, [insert(AUDIT_OF_ORDERS, ["8", "an order"])]),
+    (ORDERS_OF_AUDIT, [insert(ORDERS_OF_AUDIT, ["9", "an audit"])]),
+)
+NEW_ORDERS = replace(ORDERS, oid=16500)
+NEW_PURCHASES = replace(PURCHASES, oid=16500)
+OLD_ORDERS = replace(ORDERS, table=TableName("public", "orders_old"))
+
+
+def _keep(scene: Any, tables: Mapping[TableName, KeptTable]) -> None:
+    """Have the sink know these tables."""
+    scene.open()
+    sink = scene.sink
+    sink._keeper.record(sink._keeper.stored.with_tables(tables))
+    sink.tables.read()
+
+
+def _copies_first(scene: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = scene._batch
+    monkeypatch.setattr(
+        scene, "_batch", lambda after, end: replace(known(after, end), copies_first=True)
+    )
+
+
+STREAMS = KeptTable(TableState.STREAMING)
+
+
+@pytest.mark.parametrize("on_refused", OnRefused)
+@pytest.mark.parametrize("are_known", [True, False])
+@pytest.mark.parametrize(
+    "parts",
+    [
+        # What has come with the transaction gets another name, beside nothing or in the place of another one.
+        [
+            created(NEW_ORDERS),
+            (NEW_ORDERS, [insert(NEW_ORDERS, ["2", "new"])]),
+            renamed(NEW_ORDERS, NEW_PURCHASES),
+        ],
+        [
+            dropped(ORDERS),
+            created(NEW_ORDERS),
+            (NEW_ORDERS, [insert(NEW_ORDERS, ["2", "new"])]),
+            renamed(NEW_ORDERS, NEW_PURCHASES),
+        ],
+        [
+            dropped(ORDERS),
+            created(NEW_ORDERS),
+            (NEW_ORDERS, [insert(NEW_ORDERS, ["2", "new"])]),
+        ],
+        [
+            renamed(ORDERS, OLD_ORDERS),
+            created(NEW_ORDERS),
+            (NEW_ORDERS, [insert(NEW_ORDERS, ["2", "new"])]),
+        ],
+        # Tables exchange names, or hand them on.
+        [(ORDERS, [insert(ORDERS, ["2", "new"])]), *EXCHANGED],
+        [
+            (ORDERS, [insert(ORDERS, ["2", "new"])]),
+            renamed(ORDERS, OLD_ORDERS),
+            renamed(AUDIT, ORDERS_OF_AUDIT),
+        ],
+    ],
+    ids=["comes", "comes_instead", "comes_anew", "comes_after", "exchange", "hand_on"],
+)
+def test_refusal_where_names_are_of_several_tables_moves_nothing(
+    parts: list[Any], are_known: bool, on_refused: OnRefused, tmp_path: Path
+) -> None:
+    suite = TestRowsInSqlite()
+    scene, options = suite._scene(tmp_path, on_refused)
+    position = scene.open()
+    if are_known:
+        there = {AUDIT.table} if parts[0] == created(NEW_ORDERS) else {AUDIT.table, ORDERS.table}
+        _keep(scene, dict.fromkeys(there, STREAMS))
+    tables = scene.sink.tables.streaming
+    refusing = _refusing(scene.sink._sink)
+
+    with pytest.raises(SchemaChangeRefused, match="one of them cannot go on"):
+        scene.alter(*parts)
+
+    assert refusing.calls
+    assert scene.open() == position
+    assert (scene.sink.tables.streaming, scene.sink.tables.detached) == (tables, {})
+    assert suite.kind().parked(scene.place) == []
+    refusing.undo()
+    [lsn] = scene._altering
+    scene._commit_altering(lsn, position, None)
+    scene.sink.close()
+    with sqlite3.connect(options.path) as database:
+        rows = [
+            row
+            for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+            if name != "state"
+            for row in database.execute(f'SELECT id, note FROM "{name}"').fetchall()
+        ]
+    assert rows.count((2, "new")) == 1
+
+
+def test_tables_that_exchange_names_wait_for_what_is_parked(tmp_path: Path) -> None:
     suite = TestRowsInSqlite()
     scene, options = suite._scene(tmp_path, OnRefused.PARK)
     suite.refuse(options, 2)
     scene.write(2)
-    between = replace(ORDERS, table=TableName("public", "between"))
-    orders = replace(AUDIT, table=ORDERS.table)
-    audit = replace(ORDERS, table=AUDIT.table)
-    scene.alter(
-        renamed(ORDERS, between),
-        renamed(AUDIT, orders),
-        renamed(between, audit),
-        (audit, [insert(audit, ["8", "an order"])]),
-        (orders, [insert(orders, ["9", "an audit"])]),
-    )
-    assert sorted(map(str, scene.sink.tables.detached)) == ["public.audit", "public.orders"]
+    with pytest.raises(SchemaChangeRefused, match="rows of it are parked"):
+        scene.alter(*EXCHANGED)
+    [lsn] = scene._altering
+    position = scene.open()
     assert sorted(suite.rows(options, "audit")) == [(1, "seen"), (2, "seen")]
 
     suite.accept(options)
     suite._retry(scene)
-    scene.catch_up()
+    scene._commit_altering(lsn, position, None)
     scene.sink.close()
 
     assert scene.sink.tables.detached == {}
     assert sorted(suite.rows(options, "orders")) == [(1, "seen"), (2, "seen"), (9, "an audit")]
     assert sorted(suite.rows(options, "audit")) == [(1, "sent"), (2, "sent"), (8, "an order")]
+
+
+@pytest.mark.parametrize("other", [TableState.STREAMING, TableState.FAILED])
+@pytest.mark.parametrize("state", [TableState.FAILED, TableState.CATCHING_UP])
+def test_name_of_a_table_that_has_yet_to_come_so_far_is_not_given_to_another(
+    state: TableState, other: TableState, tmp_path: Path
+) -> None:
+    suite = TestRowsInSqlite()
+    scene, options = suite._scene(tmp_path)
+    scene.write(1)
+    scene.deliver()
+    position = scene.open()
+    behind = KeptTable(state, position, error="PEN-516 no" if state == TableState.FAILED else "")
+    beside = STREAMS if other == TableState.STREAMING else KeptTable(other, position, error="no")
+    _keep(scene, {ORDERS.table: behind, AUDIT.table: beside})
+    between = [renamed(ORDERS, OLD_ORDERS), renamed(AUDIT, ORDERS_OF_AUDIT)]
+
+    with pytest.raises(SinkError, match="yet to come so far"):
+        scene.alter(*between)
+
+    assert scene.open() == position
+    assert scene.sink._keeper.stored.tables == {ORDERS.table: behind, AUDIT.table: beside}
+    [lsn] = scene._altering
+    _keep(scene, {ORDERS.table: STREAMS, AUDIT.table: STREAMS})
+    scene._commit_altering(lsn, position, None)
+    assert sorted(suite.rows(options, "orders_old")) == [(1, "sent")]
+    assert sorted(suite.rows(options, "orders")) == [(1, "seen")]
+    scene.sink.close()
+
+
+@pytest.mark.parametrize("kept", [{}, {AUDIT.table: KeptTable(TableState.REMOVED)}])
+def test_table_that_the_sink_does_not_have_is_not_made_to_stop(
+    kept: dict[TableName, KeptTable], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    suite = TestRowsInSqlite()
+    scene, options = suite._scene(tmp_path, OnRefused.PARK)
+    suite.refuse(options, 2)
+    scene.write(2)
+    scene.deliver()
+    _copies_first(scene, monkeypatch)
+    _keep(scene, {ORDERS.table: STREAMS, **kept})
+    position = scene.open()
+
+    with pytest.raises(SchemaChangeRefused, match="rows of it are parked"):
+        scene.alter(renamed(ORDERS, OLD_ORDERS), renamed(AUDIT, ORDERS_OF_AUDIT))
+
+    assert scene.open() == position
+    tables = scene.sink._keeper.stored.tables
+    assert tables == {ORDERS.table: STREAMS, **kept}
+    scene.sink.close()
+
+
+def test_table_that_is_followed_no_more_stays_so_where_another_stops_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    suite = TestRowsInSqlite()
+    scene, options = suite._scene(tmp_path, OnRefused.PARK)
+    suite.refuse(options, 2)
+    scene.write(2)
+    scene.deliver()
+    _copies_first(scene, monkeypatch)
+    removed = KeptTable(TableState.REMOVED)
+    _keep(scene, {ORDERS.table: STREAMS, PURCHASES.table: removed})
+
+    scene.alter(renamed(ORDERS, PURCHASES))
+
+    tables = scene.sink._keeper.stored.tables
+    assert tables[PURCHASES.table] == removed
+    assert tables[ORDERS.table].state == TableState.FAILED
+    scene.sink.close()
+
+
+def test_parked_rows_of_a_table_that_nobody_knows_revive_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    suite = TestRowsInSqlite()
+    scene, options = suite._scene(tmp_path, OnRefused.PARK)
+    suite.refuse(options, 2)
+    scene.write(2)
+    scene.deliver()
+    _copies_first(scene, monkeypatch)
+    _keep(scene, {AUDIT.table: STREAMS})
+
+    scene.alter(dropped(ORDERS))
+
+    assert set(scene.sink._keeper.stored.tables) == {AUDIT.table}
+    scene.sink.close()
+
+
+@pytest.mark.parametrize("parts", [[renamed(ORDERS, PURCHASES)], [dropped(ORDERS)]])
+def test_table_that_waits_for_its_copy_is_followed_although_something_of_it_is_parked(
+    parts: list[Any], tmp_path: Path
+) -> None:
+    suite = TestRowsInSqlite()
+    scene, options = suite._scene(tmp_path, OnRefused.PARK)
+    suite.refuse(options, 2)
+    scene.write(2)
+    scene.deliver()
+    assert suite.kind().parked(scene.place)
+    scene.sink.tables.schedule_copy({ORDERS.table: ORDERS.oid}, scene.open())
+
+    scene.alter(*parts)
+
+    assert suite.kind().parked(scene.place) == []
+    assert suite.rows(options, "orders") == []
+    assert ORDERS.table not in scene.sink.tables.detached
+    scene.sink.close()
+
+
+class _refusing:  # noqa: N801 - reads as what it does
+    """Have a sink refuse row 2 of any table."""
+
+    def __init__(self, sink: Any) -> None:
+        self.calls = 0
+        self._sink = sink
+        self._apply = sink.apply
+        sink.apply = self._refuse
+
+    def _refuse(self, changes: Iterator[TableChange], state: str | None) -> None:
+        given = list(changes)
+        for change in given:
+            if isinstance(change, RowChanges):
+                ids = [
+                    change.ids[place].as_py()
+                    for place, row in enumerate(change.net.rows.to_pylist())
+                    if row.get("id") == 2
+                ]
+                if ids:
+                    self.calls += 1
+                    raise DocumentsRefused(dict.fromkeys(ids, "no"))
+        self._apply(iter(given), state)
+
+    def undo(self) -> None:
+        self._sink.apply = self._apply
+
+
+def test_what_a_truncate_has_done_away_with_is_not_parked_when_it_comes_by_again(
+    place: SinkPlace[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = DocumentDriver(RowsKind(), place)
+    open_sink(sink)
+    left = {"schema": "public", "table": "orders", "commit_lsn": 1, "ordinal": 0, "id": "gone"}
+    receipt = SimpleNamespace(content=Outcome([left], {"gone": "no"}, left=["emptied"]))
+    monkeypatch.setattr(
+        sink._sink, "emptied", lambda left: {ORDERS.table: (2, 0)} if left else {}, raising=False
+    )
+    parked: list[Any] = []
+    monkeypatch.setattr(sink._parked, "append", lambda rows, reasons: parked.extend(rows))
+
+    for _ in range(2):  # with the rows of a transaction that changes tables, and at its end
+        sink._take_outcomes([receipt])
+
+    assert parked == []
+    sink.close()
 
 
 def test_routed_sink_is_told_of_tables_by_the_names_that_they_have_there() -> None:

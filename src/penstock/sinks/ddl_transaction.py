@@ -5,8 +5,9 @@ Rows and changes of shape alternate, in the source's order; a sink delivers all 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -73,6 +74,18 @@ def changed_in(ddl_transaction: DdlTransaction) -> set[TableName]:
     return found
 
 
+def created_in(ddl_transaction: DdlTransaction) -> set[TableName]:
+    """Tables that are in the stream since before their first row, and came with it."""
+    parts = [part for part in ddl_transaction if not isinstance(part, Rows)]
+    return {table for part in parts for table in part.created_in_stream}
+
+
+def named_in(ddl_transaction: DdlTransaction) -> set[TableName]:
+    """Names that tables get in it."""
+    parts = [part for part in ddl_transaction if not isinstance(part, Rows)]
+    return created_in(ddl_transaction).union(*(part.renamed.values() for part in parts))
+
+
 def names_through(ddl_transaction: DdlTransaction) -> dict[TableName, TableName | None]:
     """Tables that are renamed or dropped in it, by what they were called before: their names after it, None of one that is
     gone. Not those that came with it."""
@@ -92,7 +105,7 @@ def names_through(ddl_transaction: DdlTransaction) -> dict[TableName, TableName 
 
 
 def renamed_together(ddl_transaction: DdlTransaction) -> dict[TableName, frozenset[TableName]]:
-    """Names that tables exchange, or pass on: by each of them, all that belong together."""
+    """Names that are one table's, or that tables exchange: by each of them, all that belong together."""
     found: dict[TableName, frozenset[TableName]] = {}
     for part in ddl_transaction:
         if not isinstance(part, Rows):
@@ -100,6 +113,40 @@ def renamed_together(ddl_transaction: DdlTransaction) -> dict[TableName, frozens
                 group = found.get(old, frozenset({old})) | found.get(new, frozenset({new}))
                 found |= dict.fromkeys(group, group)
     return found
+
+
+def entangled_in(
+    ddl_transaction: DdlTransaction, known: Collection[TableName], *, knows_all: bool
+) -> set[TableName]:
+    """Names in it that do not say which table is meant, and all that tables exchange with those.
+
+    One table has such a name before another one, or a table came with the transaction and got another name there; so
+    did one that is not among the `known` ones, if these are all that there were.
+    """
+    numbers = count()
+    called = {table: next(numbers) for table in known}
+    owners: dict[TableName, set[int]] = {table: {number} for table, number in called.items()}
+    found: set[TableName] = set()
+    came: set[int] = set()
+    for part in ddl_transaction:
+        if isinstance(part, Rows):
+            continue
+        for table in {*part.created_in_stream, *part.renamed, *part.dropped} - called.keys():
+            called[table] = next(numbers)
+            owners.setdefault(table, set()).add(called[table])
+            if knows_all or table in part.created_in_stream:
+                came.add(called[table])
+        moved = {new: called.pop(old) for old, new in part.renamed.items()}
+        for table, number in moved.items():
+            owners.setdefault(table, set()).add(number)
+            if number in came:
+                found.add(table)
+        called |= moved
+        for table in part.dropped:
+            called.pop(table, None)
+    found |= {table for table, numbers_of in owners.items() if len(numbers_of) > 1}
+    together = renamed_together(ddl_transaction)
+    return {name for table in found for name in together.get(table, (table,))}
 
 
 def tables_of(ddl_transaction: DdlTransaction) -> set[TableName]:

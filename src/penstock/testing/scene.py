@@ -74,6 +74,9 @@ class Altered:
             dropped=frozenset(
                 {self.table} if any(each.op == "drop_table" for each in self.differences) else ()
             ),
+            created_in_stream=frozenset(
+                {self.table} if any(each.op == "create_table" for each in self.differences) else ()
+            ),
         )
 
 
@@ -87,6 +90,12 @@ def renamed(before: Relation, after: Relation) -> Altered:
 def dropped(described: Relation) -> Altered:
     """DROP TABLE …"""
     difference = Difference("drop_table", "table", *described.table)
+    return Altered(described.table, described.table, (difference,))
+
+
+def created(described: Relation) -> Altered:
+    """CREATE TABLE …, in the stream from the first row on."""
+    difference = Difference("create_table", "table", *described.table)
     return Altered(described.table, described.table, (difference,))
 
 

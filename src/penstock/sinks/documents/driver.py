@@ -16,13 +16,16 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import SchemaChangeRefused
+from penstock.errors import SchemaChangeRefused, SinkError
 from penstock.failpoints import fault_point
 from penstock.options import OnRefused
 from penstock.schema.versions import NO_TABLES
 from penstock.sinks.ddl_transaction import (
     changed_in,
     changed_schemas,
+    created_in,
+    entangled_in,
+    named_in,
     names_through,
     refused_in,
     renamed_together,
@@ -85,34 +88,57 @@ class _Step:
 class _Altering:
     """What a transaction that changes tables means to those that are refused in it, by any of their names there."""
 
-    # Tables stop by all names that they have in it, and with those that they exchange names with.
+    # Tables stop by all names that they have in it.
     together: Mapping[TableName, Collection[TableName]] = field(default_factory=dict)
     # Rows from before a change and from after it are not parked behind one another: their tables stop.
     unparked: Collection[TableName] = ()
+    # Names that several tables have in it: none of those can stop by itself.
+    entangled: Collection[TableName] = ()
     # What tables were called before it, and are called after it; None of those that are gone.
     names: Mapping[TableName, TableName | None] = field(default_factory=dict)
     # Those that take part in it, where not all do.
     only: Collection[TableName] | None = None
+    # Tables that came with it; None where any table that is not known does.
+    came: Collection[TableName] | None = None
 
     @classmethod
-    def of(
+    def of_rows(
         cls,
         ddl_transaction: DdlTransaction,
         done: DdlDocuments,
+        kept: KeptPosition,
         only: Collection[TableName] | None,
         *,
-        takes_rows: bool,
+        copies_first: bool,
     ) -> _Altering:
-        """Of a transaction that has been gone through."""
+        """Of a transaction that has been gone through, for a sink that takes rows."""
         return cls(
             renamed_together(ddl_transaction),
-            changed_in(ddl_transaction) if takes_rows else (),
+            changed_in(ddl_transaction),
+            # Names of tables that stand elsewhere mean nothing to those that catch up.
+            entangled_in(
+                ddl_transaction,
+                only or kept.tables.keys() - kept.in_state(TableState.REMOVED),
+                knows_all=copies_first,
+            ),
             {**names_through(ddl_transaction), **done.names},
             only,
+            created_in(ddl_transaction) if copies_first else None,
         )
 
     def went_by(self, stopped: Mapping[TableName, str]) -> dict[TableName, str]:
-        """Tables that stop, by what they were called before it."""
+        """Tables that stop, by what they were called before it.
+
+        Raises:
+            SchemaChangeRefused: the names do not say which.
+        """
+        for table in sorted(stopped.keys() & set(self.entangled)):
+            raise SchemaChangeRefused(
+                "a transaction gives a name from one table to another, or another name to a table that came with it;"
+                f" one of them cannot go on, so that all tables wait before it: {stopped[table]}",
+                str(table),
+                "fix that, and start penstock again where it has ended",
+            )
         former = {now: before for before, now in self.names.items()}
         found: dict[TableName, str] = {}
         for table, error in stopped.items():
@@ -322,19 +348,23 @@ class DocumentDriver:
                 for table, error in refused_in(ddl_transaction).items()
                 if table in taking_part
             }
+            altering = _Altering(names=done.names)
             if self._takes_rows:
+                if only is None:
+                    self._require_free_names(kept, done, ddl_transaction)
+                changed = changed_in(ddl_transaction)
                 pending = kept.in_state(TableState.PENDING)
-                streaming = {
-                    table
-                    for table in changed_in(ddl_transaction)
-                    if table not in kept.tables or table in taking_part - pending
-                }
-                unfit |= self._parked_in(streaming)
-                # What is parked of a table that is copied goes with its copy, by the name that it has then.
-                changed = {old: now for old, now in done.names.items() if old != now}
-                waiting = {old: now for old, now in changed.items() if old in pending}
-                self._parked.rename(waiting, batch.end_lsn, 0)
-            altering = _Altering.of(ddl_transaction, done, only, takes_rows=self._takes_rows)
+                concerned = changed - (kept.tables.keys() - taking_part) - pending
+                if only is not None:
+                    together = renamed_together(ddl_transaction)
+                    concerned &= taking_part.union(*(together.get(each, ()) for each in only))
+                unfit |= self._parked_in(concerned)
+                # Their copies have those rows; what is parked would keep the sink from being told of the change.
+                for table in sorted(pending & taking_part & changed):
+                    self._drop_parked(table)
+                altering = _Altering.of_rows(
+                    ddl_transaction, done, kept, only, copies_first=batch.copies_first
+                )
             if only is None:  # else those that went before have kept them already
                 known = {done.names.get(table, table) for table in kept.tables}
                 self._keep_schemas(changed_schemas(ddl_transaction), batch.end_lsn, known)
@@ -342,6 +372,27 @@ class DocumentDriver:
         fault_point("schema.after_commit")
         self.tables.read()
         return done.names
+
+    def _require_free_names(
+        self, kept: KeptPosition, done: DdlDocuments, ddl_transaction: DdlTransaction
+    ) -> None:
+        """See that no table gets a name by which another one is known that has yet to come so far.
+
+        Nor do those get one that are both behind: they catch up one by one, each by the name that it has there.
+
+        Raises:
+            SinkError: one does. That passes once the other one has caught up.
+        """
+        taken = named_in(ddl_transaction) | done.unknown.keys()
+        apart = kept.tables.keys() - done.taking_part
+        held = {table for table in apart if kept.tables[table].can_catch_up}
+        for table in sorted(taken & held):
+            raise SinkError(
+                "a transaction gives its name to another table, and it has yet to come so far: "
+                f"{kept.tables[table].error or 'it catches up'}",
+                str(table),
+                "fix what stops the table, if something does; penstock then goes on by itself",
+            )
 
     def _parked_in(self, tables: Collection[TableName]) -> dict[TableName, str]:
         """Those of which something is parked, of tables that a transaction changes: they stop until that is delivered or dropped.
@@ -416,7 +467,6 @@ class DocumentDriver:
     ) -> None:
         receipts = [each for part in done.content if isinstance(part, list) for each in part]
         if self._by_tasks:
-            altering = _Altering(names=done.names)
             self._settle(receipts, kept, after_lsn, altering, {**stopped, **unfit})
         else:
             all_unfit = _unfit(receipts) | dict(unfit)
@@ -488,8 +538,9 @@ class DocumentDriver:
         for outcome in outcomes:
             self._parked.append(self._still_there(outcome.caught, emptied), outcome.reasons)
         self._sink.settle(left)
-        for outcome in outcomes:
+        for outcome in outcomes:  # they come again where a transaction changes tables
             outcome.left.clear()
+            outcome.caught.clear()
 
     def _still_there(
         self, caught: list[dict[str, Any]], emptied: Mapping[TableName, tuple[int, int]]
@@ -542,9 +593,17 @@ class DocumentDriver:
             return kept
         found = altering.went_by(stopped)
         left = {altering.names.get(name, name) for name in found}
-        tables = {name: each for name, each in kept.tables.items() if name not in left}
+        unaccounted = stopped.keys() & kept.tables.keys() - found.keys() - left
+        assert not unaccounted, f"stopped, and at no position: {sorted(unaccounted)}"
         before = self._keeper.stored.tables
+        # Those that are followed no more stay so, whoever gets their name.
+        removed = self._keeper.stored.in_state(TableState.REMOVED)
+        tables = {name: each for name, each in kept.tables.items() if name not in left}
+        tables |= {name: before[name] for name in removed & left}
         for name, error in found.items():
+            is_known = name in before or altering.came is None or name in altering.came
+            if not is_known or name in removed:
+                continue  # there is nothing of it that could go on
             was = before.get(name, KeptTable(TableState.STREAMING))
             if was.state == TableState.PENDING:
                 # It goes by this position, and so by the name that it has there; none where it was dropped.
@@ -619,6 +678,10 @@ class DocumentDriver:
                 Path(path).unlink(missing_ok=True)
         return True
 
+    def _drop_parked(self, table: TableName) -> None:
+        if count := self._parked.drop_table(table):
+            _log.warning("%d parked documents dropped: the copy of %s has them", count, table)
+
     def _clashes(self, kept: KeptPosition) -> Mapping[TableName, PenstockError]:
         """Tables that must not begin, since others have their place or are about to."""
         removed = kept.in_state(TableState.REMOVED)
@@ -631,10 +694,7 @@ class DocumentDriver:
         at = kept.published
         if at is None or at.copy_id != copy.copy_id:
             at = Published(copy.copy_id)
-            if count := self._parked.drop_table(copy.table):
-                _log.warning(
-                    "%d parked documents dropped: the copy of %s has them", count, copy.table
-                )
+            self._drop_parked(copy.table)
         begins = at == Published(copy.copy_id)
         parts = self._copies.parts(copy)
         while at.number < copy.range_count and step.room > 0:
