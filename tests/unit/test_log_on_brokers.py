@@ -302,6 +302,18 @@ def test_process_whose_role_was_taken_over_puts_nothing_more(place: Place):
     assert place.elsewhere().get("a/capture.json").value == b"two"
 
 
+def test_value_fits_into_messages_as_small_as_the_topic_takes(kafka: KafkaServer, tmp_path: Path):
+    given = {"servers": kafka.servers, "config": {"max.message.bytes": "50000"}}
+    small = Place("kafka", given, tmp_path)
+    value = np.random.default_rng(7).bytes(400_000)
+
+    small.board().put("a/sinks/s.json", value)
+
+    found = small.elsewhere().get("a/sinks/s.json")
+    assert found is not None
+    assert found.value == value
+
+
 def test_shapes_on_a_board_are_those_of_a_file(place: Place, monkeypatch: pytest.MonkeyPatch):
     """Written by one process, read by another, and forgotten in between."""
     monkeypatch.setattr("penstock.schema.past_shapes._LEAST_BYTES", 1000)
