@@ -157,7 +157,9 @@ class WorkingFiles:
         found = SinkStatus()
         self._read(found)
         ended = time.monotonic()
-        self._read_again_at = ended + max(timing().flow_files_seconds, (ended - now) / _READING_SHARE)
+        self._read_again_at = ended + max(
+            timing().flow_files_seconds, (ended - now) / _READING_SHARE
+        )
         if found.error is not None:  # busy, say: what was known counts
             return False
         before, self._reported = self._reported, _as_reported(found)
