@@ -139,6 +139,9 @@ class Timing:
     board_join_seconds: float = _limit(30.0)
     # Who has not put anything for so long may have been suspended, and reads first who has taken over meanwhile.
     board_doubt_seconds: float = _limit(2.0)
+    # A broker that just came back may not know for a moment how far its partitions go: so long a place behind the end
+    # may come to be there.
+    kafka_doubt_seconds: float = _limit(10.0)
     # After the broker did not answer, reports are not offered to it for so long.
     board_rest_seconds: float = _pause(2.0)
     # -- the demo's servers -----------------------------------------------------------------------

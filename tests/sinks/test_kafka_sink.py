@@ -463,6 +463,44 @@ def test_topics_of_tables_that_may_not_be_made_are_found_by_check(
     assert f"making topic {name}.secrets" in found[0].what
 
 
+def test_rules_that_name_another_principal_are_no_error_of_check(kafka, name, tmp_path, auditor):
+    """The name of a login need not be that of its principal, as Confluent Cloud's API keys are not."""
+    for topic in ("orders", "progress"):
+        compact = {"cleanup_policy": "compact"} if topic == "progress" else {}
+        make_topic(kafka, f"{name}.{topic}", **compact)
+    for kind, its_name, operations in documented_rights(name):
+        user = "writer" if kind == "TRANSACTIONAL_ID" else auditor
+        kafka.allow(user, kind, its_name, *operations)
+    given = {"topic": f"{name}.{{table}}", "progress_topic": f"{name}.progress"}
+    options = KafkaOptions(**login(kafka, user=auditor), **given)
+    place = SinkPlace(name, options, "shop", "shop", ("shop",), tmp_path)
+
+    (found,) = KafkaKind().check({"shop": place}, chosen("orders"))
+
+    assert found.severity == "warning"
+    assert "lacks Describe and Write on transactional id" in found.what
+
+
+@pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
+def test_topics_that_cannot_be_made_as_the_options_say_are_all_found_by_check(
+    kafka, name, tmp_path, delivery
+):
+    options = KafkaOptions(
+        servers=kafka.servers,
+        topic=f"{name}.{{table}}",
+        progress_topic=f"{name}.progress",
+        config={"cleanup.policy": "sometimes"},
+        delivery=delivery,
+    )
+    place = SinkPlace(name, options, "shop", "shop", ("shop",), tmp_path)
+
+    found = list(KafkaKind().check({"shop": place}, chosen("lines", "orders")))
+
+    assert [each.severity for each in found] == ["error", "error"]
+    for topic, each in zip(("lines", "orders"), found, strict=True):
+        assert f"making topic {name}.{topic}: Kafka says INVALID_CONFIG" in each.what
+
+
 def test_setting_that_librdkafka_does_not_know_is_named_without_its_value(sink_of):
     sink = sink_of(conf={"sasl.pasword": "s3cret"})
 

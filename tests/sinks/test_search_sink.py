@@ -926,6 +926,37 @@ def test_version_of_a_schema_is_kept_once(bench, search_server) -> None:
     assert kept() == []
 
 
+def test_changes_of_tables_as_they_were_kept_before_are_no_versions_of_a_schema(
+    bench, search_server
+) -> None:
+    one = bench()
+    owner = {"pipeline": "shop", "source": "shop", "sink": one.index}
+    for number, version in enumerate((None, 3)):
+        earlier = {
+            **owner,
+            "id": f"0/1010:{number}",
+            "version": version,
+            "schema_name": "public",
+            "table_name": "t",
+            "schema": json.dumps([{"op": "add_column"}]),
+            "created_at": "2026-11-18T20:00:00.000Z",
+            "acked": True,
+        }
+        path = f"/penstock/_doc/shop.shop.{one.index}:0%2F1010:{number}?refresh=true"
+        search_server.must("PUT", path, earlier)
+    content = {"format": 1, "tables": [{"name": "t", "columns": ["id"]}]}
+
+    one.sink._sink.keep_schemas([WholeSchema("public", content, None)], Lsn(0x1000))
+    one.sink._sink.keep_schemas([WholeSchema("public", {"tables": []}, None)], Lsn(0x1100))
+
+    search_server.must("POST", "/penstock/_refresh")
+    terms = [{"term": {"sink": one.index}}, {"term": {"acked": True}}]
+    found = search_server.must("POST", "/penstock/_search", {"query": {"bool": {"filter": terms}}})
+    kept = [each["_source"] for each in found["hits"]["hits"]]
+    versions = {each["version"]: each["state"] for each in kept if "state" in each}
+    assert versions == {1: str(Lsn(0x1000)), 2: str(Lsn(0x1100))}
+
+
 def test_old_versions_of_a_schema_go(bench, search_server, monkeypatch) -> None:
     monkeypatch.setattr(store, "KEPT_SCHEMAS", 2)
     one = bench()

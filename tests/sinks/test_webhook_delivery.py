@@ -378,6 +378,52 @@ def test_two_receivers_of_one_url_keep_each_its_own_place_when_they_are_given_id
     assert tables == {"a": ["public.orders"], "b": ["public.audit"]}
 
 
+@pytest.mark.parametrize("before", [{}, {"id": "bills"}])
+@pytest.mark.parametrize("after", [{}, {"id": "billing"}])
+def test_two_receivers_of_one_url_keep_their_places_when_one_is_given_an_id_or_none(
+    hooks, receiver, before, after
+) -> None:
+    """A number tells those without an id apart, and it moves."""
+    first = {"url": receiver.url, "tables": ["orders"]}
+    second = {"url": receiver.url, "tables": ["audit"]}
+    receiver.reply = lambda request: Reply(500 if request.json["table"] == "audit" else 200)
+    sink = hooks({**before, **first}, second)
+    ids = sink.insert(2) + sink.insert(2, table="audit")
+    receiver.wait_for(lambda: sorted(receiver.ids) == sorted(ids[:2]))
+    wait_until(lambda: "failing" in [sink.stands(number)["state"] for number in (0, 1)])
+    receiver.reply = Reply()
+    sink = hooks({**after, **first}, second)
+    receiver.wait_for(lambda: len(receiver.ids) >= 4)
+    assert sorted(receiver.ids) == sorted(ids)
+    assert len(sink.subscriptions.all()) == 2
+
+
+def test_two_receivers_of_one_url_keep_their_places_when_they_change_their_order(
+    hooks, receiver
+) -> None:
+    first = {"url": receiver.url, "tables": ["orders"]}
+    second = {"url": receiver.url, "tables": ["audit"]}
+    receiver.reply = lambda request: Reply(500 if request.json["table"] == "audit" else 200)
+    sink = hooks(first, second)
+    ids = sink.insert(2) + sink.insert(2, table="audit")
+    wait_until(lambda: "failing" in [sink.stands(number)["state"] for number in (0, 1)])
+    receiver.reply = Reply()
+    sink = hooks(second, first)
+    receiver.wait_for(lambda: len(receiver.ids) >= 4)
+    assert sorted(receiver.ids) == sorted(ids)
+
+
+def test_two_ids_that_change_their_urls_with_each_other_keep_their_places(hooks, receivers) -> None:
+    one, other = receivers(), receivers()
+    one.reply = Reply(500)
+    sink = hooks({"id": "a", "url": one.url}, {"id": "b", "url": other.url})
+    ids = sink.insert(2)
+    other.wait_for(lambda: sorted(other.ids) == sorted(ids))
+    sink = hooks({"id": "a", "url": other.url}, {"id": "b", "url": one.url})
+    other.wait_for(lambda: sorted(other.ids) == sorted([*ids, *ids]))
+    assert one.ids == []
+
+
 def test_url_that_is_changed_without_an_id_begins_anew_and_the_log_says_what_is_lost(
     hooks, receivers, caplog
 ) -> None:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka.admin import NewTopic
 
 from fix_nats import NatsServer
 from fix_wait import wait_until
@@ -23,6 +24,7 @@ from penstock.errors import (
 )
 from penstock.log import registry
 from penstock.log.contract import LogOwner
+from penstock.log.kafka.clients import Reading, Settings
 from penstock.log.kafka.locator import _fetcher
 from penstock.log.nats.stream import find
 from penstock.log.slice import SliceHead, SliceKind
@@ -300,6 +302,53 @@ def test_process_whose_role_was_taken_over_puts_nothing_more(place: Place):
 
         other._leave_role("capture/a")
     assert place.elsewhere().get("a/capture.json").value == b"two"
+
+
+def test_place_that_is_out_of_range_for_a_moment_is_not_gone(kafka: KafkaServer):
+    """A broker that was killed and comes back may not know at once how far a partition goes."""
+    topic = f"t{uuid.uuid4().hex[:10]}"
+    kafka.admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(20)
+    reading = Reading(Settings(kafka.servers, 10.0), f"topic {topic}", **{"fetch.wait.max.ms": 10})
+    producer = Producer({"bootstrap.servers": kafka.servers})
+    reading.assign(topic, 0, 2)
+
+    def poll() -> Any:
+        return reading.poll(0.1, "reading the log")
+
+    try:
+        wait_until(lambda: poll() is None and reading._doubt_until is not None, 10)
+        for number in range(3):
+            producer.produce(topic, str(number).encode())
+        producer.flush(10)
+
+        wait_until(lambda: (one := poll()) is not None and one.value() == b"2", 10)
+    finally:
+        reading.close()
+
+
+def test_place_that_stays_out_of_range_is_gone(kafka: KafkaServer, use_timing: Callable[..., None]):
+    use_timing(kafka_doubt_seconds=0.5)
+    topic = f"t{uuid.uuid4().hex[:10]}"
+    kafka.admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(20)
+    reading = Reading(Settings(kafka.servers, 10.0), f"topic {topic}", **{"fetch.wait.max.ms": 10})
+    reading.assign(topic, 0, 2)
+    try:
+        with pytest.raises(LogGone):
+            wait_until(lambda: reading.poll(0.1, "reading the log") is not None, 20)
+    finally:
+        reading.close()
+
+
+def test_value_fits_into_messages_as_small_as_the_topic_takes(kafka: KafkaServer, tmp_path: Path):
+    given = {"servers": kafka.servers, "config": {"max.message.bytes": "50000"}}
+    small = Place("kafka", given, tmp_path)
+    value = np.random.default_rng(7).bytes(400_000)
+
+    small.board().put("a/sinks/s.json", value)
+
+    found = small.elsewhere().get("a/sinks/s.json")
+    assert found is not None
+    assert found.value == value
 
 
 def test_shapes_on_a_board_are_those_of_a_file(place: Place, monkeypatch: pytest.MonkeyPatch):

@@ -25,8 +25,11 @@ if TYPE_CHECKING:
     from penstock.state.wire import Wire
     from penstock.table import TableName
 
-# A report goes through a broker, which bounds a message.
+# A report goes through a broker, and is read by all, several times a second.
 _MOST_SUBSCRIPTIONS = 200
+_MOST_COPIES = 200
+# Reading working files takes the flow's own thread: at most so much of its time.
+_READING_SHARE = 0.05
 _COPY_FIELDS = ("rows_copied", "bytes_copied", "ranges_done", "ranges_total", "request")
 
 
@@ -143,17 +146,20 @@ class WorkingFiles:
 
     def __init__(self, read: Callable[[SinkStatus], object]) -> None:
         self._read = read
-        self._read_at = float("-inf")
+        self._read_again_at = float("-inf")
         self._reported: dict[str, Any] = {}
 
     def refresh(self) -> bool:
         """Read them if it is time to; whether there is anything new."""
         now = time.monotonic()
-        if now - self._read_at < timing().flow_files_seconds:
+        if now < self._read_again_at:
             return False
         found = SinkStatus()
         self._read(found)
-        self._read_at = time.monotonic()
+        ended = time.monotonic()
+        self._read_again_at = ended + max(
+            timing().flow_files_seconds, (ended - now) / _READING_SHARE
+        )
         if found.error is not None:  # busy, say: what was known counts
             return False
         before, self._reported = self._reported, _as_reported(found)
@@ -166,13 +172,24 @@ class WorkingFiles:
 
 
 def _as_reported(found: SinkStatus) -> dict[str, Any]:
-    # Where there are very many, those first of which there is something to say.
+    # Where there are very many, those first of which there is something to say. The states and errors of all tables are
+    # in the report anyway.
     ordered = sorted(found.subscriptions.items(), key=lambda each: each[1].state == "active")
+    copies = sorted(found.tables.items(), key=lambda each: _rank(each[1]))
     return {
         "parked": found.parked,
         "subscriptions": {id_: asdict(each) for id_, each in ordered[:_MOST_SUBSCRIPTIONS]},
         "copies": {
             table: {name: getattr(entry, name) for name in _COPY_FIELDS}
-            for table, entry in found.tables.items()
+            for table, entry in copies[:_MOST_COPIES]
         },
     }
+
+
+def _rank(entry: TableStatus) -> int:
+    """What is asked for, then what moves, then what has all its ranges, then what has not begun."""
+    if entry.request is not None:
+        return 0
+    if entry.ranges_done < entry.ranges_total:
+        return 1 if entry.ranges_done or entry.rows_copied else 3
+    return 2

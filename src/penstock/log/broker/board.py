@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _PLAIN, _PIECES = b"=", b"#"
 _PIECE_BYTES = 500_000
+# A message has a key, and its framing.
+_FRAME_BYTES = 2000
 
 
 class MemoryBoard(ABC):
@@ -38,6 +40,7 @@ class MemoryBoard(ABC):
         self._runs: dict[str, tuple[float, str | None]] = {}
         self._pid = 0
         self._look_at = 0.0
+        self._piece_bytes = _PIECE_BYTES
         self._held: dict[str, str] = {}  # by role: our run
         self._doubt_at = 0.0
 
@@ -78,6 +81,10 @@ class MemoryBoard(ABC):
     @abstractmethod
     def _keep_roles(self) -> None:
         """Do what is due for the roles that are held; cheap."""
+
+    def _limit_pieces(self, message_bytes: int) -> None:
+        """Post no larger messages than the broker takes; called as it connects."""
+        self._piece_bytes = max(1000, min(_PIECE_BYTES, message_bytes - _FRAME_BYTES))
 
     # --- the same for all ----------------------------------------------------------------------
 
@@ -155,7 +162,7 @@ class MemoryBoard(ABC):
             fresh: list[str] = []
             if value is None:
                 data = None
-            elif len(value) <= _PIECE_BYTES:
+            elif len(value) <= self._piece_bytes:
                 data = _PLAIN + value
             else:
                 fresh = self._put_pieces(key, zlib.compress(value, 1))
@@ -210,9 +217,9 @@ class MemoryBoard(ABC):
     def _put_pieces(self, key: str, packed: bytes) -> list[str]:
         mark = f"{zlib.crc32(packed):08x}{len(packed):x}"
         names = []
-        for begin in range(0, len(packed), _PIECE_BYTES):
+        for begin in range(0, len(packed), self._piece_bytes):
             names.append(f"{key}={mark}.{begin}")
-            self._put_one(names[-1], packed[begin : begin + _PIECE_BYTES])
+            self._put_one(names[-1], packed[begin : begin + self._piece_bytes])
         return names
 
     def _put_one(self, key: str, value: bytes | None) -> None:

@@ -57,7 +57,7 @@ class KafkaBoard(MemoryBoard):
     def _connect(self) -> None:
         self._clients.close()
         self._end_clients()
-        self._log_topic.require(1, STATE_CONFIG)
+        self._limit_pieces(self._log_topic.require(1, STATE_CONFIG).limit)
         self._reading = Reading(
             self._reading_settings,
             self._place,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import threading
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 
     from penstock.log.kafka.options import KafkaLogOptions
 
+_log = logging.getLogger(__name__)
+
 # What a consumer says of a place that is not there, or no more.
 GONE = {
     KafkaError._AUTO_OFFSET_RESET,
@@ -30,6 +34,8 @@ GONE = {
     KafkaError._UNKNOWN_PARTITION,
     KafkaError.UNKNOWN_TOPIC_OR_PART,
 }
+# Of these the reason may be a broker that just came back: where the partition begins and ends says what is true.
+_OUT_OF_RANGE = {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}
 _AWAY = {KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._RESOLVE}
 # A client insists on one. Never joined, and nothing is committed to it.
 READING_GROUP = "penstock-log"
@@ -103,12 +109,17 @@ class Reading:
         self._consumer = self._clients.made(Consumer, made)
         self.is_at_end = False
         self.end_offset = -1  # where the end was when it was last reached; more may have come since
+        self._reads: tuple[str, int] = "", 0  # topic and partition
+        self._next = 0
+        self._doubt_until: float | None = None
 
     def assign(self, topic: str, partition: int, offset: int) -> None:
         """Read from there."""
         self.is_at_end = False
         self.end_offset = -1
         self._away.error = None
+        self._reads, self._next = (topic, partition), offset
+        self._doubt_until = None
         self._consumer.assign([TopicPartition(topic, partition, offset)])
 
     def poll(self, seconds: float, what: str) -> Any:
@@ -128,10 +139,16 @@ class Reading:
         if error is None:
             self.is_at_end = False
             self._away.error = None
+            self._doubt_until = None
+            self._next = int(one.offset()) + 1
             return one
         if error.code() == KafkaError._PARTITION_EOF:
             self.is_at_end = True
+            self._doubt_until = None
+            self._next = max(self._next, int(one.offset()))
             self.end_offset = int(one.offset())
+            return None
+        if error.code() in _OUT_OF_RANGE and self._may_come(what):
             return None
         if error.code() in GONE:
             raise LogGone(
@@ -143,6 +160,25 @@ class Reading:
         if error.code() in _AWAY:
             return None
         raise self._clients.explained(error, what)
+
+    def _may_come(self, what: str) -> bool:
+        """Whether a place that is said to be out of range is not deleted; then it is read again.
+
+        A broker that was killed has what it has acknowledged, and may say for a moment that it has not.
+        """
+        topic, partition = self._reads
+        found = self.watermarks(topic, partition)
+        if found is None or self._next < found[0]:
+            return False
+        now = time.monotonic()
+        if self._doubt_until is None:
+            self._doubt_until = now + timing().kafka_doubt_seconds
+            _log.debug("%s: %d is out of range, %s", what, self._next, found)
+        elif now > self._doubt_until:
+            return False
+        time.sleep(timing().broker_ask_pause_seconds)
+        self._consumer.assign([TopicPartition(topic, partition, self._next)])
+        return True
 
     def watermarks(self, topic: str, partition: int) -> tuple[int, int] | None:
         """Where a partition begins and ends; None where there is none.

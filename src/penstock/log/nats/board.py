@@ -76,6 +76,7 @@ class NatsBoard(MemoryBoard):
             allow_direct=True,
         )
         require(self._connection, wanted, may_create=self._options.create_streams)
+        self._limit_pieces(self._connection.client.max_payload)
         self._tail = StreamTail(self._connection, self._stream, f"$KV.{self._bucket}.>", 1)
         self._next = 1
         for role, run in self._held.items():

@@ -10,6 +10,7 @@ from confluent_kafka.admin import AclOperation
 from penstock.errors import DestinationRefuses, PenstockError, SinkPrivilegeMissing
 from penstock.findings import Finding
 from penstock.sinks.kafka.options import Delivery
+from penstock.sinks.kafka.progress import wanted_topic
 from penstock.sinks.kafka.registry import Registry
 from penstock.sinks.kafka.rights import group_rights, may_create, topic_rights, transaction_rights
 from penstock.sinks.kafka.topics import USUAL_LIMIT
@@ -64,7 +65,11 @@ def _findings(
             if topic != own:
                 yield _absent(clients, topic)
         absent = [topic for topic in absent if topic == own]
-    yield from may_create(producing, absent)
+    made = [
+        wanted_topic(options) if topic == own else producing.topics.wanted(topic)
+        for topic in absent
+    ]
+    yield from may_create(clients, made)
     if name:
         yield from group_rights(clients, name)
         yield from transaction_rights(clients, options, name)

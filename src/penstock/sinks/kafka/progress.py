@@ -34,13 +34,19 @@ _CONFIG = {
 _FIRST_STEP = 64
 
 
+def wanted_topic(options: KafkaOptions) -> NewTopic:
+    """The topic, as it is made."""
+    replication = options.replication_factor or -1
+    return NewTopic(options.progress_topic, _PARTITIONS, replication, config=_CONFIG)
+
+
 class Progress:
     """The position of one pipeline, source and sink."""
 
     def __init__(self, clients: Clients, options: KafkaOptions, key: str) -> None:
         self._clients = clients
         self._topic = options.progress_topic
-        self._replication = options.replication_factor or -1
+        self._wanted = wanted_topic(options)
         self._key = key.encode()
         self._partition = 0
 
@@ -62,8 +68,7 @@ class Progress:
         """
         if self.is_there():
             return
-        wanted = NewTopic(self._topic, _PARTITIONS, self._replication, config=_CONFIG)
-        if reason := topics.create_error(wanted):
+        if reason := topics.create_error(self._wanted):
             raise PositionMissing(
                 f"the topic of positions cannot be made: {reason}",
                 self._clients.place,

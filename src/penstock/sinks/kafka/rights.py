@@ -13,17 +13,19 @@ from confluent_kafka.admin import (
     AclBindingFilter,
     AclOperation,
     AclPermissionType,
-    NewTopic,
     ResourcePatternType,
     ResourceType,
 )
 
-from penstock.errors import PenstockError, SinkPrivilegeMissing
+from penstock.brokers.kafka.client import REFUSED
+from penstock.errors import DestinationRefuses, PenstockError, Remedy, SinkPrivilegeMissing
 from penstock.findings import Finding
 from penstock.timing import timing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+
+    from confluent_kafka.admin import NewTopic
 
     from penstock.brokers.kafka.client import Clients
     from penstock.sinks.kafka.options import KafkaOptions
@@ -44,30 +46,41 @@ def topic_rights(
             yield _lacking(producing.clients, f"topic {topic}", missing)
 
 
-def may_create(producing: Producing, topics: Sequence[str]) -> Iterator[Finding]:
-    """Topics that nobody shows us, and that we may not make."""
-    clients = producing.clients
+def may_create(clients: Clients, topics: Sequence[NewTopic]) -> Iterator[Finding]:
+    """Topics that nobody shows us, and that we may not make as we would."""
     if not topics:
         return
     futures = _validated(clients, topics)
-    for topic in topics:
+    for wanted in topics:
+        topic = wanted.topic
         try:
             clients.ask(
-                lambda topic=topic: _validated(clients, [topic])[topic],  # type: ignore[misc]
+                lambda wanted=wanted: _validated(clients, [wanted])[wanted.topic],  # type: ignore[misc]
                 f"making topic {topic}",
                 futures[topic],
             )
         except SinkPrivilegeMissing as error:
             yield Finding(error)
         except PenstockError as error:
-            if _code(error) != KafkaError.TOPIC_ALREADY_EXISTS:
+            if _code(error) == KafkaError.TOPIC_ALREADY_EXISTS:
+                yield _lacking(clients, f"topic {topic}", [AclOperation.DESCRIBE])
+            elif error.remedy is not Remedy.TIME:
+                yield Finding(error)
+            elif _code(error) in REFUSED:
+                yield Finding(
+                    DestinationRefuses(
+                        error.what,
+                        clients.place,
+                        "correct partitions, replication_factor or config of the sink, or the broker's policy",
+                    )
+                )
+            else:
                 raise
-            yield _lacking(clients, f"topic {topic}", [AclOperation.DESCRIBE])
 
 
-def _validated(clients: Clients, topics: Sequence[str]) -> dict[str, Any]:
+def _validated(clients: Clients, topics: Sequence[NewTopic]) -> dict[str, Any]:
     found: dict[str, Any] = clients.admin.create_topics(
-        [NewTopic(topic, 1) for topic in topics],
+        list(topics),
         validate_only=True,
         request_timeout=timing().broker_ask_seconds,
     )
@@ -98,18 +111,20 @@ def transaction_rights(clients: Clients, options: KafkaOptions, name: str) -> It
     user = options.conf.get("sasl.username")
     if user is None or (rules := _rules(clients, name)) is None:
         return
-    principals = {f"User:{user.get_secret_value()}", "User:*"}
-    ours = [each for each in rules if each.principal in principals]
+    own = f"User:{user.get_secret_value()}"
+    ours = [each for each in rules if each.principal in (own, "User:*")]
+    denied = [each for each in _TRANSACTIONS if _is(ours, AclPermissionType.DENY, each)]
     missing = [
         operation
         for operation in _TRANSACTIONS
-        if _is(ours, AclPermissionType.DENY, operation)
-        or not _is(ours, AclPermissionType.ALLOW, operation)
+        if operation in denied or not _is(ours, AclPermissionType.ALLOW, operation)
     ]
     if missing:
         finding = _lacking(clients, f"transactional id {name}", missing)
-        # Brokers may be set to allow what no ACL is about.
-        yield finding if rules else Finding(finding.error, "warning")
+        # Brokers may be set to allow what no ACL is about; and the name of a login need not be that of its principal: one
+        # of the rules may be about us all the same.
+        is_certain = denied or any(each.principal == own for each in rules)
+        yield finding if is_certain else Finding(finding.error, "warning")
 
 
 def _rules(clients: Clients, name: str) -> list[Any] | None:

@@ -131,23 +131,23 @@ class Topics:
         return absent
 
     def _create(self, topics: Iterable[str]) -> dict[str, str]:
-        options = self._options
-        wanted = [
-            NewTopic(
-                topic,
-                num_partitions=options.partitions or -1,
-                replication_factor=options.replication_factor or -1,
-                config=dict(options.config),
-            )
-            for topic in topics
-        ]
         reasons = {}
-        for topic in wanted:
-            if reason := self.create_error(topic):
-                reasons[topic.topic] = reason
+        for topic in topics:
+            if reason := self.create_error(self.wanted(topic)):
+                reasons[topic] = reason
             else:
-                _log.info("made topic %s", topic.topic)
+                _log.info("made topic %s", topic)
         return reasons
+
+    def wanted(self, topic: str) -> NewTopic:
+        """A topic for documents, as it is made."""
+        options = self._options
+        return NewTopic(
+            topic,
+            num_partitions=options.partitions or -1,
+            replication_factor=options.replication_factor or -1,
+            config=dict(options.config),
+        )
 
     def create_error(self, topic: NewTopic) -> str | None:
         """Make a topic; why that does not work, None where it is there.

@@ -205,7 +205,13 @@ class Store:
         own = {**self._owner, "schema_name": schema}
         body = {
             "size": 1,
-            "query": {"bool": {"filter": [{"term": {name: value}} for name, value in own.items()]}},
+            "query": {
+                "bool": {
+                    "filter": [{"term": {name: value}} for name, value in own.items()],
+                    # Changes of tables had the schema's name, too, and may still be there.
+                    "must_not": [{"exists": {"field": "table_name"}}],
+                }
+            },
             "sort": [{"version": "desc"}],
             "_source": ["schema", "state", "version"],
         }

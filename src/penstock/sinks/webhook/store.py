@@ -13,9 +13,10 @@ from penstock.lsn import Lsn
 from penstock.sinks.webhook.database import as_bytes, database_of
 from penstock.sinks.webhook.outbox import RETAINING, Outbox
 from penstock.sinks.webhook.rows import Kept, ParkedRow, Place
+from penstock.sinks.webhook.wants import made_id
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from penstock.sinks.kind import SinkPlace
     from penstock.sinks.webhook.rows import Progress
@@ -161,26 +162,29 @@ class Store(Outbox):
     def set_fixed(self, wanted: Mapping[str, Mapping[str, Any]]) -> None:
         """Have exactly these among those that the file names, by id; who is known stays where it is.
 
-        So does who has the URL of one that is not named any more: it was given an id, or another one.
+        So does who was given an id, or another one, or whose id another one has from now on.
         """
         with self._transaction():
             known = self._fixed()
-            for made, former in _renamed(known, wanted).items():
-                self._rename(former, made)
-                known[made] = known.pop(former)
-            for gone in known.keys() - wanted.keys():
+            former = _former(known, wanted)
+            for gone in known.keys() - set(former.values()):
                 self._db.execute("DELETE FROM subscriptions WHERE id = ?", (gone,))
                 self._bump()
+            moving = {made: id_ for made, id_ in former.items() if made != id_}
+            for made, id_ in moving.items():  # two may change their ids with each other
+                self._rename(id_, f"{made} from now on")
+            for made in moving:
+                self._rename(f"{made} from now on", made)
             for made, what in wanted.items():
-                if made not in known:
+                if made not in former:
                     self._insert_subscription(made, what, (), is_fixed=True)
-                elif known[made].wanted != what:
+                elif known[former[made]].wanted != what:
                     self._change(made, what, None)
 
     def leaving(self, wanted: Mapping[str, Mapping[str, Any]]) -> list[Kept]:
         """Those whom `set_fixed` would forget."""
         known = self._fixed()
-        stay = {*wanted, *_renamed(known, wanted).values()}
+        stay = set(_former(known, wanted).values())
         return [kept for id_, kept in known.items() if id_ not in stay]
 
     def _fixed(self) -> dict[str, Kept]:
@@ -325,19 +329,32 @@ class Store(Outbox):
             self._bump()
 
 
-def _renamed(known: Mapping[str, Kept], wanted: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Those that have another id from now on: the new one, and the former one."""
-    left = {id_: each.wanted for id_, each in known.items() if id_ not in wanted}
+def _former(known: Mapping[str, Kept], wanted: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Which of those that are known has which id from now on: by its id, the one that it had, mostly the same.
+
+    An id that the file gives decides. Of others a part is their number among those of one URL, which moves as one is given
+    an id, or goes: who wants the very same is the same one.
+    """
+    left = dict(known)
     found = {}
-    for made, what in wanted.items():
-        if made in known:
-            continue
-        # Several may have one URL: who wants the very same comes first.
-        same = [id_ for id_, each in left.items() if each["url"] == what["url"]]
-        same.sort(key=lambda id_: left[id_] != what)
-        if same:
-            found[made] = same[0]
-            del left[same[0]]
+
+    def match(is_same: Callable[[str, str], bool]) -> None:
+        for made in wanted:
+            if made in found:
+                continue
+            # Those that want the same may be several: one stays as it is where it can.
+            same = sorted((id_ for id_ in left if is_same(made, id_)), key=lambda id_: id_ != made)
+            if same:
+                found[made] = same[0]
+                del left[same[0]]
+
+    def is_given(made: str) -> bool:
+        return not made.startswith(made_id(wanted[made]["url"]))
+
+    match(lambda made, id_: made == id_ and is_given(made))
+    match(lambda made, id_: wanted[made] == left[id_].wanted)
+    match(lambda made, id_: made == id_)
+    match(lambda made, id_: wanted[made]["url"] == left[id_].wanted["url"])
     return found
 
 

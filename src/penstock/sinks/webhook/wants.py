@@ -94,9 +94,14 @@ def fixed_of(options: WebhookOptions) -> dict[str, NamedReceiver]:
     for each in options.urls:
         if each.id is not None:
             continue
-        name = f"file_{hashlib.sha256(each.url.encode()).hexdigest()[:12]}"
+        name = made_id(each.url)
         number = 1
         while (made := name if number == 1 else f"{name}_{number}") in found:
             number += 1
         found[made] = each
     return found
+
+
+def made_id(url: str) -> str:
+    """What an entry of the file is called that says no id; a number is added to it for further ones of the URL."""
+    return f"file_{hashlib.sha256(url.encode()).hexdigest()[:12]}"
