@@ -24,10 +24,10 @@ from penstock.sinks.postgres.expressions.expressions import (
     Scope,
     Use,
     execute_one,
-    own_time_limit,
     refused_expressions,
     scope_of_table,
 )
+from penstock.sinks.postgres.expressions.time_limit import own_time_limit
 from penstock.sinks.postgres.expressions.sql_text import (
     UnreadableTextError,
     expressions_of_constraint,
