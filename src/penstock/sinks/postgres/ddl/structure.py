@@ -27,13 +27,13 @@ from penstock.sinks.postgres.expressions.expressions import (
     refused_expressions,
     scope_of_table,
 )
-from penstock.sinks.postgres.expressions.time_limit import own_time_limit
 from penstock.sinks.postgres.expressions.sql_text import (
     UnreadableTextError,
     expressions_of_constraint,
     expressions_of_index,
     is_constraint,
 )
+from penstock.sinks.postgres.expressions.time_limit import own_time_limit
 from penstock.table import TableName, as_columns
 from penstock.text import printable
 from penstock.timing import timing
