@@ -110,14 +110,18 @@ def test_rows_whose_expressions_are_slow_stop_their_own_table_alone(
     assert_equal(source, target, "slow")
 
 
+# What takes longer than the limit, and yet is worth waiting for.
+_LENGTHY = "CHECK (v < 100 OR pg_sleep(0.5) IS NOT NULL)"
+
+
 @pytest.mark.parametrize(
     "there", ["nothing", pytest.param("rows", marks=pytest.mark.long)], ids="into {}".format
 )
-def test_copied_rows_whose_expressions_are_slow_stop_their_own_table_alone(
+def test_copied_rows_may_take_longer_than_the_role_has_for_a_statement(
     source: Database, target: Database, make_pipeline: Make, there: str
 ) -> None:
     source.execute(_TABLES + "INSERT INTO slow VALUES (2, 200); INSERT INTO plain VALUES (2)")
-    target.execute(_TABLES + f"ALTER TABLE slow ADD CONSTRAINT slow {_SLOW}")
+    target.execute(_TABLES + f"ALTER TABLE slow ADD CONSTRAINT slow {_LENGTHY}")
     if there == "rows":
         target.execute("INSERT INTO slow VALUES (2, 1)")
     target.execute(_LIMIT.format(target.name))
@@ -125,8 +129,7 @@ def test_copied_rows_whose_expressions_are_slow_stop_their_own_table_alone(
     pipeline = make_pipeline(source, target, source_options=INITIAL, sink={"adopt": True})
 
     wait_for_state(target, "plain", "streaming")
-    _stops(target)
-    target.execute("ALTER TABLE slow DROP CONSTRAINT slow")
     wait_for_state(target, "slow", "streaming")
+    assert not table_error(target, "slow")
     pipeline.catch_up()
     assert_equal(source, target, "slow", "plain")

@@ -8,7 +8,7 @@ import pytest
 
 from fix_follow import shape_of
 from penstock.dsn import Dsn
-from penstock.errors import TargetObjectsForeign
+from penstock.errors import SinkPrivilegeMissing, TargetObjectsForeign
 from penstock.sinks.postgres.connect import connect_target
 from penstock.sinks.postgres.ddl.user_types import have_types
 from penstock.sinks.postgres.expressions.foreign_code import refuse_foreign_code
@@ -103,6 +103,57 @@ def test_own_tables_of_a_superuser_may_be_used(strangers: Database) -> None:
 
     with connect_target(_dsn(strangers, "sink"), "test") as connection:
         assert has_objects(connection)
+
+
+# What an upgrade finds: a table and a column of this version are not there yet.
+_OLDER = "DROP TABLE penstock.schemas; ALTER TABLE penstock.tables DROP COLUMN names_due"
+
+
+def test_a_role_that_may_create_in_the_schema_alone_makes_what_is_missing_there(
+    strangers: Database,
+) -> None:
+    with connect_target(_dsn(strangers, "sink"), "test") as connection:
+        make_objects(connection)
+    strangers.execute(_OLDER)
+    strangers.execute(f'REVOKE CREATE ON DATABASE "{strangers.name}" FROM sink')
+
+    faults = check_target(_dsn(strangers, "sink"))
+    with connect_target(_dsn(strangers, "sink"), "test") as connection:
+        make_objects(connection)
+
+    assert faults == []
+    assert strangers.value("SELECT to_regclass('penstock.schemas') IS NOT NULL")
+    assert strangers.query("SELECT names_due FROM penstock.tables") == []
+
+
+def test_a_table_of_a_superuser_that_lacks_nothing_is_not_altered(strangers: Database) -> None:
+    with connect_target(_dsn(strangers), "test") as connection:
+        make_objects(connection)
+    strangers.execute("DROP TABLE penstock.schemas; GRANT USAGE, CREATE ON SCHEMA penstock TO sink")
+
+    with connect_target(_dsn(strangers, "sink"), "test") as connection:
+        make_objects(connection)
+
+    assert check_target(_dsn(strangers, "sink")) == []
+
+
+def test_what_the_role_may_not_make_is_reported_with_the_sql_that_makes_it(
+    strangers: Database,
+) -> None:
+    with connect_target(_dsn(strangers), "test") as connection:
+        make_objects(connection)
+    strangers.execute(_OLDER)
+    strangers.execute("GRANT USAGE, CREATE ON SCHEMA penstock TO sink")
+
+    [fault] = check_target(_dsn(strangers, "sink"))
+
+    assert isinstance(fault, SinkPrivilegeMissing)
+    added = "ALTER TABLE penstock.tables ADD COLUMN IF NOT EXISTS names_due"
+    assert added in fault.do
+    strangers.execute(fault.do.split(": ", 1)[1])
+    assert check_target(_dsn(strangers, "sink")) == []
+    with connect_target(_dsn(strangers, "sink"), "test") as connection:
+        make_objects(connection)
 
 
 _FUNCTION = (

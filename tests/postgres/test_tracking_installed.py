@@ -31,6 +31,7 @@ from penstock.source.tracking.install import (
     read_tracking,
     tier_in_force,
 )
+from penstock.source.tracking.members import IS_OWN_ENTRY
 from penstock.source.tracking.sql import tracking_statements, tracking_steps
 from penstock.table import TableName
 
@@ -520,3 +521,27 @@ def test_failed_init_takes_its_triggers_with_it(source: Database):
         ensure(source, rules(*ALL))
 
     assert own_objects(source) == []
+
+
+@pytest.mark.parametrize(
+    ("entry", "is_own"),
+    [
+        # What a frozen row still says that is more than 2^31 transactions old.
+        ("((pg_current_xact_id()::text::int8 + 1000000) % 4294967296)::text::xid", False),
+        ("pg_current_xact_id()::xid", True),
+        ("(SELECT xmin FROM pg_class WHERE relname = 'made')", True),  # of a subtransaction
+        ("(SELECT xmin FROM pg_class WHERE relname = 'pg_class')", False),
+    ],
+)
+def test_whether_a_transaction_has_made_an_entry_is_told_of_entries_of_any_age(
+    source: Database, entry: str, is_own: bool
+) -> None:
+    ensure(source, rules())
+
+    with source.connect(autocommit=False) as connection:
+        connection.execute("SELECT pg_current_xact_id(); SAVEPOINT s; CREATE TABLE made (id int)")
+        row = connection.execute(
+            f"SELECT coalesce({IS_OWN_ENTRY}, false) FROM (SELECT {entry} AS xmin) AS r"
+        ).fetchone()
+
+    assert row == (is_own,)

@@ -16,7 +16,7 @@ from penstock.errors import (
     TargetObjectsForeign,
 )
 from penstock.sinks.postgres.connect import OLDEST_VERSION, classify_target_error, connect_target
-from penstock.sinks.postgres.state.objects import has_objects
+from penstock.sinks.postgres.state.objects import denied_statements
 from penstock.table import name_tables
 
 if TYPE_CHECKING:
@@ -98,6 +98,14 @@ def _faults(connection: psycopg.Connection[Any], dsn: Dsn) -> Iterator[PenstockE
             .as_string(connection),
         )
     try:
-        has_objects(connection)
+        denied = denied_statements(connection)
     except TargetObjectsForeign as error:
         yield error
+        return
+    if denied:
+        yield SinkPrivilegeMissing(
+            f"schema penstock is of an older penstock, and role {role} may not alter table penstock.tables,"
+            " which another role owns",
+            str(dsn),
+            f"run as its owner or a superuser: {' '.join(' '.join(denied).split())}",
+        )

@@ -15,6 +15,7 @@ from penstock.sinks.postgres.connect import (
     set_replica_role,
     target_errors,
 )
+from penstock.sinks.postgres.expressions.time_limit import note_cancelled
 from penstock.sinks.postgres.merge.stages import Stages
 
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ class TargetSession:
     def interrupt(self) -> None:
         """Have the target give up the statement that runs; its transaction is rolled back."""
         if self._delivering is not None:
+            note_cancelled(self._delivering)
             self._delivering.cancel_safe(timeout=2.0)
 
     def close(self, user: object) -> None:

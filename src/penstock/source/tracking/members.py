@@ -62,9 +62,18 @@ END"""
 
 # Whether this very transaction has made an entry: it is seen, and its transaction has not ended. An id alone
 # does not tell, since a transaction that began later may have ended before.
-_IS_OWN_ENTRY = """CASE WHEN age(r.xmin) <= age(pg_current_xact_id()::xid) THEN pg_xact_status(
+IS_OWN_ENTRY = """CASE WHEN age(r.xmin) <= age(pg_current_xact_id()::xid) THEN penstock.is_running(
               (pg_current_xact_id()::text::int8 + age(pg_current_xact_id()::xid) - age(r.xmin))::text::xid8)
-              = 'in progress' END"""
+              END"""
+
+# A frozen entry keeps its id, which is one of the future once it is 2^31 transactions old; Postgres raises
+# an error for that.
+_IS_RUNNING = """
+BEGIN
+    RETURN pg_xact_status(id) = 'in progress';
+EXCEPTION WHEN invalid_parameter_value THEN
+    RETURN false;
+END"""
 
 # A table that this very transaction has made, and that has lost its key again: as long as it is in a
 # publication, Postgres refuses the user's UPDATE of it. Since 18 also where a computed column, which is not
@@ -75,7 +84,7 @@ _RELEASE = f"""
 DECLARE
     entry record;
 BEGIN
-    PERFORM FROM pg_publication_rel r WHERE r.prrelid = relation AND {_IS_OWN_ENTRY};
+    PERFORM FROM pg_publication_rel r WHERE r.prrelid = relation AND {IS_OWN_ENTRY};
     IF NOT FOUND THEN
         RETURN;
     END IF;
@@ -83,7 +92,7 @@ BEGIN
         SELECT p.pubname, n.nspname, c.relname
         FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid
         JOIN pg_class c ON c.oid = r.prrelid JOIN pg_namespace n ON n.oid = c.relnamespace
-        WHERE r.prrelid = relation AND {_IS_OWN_ENTRY}
+        WHERE r.prrelid = relation AND {IS_OWN_ENTRY}
           AND p.pubname LIKE 'penstock\\_%' AND p.pubupdate
           AND has_table_privilege(p.pubowner, 'penstock.seal', 'SELECT')
           AND (is_any OR CASE c.relreplident WHEN 'f' THEN
@@ -106,7 +115,7 @@ END"""
 # Asked for the entries first: there are none most of the time, and locks take the longer the more of them are held.
 _RELEASE_HELD = f"""
 BEGIN
-    PERFORM FROM pg_publication_rel r WHERE {_IS_OWN_ENTRY};
+    PERFORM FROM pg_publication_rel r WHERE {IS_OWN_ENTRY};
     IF NOT FOUND THEN
         RETURN;
     END IF;
@@ -154,6 +163,7 @@ END"""
 MEMBER_FUNCTIONS = (
     Function("rules_match", "rules jsonb, schema_name text, table_name text", "boolean", _RULES),
     Function("stamp_chooses", "stamp jsonb, named jsonb", "boolean", _STAMP_CHOOSES),
+    Function("is_running", "id xid8", "boolean", _IS_RUNNING),
     Function("enrol", "relation oid", "jsonb", _ENROL, settings=("lock_timeout=1",)),
     Function(
         "release", "relation oid, is_any boolean", "void", _RELEASE, settings=("lock_timeout=1",)

@@ -14,6 +14,7 @@ from weakref import WeakSet
 
 import psycopg
 
+from penstock.sinks.postgres.expressions.time_limit import note_cancelled
 from penstock.timing import timing
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ def cancel_all(connections: Iterable[Connection]) -> None:
     """Cancel what runs over connections, from another thread, and let nothing more run."""
     all_of_them = list(connections)
     _cancelled.update(all_of_them)
+    for connection in all_of_them:
+        note_cancelled(connection)
     # All at once: a server that does not answer is waited for, and there may be many.
     threads = [
         threading.Thread(target=_cancel, args=(connection,), name="cancel", daemon=True)

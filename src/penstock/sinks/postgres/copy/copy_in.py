@@ -19,7 +19,6 @@ from penstock.sinks.postgres.connect import (
     set_replica_role,
     target_errors,
 )
-from penstock.sinks.postgres.expressions.expressions import OwnTimeLimit, TimeLimitReachedError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,8 +60,6 @@ class PostgresRangeWriter:
     literals: tuple[tuple[str, str], ...]
     target_columns: tuple[str, ...]
     is_binary: bool
-    # Each row evaluates expressions of the table, which take no longer than the role may.
-    evaluates: bool = False
 
     def begin(self, number: int) -> PostgresRange:
         """Begin a range."""
@@ -76,7 +73,6 @@ class PostgresRange:
         self._writer = writer
         self._number = number
         self._byte_count = 0
-        self._limit: OwnTimeLimit | None = None
         self._connection = _connection(writer.dsn)
         try:
             self._cursor = self._connection.cursor()
@@ -88,8 +84,6 @@ class PostgresRange:
             if self._cursor.rowcount == 0:
                 self._connection.rollback()
                 raise RangeThere(f"{writer.table} range {number}")
-            if writer.evaluates:
-                self._limit = OwnTimeLimit.begin(self._connection)
             statement = sql.SQL("COPY {} ({}) FROM STDIN{}").format(
                 sql.Identifier(*writer.target),
                 sql.SQL(", ").join(map(sql.Identifier, writer.target_columns)),
@@ -139,20 +133,11 @@ class PostgresRange:
     def _failure(self, error: psycopg.Error) -> Exception:
         """What a failure means; the connection is given up, and with it the range."""
         self.abort()
-        if self._limit is not None:
-            error = self._limit.explain(error)
         known = classify_target_error(error, self._writer.dsn)
         # Binary rows that do not fit their columns are reported as a fault of the protocol.
         is_about_rows = is_about_table(error) or error.sqlstate == "08P01"
         if isinstance(known, SinkError) and not is_about_rows:
             return known  # of the server or the connection; all else is the table's
-        if isinstance(error, TimeLimitReachedError):
-            return RangeRefused(
-                f"rows of {self._writer.target} take longer than the role's statement_timeout",
-                f"drop at {self._writer.target} what is slow to evaluate: a check, a computed column, an"
-                " index; or raise statement_timeout of the sink's role; the copy is tried again by itself",
-                None,
-            )
         match = _LINE.search(error.diag.context or "")
         where = f"column {match[2]}" if match and match[2] else "a row"
         if error.diag.constraint_name:

@@ -45,7 +45,6 @@ from penstock.sinks.postgres.copy.whole_tables import WholeTable, finish_togethe
 from penstock.sinks.postgres.ddl.create import complete_columns
 from penstock.sinks.postgres.ddl.structure import add_indexes, add_key, add_not_null
 from penstock.sinks.postgres.evolve.following import follow_after_copy, follow_before_copy
-from penstock.sinks.postgres.expressions.expressions import TimeLimitReachedError
 from penstock.sinks.postgres.mapping.adoption import refuse_occupied
 from penstock.sinks.postgres.mapping.target import find_table, plan_table
 from penstock.sinks.postgres.mapping.target_shape import target_description, target_structure
@@ -283,7 +282,6 @@ class PostgresCopying:
             literals=tuple(own.values()),
             target_columns=(*columns.values(), *own),
             is_binary=is_binary,
-            evaluates=plan.evaluates and into == plan.target,
         )
 
     def _empty(self, plan: TablePlan) -> None:
@@ -578,13 +576,6 @@ class PostgresCopying:
 
     def _unfit(self, table: TableName, error: psycopg.Error) -> TargetTableUnfit:
         target = self._table_mappings.target(table)
-        if isinstance(error, TimeLimitReachedError):
-            return TargetTableUnfit(
-                f"rows of {target} take longer than the role's statement_timeout",
-                str(table),
-                f"drop at {target} what is slow to evaluate: a check, a computed column, an index; or"
-                " raise statement_timeout of the sink's role; the copy is tried again by itself",
-            )
         return TargetTableUnfit(
             f"{target} cannot take the copy: SQLSTATE {error.sqlstate} {type(error).__name__}"
             + (f" ({error.diag.constraint_name})" if error.diag.constraint_name else ""),

@@ -20,10 +20,10 @@ from penstock.sinks.postgres.expressions.expressions import (
     Expression,
     ExpressionRules,
     execute_one,
-    own_time_limit,
     refused_expressions,
     scope_of_table,
 )
+from penstock.sinks.postgres.expressions.time_limit import own_time_limit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

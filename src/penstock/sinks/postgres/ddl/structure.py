@@ -24,7 +24,6 @@ from penstock.sinks.postgres.expressions.expressions import (
     Scope,
     Use,
     execute_one,
-    own_time_limit,
     refused_expressions,
     scope_of_table,
 )
@@ -34,6 +33,7 @@ from penstock.sinks.postgres.expressions.sql_text import (
     expressions_of_index,
     is_constraint,
 )
+from penstock.sinks.postgres.expressions.time_limit import own_time_limit
 from penstock.table import TableName, as_columns
 from penstock.text import printable
 from penstock.timing import timing

@@ -8,8 +8,6 @@ are not planned when they are made. What they call is then read from the tree th
 from __future__ import annotations
 
 import re
-import time
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -27,7 +25,7 @@ from penstock.sinks.postgres.expressions.sql_text import (
 from penstock.table import TableName, TableRule
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     Connection = psycopg.Connection[Any]
 
@@ -432,54 +430,6 @@ def _is_harmless_builtin(function: Any, use: Use) -> bool:
         or _COMPARISON.fullmatch(function.name) is not None
         or (function.name == "nextval" and use == "default")
     )
-
-
-class TimeLimitReachedError(psycopg.errors.ProgramLimitExceeded):
-    """A statement that evaluates the source's expressions took longer than the role may."""
-
-
-@dataclass(frozen=True)
-class OwnTimeLimit:
-    """The role's own statement_timeout, which is lifted elsewhere; in force until the transaction ends."""
-
-    seconds: float  # 0: it has none
-    began_at: float
-
-    @classmethod
-    def begin(cls, connection: Connection) -> OwnTimeLimit:
-        """Put it in force."""
-        row = connection.execute(
-            "SELECT pg_catalog.set_config('statement_timeout', reset_val, true), reset_val::int"
-            " FROM pg_catalog.pg_settings WHERE name = 'statement_timeout'"
-        ).fetchone()
-        return cls(row[1] / 1000 if row is not None else 0, time.monotonic())
-
-    def explain(self, error: psycopg.Error) -> psycopg.Error:
-        """What a statement has failed with: whoever stops penstock cancels statements, too."""
-        is_cancelled = isinstance(error, psycopg.errors.QueryCanceled)
-        if is_cancelled and self.seconds and time.monotonic() - self.began_at >= self.seconds:
-            return TimeLimitReachedError("statement_timeout")
-        return error
-
-
-@contextmanager
-def own_time_limit(connection: Connection, *, is_limited: bool = True) -> Iterator[None]:
-    """The role's own statement_timeout is in force for statements; within a transaction.
-
-    `is_limited` False: nothing of the source's is evaluated, and they may take as long as they need.
-
-    Raises:
-        TimeLimitReachedError: a statement has reached it.
-    """
-    if not is_limited:
-        yield
-        return
-    limit = OwnTimeLimit.begin(connection)
-    try:
-        yield
-    except psycopg.errors.QueryCanceled as error:
-        raise limit.explain(error) from None
-    connection.execute("SELECT pg_catalog.set_config('statement_timeout', '0', true)")
 
 
 def execute_one(connection: Connection, statement: sql.Composable) -> None:

@@ -16,10 +16,7 @@ from penstock.errors import (
     TargetTableUnfit,
 )
 from penstock.sinks.postgres.connect import is_about_table
-from penstock.sinks.postgres.expressions.expressions import (
-    TimeLimitReachedError,
-    own_time_limit,
-)
+from penstock.sinks.postgres.expressions.time_limit import TimeLimitReachedError
 from penstock.sinks.postgres.mapping.target import refuse_new_code
 from penstock.sinks.postgres.merge import rows as merge
 from penstock.sinks.postgres.merge.conflicts import NONE
@@ -124,7 +121,7 @@ def _merge(
                 for at, step in enumerate(steps):
                     _load(cursor, plan, step, stages)
                     sifted = _sift(cursor, step, at, stages, parking)
-                    conflicts += _go(way, cursor, plan, sifted, stages.place_of(step), conflict)
+                    conflicts += way(cursor, plan, sifted, stages.place_of(step), conflict)
                 cursor.execute(_CHECK_NOW)
         except (RowRefused, TargetObjectsForeign, TargetTableUnfit) as refused:
             stages.unsettle()
@@ -142,19 +139,6 @@ def _merge(
     if error is None:
         return unfit
     return _Refused(error, at, way)
-
-
-def _go(
-    way: Way,
-    cursor: Cursor,
-    plan: TablePlan,
-    step: StagedStep,
-    stage: sql.Identifier,
-    conflict: OnConflict,
-) -> Conflicts:
-    """Go that way; what evaluates expressions takes no longer than the role may."""
-    with own_time_limit(cursor.connection, is_limited=plan.evaluates):
-        return way(cursor, plan, step, stage, conflict)
 
 
 def _sift(
@@ -205,7 +189,7 @@ def _blame(
             for number, earlier in enumerate(steps[: refused.at]):
                 stages.load(cursor, earlier)
                 sifted = _sift(cursor, earlier, number, stages, parking)
-                _go(way, cursor, plan, sifted, stages.place_of(earlier), conflict)
+                way(cursor, plan, sifted, stages.place_of(earlier), conflict)
             stages.load(cursor, step)
             step = _sift(cursor, step, refused.at, stages, parking)
             build = Statements(plan, step, stage)
@@ -255,7 +239,7 @@ def _passes(
             cursor.execute(
                 sql.SQL("DELETE FROM {} WHERE ctid >= {}::tid").format(stage, sql.Literal(before))
             )
-            _go(way, cursor, plan, step, stage, conflict)
+            way(cursor, plan, step, stage, conflict)
             cursor.execute(_CHECK_NOW)
             raise _Undo  # noqa: TRY301
     except _Undo:
@@ -282,8 +266,8 @@ def explain(error: psycopg.Error, plan: TablePlan, place: str | None = None) -> 
     where = f"{plan.source} {place}" if place else str(plan.source)
     if isinstance(error, TimeLimitReachedError):
         return TargetTableUnfit(
-            f"rows of {plan.target} take longer than the role's statement_timeout: a check, a computed"
-            " column or an index of it evaluates an expression",
+            f"rows of {plan.target} take longer than the role's statement_timeout, which each 10,000 of them"
+            " have: a check, a computed column or an index of it evaluates an expression",
             where,
             f"drop at {plan.target} what is slow, or raise statement_timeout of the sink's role; its"
             " changes wait in the log and go on by themselves",

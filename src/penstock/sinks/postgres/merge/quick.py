@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from penstock.failpoints import fault_point
-from penstock.sinks.postgres.expressions.expressions import own_time_limit
 from penstock.sinks.postgres.mapping.target import refuse_new_code
 from penstock.sinks.postgres.merge import rows as merge
 from penstock.sinks.postgres.merge.conflicts import NONE, Conflicts
@@ -52,13 +51,12 @@ def merge_steps(
     for step, part in parts:
         plan, stage = plan_of(step.table), stages.place_of(step)
         stages.load(cursor, step)
-        with own_time_limit(cursor.connection, is_limited=plan.evaluates):
-            if part == "take":
-                conflicts = merge.take(cursor, plan, step, stage, after_put=True)
-            elif part == "put":
-                conflicts = merge.put(cursor, plan, step, stage, conflict)
-            else:
-                conflicts = merge.apply(cursor, plan, step, stage, conflict)
+        if part == "take":
+            conflicts = merge.take(cursor, plan, step, stage, after_put=True)
+        elif part == "put":
+            conflicts = merge.put(cursor, plan, step, stage, conflict)
+        else:
+            conflicts = merge.apply(cursor, plan, step, stage, conflict)
         if conflicts := conflicts.unexpected(plan):
             found[step.table] = found.get(step.table, NONE) + conflicts
         fault_point("deliver.between_steps")

@@ -19,6 +19,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import TargetTableUnfit
+from penstock.sinks.postgres.expressions.time_limit import merge_time_limit
 from penstock.sinks.postgres.history import merge as history
 from penstock.sinks.postgres.merge.conflicts import (
     NONE,
@@ -67,15 +68,17 @@ def apply(
         psycopg.errors.UniqueViolation: something stands in the way; nothing else has gone wrong.
         IdentityInTheWay: as above.
         RowRefused: an UPDATE's row is not at the target and cannot be made.
+        TimeLimitReachedError: expressions of the table take longer than the role may.
     """
     if plan.history is not None:
-        return history.merge(cursor, plan, plan.history, step, stage, conflict)
+        return put(cursor, plan, step, stage, conflict)
     build = ConflictStatements(plan, step, stage)
     if step.kind == "truncate":
         cursor.execute(build.truncate())
         return NONE
     if step.kind == "move":
-        return _move(cursor, plan, build, conflict)
+        with merge_time_limit(cursor, plan, step, stage) as limited:
+            return _move(limited, plan, build, conflict)
     taken = take(cursor, plan, step, stage)
     return taken + put(cursor, plan, step, stage, conflict)
 
@@ -99,13 +102,17 @@ def put(
 ) -> Conflicts:
     """The part of `apply` that changes and adds rows."""
     if plan.history is not None:
-        return history.merge(cursor, plan, plan.history, step, stage, conflict)
-    build = ConflictStatements(plan, step, stage)
+        with merge_time_limit(cursor, plan, step, stage) as limited:
+            return history.merge(limited, plan, plan.history, step, stage, conflict)
     found = NONE
-    if step.update_count or step.replace_count:
-        found = _update(cursor, plan, step, build, conflict)
-    if step.insert_count:
-        cursor.execute(build.insert())
+    if not (step.insert_count or step.update_count or step.replace_count):
+        return found
+    build = ConflictStatements(plan, step, stage)
+    with merge_time_limit(cursor, plan, step, stage) as limited:
+        if step.update_count or step.replace_count:
+            found = _update(limited, plan, step, build, conflict)
+        if step.insert_count:
+            limited.execute(build.insert())
     return found
 
 
@@ -128,8 +135,9 @@ def rewrite(
         _settle_missing(cursor, plan, step, build, conflict)
     for statement in (*build.completions(), *build.keep_others(), *build.clear_touched()):
         cursor.execute(statement)
-    for statement in build.insert_all():
-        cursor.execute(statement)
+    with merge_time_limit(cursor, plan, step, stage) as limited:
+        for statement in build.insert_all():
+            limited.execute(statement)
     return found
 
 
@@ -143,8 +151,10 @@ def upsert(
     if step.kind == "move" and not build.fixed_columns(with_key=True):
         found = _find_conflicts(cursor, plan, step, build)
         # One by one, as the source did: no key is taken before it is left.
-        for (place,) in cursor.execute(build.places()).fetchall():
-            cursor.execute(build.move(place))
+        places = cursor.execute(build.places()).fetchall()
+        with merge_time_limit(cursor, plan, step, stage) as limited:
+            for (place,) in places:
+                limited.execute(build.move(place))
         return found
     if step.kind != "net" or not step.key:
         return apply(cursor, plan, step, stage, conflict)
@@ -155,10 +165,13 @@ def upsert(
             log_keys(cursor, plan.source, "insert_exists", build.existing_inserts)
         _settle_conflicts(cursor, plan, build, conflict)
     found += _delete(cursor, plan, step, build)
-    if step.update_count or step.replace_count:
-        found += _update(cursor, plan, step, build, conflict)
-    if step.insert_count:
-        cursor.execute(build.insert_or_update())
+    if not (step.insert_count or step.update_count or step.replace_count):
+        return found
+    with merge_time_limit(cursor, plan, step, stage) as limited:
+        if step.update_count or step.replace_count:
+            found += _update(limited, plan, step, build, conflict)
+        if step.insert_count:
+            limited.execute(build.insert_or_update())
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -11,10 +12,14 @@ from penstock.claims import wait_a_little
 from penstock.errors import TargetObjectsForeign
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     Connection = psycopg.Connection[Any]
 
-_TABLES = """
-CREATE SCHEMA IF NOT EXISTS penstock;
+_SCHEMA = "CREATE SCHEMA IF NOT EXISTS penstock;\n"
+
+_TABLES = {
+    "progress": """\
 CREATE TABLE IF NOT EXISTS penstock.progress (
     pipeline text NOT NULL,
     source text NOT NULL,
@@ -25,6 +30,8 @@ CREATE TABLE IF NOT EXISTS penstock.progress (
     updated_at timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (pipeline, source)
 );
+""",
+    "tables": """\
 CREATE TABLE IF NOT EXISTS penstock.tables (
     pipeline text NOT NULL,
     source text NOT NULL,
@@ -37,6 +44,8 @@ CREATE TABLE IF NOT EXISTS penstock.tables (
     changed_at timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (pipeline, source, schema_name, table_name)
 );
+""",
+    "ranges": """\
 -- One row for each range of a copy that has arrived, written together with its rows.
 CREATE TABLE IF NOT EXISTS penstock.ranges (
     pipeline text NOT NULL,
@@ -49,6 +58,8 @@ CREATE TABLE IF NOT EXISTS penstock.ranges (
     bytes bigint NOT NULL,
     PRIMARY KEY (pipeline, source, schema_name, table_name, copy_id, number)
 );
+""",
+    "types": """\
 -- One row for each type of the source that was made or altered here: which one it is, and how it looked.
 CREATE TABLE IF NOT EXISTS penstock.types (
     pipeline text NOT NULL,
@@ -61,6 +72,8 @@ CREATE TABLE IF NOT EXISTS penstock.types (
     shape jsonb NOT NULL,
     PRIMARY KEY (pipeline, source, source_oid)
 );
+""",
+    "sequences": """\
 -- The same for sequences that no column owns.
 CREATE TABLE IF NOT EXISTS penstock.sequences (
     pipeline text NOT NULL,
@@ -74,6 +87,8 @@ CREATE TABLE IF NOT EXISTS penstock.sequences (
     is_gone boolean NOT NULL DEFAULT false,
     PRIMARY KEY (pipeline, source, source_oid)
 );
+""",
+    "schemas": """\
 -- One row for each schema that was made here.
 CREATE TABLE IF NOT EXISTS penstock.schemas (
     pipeline text NOT NULL,
@@ -82,6 +97,8 @@ CREATE TABLE IF NOT EXISTS penstock.schemas (
     schema_name text NOT NULL,
     PRIMARY KEY (pipeline, source, oid)
 );
+""",
+    "parked": """\
 -- One row for each change that the target refused, and for those of its key that came after it.
 CREATE TABLE IF NOT EXISTS penstock.parked (
     id bigint PRIMARY KEY GENERATED ALWAYS AS IDENTITY,
@@ -99,7 +116,8 @@ CREATE TABLE IF NOT EXISTS penstock.parked (
     request text,
     parked_at timestamptz NOT NULL DEFAULT now()
 );
-"""
+""",
+}
 
 _LATER_COLUMNS = {
     "needs_copy": "boolean NOT NULL DEFAULT false",
@@ -141,21 +159,18 @@ _MADE_MEANWHILE = (
 _TRIES = 10
 
 # And the first thing by which somebody else could act as the role that uses these tables.
-_HAS_ALL = """
+_FOUND = """
 WITH own_schema AS (SELECT oid, nspowner FROM pg_namespace WHERE nspname = 'penstock'),
 own_tables AS (
     SELECT c.oid, c.relname, c.relowner, c.relkind, c.relrowsecurity
     FROM pg_class c JOIN own_schema s ON s.oid = c.relnamespace
-    WHERE c.relname IN ('progress', 'tables', 'ranges', 'types', 'sequences', 'schemas', 'parked')
+    WHERE c.relname = ANY (%s)
 )
-SELECT EXISTS (SELECT FROM own_tables WHERE relname = 'progress'), (
-    SELECT count(*) = %s FROM pg_attribute JOIN own_tables c ON c.oid = attrelid
-    WHERE c.relname = 'tables' AND attname = ANY (%s) AND NOT attisdropped)
-    AND EXISTS (SELECT FROM own_tables WHERE relname = 'ranges')
-    AND EXISTS (SELECT FROM own_tables WHERE relname = 'types')
-    AND EXISTS (SELECT FROM own_tables WHERE relname = 'sequences')
-    AND EXISTS (SELECT FROM own_tables WHERE relname = 'schemas')
-    AND EXISTS (SELECT FROM own_tables WHERE relname = 'parked'), (
+SELECT EXISTS (SELECT FROM own_schema),
+    ARRAY(SELECT relname::text FROM own_tables),
+    ARRAY(SELECT attname::text FROM pg_attribute JOIN own_tables c ON c.oid = attrelid
+          WHERE c.relname = 'tables' AND attnum > 0 AND NOT attisdropped),
+    coalesce((SELECT pg_has_role(relowner, 'USAGE') FROM own_tables WHERE relname = 'tables'), true), (
     SELECT what FROM own_schema, LATERAL (
         SELECT format('schema penstock belongs to role %%I', rolname), 0 FROM pg_roles
         WHERE oid = nspowner AND NOT rolsuper AND rolname <> current_user
@@ -179,13 +194,47 @@ SELECT EXISTS (SELECT FROM own_tables WHERE relname = 'progress'), (
 """
 
 
+@dataclass(frozen=True)
+class _Found:
+    """What is there of penstock's."""
+
+    has_schema: bool
+    tables: frozenset[str]
+    columns: frozenset[str]  # of penstock.tables
+    may_alter: bool
+
+    def missing(self) -> list[str]:
+        """The SQL that makes what is not there, and names nothing that is.
+
+        Postgres asks for the right to make something, or to alter it, before it looks whether that is needed.
+        """
+        found = [] if self.has_schema else [_SCHEMA]
+        found += [text for name, text in _TABLES.items() if name not in self.tables]
+        return found + self.missing_columns()
+
+    def missing_columns(self) -> list[str]:
+        """The part of it that only the table's owner may run."""
+        columns = [name for name in _LATER_COLUMNS if name not in self.columns]
+        return [_add_columns(columns)] if columns else []
+
+
 def has_objects(connection: Connection) -> bool:
     """Whether penstock's tables are there, of this version or an older one.
 
     Raises:
         TargetObjectsForeign: somebody else's are.
     """
-    return _find_objects(connection)[0]
+    return "progress" in _find_objects(connection).tables
+
+
+def denied_statements(connection: Connection) -> list[str]:
+    """The SQL that is missing still and that this role may not run, though it may create in the schema.
+
+    Raises:
+        TargetObjectsForeign: somebody else's objects are there.
+    """
+    found = _find_objects(connection)
+    return [] if found.may_alter else found.missing_columns()
 
 
 def make_objects(connection: Connection) -> None:
@@ -196,11 +245,12 @@ def make_objects(connection: Connection) -> None:
     """
     failure: psycopg.Error | None = None
     for _ in range(_TRIES):
-        if all(_find_objects(connection)):
+        missing = _find_objects(connection).missing()
+        if not missing:
             return
         try:
             with connection.transaction():
-                connection.execute(statements())
+                connection.execute("".join(missing))
                 _find_objects(connection)
         except _MADE_MEANWHILE as error:
             failure = error
@@ -211,21 +261,25 @@ def make_objects(connection: Connection) -> None:
 
 def statements() -> str:
     """The SQL that makes everything, also where an older penstock has made a part of it."""
+    return "".join((_SCHEMA, *_TABLES.values(), _add_columns(_LATER_COLUMNS)))
+
+
+def _add_columns(names: Iterable[str]) -> str:
     added = ",\n".join(
-        f"    ADD COLUMN IF NOT EXISTS {name} {declared}"
-        for name, declared in _LATER_COLUMNS.items()
+        f"    ADD COLUMN IF NOT EXISTS {name} {_LATER_COLUMNS[name]}" for name in names
     )
-    return f"{_TABLES}ALTER TABLE penstock.tables\n{added};\n"
+    return f"ALTER TABLE penstock.tables\n{added};\n"
 
 
-def _find_objects(connection: Connection) -> tuple[bool, bool]:
-    row = connection.execute(_HAS_ALL, (len(_LATER_COLUMNS), list(_LATER_COLUMNS))).fetchone()
+def _find_objects(connection: Connection) -> _Found:
+    row = connection.execute(_FOUND, (list(_TABLES),)).fetchone()
     assert row is not None
-    if row[2] is not None:
+    has_schema, tables, columns, may_alter, foreign = row
+    if foreign is not None:
         raise TargetObjectsForeign(
-            f"{row[2]}: somebody else could then act as role {connection.info.user}",
+            f"{foreign}: somebody else could then act as role {connection.info.user}",
             f"schema penstock of database {connection.info.dbname}",
             "find out who made it, and why; where it is right, let the sink's role or a superuser own"
             " schema penstock and its tables, and take triggers, rules and row-level security off them",
         )
-    return bool(row[0]), bool(row[1])
+    return _Found(has_schema, frozenset(tables), frozenset(columns), may_alter)
