@@ -122,13 +122,17 @@ class LastCommit:
 
     commit_lsn: Lsn
     committed_at: int
+    # It was streamed, and no row of it is known to remain: asked for it again, Postgres 15 and later sends
+    # a transaction that is empty only if it streams that.
+    may_be_skipped: bool = False
 
     @classmethod
     def of(cls, head: SliceHead) -> LastCommit | None:
         """The last one of a slice."""
         if head.kind is SliceKind.PART or not head.last_commit_lsn:
             return None
-        return cls(head.last_commit_lsn, head.committed_at)
+        may_be_skipped = bool(head.meta.get("empty") or head.meta.get("aborted"))
+        return cls(head.last_commit_lsn, head.committed_at, may_be_skipped)
 
 
 @dataclass(frozen=True)

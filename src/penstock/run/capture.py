@@ -517,6 +517,7 @@ class Capture:
                 acknowledged_lsn=self._acknowledged_lsn,
                 last_commit_lsn=last.commit_lsn if last is not None else None,
                 last_committed_at=last.committed_at if last is not None else None,
+                last_commit_may_be_skipped=last is not None and last.may_be_skipped,
                 server_started_at=self._server_started_at,
                 transactions=self._transaction_count,
                 log_bytes=self._writer.size_bytes(),
@@ -533,4 +534,6 @@ def _commit_of(report: CaptureReport | None) -> LastCommit | None:
     """The last commit that a report knows of."""
     if report is None or report.last_commit_lsn is None or report.last_committed_at is None:
         return None
-    return LastCommit(report.last_commit_lsn, report.last_committed_at)
+    return LastCommit(
+        report.last_commit_lsn, report.last_committed_at, report.last_commit_may_be_skipped
+    )

@@ -373,6 +373,7 @@ class Assembler:
                     "spool": streamed.spool.name,
                     "parts": streamed.spool.part_count,
                     "aborted": sorted(aborted),
+                    **({} if streamed.buffer.row_count else {"empty": True}),
                     **({"schema": marks} if marks else {}),
                 },
             ),

@@ -47,6 +47,7 @@ class CaptureReport(Report):
     # The last commit before durable_lsn, which the log may no longer hold: where it stands, and its time.
     last_commit_lsn: LsnText | None = None
     last_committed_at: int | None = None
+    last_commit_may_be_skipped: bool = False
     server_started_at: str | None = None
     transactions: int = 0
     log_bytes: int = 0
