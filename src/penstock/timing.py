@@ -66,6 +66,9 @@ class Timing:
     stream_shutdown_seconds: float = _limit(2.0)
     # The server begins to answer at once, or is being restarted.
     stream_answer_seconds: float = _limit(30.0)
+    # In a dense stream messages are let arrive for so long before they are taken, in a backlog longer.
+    stream_gather_seconds: float = _limit(0.001)
+    stream_longest_gather_seconds: float = _limit(0.016)
     # The socket is read so long at a time, and the server asked this often how far it is.
     last_commit_wait_seconds: float = _limit(0.1)
     last_commit_ask_seconds: float = _pause(1.0)

@@ -47,6 +47,13 @@ _SERVER = (
     b" pg_catalog.date_part('epoch', pg_catalog.pg_postmaster_start_time())"
 )
 
+# One receive takes about so many messages at most, so that there is time for the rest.
+_MOST_MESSAGES = 10_000
+# From so many in one receive on a stream is dense; from so many a second on it is a backlog, whose messages
+# nobody waits for one by one. See `_Pace`.
+_DENSE_MESSAGES = 16
+_BACKLOG_RATE = 100_000
+
 # select() knows file descriptors below this one.
 _MOST_SELECTED = 1024
 
@@ -69,6 +76,35 @@ class Messages(Protocol):
         """Take one message."""
 
 
+class _Pace:
+    """How long messages of a dense stream are let arrive before they are taken.
+
+    The server sends each message by itself, and a system call that carries one wakes who waits for it. To be
+    woken and to sleep again costs both sides more than the messages do. And where nobody reads for
+    a while, TCP's window closes: then messages wait at the server, and go out in large pieces.
+    A Unix socket has no such window, and blocks the server instead.
+    """
+
+    def __init__(self) -> None:
+        self._seconds = 0.0
+
+    def wait(self) -> bool:
+        """Let some arrive, in a dense stream; whether it is one."""
+        if self._seconds:
+            time.sleep(self._seconds)
+        return self._seconds > 0
+
+    def note(self, count: int) -> None:
+        """So many were taken after the last wait."""
+        least, longest = timing().stream_gather_seconds, timing().stream_longest_gather_seconds
+        if count < _DENSE_MESSAGES:
+            self._seconds = 0.0
+        elif self._seconds and count >= self._seconds * _BACKLOG_RATE:
+            self._seconds = min(2 * self._seconds, longest)
+        else:
+            self._seconds = least
+
+
 class SlotStream:
     """One replication connection, streaming one slot."""
 
@@ -82,6 +118,7 @@ class SlotStream:
         self._connection: psycopg.Connection[Any] | None = None
         self._pgconn: pq.abc.PGconn | None = None
         self._requests: list[float] = []
+        self._pace: _Pace | None = None  # None: every message is taken at once
         self.server_end_lsn = Lsn(0)
         self.keepalive_count = 0
         self.reply_due = False  # the server asked for a sign of life
@@ -96,6 +133,7 @@ class SlotStream:
             self._connection = connect_replication(self._dsn, "penstock capture")
             self._pgconn = self._connection.pgconn
             self._pgconn.nonblocking = 1
+            self._pace = None if _is_unix_socket(self._pgconn) else _Pace()
             system, timeline, lsn, database = self._ask_row(self._pgconn, b"IDENTIFY_SYSTEM")
             is_standby, started_at = self._ask_row(self._pgconn, _SERVER)
         except psycopg.Error as error:
@@ -114,8 +152,8 @@ class SlotStream:
             SourceError: or one of its kinds; what fixes it depends on the kind.
         """
         try:
-            command = self._start_command(start_lsn)
-            self._ask(self._connected(), command, pq.ExecStatus.COPY_BOTH)
+            pgconn = self._connected()
+            self._ask(pgconn, self._start_command(start_lsn), pq.ExecStatus.COPY_BOTH)
         except psycopg.Error as error:
             self.close()
             raise classify_source_error(error, self._dsn, self._slot) from None
@@ -162,13 +200,21 @@ class SlotStream:
             SourceError: the connection is gone.
         """
         pgconn = self._connected()
+        is_dense = self._pace is not None and self._pace.wait()
         try:
             count = self._drain(pgconn, messages)
-            if count == 0 and self._readable(wait_seconds):
-                pgconn.consume_input()
-                count = self._drain(pgconn, messages)
+            if count == 0 and not is_dense and not self._readable(wait_seconds):
+                return 0
+            while count < _MOST_MESSAGES:
+                pgconn.consume_input()  # a few dozen messages
+                found = self._drain(pgconn, messages)
+                if found == 0:
+                    break
+                count += found
         except psycopg.Error as error:
             raise classify_source_error(error, self._dsn) from None
+        if self._pace is not None:
+            self._pace.note(count)
         return count
 
     def _connected(self) -> pq.abc.PGconn:
@@ -183,7 +229,7 @@ class SlotStream:
         """Take messages until libpq's buffer is empty, or a good many have come."""
         get, add = pgconn.get_copy_data, messages.add
         count = 0
-        while count < 50_000:
+        while count < _MOST_MESSAGES:
             size, raw = get(1)
             if size == 0:
                 return count
@@ -238,6 +284,11 @@ class SlotStream:
         if self._connection is not None:
             self._connection.close()
         self._connection = self._pgconn = None
+
+
+def _is_unix_socket(pgconn: pq.abc.PGconn) -> bool:
+    # libpq: a host that is a path, or the default directory where none is given.
+    return not pgconn.hostaddr
 
 
 def _wait(pgconn: pq.abc.PGconn, event: int, seconds: float) -> bool:
