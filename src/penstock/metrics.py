@@ -1,8 +1,8 @@
 """Every instrument of penstock, and what the loops report for them. Knows no library that measures.
 
 A loop reports a batch to a `Recorder`. The one here does nothing, so that a pipeline that nobody watches
-pays nothing; `penstock.server.telemetry` has the one that counts. Instruments with `is_observed` are
-read from the status when somebody asks; the others are reported.
+pays nothing; `penstock.server.telemetry` has the one that counts. What is in the status is read from there when
+somebody asks; the rest is reported.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ class Instrument:
     unit: str
     description: str
     labels: tuple[str, ...] = ()
-    is_observed: bool = True
     buckets: tuple[float, ...] = ()
 
     @property
@@ -155,14 +154,13 @@ INSTRUMENTS = (
         ("sink", "source", "operation"),
     ),
     Instrument("penstock.batches", COUNTER, "{batch}", "Batches committed.", FLOW),
-    Instrument("penstock.batch.size", HISTOGRAM, "By", "Bytes of a batch.", FLOW, False, _SIZES),
+    Instrument("penstock.batch.size", HISTOGRAM, "By", "Bytes of a batch.", FLOW, _SIZES),
     Instrument(
         "penstock.batch.changes",
         HISTOGRAM,
         "{change}",
         "Changes of a batch.",
         FLOW,
-        False,
         _CHANGES,
     ),
     Instrument(
@@ -171,7 +169,6 @@ INSTRUMENTS = (
         "s",
         "Time of a batch: read, decode, modify, stage (sums over its tasks), job and commit (on the clock).",
         ("sink", "source", "part"),
-        False,
         _TIMES,
     ),
     Instrument("penstock.spark.jobs", COUNTER, "{job}", "Spark jobs of batches.", SINK),
@@ -181,7 +178,6 @@ INSTRUMENTS = (
         "s",
         "Time of a job beyond its longest task: planning, scheduling, results.",
         SINK,
-        False,
         _TIMES,
     ),
     # -- what goes wrong --------------------------------------------------------------------------

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from penstock.sinks.search.client import Client
 
 _LEAD = b'{"%b":' % UNCHANGED.encode()
-_DELETED = b""
 _MOST_IDS = 500
 _NOT_THERE = (
     "some of its values were not sent, and no document has them:"

@@ -30,7 +30,6 @@ from penstock.sinks.webhook.formats import Format
 from penstock.sinks.webhook.signature import key_of
 from penstock.sql.text import SqlText, read_strangers_expression
 
-OPERATIONS = ("insert", "update", "delete", "truncate", "read", "schema")
 MOST_URL_CHARACTERS = 2048
 MOST_FILTER_CHARACTERS = 4000
 
