@@ -1,6 +1,7 @@
 """Loads the fixtures: every fix_<subject>.py beside this file."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,10 @@ from hypothesis import settings
 # pipeline, took a tenth of a core. And a killed member of a group of Kafka's, whom a newcomer waits for
 # to say good-bye, is given up sooner than brokers as they are shipped allow; that of the tests does.
 os.environ.setdefault("PENSTOCK_TIMING", "0.1 membership_poll_seconds=0.5 kafka_session_seconds=2")
+
+# Under nohup it is ignored, in each process that a test starts as well: penstock leaves it so, and tests that send it wait
+# for nothing.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # The same examples on every run; a search for new ones is a deliberate act (HYPOTHESIS_SEED, or
 # --hypothesis-profile default).
