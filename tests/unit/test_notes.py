@@ -199,6 +199,31 @@ def test_part_of_a_streamed_transaction_that_was_rolled_back_reports_nothing(log
     )
 
 
+def test_catalog_is_not_asked_about_a_transaction_that_is_open(log: Log):
+    """Its locks would keep capture waiting until the user commits."""
+    log.feed(begin(8), reported(change(shape())), commit(8))
+    asked: list[int] = []
+    log.notes = Notes(log.past_shapes, END, lambda oid: asked.append(oid) or log.now[oid], SEAL)
+    log.assembler = Assembler(log.writer, log.notes)
+    log.feed(
+        stream_start(7),
+        relation(WIDER, xid=7),
+        insert(WIDER, ["1", "x"], xid=7),
+        relation(WIDER, xid=7),
+        insert(WIDER, ["2", "x"], xid=7),
+        stream_stop(),
+    )
+    assert asked == []
+    log.now[16400] = shape(id="int8", note="text")
+    log.feed(stream_commit(7, 40))
+
+    *_, ddl_transaction = log.ddl_transactions()
+
+    assert asked == [16400]
+    assert [type(part).__name__ for part in ddl_transaction] == ["ShapeChange", "Rows"]
+    assert not ddl_transaction[0].change.is_unsure
+
+
 def test_picture_of_a_table_that_was_not_locked_does_not_undo_what_others_have_reported_since(
     log: Log,
 ):

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from penstock.changes.pgoutput import Column, Commit, Relation
     from penstock.lsn import Lsn
+    from penstock.schema.cascade import LookUp
     from penstock.schema.past_shapes import PastShapes
     from penstock.table import TableName
 
@@ -53,10 +54,14 @@ class Note:
     subxid: int = 0
     shapes: tuple[TableShape, ...] = ()
     reported: Reported | None = None  # what a trigger said; of a Relation message, None
+    relation: Relation | None = None  # of a transaction that was open: understood at its commit
 
 
 class Notes:
     """Recognises documents, and Relation messages that are news.
+
+    While a transaction is open, the catalog shows its tables to us as they were before, and keeps who asks
+    waiting for the locks that it holds: what needs the catalog waits for the commit.
 
     `lsn` is where the log ends: the past shapes may be ahead of it, by documents whose transaction a crash
     has kept out of the log, and which come again. `look_up` gives the table's shape now; `seal` is the secret that the triggers sign with, without
@@ -69,7 +74,7 @@ class Notes:
         self,
         past_shapes: PastShapes,
         lsn: Lsn,
-        look_up: Callable[[int], TableShape | None],
+        look_up: LookUp,
         seal: bytes | None,
         follows: Callable[[TableName], bool] = lambda _: True,
         numbered: Mapping[str, int] | None = None,
@@ -102,12 +107,10 @@ class Notes:
             # Sealed, but by an older transaction: somebody has read it there, and says it again.
             _log.warning("a logical message %s of another transaction is skipped", message.prefix)
             return None
-        if reported.change.has_old_snapshot:
-            reported = replace(reported, change=self._made_current(reported.change))
         known = dict(self._known)
         for note in pending:
             known.update({shape.id: shape for shape in note.shapes})
-        change = settle(reported, known, self._look_up)
+        change = self._settled(reported, known, _nothing if carries_xid else self._look_up)
         return Note(
             CHANGE,
             content,
@@ -126,16 +129,30 @@ class Notes:
             known = next((shape for shape in note.shapes if shape.id == relation.oid), known)
         if known is not None and agrees(known, relation):
             return None
+        if carries_xid:
+            subxid = int.from_bytes(raw[1:5], "big")
+            shapes = (patch(known, relation, None)[0],) if known is not None else ()
+            return Note(CHANGE, "", subxid=subxid, shapes=shapes, relation=relation)
         change = self._change(known, relation)
-        subxid = int.from_bytes(raw[1:5], "big") if carries_xid else 0
         if change is None:
             return None
-        return Note(CHANGE, as_content(change), subxid=subxid, shapes=change.tables)
+        return Note(CHANGE, as_content(change), shapes=change.tables)
 
-    def _made_current(self, change: SchemaChange) -> SchemaChange:
-        """A document of a transaction that could not see all, with what the catalog has by now."""
-        tables = tuple(self._look_up(shape.id) or shape for shape in change.tables)
-        return change.model_copy(update={"tables": tables})
+    def _settled(
+        self, reported: Reported, known: Mapping[int, TableShape], look_up: LookUp
+    ) -> SchemaChange:
+        if reported.change.has_old_snapshot:
+            # Of a transaction that could not see all: as the catalog has it by now.
+            tables = tuple(look_up(shape.id) or shape for shape in reported.change.tables)
+            change = reported.change.model_copy(update={"tables": tables})
+            reported = replace(reported, change=change)
+        return settle(reported, known, look_up)
+
+    def _news(self, relation: Relation) -> SchemaChange | None:
+        known = self._known.get(relation.oid)
+        if known is not None and agrees(known, relation):
+            return None
+        return self._change(known, relation)
 
     def _change(self, known: TableShape | None, relation: Relation) -> SchemaChange | None:
         now = self._look_up(relation.oid)
@@ -161,9 +178,15 @@ class Notes:
         changes: list[SchemaChange] = []
         for note in notes:
             content, shapes = note.content, note.shapes
-            if note.reported is not None:
+            if note.relation is not None:
+                found = self._news(note.relation)
+                if found is None:
+                    continue
+                content, shapes = as_content(found), found.tables
+            elif note.reported is not None:
                 # What others have committed since the statement is in what is known by now.
-                change = self._without_stale(settle(note.reported, self._known, self._look_up))
+                settled = self._settled(note.reported, self._known, self._look_up)
+                change = self._without_stale(settled)
                 content, shapes = as_content(change), change.tables
                 changes.append(change)
                 for gone in change.dropped_tables:
@@ -208,6 +231,10 @@ class Notes:
             for shape in change.tables
         )
         return change.model_copy(update={"tables": tables})
+
+
+def _nothing(_: int) -> None:
+    """What is looked up of tables whose transaction is still open."""
 
 
 def unseal(content: bytes, seal: bytes | None) -> str | None:

@@ -31,9 +31,19 @@ def read_published_shapes(connection: Connection, publications: Sequence[str]) -
         return list(read_shapes_by_id(connection, oids, place_of(connection)).values())
 
 
+# Expressions are spelled under a lock on their table, which a user's ALTER may hold for long: capture waits no
+# longer than it may take to stop, and tries again.
+_PATIENCE = "SET LOCAL lock_timeout = '5s'"
+
+
 def read_shape_now(connection: Connection, oid: int) -> TableShape | None:
-    """One table by its oid, None when it is gone."""
+    """One table by its oid, None when it is gone.
+
+    Raises:
+        SourceError: somebody holds a lock on it, which passes.
+    """
     with source_errors(connection), qualified_names(connection):
+        connection.execute(_PATIENCE)
         return read_shapes_by_id(connection, [oid], place_of(connection)).get(oid)
 
 
