@@ -9,7 +9,9 @@ import pytest
 from fix_follow import shape_of
 from penstock.dsn import Dsn
 from penstock.errors import SinkPrivilegeMissing, TargetObjectsForeign
+from penstock.schema.describe import description_of
 from penstock.sinks.postgres.connect import connect_target
+from penstock.sinks.postgres.ddl.create import create_table
 from penstock.sinks.postgres.ddl.user_types import have_types
 from penstock.sinks.postgres.expressions.foreign_code import refuse_foreign_code
 from penstock.sinks.postgres.mapping.target import find_table
@@ -337,3 +339,19 @@ def test_a_type_of_another_role_is_not_used_for_a_table_that_is_made(
         make_objects(connection)
         with pytest.raises(TargetObjectsForeign, match="mallory"):
             have_types(connection, ("test", "test"), T, shape_of(source).types)
+
+
+def test_tables_are_made_without_the_right_to_make_schemas(strangers: Database) -> None:
+    with connect_target(_dsn(strangers, "sink"), "test") as connection:
+        make_objects(connection)
+    strangers.execute(f'REVOKE CREATE ON DATABASE "{strangers.name}" FROM sink')
+    strangers.execute(
+        "CREATE TYPE mood AS ENUM ('ok'); CREATE TABLE t (id int PRIMARY KEY, m mood)"
+    )
+    shape = shape_of(strangers)
+    strangers.execute("DROP TABLE t; DROP TYPE mood")
+
+    with connect_target(_dsn(strangers, "sink"), "test") as connection:
+        create_table(connection, description_of(shape), T, None)
+
+    assert strangers.value("SELECT to_regclass('public.t') IS NOT NULL")

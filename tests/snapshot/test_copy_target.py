@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
+from test_target_changes import as_writer
 
 from fix_pipeline import (
     ALWAYS_COPIED,
@@ -228,3 +229,47 @@ def test_stop_does_not_wait_for_an_index_and_the_next_start_makes_it(
     indexes = "SELECT indexdef FROM pg_indexes WHERE tablename = 't' ORDER BY 1"
     assert target.query(indexes) == source.query(indexes)
     assert target.value("SELECT notes FROM penstock.tables") is None
+
+
+@only_new
+@pytest.mark.parametrize("role", ["superuser", pytest.param("writer", marks=pytest.mark.long)])
+def test_second_attempt_takes_no_rows_of_other_tables_along(
+    source: Database, target: Database, make_pipeline: Make, small_ranges: Small, role: str
+) -> None:
+    small_ranges(1)
+    fill(source, "t", 2000)
+    # As pg_dump -s leaves it; the last range is refused at first.
+    target.execute("CREATE TABLE t (id int PRIMARY KEY, v text CHECK (length(v) < 54))")
+    target.execute("CREATE TABLE vip (id int REFERENCES t ON DELETE CASCADE)")
+    url = target if role == "superuser" else as_writer(target)
+    target.execute("GRANT ALL ON t TO PUBLIC; GRANT REFERENCES ON t TO PUBLIC")
+    pipeline = make_pipeline(source, url, source_options=ALWAYS_COPIED)
+    wait_for_state(target, "t", "failed")
+    assert target.value("SELECT count(*) FROM t WHERE id = 1") == 1
+    target.execute("INSERT INTO vip VALUES (1)")
+
+    source.execute("DELETE FROM t WHERE id = 2; UPDATE t SET v = 'fits'")
+    target.execute("UPDATE penstock.tables SET retry_at = now() WHERE state = 'failed'")
+    wait_for_state(target, "t", "streaming")
+    pipeline.catch_up()
+
+    assert_equal(source, target, "t")
+    assert target.query("SELECT id FROM vip") == [(1,)]
+
+
+@only_new
+def test_rows_that_somebody_puts_there_between_two_attempts_are_not_emptied(
+    source: Database, target: Database, make_pipeline: Make, small_ranges: Small
+) -> None:
+    small_ranges(1)
+    fill(source, "t", 2000)
+    target.execute("CREATE TABLE t (id int PRIMARY KEY, v text CHECK (length(v) < 54))")
+    make_pipeline(source, target, source_options=ALWAYS_COPIED)
+    wait_for_state(target, "t", "failed")
+    assert target.value("SELECT count(*) FROM t WHERE id = 1") == 1
+
+    target.execute("INSERT INTO t VALUES (-1, 'own'); ALTER TABLE t DROP CONSTRAINT t_v_check")
+    target.execute("UPDATE penstock.tables SET retry_at = now() WHERE state = 'failed'")
+
+    wait_until(lambda: "PEN-513" in table_error(target, "t"), what="the table to be refused")
+    assert target.value("SELECT v FROM t WHERE id = -1") == "own"

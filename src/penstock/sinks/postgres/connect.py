@@ -144,6 +144,18 @@ def set_replica_role(connection: Connection) -> bool:
     return True
 
 
+@contextmanager
+def in_replica_role(connection: Connection) -> Iterator[bool]:
+    """The same for a part of an open transaction, and whether the role may.
+
+    Not for the session: what makes tables there is to fire the target's own event triggers.
+    """
+    is_off = set_replica_role(connection)
+    yield is_off
+    if is_off:
+        connection.execute("RESET session_replication_role")
+
+
 def require_version(connection: psycopg.Connection[Any], dsn: Dsn) -> None:
     """See that the target is new enough.
 

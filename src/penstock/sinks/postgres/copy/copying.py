@@ -23,6 +23,7 @@ from penstock.sinks.postgres.compare.review import Review
 from penstock.sinks.postgres.connect import (
     classify_target_error,
     connect_target,
+    in_replica_role,
     is_about_table,
     set_replica_role,
     target_errors,
@@ -45,8 +46,8 @@ from penstock.sinks.postgres.copy.whole_tables import WholeTable, finish_togethe
 from penstock.sinks.postgres.ddl.create import complete_columns
 from penstock.sinks.postgres.ddl.structure import add_indexes, add_key, add_not_null
 from penstock.sinks.postgres.evolve.following import follow_after_copy, follow_before_copy
-from penstock.sinks.postgres.mapping.adoption import refuse_occupied
-from penstock.sinks.postgres.mapping.target import find_table, plan_table
+from penstock.sinks.postgres.mapping.adoption import holds_more, refuse_occupied
+from penstock.sinks.postgres.mapping.target import find_table, plan_table, refuse_new_code
 from penstock.sinks.postgres.mapping.target_shape import target_description, target_structure
 from penstock.sinks.postgres.merge.statements import of_this_source
 from penstock.sinks.postgres.options import SchemaChanges
@@ -211,11 +212,11 @@ class PostgresCopying:
         """Have a table that is this copy's in the copy's shape, and without what an earlier one left."""
         connection, table = self._connected(), order.table
         store = ShapeStore(*self._owner)
-        if not (is_filled or made_by_us or way == _DIRECT):
+        if not (is_filled or made_by_us):
             # Before anything is done to it: it may be somebody's own.
             _, known = store.shape_and_names(connection, table)
             place = known.target or self._table_mappings.target(table, known.ruled_as)
-            if find_table(connection, place) is not None:
+            if self._may_be_occupied(table, place, way):
                 refuse_occupied(
                     connection, self._table_mappings, table, place, ruled_as=known.ruled_as
                 )
@@ -238,25 +239,36 @@ class PostgresCopying:
             TargetTables(*self._owner).made(connection, table, target)
         self._plans[table] = plan
         self._mapped[table] = self._table_mappings.of(table, kept.ruled_as)
-        way = self._way(plan, way, is_filled=is_filled)
+        if way == _DIRECT and not is_filled:
+            # Nobody knows the rows of an earlier attempt to be whole: they go, or the table is made equal.
+            is_filled = not self._empty(plan)
+        way = self._way(plan, is_filled=is_filled)
         connection.execute(records.FORGET_RANGES, (*self._owner, *table))
         columns = copied_columns(order, plan)
         own = own_values(plan)
         if way == _SHADOW:
             self._make_shadow(table, plan, (*columns.values(), *own))
-        connection.execute(records.ROOM, (way, *self._owner, *table))
+        connection.execute(records.ROOM, (way, is_filled, *self._owner, *table))
         oid = find_table(connection, target).oid
         is_binary = may_be_binary(column_types(connection, [oid])[oid], order, plan)
         into = target if way == _DIRECT else shadow_name(self._owner, table)
         return self._writer(copy, order, plan, into, is_binary=is_binary)
 
-    def _way(self, plan: TablePlan, begun: str | None, *, is_filled: bool) -> str:
-        """How rows go: directly, or into a shadow table first. `begun` is how an earlier attempt went."""
+    def _may_be_occupied(self, table: TableName, place: TableName, begun: str | None) -> bool:
+        """Whether a table has rows, or may, that no earlier attempt has brought."""
+        connection = self._connected()
+        if find_table(connection, place) is None:
+            return False
+        if begun != _DIRECT:
+            return True
+        # A range is recorded with its rows.
+        [(row_count,)] = connection.execute(records.ROWS, (*self._owner, *table)).fetchall()
+        return holds_more(connection, self._table_mappings, place, row_count)
+
+    def _way(self, plan: TablePlan, *, is_filled: bool) -> str:
+        """How rows go: directly, or into a shadow table first."""
         if is_filled:
             return _SHADOW  # people read it
-        if begun == _DIRECT:
-            self._empty(plan)  # of an earlier attempt; nobody knows it to be whole
-            return _DIRECT
         if plan.is_watched:
             return _SHADOW  # the merge sees that nothing of another role's runs
         if plan.is_mixed:
@@ -284,13 +296,21 @@ class PostgresCopying:
             is_binary=is_binary,
         )
 
-    def _empty(self, plan: TablePlan) -> None:
-        target = sql.Identifier(*plan.target)
-        if plan.fixed or plan.is_referenced:
-            statement = sql.SQL("DELETE FROM {} t WHERE {}").format(target, of_this_source(plan))
-        else:
-            statement = sql.SQL("TRUNCATE {}").format(target)
-        self._connected().execute(statement)
+    def _empty(self, plan: TablePlan) -> bool:
+        """Take out this source's rows, and nothing else; whether that can be done."""
+        connection, target = self._connected(), sql.Identifier(*plan.target)
+        refuse_new_code(connection, plan)
+        with in_replica_role(connection) as is_alone:
+            if plan.is_referenced and not is_alone:
+                return False  # foreign keys would refuse it, or take rows of other tables along
+            if plan.fixed or plan.is_referenced:
+                statement = sql.SQL("DELETE FROM {} t WHERE {}").format(
+                    target, of_this_source(plan)
+                )
+            else:
+                statement = sql.SQL("TRUNCATE {}").format(target)
+            connection.execute(statement)
+        return True
 
     def _make_shadow(self, table: TableName, plan: TablePlan, columns: tuple[str, ...]) -> None:
         shadow = sql.Identifier(*shadow_name(self._owner, table))

@@ -90,7 +90,8 @@ def create_table(
     columns = [column for column in description.columns if wanted is None or column.name in wanted]
     require_spelled(description.name, columns)
     with connection.transaction(), without_search_path(connection):
-        connection.execute(schema_statement(target.schema))
+        for statement in missing_schema(connection, target.schema):
+            connection.execute(statement)
         for statement in missing_types(connection, types_in_order(description.types)):
             execute_one(connection, statement)
         columns, notes = _screen(connection, target, columns, rules)
@@ -271,6 +272,16 @@ def without_search_path(connection: Connection) -> Iterator[None]:
     connection.execute("SELECT pg_catalog.set_config('search_path', '', true)")
     yield
     connection.execute("SELECT pg_catalog.set_config('search_path', %s, true)", (before,))
+
+
+def missing_schema(connection: Connection, schema: str) -> Iterator[sql.Composed]:
+    """Makes the schema where there is none.
+
+    IF NOT EXISTS is no help to a role that may make tables there but no schemas: the right is asked for first.
+    """
+    found = connection.execute("SELECT FROM pg_namespace WHERE nspname = %s", (schema,))
+    if found.fetchone() is None:
+        yield schema_statement(schema)
 
 
 def schema_statement(schema: str) -> sql.Composed:
@@ -472,7 +483,7 @@ def missing_types(
             user_type.qualified,
         ).fetchone()
         if found is None:
-            yield schema_statement(user_type.schema_name)
+            yield from missing_schema(connection, user_type.schema_name)
             known = with_known_collations(connection, user_type)
             yield type_statement(sql.Identifier(*user_type.qualified), known)
 

@@ -201,6 +201,20 @@ def refuse_occupied(
         raise occupied(table, target)
 
 
+def holds_more(
+    connection: Connection, table_mappings: TableMappings, target: TableName, row_count: int
+) -> bool:
+    """Whether a table holds more of this source's rows than so many, which a copy has brought.
+
+    Raises:
+        psycopg.Error: it lacks the column that identifies sources, say.
+    """
+    ours = _ours(table_mappings, table_mappings.options.source_id_column)
+    query = sql.SQL("SELECT count(*) > {} FROM {} t WHERE {}")
+    found = connection.execute(query.format(row_count, sql.Identifier(*target), ours))
+    return found.fetchone() == (True,)
+
+
 def _made_here(
     connection: Connection, table_mappings: TableMappings, targets: Collection[TableName]
 ) -> set[TableName]:

@@ -31,7 +31,7 @@ WHERE pipeline = %s AND source = %s AND schema_name = %s AND table_name = %s
 # who only asks for something does not.
 KEEP_NAME = HOLD.replace("FOR UPDATE", "FOR KEY SHARE")
 ROOM = """
-UPDATE penstock.tables SET copy_way = %s
+UPDATE penstock.tables SET copy_way = %s, filled = %s
 WHERE pipeline = %s AND source = %s AND schema_name = %s AND table_name = %s
 """
 MERGED = """
@@ -86,6 +86,11 @@ WHERE pipeline = %s AND source = %s AND schema_name = %s AND table_name = %s
 RECORDED = """
 SELECT count(*)::int, coalesce(sum(rows), 0)::bigint FROM penstock.ranges
 WHERE pipeline = %s AND source = %s AND schema_name = %s AND table_name = %s AND copy_id = %s
+"""
+# Of whichever copy: what an earlier one has brought is forgotten when its rows are taken out.
+ROWS = """
+SELECT coalesce(sum(rows), 0)::bigint FROM penstock.ranges
+WHERE pipeline = %s AND source = %s AND schema_name = %s AND table_name = %s
 """
 FINISH = """
 UPDATE penstock.tables t SET state = 'catching_up', needs_copy = false, filled = true, error = NULL,
