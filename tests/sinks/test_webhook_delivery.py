@@ -21,6 +21,8 @@ from fix_wait import wait_until
 from fix_webhooks import Hooks, Reply, change
 from penstock import failpoints
 from penstock.errors import SinkError, SinkLoginRefused
+from penstock.sinks.webhook.delivery import _lane_of
+from penstock.sinks.webhook.formats import Doc
 from penstock.sinks.webhook.kind import WebhookKind
 from penstock.sinks.webhook.signature import key_of, new_secret, signatures
 
@@ -216,6 +218,116 @@ def test_back_off_grows_and_one_request_at_a_time_is_tried(hooks, receiver, use_
     at = [each.at for each in receiver.requests[-4:]]
     gaps = [later - earlier for earlier, later in itertools.pairwise(at)]
     assert gaps[2] > 1.2 * gaps[0], gaps
+
+
+def _poisoned(request: Request) -> Reply:
+    return Reply(500 if request.json["key"] == {"id": 1} else 200)
+
+
+def _tries(receiver: Receiver) -> list[float]:
+    return [each.at for each in list(receiver.requests) if each.status == 500]
+
+
+def test_document_that_fails_by_itself_is_tried_ever_more_seldom_while_others_are_taken(
+    hooks, receiver, use_timing
+) -> None:
+    use_timing(webhook_retry_seconds=0.1, webhook_last_retry_seconds=60.0)
+    receiver.reply = _poisoned
+    sink = hooks(receiver.url, concurrency=4)
+    sink.insert(1)
+    wait_until(lambda: sink.stands()["state"] == "failing")
+    while len(_tries(receiver)) < 6:
+        sink.insert(1)  # keys that are none of its: something is taken again and again
+    gaps = [later - earlier for earlier, later in itertools.pairwise(_tries(receiver))]
+    assert gaps[4] > 4 * gaps[0], gaps
+    assert sink.stands()["state"] == "failing"
+    assert sink.stands()["error"] == "the receiver answered 500"
+
+
+def test_others_do_not_wait_for_the_back_off_of_a_document_that_fails(
+    hooks, receiver, use_timing
+) -> None:
+    use_timing(webhook_retry_seconds=60.0, webhook_last_retry_seconds=60.0)
+    receiver.reply = _poisoned
+    ids = hooks(receiver.url, concurrency=64).insert(100)
+    lanes = {_lane_of(_of(number), 64) for number in range(1, 101)}
+    assert len(lanes) > 30
+    mine = _lane_of(_of(1), 64)
+    others = [ids[number - 1] for number in range(2, 101) if _lane_of(_of(number), 64) != mine]
+    receiver.wait_for(lambda: sorted(receiver.ids) == sorted(others), 15)
+
+
+def _of(number: int) -> Any:
+    row = change(number, number)
+    del row["types"]
+    return Doc(**row)
+
+
+def test_document_that_fails_is_given_up_although_others_are_taken(
+    hooks, receiver, use_timing
+) -> None:
+    use_timing(webhook_retry_seconds=0.1, webhook_last_retry_seconds=0.4)
+    receiver.reply = _poisoned
+    sink = hooks(receiver.url, concurrency=4, give_up_after="1.5s")
+    began = time.monotonic()
+    sink.insert(1)
+    while sink.stands()["state"] != "suspended":
+        sink.insert(1)
+        assert time.monotonic() - began < 20
+    assert time.monotonic() - began > 1.4
+    assert "given up after 1.5 s: the receiver answered 500" in sink.stands()["error"]
+    assert len(receiver.ids) > 3
+
+
+def test_all_requests_wait_for_retry_after_whatever_was_under_way(hooks, receivers) -> None:
+    receiver, other = receivers(), receivers()
+
+    def reply(request: Request) -> Reply:
+        if request.json["xid"] == 1 and not receiver.requests:
+            return Reply(429, headers={"retry-after": "2"})
+        return Reply(seconds=0.3)
+
+    receiver.reply = reply
+    sink = hooks(receiver.url, other.url, concurrency=8)
+    ids = sink.insert(60)
+    sink.insert(1)
+    receiver.wait_for(lambda: set(ids) <= set(receiver.ids))
+    (refused,) = [each for each in receiver.requests if each.status == 429]
+    under_way = [each for each in receiver.accepted if each.at < refused.at + 1.9]
+    assert 0 < len(under_way) <= 7  # those that had set out before
+
+
+def test_receiver_that_is_down_is_up_by_a_request_that_began_after_its_last_failure(
+    hooks, receiver, use_timing
+) -> None:
+    """What it took before it went down is answered late, and says nothing of it."""
+    use_timing(webhook_retry_seconds=0.3, webhook_last_retry_seconds=5.0)
+
+    def reply(request: Request) -> Reply:
+        return Reply(seconds=1.0) if request.json["xid"] == 1 else Reply(503)
+
+    receiver.reply = reply
+    hooks(receiver.url, concurrency=16).insert(60)
+    receiver.wait_for(lambda: receiver.ids)
+    at = receiver.accepted[0].at + 1.0
+    receiver.wait_for(lambda: sum(each.at > at for each in receiver.requests) >= 3, 20)
+    later = [each.at for each in receiver.requests if each.at > at]
+    gaps = [after - before for before, after in itertools.pairwise(later)]
+    assert gaps[0] > 0.7, gaps  # the pauses had not begun anew
+
+
+def test_failure_goes_on_over_a_restart_for_the_document_that_blocks(hooks, receiver) -> None:
+    receiver.reply = _poisoned
+    sink = hooks(receiver.url, concurrency=4, give_up_after="1h")
+    sink.insert(1)
+    wait_until(lambda: sink.stands()["state"] == "failing")
+    sink.insert(8)
+    sink.sink.close()
+    store = sink.store()
+    store._db.execute("UPDATE subscriptions SET failing_since = failing_since - 7200")
+    store.close()
+    sink = hooks(receiver.url, concurrency=4, give_up_after="1h")
+    wait_until(lambda: sink.stands()["state"] == "suspended")
 
 
 def test_no_answer_in_time_is_a_failure(hooks, receiver) -> None:

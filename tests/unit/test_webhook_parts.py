@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import email.utils
 import hashlib
 import hmac
 import json
+import time
 
 import pytest
 from hypothesis import given
@@ -15,6 +17,7 @@ from pydantic import ValidationError
 from fix_webhooks import change
 from penstock.errors import BadValue
 from penstock.sinks.webhook.addresses import AddressRefused, AddressRule
+from penstock.sinks.webhook.client import _seconds_of
 from penstock.sinks.webhook.formats import Doc, Format, message_of
 from penstock.sinks.webhook.options import WebhookOptions, check_url
 from penstock.sinks.webhook.rows import Place
@@ -243,3 +246,18 @@ def test_options_of_the_file() -> None:
 def test_options_that_cannot_be_are_refused(given) -> None:
     with pytest.raises(ValidationError):
         WebhookOptions.model_validate(given)
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"),
+    [("7200", 7200.0), (" 5 ", 5.0), ("999999999999", 86400.0), ("soon", None), ("-1", None), (None, None)],
+)  # fmt: skip
+def test_retry_after_is_honoured_up_to_a_day(given: str | None, seconds: float | None) -> None:
+    assert _seconds_of(given) == seconds
+
+
+def test_retry_after_may_be_a_date() -> None:
+    at = time.time() + 7200
+    found = _seconds_of(email.utils.formatdate(at, usegmt=True))
+    assert found is not None
+    assert 7190 < found <= 7200
