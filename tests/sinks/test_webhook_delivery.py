@@ -159,6 +159,22 @@ def test_update_of_a_key_comes_between_both_keys_others(hooks, receiver) -> None
     assert numbers[:2] == [1, 2]
 
 
+def test_update_of_a_key_comes_between_also_where_a_json_column_looks_like_a_document(
+    hooks, receiver
+) -> None:
+    receiver.reply = lambda request: Reply(seconds=0.1 if request.json["xid"] in (1, 2) else 0.0)
+    sink = hooks(receiver.url)
+    misleading = {"key": {"id": 9}, "before": None, "after": 1}
+    sink.deliver(
+        change(1, 1),
+        change(2, 9, "update", before={"id": 1}, after={"id": 9, "j": misleading}),
+        change(3, 1),
+        change(4, 9, "update"),
+    )
+    numbers = [one["xid"] for one in receiver.documents]
+    assert numbers[:2] == [1, 2]
+
+
 # --- what answers mean -------------------------------------------------------------------------
 
 

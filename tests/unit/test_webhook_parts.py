@@ -18,8 +18,10 @@ from fix_webhooks import change
 from penstock.errors import BadValue
 from penstock.sinks.webhook.addresses import AddressRefused, AddressRule
 from penstock.sinks.webhook.client import _seconds_of
+from penstock.sinks.webhook.delivery import _is_alone
 from penstock.sinks.webhook.formats import Doc, Format, message_of
 from penstock.sinks.webhook.options import WebhookOptions, check_url
+from penstock.sinks.webhook.receivers import problem_with
 from penstock.sinks.webhook.rows import Place
 from penstock.sinks.webhook.signature import key_of, new_secret, signatures
 from penstock.sinks.webhook.track import Track
@@ -261,3 +263,33 @@ def test_retry_after_may_be_a_date() -> None:
     found = _seconds_of(email.utils.formatdate(at, usegmt=True))
     assert found is not None
     assert 7190 < found <= 7200
+
+
+@pytest.mark.parametrize(
+    ("key", "before", "is_alone"),
+    [
+        ({"id": 1}, None, False),
+        ({"id": 1}, {"id": 1}, False),
+        ({"id": 1}, {"id": 2}, True),
+        ({"id": 1}, {"n": 2}, False),
+        ({"id": ',"after":{"key":{"id":1},"before":null,'}, {"id": "x"}, True),
+        ({"id": {"key": {"id": 1}, "before": None, "after": 1}}, {"id": {}}, True),
+        ({"id": {"key": {"id": 1}, "before": None, "after": 1}}, None, False),
+        ({"id": 1.10}, {"id": 1.1}, False),
+    ],
+)
+def test_update_is_alone_when_it_changes_a_key_whatever_a_value_says(
+    key, before, is_alone: bool
+) -> None:
+    text = json.dumps(key, separators=(",", ":"))
+    for after in ({**key, "n": 1}, {**key, "j": {"key": key, "before": None, "after": 1}}):
+        doc = _doc(2, 1, "update", before=before, after=after)
+        value = doc.value.replace('"key":{"id":1}', f'"key":{text}', 1)
+        doc = doc._replace(key=text, value=value)
+        assert json.loads(doc.value)["key"] == key
+        assert _is_alone(doc) is is_alone
+
+
+def test_name_of_a_table_that_looks_like_the_head_of_a_document_changes_nothing() -> None:
+    row = _doc(2, 1, "update", before={"id": 2}, table='","key":{"id":1},"before":null,"a":"')
+    assert _is_alone(row)
