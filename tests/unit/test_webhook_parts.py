@@ -177,6 +177,17 @@ def test_id_with_any_name_in_it_fits_into_a_header() -> None:
     assert " " not in message.id
 
 
+def test_idempotency_key_is_the_id_of_the_document_where_a_header_can_hold_it() -> None:
+    schema = _doc(1, 7)._replace(id="shop:0/1:schema:1:public.orders")
+    message = message_of([schema], Format.PENSTOCK, "/o")
+    assert message.headers["idempotency-key"] == schema.id
+    for odd in ("ü", "a\r\nb", "ends with a blank "):
+        message = message_of([schema._replace(id=f"shop:{odd}")], Format.PENSTOCK, "/o")
+        assert message.headers["idempotency-key"] == message.id
+    batch = message_of([schema, _doc(2, 8)], Format.PENSTOCK, "/o", is_batch=True)
+    assert batch.headers["idempotency-key"] == batch.id
+
+
 def test_id_has_no_full_stop_since_that_ends_it_in_what_is_signed() -> None:
     schema = _doc(1, 7)._replace(id="shop:0/1:schema:1:public.orders")
     other = schema._replace(id="shop:0/1:schema:1:public%2Eorders")

@@ -72,7 +72,11 @@ def message_of(
         texts, kind = [_pgstream_event(each) for each in docs], "application/json"
     body = f"[{','.join(texts)}]" if is_batch else texts[0]
     message_id = _message_id(docs)
-    headers = {"content-type": kind, "idempotency-key": message_id, "webhook-id": message_id}
+    headers = {
+        "content-type": kind,
+        "idempotency-key": _idempotency_key(docs, message_id),
+        "webhook-id": message_id,
+    }
     if format_ is Format.PGSTREAM and docs[0].op != "read":
         headers["x-pgstream-lsn"] = str(Lsn(docs[0].commit_lsn))
     return Message(message_id, body.encode(), headers)
@@ -86,6 +90,13 @@ def _message_id(docs: Sequence[Doc]) -> str:
         return first
     all_ids = "\n".join(each.id for each in docs)
     return f"{first}+{hashlib.sha256(all_ids.encode()).hexdigest()[:16]}"
+
+
+def _idempotency_key(docs: Sequence[Doc], message_id: str) -> str:
+    """The document's id as it is, where a header can hold it."""
+    id_ = docs[0].id
+    is_fit = len(docs) == 1 and id_.isascii() and id_.isprintable() and id_ == id_.strip()
+    return id_ if is_fit else message_id
 
 
 def _cloud_event(doc: Doc, origin: str) -> str:
