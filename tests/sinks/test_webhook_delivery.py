@@ -974,6 +974,27 @@ def test_name_that_resolves_to_loopback_is_not_asked(hooks, receiver) -> None:
     assert "no connection" in sink.stands()["error"]
 
 
+def test_name_of_which_one_address_is_allowed_is_asked_there_alone(
+    hooks, receiver, monkeypatch
+) -> None:
+    known = socket.getaddrinfo
+
+    def resolve(host: Any, port: Any, *args: Any, **options: Any) -> Any:
+        if host == "both.example":
+            return [
+                (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::1", port, 0, 0)),
+                (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port)),
+            ]
+        return known(host, port, *args, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    sink = hooks()
+    sink.subscriptions.create({"url": f"http://both.example:{receiver.port}/hook"})
+    ids = sink.insert(1)
+    receiver.wait_for(lambda: receiver.ids == ids)
+    assert sink.stands()["error"] is None
+
+
 def test_name_that_resolves_to_something_else_by_then_is_not_asked(
     hooks, receiver, monkeypatch
 ) -> None:

@@ -7,6 +7,7 @@ import email.utils
 import hashlib
 import hmac
 import json
+import socket
 import time
 
 import pytest
@@ -37,7 +38,9 @@ from penstock.sinks.webhook.track import Track
         "::127.0.0.1", "64:ff9b::7f00:1", "64:ff9b::a9fe:a9fe", "64:ff9b:1::808:808",
         "2002:7f00:1::", "2002:a9fe:a9fe::1", "168.63.129.16", "::ffff:168.63.129.16",
         "64:ff9b::a83f:8110", "192.0.0.8", "192.0.0.192", "192.88.99.1", "3fff::1", "2001:db8::1",
-        "2001:3::1", "2001:20::1", "5f00::1", "not an address", "",
+        "2001:3::1", "2001:20::1", "5f00::1", "2a00::5efe:7f00:1", "2a00::200:5efe:7f00:1",
+        "2a00:1:2:3:0:5efe:169.254.169.254", "2a00::200:5efe:10.0.0.1", "2a00::5efe:168.63.129.16",
+        "not an address", "",
     ],
 )  # fmt: skip
 def test_address_that_only_this_machine_can_reach_is_refused(address: str) -> None:
@@ -45,8 +48,12 @@ def test_address_that_only_this_machine_can_reach_is_refused(address: str) -> No
 
 
 @pytest.mark.parametrize(
-    "address", ["93.184.216.34", "2606:2800:220:1::1", "::ffff:8.8.8.8", "64:ff9b::808:808"]
-)
+    "address",
+    [
+        "93.184.216.34", "2606:2800:220:1::1", "::ffff:8.8.8.8", "64:ff9b::808:808",
+        "2a00::200:5efe:8.8.8.8", "2a00::100:5efe:7f00:1",
+    ],
+)  # fmt: skip
 def test_public_address_is_permitted(address: str) -> None:
     assert AddressRule().permits(address)
 
@@ -61,13 +68,26 @@ def test_allowed_network_is_permitted_in_every_spelling_and_no_other() -> None:
 
 
 def test_socket_is_made_for_permitted_addresses_alone() -> None:
-    import socket
-
     info = (socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", 80))
     with pytest.raises(AddressRefused):
         AddressRule().make_socket(info)
     rule = WebhookOptions.model_validate({"allow": ["127.0.0.1"]}).addresses
     rule.make_socket(info).close()
+
+
+def test_receiver_is_refused_only_where_none_of_its_addresses_is_permitted(monkeypatch) -> None:
+    """The client asks again, of each address, and connects to those that are."""
+
+    def resolve(host, port, **options):
+        found = {"both.example": ("::1", "127.0.0.1"), "other.example": ("::1", "10.0.0.1")}
+        return [(0, 0, 0, "", (each, port)) for each in found[host]]
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    rule = WebhookOptions.model_validate({"allow": ["127.0.0.1"]}).addresses
+    assert problem_with("http://both.example:9000/", rule) is None
+    problem = problem_with("http://other.example:9000/", rule)
+    assert problem is not None
+    assert "allow: [::1]" in problem.do
 
 
 def test_signature_is_the_one_of_standard_webhooks() -> None:
