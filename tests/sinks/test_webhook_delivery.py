@@ -459,6 +459,52 @@ def test_batch_of_which_one_is_refused_parks_that_one_alone(hooks, receiver) -> 
     assert kind.parked(sink.place)[0].id.partition("/")[2] == ids[4]
 
 
+@pytest.mark.parametrize("size", [1, 10])
+def test_document_above_max_body_bytes_is_parked_and_the_others_are_sent(
+    hooks, receiver, size: int
+) -> None:
+    wanted = {"url": receiver.url, "batch_size": size}
+    sink = hooks(wanted, max_body_bytes="2kB", concurrency=1, on_refused="park")
+    large = {"id": 2, "n": 2, "text": "x" * 2000}
+    ids = sink.deliver(change(1, 1), change(2, 2, after=large), change(3, 2), change(4, 4))
+    receiver.wait_for(lambda: receiver.ids == [ids[0], ids[3]])
+    kind = WebhookKind()
+    wait_until(lambda: len(kind.parked(sink.place)) == 2)
+    reasons = [each.reason for each in kind.parked(sink.place)]
+    assert reasons[0] is not None
+    assert "above max_body_bytes: 2000" in reasons[0]
+    assert reasons[1] is None
+    assert all(len(each.body) <= 2000 for each in receiver.requests)
+    assert sink.stands()["state"] == "active"
+
+    sink = hooks(wanted, max_body_bytes="20kB", concurrency=1, on_refused="park")
+    kind.ask_parked(sink.place, "retry", [each.id for each in kind.parked(sink.place)])
+    receiver.wait_for(lambda: receiver.ids[2:] == [ids[1], ids[2]])
+
+
+def test_document_above_max_body_bytes_with_stop_waits_in_place_and_says_so(
+    hooks, receiver
+) -> None:
+    sink = hooks(receiver.url, max_body_bytes="2kB", concurrency=4)
+    large = {"id": 2, "n": 2, "text": "x" * 2000}
+    ids = sink.deliver(change(1, 1), change(2, 2, after=large), change(3, 2))
+    wait_until(lambda: "above max_body_bytes" in (sink.stands()["error"] or ""))
+    assert ids[1] not in receiver.ids
+    assert ids[2] not in receiver.ids
+    sink = hooks(receiver.url)
+    receiver.wait_for(lambda: set(receiver.ids) == set(ids))
+    wait_until(lambda: sink.stands()["state"] == "active")
+
+
+def test_document_of_the_largest_size_is_sent(hooks, receiver) -> None:
+    text = change(1, 1)["value"]
+    sink = hooks(receiver.url, max_body_bytes=1000)
+    row = change(1, 1, after={"id": 1, "n": 1, "x": "y" * (1000 - len(text) - len(',"x":""'))})
+    assert len(row["value"]) == 1000
+    ids = sink.deliver(row)
+    assert receiver.ids == ids
+
+
 # --- receivers of the file ---------------------------------------------------------------------
 
 

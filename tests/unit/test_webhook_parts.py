@@ -273,6 +273,8 @@ def test_options_of_the_file() -> None:
         {"allow": ["nonsense"]},
         {"give_up_after": "soon"},
         {"concurrency": 0},
+        {"max_body_bytes": 999},
+        {"max_body_bytes": "much"},
         {"wrong": 1},
     ],
 )

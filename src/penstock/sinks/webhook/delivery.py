@@ -288,9 +288,21 @@ class Delivery:
     async def _go(self, number: int, lane: Lane) -> None:
         """Send what is in a lane, until nothing is."""
         while lane.documents and not self.is_ended and not self._is_stopping:
-            await self._deliver(lane, _taken(lane.documents, self.want.batch_size))
+            await self._deliver(lane, self._taken(lane.documents))
         if not lane.documents:
             del self._lanes[number]
+
+    def _taken(self, waiting: deque[tuple[Doc, Ticket]]) -> list[tuple[Doc, Ticket]]:
+        """The next documents of a lane, as many as one request may carry."""
+        most = min(_MOST_BATCH_CHARACTERS, self._options.max_body_bytes)
+        taken = [waiting.popleft()]
+        size = len(taken[0][0].value)
+        while waiting and len(taken) < self.want.batch_size:
+            size += len(waiting[0][0].value)
+            if size > most:
+                break
+            taken.append(waiting.popleft())
+        return taken
 
     # --- documents and answers -----------------------------------------------------------------
 
@@ -339,14 +351,32 @@ class Delivery:
             message = message_of(docs, self.want.format, self._origin, is_batch=True)
         else:
             message = self._entries.message(docs[0], self.want.format, self._origin)
+        if too_large := self._too_large(message):
+            if len(docs) > 1:
+                return too_large  # each by itself may fit
+            if self._options.on_refused is OnRefused.PARK:
+                self._pace.forget(lane)
+                self._stands()
+                return too_large
         while not self.is_ended and not self._is_stopping:
             async with self._pace.turn(lane):
                 if self.is_ended or self._is_stopping:
                     break
+                if too_large:
+                    self._fail(lane, too_large, is_sent=False)
+                    continue
                 answer = await self._try(lane, message)
             if answer.meaning in (Meaning.DONE, Meaning.REFUSED):
                 return answer
         return Answer(Meaning.LATER)
+
+    def _too_large(self, message: Message) -> Answer | None:
+        size, most = len(message.body), self._options.max_body_bytes
+        if size <= most:
+            return None
+        return Answer(
+            Meaning.REFUSED, f"its request would have {size} bytes, above max_body_bytes: {most}"
+        )
 
     async def _try(self, lane: Lane, message: Message) -> Answer:
         began = time.monotonic()
@@ -371,10 +401,10 @@ class Delivery:
             self._stands()
         return answer
 
-    def _fail(self, lane: Lane, answer: Answer) -> None:
+    def _fail(self, lane: Lane, answer: Answer, *, is_sent: bool = True) -> None:
         if answer.retry_after is not None:
             self._pace.hold(answer.retry_after)
-        is_given_up = self._pace.fail(lane, answer.reason)
+        is_given_up = self._pace.fail(lane, answer.reason, is_sent=is_sent)
         self._stands()
         if is_given_up:
             self._end(
@@ -441,18 +471,6 @@ class Delivery:
         if answer.meaning is Meaning.REFUSED:
             self._news.refused_again[parked.number] = answer.reason
         return False
-
-
-def _taken(waiting: deque[tuple[Doc, Ticket]], most: int) -> list[tuple[Doc, Ticket]]:
-    """The next documents of a lane, as many as one request may carry."""
-    taken = [waiting.popleft()]
-    size = len(taken[0][0].value)
-    while (
-        waiting and len(taken) < most and size + len(waiting[0][0].value) <= _MOST_BATCH_CHARACTERS
-    ):
-        taken.append(waiting.popleft())
-        size += len(taken[-1][0].value)
-    return taken
 
 
 def _lane_of(doc: Doc, count: int) -> int:
