@@ -999,6 +999,77 @@ def test_close_in_the_middle_goes_on_where_it_was(hooks, receiver) -> None:
     assert sorted(receiver.ids) == sorted(ids)
 
 
+# --- a sink that a person holds ----------------------------------------------------------------
+
+
+def test_sink_that_is_paused_asks_nobody_until_it_is_resumed(hooks, receiver) -> None:
+    sink = hooks(receiver.url, concurrency=2)
+    ids = sink.insert(2)
+    sink.sink.pause()
+    asked = len(receiver.requests)
+    ids += sink.insert(5)  # returns: nobody is waited for
+    made = sink.subscriptions.create({"url": receiver.url_of("/later")})["id"]
+    ids += sink.insert(1)
+    wait_until(lambda: made in sink.sink._dispatcher._deliveries)
+    wait_until(lambda: all(len(each._track) for each in _deliveries(sink)))
+    assert len(receiver.requests) == asked
+    assert not sink.sink.has_handed_on()
+    sink.sink.resume()
+    receiver.wait_for(lambda: len(receiver.ids) == len(ids) + 1)
+    assert set(receiver.ids) == set(ids)
+    assert sink.insert(1)[0] in receiver.ids  # it is waited for again
+
+
+def _deliveries(sink: Hooks) -> list[Any]:
+    assert sink.sink._dispatcher is not None
+    return list(sink.sink._dispatcher._deliveries.values())
+
+
+def test_sink_that_is_paused_before_it_is_opened_asks_nobody(hooks, receiver) -> None:
+    receiver.reply = Reply(500)
+    sink = hooks(receiver.url)
+    ids = sink.insert(3)
+    sink.sink.pause()
+    sink.sink.close()
+    receiver.reply = Reply()
+    asked = len(receiver.requests)
+    sink.sink.open()
+    ids += sink.insert(3)
+    (delivery,) = _deliveries(sink)
+    wait_until(lambda: delivery.begun == 6)
+    assert len(receiver.requests) == asked
+    sink.sink.resume()
+    receiver.wait_for(lambda: sorted(receiver.ids) == sorted(ids))
+
+
+def test_request_that_is_under_way_when_the_sink_is_paused_counts(
+    hooks, receiver, use_timing
+) -> None:
+    use_timing(webhook_patience_seconds=0.05)
+    receiver.reply = lambda request: Reply(holds=request.path == "/hook")
+    sink = hooks(receiver.url, receiver.url_of("/fast"), concurrency=1)
+    sink.insert(3)
+    sink.sink.pause()
+    receiver.reply = Reply()
+    receiver.release()
+    wait_until(lambda: sink.stands()["delivered"] == 1)
+    assert sum(each.path == "/hook" for each in receiver.requests) == 1
+    sink.sink.resume()
+    wait_until(lambda: sink.stands()["delivered"] == 3)
+    assert sum(each.path == "/hook" for each in receiver.requests) == 3
+
+
+def test_outbox_is_bounded_while_the_sink_is_paused(hooks, receiver) -> None:
+    sink = hooks(receiver.url, retain_bytes="4kB")
+    sink.sink.pause()
+    for _ in range(20):
+        sink.insert(10)
+    sink.sink._prune_at = 0.0
+    sink.sink.idle()
+    wait_until(lambda: sink.stands()["state"] == "cut_off")
+    assert receiver.requests == []
+
+
 # --- where requests may go ---------------------------------------------------------------------
 
 

@@ -60,7 +60,7 @@ _MOST_BATCH_CHARACTERS = 512 * 1024
 class Delivery:
     """Delivers to one receiver, in the event loop of the dispatcher.
 
-    `filtering` computes filters. `on_news` is called when there is something to record: `take_news`. `parked_now` records it and
+    `filtering` computes filters. Requests set out while `goes_on` is set. `on_news` is called when there is something to record: `take_news`. `parked_now` records it and
     returns what is parked then, or None where that has to wait.
     """
 
@@ -75,6 +75,7 @@ class Delivery:
         client: Client,
         origin: str,
         filtering: Executor,
+        goes_on: asyncio.Event,
         on_news: Callable[[], None],
         parked_now: Callable[[], Sequence[ParkedRow] | None],
     ) -> None:
@@ -98,7 +99,7 @@ class Delivery:
         self._has_news = asyncio.Event()  # entries, or requests of people
         self._moved = asyncio.Event()  # as far as these two say
         self._awaited_seq, self._awaited_count = _NONE, 0
-        self._pace = Pace(options.give_up_after, kept.failing_since, kept.error)
+        self._pace = Pace(options.give_up_after, goes_on, kept.failing_since, kept.error)
         self._failing_since = kept.failing_since
         self._error = kept.error
         self._delivered = 0

@@ -55,13 +55,18 @@ class Pace:
     """The pace of one receiver, in the event loop of the dispatcher.
 
     `failing_since`, `error`: what was recorded of it, by an earlier run for instance. The first lane goes on with it, since it
-    begins with the first document that is not settled.
+    begins with the first document that is not settled. Nothing sets out while `goes_on` is not set.
     """
 
     def __init__(
-        self, give_up_after: float, failing_since: float | None, error: str | None
+        self,
+        give_up_after: float,
+        goes_on: asyncio.Event,
+        failing_since: float | None,
+        error: str | None,
     ) -> None:
         self._give_up_after = give_up_after
+        self._goes_on = goes_on
         self._former = Lane(failing_since, error) if failing_since is not None else None
         self._failing: dict[Lane, None] = {}  # who fails longest is the first
         if self._former is not None:
@@ -114,7 +119,11 @@ class Pace:
                     return
 
     async def _pause(self, until: float) -> None:
-        while (left := max(until, self._held_until) - time.monotonic()) > 0:
+        while True:
+            await self._goes_on.wait()
+            left = max(until, self._held_until) - time.monotonic()
+            if left <= 0:
+                return
             await asyncio.sleep(left)
 
     def hold(self, seconds: float) -> None:
