@@ -22,7 +22,7 @@ from fix_webhooks import Hooks, Reply, change
 from penstock import failpoints
 from penstock.errors import SinkError, SinkLoginRefused
 from penstock.sinks.webhook.delivery import _lane_of
-from penstock.sinks.webhook.formats import Doc
+from penstock.sinks.webhook.doc import Doc
 from penstock.sinks.webhook.kind import WebhookKind
 from penstock.sinks.webhook.signature import key_of, new_secret, signatures
 
@@ -274,9 +274,7 @@ def test_others_do_not_wait_for_the_back_off_of_a_document_that_fails(
 
 
 def _of(number: int) -> Any:
-    row = change(number, number)
-    del row["types"]
-    return Doc(**row)
+    return Doc(**change(number, number))
 
 
 def test_document_that_fails_is_given_up_although_others_are_taken(
@@ -503,6 +501,19 @@ def test_document_of_the_largest_size_is_sent(hooks, receiver) -> None:
     assert len(row["value"]) == 1000
     ids = sink.deliver(row)
     assert receiver.ids == ids
+
+
+def test_pgstream_event_has_types_also_once_it_was_parked(hooks, receiver) -> None:
+    receiver.reply = Reply(400)
+    sink = hooks({"url": receiver.url, "format": "pgstream"}, on_refused="park")
+    sink.deliver(change(1, 1))
+    kind = WebhookKind()
+    wait_until(lambda: kind.parked(sink.place))
+    receiver.reply = Reply()
+    kind.ask_parked(sink.place, "retry", [each.id for each in kind.parked(sink.place)])
+    receiver.wait_for(lambda: receiver.accepted)
+    for each in receiver.requests:
+        assert [one["type"] for one in each.json["Data"]["columns"]] == ["integer", "integer"]
 
 
 # --- receivers of the file ---------------------------------------------------------------------

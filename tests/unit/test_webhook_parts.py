@@ -20,12 +20,15 @@ from penstock.errors import BadValue
 from penstock.sinks.webhook.addresses import AddressRefused, AddressRule
 from penstock.sinks.webhook.client import _seconds_of
 from penstock.sinks.webhook.delivery import _is_alone
-from penstock.sinks.webhook.formats import Doc, Format, message_of
+from penstock.sinks.webhook.doc import Doc
+from penstock.sinks.webhook.formats import Format, message_of
 from penstock.sinks.webhook.options import WebhookOptions, check_url
 from penstock.sinks.webhook.receivers import problem_with
 from penstock.sinks.webhook.rows import Place
 from penstock.sinks.webhook.signature import key_of, new_secret, signatures
 from penstock.sinks.webhook.track import Track
+from penstock.sinks.webhook.typed import shape_by
+from penstock.table import TableName
 
 
 @pytest.mark.parametrize(
@@ -117,7 +120,6 @@ def test_secret_that_is_none_is_refused_without_repeating_it(secret: str) -> Non
 
 def _doc(*args, **options) -> Doc:
     row = change(*args, **options)
-    del row["types"]
     at = row["committed_at"]
     return Doc(**{**row, "committed_at": None if at is None else int(at.timestamp() * 1_000_000)})
 
@@ -166,13 +168,62 @@ def test_pgstream_event_has_its_fields_and_exact_digits() -> None:
     assert (event["action"], event["schema"], event["table"]) == ("U", "public", "orders")
     assert event["lsn"] == "0/1000" == message.headers["x-pgstream-lsn"]
     assert event["columns"] == [
-        {"name": "id", "value": 7},
-        {"name": "n", "value": 9007199254740993},
+        {"id": "", "name": "id", "type": "integer", "value": 7},
+        {"id": "", "name": "n", "type": "integer", "value": 9007199254740993},
     ]
-    assert event["identity"] == [{"name": "id", "value": 6}]
+    assert event["identity"] == [{"id": "", "name": "id", "type": "integer", "value": 6}]
+    assert event["metadata"] == {
+        "schema_id": None,
+        "table_pgstream_id": "",
+        "id_col_pgstream_id": None,
+        "version_col_pgstream_id": "",
+    }
     assert event["timestamp"] == "2026-01-01 00:00:00.000000+00"
     exact = doc._replace(value=doc.value.replace("9007199254740993", "0.1000000000000000000001"))
     assert b"0.1000000000000000000001" in message_of([exact], Format.PGSTREAM, "/o").body
+
+
+def test_pgstream_event_has_values_as_wal2json_writes_them_and_names_of_types() -> None:
+    types = {"j": 3802, "at": 1184, "day": 1082, "raw": 17, "ok": 16, "mood": 99999, "e": 99998}
+    after = {
+        "j": {"a": [1.10, None]},
+        "at": "2026-01-01T00:00:00.5+00:00",
+        "day": "2026-01-01",
+        "raw": "AQI=",
+        "ok": True,
+        "mood": "sad",
+        "e": None,
+    }
+    doc = _doc(1, 7, "update", after=after, types=types)
+    listed = [[*each, "mood"] if each[0] == "mood" else each for each in json.loads(doc.types)]
+    event = json.loads(
+        message_of([doc._replace(types=json.dumps(listed))], Format.PGSTREAM, "/o").body
+    )["Data"]
+    shown = {each["name"]: (each["type"], each["value"]) for each in event["columns"]}
+    assert shown == {
+        "j": ("jsonb", '{"a":[1.1,null]}'),
+        "at": ("timestamp with time zone", "2026-01-01 00:00:00.5+00:00"),
+        "day": ("date", "2026-01-01"),
+        "raw": ("bytea", "AQI="),
+        "ok": ("boolean", True),
+        "mood": ("mood", "sad"),
+        "e": ("", None),
+    }
+    unknown = json.loads(message_of([doc._replace(types=None)], Format.PGSTREAM, "/o").body)
+    assert {each["type"] for each in unknown["Data"]["columns"]} == {""}
+
+
+def test_pgstream_event_has_the_ids_that_are_injected() -> None:
+    doc = _doc(1, 7, "update", before={"id": 6})
+    injected = (
+        '{"table_id":"16400","column_ids":{"id":"16400-1","n":"16400-2"},"identity":["16400-1"]}'
+    )
+    doc = doc._replace(value=f'{doc.value[:-1]},"metadata":{injected}}}')
+    event = json.loads(message_of([doc], Format.PGSTREAM, "/o").body)["Data"]
+    assert [each["id"] for each in event["columns"]] == ["16400-1", "16400-2"]
+    assert [each["id"] for each in event["identity"]] == ["16400-1"]
+    assert event["metadata"]["table_pgstream_id"] == "16400"
+    assert event["metadata"]["id_col_pgstream_id"] == ["16400-1"]
 
 
 def test_copied_row_has_no_position_for_pgstream() -> None:
@@ -326,3 +377,8 @@ def test_update_is_alone_when_it_changes_a_key_whatever_a_value_says(
 def test_name_of_a_table_that_looks_like_the_head_of_a_document_changes_nothing() -> None:
     row = _doc(2, 1, "update", before={"id": 2}, table='","key":{"id":1},"before":null,"a":"')
     assert _is_alone(row)
+
+
+def test_types_may_have_names_of_their_own_beside_them() -> None:
+    shape = shape_by('[["a",23,-1],["mood",99999,-1,"mood"]]', TableName("public", "t"))
+    assert [each.name for each in shape.columns] == ["a", "mood"]

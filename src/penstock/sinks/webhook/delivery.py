@@ -23,7 +23,8 @@ from penstock.lsn import Lsn
 from penstock.options import OnRefused
 from penstock.sinks.documents.parked import Holds
 from penstock.sinks.webhook.client import Answer, Meaning
-from penstock.sinks.webhook.formats import Doc, message_of
+from penstock.sinks.webhook.doc import Doc
+from penstock.sinks.webhook.formats import message_of
 from penstock.sinks.webhook.pace import Lane, Pace
 from penstock.sinks.webhook.rows import Place, Progress
 from penstock.sinks.webhook.track import Track

@@ -20,7 +20,7 @@ from penstock.timing import timing
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from penstock.sinks.webhook.formats import Doc
+    from penstock.sinks.webhook.doc import Doc
     from penstock.sinks.webhook.track import Ticket
 
 
