@@ -166,7 +166,10 @@ def test_receiver_sees_a_change_of_a_table_before_its_first_row(
     pipeline.stop()
     events = [each.json["Data"] for each in receiver.accepted]
     assert [one["action"] for one in events] == ["M", "I"]
-    assert events[1]["columns"] == [{"name": "id", "value": 1}, {"name": "note", "value": "a"}]
+    assert events[1]["columns"] == [
+        {"id": "", "name": "id", "type": "integer", "value": 1},
+        {"id": "", "name": "note", "type": "text", "value": "a"},
+    ]
 
 
 def test_subscription_with_a_filter_has_rows_that_match_until_a_column_of_it_is_dropped(

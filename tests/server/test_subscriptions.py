@@ -243,8 +243,8 @@ def test_pgstream_receiver_subscribes_and_unsubscribes_as_it_knows(api, sink, re
     (request,) = receiver.requests
     assert request.json["Data"]["action"] == "I"
     assert request.json["Data"]["columns"] == [
-        {"name": "id", "value": 1},
-        {"name": "n", "value": 1},
+        {"id": "", "name": "id", "type": "integer", "value": 1},
+        {"id": "", "name": "n", "type": "integer", "value": 1},
     ]
     assert request.headers["x-pgstream-lsn"] == "0/1000"
 

@@ -21,6 +21,8 @@ from fix_wait import wait_until
 from fix_webhooks import Hooks, Reply, change
 from penstock import failpoints
 from penstock.errors import SinkError, SinkLoginRefused
+from penstock.sinks.webhook.delivery import _lane_of
+from penstock.sinks.webhook.doc import Doc
 from penstock.sinks.webhook.kind import WebhookKind
 from penstock.sinks.webhook.signature import key_of, new_secret, signatures
 
@@ -157,6 +159,22 @@ def test_update_of_a_key_comes_between_both_keys_others(hooks, receiver) -> None
     assert numbers[:2] == [1, 2]
 
 
+def test_update_of_a_key_comes_between_also_where_a_json_column_looks_like_a_document(
+    hooks, receiver
+) -> None:
+    receiver.reply = lambda request: Reply(seconds=0.1 if request.json["xid"] in (1, 2) else 0.0)
+    sink = hooks(receiver.url)
+    misleading = {"key": {"id": 9}, "before": None, "after": 1}
+    sink.deliver(
+        change(1, 1),
+        change(2, 9, "update", before={"id": 1}, after={"id": 9, "j": misleading}),
+        change(3, 1),
+        change(4, 9, "update"),
+    )
+    numbers = [one["xid"] for one in receiver.documents]
+    assert numbers[:2] == [1, 2]
+
+
 # --- what answers mean -------------------------------------------------------------------------
 
 
@@ -216,6 +234,114 @@ def test_back_off_grows_and_one_request_at_a_time_is_tried(hooks, receiver, use_
     at = [each.at for each in receiver.requests[-4:]]
     gaps = [later - earlier for earlier, later in itertools.pairwise(at)]
     assert gaps[2] > 1.2 * gaps[0], gaps
+
+
+def _poisoned(request: Request) -> Reply:
+    return Reply(500 if request.json["key"] == {"id": 1} else 200)
+
+
+def _tries(receiver: Receiver) -> list[float]:
+    return [each.at for each in list(receiver.requests) if each.status == 500]
+
+
+def test_document_that_fails_by_itself_is_tried_ever_more_seldom_while_others_are_taken(
+    hooks, receiver, use_timing
+) -> None:
+    use_timing(webhook_retry_seconds=0.1, webhook_last_retry_seconds=60.0)
+    receiver.reply = _poisoned
+    sink = hooks(receiver.url, concurrency=4)
+    sink.insert(1)
+    wait_until(lambda: sink.stands()["state"] == "failing")
+    while len(_tries(receiver)) < 6:
+        sink.insert(1)  # keys that are none of its: something is taken again and again
+    gaps = [later - earlier for earlier, later in itertools.pairwise(_tries(receiver))]
+    assert gaps[4] > 4 * gaps[0], gaps
+    assert sink.stands()["state"] == "failing"
+    assert sink.stands()["error"] == "the receiver answered 500"
+
+
+def test_others_do_not_wait_for_the_back_off_of_a_document_that_fails(
+    hooks, receiver, use_timing
+) -> None:
+    use_timing(webhook_retry_seconds=60.0, webhook_last_retry_seconds=60.0)
+    receiver.reply = _poisoned
+    ids = hooks(receiver.url, concurrency=64).insert(100)
+    lanes = {_lane_of(_of(number), 64) for number in range(1, 101)}
+    assert len(lanes) > 30
+    mine = _lane_of(_of(1), 64)
+    others = [ids[number - 1] for number in range(2, 101) if _lane_of(_of(number), 64) != mine]
+    receiver.wait_for(lambda: sorted(receiver.ids) == sorted(others), 15)
+
+
+def _of(number: int) -> Any:
+    return Doc(**change(number, number))
+
+
+def test_document_that_fails_is_given_up_although_others_are_taken(
+    hooks, receiver, use_timing
+) -> None:
+    use_timing(webhook_retry_seconds=0.1, webhook_last_retry_seconds=0.4)
+    receiver.reply = _poisoned
+    sink = hooks(receiver.url, concurrency=4, give_up_after="1.5s")
+    began = time.monotonic()
+    sink.insert(1)
+    while sink.stands()["state"] != "suspended":
+        sink.insert(1)
+        assert time.monotonic() - began < 20
+    assert time.monotonic() - began > 1.4
+    assert "given up after 1.5 s: the receiver answered 500" in sink.stands()["error"]
+    assert len(receiver.ids) > 3
+
+
+def test_all_requests_wait_for_retry_after_whatever_was_under_way(hooks, receivers) -> None:
+    receiver, other = receivers(), receivers()
+
+    def reply(request: Request) -> Reply:
+        if request.json["xid"] == 1 and not receiver.requests:
+            return Reply(429, headers={"retry-after": "2"})
+        return Reply(seconds=0.3)
+
+    receiver.reply = reply
+    sink = hooks(receiver.url, other.url, concurrency=8)
+    ids = sink.insert(60)
+    sink.insert(1)
+    receiver.wait_for(lambda: set(ids) <= set(receiver.ids))
+    (refused,) = [each for each in receiver.requests if each.status == 429]
+    under_way = [each for each in receiver.accepted if each.at < refused.at + 1.9]
+    assert 0 < len(under_way) <= 7  # those that had set out before
+
+
+def test_receiver_that_is_down_is_up_by_a_request_that_began_after_its_last_failure(
+    hooks, receiver, use_timing
+) -> None:
+    """What it took before it went down is answered late, and says nothing of it."""
+    use_timing(webhook_retry_seconds=0.3, webhook_last_retry_seconds=5.0)
+
+    def reply(request: Request) -> Reply:
+        return Reply(seconds=1.0) if request.json["xid"] == 1 else Reply(503)
+
+    receiver.reply = reply
+    hooks(receiver.url, concurrency=16).insert(60)
+    receiver.wait_for(lambda: receiver.ids)
+    at = receiver.accepted[0].at + 1.0
+    receiver.wait_for(lambda: sum(each.at > at for each in receiver.requests) >= 3, 20)
+    later = [each.at for each in receiver.requests if each.at > at]
+    gaps = [after - before for before, after in itertools.pairwise(later)]
+    assert gaps[0] > 0.7, gaps  # the pauses had not begun anew
+
+
+def test_failure_goes_on_over_a_restart_for_the_document_that_blocks(hooks, receiver) -> None:
+    receiver.reply = _poisoned
+    sink = hooks(receiver.url, concurrency=4, give_up_after="1h")
+    sink.insert(1)
+    wait_until(lambda: sink.stands()["state"] == "failing")
+    sink.insert(8)
+    sink.sink.close()
+    store = sink.store()
+    store._db.execute("UPDATE subscriptions SET failing_since = failing_since - 7200")
+    store.close()
+    sink = hooks(receiver.url, concurrency=4, give_up_after="1h")
+    wait_until(lambda: sink.stands()["state"] == "suspended")
 
 
 def test_no_answer_in_time_is_a_failure(hooks, receiver) -> None:
@@ -329,6 +455,65 @@ def test_batch_of_which_one_is_refused_parks_that_one_alone(hooks, receiver) -> 
     kind = WebhookKind()
     wait_until(lambda: len(kind.parked(sink.place)) == 1)
     assert kind.parked(sink.place)[0].id.partition("/")[2] == ids[4]
+
+
+@pytest.mark.parametrize("size", [1, 10])
+def test_document_above_max_body_bytes_is_parked_and_the_others_are_sent(
+    hooks, receiver, size: int
+) -> None:
+    wanted = {"url": receiver.url, "batch_size": size}
+    sink = hooks(wanted, max_body_bytes="2kB", concurrency=1, on_refused="park")
+    large = {"id": 2, "n": 2, "text": "x" * 2000}
+    ids = sink.deliver(change(1, 1), change(2, 2, after=large), change(3, 2), change(4, 4))
+    receiver.wait_for(lambda: receiver.ids == [ids[0], ids[3]])
+    kind = WebhookKind()
+    wait_until(lambda: len(kind.parked(sink.place)) == 2)
+    reasons = [each.reason for each in kind.parked(sink.place)]
+    assert reasons[0] is not None
+    assert "above max_body_bytes: 2000" in reasons[0]
+    assert reasons[1] is None
+    assert all(len(each.body) <= 2000 for each in receiver.requests)
+    assert sink.stands()["state"] == "active"
+
+    sink = hooks(wanted, max_body_bytes="20kB", concurrency=1, on_refused="park")
+    kind.ask_parked(sink.place, "retry", [each.id for each in kind.parked(sink.place)])
+    receiver.wait_for(lambda: receiver.ids[2:] == [ids[1], ids[2]])
+
+
+def test_document_above_max_body_bytes_with_stop_waits_in_place_and_says_so(
+    hooks, receiver
+) -> None:
+    sink = hooks(receiver.url, max_body_bytes="2kB", concurrency=4)
+    large = {"id": 2, "n": 2, "text": "x" * 2000}
+    ids = sink.deliver(change(1, 1), change(2, 2, after=large), change(3, 2))
+    wait_until(lambda: "above max_body_bytes" in (sink.stands()["error"] or ""))
+    assert ids[1] not in receiver.ids
+    assert ids[2] not in receiver.ids
+    sink = hooks(receiver.url)
+    receiver.wait_for(lambda: set(receiver.ids) == set(ids))
+    wait_until(lambda: sink.stands()["state"] == "active")
+
+
+def test_document_of_the_largest_size_is_sent(hooks, receiver) -> None:
+    text = change(1, 1)["value"]
+    sink = hooks(receiver.url, max_body_bytes=1000)
+    row = change(1, 1, after={"id": 1, "n": 1, "x": "y" * (1000 - len(text) - len(',"x":""'))})
+    assert len(row["value"]) == 1000
+    ids = sink.deliver(row)
+    assert receiver.ids == ids
+
+
+def test_pgstream_event_has_types_also_once_it_was_parked(hooks, receiver) -> None:
+    receiver.reply = Reply(400)
+    sink = hooks({"url": receiver.url, "format": "pgstream"}, on_refused="park")
+    sink.deliver(change(1, 1))
+    kind = WebhookKind()
+    wait_until(lambda: kind.parked(sink.place))
+    receiver.reply = Reply()
+    kind.ask_parked(sink.place, "retry", [each.id for each in kind.parked(sink.place)])
+    receiver.wait_for(lambda: receiver.accepted)
+    for each in receiver.requests:
+        assert [one["type"] for one in each.json["Data"]["columns"]] == ["integer", "integer"]
 
 
 # --- receivers of the file ---------------------------------------------------------------------
@@ -825,6 +1010,77 @@ def test_close_in_the_middle_goes_on_where_it_was(hooks, receiver) -> None:
     assert sorted(receiver.ids) == sorted(ids)
 
 
+# --- a sink that a person holds ----------------------------------------------------------------
+
+
+def test_sink_that_is_paused_asks_nobody_until_it_is_resumed(hooks, receiver) -> None:
+    sink = hooks(receiver.url, concurrency=2)
+    ids = sink.insert(2)
+    sink.sink.pause()
+    asked = len(receiver.requests)
+    ids += sink.insert(5)  # returns: nobody is waited for
+    made = sink.subscriptions.create({"url": receiver.url_of("/later")})["id"]
+    ids += sink.insert(1)
+    wait_until(lambda: made in sink.sink._dispatcher._deliveries)
+    wait_until(lambda: all(len(each._track) for each in _deliveries(sink)))
+    assert len(receiver.requests) == asked
+    assert not sink.sink.has_handed_on()
+    sink.sink.resume()
+    receiver.wait_for(lambda: len(receiver.ids) == len(ids) + 1)
+    assert set(receiver.ids) == set(ids)
+    assert sink.insert(1)[0] in receiver.ids  # it is waited for again
+
+
+def _deliveries(sink: Hooks) -> list[Any]:
+    assert sink.sink._dispatcher is not None
+    return list(sink.sink._dispatcher._deliveries.values())
+
+
+def test_sink_that_is_paused_before_it_is_opened_asks_nobody(hooks, receiver) -> None:
+    receiver.reply = Reply(500)
+    sink = hooks(receiver.url)
+    ids = sink.insert(3)
+    sink.sink.pause()
+    sink.sink.close()
+    receiver.reply = Reply()
+    asked = len(receiver.requests)
+    sink.sink.open()
+    ids += sink.insert(3)
+    (delivery,) = _deliveries(sink)
+    wait_until(lambda: delivery.begun == 6)
+    assert len(receiver.requests) == asked
+    sink.sink.resume()
+    receiver.wait_for(lambda: sorted(receiver.ids) == sorted(ids))
+
+
+def test_request_that_is_under_way_when_the_sink_is_paused_counts(
+    hooks, receiver, use_timing
+) -> None:
+    use_timing(webhook_patience_seconds=0.05)
+    receiver.reply = lambda request: Reply(holds=request.path == "/hook")
+    sink = hooks(receiver.url, receiver.url_of("/fast"), concurrency=1)
+    sink.insert(3)
+    sink.sink.pause()
+    receiver.reply = Reply()
+    receiver.release()
+    wait_until(lambda: sink.stands()["delivered"] == 1)
+    assert sum(each.path == "/hook" for each in receiver.requests) == 1
+    sink.sink.resume()
+    wait_until(lambda: sink.stands()["delivered"] == 3)
+    assert sum(each.path == "/hook" for each in receiver.requests) == 3
+
+
+def test_outbox_is_bounded_while_the_sink_is_paused(hooks, receiver) -> None:
+    sink = hooks(receiver.url, retain_bytes="4kB")
+    sink.sink.pause()
+    for _ in range(20):
+        sink.insert(10)
+    sink.sink._prune_at = 0.0
+    sink.sink.idle()
+    wait_until(lambda: sink.stands()["state"] == "cut_off")
+    assert receiver.requests == []
+
+
 # --- where requests may go ---------------------------------------------------------------------
 
 
@@ -844,6 +1100,27 @@ def test_name_that_resolves_to_loopback_is_not_asked(hooks, receiver) -> None:
     wait_until(lambda: sink.stands()["state"] == "failing")
     assert receiver.connections == 0
     assert "no connection" in sink.stands()["error"]
+
+
+def test_name_of_which_one_address_is_allowed_is_asked_there_alone(
+    hooks, receiver, monkeypatch
+) -> None:
+    known = socket.getaddrinfo
+
+    def resolve(host: Any, port: Any, *args: Any, **options: Any) -> Any:
+        if host == "both.example":
+            return [
+                (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::1", port, 0, 0)),
+                (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port)),
+            ]
+        return known(host, port, *args, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    sink = hooks()
+    sink.subscriptions.create({"url": f"http://both.example:{receiver.port}/hook"})
+    ids = sink.insert(1)
+    receiver.wait_for(lambda: receiver.ids == ids)
+    assert sink.stands()["error"] is None
 
 
 def test_name_that_resolves_to_something_else_by_then_is_not_asked(

@@ -83,3 +83,66 @@ def test_error_is_told_once_for_as_long_as_it_stays_the_same() -> None:
         delivery._fail(flow, wrong)
 
     assert told == [("sink warehouse", str(each)) for each in (away, busy, away, wrong)]
+
+
+class Opening:
+    """A flow that only says what is done with it."""
+
+    def __init__(self, is_open: bool) -> None:
+        self.source_id, self.is_open, self.is_stale, self.is_committing = "a", is_open, False, False
+        self.retry_at = 0.0
+        self.steps: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+
+        def step(*_: Any, **__: Any) -> Any:
+            self.steps.append(name)
+            if name in ("open", "close"):
+                self.is_open = name == "open"
+            return False
+
+        return step
+
+
+def test_paused_loop_holds_each_flow_before_it_opens_it_and_takes_no_turn() -> None:
+    """Also while another cannot be opened: its source may be away for long."""
+    stop = threading.Event()
+    is_paused = [True] * 3 + [False] * 2
+
+    def pause() -> bool:
+        if len(is_paused) == 1:
+            stop.set()
+        return is_paused.pop(0)
+
+    stream, closed, away = Opening(True), Opening(False), Opening(False)
+    away.retry_at = float("inf")
+    flows: Any = [stream, closed, away]
+    Delivery("s", stop, flows, is_alone=False, is_paused=pause).run()
+
+    def without_questions(flow: Opening) -> list[str]:
+        asked = ("raise_if_failed", "is_busy", "is_due", "report", "close")
+        return [each for each in flow.steps if each not in asked]
+
+    held = ["pause"] * 3
+    assert without_questions(stream) == ["pause", "rest"] * 3 + ["resume"] * 2
+    assert (
+        without_questions(closed)
+        == ["pause", "open", "pause", "rest", "pause", "rest"] + ["resume"] * 2
+    )
+    assert without_questions(away) == held + ["resume"] * 2
+
+
+def test_flow_that_rests_lets_its_sink_do_what_is_due_and_holds_it_once() -> None:
+    done: list[str] = []
+
+    def noting(name: str) -> Any:
+        return lambda: done.append(name)
+
+    flow = Scripted(Receipt(0))
+    names = ("pause", "resume", "idle", "has_handed_on")
+    flow._sink = SimpleNamespace(**{name: noting(name) for name in names})  # type: ignore[assignment]
+    for step in (flow.pause, flow.pause, flow.rest, flow.resume, flow.resume):
+        step()
+    assert done == ["pause", "idle", "resume"]

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import base64
+import email.utils
 import hashlib
 import hmac
 import json
+import socket
+import time
 
 import pytest
 from hypothesis import given
@@ -15,11 +18,17 @@ from pydantic import ValidationError
 from fix_webhooks import change
 from penstock.errors import BadValue
 from penstock.sinks.webhook.addresses import AddressRefused, AddressRule
-from penstock.sinks.webhook.formats import Doc, Format, message_of
+from penstock.sinks.webhook.client import _seconds_of
+from penstock.sinks.webhook.delivery import _is_alone
+from penstock.sinks.webhook.doc import Doc
+from penstock.sinks.webhook.formats import Format, message_of
 from penstock.sinks.webhook.options import WebhookOptions, check_url
+from penstock.sinks.webhook.receivers import problem_with
 from penstock.sinks.webhook.rows import Place
 from penstock.sinks.webhook.signature import key_of, new_secret, signatures
 from penstock.sinks.webhook.track import Track
+from penstock.sinks.webhook.typed import shape_by
+from penstock.table import TableName
 
 
 @pytest.mark.parametrize(
@@ -32,7 +41,9 @@ from penstock.sinks.webhook.track import Track
         "::127.0.0.1", "64:ff9b::7f00:1", "64:ff9b::a9fe:a9fe", "64:ff9b:1::808:808",
         "2002:7f00:1::", "2002:a9fe:a9fe::1", "168.63.129.16", "::ffff:168.63.129.16",
         "64:ff9b::a83f:8110", "192.0.0.8", "192.0.0.192", "192.88.99.1", "3fff::1", "2001:db8::1",
-        "2001:3::1", "2001:20::1", "5f00::1", "not an address", "",
+        "2001:3::1", "2001:20::1", "5f00::1", "2a00::5efe:7f00:1", "2a00::200:5efe:7f00:1",
+        "2a00:1:2:3:0:5efe:169.254.169.254", "2a00::200:5efe:10.0.0.1", "2a00::5efe:168.63.129.16",
+        "not an address", "",
     ],
 )  # fmt: skip
 def test_address_that_only_this_machine_can_reach_is_refused(address: str) -> None:
@@ -40,8 +51,12 @@ def test_address_that_only_this_machine_can_reach_is_refused(address: str) -> No
 
 
 @pytest.mark.parametrize(
-    "address", ["93.184.216.34", "2606:2800:220:1::1", "::ffff:8.8.8.8", "64:ff9b::808:808"]
-)
+    "address",
+    [
+        "93.184.216.34", "2606:2800:220:1::1", "::ffff:8.8.8.8", "64:ff9b::808:808",
+        "2a00::200:5efe:8.8.8.8", "2a00::100:5efe:7f00:1",
+    ],
+)  # fmt: skip
 def test_public_address_is_permitted(address: str) -> None:
     assert AddressRule().permits(address)
 
@@ -56,13 +71,26 @@ def test_allowed_network_is_permitted_in_every_spelling_and_no_other() -> None:
 
 
 def test_socket_is_made_for_permitted_addresses_alone() -> None:
-    import socket
-
     info = (socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", 80))
     with pytest.raises(AddressRefused):
         AddressRule().make_socket(info)
     rule = WebhookOptions.model_validate({"allow": ["127.0.0.1"]}).addresses
     rule.make_socket(info).close()
+
+
+def test_receiver_is_refused_only_where_none_of_its_addresses_is_permitted(monkeypatch) -> None:
+    """The client asks again, of each address, and connects to those that are."""
+
+    def resolve(host, port, **options):
+        found = {"both.example": ("::1", "127.0.0.1"), "other.example": ("::1", "10.0.0.1")}
+        return [(0, 0, 0, "", (each, port)) for each in found[host]]
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    rule = WebhookOptions.model_validate({"allow": ["127.0.0.1"]}).addresses
+    assert problem_with("http://both.example:9000/", rule) is None
+    problem = problem_with("http://other.example:9000/", rule)
+    assert problem is not None
+    assert "allow: [::1]" in problem.do
 
 
 def test_signature_is_the_one_of_standard_webhooks() -> None:
@@ -92,7 +120,6 @@ def test_secret_that_is_none_is_refused_without_repeating_it(secret: str) -> Non
 
 def _doc(*args, **options) -> Doc:
     row = change(*args, **options)
-    del row["types"]
     at = row["committed_at"]
     return Doc(**{**row, "committed_at": None if at is None else int(at.timestamp() * 1_000_000)})
 
@@ -141,13 +168,62 @@ def test_pgstream_event_has_its_fields_and_exact_digits() -> None:
     assert (event["action"], event["schema"], event["table"]) == ("U", "public", "orders")
     assert event["lsn"] == "0/1000" == message.headers["x-pgstream-lsn"]
     assert event["columns"] == [
-        {"name": "id", "value": 7},
-        {"name": "n", "value": 9007199254740993},
+        {"id": "", "name": "id", "type": "integer", "value": 7},
+        {"id": "", "name": "n", "type": "integer", "value": 9007199254740993},
     ]
-    assert event["identity"] == [{"name": "id", "value": 6}]
+    assert event["identity"] == [{"id": "", "name": "id", "type": "integer", "value": 6}]
+    assert event["metadata"] == {
+        "schema_id": None,
+        "table_pgstream_id": "",
+        "id_col_pgstream_id": None,
+        "version_col_pgstream_id": "",
+    }
     assert event["timestamp"] == "2026-01-01 00:00:00.000000+00"
     exact = doc._replace(value=doc.value.replace("9007199254740993", "0.1000000000000000000001"))
     assert b"0.1000000000000000000001" in message_of([exact], Format.PGSTREAM, "/o").body
+
+
+def test_pgstream_event_has_values_as_wal2json_writes_them_and_names_of_types() -> None:
+    types = {"j": 3802, "at": 1184, "day": 1082, "raw": 17, "ok": 16, "mood": 99999, "e": 99998}
+    after = {
+        "j": {"a": [1.10, None]},
+        "at": "2026-01-01T00:00:00.5+00:00",
+        "day": "2026-01-01",
+        "raw": "AQI=",
+        "ok": True,
+        "mood": "sad",
+        "e": None,
+    }
+    doc = _doc(1, 7, "update", after=after, types=types)
+    listed = [[*each, "mood"] if each[0] == "mood" else each for each in json.loads(doc.types)]
+    event = json.loads(
+        message_of([doc._replace(types=json.dumps(listed))], Format.PGSTREAM, "/o").body
+    )["Data"]
+    shown = {each["name"]: (each["type"], each["value"]) for each in event["columns"]}
+    assert shown == {
+        "j": ("jsonb", '{"a":[1.1,null]}'),
+        "at": ("timestamp with time zone", "2026-01-01 00:00:00.5+00:00"),
+        "day": ("date", "2026-01-01"),
+        "raw": ("bytea", "AQI="),
+        "ok": ("boolean", True),
+        "mood": ("mood", "sad"),
+        "e": ("", None),
+    }
+    unknown = json.loads(message_of([doc._replace(types=None)], Format.PGSTREAM, "/o").body)
+    assert {each["type"] for each in unknown["Data"]["columns"]} == {""}
+
+
+def test_pgstream_event_has_the_ids_that_are_injected() -> None:
+    doc = _doc(1, 7, "update", before={"id": 6})
+    injected = (
+        '{"table_id":"16400","column_ids":{"id":"16400-1","n":"16400-2"},"identity":["16400-1"]}'
+    )
+    doc = doc._replace(value=f'{doc.value[:-1]},"metadata":{injected}}}')
+    event = json.loads(message_of([doc], Format.PGSTREAM, "/o").body)["Data"]
+    assert [each["id"] for each in event["columns"]] == ["16400-1", "16400-2"]
+    assert [each["id"] for each in event["identity"]] == ["16400-1"]
+    assert event["metadata"]["table_pgstream_id"] == "16400"
+    assert event["metadata"]["id_col_pgstream_id"] == ["16400-1"]
 
 
 def test_copied_row_has_no_position_for_pgstream() -> None:
@@ -170,6 +246,17 @@ def test_id_with_any_name_in_it_fits_into_a_header() -> None:
     assert message.id.isascii()
     assert message.id.isprintable()
     assert " " not in message.id
+
+
+def test_idempotency_key_is_the_id_of_the_document_where_a_header_can_hold_it() -> None:
+    schema = _doc(1, 7)._replace(id="shop:0/1:schema:1:public.orders")
+    message = message_of([schema], Format.PENSTOCK, "/o")
+    assert message.headers["idempotency-key"] == schema.id
+    for odd in ("ü", "a\r\nb", "ends with a blank "):
+        message = message_of([schema._replace(id=f"shop:{odd}")], Format.PENSTOCK, "/o")
+        assert message.headers["idempotency-key"] == message.id
+    batch = message_of([schema, _doc(2, 8)], Format.PENSTOCK, "/o", is_batch=True)
+    assert batch.headers["idempotency-key"] == batch.id
 
 
 def test_id_has_no_full_stop_since_that_ends_it_in_what_is_signed() -> None:
@@ -237,9 +324,61 @@ def test_options_of_the_file() -> None:
         {"allow": ["nonsense"]},
         {"give_up_after": "soon"},
         {"concurrency": 0},
+        {"max_body_bytes": 999},
+        {"max_body_bytes": "much"},
         {"wrong": 1},
     ],
 )
 def test_options_that_cannot_be_are_refused(given) -> None:
     with pytest.raises(ValidationError):
         WebhookOptions.model_validate(given)
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"),
+    [("7200", 7200.0), (" 5 ", 5.0), ("999999999999", 86400.0), ("soon", None), ("-1", None), (None, None)],
+)  # fmt: skip
+def test_retry_after_is_honoured_up_to_a_day(given: str | None, seconds: float | None) -> None:
+    assert _seconds_of(given) == seconds
+
+
+def test_retry_after_may_be_a_date() -> None:
+    at = time.time() + 7200
+    found = _seconds_of(email.utils.formatdate(at, usegmt=True))
+    assert found is not None
+    assert 7190 < found <= 7200
+
+
+@pytest.mark.parametrize(
+    ("key", "before", "is_alone"),
+    [
+        ({"id": 1}, None, False),
+        ({"id": 1}, {"id": 1}, False),
+        ({"id": 1}, {"id": 2}, True),
+        ({"id": 1}, {"n": 2}, False),
+        ({"id": ',"after":{"key":{"id":1},"before":null,'}, {"id": "x"}, True),
+        ({"id": {"key": {"id": 1}, "before": None, "after": 1}}, {"id": {}}, True),
+        ({"id": {"key": {"id": 1}, "before": None, "after": 1}}, None, False),
+        ({"id": 1.10}, {"id": 1.1}, False),
+    ],
+)
+def test_update_is_alone_when_it_changes_a_key_whatever_a_value_says(
+    key, before, is_alone: bool
+) -> None:
+    text = json.dumps(key, separators=(",", ":"))
+    for after in ({**key, "n": 1}, {**key, "j": {"key": key, "before": None, "after": 1}}):
+        doc = _doc(2, 1, "update", before=before, after=after)
+        value = doc.value.replace('"key":{"id":1}', f'"key":{text}', 1)
+        doc = doc._replace(key=text, value=value)
+        assert json.loads(doc.value)["key"] == key
+        assert _is_alone(doc) is is_alone
+
+
+def test_name_of_a_table_that_looks_like_the_head_of_a_document_changes_nothing() -> None:
+    row = _doc(2, 1, "update", before={"id": 2}, table='","key":{"id":1},"before":null,"a":"')
+    assert _is_alone(row)
+
+
+def test_types_may_have_names_of_their_own_beside_them() -> None:
+    shape = shape_by('[["a",23,-1],["mood",99999,-1,"mood"]]', TableName("public", "t"))
+    assert [each.name for each in shape.columns] == ["a", "mood"]

@@ -80,9 +80,12 @@ class Delivery:
             while not self._stop.is_set():
                 while self._new:
                     self.flows.append(self._new.pop(0))
-                if self._is_paused() and all(flow.is_open for flow in self.flows):
+                if self._is_paused():
                     self._rest()
-                elif not self._go_round(time.monotonic()):
+                    continue
+                for flow in self.flows:
+                    flow.resume()
+                if not self._go_round(time.monotonic()):
                     busy = any(flow.is_busy(time.monotonic()) for flow in self.flows)
                     self._stop.wait(
                         timing().flow_busy_seconds if busy else timing().flow_idle_seconds
@@ -99,12 +102,19 @@ class Delivery:
                         flow.report()
 
     def _rest(self) -> None:
-        """Begin nothing, since a person holds the sink."""
+        """Begin nothing, since a person holds the sink; but open it, to report how far it is."""
         self._commits.wait()
         for flow in self.flows:
+            if self._stop.is_set():
+                break
+            self._at = flow
             try:
-                flow.raise_if_failed()
-                flow.rest()
+                flow.pause()
+                if flow.is_open and not flow.is_stale:
+                    flow.raise_if_failed()
+                    flow.rest()
+                else:
+                    self._take_turn(flow, may_grow=False)
             except PenstockError as error:
                 self._fail(flow, error)
         self._stop.wait(timing().flow_idle_seconds)

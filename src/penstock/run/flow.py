@@ -139,6 +139,7 @@ class Flow:
         self._failed_batch: tuple[int | None, str | None] = (None, None)
         self.back_off = BackOff()
         self.retry_at = 0.0
+        self._is_held = False  # by a person
         self.is_stale = False  # whether it is to be opened anew
         self.is_committing = False
         self.delivered_lsn = Lsn(0)
@@ -261,8 +262,24 @@ class Flow:
         if self._files is not None and self._files.refresh():
             self._has_news = True
 
+    def pause(self) -> None:
+        """A person holds the sink; called again and again, never during a commit, also before `open`."""
+        if not self._is_held:
+            self._is_held = True
+            if isinstance(self._sink, HandingOn):
+                self._sink.pause()
+
+    def resume(self) -> None:
+        """Nobody holds the sink; called again and again."""
+        if self._is_held:
+            self._is_held = False
+            if isinstance(self._sink, HandingOn):
+                self._sink.resume()
+
     def rest(self) -> None:
-        """A person holds the sink, and no commit is under way: report what is delivered."""
+        """Instead of a turn while a person holds the sink: what is due there, and report what is delivered."""
+        self._read_files()
+        self._sink.idle()
         if self._has_news:
             self.report()
 

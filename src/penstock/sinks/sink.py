@@ -215,5 +215,11 @@ class Sink(Protocol):
 class HandingOn(Protocol):
     """A driver half that may send on what it has committed, at the receivers' pace."""
 
+    def pause(self) -> None:
+        """Begin nothing by itself until `resume`; between commits, also before `open`."""
+
+    def resume(self) -> None:
+        """Go on."""
+
     def has_handed_on(self) -> bool:
         """Whether that is done, as far as it can be now; from another thread."""

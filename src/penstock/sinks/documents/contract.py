@@ -184,6 +184,16 @@ class DocumentSink(ABC):
     def idle(self) -> None:  # noqa: B027 - as above
         """Called every few milliseconds while nothing is delivered, once the sink is open; be quick."""
 
+    def pause(self) -> None:  # noqa: B027 - as above
+        """A person holds the sink: begin nothing by yourself any more, also after another `open`, until `resume`.
+
+        For sinks that go on sending after `deliver` has returned; penstock calls no `deliver` meanwhile, but for one that
+        was under way. Comes between calls of `deliver`, and also before `open`. `idle` is called as before.
+        """
+
+    def resume(self) -> None:  # noqa: B027 - as above
+        """The sink is not held any more."""
+
     def interrupt(self) -> None:  # noqa: B027 - as above
         """End a `deliver` that takes long, from another thread; it raises something, or returns."""
 

@@ -430,6 +430,14 @@ class DocumentDriver:
             with self._keeper.or_forget():
                 self._sink.idle()
 
+    def pause(self) -> None:
+        """See HandingOn."""
+        self._sink.pause()
+
+    def resume(self) -> None:
+        """See HandingOn."""
+        self._sink.resume()
+
     def has_handed_on(self) -> bool:
         """See HandingOn."""
         return self._sink.has_handed_on()

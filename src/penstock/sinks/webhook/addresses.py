@@ -55,9 +55,15 @@ class AddressRule:
         except ValueError:
             return False
         meant = [address, *_inside(address)]
-        if any(each in network for each in meant for network in self.allowed):
+        if any(self._allows(each) for each in meant):
             return True
-        return all(_is_public(each) for each in meant)
+        if not all(_is_public(each) for each in meant):
+            return False
+        end = _isatap_end(address)
+        return end is None or self._allows(end) or _is_public(end)
+
+    def _allows(self, address: Address) -> bool:
+        return any(address in network for network in self.allowed)
 
     def make_socket(self, info: tuple[Any, ...]) -> socket.socket:
         """A socket for one address of `getaddrinfo`'s, as it is about to be connected.
@@ -71,16 +77,16 @@ class AddressRule:
         return socket.socket(family, kind, protocol)
 
     def refused_of(self, host: str, port: int) -> str | None:
-        """An address of a host that is not permitted; None where all are. Asks the name server.
+        """An address of a host none of whose addresses is permitted; None where one is. Asks the name server.
 
         Raises:
             OSError: the host has no address.
         """
-        for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
-            address = str(info[4][0])
-            if not self.permits(address):
-                return address
-        return None
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        addresses = [str(info[4][0]) for info in found]
+        if not addresses or any(map(self.permits, addresses)):
+            return None
+        return addresses[0]
 
 
 def _inside(address: Address) -> list[Address]:
@@ -93,6 +99,15 @@ def _inside(address: Address) -> list[Address]:
     if found is None and address in _NAT64:
         found = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
     return [found] if found is not None else []
+
+
+def _isatap_end(address: Address) -> ipaddress.IPv4Address | None:
+    """The end of a tunnel of ISATAP, which has any prefix, and 0000:5efe or 0200:5efe before an address of IPv4."""
+    if isinstance(address, ipaddress.IPv4Address):
+        return None
+    if (int(address) >> 32) & 0xFDFFFFFF != 0x5EFE:
+        return None
+    return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
 
 
 def _is_public(address: Address) -> bool:

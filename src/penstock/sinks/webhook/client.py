@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 # An answer says what it has to say by its status.
 _MOST_ANSWER_BYTES = 64 * 1024
 _MOST_HEADER_BYTES = 8190
-_LONGEST_RETRY_AFTER = 3600.0
+_LONGEST_RETRY_AFTER = 86400.0
 # Between a request that is too old for the receiver and one that it would take, time decides.
 _LATER = (408, 425, 429)
 

@@ -3,8 +3,8 @@
 Documents go through lanes, those of a key always through the same one, and each lane has one request under way. A truncate, a
 change of a table, and an update that changes a key wait for all before them, and all behind wait for them.
 
-While a receiver fails, one request at a time is tried, after ever longer pauses. Nothing that happens to one subscription is
-waited for by another.
+When requests set out while something fails is said in `pace`. Nothing that happens to one subscription is waited for by
+another.
 """
 
 from __future__ import annotations
@@ -16,21 +16,22 @@ import sqlite3
 import sys
 import time
 import zlib
-from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import PenstockError
 from penstock.lsn import Lsn
 from penstock.options import OnRefused
-from penstock.retry import BackOff
 from penstock.sinks.documents.parked import Holds
 from penstock.sinks.webhook.client import Answer, Meaning
-from penstock.sinks.webhook.formats import Doc, message_of
+from penstock.sinks.webhook.doc import Doc
+from penstock.sinks.webhook.formats import message_of
+from penstock.sinks.webhook.pace import Lane, Pace
 from penstock.sinks.webhook.rows import Place, Progress
 from penstock.sinks.webhook.track import Track
 from penstock.timing import timing
 
 if TYPE_CHECKING:
+    from collections import deque
     from collections.abc import Callable, Sequence
     from concurrent.futures import Executor
 
@@ -47,6 +48,8 @@ _log = logging.getLogger(__name__)
 
 _NONE = sys.maxsize
 _WHOLE_TABLE = ("truncate", "schema")
+_KEY, _BEFORE = ',"key":', ',"before":'
+_DECODER = json.JSONDecoder(parse_float=str)
 # So many documents are read ahead of the slowest lane, at least.
 _LEAST_WINDOW = 256
 # But not more than this, unless a single document is larger.
@@ -58,7 +61,7 @@ _MOST_BATCH_CHARACTERS = 512 * 1024
 class Delivery:
     """Delivers to one receiver, in the event loop of the dispatcher.
 
-    `filtering` computes filters. `on_news` is called when there is something to record: `take_news`. `parked_now` records it and
+    `filtering` computes filters. Requests set out while `goes_on` is set. `on_news` is called when there is something to record: `take_news`. `parked_now` records it and
     returns what is parked then, or None where that has to wait.
     """
 
@@ -73,6 +76,7 @@ class Delivery:
         client: Client,
         origin: str,
         filtering: Executor,
+        goes_on: asyncio.Event,
         on_news: Callable[[], None],
         parked_now: Callable[[], Sequence[ParkedRow] | None],
     ) -> None:
@@ -90,18 +94,14 @@ class Delivery:
         self._window = max(_LEAST_WINDOW, 4 * options.concurrency * want.batch_size)
         self._track = Track(kept.place)
         self._seq, self._row = kept.place
-        self._lanes: dict[int, deque[tuple[Doc, Ticket]]] = {}
+        self._lanes: dict[int, Lane] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._asking: set[asyncio.Task[Any]] = set()  # those whose request is under way
         self._has_news = asyncio.Event()  # entries, or requests of people
         self._moved = asyncio.Event()  # as far as these two say
         self._awaited_seq, self._awaited_count = _NONE, 0
-        self._probe = asyncio.Lock()
-        self._back_off = BackOff(
-            timing().webhook_retry_seconds, timing().webhook_last_retry_seconds
-        )
-        self._retry_at = 0.0
+        self._pace = Pace(options.give_up_after, goes_on, kept.failing_since, kept.error)
         self._failing_since = kept.failing_since
-        self._failed_at = 0.0
         self._error = kept.error
         self._delivered = 0
         self._delivered_lsn: str | None = None
@@ -132,7 +132,7 @@ class Delivery:
 
     @property
     def is_failing(self) -> bool:
-        """Whether its receiver did not take the last request."""
+        """Whether its receiver has not taken something yet that it was sent."""
         return self._failing_since is not None
 
     @property
@@ -160,11 +160,10 @@ class Delivery:
         feeding = [each for each in self._tasks if each.get_name() == "feed"]
         for task in feeding:
             task.cancel()
-        lanes = self._tasks - set(feeding)
         self._is_stopping = True
         self._moved.set()
-        if lanes and not self.is_failing:
-            await asyncio.wait(lanes, timeout=seconds)
+        if self._asking:
+            await asyncio.wait(self._asking, timeout=seconds)
         left = list(self._tasks)
         for task in left:
             task.cancel()
@@ -269,9 +268,10 @@ class Delivery:
         number = _lane_of(doc, self._options.concurrency)
         lane = self._lanes.get(number)
         if lane is not None:
-            lane.append((doc, ticket))
+            lane.documents.append((doc, ticket))
             return
-        self._lanes[number] = lane = deque([(doc, ticket)])
+        self._lanes[number] = lane = self._pace.lane()
+        lane.documents.append((doc, ticket))
         self._begin(self._go(number, lane))
 
     def _begin(self, work: Any) -> None:
@@ -287,29 +287,43 @@ class Delivery:
             _log.error("subscription %s: %s", self.id, type(error).__name__, exc_info=error)
             self._end("suspended", f"a defect: {type(error).__name__}; report it, then resume")
 
-    async def _go(self, number: int, lane: deque[tuple[Doc, Ticket]]) -> None:
+    async def _go(self, number: int, lane: Lane) -> None:
         """Send what is in a lane, until nothing is."""
-        while lane and not self.is_ended and not self._is_stopping:
-            await self._deliver(_taken(lane, self.want.batch_size))
-        if not lane:
+        while lane.documents and not self.is_ended and not self._is_stopping:
+            await self._deliver(lane, self._taken(lane.documents))
+        if not lane.documents:
             del self._lanes[number]
+
+    def _taken(self, waiting: deque[tuple[Doc, Ticket]]) -> list[tuple[Doc, Ticket]]:
+        """The next documents of a lane, as many as one request may carry."""
+        most = min(_MOST_BATCH_CHARACTERS, self._options.max_body_bytes)
+        taken = [waiting.popleft()]
+        size = len(taken[0][0].value)
+        while waiting and len(taken) < self.want.batch_size:
+            size += len(waiting[0][0].value)
+            if size > most:
+                break
+            taken.append(waiting.popleft())
+        return taken
 
     # --- documents and answers -----------------------------------------------------------------
 
-    async def _deliver(self, some: list[tuple[Doc, Ticket]]) -> None:
+    async def _deliver(self, lane: Lane, some: list[tuple[Doc, Ticket]]) -> None:
         """Have documents delivered, or parked; returns without either only when the subscription ends."""
         if self._holds:
             some = [each for each in some if not self._waits(*each)]
         if not some:
+            self._pace.forget(lane)
+            self._stands()
             return
-        answer = await self._send([doc for doc, _ in some])
+        answer = await self._send(lane, [doc for doc, _ in some])
         if answer.meaning is Meaning.DONE:
             self._delivered += len(some)
         elif answer.meaning is not Meaning.REFUSED:
             return
         elif len(some) > 1:
             for each in some:  # which one it is, nobody but the receiver knows
-                await self._deliver([each])
+                await self._deliver(lane, [each])
             return
         else:
             self._park(some[0][0], answer.reason)
@@ -333,67 +347,82 @@ class Delivery:
         if reason is not None:
             _log.warning("subscription %s: a document is parked: %s", self.id, reason)
 
-    async def _send(self, docs: Sequence[Doc]) -> Answer:
+    async def _send(self, lane: Lane, docs: Sequence[Doc]) -> Answer:
         """Send documents until the receiver has taken or refused them, or the subscription ends."""
         if self.want.batch_size > 1:
             message = message_of(docs, self.want.format, self._origin, is_batch=True)
         else:
             message = self._entries.message(docs[0], self.want.format, self._origin)
-        while not self.is_ended:
-            if self.is_failing:
-                async with self._probe:  # one at a time
-                    if self.is_failing:
-                        await self._pause()
-                    if self.is_ended:
-                        break
-                    answer = await self._try(message)
-            else:
-                answer = await self._try(message)
+        if too_large := self._too_large(message):
+            if len(docs) > 1:
+                return too_large  # each by itself may fit
+            if self._options.on_refused is OnRefused.PARK:
+                self._pace.forget(lane)
+                self._stands()
+                return too_large
+        while not self.is_ended and not self._is_stopping:
+            async with self._pace.turn(lane):
+                if self.is_ended or self._is_stopping:
+                    break
+                if too_large:
+                    self._fail(lane, too_large, is_sent=False)
+                    continue
+                answer = await self._try(lane, message)
             if answer.meaning in (Meaning.DONE, Meaning.REFUSED):
                 return answer
         return Answer(Meaning.LATER)
 
-    async def _pause(self) -> None:
-        while (left := self._retry_at - time.monotonic()) > 0 and not self.is_ended:
-            await asyncio.sleep(left)
+    def _too_large(self, message: Message) -> Answer | None:
+        size, most = len(message.body), self._options.max_body_bytes
+        if size <= most:
+            return None
+        return Answer(
+            Meaning.REFUSED, f"its request would have {size} bytes, above max_body_bytes: {most}"
+        )
 
-    async def _try(self, message: Message) -> Answer:
+    async def _try(self, lane: Lane, message: Message) -> Answer:
         began = time.monotonic()
-        answer = await self._client.send(self.want.url, message, self.want.keys)
+        task = asyncio.current_task()
+        assert task is not None, "called in a lane, or by _feed"
+        self._asking.add(task)
+        try:
+            answer = await self._client.send(self.want.url, message, self.want.keys)
+        finally:
+            self._asking.discard(task)
         if answer.meaning is Meaning.REFUSED and self._options.on_refused is OnRefused.STOP:
             # It may take it later, once somebody has corrected something there.
             answer = Answer(Meaning.LATER, f"{answer.reason}; it refuses a document")
+        if self.is_ended:  # while this was under way; why, is said already
+            return answer
         if answer.meaning is Meaning.GONE:
             self._end("disabled", f"{answer.reason}: it does not want to be asked again")
         elif answer.meaning is Meaning.LATER:
-            self._fail(answer, began)
+            self._fail(lane, answer)
         else:
-            self._recover()
+            self._pace.succeed(lane, began)
+            self._stands()
         return answer
 
-    def _fail(self, answer: Answer, began: float) -> None:
-        now = time.monotonic()
-        if began >= self._failed_at:  # else it was under way when another failed: the same failure
-            self._failed_at = now
-            wait = max(self._back_off.next_seconds(), answer.retry_after or 0.0)
-            self._retry_at = now + wait
-        elif answer.retry_after is not None:
-            self._retry_at = max(self._retry_at, now + answer.retry_after)
-        if self._failing_since is None:
-            _log.warning("subscription %s: %s; tried again", self.id, answer.reason)
-            self._failing_since = time.time()
-        self._error = answer.reason
-        if time.time() - self._failing_since > self._options.give_up_after:
+    def _fail(self, lane: Lane, answer: Answer, *, is_sent: bool = True) -> None:
+        if answer.retry_after is not None:
+            self._pace.hold(answer.retry_after)
+        is_given_up = self._pace.fail(lane, answer.reason, is_sent=is_sent)
+        self._stands()
+        if is_given_up:
             self._end(
-                "suspended", f"given up after {self._options.give_up_after:g} s: {self._error}"
+                "suspended", f"given up after {self._options.give_up_after:g} s: {lane.error}"
             )
         self._note()
 
-    def _recover(self) -> None:
-        if self._failing_since is not None:
+    def _stands(self) -> None:
+        """Say how it stands, where that has changed."""
+        since, error = self._pace.failing_since, self._pace.error
+        if self._failing_since is None and since is not None:
+            _log.warning("subscription %s: %s; tried again", self.id, error)
+        elif self._failing_since is not None and since is None:
             _log.info("subscription %s: the receiver answers again", self.id)
-            self._failing_since = self._error = None
-            self._back_off.succeed()
+        if (since, error) != (self._failing_since, self._error) and not self.is_ended:
+            self._failing_since, self._error = since, error
             self._note()
 
     def _end(self, state: str, error: str) -> None:
@@ -436,7 +465,7 @@ class Delivery:
 
     async def _retry(self, parked: ParkedRow) -> bool:
         """Send a parked document; whether it is delivered."""
-        answer = await self._send([Doc(**json.loads(parked.document))])
+        answer = await self._send(Lane(), [Doc(**json.loads(parked.document))])
         if answer.meaning is Meaning.DONE:
             self._delivered += 1
             self._news.unparked.append(parked.number)
@@ -444,16 +473,6 @@ class Delivery:
         if answer.meaning is Meaning.REFUSED:
             self._news.refused_again[parked.number] = answer.reason
         return False
-
-
-def _taken(lane: deque[tuple[Doc, Ticket]], most: int) -> list[tuple[Doc, Ticket]]:
-    """The next documents of a lane, as many as one request may carry."""
-    taken = [lane.popleft()]
-    size = len(taken[0][0].value)
-    while lane and len(taken) < most and size + len(lane[0][0].value) <= _MOST_BATCH_CHARACTERS:
-        taken.append(lane.popleft())
-        size += len(taken[-1][0].value)
-    return taken
 
 
 def _lane_of(doc: Doc, count: int) -> int:
@@ -465,11 +484,16 @@ def _is_alone(doc: Doc) -> bool:
     """Whether a document belongs to more than one key."""
     if doc.op in _WHOLE_TABLE:
         return True
-    # Most updates say nothing of the row before. (Without a key a table has one lane.)
-    if doc.op != "update" or doc.key is None or f'"key":{doc.key},"before":null,' in doc.value:
+    if doc.op != "update" or doc.key is None:  # without a key a table has one lane
         return False
-    parsed = json.loads(doc.value, parse_float=str)
-    key, before = parsed["key"], parsed["before"]
+    # The first is penstock's own: what stands before it has no objects, and texts have their quotes escaped.
+    at = doc.value.index(_KEY) + len(_KEY)
+    if doc.value.startswith(f'{doc.key},"before":null,', at):  # as most updates say
+        return False
+    key, at = _DECODER.raw_decode(doc.value, at)
+    if not doc.value.startswith(_BEFORE, at):
+        return True  # nobody knows
+    before, _ = _DECODER.raw_decode(doc.value, at + len(_BEFORE))
     return before is not None and any(
         before.get(name, value) != value for name, value in key.items()
     )

@@ -33,9 +33,14 @@ _MOST_FILTERS = 4
 
 
 class Dispatcher:
-    """Delivers what is published, and records how far it is. Methods are called from another thread."""
+    """Delivers what is published, and records how far it is. Methods are called from another thread.
 
-    def __init__(self, store: Store, options: WebhookOptions, origin: str) -> None:
+    `is_paused`: whether it begins with sending nothing, until `resume`.
+    """
+
+    def __init__(
+        self, store: Store, options: WebhookOptions, origin: str, *, is_paused: bool = False
+    ) -> None:
         self._options = options
         self._origin = origin
         self._fixed = fixed_of(options)
@@ -47,6 +52,9 @@ class Dispatcher:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._given_up = threading.Event()
+        self._goes_on = asyncio.Event()
+        if not is_paused:
+            self._goes_on.set()
         self._revision = -1
         self._is_dirty = False
         self._keeping: asyncio.Task[None] | None = None
@@ -68,10 +76,21 @@ class Dispatcher:
     def publish(self, seq: int, *, is_first: bool = False) -> None:
         """There is something up to an entry; wait until those who keep up have it; at first, all who answer.
 
-        A receiver that fails is not waited for; one that takes much longer than the fastest not either.
+        A receiver that fails is not waited for; one that takes much longer than the fastest not either. Nobody is while
+        it is paused.
         """
         if self._loop is not None:
             self._run(self._settle(seq, is_first=is_first))
+
+    def pause(self) -> None:
+        """Send nothing from now on; answers of what is under way count."""
+        if self._loop is not None:
+            self._run(self._set_going(goes_on=False))
+
+    def resume(self) -> None:
+        """Send again."""
+        if self._loop is not None:
+            self._run(self._set_going(goes_on=True))
 
     def has_handed_on(self) -> bool:
         """Whether all who do not fail have everything that is published."""
@@ -127,6 +146,12 @@ class Dispatcher:
         self._keeping = asyncio.get_running_loop().create_task(self._keep())
         self._keeping.add_done_callback(_raise)
 
+    async def _set_going(self, *, goes_on: bool) -> None:
+        if goes_on:
+            self._goes_on.set()
+        else:
+            self._goes_on.clear()
+
     async def _end(self) -> None:
         if self._keeping is not None:
             self._keeping.cancel()
@@ -161,7 +186,8 @@ class Dispatcher:
         ]
         for each in self._deliveries.values():
             each.wake()
-        await self._wait_for(waited, seq)
+        if self._goes_on.is_set():
+            await self._wait_for(waited, seq)
         for _ in range(10):
             if self._record():
                 return
@@ -258,6 +284,7 @@ class Dispatcher:
             client=self._client,
             origin=self._origin,
             filtering=self._filtering,
+            goes_on=self._goes_on,
             on_news=self._set_dirty,
             parked_now=partial(self._parked_now, kept.id),
         )

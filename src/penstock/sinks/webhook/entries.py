@@ -14,8 +14,9 @@ import pyarrow.compute as pc
 from penstock.changes.documents import DOCUMENTS
 from penstock.errors import ModifierError
 from penstock.sinks.documents.parts import read_messages
+from penstock.sinks.webhook.doc import Doc
 from penstock.sinks.webhook.filters import JUDGED
-from penstock.sinks.webhook.formats import Doc, message_of
+from penstock.sinks.webhook.formats import message_of
 from penstock.sinks.webhook.typed import STORED
 from penstock.table import TableName
 
@@ -46,9 +47,11 @@ class Documents:
     @cached_property
     def docs(self) -> list[Doc]:
         """All of them, as objects: each becomes a request of its own, or part of one."""
-        columns = [self._batch.column(name) for name in Doc._fields[:-1]]
+        columns = [self._batch.column(name) for name in Doc._fields[:-2]]
         at = self._batch.column("committed_at").cast(pa.int64())
-        return [Doc(*row) for row in zip(*(c.to_pylist() for c in (*columns, at)), strict=True)]
+        types = [None if number is None else self._types[number] for number in self._numbers]
+        rows = zip(*(each.to_pylist() for each in (*columns, at)), types, strict=True)
+        return [Doc(*row) for row in rows]
 
     @cached_property
     def _kinds(self) -> tuple[list[tuple[TableName, str]], np.ndarray[Any, Any]]:

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import ExpressionFails, RuleUnfit, ValueNotSent
-from penstock.sinks.webhook.formats import Digits, json_text
+from penstock.sinks.webhook.doc import Digits, json_text
 from penstock.sinks.webhook.typed import shape_by
 from penstock.sql.column_types import Family
 from penstock.sql.expression import SqlMatcher, time_limit
@@ -26,7 +26,7 @@ from penstock.timing import timing
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from penstock.sinks.webhook.formats import Doc
+    from penstock.sinks.webhook.doc import Doc
     from penstock.sql.column_types import ColumnType
     from penstock.sql.text import SqlText
 

@@ -12,13 +12,16 @@ import hashlib
 import json
 import urllib.parse
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from penstock.lsn import Lsn
+from penstock.sinks.webhook.doc import time_of
+from penstock.sinks.webhook.pgstream import pgstream_event
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from penstock.sinks.webhook.doc import Doc
 
 
 class Format(enum.StrEnum):
@@ -27,20 +30,6 @@ class Format(enum.StrEnum):
     PENSTOCK = "penstock"
     CLOUDEVENTS = "cloudevents"
     PGSTREAM = "pgstream"
-
-
-class Doc(NamedTuple):
-    """One document; the fields are the columns of `penstock.sink.DOCUMENTS`."""
-
-    id: str
-    key: str | None
-    value: str
-    schema: str
-    table: str
-    op: str
-    commit_lsn: int
-    ordinal: int
-    committed_at: int | None  # microseconds since 1970
 
 
 @dataclass(frozen=True)
@@ -69,10 +58,14 @@ def message_of(
         texts = [_cloud_event(each, origin) for each in docs]
         kind = f"application/cloudevents{'-batch' if is_batch else ''}+json"
     else:
-        texts, kind = [_pgstream_event(each) for each in docs], "application/json"
+        texts, kind = [pgstream_event(each) for each in docs], "application/json"
     body = f"[{','.join(texts)}]" if is_batch else texts[0]
     message_id = _message_id(docs)
-    headers = {"content-type": kind, "idempotency-key": message_id, "webhook-id": message_id}
+    headers = {
+        "content-type": kind,
+        "idempotency-key": _idempotency_key(docs, message_id),
+        "webhook-id": message_id,
+    }
     if format_ is Format.PGSTREAM and docs[0].op != "read":
         headers["x-pgstream-lsn"] = str(Lsn(docs[0].commit_lsn))
     return Message(message_id, body.encode(), headers)
@@ -88,6 +81,13 @@ def _message_id(docs: Sequence[Doc]) -> str:
     return f"{first}+{hashlib.sha256(all_ids.encode()).hexdigest()[:16]}"
 
 
+def _idempotency_key(docs: Sequence[Doc], message_id: str) -> str:
+    """The document's id as it is, where a header can hold it."""
+    id_ = docs[0].id
+    is_fit = len(docs) == 1 and id_.isascii() and id_.isprintable() and id_ == id_.strip()
+    return id_ if is_fit else message_id
+
+
 def _cloud_event(doc: Doc, origin: str) -> str:
     attributes: dict[str, Any] = {
         "specversion": "1.0",
@@ -98,71 +98,6 @@ def _cloud_event(doc: Doc, origin: str) -> str:
         "datacontenttype": "application/json",
     }
     if doc.committed_at is not None:
-        attributes["time"] = _time(doc.committed_at).isoformat().replace("+00:00", "Z")
+        attributes["time"] = time_of(doc.committed_at).isoformat().replace("+00:00", "Z")
     # The document as it is: parsed and written again, its numbers could differ.
     return f'{json.dumps(attributes, ensure_ascii=False)[:-1]}, "data": {doc.value}}}'
-
-
-_ACTIONS = {"insert": "I", "read": "I", "update": "U", "delete": "D", "truncate": "T"}
-
-
-def _pgstream_event(doc: Doc) -> str:
-    parsed = json.loads(doc.value, parse_int=Digits, parse_float=Digits)
-    event: dict[str, Any] = {
-        "action": _ACTIONS.get(doc.op, "M"),
-        "timestamp": _wal2json_time(doc.committed_at),
-        "lsn": "0/0" if doc.op == "read" else str(Lsn(doc.commit_lsn)),
-        "schema": doc.schema,
-        "table": doc.table,
-    }
-    if event["action"] == "M":
-        event |= {"prefix": "penstock.schema", "content": doc.value}
-        return f'{{"Data":{json_text(event)}}}'
-    event["columns"] = _columns(parsed.get("after"))
-    event["identity"] = _columns(
-        parsed.get("before") or (parsed["key"] if doc.op != "insert" else None)
-    )
-    if parsed.get("xid") is not None:
-        event["xid"] = parsed["xid"]
-    return f'{{"Data":{json_text(event)}}}'
-
-
-def _columns(values: dict[str, Any] | None) -> list[dict[str, Any]]:
-    return [{"name": name, "value": value} for name, value in (values or {}).items()]
-
-
-class Digits(float):
-    """A number of JSON that keeps its digits: `json` writes a float by its repr."""
-
-    def __new__(cls, text: str) -> Digits:
-        """The number, and how it was written."""
-        made = super().__new__(cls, 0.0)
-        made.text = text
-        return made
-
-    text: str
-
-    def __repr__(self) -> str:
-        return self.text
-
-
-def json_text(value: Any) -> str:
-    """JSON of parsed JSON, whose numbers are as they were."""
-    if isinstance(value, Digits):
-        return value.text
-    if isinstance(value, dict):
-        return "{" + ",".join(f"{json.dumps(k)}:{json_text(v)}" for k, v in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ",".join(map(json_text, value)) + "]"
-    return json.dumps(value)
-
-
-def _time(microseconds: int) -> datetime:
-    seconds, rest = divmod(microseconds, 1_000_000)
-    return datetime.fromtimestamp(seconds, UTC).replace(microsecond=rest)
-
-
-def _wal2json_time(microseconds: int | None) -> str:
-    if microseconds is None:
-        return ""
-    return _time(microseconds).strftime("%Y-%m-%d %H:%M:%S.%f+00")

@@ -128,6 +128,8 @@ Url = Annotated[str, PlainValidator(_read_url)]
 Secret = Annotated[SecretStr, AfterValidator(_read_secret)]
 ReceiverId = Annotated[str, PlainValidator(_read_id)]
 Operation = Literal["insert", "update", "delete", "truncate", "read", "schema"]
+# A document has some hundred bytes beside its row: a lower limit would refuse them all.
+BodyBytes = Annotated[ByteCount, Field(ge=1000)]
 BatchSize = Annotated[int, Field(ge=1, le=1000)]
 
 
@@ -194,6 +196,7 @@ class WebhookOptions(SinkOptions):
     timeout: Seconds = 30.0
     give_up_after: Annotated[float, PlainValidator(_read_duration)] = 3 * 86400.0
     retain_bytes: ByteCount = 10_000_000_000
+    max_body_bytes: BodyBytes = 10_000_000
     tls: TlsOptions | None = None
 
     @model_validator(mode="after")

@@ -58,6 +58,7 @@ class WebhookSink(DocumentSink):
         self._dispatcher: Dispatcher | None = None
         self._lock: int | None = None
         self._prune_at = 0.0
+        self._is_paused = False
 
     def open(self) -> str | None:
         """Claim the database, remove what was not published, go on with deliveries."""
@@ -68,7 +69,9 @@ class WebhookSink(DocumentSink):
         self._store.require_keys()
         self._store.recover()
         self._set_fixed()
-        self._dispatcher = Dispatcher(store_of(self._place), self._options, self._origin)
+        self._dispatcher = Dispatcher(
+            store_of(self._place), self._options, self._origin, is_paused=self._is_paused
+        )
         self._dispatcher.start()
         self._dispatcher.publish(self._store.published, is_first=True)
         return self._store.state
@@ -111,6 +114,18 @@ class WebhookSink(DocumentSink):
         """Whether all receivers that do not fail have what was delivered."""
         dispatcher = self._dispatcher
         return dispatcher is not None and dispatcher.has_handed_on()
+
+    def pause(self) -> None:
+        """Have no request set out."""
+        self._is_paused = True
+        if self._dispatcher is not None:
+            self._dispatcher.pause()
+
+    def resume(self) -> None:
+        """Have requests set out again."""
+        self._is_paused = False
+        if self._dispatcher is not None:
+            self._dispatcher.resume()
 
     def interrupt(self) -> None:
         """End a wait for receivers."""

@@ -56,7 +56,15 @@ class TypedFormat(JsonFormat):
 def _typed(batch: pa.RecordBatch, relation: Relation | None) -> pa.RecordBatch:
     types = None
     if relation is not None:
-        columns = [(each.name, each.type_oid, each.type_modifier) for each in relation.columns]
+        columns = [
+            (
+                each.name,
+                each.type_oid,
+                each.type_modifier,
+                *([each.type_name] * bool(each.type_name)),
+            )
+            for each in relation.columns
+        ]
         types = json.dumps(columns, ensure_ascii=False, separators=(",", ":"))
     column = pa.repeat(pa.scalar(types, pa.string()), len(batch))
     return pa.RecordBatch.from_arrays([*batch.columns, column], schema=TYPED)
@@ -65,7 +73,8 @@ def _typed(batch: pa.RecordBatch, relation: Relation | None) -> pa.RecordBatch:
 def shape_by(types: str, table: TableName) -> TableShape:
     """The table as far as its types are known."""
     columns = tuple(
-        Column(name, oid, modifier, in_identity=False) for name, oid, modifier in json.loads(types)
+        Column(name, oid, modifier, in_identity=False)
+        for name, oid, modifier, *_ in json.loads(types)
     )
     return shape_of(Relation(0, table, "d", columns))
 
