@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from penstock.errors import error_classes, recognise
 from penstock.metrics import MOST_TABLES, OTHER_TABLES
 from penstock.server.observed import copied
+from penstock.server.problems import ended_subscription
 from penstock.timing import timing
 
 if TYPE_CHECKING:
@@ -220,6 +221,9 @@ def _standing(status: PipelineStatus) -> dict[tuple[str, str], str]:
         found += [
             (f"table {table} at sink {name}", entry.error) for table, entry in sink.tables.items()
         ]
+        for shown, each in sink.subscriptions.items():
+            if (ended := ended_subscription(name, shown, each)) is not None:
+                found.append((f"subscription {shown} at sink {name}", str(ended)))
     return {(part, _code(text)): text for part, text in found if text}
 
 
