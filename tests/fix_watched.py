@@ -96,6 +96,9 @@ class ToyRun:
     def hurry(self) -> None:
         pass
 
+    def look_again(self) -> None:
+        self.asked.append(("look again",))
+
     def change_tables(self, action: str, names: Sequence[str], source: str | None) -> list[str]:
         self.asked.append((action, list(names), source))
         return [f"{name}: {action}" for name in names]

@@ -209,6 +209,33 @@ def test_filter_is_given_changed_and_taken_out(api, sink, receiver) -> None:
     assert [each["xid"] for each in receiver.documents] == [2, 4, 5]
 
 
+def test_change_of_a_subscription_has_the_status_read_anew(api, receiver) -> None:
+    made = api("POST", "/subscriptions", {"url": receiver.url}).json
+    api("GET", "/subscriptions")
+    api("POST", f"/subscriptions/{made['id']}/resume")
+
+    assert api.server.run.asked == [("look again",)] * 2
+
+
+def test_receiver_of_two_sinks_is_resumed_at_the_one_that_is_named(tmp_path, receiver) -> None:
+    places = [Hooks(tmp_path / name, urls=[receiver.url]) for name in ("a", "b")]
+    for each in places:
+        each.sink.open()
+        each.sink.close()
+        store = each.store()
+        store._db.execute("UPDATE subscriptions SET state = 'suspended'")
+        store.close()
+    sinks = {"a": places[0].subscriptions, "b": places[1].subscriptions}
+    id_ = places[0].subscriptions.all()[0]["id"]
+
+    with served(ToyRun(subscribed=sinks)) as found:
+        api = Api(found)
+        assert api("POST", f"/subscriptions/{id_}/resume?sink=b").status == 200
+        assert api("POST", f"/subscriptions/{id_}/resume?sink=c").status == 400
+
+    assert [each.stands()["state"] for each in places] == ["suspended", "active"]
+
+
 ROUTES = [
     ("GET", "/subscriptions"),
     ("POST", "/subscriptions"),

@@ -80,6 +80,7 @@ class Delivery:
             while not self._stop.is_set():
                 while self._new:
                     self.flows.append(self._new.pop(0))
+                self._count_retries()
                 if self._is_paused() and all(flow.is_open for flow in self.flows):
                     self._rest()
                 elif not self._go_round(time.monotonic()):
@@ -97,6 +98,12 @@ class Delivery:
                 for flow in self.flows:
                     if flow.is_open:  # else it has reported, before its tables were forgotten
                         flow.report()
+
+    def _count_retries(self) -> None:
+        """Count what sinks have tried again by themselves."""
+        if self._recorder.is_on:
+            for _ in range(sum(flow.take_retries() for flow in self.flows)):
+                self._recorder.retry(self.name)
 
     def _rest(self) -> None:
         """Begin nothing, since a person holds the sink."""

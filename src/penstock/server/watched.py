@@ -40,6 +40,10 @@ class Watched(Protocol):
         """Somebody is looking: for some seconds, snapshots come often."""
         ...
 
+    def look_again(self) -> None:
+        """Something was changed: its effect is to be seen soon."""
+        ...
+
     def change_tables(self, action: str, names: Sequence[str], source: str | None) -> list[str]:
         """Add, remove or resync tables; what comes of it, a line for each.
 

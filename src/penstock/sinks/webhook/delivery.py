@@ -58,8 +58,9 @@ _MOST_BATCH_CHARACTERS = 512 * 1024
 class Delivery:
     """Delivers to one receiver, in the event loop of the dispatcher.
 
-    `filtering` computes filters. `on_news` is called when there is something to record: `take_news`. `parked_now` records it and
-    returns what is parked then, or None where that has to wait.
+    `filtering` computes filters. `on_news` is called when there is something to record: `take_news`. `on_retry` is called before a
+    request that is made after a failure. `parked_now` records what there is to record and returns what is parked then, or None
+    where that has to wait.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class Delivery:
         origin: str,
         filtering: Executor,
         on_news: Callable[[], None],
+        on_retry: Callable[[], None],
         parked_now: Callable[[], Sequence[ParkedRow] | None],
     ) -> None:
         self.id = kept.id
@@ -86,6 +88,7 @@ class Delivery:
         self._origin = origin
         self._filtering = filtering
         self._on_news = on_news
+        self._on_retry = on_retry
         self._parked_now = parked_now
         self._window = max(_LEAST_WINDOW, 4 * options.concurrency * want.batch_size)
         self._track = Track(kept.place)
@@ -346,6 +349,8 @@ class Delivery:
                         await self._pause()
                     if self.is_ended:
                         break
+                    if self.is_failing:
+                        self._on_retry()
                     answer = await self._try(message)
             else:
                 answer = await self._try(message)

@@ -19,7 +19,7 @@ from penstock.sinks.webhook.wants import Want, fixed_of
 from penstock.timing import timing
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine
 
     from penstock.sinks.webhook.options import WebhookOptions
     from penstock.sinks.webhook.rows import Kept, ParkedRow
@@ -33,9 +33,19 @@ _MOST_FILTERS = 4
 
 
 class Dispatcher:
-    """Delivers what is published, and records how far it is. Methods are called from another thread."""
+    """Delivers what is published, and records how far it is. Methods are called from another thread.
 
-    def __init__(self, store: Store, options: WebhookOptions, origin: str) -> None:
+    `on_retry` is called, in the loop, before a request that is made after a failure.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        options: WebhookOptions,
+        origin: str,
+        on_retry: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._on_retry = on_retry
         self._options = options
         self._origin = origin
         self._fixed = fixed_of(options)
@@ -259,6 +269,7 @@ class Dispatcher:
             origin=self._origin,
             filtering=self._filtering,
             on_news=self._set_dirty,
+            on_retry=self._on_retry,
             parked_now=partial(self._parked_now, kept.id),
         )
         self._deliveries[kept.id] = delivery

@@ -58,6 +58,8 @@ class WebhookSink(DocumentSink):
         self._dispatcher: Dispatcher | None = None
         self._lock: int | None = None
         self._prune_at = 0.0
+        self._retries = 0  # only deliveries add to it, and those of one dispatcher at a time
+        self._told_retries = 0
 
     def open(self) -> str | None:
         """Claim the database, remove what was not published, go on with deliveries."""
@@ -68,7 +70,9 @@ class WebhookSink(DocumentSink):
         self._store.require_keys()
         self._store.recover()
         self._set_fixed()
-        self._dispatcher = Dispatcher(store_of(self._place), self._options, self._origin)
+        self._dispatcher = Dispatcher(
+            store_of(self._place), self._options, self._origin, self._count_retry
+        )
         self._dispatcher.start()
         self._dispatcher.publish(self._store.published, is_first=True)
         return self._store.state
@@ -111,6 +115,14 @@ class WebhookSink(DocumentSink):
         """Whether all receivers that do not fail have what was delivered."""
         dispatcher = self._dispatcher
         return dispatcher is not None and dispatcher.has_handed_on()
+
+    def take_retries(self) -> int:
+        """How often receivers that fail were asked again."""
+        told, self._told_retries = self._told_retries, self._retries
+        return self._told_retries - told
+
+    def _count_retry(self) -> None:
+        self._retries += 1
 
     def interrupt(self) -> None:
         """End a wait for receivers."""
