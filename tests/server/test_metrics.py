@@ -29,6 +29,7 @@ from penstock.metrics import (
 )
 from penstock.server.observed import OBSERVED
 from penstock.server.processes import Processes
+from penstock.server.pushed import resource_of
 from penstock.server.telemetry import Telemetry
 from penstock.server.watched import Snapshot
 from penstock.sinks.status import SubscriptionStatus, TableStatus
@@ -246,7 +247,9 @@ def test_copy_that_stands_still_has_no_rate_for_long(toy_server: Served):
 def test_no_key_and_no_text_of_an_error_is_in_metrics(toy_server: Served):
     busy(toy_server)
 
-    assert b"981" not in toy_server.ask("GET", "/metrics").body
+    body = toy_server.ask("GET", "/metrics").body
+    assert b"(id=" not in body
+    assert b"customer_id" not in body
 
 
 def test_promtool_finds_nothing_wrong(toy_server: Served):
@@ -328,6 +331,55 @@ def test_collector_that_does_not_answer_delays_no_stop(
 
         assert time.monotonic() - began < 5
         assert "the collector does not answer" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ({}, "penstock"),
+        ({"OTEL_SERVICE_NAME": "shop-cdc"}, "shop-cdc"),
+        ({"OTEL_SERVICE_NAME": ""}, "penstock"),
+        ({"OTEL_RESOURCE_ATTRIBUTES": "service.name=theirs,team=data"}, "theirs"),
+    ],
+)
+def test_name_of_the_service_is_what_the_environment_says(
+    given: dict[str, str], name: str, monkeypatch: pytest.MonkeyPatch
+):
+    for key in ("OTEL_SERVICE_NAME", "OTEL_RESOURCE_ATTRIBUTES"):
+        monkeypatch.delenv(key, raising=False)
+    for key, value in given.items():
+        monkeypatch.setenv(key, value)
+
+    found = resource_of("shop", "1.2.3").attributes
+
+    assert (found["service.name"], found["pipeline"]) == (name, "shop")
+    assert found.get("team") == ("data" if "OTEL_RESOURCE_ATTRIBUTES" in given else None)
+
+
+@pytest.mark.parametrize(
+    ("variable", "protocol", "is_said"),
+    [
+        ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc", True),
+        ("OTEL_EXPORTER_OTLP_METRICS_PROTOCOL", "http/json", True),
+        ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "grpc", True),
+        ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf", False),
+        ("OTEL_EXPORTER_OTLP_PROTOCOL", "", False),
+    ],
+)
+def test_protocol_that_is_not_pushed_is_said_at_the_start(
+    variable: str,
+    protocol: str,
+    is_said: bool,
+    collector: _Collector,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+):
+    monkeypatch.setenv(variable, protocol)
+    Telemetry("shop", "1.2.3", ToyRun().snapshot, is_alone=True).close()
+
+    said = [each.getMessage() for each in caplog.records if variable in each.getMessage()]
+    assert len(said) == is_said
+    assert all(protocol in each and "http/protobuf" in each for each in said)
 
 
 def test_metrics_and_traces_are_pushed_where_an_endpoint_is_set(collector: _Collector):
