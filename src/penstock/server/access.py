@@ -32,7 +32,7 @@ MOST_BODY_BYTES = 64 * 1024
 # Nothing of the pipeline is in these; `/ready` gives no texts without the token, and names on loopback alone.
 OPEN_PATHS = frozenset({"/", "/docs", "/page.js", "/page.css", "/icon.svg", "/health", "/ready"})
 # What names keys of rows is for those with the token alone, on loopback as well.
-_KEPT_PATHS = ("/api/parked", "/subscriptions")
+_KEPT_PATHS = ("/api/parked",)
 _READING = frozenset({"GET", "HEAD"})
 _LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]"})
 

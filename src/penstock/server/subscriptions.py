@@ -7,6 +7,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 from fastapi import APIRouter, FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -131,7 +132,7 @@ def add_subscriptions(
     sinks: Mapping[str, Subscriptions],
     on_changed: Callable[[], None] = lambda: None,
 ) -> None:
-    """Add the routes. The gate in front of the application asks for the token.
+    """Add the routes. The gate in front of the application asks for the token, but for reading on loopback.
 
     `on_changed` is called when somebody has changed something of what the status shows.
     """
@@ -154,15 +155,18 @@ def add_subscriptions(
             except SinkError as error:
                 raise HTTPException(503, error.what) from None
 
+    def shown(request: Request, found: Mapping[str, Any]) -> dict[str, Any]:
+        return dict(found) if request.scope["state"]["is_trusted"] else _without_details(found)
+
     @app.get("/subscriptions", tags=["subscriptions"])
-    async def all_of_them(sink: SinkName = None) -> dict[str, Any]:
-        """All subscriptions, without their secrets."""
-        return {"subscriptions": await ask(book.all, sink)}
+    async def all_of_them(request: Request, sink: SinkName = None) -> dict[str, Any]:
+        """All subscriptions, without their secrets; without the token, without filters, texts of errors and paths of URLs."""
+        return {"subscriptions": [shown(request, each) for each in await ask(book.all, sink)]}
 
     @app.get("/subscriptions/{id_}", tags=["subscriptions"])
-    async def one(id_: Name, sink: SinkName = None) -> dict[str, Any]:
+    async def one(request: Request, id_: Name, sink: SinkName = None) -> dict[str, Any]:
         """One subscription."""
-        return dict(await ask(lambda: book.where(id_, sink).get(id_)))
+        return shown(request, await ask(lambda: book.where(id_, sink).get(id_)))
 
     @app.post("/subscriptions", tags=["subscriptions"], status_code=201)
     async def create(request: Request, wanted: Wanted) -> dict[str, Any]:
@@ -208,6 +212,14 @@ def add_subscriptions(
         return await _as_pgstream(doing, 200)
 
     app.include_router(pgstream)
+
+
+def _without_details(found: Mapping[str, Any]) -> dict[str, Any]:
+    """A subscription for who has not shown the token: many a path of a URL is a secret, and a filter may name values."""
+    url = urlsplit(found["url"])
+    sources = {name: {**each, "error": None} for name, each in found["sources"].items()}
+    kept = {name: value for name, value in found.items() if name != "filter"}
+    return {**kept, "url": f"{url.scheme}://{url.netloc.rpartition('@')[2]}", "sources": sources}
 
 
 async def _as_pgstream(doing: Any, status: int) -> Response:
