@@ -29,6 +29,29 @@ def test_health_says_that_the_process_lives(toy_server: Served):
     assert answer.headers["cache-control"] == "no-store"
 
 
+@pytest.mark.parametrize("path", ["/health", "/ready", "/status", "/metrics", "/", "/page.js"])
+def test_head_is_answered_as_get_is_without_the_body(toy_server: Served, path: str):
+    got, head = (toy_server.ask(method, path, token=TOKEN) for method in ("GET", "HEAD"))
+
+    assert (head.status, head.body) == (got.status, b"")
+    assert head.headers["content-type"] == got.headers["content-type"]
+    if path != "/metrics":  # its figures move
+        assert head.headers["content-length"] == got.headers["content-length"]
+
+
+def test_head_says_that_it_is_not_ready_and_opens_no_stream(toy_server: Served):
+    toy_server.run.show(make_status({"public.orders": TableStatus("failed", error=REFUSED)}))
+
+    assert toy_server.ask("HEAD", "/ready").status == 503
+    assert toy_server.ask("HEAD", "/api/events").status == 405
+
+
+def test_head_from_another_machine_needs_the_token():
+    with served(ToyRun(), host="0.0.0.0") as server:
+        assert server.ask("HEAD", "/status").status == 401
+        assert server.ask("HEAD", "/health").status == 200
+
+
 def test_ready_while_everything_is_connected(toy_server: Served):
     answer = toy_server.ask("GET", "/ready")
 
