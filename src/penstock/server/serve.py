@@ -209,6 +209,8 @@ class Server:
                 listening.close()
                 raise ServerFailed("the server did not start", self.url, "see the lines above")
             time.sleep(0.01)
+        if (weakness := self._options.weakness()) is not None:
+            _log.warning("%s", weakness)
         _log.info("listening on %s", self.url)
 
     def _app(self) -> Any:
