@@ -72,6 +72,7 @@ class ToyRun:
     log: str = "files"
     halves: frozenset[str] = frozenset({"capture", "deliver"})
     on_snapshot: Callable[[Snapshot], None] = lambda _: None
+    on_error: Callable[[str, str], None] = lambda _part, _text: None
     asked: list[tuple[Any, ...]] = field(default_factory=list)
     entries: list[dict[str, Any]] = field(default_factory=list)
     schema_versions: list[dict[str, Any]] = field(default_factory=list)

@@ -65,7 +65,7 @@ def watched_run(watched: Watched, options: ServerOptions, *, is_alone: bool) -> 
         telemetry.counts.take(snapshot)
         history.take(snapshot)
 
-    watched.on_snapshot = take
+    watched.on_snapshot, watched.on_error = take, telemetry.error
     try:
         if options.listen is None:
             yield telemetry

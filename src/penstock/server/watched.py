@@ -31,6 +31,7 @@ class Watched(Protocol):
     log: str  # its kind
     halves: frozenset[str]
     on_snapshot: Callable[[Snapshot], None]
+    on_error: Callable[[str, str], None]  # a part, and the text: what the status itself cannot show
 
     def snapshot(self) -> Snapshot | None:
         """The last one; None before the first. Asks nobody."""
