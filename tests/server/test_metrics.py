@@ -191,6 +191,54 @@ def test_tables_above_the_limit_are_counted_together_and_that_is_said(
     ) == 1
 
 
+def rows_by_table(server: Served) -> dict[str, float]:
+    return {
+        dict(given)["table"]: value
+        for (name, given), value in samples(server).items()
+        if name == "penstock_rows_total"
+    }
+
+
+def test_tables_that_are_gone_for_an_hour_make_room_for_others(toy_server: Served):
+    counts = toy_server.telemetry.counts
+    here = {f"public.t{number}": TableStatus() for number in range(MOST_TABLES)}
+
+    def take(tables: dict[str, TableStatus], at: float, **sink: object) -> None:
+        counts.take(Snapshot(make_status(tables, **sink), 1, at))
+
+    for number in range(MOST_TABLES + 1):
+        toy_server.telemetry.batch(a_batch(number, f"public.t{number}", 5))
+    left = {name: each for name, each in here.items() if name not in ("public.t0", "public.t1")}
+    left["public.t200"] = TableStatus()
+    take({**here, "public.t200": TableStatus()}, 1000.0)
+    take(left, 2000.0)
+    take({**left, "public.t2": TableStatus("removed")}, 5599.0)
+    take({}, 5599.5, error="PEN-501 sink warehouse: does not answer")
+    before = rows_by_table(toy_server)
+    assert before["public.t0"] == 5
+    toy_server.telemetry.batch(a_batch(1, "public.t1", 5))  # it is there all the same
+    take({**left, "public.t2": TableStatus("removed")}, 5600.0)
+    toy_server.telemetry.batch(a_batch(2, "public.t200", 7))
+    toy_server.telemetry.batch(a_batch(3, "public.t201", 9))
+    after = rows_by_table(toy_server)
+
+    assert "public.t0" not in after
+    assert (after["public.t1"], after["public.t2"], after["public.t200"]) == (10, 5, 7)
+    assert after[OTHER_TABLES] == 5 + 9
+    rose = {name: value - before.get(name, 0) for name, value in after.items()}
+    assert min(rose.values()) >= 0
+    assert sum(rose.values()) == 5 + 7 + 9
+    [joined] = [
+        value for (name, _), value in samples(toy_server).items() if name.endswith("tables_joined")
+    ]
+    assert joined == 1
+
+    take({**left, "public.t2": TableStatus("removed")}, 9999.0)
+    assert "public.t2" not in rows_by_table(toy_server)
+    toy_server.telemetry.batch(a_batch(4, "public.t2", 1))
+    assert rows_by_table(toy_server)["public.t2"] == 1
+
+
 @pytest.mark.parametrize(
     ("half", "wanted", "other"),
     [

@@ -105,9 +105,12 @@ def test_what_others_have_named_makes_no_line_of_the_log(capsys: pytest.CaptureF
 def test_line_in_json_has_the_traceback_of_a_defect_on_its_one_line(
     capsys: pytest.CaptureFixture[str],
 ):
+    def fail() -> None:
+        raise ValueError(_FORGED)
+
     set_up_logging("json", "info")
     try:
-        raise ValueError(_FORGED)
+        fail()
     except ValueError:
         logging.getLogger("penstock.run").exception("a defect")
     logging.getLogger("penstock.run").warning("no defect")
