@@ -72,6 +72,7 @@ class ToyRun:
     log: str = "files"
     halves: frozenset[str] = frozenset({"capture", "deliver"})
     on_snapshot: Callable[[Snapshot], None] = lambda _: None
+    on_error: Callable[[str, str], None] = lambda _part, _text: None
     asked: list[tuple[Any, ...]] = field(default_factory=list)
     entries: list[dict[str, Any]] = field(default_factory=list)
     schema_versions: list[dict[str, Any]] = field(default_factory=list)
@@ -95,6 +96,9 @@ class ToyRun:
 
     def hurry(self) -> None:
         pass
+
+    def look_again(self) -> None:
+        self.asked.append(("look again",))
 
     def change_tables(self, action: str, names: Sequence[str], source: str | None) -> list[str]:
         self.asked.append((action, list(names), source))

@@ -323,8 +323,9 @@ class _Pipeline(Options):
     @model_validator(mode="after")
     def _server_is_whole(self) -> Self:
         if (found := self.server.fault()) is not None:
-            key = "listen" if self.listen is not None and self.token is None else "cert"
-            raise fault(found, key if getattr(self, key) is not None else "key")
+            is_paired = (self.cert is None) == (self.key is None)
+            keys = ("token", "listen") if is_paired else ("cert", "key")
+            raise fault(found, next(key for key in keys if getattr(self, key) is not None))
         return self
 
     @model_validator(mode="after")

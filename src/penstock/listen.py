@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import PlainValidator
 
-from penstock.errors import BadValue
+from penstock.errors import BadValue, Exposed
 from penstock.options import wanted
 
 DEFAULT_PORT = 8750
@@ -109,7 +109,27 @@ class ServerOptions:
                 f"{self.listen} can be reached from other machines, wanted a token beside it",
                 do="write token: ${PENSTOCK_TOKEN}, or listen: 127.0.0.1:8750",
             )
+        if self._is_short and self.listen is not None and not self.listen.is_loopback:
+            return BadValue(
+                f"a short token, and {self.listen} can be reached from other machines, wanted at least"
+                f" {SHORTEST_TOKEN} characters",
+                do="make one with: openssl rand -hex 16",
+            )
         return None
+
+    def weakness(self) -> Exposed | None:
+        """What is no fault, as nobody but this machine can reach the server, and should be otherwise."""
+        if not self._is_short:
+            return None
+        return Exposed(
+            f"the token is shorter than {SHORTEST_TOKEN} characters: other users of this machine may guess it",
+            "token",
+            "make one with: openssl rand -hex 16",
+        )
+
+    @property
+    def _is_short(self) -> bool:
+        return self.token is not None and len(self.token) < SHORTEST_TOKEN
 
 
 def _read_address(given: Any) -> Address:
@@ -129,7 +149,7 @@ def _read_token(given: Any) -> Token:
     # Never quoted in an error: whatever stands there is secret.
     if not isinstance(given, str) or not given.isprintable() or not given.isascii():
         raise wanted("a token of printable ASCII characters")
-    if len(given) < SHORTEST_TOKEN or given != given.strip():
+    if not given or given != given.strip():
         raise wanted(f"a token of at least {SHORTEST_TOKEN} characters, without blanks around it")
     return Token(given)
 

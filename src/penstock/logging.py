@@ -54,8 +54,15 @@ class _JsonLines(logging.Formatter):
                 **({"sink": _sink.get()} if _sink.get() else {}),
                 **_of_batch(),
                 "message": record.getMessage(),
+                **self._error(record),
             }
         )
+
+    def _error(self, record: logging.LogRecord) -> dict[str, Any]:
+        """What Python prints of a defect; its lines are within the one of JSON."""
+        if not record.exc_info or record.exc_info[0] is None:
+            return {}
+        return {"error": self.formatException(record.exc_info)}
 
 
 def json_lines() -> logging.Formatter:

@@ -182,7 +182,11 @@ INSTRUMENTS = (
     ),
     # -- what goes wrong --------------------------------------------------------------------------
     Instrument(
-        "penstock.retries", COUNTER, "{attempt}", "Attempts after an error that time fixes.", SINK
+        "penstock.retries",
+        COUNTER,
+        "{attempt}",
+        "Attempts after an error that time fixes, also requests to receivers of webhooks.",
+        SINK,
     ),
     Instrument("penstock.errors", COUNTER, "{error}", "Errors that came up, by code.", ("code",)),
     Instrument(

@@ -306,6 +306,8 @@ class Timing:
     history_point_seconds: float = _limit(5.0)
     # Rates of tables are over so long at least.
     table_rate_seconds: float = _limit(2.0)
+    # A table that is gone for so long has no series of its own any more.
+    table_label_seconds: float = _limit(3600.0)
     # Which processes are ours is asked this often.
     process_list_seconds: float = _limit(60.0)
     # What they use is measured once for all who ask within so long.

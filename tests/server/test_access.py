@@ -307,6 +307,22 @@ def test_address_that_others_reach_needs_a_token():
     assert ServerOptions().at("[::1]:1").listen == Address("::1", 1)
 
 
+def test_short_token_is_warned_of_at_the_start_and_works_on_loopback(
+    caplog: pytest.LogCaptureFixture,
+):
+    with served(ToyRun(), token="short") as server:
+        assert server.ask("GET", "/api/parked", token="short").status == 200
+        assert server.ask("GET", "/api/parked", token="shorter").status == 401
+
+    [said] = [each for each in caplog.messages if "shorter than 16 characters" in each]
+    assert "short " not in said
+
+
+def test_short_token_is_refused_where_others_reach_the_server():
+    with pytest.raises(BadValue, match="at least 16 characters"):
+        ServerOptions(token=Token("short")).at("0.0.0.0:8750")
+
+
 def test_wrong_tokens_are_reported_once_and_not_repeated(
     toy_server: Served, caplog: pytest.LogCaptureFixture
 ):

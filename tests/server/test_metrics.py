@@ -29,6 +29,7 @@ from penstock.metrics import (
 )
 from penstock.server.observed import OBSERVED
 from penstock.server.processes import Processes
+from penstock.server.pushed import resource_of
 from penstock.server.telemetry import Telemetry
 from penstock.server.watched import Snapshot
 from penstock.sinks.status import SubscriptionStatus, TableStatus
@@ -190,6 +191,54 @@ def test_tables_above_the_limit_are_counted_together_and_that_is_said(
     ) == 1
 
 
+def rows_by_table(server: Served) -> dict[str, float]:
+    return {
+        dict(given)["table"]: value
+        for (name, given), value in samples(server).items()
+        if name == "penstock_rows_total"
+    }
+
+
+def test_tables_that_are_gone_for_an_hour_make_room_for_others(toy_server: Served):
+    counts = toy_server.telemetry.counts
+    here = {f"public.t{number}": TableStatus() for number in range(MOST_TABLES)}
+
+    def take(tables: dict[str, TableStatus], at: float, **sink: object) -> None:
+        counts.take(Snapshot(make_status(tables, **sink), 1, at))
+
+    for number in range(MOST_TABLES + 1):
+        toy_server.telemetry.batch(a_batch(number, f"public.t{number}", 5))
+    left = {name: each for name, each in here.items() if name not in ("public.t0", "public.t1")}
+    left["public.t200"] = TableStatus()
+    take({**here, "public.t200": TableStatus()}, 1000.0)
+    take(left, 2000.0)
+    take({**left, "public.t2": TableStatus("removed")}, 5599.0)
+    take({}, 5599.5, error="PEN-501 sink warehouse: does not answer")
+    before = rows_by_table(toy_server)
+    assert before["public.t0"] == 5
+    toy_server.telemetry.batch(a_batch(1, "public.t1", 5))  # it is there all the same
+    take({**left, "public.t2": TableStatus("removed")}, 5600.0)
+    toy_server.telemetry.batch(a_batch(2, "public.t200", 7))
+    toy_server.telemetry.batch(a_batch(3, "public.t201", 9))
+    after = rows_by_table(toy_server)
+
+    assert "public.t0" not in after
+    assert (after["public.t1"], after["public.t2"], after["public.t200"]) == (10, 5, 7)
+    assert after[OTHER_TABLES] == 5 + 9
+    rose = {name: value - before.get(name, 0) for name, value in after.items()}
+    assert min(rose.values()) >= 0
+    assert sum(rose.values()) == 5 + 7 + 9
+    [joined] = [
+        value for (name, _), value in samples(toy_server).items() if name.endswith("tables_joined")
+    ]
+    assert joined == 1
+
+    take({**left, "public.t2": TableStatus("removed")}, 9999.0)
+    assert "public.t2" not in rows_by_table(toy_server)
+    toy_server.telemetry.batch(a_batch(4, "public.t2", 1))
+    assert rows_by_table(toy_server)["public.t2"] == 1
+
+
 @pytest.mark.parametrize(
     ("half", "wanted", "other"),
     [
@@ -246,7 +295,9 @@ def test_copy_that_stands_still_has_no_rate_for_long(toy_server: Served):
 def test_no_key_and_no_text_of_an_error_is_in_metrics(toy_server: Served):
     busy(toy_server)
 
-    assert b"981" not in toy_server.ask("GET", "/metrics").body
+    body = toy_server.ask("GET", "/metrics").body
+    assert b"(id=" not in body
+    assert b"customer_id" not in body
 
 
 def test_promtool_finds_nothing_wrong(toy_server: Served):
@@ -328,6 +379,55 @@ def test_collector_that_does_not_answer_delays_no_stop(
 
         assert time.monotonic() - began < 5
         assert "the collector does not answer" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ({}, "penstock"),
+        ({"OTEL_SERVICE_NAME": "shop-cdc"}, "shop-cdc"),
+        ({"OTEL_SERVICE_NAME": ""}, "penstock"),
+        ({"OTEL_RESOURCE_ATTRIBUTES": "service.name=theirs,team=data"}, "theirs"),
+    ],
+)
+def test_name_of_the_service_is_what_the_environment_says(
+    given: dict[str, str], name: str, monkeypatch: pytest.MonkeyPatch
+):
+    for key in ("OTEL_SERVICE_NAME", "OTEL_RESOURCE_ATTRIBUTES"):
+        monkeypatch.delenv(key, raising=False)
+    for key, value in given.items():
+        monkeypatch.setenv(key, value)
+
+    found = resource_of("shop", "1.2.3").attributes
+
+    assert (found["service.name"], found["pipeline"]) == (name, "shop")
+    assert found.get("team") == ("data" if "OTEL_RESOURCE_ATTRIBUTES" in given else None)
+
+
+@pytest.mark.parametrize(
+    ("variable", "protocol", "is_said"),
+    [
+        ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc", True),
+        ("OTEL_EXPORTER_OTLP_METRICS_PROTOCOL", "http/json", True),
+        ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "grpc", True),
+        ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf", False),
+        ("OTEL_EXPORTER_OTLP_PROTOCOL", "", False),
+    ],
+)
+def test_protocol_that_is_not_pushed_is_said_at_the_start(
+    variable: str,
+    protocol: str,
+    is_said: bool,
+    collector: _Collector,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+):
+    monkeypatch.setenv(variable, protocol)
+    Telemetry("shop", "1.2.3", ToyRun().snapshot, is_alone=True).close()
+
+    said = [each.getMessage() for each in caplog.records if variable in each.getMessage()]
+    assert len(said) == is_said
+    assert all(protocol in each and "http/protobuf" in each for each in said)
 
 
 def test_metrics_and_traces_are_pushed_where_an_endpoint_is_set(collector: _Collector):

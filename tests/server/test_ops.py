@@ -23,8 +23,8 @@ from fix_wait import wait_until
 from fix_watched import REFUSED, Served, make_status
 from penstock.embedded.ports import free_port
 from penstock.metrics import HISTOGRAM, INSTRUMENTS
-from penstock.server.observed import _STATES, _WAL_STATUSES
-from penstock.sinks.status import TableStatus
+from penstock.server.observed import _STATES, _SUBSCRIPTION_STATES, _WAL_STATUSES
+from penstock.sinks.status import SubscriptionStatus, TableStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -57,8 +57,9 @@ def test_rules_use_instruments_that_exist():
     for rule in rules():
         used = set(re.findall(r"penstock_\w+", rule["expr"]))
         assert used <= series(), rule["alert"]
+        states = _SUBSCRIPTION_STATES if "penstock_subscriptions" in used else _STATES
         for label, value in re.findall(r"(\w+)=~?\"([^\"]+)\"", rule["expr"]):
-            known = {"state": _STATES, "status": _WAL_STATUSES, "job": ("penstock",)}[label]
+            known = {"state": states, "status": _WAL_STATUSES, "job": ("penstock",)}[label]
             assert set(value.split("|")) <= set(known), rule["alert"]
 
 
@@ -125,6 +126,45 @@ def test_promtool_accepts_the_rules():
     )
 
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("state", "minutes", "alarm"),
+    [
+        ("suspended", 2, "PenstockSubscriptionStopped"),
+        ("cut_off", 2, "PenstockSubscriptionStopped"),
+        ("disabled", 2, "PenstockSubscriptionDisabled"),
+        ("failing", 62, "PenstockSubscriptionFailing"),
+        ("active", 62, None),
+    ],
+)
+def test_subscription_that_is_not_delivered_to_raises_an_alarm(
+    state: str, minutes: int, alarm: str | None, tmp_path: Path
+):
+    labels = {"pipeline": "shop", "sink": "hooks", "state": state}
+    named = ",".join(f'{name}="{value}"' for name, value in labels.items())
+    series = [
+        {"series": f"penstock_subscriptions{{{named}}}", "values": "0x9 2x120"},
+        {"series": 'up{job="penstock"}', "values": "1x130"},
+    ]
+    raised = 'count by (alertname) (ALERTS{alertstate="firing"})'
+    expected = [{"labels": f'{{alertname="{alarm}"}}', "value": 1}] if alarm else []
+    asked = {"expr": raised, "eval_time": f"{10 + minutes}m", "exp_samples": expected}
+    document = {
+        "rule_files": [str(RULES)],
+        "tests": [{"interval": "1m", "input_series": series, "promql_expr_test": [asked]}],
+    }
+    path = tmp_path / "test.yml"
+    path.write_text(yaml.safe_dump(document))
+
+    done = subprocess.run(
+        [program("promtool", "prometheus"), "test", "rules", str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @contextmanager
@@ -199,6 +239,9 @@ def test_prometheus_scrapes_and_raises_the_alarms_of_a_fault(toy_server: Served,
     status.sources["shop"].connected = False
     status.sources["shop"].reported_at = time.time() - 600
     status.sinks["warehouse"].sources["shop"].lag_seconds = 300.0
+    states = ("suspended", "disabled", "failing")
+    subscriptions = {f"sub_{each}": SubscriptionStatus(each) for each in states}
+    status.sinks["warehouse"].subscriptions = subscriptions
     toy_server.run.show(status)
 
     wanted = {
@@ -209,6 +252,9 @@ def test_prometheus_scrapes_and_raises_the_alarms_of_a_fault(toy_server: Served,
         "PenstockSourceDown",
         "PenstockNoHeartbeat",
         "PenstockLag",
+        "PenstockSubscriptionStopped",
+        "PenstockSubscriptionDisabled",
+        "PenstockSubscriptionFailing",
     }
     wait_until(lambda: wanted <= _alerts(prometheus), 60, "the alarms", 0.5)
     toy_server.run.show(make_status())

@@ -21,7 +21,7 @@ from fix_pipeline import pipeline_document, table_state, wait_for_state
 from fix_wait import wait_until
 from fix_watched import REFUSED, TOKEN, Served, ToyRun, make_status, served
 from penstock.server.watched import Snapshot
-from penstock.sinks.status import TableStatus
+from penstock.sinks.status import SubscriptionStatus, TableStatus
 from penstock.timing import timing
 
 if TYPE_CHECKING:
@@ -115,6 +115,81 @@ def test_hostile_names_are_shown_as_text(toy_server: Served, open_page: OpenPage
     assert page.title() != "1"
 
 
+SUBSCRIPTIONS = {
+    "sub_ok": SubscriptionStatus(delivered=1200, lag_bytes=0),
+    "sub_late": SubscriptionStatus("failing", error="it answered 500", lag_bytes=2_000_000),
+    "sub_ended": SubscriptionStatus("suspended", error=f"given up: {HOSTILE}", lag_bytes=9_000_000),
+    HOSTILE: SubscriptionStatus("disabled", error="it answered 410"),
+}
+
+
+def test_subscriptions_are_listed_with_how_they_stand_and_the_worst_first(
+    toy_server: Served, open_page: OpenPage
+):
+    page = open_page(trusted(toy_server))
+    expect(page.locator("#live")).to_have_text("live")
+    expect(page.locator("#subscriptions")).to_be_hidden()
+
+    toy_server.run.show(make_status(subscriptions=SUBSCRIPTIONS))
+
+    rows = page.locator("#subscription-rows tr")
+    expect(rows).to_have_count(4)
+    expect(rows.nth(0)).to_contain_text("sub_ended")
+    expect(rows.nth(0).locator(".pill")).to_have_text("suspended")
+    expect(rows.nth(0)).to_contain_text("9.0 MB")
+    expect(rows.nth(2).locator("td.name")).to_contain_text("it answered 500")
+    expect(rows.nth(3)).to_contain_text("nothing")
+    expect(page.locator("#subscription-count")).to_have_text("4")
+    expect(rows.nth(1).locator("td.name")).to_contain_text("<img src=x")
+    assert page.locator("main img").count() == 0
+    expect(page.locator("#road")).to_contain_text("4, 1 active")
+    toy_server.run.show(make_status(subscriptions={}))
+    expect(page.locator("#subscriptions")).to_be_hidden()
+
+
+@pytest.mark.parametrize("place", [".problem", "#subscription-rows"])
+def test_ended_subscription_is_resumed_by_its_button_after_a_question(
+    toy_server: Served, open_page: OpenPage, place: str
+):
+    toy_server.run.show(make_status(subscriptions={"sub_1": SubscriptionStatus("suspended")}))
+    page = open_page(trusted(toy_server))
+    asked: list[str] = []
+    page.route(
+        "**/subscriptions/**",
+        lambda route: (
+            asked.append(f"{route.request.method} {route.request.url}"),
+            route.fulfill(json={"id": "sub_1"}),
+        ),
+    )
+
+    page.locator(f"{place} button", has_text="Resume").click()
+    expect(page.locator("#ask-title")).to_have_text("Deliver to subscription sub_1 again?")
+    page.locator("#ask-yes").click()
+
+    expect(page.locator("#toast")).to_contain_text("sub_1")
+    assert asked == [f"POST {toy_server.url}subscriptions/sub_1/resume?sink=warehouse"]
+
+
+def test_thousand_subscriptions_are_bounded_and_that_is_said(
+    toy_server: Served, open_page: OpenPage
+):
+    many = {f"sub_{number:04}": SubscriptionStatus(lag_bytes=number) for number in range(1000)}
+    many["sub_0500"] = SubscriptionStatus("cut_off", lost_to_lsn="0/A000")
+    toy_server.run.show(make_status(subscriptions=many))
+    page = open_page(trusted(toy_server))
+
+    expect(page.locator("#subscription-rows tr")).to_have_count(100)
+    expect(page.locator("#subscription-rows tr").first).to_contain_text("lost up to 0/A000")
+    expect(page.locator("#subscription-more")).to_contain_text("and 900 more")
+
+
+def test_receiver_that_fails_is_in_the_headline(toy_server: Served, open_page: OpenPage):
+    toy_server.run.show(make_status(subscriptions={"sub_1": SubscriptionStatus("failing")}))
+    page = open_page(trusted(toy_server))
+
+    expect(page.locator("#headline")).to_have_text("Delivered, but for 1 receiver of webhooks.")
+
+
 def test_page_is_usable_with_a_thousand_tables(toy_server: Served, open_page: OpenPage):
     tables = {
         f"app_{number % 7}.t{number:04}": TableStatus(
@@ -158,9 +233,10 @@ def test_page_fits_a_phone_and_its_text_can_be_read(
             "failed", error=REFUSED
         )
     }
-    toy_server.run.show(make_status(tables, parked=2))
+    toy_server.run.show(make_status(tables, parked=2, subscriptions=SUBSCRIPTIONS))
     page = open_page(trusted(toy_server), width=360, scheme=scheme)
     expect(page.locator("#rows tr")).to_have_count(1)
+    expect(page.locator("#subscription-rows tr")).to_have_count(4)
 
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
     assert page.evaluate(CONTRAST) == []

@@ -29,6 +29,29 @@ def test_health_says_that_the_process_lives(toy_server: Served):
     assert answer.headers["cache-control"] == "no-store"
 
 
+@pytest.mark.parametrize("path", ["/health", "/ready", "/status", "/metrics", "/", "/page.js"])
+def test_head_is_answered_as_get_is_without_the_body(toy_server: Served, path: str):
+    got, head = (toy_server.ask(method, path, token=TOKEN) for method in ("GET", "HEAD"))
+
+    assert (head.status, head.body) == (got.status, b"")
+    assert head.headers["content-type"] == got.headers["content-type"]
+    if path != "/metrics":  # its figures move
+        assert head.headers["content-length"] == got.headers["content-length"]
+
+
+def test_head_says_that_it_is_not_ready_and_opens_no_stream(toy_server: Served):
+    toy_server.run.show(make_status({"public.orders": TableStatus("failed", error=REFUSED)}))
+
+    assert toy_server.ask("HEAD", "/ready").status == 503
+    assert toy_server.ask("HEAD", "/api/events").status == 405
+
+
+def test_head_from_another_machine_needs_the_token():
+    with served(ToyRun(), host="0.0.0.0") as server:
+        assert server.ask("HEAD", "/status").status == 401
+        assert server.ask("HEAD", "/health").status == 200
+
+
 def test_ready_while_everything_is_connected(toy_server: Served):
     answer = toy_server.ask("GET", "/ready")
 
@@ -168,6 +191,38 @@ def test_subscriptions_that_are_not_delivered_to_are_among_the_errors(toy_server
     assert (failing["level"], failing["sink"]) == ("warning", "warehouse")
     assert b"sub_2 is failing" in without.body
     assert b"0/A000" not in without.body
+    assert (cut_off["code"], cut_off["subscription"]) == ("PEN-526", "sub_3")
+    assert cut_off["actions"] == ["resume-subscription"]
+    assert (failing["code"], failing["actions"]) == (None, [])
+
+
+def test_subscription_that_ends_is_counted_and_remembered_once(toy_server: Served):
+    for error in (None, "given up after 3 s: the receiver answered 500", "the same, put otherwise"):
+        state = "active" if error is None else "suspended"
+        each = SubscriptionStatus(state, error=error)
+        toy_server.run.show(make_status(subscriptions={"sub_1": each}))
+
+    [past] = toy_server.ask("GET", "/api/errors?past=true", token=TOKEN).json
+    [without] = toy_server.ask("GET", "/api/errors?past=true").json
+
+    assert past["part"] == "subscription sub_1 at sink warehouse"
+    assert past["code"] == "PEN-526"
+    assert "answered 500" in past["text"]
+    assert "PEN-526" in without["text"]
+    assert "500" not in without["text"]
+
+
+def test_action_of_an_ended_subscription_goes_to_its_own_id_where_there_are_several_sources(
+    toy_server: Served,
+):
+    ended = {"eu/sub_1": SubscriptionStatus("disabled", error="it answered 410")}
+    toy_server.run.show(make_status(subscriptions=ended))
+
+    [found] = toy_server.ask("GET", "/api/errors", token=TOKEN).json
+
+    assert found["what"].startswith("subscription eu/sub_1 is disabled")
+    assert found["subscription"] == "sub_1"
+    assert "resume sub_1" in found["do"]
 
 
 def test_status_of_a_thousand_tables_is_answered_within_50_ms(toy_server: Served):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
 import time
 from contextlib import ExitStack
 from dataclasses import replace
@@ -28,7 +30,7 @@ from penstock.sinks.status import FlowStatus, SinkStatus, TableStatus
 from penstock.state.reports import CaptureReport, DeliveryReport
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from penstock.config import PipelineFile
@@ -183,3 +185,35 @@ def test_servers_are_asked_often_only_while_there_is_something_to_see(pipeline: 
 
     assert idle > seen > acted
     assert run.asking_seconds(now + 3600) == idle
+
+
+def test_defect_of_the_status_is_logged_once_and_counted_and_the_status_goes_on(
+    pipeline: PipelineFile,
+    use_timing: Callable[..., None],
+    caplog: pytest.LogCaptureFixture,
+):
+    use_timing(watch_seconds=0.01)
+    run = WatchedRun(pipeline, BOTH)
+    told: list[tuple[str, str]] = []
+    run.on_error = lambda part, text: told.append((part, text))
+    turns = itertools.count(1)
+    fails_at = {2, 3, 5}
+    is_done = threading.Event()
+
+    def take(_: object) -> None:
+        turn = next(turns)
+        if turn == 7:
+            is_done.set()
+        if turn in fails_at:
+            raise KeyError("a defect")
+
+    run.on_snapshot = take
+    run.start()
+    assert is_done.wait(30)
+    run.stop()
+
+    said = [each for each in caplog.records if "please report it" in each.getMessage()]
+    assert len(said) == 1
+    assert said[0].exc_info is not None
+    assert [part for part, _ in told] == ["status", "status"]
+    assert all(text.startswith("PEN-900 an unexpected KeyError") for _, text in told)

@@ -209,6 +209,33 @@ def test_filter_is_given_changed_and_taken_out(api, sink, receiver) -> None:
     assert [each["xid"] for each in receiver.documents] == [2, 4, 5]
 
 
+def test_change_of_a_subscription_has_the_status_read_anew(api, receiver) -> None:
+    made = api("POST", "/subscriptions", {"url": receiver.url}).json
+    api("GET", "/subscriptions")
+    api("POST", f"/subscriptions/{made['id']}/resume")
+
+    assert api.server.run.asked == [("look again",)] * 2
+
+
+def test_receiver_of_two_sinks_is_resumed_at_the_one_that_is_named(tmp_path, receiver) -> None:
+    places = [Hooks(tmp_path / name, urls=[receiver.url]) for name in ("a", "b")]
+    for each in places:
+        each.sink.open()
+        each.sink.close()
+        store = each.store()
+        store._db.execute("UPDATE subscriptions SET state = 'suspended'")
+        store.close()
+    sinks = {"a": places[0].subscriptions, "b": places[1].subscriptions}
+    id_ = places[0].subscriptions.all()[0]["id"]
+
+    with served(ToyRun(subscribed=sinks)) as found:
+        api = Api(found)
+        assert api("POST", f"/subscriptions/{id_}/resume?sink=b").status == 200
+        assert api("POST", f"/subscriptions/{id_}/resume?sink=c").status == 400
+
+    assert [each.stands()["state"] for each in places] == ["suspended", "active"]
+
+
 ROUTES = [
     ("GET", "/subscriptions"),
     ("POST", "/subscriptions"),
@@ -221,7 +248,7 @@ ROUTES = [
 ]
 
 
-def test_every_route_needs_the_token(api) -> None:
+def test_every_route_that_changes_something_needs_the_token(api) -> None:
     paths = api("GET", "/openapi.json").json["paths"]
     there = {
         (method.upper(), path.replace("{id_}", "x"))
@@ -231,8 +258,49 @@ def test_every_route_needs_the_token(api) -> None:
     }
     assert there == set(ROUTES)
     for method, path in ROUTES:
-        body = None if method in ("GET", "DELETE") else {"url": "http://127.0.0.1/"}
+        if method == "GET":
+            continue
+        body = None if method == "DELETE" else {"url": "http://127.0.0.1/"}
         assert api(method, path, body, token=None).status == 401, path
+
+
+def test_subscriptions_are_read_on_loopback_without_what_may_be_secret(api, receiver) -> None:
+    url = f"{receiver.url}/key-7f3a?token=hidden"
+    wanted = {"url": url, "tables": ["public.orders"], "filter": "n > 981"}
+    made = api("POST", "/subscriptions", wanted).json
+
+    listed = api("GET", "/subscriptions", token=None)
+    one = api("GET", f"/subscriptions/{made['id']}", token=None)
+    whole = api("GET", f"/subscriptions/{made['id']}")
+
+    assert (listed.status, one.status) == (200, 200)
+    assert one.json["url"] == f"http://127.0.0.1:{receiver.port}"
+    assert one.json["tables"] == ["public.orders"]
+    assert listed.json["subscriptions"] == [{"sink": "hooks", **one.json}]
+    for answer in (listed, one):
+        for secret in (made["secret"], "hidden", "7f3a", "981", "filter"):
+            assert secret.encode() not in answer.body
+    assert (whole.json["url"], whole.json["filter"]) == (url, "n > 981")
+    assert api("GET", "/subscriptions/x", token=None).status == 404
+    assert api("GET", "/subscriptions", token="wrong").status == 401
+
+
+def test_error_of_a_subscription_is_for_those_with_the_token(api, sink, receiver) -> None:
+    receiver.script.append(Reply(410))
+    made = api("POST", "/subscriptions", {"url": receiver.url}).json
+    sink.deliver(change(1, 1))
+    path = f"/subscriptions/{made['id']}"
+    wait_until(lambda: api("GET", path).json["sources"]["shop"]["state"] == "disabled")
+
+    assert "410" in api("GET", path).json["sources"]["shop"]["error"]
+    without = api("GET", path, token=None).json["sources"]["shop"]
+    assert (without["state"], without["error"]) == ("disabled", None)
+
+
+def test_subscriptions_are_not_read_from_other_machines_without_the_token(sink) -> None:
+    with served(ToyRun(subscribed={"hooks": sink.subscriptions}), host="0.0.0.0") as found:
+        for path in ("/subscriptions", "/subscriptions/x"):
+            assert Api(found)("GET", path, token=None).status == 401
 
 
 def test_pgstream_receiver_subscribes_and_unsubscribes_as_it_knows(api, sink, receiver) -> None:

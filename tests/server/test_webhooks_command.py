@@ -140,9 +140,11 @@ def test_serve_answers_alone_until_it_is_stopped(path, receiver) -> None:
                 return answer.status, json.loads(answer.read() or b"null")
 
         assert ask("GET", "/health")[0] == 200
-        assert ask("GET", "/subscriptions", token=None)[0] == 401
+        assert ask("POST", "/subscriptions", {"url": receiver.url}, token=None)[0] == 401
         status, made = ask("POST", "/subscriptions", {"url": receiver.url})
         assert status == 201
+        (without,) = ask("GET", "/subscriptions", token=None)[1]["subscriptions"]
+        assert without["url"] == receiver.url.removesuffix("/hook")
         (one,) = ask("GET", "/subscriptions")[1]["subscriptions"]
         assert one["id"] == made["id"]
         server.terminate()

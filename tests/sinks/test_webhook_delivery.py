@@ -209,6 +209,32 @@ def test_failure_is_tried_again_until_it_is_taken_and_delays_nobody(
     assert sink.stands()["error"] is None
 
 
+def test_attempts_after_a_failure_are_counted_and_the_first_is_not(hooks, receiver) -> None:
+    receiver.script += [Reply(500), Reply(503)]
+    sink = hooks(receiver.url, concurrency=1)
+    sink.insert(1)
+    receiver.wait_for(lambda: len(receiver.requests) == 3)
+    assert sink.sink.take_retries() == 2
+    sink.insert(1)
+    receiver.wait_for(lambda: len(receiver.requests) == 4)
+    assert sink.sink.take_retries() == 0
+
+
+def test_status_says_how_far_a_subscription_is_behind(hooks, receivers) -> None:
+    failing, other = receivers(), receivers()
+    sink = hooks(failing.url, {"url": other.url, "tables": ["public.audit"]})
+    sink.insert(1)
+    failing.wait_for(lambda: failing.ids)
+    wait_until(lambda: sink.stands()["lag_bytes"] == 0)
+    failing.reply = Reply(500)
+    sink.insert(4)
+    wait_until(lambda: sink.stands()["lag_bytes"] == 0x4000)
+    wait_until(lambda: sink.stands(1)["lag_bytes"] == 0)  # of these it wants none
+    failing.reply = Reply(410)
+    wait_until(lambda: sink.stands()["state"] == "disabled")
+    assert sink.stands()["lag_bytes"] is None
+
+
 def test_redirect_is_not_followed(hooks, receivers) -> None:
     first, second = receivers(), receivers()
     first.reply = Reply(307, headers={"location": second.url})

@@ -28,6 +28,25 @@ def test_byte_counts_refuse_what_is_not_a_size(fault_of, written):
     assert "wanted a number of bytes" in error.what
 
 
+@pytest.mark.parametrize("listen", ["", "listen: 127.0.0.1:8750\n", "listen: localhost\n"])
+def test_short_token_is_no_fault_where_nobody_else_reaches_the_server(pipeline_of, listen):
+    assert pipeline_of(SMALL + listen + "token: secret\n").server.token == "secret"
+
+
+def test_short_token_is_a_fault_where_others_reach_the_server(fault_of):
+    error = fault_of(SMALL + "listen: 0.0.0.0:8750\ntoken: hidden\n")
+
+    assert isinstance(error, BadValue)
+    assert "wanted at least 16 characters" in error.what
+    assert error.where.endswith(f":{SMALL.count(chr(10)) + 2}")
+    assert "hidden" not in str(error)
+
+
+@pytest.mark.parametrize("written", ["''", "' padded-with-blanks '", "[]"])
+def test_token_that_cannot_be_sent_is_a_fault(fault_of, written):
+    assert "wanted a token" in fault_of(SMALL + f"token: {written}\n").what
+
+
 def test_missing_variable_is_named_with_its_line(fault_of):
     error = fault_of(FULL, {})
 

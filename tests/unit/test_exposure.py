@@ -98,6 +98,19 @@ def test_spark_that_takes_orders_from_anybody_is_warned_of(spark, count, tmp_pat
     assert [each.code for each in found] == ["PEN-610"] * count
 
 
+def test_token_that_is_short_is_warned_of(tmp_path):
+    document = {
+        "name": "shop",
+        "source": {"url": "postgresql://localhost:1/shop", "tables": ["public.*"]},
+        "sinks": {"out": {"kind": "stdout"}},
+        "state": str(tmp_path),
+    }
+    for given, count in (("secret", 1), ("s" * 16, 0)):
+        found = exposures(pipeline_from_document({**document, "token": given}, "test"))
+        assert len([each for each in found if each.where == "token"]) == count
+        assert not any("secret" in str(each) for each in found)
+
+
 def test_host_that_is_away_and_does_not_answer_is_judged_by_what_the_string_says(tmp_path):
     document = {
         "name": "shop",

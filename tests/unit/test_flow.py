@@ -62,6 +62,31 @@ def test_job_waits_for_the_commit_of_a_batch_that_is_not_delivered_whole(holds_u
     assert flow.steps == (one_by_one if holds_up else overlapped)
 
 
+def test_what_a_sink_tries_again_by_itself_is_counted() -> None:
+    told: list[str] = []
+
+    class Listening(Recorder):
+        is_on = True
+
+        def retry(self, sink: str) -> None:
+            told.append(sink)
+
+    class Retrying:
+        def has_handed_on(self) -> bool:
+            return True
+
+        def take_retries(self) -> int:
+            return 3
+
+    flow = Scripted(Receipt(0))
+    flow._sink = Retrying()  # type: ignore[assignment]
+    delivery = Delivery("hooks", threading.Event(), recorder=Listening())
+    delivery.flows = [flow]
+    delivery._count_retries()
+
+    assert told == ["hooks"] * 3
+
+
 def test_error_is_told_once_for_as_long_as_it_stays_the_same() -> None:
     told: list[tuple[str, str]] = []
 

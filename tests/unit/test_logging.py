@@ -102,6 +102,28 @@ def test_what_others_have_named_makes_no_line_of_the_log(capsys: pytest.CaptureF
     assert [line for line in lines if line.startswith(" ")] == [f"  Do: fix {_SPELLED}"]
 
 
+def test_line_in_json_has_the_traceback_of_a_defect_on_its_one_line(
+    capsys: pytest.CaptureFixture[str],
+):
+    def fail() -> None:
+        raise ValueError(_FORGED)
+
+    set_up_logging("json", "info")
+    try:
+        fail()
+    except ValueError:
+        logging.getLogger("penstock.run").exception("a defect")
+    logging.getLogger("penstock.run").warning("no defect")
+    first, second = capsys.readouterr().err.rstrip("\n").split("\n")
+
+    found = json.loads(first)
+    assert found["message"] == "a defect"
+    assert found["error"].startswith("Traceback (most recent call last):\n")
+    assert found["error"].endswith(f"ValueError: {_FORGED}")
+    assert "\u2028" not in first
+    assert "error" not in json.loads(second)
+
+
 def test_no_line_of_a_traceback_looks_like_a_line_of_the_log(capsys: pytest.CaptureFixture[str]):
     def fail() -> None:
         raise ValueError(_FORGED)

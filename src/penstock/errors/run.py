@@ -67,7 +67,7 @@ class SparkDies(RunError):
 
 
 class Exposed(RunError):
-    """Others could read, or change, what is on its way. A warning of `check`."""
+    """Others could read, or change, what is on its way, or guess the token. A warning of `check`."""
 
     code = "PEN-610"
     remedy = Remedy.OPERATOR

@@ -164,3 +164,10 @@ class IndexMissing(SinkError):
 
     code = "PEN-525"
     remedy = Remedy.OPERATOR
+
+
+class SubscriptionEnded(SinkError):
+    """A subscription of webhooks gets nothing more until a person resumes it; the others go on."""
+
+    code = "PEN-526"
+    remedy = Remedy.OPERATOR

@@ -80,6 +80,7 @@ class Delivery:
             while not self._stop.is_set():
                 while self._new:
                     self.flows.append(self._new.pop(0))
+                self._count_retries()
                 if self._is_paused():
                     self._rest()
                     continue
@@ -100,6 +101,12 @@ class Delivery:
                 for flow in self.flows:
                     if flow.is_open:  # else it has reported, before its tables were forgotten
                         flow.report()
+
+    def _count_retries(self) -> None:
+        """Count what sinks have tried again by themselves."""
+        if self._recorder.is_on:
+            for _ in range(sum(flow.take_retries() for flow in self.flows)):
+                self._recorder.retry(self.name)
 
     def _rest(self) -> None:
         """Begin nothing, since a person holds the sink; but open it, to report how far it is."""

@@ -1,4 +1,4 @@
-"""What others could read or change on its way: connections without TLS, a cluster without authentication."""
+"""What others could read or change on its way: connections without TLS, a cluster without authentication, a weak token."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ def exposures(pipeline: PipelineFile) -> list[Exposed]:
     # Several parts may have one server in common.
     dsns = dict.fromkeys(_dsns(pipeline))
     found = [_in_clear(dsn) for dsn in dsns if _goes_in_clear(dsn)]
-    return [*found, *_of_spark(pipeline.spark)]
+    weakness = pipeline.server.weakness()
+    of_server = [] if weakness is None else [weakness]
+    return [*found, *_of_spark(pipeline.spark), *of_server]
 
 
 def _dsns(pipeline: PipelineFile) -> Iterator[Dsn]:

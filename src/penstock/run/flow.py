@@ -187,6 +187,10 @@ class Flow:
             return False
         return self._reader is reader
 
+    def take_retries(self) -> int:
+        """How many attempts the sink has made by itself since it was last asked, to send on what it has."""
+        return self._sink.take_retries() if isinstance(self._sink, HandingOn) else 0
+
     def open(self) -> None:
         """Open the sink and go on from its position. Never during a commit."""
         self.delivered_lsn = self._read_lsn = self.check_position(self._sink)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import traceback
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -91,6 +92,7 @@ class WatchedRun:
         self.log = pipeline.log.kind
         self.halves = halves
         self.on_snapshot: Callable[[Snapshot], None] = lambda _: None
+        self.on_error: Callable[[str, str], None] = lambda _part, _text: None
         self.flows: Callable[[], Sequence[Flow]] = tuple  # of the loops of this process
         self._pipeline = pipeline
         self._snapshot: Snapshot | None = None
@@ -100,6 +102,8 @@ class WatchedRun:
         self._asked_at = float("-inf")
         self._wake = threading.Event()
         self._is_ended = False
+        self._known_defects: set[str] = set()  # as many as there are places in the program
+        self._standing_defect: str | None = None
         self._thread: threading.Thread | None = None
 
     # -- the status in memory ---------------------------------------------------------------------
@@ -132,10 +136,33 @@ class WatchedRun:
             self._wake.clear()
             try:
                 self._take(self._read())
+                self._standing_defect = None
             except (PenstockError, OSError) as error:
                 # It grows old, and /ready says so. The run itself is not concerned.
                 _log.debug("the status cannot be read", exc_info=error)
+            except Exception as error:  # noqa: BLE001 - see _report_defect
+                self._report_defect(error)
             self._wake.wait(self._pause_seconds())
+
+    def _report_defect(self, error: Exception) -> None:
+        """Say so, and count it; the thread goes on.
+
+        A defect here must not end what the pipeline is for, and without this thread probes and metrics would show the
+        last status for good: while it cannot be read it grows old, and /ready says so. Each defect is logged once,
+        where it is first met, for there is a turn every few seconds; and counted whenever it comes up again.
+        """
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        defect = f"{type(error).__name__} in {last.filename}, line {last.lineno}"
+        if defect not in self._known_defects:
+            self._known_defects.add(defect)
+            _log.error(
+                "the status cannot be read: an unexpected %s; please report it",
+                type(error).__name__,
+                exc_info=error,
+            )
+        if defect != self._standing_defect:
+            self._standing_defect = defect
+            self.on_error("status", f"PEN-900 an unexpected {defect}")
 
     def _read(self) -> PipelineStatus:
         now = time.monotonic()
@@ -170,8 +197,8 @@ class WatchedRun:
         is_live = self._is_copying or now < max(self._wanted_until, self._effect_until)
         return timing().watch_live_seconds if is_live else timing().watch_seconds
 
-    def _ask_again(self) -> None:
-        """Something was asked for: have its effect seen soon, which may take some seconds."""
+    def look_again(self) -> None:
+        """Something was changed: have its effect seen soon, which may take some seconds."""
         self._effect_until = time.monotonic() + timing().watch_effect_seconds
         self._asked_at = float("-inf")
         self._wake.set()
@@ -183,7 +210,7 @@ class WatchedRun:
         done = change_followed(self._pipeline, action, names, source)
         for flow in self.flows():
             flow.tables.poll_soon()
-        self._ask_again()
+        self.look_again()
         return done
 
     def retry_tables(self, sink: str, names: Sequence[str], source: str | None) -> list[str]:
@@ -204,7 +231,7 @@ class WatchedRun:
                 done += self._retry(flow, table, needs_copy=needs_copy)
             if not found:
                 done.append(f"{name}: has not stopped")
-        self._ask_again()
+        self.look_again()
         return done
 
     def _retry(self, flow: Flow, table: TableName, *, needs_copy: bool) -> list[str]:
@@ -216,7 +243,7 @@ class WatchedRun:
     def pause(self, sink: str, *, is_paused: bool) -> str:
         """Hold delivery to a sink, or go on."""
         done = set_pause(self._pipeline, sink, is_paused=is_paused)
-        self._ask_again()
+        self.look_again()
         return done
 
     def parked(
@@ -246,7 +273,7 @@ class WatchedRun:
         """Retry or drop parked changes."""
         found = find_parked(self._pipeline, _choice(sink, source, table, ids))
         {"retry": retry_parked, "drop": drop_parked}[action](self._pipeline, found)
-        self._ask_again()
+        self.look_again()
         return sum(len(each.entries) for each in found)
 
     def subscriptions(self) -> dict[str, Subscriptions]:

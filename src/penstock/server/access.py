@@ -32,8 +32,10 @@ MOST_BODY_BYTES = 64 * 1024
 # Nothing of the pipeline is in these; `/ready` gives no texts without the token, and names on loopback alone.
 OPEN_PATHS = frozenset({"/", "/docs", "/page.js", "/page.css", "/icon.svg", "/health", "/ready"})
 # What names keys of rows is for those with the token alone, on loopback as well.
-_KEPT_PATHS = ("/api/parked", "/subscriptions")
+_KEPT_PATHS = ("/api/parked",)
 _READING = frozenset({"GET", "HEAD"})
+# Probes and proxies ask for these with HEAD. Not for what is streamed, or asks a server of the user's.
+_HEAD_PATHS = OPEN_PATHS | {"/status", "/metrics"}
 _LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 _HEADERS = [
@@ -137,8 +139,11 @@ class Access:
             await _answer(refusal, send_safely)
             return
         scope.setdefault("state", {}).update(is_trusted=is_trusted, is_local=self._is_local)
+        asked = scope
+        if scope["method"] == "HEAD" and scope["path"] in _HEAD_PATHS:
+            asked = {**scope, "method": "GET"}  # uvicorn, which knows what was asked, sends no body
         try:
-            await self._app(scope, _replayed(body, receive), send_safely)
+            await self._app(asked, _replayed(body, receive), send_safely)
         except Exception as error:  # noqa: BLE001 - answered already, and none of the run's business
             _log_defect(scope, error)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections import Counter, deque
@@ -10,17 +9,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.errors import error_classes, recognise
-from penstock.metrics import MOST_TABLES, OTHER_TABLES
+from penstock.server.labels import Table, TableLabels
 from penstock.server.observed import copied
+from penstock.server.problems import ended_subscription
 from penstock.timing import timing
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from penstock.metrics import BatchRecord
     from penstock.run.status import PipelineStatus
     from penstock.server.watched import Snapshot
-
-_log = logging.getLogger(__name__)
-
 
 # So many errors are remembered after they have gone.
 MOST_PAST_ERRORS = 100
@@ -67,8 +66,7 @@ class Counts:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._rows: Counter[tuple[str, str, str, str]] = Counter()  # sink, source, table, operation
-        self._named: dict[tuple[str, str, str], str] = {}  # the label of each table
-        self._joined: set[tuple[str, str, str]] = set()
+        self._labels = TableLabels()
         self._read: Counter[tuple[str, str, str]] = Counter()
         self._batches: Counter[tuple[str, str]] = Counter()
         self._jobs: Counter[str] = Counter()
@@ -95,28 +93,12 @@ class Counts:
             self._batches[place] += 1
             self._jobs[record.sink] += record.has_job
             for (table, operation), count in record.rows.items():
-                self._rows[*place, self._label(*place, table), operation] += count
-                self._by_table[record.sink, table if is_alone else f"{record.source}/{table}"] += (
-                    count
-                )
+                shown = table if is_alone else f"{record.source}/{table}"
+                label = self._labels.label(Table(*place, table), shown)
+                self._rows[*place, label, operation] += count
+                self._by_table[record.sink, shown] += count
             for operation, size in record.read_bytes.items():
                 self._read[*place, operation] += size
-
-    def _label(self, sink: str, source: str, table: str) -> str:
-        """What a table is called in its series."""
-        key = (sink, source, table)
-        if key not in self._named:
-            if len(self._named) >= MOST_TABLES:
-                if not self._joined:
-                    _log.warning(
-                        "metrics: more than %d tables; rows of further ones are counted as %s",
-                        MOST_TABLES,
-                        OTHER_TABLES,
-                    )
-                self._joined.add(key)
-                return OTHER_TABLES
-            self._named[key] = table
-        return self._named[key]
 
     def retry(self, sink: str) -> None:
         """Add one."""
@@ -168,6 +150,15 @@ class Counts:
                 self._table_rates = {key: count / seconds for key, count in moved.items()}
                 self._rated = (snapshot.at, self._by_table.copy())
             self._take_copies(snapshot)
+            self._forget(self._labels.take(snapshot))
+
+    def _forget(self, gone: Mapping[Table, str]) -> None:
+        """End the series of tables that are gone: the next one of the name begins at 0, as after a restart."""
+        for key in [key for key in self._rows if Table(*key[:3]) in gone]:
+            del self._rows[key]
+        for table, shown in gone.items():
+            for counted in (self._by_table, self._rated[1]):
+                counted.pop((table.sink, shown), None)
 
     def _take_copies(self, snapshot: Snapshot) -> None:
         tables: dict[tuple[str, str], _CopyPace] = {}
@@ -194,7 +185,7 @@ class Counts:
         """The values of an instrument with their labels."""
         with self._lock:
             if name == "penstock.metrics.tables.joined":
-                return [(len(self._joined), {})]
+                return [(self._labels.joined_count, {})]
             keys, values = {
                 "penstock.rows": (("sink", "source", "table", "operation"), self._rows),
                 "penstock.read": (("sink", "source", "operation"), self._read),
@@ -220,6 +211,9 @@ def _standing(status: PipelineStatus) -> dict[tuple[str, str], str]:
         found += [
             (f"table {table} at sink {name}", entry.error) for table, entry in sink.tables.items()
         ]
+        for shown, each in sink.subscriptions.items():
+            if (ended := ended_subscription(name, shown, each)) is not None:
+                found.append((f"subscription {shown} at sink {name}", str(ended)))
     return {(part, _code(text)): text for part, text in found if text}
 
 

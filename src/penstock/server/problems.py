@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import error_classes, recognise
+from penstock.errors import SubscriptionEnded, error_classes, recognise
 from penstock.timing import timing
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from penstock.run.status import PipelineStatus
     from penstock.server.watched import Snapshot
-    from penstock.sinks.status import SinkStatus
+    from penstock.sinks.status import SinkStatus, SubscriptionStatus
 
 HOW_TO_SEE = "give the token to see what was found, and what to do"
 
@@ -35,6 +35,7 @@ class Problem:
     do: str
     sink: str | None = None
     actions: tuple[str, ...] = field(default=())  # what the admin API can do: retry, resync, …
+    subscription: str | None = None  # its id, where it is about one
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -174,15 +175,36 @@ def _of_sinks(status: PipelineStatus, halves: frozenset[str]) -> Iterator[Proble
 
 def _of_subscriptions(name: str, sink: SinkStatus) -> Iterator[Problem]:
     """Receivers that do not get what they subscribed to; the others go on."""
-    for id_, each in sink.subscriptions.items():
-        if each.state in ("active", "pending"):
-            continue
-        level = "warning" if each.state in ("failing", "disabled") else "error"
-        what = f"subscription {id_} is {each.state}" + (f": {each.error}" if each.error else "")
-        do = "correct what it says, then: penstock webhooks PIPELINE.yml resume ID"
+    for shown, each in sink.subscriptions.items():
+        id_ = id_of(shown)
         if each.state == "failing":
+            what = _of_subscription(shown, each)
             do = "correct the receiver; it is tried again"
-        yield Problem(level, "sink", name, None, what, do, name)
+            yield Problem("warning", "sink", name, None, what, do, name, (), id_)
+        elif (ended := ended_subscription(name, shown, each)) is not None:
+            level = "warning" if each.state == "disabled" else "error"
+            actions = ("resume-subscription",)
+            code, what, do = ended.code, ended.what, ended.do
+            yield Problem(level, "sink", name, code, what, do, name, actions, id_)
+
+
+def id_of(shown: str) -> str:
+    """The id of a subscription, as the API takes it. With several sources a status has one for each."""
+    return shown.rpartition("/")[2]
+
+
+def _of_subscription(shown: str, each: SubscriptionStatus) -> str:
+    return f"subscription {shown} is {each.state}" + (f": {each.error}" if each.error else "")
+
+
+def ended_subscription(sink: str, shown: str, each: SubscriptionStatus) -> SubscriptionEnded | None:
+    """What to say of a subscription that gets nothing more; None of one that goes on."""
+    if each.state in ("active", "failing", "pending"):
+        return None
+    # In one line: it may be the error of something else, with advice of its own.
+    what = " ".join(_of_subscription(shown, each).split())
+    do = f"correct what it says, then: penstock webhooks PIPELINE.yml resume {id_of(shown)}"
+    return SubscriptionEnded(what, f"sink {sink}", do)
 
 
 def _problem(

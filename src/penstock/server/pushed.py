@@ -8,7 +8,7 @@ from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExp
 from opentelemetry.metrics import Observation
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
-from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 
 from penstock.metrics import COUNTER, HISTOGRAM, INSTRUMENTS
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 def resource_of(pipeline: str, version: str) -> Resource:
-    """What everything is pushed in the name of."""
-    return Resource.create(
-        {"service.name": "penstock", "service.version": version, "pipeline": pipeline}
-    )
+    """What everything is pushed in the name of. What the environment says wins, such as OTEL_SERVICE_NAME."""
+    own = {"service.name": "penstock", "service.version": version, "pipeline": pipeline}
+    # `create` has what it is given win over the environment.
+    return Resource.create(own).merge(OTELResourceDetector().detect())
 
 
 class Pushed:

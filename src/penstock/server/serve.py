@@ -65,7 +65,7 @@ def watched_run(watched: Watched, options: ServerOptions, *, is_alone: bool) -> 
         telemetry.counts.take(snapshot)
         history.take(snapshot)
 
-    watched.on_snapshot = take
+    watched.on_snapshot, watched.on_error = take, telemetry.error
     try:
         if options.listen is None:
             yield telemetry
@@ -209,6 +209,8 @@ class Server:
                 listening.close()
                 raise ServerFailed("the server did not start", self.url, "see the lines above")
             time.sleep(0.01)
+        if (weakness := self._options.weakness()) is not None:
+            _log.warning("%s", weakness)
         _log.info("listening on %s", self.url)
 
     def _app(self) -> Any:

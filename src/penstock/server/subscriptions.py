@@ -7,6 +7,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 from fastapi import APIRouter, FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -108,13 +109,14 @@ class Book:
             "name a sink of kind webhook of the pipeline file",
         )
 
-    def where(self, id_: str) -> Subscriptions:
-        """The sink that a subscription is of.
+    def where(self, id_: str, sink: str | None = None) -> Subscriptions:
+        """The sink that a subscription is of; of a sink that is named, for those of the file may be at several.
 
         Raises:
             NoSubscription: of none.
+            BadValue: the sink has none at all.
         """
-        for each in self._sinks.values():
+        for each in self._sinks.values() if sink is None else [self.of(sink)]:
             if any(one["id"] == id_ for one in each.all()):
                 return each
         raise NoSubscription(id_)
@@ -125,15 +127,24 @@ class Book:
         return [{"sink": name, **one} for name, each in chosen.items() for one in each.all()]
 
 
-def add_subscriptions(app: FastAPI, sinks: Mapping[str, Subscriptions]) -> None:
-    """Add the routes. The gate in front of the application asks for the token."""
+def add_subscriptions(
+    app: FastAPI,
+    sinks: Mapping[str, Subscriptions],
+    on_changed: Callable[[], None] = lambda: None,
+) -> None:
+    """Add the routes. The gate in front of the application asks for the token, but for reading on loopback.
+
+    `on_changed` is called when somebody has changed something of what the status shows.
+    """
     book = Book(sinks)
     at_once = asyncio.Semaphore(_AT_ONCE)
 
     async def act(request: Request, what: str, action: Callable[..., Any], *given: Any) -> Any:
         peer = request.client.host if request.client is not None else "unknown"
         _log.info("subscriptions: %s, asked for from %s", printable(what), peer)
-        return await ask(action, *given)
+        done = await ask(action, *given)
+        on_changed()
+        return done
 
     async def ask(action: Callable[..., Any], *given: Any) -> Any:
         async with at_once:
@@ -144,15 +155,18 @@ def add_subscriptions(app: FastAPI, sinks: Mapping[str, Subscriptions]) -> None:
             except SinkError as error:
                 raise HTTPException(503, error.what) from None
 
+    def shown(request: Request, found: Mapping[str, Any]) -> dict[str, Any]:
+        return dict(found) if request.scope["state"]["is_trusted"] else _without_details(found)
+
     @app.get("/subscriptions", tags=["subscriptions"])
-    async def all_of_them(sink: SinkName = None) -> dict[str, Any]:
-        """All subscriptions, without their secrets."""
-        return {"subscriptions": await ask(book.all, sink)}
+    async def all_of_them(request: Request, sink: SinkName = None) -> dict[str, Any]:
+        """All subscriptions, without their secrets; without the token, without filters, texts of errors and paths of URLs."""
+        return {"subscriptions": [shown(request, each) for each in await ask(book.all, sink)]}
 
     @app.get("/subscriptions/{id_}", tags=["subscriptions"])
-    async def one(id_: Name) -> dict[str, Any]:
+    async def one(request: Request, id_: Name, sink: SinkName = None) -> dict[str, Any]:
         """One subscription."""
-        return dict(await ask(lambda: book.where(id_).get(id_)))
+        return shown(request, await ask(lambda: book.where(id_, sink).get(id_)))
 
     @app.post("/subscriptions", tags=["subscriptions"], status_code=201)
     async def create(request: Request, wanted: Wanted) -> dict[str, Any]:
@@ -161,22 +175,26 @@ def add_subscriptions(app: FastAPI, sinks: Mapping[str, Subscriptions]) -> None:
         return dict(await act(request, "a new one", book.of(wanted.sink).create, given))
 
     @app.patch("/subscriptions/{id_}", tags=["subscriptions"])
-    async def change(request: Request, id_: Name, wanted: Changed) -> dict[str, Any]:
+    async def change(
+        request: Request, id_: Name, wanted: Changed, sink: SinkName = None
+    ) -> dict[str, Any]:
         """Change a subscription. A new secret signs beside the old one for a day."""
         given = wanted.model_dump(exclude_none=True)
         if "filter" in wanted.model_fields_set:
             given["filter"] = wanted.filter  # null takes it out
-        return dict(await act(request, f"change {id_}", lambda: book.where(id_).change(id_, given)))
+        doing = act(request, f"change {id_}", lambda: book.where(id_, sink).change(id_, given))
+        return dict(await doing)
 
     @app.post("/subscriptions/{id_}/resume", tags=["subscriptions"])
-    async def resume(request: Request, id_: Name) -> dict[str, Any]:
+    async def resume(request: Request, id_: Name, sink: SinkName = None) -> dict[str, Any]:
         """Deliver again to one that is suspended, disabled or cut off."""
-        return dict(await act(request, f"resume {id_}", lambda: book.where(id_).resume(id_)))
+        doing = act(request, f"resume {id_}", lambda: book.where(id_, sink).resume(id_))
+        return dict(await doing)
 
     @app.delete("/subscriptions/{id_}", tags=["subscriptions"], status_code=204)
-    async def remove(request: Request, id_: Name) -> Response:
+    async def remove(request: Request, id_: Name, sink: SinkName = None) -> Response:
         """Remove a subscription, with what waits and is parked for it."""
-        await act(request, f"remove {id_}", lambda: book.where(id_).remove(id_))
+        await act(request, f"remove {id_}", lambda: book.where(id_, sink).remove(id_))
         return Response(status_code=204)
 
     pgstream = APIRouter(route_class=PgstreamRoute, tags=["pgstream"])
@@ -194,6 +212,14 @@ def add_subscriptions(app: FastAPI, sinks: Mapping[str, Subscriptions]) -> None:
         return await _as_pgstream(doing, 200)
 
     app.include_router(pgstream)
+
+
+def _without_details(found: Mapping[str, Any]) -> dict[str, Any]:
+    """A subscription for who has not shown the token: many a path of a URL is a secret, and a filter may name values."""
+    url = urlsplit(found["url"])
+    sources = {name: {**each, "error": None} for name, each in found["sources"].items()}
+    kept = {name: value for name, value in found.items() if name != "filter"}
+    return {**kept, "url": f"{url.scheme}://{url.netloc.rpartition('@')[2]}", "sources": sources}
 
 
 async def _as_pgstream(doing: Any, status: int) -> Response:

@@ -34,10 +34,30 @@ Values = Callable[[str], Iterable[tuple[float, dict[str, str]]]]
 """The values of an instrument that is read, with their labels."""
 
 
+_PUSHED_PROTOCOL = "http/protobuf"
+
+
 def _wants_push(signal: str) -> bool:
     """Whether the environment names where metrics or traces are pushed to."""
     names = ("OTEL_EXPORTER_OTLP_ENDPOINT", f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT")
     return any(os.environ.get(name) for name in names)
+
+
+def _warn_of_protocol() -> None:
+    """Say so where another protocol is wanted than the one that is pushed: the collector's port would be another one."""
+    for variable in (
+        "OTEL_EXPORTER_OTLP_PROTOCOL",
+        "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL",
+        "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL",
+    ):
+        protocol = os.environ.get(variable) or _PUSHED_PROTOCOL
+        if protocol != _PUSHED_PROTOCOL:
+            _log.warning(
+                "%s is %s, and metrics and traces are pushed as %s alone: name the collector's port for that, mostly 4318",
+                variable,
+                protocol,
+                _PUSHED_PROTOCOL,
+            )
 
 
 class Telemetry(Recorder):
@@ -63,6 +83,8 @@ class Telemetry(Recorder):
         self._scraped = Scraped(pipeline, self._values)
         self._pushed: Pushed | None = None
         self._traces: Traces | None = None
+        if _wants_push("METRICS") or _wants_push("TRACES"):
+            _warn_of_protocol()
         # OpenTelemetry's SDK takes its time to be imported, and its memory.
         if _wants_push("METRICS"):
             from penstock.server.pushed import Pushed

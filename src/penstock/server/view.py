@@ -10,12 +10,13 @@ from collections import Counter
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from penstock.server.problems import problems, without_details
+from penstock.server.problems import id_of, problems, without_details
 from penstock.timing import timing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from penstock.run.status import PipelineStatus
     from penstock.server.watched import Snapshot
     from penstock.sinks.status import SinkStatus, TableStatus
 
@@ -35,6 +36,9 @@ ROW = (
 
 # So many problems are shown; how many there are is said.
 MOST_PROBLEMS = 50
+# And so many subscriptions, those first of which there is something to say.
+MOST_SUBSCRIPTIONS = 100
+_WORST_FIRST = ("cut_off", "suspended", "disabled", "failing", "pending", "active")
 
 Rows = dict[str, dict[str, list[Any]]]
 
@@ -63,6 +67,7 @@ class View:
             }
             for name, sink in status.sinks.items()
         }
+        self.subscriptions = _listed(status)
         self.summary: dict[str, Any] = {
             "name": status.name,
             "phase": status.phase,
@@ -77,6 +82,7 @@ class View:
             "sinks": {name: _summary(sink) for name, sink in status.sinks.items()},
             "problems": [each.as_dict() for each in found[:MOST_PROBLEMS]],
             "problem_count": len(found),
+            "subscription_count": sum(len(sink.subscriptions) for sink in status.sinks.values()),
         }
 
     def since(self, before: View | None) -> dict[str, Any]:
@@ -85,9 +91,17 @@ class View:
             sink: _changed(before.rows.get(sink, {}) if before is not None else {}, rows)
             for sink, rows in self.rows.items()
         }
+        is_same = before is not None and before.subscriptions == self.subscriptions
+        subscriptions = {} if is_same else {"subscriptions": self.subscriptions}
         # Ages, for the clock of a browser may be another.
         age = max(0.0, time.time() - self._at)
-        return {**self.summary, "is_whole": before is None, "age": age, "tables": changed}
+        return {
+            **self.summary,
+            **subscriptions,
+            "is_whole": before is None,
+            "age": age,
+            "tables": changed,
+        }
 
 
 def _row(entry: TableStatus, rate: float) -> list[Any]:
@@ -106,6 +120,22 @@ def _row(entry: TableStatus, rate: float) -> list[Any]:
     ]
 
 
+def _listed(status: PipelineStatus) -> list[dict[str, Any]]:
+    """Subscriptions of all sinks; the sink, the id as the API takes it, and how each stands."""
+    found = [
+        {"sink": name, "name": shown, "id": id_of(shown), **asdict(each)}
+        for name, sink in status.sinks.items()
+        for shown, each in sink.subscriptions.items()
+    ]
+
+    def rank(each: dict[str, Any]) -> tuple[int, int]:
+        state = each["state"]
+        known = _WORST_FIRST.index(state) if state in _WORST_FIRST else 0
+        return known, -(each["lag_bytes"] or 0)
+
+    return sorted(found, key=rank)[:MOST_SUBSCRIPTIONS]
+
+
 def _changed(before: dict[str, list[Any]], now: dict[str, list[Any]]) -> dict[str, Any]:
     changed: dict[str, Any] = {table: row for table, row in now.items() if before.get(table) != row}
     return changed | {table: None for table in before if table not in now}
@@ -121,5 +151,6 @@ def _summary(sink: SinkStatus) -> dict[str, Any]:
         "paused_since": sink.paused_since,
         "error": sink.error,
         "sources": {name: asdict(flow) for name, flow in sink.sources.items()},
+        "subscriptions": dict(Counter(each.state for each in sink.subscriptions.values())),
         "states": dict(Counter(entry.state for entry in sink.tables.values())),
     }

@@ -31,6 +31,7 @@ class Watched(Protocol):
     log: str  # its kind
     halves: frozenset[str]
     on_snapshot: Callable[[Snapshot], None]
+    on_error: Callable[[str, str], None]  # a part, and the text: what the status itself cannot show
 
     def snapshot(self) -> Snapshot | None:
         """The last one; None before the first. Asks nobody."""
@@ -38,6 +39,10 @@ class Watched(Protocol):
 
     def hurry(self) -> None:
         """Somebody is looking: for some seconds, snapshots come often."""
+        ...
+
+    def look_again(self) -> None:
+        """Something was changed: its effect is to be seen soon."""
         ...
 
     def change_tables(self, action: str, names: Sequence[str], source: str | None) -> list[str]:

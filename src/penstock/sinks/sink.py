@@ -223,3 +223,6 @@ class HandingOn(Protocol):
 
     def has_handed_on(self) -> bool:
         """Whether that is done, as far as it can be now; from another thread."""
+
+    def take_retries(self) -> int:
+        """How many attempts it has made there after an error that time fixes, since it was last asked."""

@@ -49,6 +49,8 @@ class SubscriptionStatus:
     delivered_lsn: str | None = None
     delivered: int = 0
     parked: int = 0
+    # WAL from `delivered_lsn` to where the sink is; 0 when it has everything, None where nothing is kept for it.
+    lag_bytes: int | None = None
     error: str | None = None
     # Between these, documents were deleted before it had them; none where `lost_to_lsn` is None.
     lost_after_lsn: str | None = None

@@ -5,9 +5,10 @@ const $ = (id) => document.getElementById(id);
 const ROW = { state: 0, rate: 1, rows: 2, bytes: 3, done: 4, total: 5, request: 6, notes: 7, changed: 8, conflicts: 9, error: 10 };
 const STATES = ["failed", "copying", "catching_up", "pending", "streaming", "removed"];
 const HIGHEST_FIRST = ["rate", "copied"]; // columns that are sorted so at the first click
-const NAMES = { catching_up: "catching up" };
+const NAMES = { catching_up: "catching up", cut_off: "cut off" };
+const ENDED = ["suspended", "disabled", "cut_off"]; // states of subscriptions that a person ends
 
-const seen = { summary: null, madeAt: 0, tables: new Map(), history: {} };
+const seen = { summary: null, madeAt: 0, tables: new Map(), history: {}, subscriptions: [] };
 const shown = { state: null, filter: "", sort: "state", up: true };
 
 // -- elements ---------------------------------------------------------------------------------
@@ -238,9 +239,11 @@ const actions = {
     "POST", `/api/sinks/${encodeURIComponent(sink)}/pause`),
   resume: (sink) => act({ title: `Resume sink ${sink}?`, text: "It goes on where it stopped.", yes: "Resume" },
     "POST", `/api/sinks/${encodeURIComponent(sink)}/resume`),
+  "resume-subscription": (sink, name, { subscription: id }) => act({ title: `Deliver to subscription ${id} again?`, text: `It goes on where it was with what ${sink} has kept for it. One that is disabled begins where the sink is; what one that was cut off has lost is not sent.`, yes: "Resume" },
+    "POST", `/subscriptions/${encodeURIComponent(id)}/resume?sink=${encodeURIComponent(sink)}`, undefined, () => `${id}: is delivered to again`),
   parked: () => { $("parked").scrollIntoView(); showParked(); },
 };
-const LABELS = { retry: "Retry now…", resync: "Copy again…", resume: "Resume…", parked: "Show them", pause: "Pause…", remove: "Remove…" };
+const LABELS = { retry: "Retry now…", resync: "Copy again…", resume: "Resume…", "resume-subscription": "Resume…", parked: "Show them", pause: "Pause…", remove: "Remove…" };
 
 // -- verdict ----------------------------------------------------------------------------------
 
@@ -280,6 +283,9 @@ function verdict(summary) {
   if (lag > 5) return ["warn", `Behind by ${duration(lag)}.`, "Behind."];
   if (sinks.some((sink) => sink.lag_seconds === null && sink.lag_bytes)) return ["warn", "Behind; since when is not known."];
   if (sinks.some((sink) => sink.parked)) return ["warn", "Delivered, but for changes that are parked."];
+  const receivers = sinks.flatMap((sink) => Object.entries(sink.subscriptions)).filter(([state]) => state !== "active" && state !== "pending");
+  const behind = receivers.reduce((sum, [, n]) => sum + n, 0);
+  if (behind) return ["warn", `Delivered, but for ${count(behind, "receiver")} of webhooks.`];
   if (summary.phase === "catching_up") return ["busy", "Catching up."];
   return ["ok", "Everything is delivered."];
 }
@@ -311,7 +317,7 @@ function drawProblems(summary) {
     h("p", { class: "what" }, each.what),
     each.do && h("p", { class: "do" }, h("b", {}, "Do: "), each.do),
     each.actions.length > 0 && h("div", { class: "buttons" }, ...each.actions.map((action) =>
-      h("button", { type: "button", class: "small", "data-act": `${action} ${each.sink} ${each.name}`, onclick: () => actions[action](each.sink, each.name) }, LABELS[action]))),
+      h("button", { type: "button", class: "small", "data-act": `${action} ${each.sink} ${each.subscription || each.name}`, "aria-label": each.subscription && `Resume subscription ${each.subscription}`, onclick: () => actions[action](each.sink, each.name, each) }, LABELS[action]))),
   )));
   focusAct(list, focused);
   const more = summary.problem_count - summary.problems.length;
@@ -362,10 +368,17 @@ function drawRoad(summary) {
         h("button", { type: "button", class: "quiet small", "data-act": `pause ${name}`, onclick: () => actions[each.paused_since ? "resume" : "pause"](name) }, each.paused_since ? LABELS.resume : LABELS.pause)),
       h("div", { class: "big" }, each.error ? "error" : each.paused_since ? "paused" : `${duration(each.lag_seconds)} behind`),
       facts(["behind", size(each.lag_bytes)], ["delivered", each.delivered_lsn ? position(each.delivered_lsn) : null],
-        ["changes", number.format(each.changes_delivered)], ["parked", each.parked ? number.format(each.parked) : null]),
+        ["changes", number.format(each.changes_delivered)], ["parked", each.parked ? number.format(each.parked) : null], ["receivers", receivers(each.subscriptions)]),
     )), sinks.length > 12 && h("p", { class: "muted" }, `and ${sinks.length - 12} more sinks`)),
   );
   focusAct(road, focused);
+}
+
+function receivers(states) {
+  const all = Object.values(states).reduce((sum, n) => sum + n, 0);
+  if (!all) return null;
+  const active = states.active || 0;
+  return active === all ? number.format(all) : `${number.format(all)}, ${number.format(active)} active`;
 }
 
 // Where the log is; another kind says its name.
@@ -550,6 +563,33 @@ function drawChips(states, total) {
   if (focused) { const again = chips.querySelector(`[data-state="${CSS.escape(focused)}"]`); if (again) again.focus(); }
 }
 
+// -- subscriptions ----------------------------------------------------------------------------
+
+function drawSubscriptions(summary) {
+  const found = seen.subscriptions;
+  $("subscriptions").hidden = summary.subscription_count === 0;
+  setText($("subscription-count"), number.format(summary.subscription_count));
+  const more = summary.subscription_count - found.length;
+  $("subscription-more").hidden = more <= 0;
+  setText($("subscription-more"), `and ${number.format(more)} more, of which there is less to say: penstock webhooks PIPELINE.yml list`);
+  const body = $("subscription-rows");
+  const key = JSON.stringify(found);
+  if (body.dataset.key === key) return;
+  body.dataset.key = key;
+  const focused = focusedAct(body);
+  const manySinks = Object.keys(summary.sinks).length > 1;
+  body.replaceChildren(...found.map((each) => h("tr", {},
+    h("td", { class: "name" }, each.name, manySinks && h("span", { class: "sink" }, `at ${each.sink}`),
+      each.error && h("span", { class: "error" }, each.error.split("\n")[0]),
+      each.lost_to_lsn && h("span", { class: "note" }, `lost up to ${each.lost_to_lsn}`),
+      each.parked > 0 && h("span", { class: "note" }, `${number.format(each.parked)} parked`)),
+    h("td", { class: "state" }, h("span", { class: `pill ${each.state}` }, NAMES[each.state] || each.state)),
+    h("td", { class: "wide", "data-label": "Behind" }, each.state === "disabled" ? "nothing is kept" : each.lag_bytes === null ? "?" : each.lag_bytes === 0 ? "nothing" : size(each.lag_bytes)),
+    h("td", { class: "wide", "data-label": "Delivered" }, number.format(each.delivered)),
+    h("td", { class: "actions" }, ENDED.includes(each.state) && h("button", { type: "button", class: "small", "data-act": `resume ${each.sink} ${each.name}`, "aria-label": `Resume subscription ${each.id}`, onclick: () => actions["resume-subscription"](each.sink, each.name, { subscription: each.id }) }, LABELS.resume)))));
+  focusAct(body, focused);
+}
+
 // -- parked changes, schema versions ----------------------------------------------------------
 
 async function showParked() {
@@ -627,6 +667,8 @@ function take(view) {
   drawProblems(view);
   drawRoad(view);
   drawTables();
+  if (view.subscriptions) seen.subscriptions = view.subscriptions;
+  drawSubscriptions(view);
   if (view.history) addHistory(view.history);
   loadSchemaIfDue();
 }

@@ -205,6 +205,12 @@ class DocumentSink(ABC):
         """
         return True
 
+    def take_retries(self) -> int:
+        """How many attempts to send on what was delivered the sink has made, after an error that time fixes, since it was
+        last asked; from the thread that calls `deliver`. Not under semantic versioning yet.
+        """
+        return 0
+
     def explain(self, error: Exception) -> str:
         """What to say of an exception of the destination's; without values of rows, and secrets.
 

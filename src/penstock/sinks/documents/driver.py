@@ -442,6 +442,10 @@ class DocumentDriver:
         """See HandingOn."""
         return self._sink.has_handed_on()
 
+    def take_retries(self) -> int:
+        """See HandingOn."""
+        return self._sink.take_retries()
+
     def interrupt(self) -> None:
         """Cancel the commit that runs, between two batches of documents; its position does not move."""
         self._keeper.cancel()

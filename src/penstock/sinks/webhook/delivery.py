@@ -61,8 +61,9 @@ _MOST_BATCH_CHARACTERS = 512 * 1024
 class Delivery:
     """Delivers to one receiver, in the event loop of the dispatcher.
 
-    `filtering` computes filters. Requests set out while `goes_on` is set. `on_news` is called when there is something to record: `take_news`. `parked_now` records it and
-    returns what is parked then, or None where that has to wait.
+    `filtering` computes filters. Requests set out while `goes_on` is set. `on_news` is called when there is something to record: `take_news`.
+    `on_retry` is called before a request that repeats one which failed. `parked_now` records what there is to record and returns what is parked then, or None where
+    that has to wait.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class Delivery:
         filtering: Executor,
         goes_on: asyncio.Event,
         on_news: Callable[[], None],
+        on_retry: Callable[[], None],
         parked_now: Callable[[], Sequence[ParkedRow] | None],
     ) -> None:
         self.id = kept.id
@@ -90,6 +92,7 @@ class Delivery:
         self._origin = origin
         self._filtering = filtering
         self._on_news = on_news
+        self._on_retry = on_retry
         self._parked_now = parked_now
         self._window = max(_LEAST_WINDOW, 4 * options.concurrency * want.batch_size)
         self._track = Track(kept.place)
@@ -367,6 +370,8 @@ class Delivery:
                 if too_large:
                     self._fail(lane, too_large, is_sent=False)
                     continue
+                if lane.failing_since is not None:
+                    self._on_retry()
                 answer = await self._try(lane, message)
             if answer.meaning in (Meaning.DONE, Meaning.REFUSED):
                 return answer

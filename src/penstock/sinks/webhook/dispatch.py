@@ -19,7 +19,7 @@ from penstock.sinks.webhook.wants import Want, fixed_of
 from penstock.timing import timing
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine
 
     from penstock.sinks.webhook.options import WebhookOptions
     from penstock.sinks.webhook.rows import Kept, ParkedRow
@@ -35,12 +35,20 @@ _MOST_FILTERS = 4
 class Dispatcher:
     """Delivers what is published, and records how far it is. Methods are called from another thread.
 
-    `is_paused`: whether it begins with sending nothing, until `resume`.
+    `is_paused`: whether it begins with sending nothing, until `resume`. `on_retry` is called, in the loop, before a request
+    that repeats one which failed.
     """
 
     def __init__(
-        self, store: Store, options: WebhookOptions, origin: str, *, is_paused: bool = False
+        self,
+        store: Store,
+        options: WebhookOptions,
+        origin: str,
+        on_retry: Callable[[], None] = lambda: None,
+        *,
+        is_paused: bool = False,
     ) -> None:
+        self._on_retry = on_retry
         self._options = options
         self._origin = origin
         self._fixed = fixed_of(options)
@@ -286,6 +294,7 @@ class Dispatcher:
             filtering=self._filtering,
             goes_on=self._goes_on,
             on_news=self._set_dirty,
+            on_retry=self._on_retry,
             parked_now=partial(self._parked_now, kept.id),
         )
         self._deliveries[kept.id] = delivery

@@ -59,6 +59,8 @@ class WebhookSink(DocumentSink):
         self._lock: int | None = None
         self._prune_at = 0.0
         self._is_paused = False
+        self._retries = 0  # only deliveries add to it, and those of one dispatcher at a time
+        self._reported_retries = 0
 
     def open(self) -> str | None:
         """Claim the database, remove what was not published, go on with deliveries."""
@@ -70,7 +72,11 @@ class WebhookSink(DocumentSink):
         self._store.recover()
         self._set_fixed()
         self._dispatcher = Dispatcher(
-            store_of(self._place), self._options, self._origin, is_paused=self._is_paused
+            store_of(self._place),
+            self._options,
+            self._origin,
+            self._count_retry,
+            is_paused=self._is_paused,
         )
         self._dispatcher.start()
         self._dispatcher.publish(self._store.published, is_first=True)
@@ -126,6 +132,14 @@ class WebhookSink(DocumentSink):
         self._is_paused = False
         if self._dispatcher is not None:
             self._dispatcher.resume()
+
+    def take_retries(self) -> int:
+        """How often receivers that fail were asked again."""
+        reported, self._reported_retries = self._reported_retries, self._retries
+        return self._reported_retries - reported
+
+    def _count_retry(self) -> None:
+        self._retries += 1
 
     def interrupt(self) -> None:
         """End a wait for receivers."""

@@ -28,7 +28,7 @@ from penstock.sinks.webhook.parked import opened
 from penstock.sinks.webhook.receivers import problem_with
 from penstock.sinks.webhook.rows import secrets_now
 from penstock.sinks.webhook.signature import key_of, new_secret
-from penstock.sinks.webhook.status import status_of
+from penstock.sinks.webhook.status import End, status_of
 from penstock.sinks.webhook.store import store_of
 from penstock.sinks.webhook.wants import Want, as_stored, fixed_of
 from penstock.timing import timing
@@ -69,9 +69,10 @@ class WebhookSubscriptions:
                 if store is None:
                     continue
                 counts = store.parked_counts()
+                end = End.of(store)
                 for kept in store.subscriptions():
                     shown = found.setdefault(kept.id, self._shown(kept))
-                    stands = vars(status_of(kept, counts.get(kept.id, 0)))
+                    stands = vars(status_of(kept, counts.get(kept.id, 0), end))
                     shown["sources"][place.source_id] = {"from_lsn": kept.from_lsn, **stands}
         not_begun = {made: self._pending(made) for made in fixed_of(self._options)}
         return list({**not_begun, **found}.values())
