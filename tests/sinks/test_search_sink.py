@@ -700,7 +700,7 @@ def test_vectors_want_a_server_that_has_them(bench, search_server, search_front)
     with parts_of(other.place) as parts:
         assert parts.indexes.ensure({other.alias: wish}) == {}
     body = front.puts[made]
-    assert body["settings"]["index"]["knn"] is True
+    assert body["settings"]["index.knn"] is True
     assert body["mappings"]["properties"]["at"] == {"type": "knn_vector", "dimension": 3}
 
 
@@ -1133,6 +1133,54 @@ def test_names_of_many_tables_are_asked_for_in_short_requests(bench) -> None:
     names = [f"{one.index}-{number}-{'n' * 150}" for number in range(60)]
     assert indexes.ensure({names[-1]: Wanted({}, "public.t", 1)}) == {}
     assert indexes.behind(names) == {names[-1]: f"{names[-1]}.1"}
+
+
+def _settings(server: SearchServer, index: str) -> dict[str, str]:
+    found = server.must("GET", f"/{index}/_settings?flat_settings=true")
+    return dict(next(iter(found.values()))["settings"])
+
+
+def test_deletes_are_remembered_for_an_hour_also_by_indexes_of_an_earlier_penstock(
+    bench, search_server
+) -> None:
+    one = bench()
+    one.write(insert(T, ["1", "new", "B"]), insert(PLACES, ["1", "(1,2)"]))
+    one.deliver()
+    places = f"{one.index}-public-places"
+    assert _settings(search_server, one.alias)["index.gc_deletes"] == "3600000ms"
+    search_server.must("PUT", f"/{one.alias}/_settings", {"index.gc_deletes": None})
+    search_server.must("PUT", f"/{places}/_settings", {"index.gc_deletes": "2h"})
+
+    one.open()
+    assert _settings(search_server, one.alias)["index.gc_deletes"] == "3600000ms"
+    assert _settings(search_server, places)["index.gc_deletes"] == "2h", "a user's own"
+
+    # What cannot be set is no obstacle.
+    search_server.must("PUT", f"/{one.alias}/_settings", {"index.gc_deletes": None})
+    search_server.must("DELETE", f"/{places}.1")
+    search_server.must("PUT", f"/{one.alias}/_settings", {"index.blocks.read_only": True})
+    one.open()
+    search_server.must("PUT", f"/{one.alias}/_settings", {"index.blocks.read_only": None})
+    assert "index.gc_deletes" not in _settings(search_server, one.alias)
+
+
+@pytest.mark.parametrize("fields", ["names", "ids"])
+def test_table_of_a_thousand_columns_has_room_for_its_fields(bench, search_server, fields) -> None:
+    one = bench(fields=fields)
+    mapper = Mapper.of(one.options)
+
+    def described(count: int) -> Any:
+        columns = {f"c{number}": "text" for number in range(count)}
+        found = table(16400, "t", {"id": "int8", **columns}, key=["id"])
+        numbered = [replace(each, id=place + 1) for place, each in enumerate(found.columns)]
+        return replace(found, columns=tuple(numbered))
+
+    for count in (1000, 1100, 1599):
+        properties = mapper.properties(described(count), search_server.version.engine)
+        with parts_of(one.place) as parts:
+            assert parts.indexes.ensure({one.alias: Wanted(properties, "public.t", 16400)}) == {}
+    mapping = search_server.must("GET", f"/{one.alias}/_mapping")[f"{one.alias}.1"]["mappings"]
+    assert len(mapping["properties"]) >= 1600
 
 
 @pytest.mark.long

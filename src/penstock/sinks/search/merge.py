@@ -211,7 +211,7 @@ def fetch_documents(client: Client, alias: str, ids: Collection[str]) -> dict[st
 def is_deleted_since(client: Client, alias: str, one: str, version: int) -> bool:
     """Whether a document that is not there was deleted by a change later than that of a version.
 
-    Asked by a delete under that version, which the server refuses then. It remembers deletes for `index.gc_deletes`.
+    Asked by a delete under that version, which the server refuses then. It remembers deletes for `gc_deletes`.
     """
     path = f"/{quoted(alias)}/_doc/{quoted(one)}?version={version}&version_type=external_gte"
     answer = client.ask("DELETE", path, None, NOT_FOUND, CONFLICT)

@@ -90,6 +90,7 @@ class SearchSink(DocumentSink):
         _ = parts.engine
         state = parts.store.open()
         parts.indexes.remove_left([index for _, index in self._retired])
+        parts.indexes.remember_deletes()
         self.shared_by = "table" if parts.store.shared_by_table() else "key"
         return state
 
