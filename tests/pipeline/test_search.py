@@ -342,8 +342,15 @@ def test_tables_that_change_are_followed(
     assert search_server.indexes(f"{alias_of(sink, 't')}.*") == [first], (
         "a column needs no other index"
     )
+    source.execute("ALTER TABLE t ALTER a TYPE bigint; INSERT INTO t VALUES (9, 9000000000, 'n')")
+    pipeline.catch_up()
+    assert search_server.rows(alias_of(sink, "t"))["9"] == {"id": 9, "a": 9000000000, "b": "n"}
+    assert search_server.indexes(f"{alias_of(sink, 't')}.*") == [first], "nor does a wider type"
 
     for statement in (
+        "ALTER TABLE t ALTER a TYPE numeric(15,0) USING a * 2",
+        "ALTER TABLE t ALTER b TYPE varchar(90) USING upper(b)",
+        "ALTER TABLE t ALTER b TYPE text USING b || '!'",  # wider, but computed
         "ALTER TABLE t RENAME a TO c",
         "ALTER TABLE t ALTER c TYPE text USING 'n' || c; INSERT INTO t VALUES (7, 'seven', 'x')",
         "ALTER TABLE t ADD d int DEFAULT 8",

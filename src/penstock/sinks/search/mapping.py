@@ -117,7 +117,7 @@ class Mapper:
         if self.names_table:
             found[TABLE] = {"type": "keyword"}
         for column in relation.columns:
-            found[self.field(column, relation.oid)] = self._type(column, engine)
+            found[self.field(column, relation.oid)] = self.type_of(column, engine)
         if self.fields is Fields.IDS:
             for column in relation.columns:
                 path = self.field(column, relation.oid)
@@ -132,7 +132,8 @@ class Mapper:
         is_declared = column.type_name in _VECTORS and column.type_modifier > 0
         return is_declared and self.vector is Vector.VECTOR
 
-    def _type(self, column: Column, engine: str) -> dict[str, Any]:
+    def type_of(self, column: Column, engine: str) -> dict[str, Any]:
+        """What a column is searched as."""
         if self.is_vector(column):
             kind, dimensions = VECTOR_TYPES[engine]
             return {"type": kind, dimensions: column.type_modifier}

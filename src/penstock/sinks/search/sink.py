@@ -24,12 +24,14 @@ from penstock.sinks.search.bulk import IndexGone, Writes, together, writes
 from penstock.sinks.search.check import findings
 from penstock.sinks.search.client import given_back
 from penstock.sinks.search.indexes import quoted
+from penstock.sinks.search.mapping import Mapper
 from penstock.sinks.search.merge import TasksMixed, fetch_documents, is_deleted_since, net_effect
 from penstock.sinks.search.names import ORDINAL, POSITION, field_name, index_of, is_shared
 from penstock.sinks.search.options import DroppedTables, Fields
 from penstock.sinks.search.parts import ask_for_copy, make_parts
 from penstock.sinks.search.rows import DELETE_HALF, copied_version
 from penstock.sinks.search.versions import version, versions
+from penstock.sinks.search.widening import keeps_documents
 from penstock.table import TableName
 from penstock.timing import timing
 
@@ -47,7 +49,7 @@ _log = logging.getLogger(__name__)
 
 _PAGE = 5000
 # Changes of a table after which fields or values of its documents are others than the stream says.
-_COPIED_ANEW = ("rename_column", "column_type", "primary_key")
+_COPIED_ANEW = ("rename_column", "primary_key")
 
 
 class SearchSink(DocumentSink):
@@ -322,7 +324,7 @@ class SearchSink(DocumentSink):
             elif op == "rename_table":
                 parts.indexes.move(alias, parts.alias(TableName.parse(each["before"])))
         fields = parts.indexes.fields(alias) if self._options.fields is Fields.NAMES else ()
-        if any(self._needs_copy(each, fields) for each in change["difference"]) and not (
+        if any(self._needs_copy(each, fields, change) for each in change["difference"]) and not (
             ask_for_copy(self._place, table, self._former.get(table))
         ):
             _log.warning("%s is not copied anew: it is not followed yet", table)
@@ -338,7 +340,9 @@ class SearchSink(DocumentSink):
         """Whether a change is in the schema log, done or only begun: the rows before it are delivered then."""
         return self._parts.store.is_logged(change)
 
-    def _needs_copy(self, difference: dict[str, Any], fields: Collection[str]) -> bool:
+    def _needs_copy(
+        self, difference: dict[str, Any], fields: Collection[str], change: dict[str, Any]
+    ) -> bool:
         """Whether documents that are there are not what the source has by now."""
         op = difference["op"]
         if op == "rename_column" and self._options.fields is Fields.IDS:
@@ -352,6 +356,10 @@ class SearchSink(DocumentSink):
         if op == "replica_identity":
             both = f"{difference['before']} {difference['after']}"
             return "index" in both or "nothing" in both
+        if op == "column_type":
+            mapper = Mapper.of(self._options)
+            is_wider = keeps_documents(difference["before"], difference["after"], mapper)
+            return not is_wider or change.get("using", False)
         return op in _COPIED_ANEW
 
     # --- the rest ------------------------------------------------------------------------------
