@@ -48,12 +48,14 @@ from penstock.sinks.search import store
 from penstock.sinks.search.indexes import Unfit, Wanted
 from penstock.sinks.search.kind import SearchKind
 from penstock.sinks.search.mapping import Mapper
+from penstock.sinks.search.names import aliases_of, index_of, stem_of
 from penstock.sinks.search.options import SearchOptions
 from penstock.sinks.search.parts import parts_of
 from penstock.sinks.search.sink import SearchSink
 from penstock.sinks.search.store import Store
 from penstock.sinks.sink import Batch
 from penstock.spark.jobs import Span, run_task
+from penstock.table import TableName
 from penstock.testing import (
     UNCHANGED,
     delete,
@@ -72,7 +74,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fix_search import SearchFront, SearchServer
-    from penstock.table import TableName
 
 T = table(16400, "t", {"id": "int8", "note": "text", "big": "text"}, key=["id"])
 PLACES = table(16402, "places", {"id": "int8", "at": 600}, key=["id"])
@@ -1133,6 +1134,33 @@ def test_names_of_many_tables_are_asked_for_in_short_requests(bench) -> None:
     names = [f"{one.index}-{number}-{'n' * 150}" for number in range(60)]
     assert indexes.ensure({names[-1]: Wanted({}, "public.t", 1)}) == {}
     assert indexes.behind(names) == {names[-1]: f"{names[-1]}.1"}
+
+
+@pytest.mark.parametrize("index", ["{pipeline}-{schema}-{table}", "{pipeline}-{schema}"])
+def test_names_that_are_too_long_for_the_server_end_in_a_digest(
+    bench, search_server, index
+) -> None:
+    one = bench(index=index)
+    place = replace(one.place, pipeline=f"t{uuid.uuid4().hex[:8]}")
+    properties = {"id": {"type": "long"}, "_position": {"type": "long"}}
+    for number, length in enumerate((20, 33, 42, 62), 1):
+        made = TableName("ż" * 31 + "s", "ß" * (length // 2) + "t" * (length % 2))
+        with parts_of(place) as parts:
+            alias = parts.alias(made)
+            wish = Wanted(properties, str(made), number)
+            assert parts.indexes.ensure({alias: wish}) == {}
+            first = parts.indexes.behind([alias])[alias]
+            for copy_id in (uuid.uuid4().hex, uuid.uuid4().hex):
+                copy = index_of(alias, copy_id)
+                assert parts.indexes.create(copy, wish, is_copy=True)
+                assert parts.indexes.of_copy(alias, copy_id) == copy
+                assert parts.indexes.switch(alias, copy) == [first]
+                first = copy
+            assert parts.indexes.behind([alias]) == {alias: copy}
+            parts.indexes.switch(alias, copy)
+            assert len(search_server.indexes(f"{stem_of(alias)}.*")) == 1, "what was before is gone"
+            found = search_server.must("GET", f"/{copy}/_alias")[copy]["aliases"]
+            assert set(found) == set(aliases_of(alias, index))
 
 
 def _settings(server: SearchServer, index: str) -> dict[str, str]:

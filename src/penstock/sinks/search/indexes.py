@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.errors import DestinationRefuses, RecordSchemaRefused, SinkError
 from penstock.sinks.search.client import FORBIDDEN, NOT_FOUND, TOO_MANY
 from penstock.sinks.search.mapping import VECTOR_TYPES, conflicts, missing, signature
-from penstock.sinks.search.names import aliases_of, index_of
+from penstock.sinks.search.names import aliases_of, index_of, stem_of
 from penstock.sinks.search.settings import (
     FIELD_LIMIT,
     GC_DELETES,
@@ -468,15 +468,15 @@ class Indexes:
         Those of another table that had the name stay: one that was renamed is searched under its new name, and one that
         was dropped is kept, unless `dropped_tables` says otherwise.
         """
-        oid = self._meta(index).get("oid")
+        oid, start = self._meta(index).get("oid"), f"{stem_of(alias)}."
         ours = {
             name
-            for name, meta in self._owned(f"{alias}.*").items()
-            if meta.get("oid") == oid and "." not in name.removeprefix(f"{alias}.")
+            for name, meta in self._owned(f"{start}*").items()
+            if meta.get("oid") == oid and "." not in name.removeprefix(start)
         } - {index}
         if not ours:
             return set()
-        path = f"/{urllib.parse.quote(f'{alias}.*', safe='*')}/_alias"
+        path = f"/{urllib.parse.quote(f'{start}*', safe='*')}/_alias"
         answer = self.client.ask("GET", path, None, NOT_FOUND)
         return {name for name in ours if not answer.content.get(name, {}).get("aliases")}
 
