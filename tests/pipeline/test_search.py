@@ -123,6 +123,7 @@ def test_values_are_found_as_what_they_are(
         {"term": {"f.a.b": "deep"}} if has_flat else {"match": {"f": "deep"}},
         {"term": {"g": 3}},
         {"geo_distance": {"distance": "1km", "h": {"lat": 52.5, "lon": 13.4}}},
+        {"term": {"i": "AP8="}},
         {"term": {"j": True}},
         {"term": {"m": "a,b"}},
         {"term": {"n": "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"}},

@@ -1,12 +1,13 @@
-"""Which changes of a column's type leave documents of a search sink as they are."""
+"""Which changes of a column's type leave documents of a search sink as they are, and which indexes serve on."""
 
 from __future__ import annotations
 
 import pytest
 
-from penstock.sinks.search.mapping import Mapper
+from penstock.sinks.search.mapping import Mapper, conflicts, missing
 from penstock.sinks.search.options import SearchOptions
 from penstock.sinks.search.widening import keeps_documents
+from penstock.testing import table
 
 
 def keeps(before: str, after: str, **options: str) -> bool:
@@ -74,3 +75,16 @@ def test_field_is_what_the_options_say() -> None:
     assert keeps("numeric(8,2)", "numeric", numeric_as="keyword")
     assert keeps("numeric(15,2)", "numeric(16,2)", numeric_as="double")
     assert not keeps("numeric(8,2)", "numeric(9,3)", numeric_as="keyword")
+
+
+def test_index_of_an_earlier_state_in_which_bytea_is_binary_serves_on() -> None:
+    mapper = Mapper.of(SearchOptions.model_validate({"url": "http://127.0.0.1:1"}))
+    wanted, texts = (
+        mapper.properties(table(1, "t", {"id": 17, "a": kind, "b": "text"}), "opensearch")
+        for kind in (17, "text")
+    )
+    has = {**wanted, "a": {"type": "binary"}}
+    assert wanted["a"]["type"] == "keyword"
+    assert (conflicts(has, wanted), missing(has, wanted)) == ([], {})
+    assert conflicts(has, texts) == ["a"]
+    assert conflicts(texts, {**wanted, "a": {"type": "long"}}) == ["a"]
