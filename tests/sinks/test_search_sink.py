@@ -385,6 +385,30 @@ def test_repeat_of_changes_of_a_row_that_is_deleted_since_refuses_nothing(bench,
     assert SearchKind().parked(one.place) == []
 
 
+def test_document_that_cannot_be_read_is_not_taken_for_one_that_is_gone(
+    bench, search_front, search_server
+) -> None:
+    front: SearchFront = search_front()
+    one = bench(url=front.url, on_refused="park")
+    one.write(insert(T, ["1", "new", "B"]))
+    one.deliver()
+    failure = {"type": "no_shard_available_action_exception", "reason": "No shard available"}
+    answer = {"docs": [{"_index": f"{one.alias}.1", "_id": "1", "error": failure}]}
+    front.content = lambda path: answer if "_mget" in path else None
+    one.write(update(T, ["1", "later", UNCHANGED]))
+    with pytest.raises(ClusterUnavailable) as caught:
+        one.run()
+    assert is_temporary(caught.value)
+    assert search_server.rows(one.alias)["1"]["note"] == "new"
+
+    # One that is read from a copy of its shard that lags behind is refused, not deleted.
+    answer["docs"] = [{"_index": f"{one.alias}.1", "_id": "1", "found": False}]
+    one.deliver()
+    (entry,) = SearchKind().parked(one.place)
+    assert "were not sent" in entry.reason
+    assert search_server.rows(one.alias)["1"]["note"] == "new"
+
+
 def test_row_that_moved_and_is_refused_finds_its_values_when_it_is_tried_again(
     bench, search_server
 ) -> None:
