@@ -85,7 +85,8 @@ def net_effect(
     lacking = np.asarray(is_partial(values))
     last = _last(ids)
     if not bool(lacking.any()):
-        return Net(last, values.take(pa.array(last)))
+        # Mostly each id is there once.
+        return Net(last, values if len(last) == len(values) else values.take(pa.array(last)))
     return _Walk(batch, versions, lacking, fetch, alone).net(last, is_ahead)
 
 

@@ -207,8 +207,7 @@ class SearchSink(DocumentSink):
         if not len(net.rows):
             return {}
         places = net.rows
-        ids = batch.column("record_key").take(pa.array(places))
-        owners = batch.column("id").take(pa.array(places)).to_pylist()
+        ids, owners = (_some(batch.column(name), places) for name in ("record_key", "id"))
         is_gone = np.asarray(pc.equal(pc.binary_length(net.sources), 0))
         goes_first = np.isin(places, list(net.first))
         try:
@@ -292,7 +291,7 @@ class SearchSink(DocumentSink):
             if not ids:
                 return
             column = pa.array([each.encode() for each in ids], pa.large_binary())
-            found = writes(column, np.full(len(ids), position), None, ids)
+            found = writes(column, np.full(len(ids), position), None, pa.array(ids, pa.string()))
             if refused := parts.bulk.send(alias, found, is_alias=True):
                 raise DestinationRefuses(
                     f"{len(refused)} documents of a table that was emptied are not deleted:"
@@ -407,7 +406,7 @@ def _emptied(left: str) -> tuple[TableName, int, int]:
 
 
 def _writes(
-    ids: pa.Array, found: Any, sources: pa.Array, owners: list[str], mask: Any, is_gone: Any
+    ids: pa.Array, found: Any, sources: pa.Array, owners: pa.Array, mask: Any, is_gone: Any
 ) -> Writes | None:
     """Writes of some documents; deletes of those that are gone."""
     made = []
@@ -415,16 +414,20 @@ def _writes(
         rows = np.flatnonzero(chosen)
         if not len(rows):
             continue
-        taken = pa.array(rows)
         made.append(
             writes(
-                ids.take(taken),
+                _some(ids, rows),
                 found[rows],
-                None if is_delete else sources.take(taken),
-                owners if len(rows) == len(owners) else [owners[row] for row in rows],
+                None if is_delete else _some(sources, rows),
+                _some(owners, rows),
             )
         )
     return together(made) if made else None
+
+
+def _some(values: pa.Array, rows: Any) -> pa.Array:
+    """Values at ascending places, which mostly are all."""
+    return values if len(rows) == len(values) else values.take(pa.array(rows))
 
 
 def _by_copy(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
