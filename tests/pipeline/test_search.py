@@ -123,6 +123,7 @@ def test_values_are_found_as_what_they_are(
         {"term": {"f.a.b": "deep"}} if has_flat else {"match": {"f": "deep"}},
         {"term": {"g": 3}},
         {"geo_distance": {"distance": "1km", "h": {"lat": 52.5, "lon": 13.4}}},
+        {"term": {"i": "AP8="}},
         {"term": {"j": True}},
         {"term": {"m": "a,b"}},
         {"term": {"n": "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"}},
@@ -342,8 +343,15 @@ def test_tables_that_change_are_followed(
     assert search_server.indexes(f"{alias_of(sink, 't')}.*") == [first], (
         "a column needs no other index"
     )
+    source.execute("ALTER TABLE t ALTER a TYPE bigint; INSERT INTO t VALUES (9, 9000000000, 'n')")
+    pipeline.catch_up()
+    assert search_server.rows(alias_of(sink, "t"))["9"] == {"id": 9, "a": 9000000000, "b": "n"}
+    assert search_server.indexes(f"{alias_of(sink, 't')}.*") == [first], "nor does a wider type"
 
     for statement in (
+        "ALTER TABLE t ALTER a TYPE numeric(15,0) USING a * 2",
+        "ALTER TABLE t ALTER b TYPE varchar(90) USING upper(b)",
+        "ALTER TABLE t ALTER b TYPE text USING b || '!'",  # wider, but computed
         "ALTER TABLE t RENAME a TO c",
         "ALTER TABLE t ALTER c TYPE text USING 'n' || c; INSERT INTO t VALUES (7, 'seven', 'x')",
         "ALTER TABLE t ADD d int DEFAULT 8",

@@ -48,12 +48,14 @@ from penstock.sinks.search import store
 from penstock.sinks.search.indexes import Unfit, Wanted
 from penstock.sinks.search.kind import SearchKind
 from penstock.sinks.search.mapping import Mapper
+from penstock.sinks.search.names import aliases_of, index_of, stem_of
 from penstock.sinks.search.options import SearchOptions
 from penstock.sinks.search.parts import parts_of
 from penstock.sinks.search.sink import SearchSink
 from penstock.sinks.search.store import Store
 from penstock.sinks.sink import Batch
 from penstock.spark.jobs import Span, run_task
+from penstock.table import TableName
 from penstock.testing import (
     UNCHANGED,
     delete,
@@ -72,7 +74,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fix_search import SearchFront, SearchServer
-    from penstock.table import TableName
 
 T = table(16400, "t", {"id": "int8", "note": "text", "big": "text"}, key=["id"])
 PLACES = table(16402, "places", {"id": "int8", "at": 600}, key=["id"])
@@ -382,6 +383,30 @@ def test_repeat_of_changes_of_a_row_that_is_deleted_since_refuses_nothing(bench,
     one.deliver()
     assert search_server.rows(one.alias) == {}
     assert SearchKind().parked(one.place) == []
+
+
+def test_document_that_cannot_be_read_is_not_taken_for_one_that_is_gone(
+    bench, search_front, search_server
+) -> None:
+    front: SearchFront = search_front()
+    one = bench(url=front.url, on_refused="park")
+    one.write(insert(T, ["1", "new", "B"]))
+    one.deliver()
+    failure = {"type": "no_shard_available_action_exception", "reason": "No shard available"}
+    answer = {"docs": [{"_index": f"{one.alias}.1", "_id": "1", "error": failure}]}
+    front.content = lambda path: answer if "_mget" in path else None
+    one.write(update(T, ["1", "later", UNCHANGED]))
+    with pytest.raises(ClusterUnavailable) as caught:
+        one.run()
+    assert is_temporary(caught.value)
+    assert search_server.rows(one.alias)["1"]["note"] == "new"
+
+    # One that is read from a copy of its shard that lags behind is refused, not deleted.
+    answer["docs"] = [{"_index": f"{one.alias}.1", "_id": "1", "found": False}]
+    one.deliver()
+    (entry,) = SearchKind().parked(one.place)
+    assert "were not sent" in entry.reason
+    assert search_server.rows(one.alias)["1"]["note"] == "new"
 
 
 def test_row_that_moved_and_is_refused_finds_its_values_when_it_is_tried_again(
@@ -700,7 +725,7 @@ def test_vectors_want_a_server_that_has_them(bench, search_server, search_front)
     with parts_of(other.place) as parts:
         assert parts.indexes.ensure({other.alias: wish}) == {}
     body = front.puts[made]
-    assert body["settings"]["index"]["knn"] is True
+    assert body["settings"]["index.knn"] is True
     assert body["mappings"]["properties"]["at"] == {"type": "knn_vector", "dimension": 3}
 
 
@@ -1133,6 +1158,81 @@ def test_names_of_many_tables_are_asked_for_in_short_requests(bench) -> None:
     names = [f"{one.index}-{number}-{'n' * 150}" for number in range(60)]
     assert indexes.ensure({names[-1]: Wanted({}, "public.t", 1)}) == {}
     assert indexes.behind(names) == {names[-1]: f"{names[-1]}.1"}
+
+
+@pytest.mark.parametrize("index", ["{pipeline}-{schema}-{table}", "{pipeline}-{schema}"])
+def test_names_that_are_too_long_for_the_server_end_in_a_digest(
+    bench, search_server, index
+) -> None:
+    one = bench(index=index)
+    place = replace(one.place, pipeline=f"t{uuid.uuid4().hex[:8]}")
+    properties = {"id": {"type": "long"}, "_position": {"type": "long"}}
+    for number, length in enumerate((20, 33, 42, 62), 1):
+        made = TableName("ż" * 31 + "s", "ß" * (length // 2) + "t" * (length % 2))
+        with parts_of(place) as parts:
+            alias = parts.alias(made)
+            wish = Wanted(properties, str(made), number)
+            assert parts.indexes.ensure({alias: wish}) == {}
+            first = parts.indexes.behind([alias])[alias]
+            for copy_id in (uuid.uuid4().hex, uuid.uuid4().hex):
+                copy = index_of(alias, copy_id)
+                assert parts.indexes.create(copy, wish, is_copy=True)
+                assert parts.indexes.of_copy(alias, copy_id) == copy
+                assert parts.indexes.switch(alias, copy) == [first]
+                first = copy
+            assert parts.indexes.behind([alias]) == {alias: copy}
+            parts.indexes.switch(alias, copy)
+            assert len(search_server.indexes(f"{stem_of(alias)}.*")) == 1, "what was before is gone"
+            found = search_server.must("GET", f"/{copy}/_alias")[copy]["aliases"]
+            assert set(found) == set(aliases_of(alias, index))
+
+
+def _settings(server: SearchServer, index: str) -> dict[str, str]:
+    found = server.must("GET", f"/{index}/_settings?flat_settings=true")
+    return dict(next(iter(found.values()))["settings"])
+
+
+def test_deletes_are_remembered_for_an_hour_also_by_indexes_of_an_earlier_penstock(
+    bench, search_server
+) -> None:
+    one = bench()
+    one.write(insert(T, ["1", "new", "B"]), insert(PLACES, ["1", "(1,2)"]))
+    one.deliver()
+    places = f"{one.index}-public-places"
+    assert _settings(search_server, one.alias)["index.gc_deletes"] == "3600000ms"
+    search_server.must("PUT", f"/{one.alias}/_settings", {"index.gc_deletes": None})
+    search_server.must("PUT", f"/{places}/_settings", {"index.gc_deletes": "2h"})
+
+    one.open()
+    assert _settings(search_server, one.alias)["index.gc_deletes"] == "3600000ms"
+    assert _settings(search_server, places)["index.gc_deletes"] == "2h", "a user's own"
+
+    # What cannot be set is no obstacle.
+    search_server.must("PUT", f"/{one.alias}/_settings", {"index.gc_deletes": None})
+    search_server.must("DELETE", f"/{places}.1")
+    search_server.must("PUT", f"/{one.alias}/_settings", {"index.blocks.read_only": True})
+    one.open()
+    search_server.must("PUT", f"/{one.alias}/_settings", {"index.blocks.read_only": None})
+    assert "index.gc_deletes" not in _settings(search_server, one.alias)
+
+
+@pytest.mark.parametrize("fields", ["names", "ids"])
+def test_table_of_a_thousand_columns_has_room_for_its_fields(bench, search_server, fields) -> None:
+    one = bench(fields=fields)
+    mapper = Mapper.of(one.options)
+
+    def described(count: int) -> Any:
+        columns = {f"c{number}": "text" for number in range(count)}
+        found = table(16400, "t", {"id": "int8", **columns}, key=["id"])
+        numbered = [replace(each, id=place + 1) for place, each in enumerate(found.columns)]
+        return replace(found, columns=tuple(numbered))
+
+    for count in (1000, 1100, 1599):
+        properties = mapper.properties(described(count), search_server.version.engine)
+        with parts_of(one.place) as parts:
+            assert parts.indexes.ensure({one.alias: Wanted(properties, "public.t", 16400)}) == {}
+    mapping = search_server.must("GET", f"/{one.alias}/_mapping")[f"{one.alias}.1"]["mappings"]
+    assert len(mapping["properties"]) >= 1600
 
 
 @pytest.mark.long

@@ -11,9 +11,11 @@ from penstock.changes.envelope import records_in_order
 from penstock.changes.shares import Share
 from penstock.sinks.search.mapping import Mapper
 from penstock.sinks.search.merge import net_effect
+from penstock.sinks.search.names import Names, aliases_of, index_of
 from penstock.sinks.search.options import SearchOptions
 from penstock.sinks.search.rows import RowWriter, identified
 from penstock.sinks.search.versions import version, versions
+from penstock.table import TableName
 from penstock.testing import UNCHANGED, changes, relation, table, transaction, update
 
 if TYPE_CHECKING:
@@ -100,3 +102,21 @@ def test_document_has_one_share_alone_also_of_a_row_that_moves(seed):
                 document = row["schema"], row["table"], row["record_key"]
                 owners.setdefault(document, set()).add(number)
     assert all(len(each) == 1 for each in owners.values())
+
+
+def test_name_that_fits_is_the_same_as_ever_and_one_that_does_not_is_told_apart():
+    names = Names("{schema}-{table}", "shop", "shop")
+    assert names.alias(TableName("public", "orders")) == "public-orders"
+    assert names.alias(TableName("Ab", "_x")) == "0.-41b-_x"
+    long = names.alias(TableName("s", "ż" * 31))
+    assert long == "s-" + "-c5-bc" * 31
+    assert index_of(long, "1") == f"{long}.1"
+    several = {names.alias(TableName("ż" * 31, "ß" * 30 + end)) for end in "abc"}
+    assert len(several) == 3
+    assert {len(each) for each in several} == {255}
+    shared = Names("{schema}", "shop", "shop")
+    both = [
+        aliases_of(shared.alias(TableName("ż" * 31, "ß" * 30 + end)), "{schema}") for end in "ab"
+    ]
+    assert both[0][1] == both[1][1] == "0." + "-c5-bc" * 31
+    assert both[0][0] != both[1][0]

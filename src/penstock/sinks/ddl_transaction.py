@@ -51,6 +51,12 @@ class ShapeChange:
     # Tables, by their names before it, that no modifier fits any more: they stop.
     refused: Mapping[TableName, PenstockError] = field(default_factory=dict)
 
+    def may_compute(self, differences: Sequence[Difference]) -> bool:
+        """Whether rows of a table that has these differences may hold values that the statement computed: `TYPE … USING …`."""
+        # Others, such as Relation messages, do not say so.
+        is_told = self.change.tag == "ALTER TABLE" and not self.change.has_using
+        return not is_told and any(each.op == "column_type" for each in differences)
+
 
 Part = Rows | ShapeChange
 DdlTransaction = Sequence[Part]

@@ -206,5 +206,7 @@ def schema_documents(
             "version": part.versions.get(followed.table.schema),
             "difference": [as_json(each) for each in followed.differences],
         }
+        if part.may_compute(followed.differences):
+            value["using"] = True
         found.append(document(value, mark.committed_at))
     return found

@@ -6,6 +6,7 @@ one another.
 
 from __future__ import annotations
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -42,6 +43,17 @@ _TRIES = 10
 _FILTER = "filter_path=error.type,items.*.status,items.*.error.type,items.*.error.reason"
 
 
+# In an answer without errors: how many writes are done.
+_DONE = "done"
+
+
+def _read(text: bytes) -> Any:
+    """An answer; of one without errors, as nearly all are, no more than how many writes it is to."""
+    if b'"error"' not in text and text.startswith(b'{"items":['):
+        return {_DONE: text.count(b'"status":')}
+    return json.loads(text)
+
+
 class IndexGone(Exception):
     """The index, or its alias, is not there."""
 
@@ -51,7 +63,7 @@ class Writes:
     """Writes of different documents: for each its text, as a bulk request has it, and who asked for it."""
 
     texts: pa.Array  # binary
-    owners: list[str]  # ids of changes
+    owners: pa.Array  # ids of changes
 
     def __len__(self) -> int:
         return len(self.owners)
@@ -63,12 +75,21 @@ class Writes:
     def take(self, places: Sequence[int]) -> Writes:
         """Some of them."""
         rows = pa.array(places, pa.int64())
-        return Writes(self.texts.take(rows), [self.owners[place] for place in places])
+        return Writes(self.texts.take(rows), self.owners.take(rows))
 
-    def cut(self, most_bytes: int) -> Iterator[Writes]:
-        """In parts of about so many bytes, each write whole."""
+    def owner(self, place: int) -> str:
+        """Who asked for one of them."""
+        return str(self.owners[place].as_py())
+
+    def cut(self, most_bytes: int, at_once: int) -> Iterator[Writes]:
+        """In parts of at most so many bytes, each write whole; of several, so many times `at_once` that are as large as one another."""
         sizes = np.asarray(pa.compute.binary_length(self.texts)).astype(np.int64)
         ends = np.cumsum(sizes)
+        count = -(-int(ends[-1]) // most_bytes)
+        if count > 1:
+            # Nobody is to wait for the last one alone.
+            count = -(-count // at_once) * at_once
+            most_bytes = min(most_bytes, int(ends[-1]) // count + int(sizes.max()))
         begin = 0
         while begin < len(self):
             done = int(ends[begin - 1]) if begin else 0
@@ -77,7 +98,7 @@ class Writes:
             begin = end
 
 
-def writes(ids: pa.Array, versions: Any, sources: pa.Array | None, owners: list[str]) -> Writes:
+def writes(ids: pa.Array, versions: Any, sources: pa.Array | None, owners: pa.Array) -> Writes:
     """Writes of documents; deletes where there are no sources."""
     kind = b"delete" if sources is None else b"index"
     encoded = json_column(_TEXT, ids)
@@ -97,8 +118,10 @@ def writes(ids: pa.Array, versions: Any, sources: pa.Array | None, owners: list[
 
 def together(some: Sequence[Writes]) -> Writes:
     """All of them."""
+    if len(some) == 1:
+        return some[0]
     return Writes(
-        concatenate([each.texts for each in some]), [one for each in some for one in each.owners]
+        concatenate([each.texts for each in some]), pa.concat_arrays([each.owners for each in some])
     )
 
 
@@ -122,7 +145,7 @@ class Bulk:
         path = f"/{quoted(target)}/_bulk?{_FILTER}"
         if is_alias:
             path += "&require_alias=true"
-        parts = list(some.cut(self._bulk_bytes))
+        parts = list(some.cut(self._bulk_bytes, self._concurrency))
         refused: dict[str, str] = {}
         if len(parts) == 1 or self._concurrency == 1:
             for part in parts:
@@ -138,7 +161,7 @@ class Bulk:
         refused: dict[str, str] = {}
         waits = BackOff()
         while True:
-            answer = self._client.bulk(path, raw_bytes(part.texts))
+            answer = self._client.bulk(path, raw_bytes(part.texts), _read)
             if answer.status == TOO_LARGE:
                 reason = "it is larger than the server's http.max_content_length"
                 return refused | self._halved(path, part, reason)
@@ -165,7 +188,7 @@ class Bulk:
 
     def _halved(self, path: str, part: Writes, reason: str) -> dict[str, str]:
         if len(part) == 1:
-            return {part.owners[0]: reason}
+            return {part.owner(0): reason}
         middle = len(part) // 2
         first = self._send(path, part.slice(0, middle))
         return first | self._send(path, part.slice(middle, len(part)))
@@ -174,16 +197,19 @@ class Bulk:
         self, answer: Answer, part: Writes, refused: dict[str, str]
     ) -> tuple[list[int], PenstockError | None]:
         """Which writes are to be tried again, and why; what is refused for good goes to `refused`."""
-        items = [next(iter(each.values())) for each in answer.content.get("items", ())]
-        if len(items) != len(part):
+        items = answer.content.get("items", ())
+        done = answer.content.get(_DONE)
+        count = len(items) if done is None else done
+        if count != len(part):
             raise SinkError(
-                f"{len(items)} answers to {len(part)} writes",
+                f"{count} answers to {len(part)} writes",
                 self._client.where,
                 "nothing, penstock tries again by itself",
             )
         again: list[int] = []
         error: PenstockError | None = None
-        for place, item in enumerate(items):
+        for place, each in enumerate(items):
+            item = next(iter(each.values()))
             status = item["status"]
             if status in (LOGIN, FORBIDDEN) and not is_read_only(item):
                 raise self._client.explained(Answer(status, item), "writing documents")
@@ -197,7 +223,7 @@ class Bulk:
                 again.append(place)
                 error = self._explained(item)
             else:
-                refused[part.owners[place]] = reason_of(item.get("error", {}))
+                refused[part.owner(place)] = reason_of(item.get("error", {}))
         return again, error
 
     def _explained(self, item: dict[str, Any]) -> PenstockError:

@@ -31,10 +31,13 @@ from penstock.errors import (
 from penstock.retry import BackOff
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from penstock.sinks.search.options import SearchOptions
 
 NOT_FOUND, CONFLICT, TOO_LARGE, TOO_MANY = 404, 409, 413, 429
 REFUSED, LOGIN, FORBIDDEN = 400, 401, 403
+UNAVAILABLE = 503
 _TRIES = 8
 _NDJSON = "application/x-ndjson"
 
@@ -142,7 +145,9 @@ class Client:
         data = None if body is None else json.dumps(body).encode()
         waits = BackOff()
         while True:
-            answer = self._once(method, path, data, "application/json", exact=exact)
+            answer = self._once(
+                method, path, data, "application/json", _exactly if exact else json.loads
+            )
             if answer.status < 300 or answer.status in accepted:
                 return answer
             error = self.explained(answer, f"{method} {_plain(path)}")
@@ -150,13 +155,13 @@ class Client:
                 raise error
             self.wait(waits.next_seconds(), error)
 
-    def bulk(self, path: str, body: Any) -> Answer:
-        """One bulk request; the answer, whatever it is.
+    def bulk(self, path: str, body: Any, read: Callable[[bytes], Any] = json.loads) -> Answer:
+        """One bulk request; the answer, whatever it is, as `read` has it.
 
         Raises:
             PenstockError: there is none.
         """
-        return self._once("POST", path, body, _NDJSON)
+        return self._once("POST", path, body, _NDJSON, read)
 
     def wait(self, seconds: float, error: PenstockError) -> None:
         """Wait before another attempt.
@@ -182,7 +187,7 @@ class Client:
         self._given_up.clear()
 
     def _once(
-        self, method: str, path: str, data: Any, content_type: str, *, exact: bool = False
+        self, method: str, path: str, data: Any, content_type: str, read: Callable[[bytes], Any]
     ) -> Answer:
         headers = {**self._headers(), "Accept": "application/json"}
         if data is not None:
@@ -193,13 +198,13 @@ class Client:
         is_used = connection.sock is not None
         try:
             try:
-                answer = self._exchange(connection, method, path, data, headers, exact)
+                answer = self._exchange(connection, method, path, data, headers, read)
             except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError):
                 # A connection that lay idle may have been ended by the server; versions make a repeat harmless.
                 connection.close()
                 if not is_used or self._given_up.is_set():
                     raise
-                answer = self._exchange(connection, method, path, data, headers, exact)
+                answer = self._exchange(connection, method, path, data, headers, read)
         except ssl.SSLCertVerificationError as error:
             connection.close()
             raise self._bad_certificate(error) from None
@@ -230,13 +235,13 @@ class Client:
         path: str,
         data: Any,
         headers: dict[str, str],
-        exact: bool,
+        read: Callable[[bytes], Any],
     ) -> Answer:
         connection.request(method, self._base + path, data, headers)
         answer = connection.getresponse()
         text = answer.read()
         try:
-            content = json.loads(text, parse_float=Decimal if exact else None) if text else {}
+            content = read(text) if text else {}
         except ValueError:
             content = {}  # a proxy's page
         return Answer(answer.status, content)
@@ -319,6 +324,10 @@ class Client:
             f"{self.where} at {self._options.url}",
             "renew it, or name the authority that signed it as ca under tls:",
         )
+
+
+def _exactly(text: bytes) -> Any:
+    return json.loads(text, parse_float=Decimal)
 
 
 def _passes(status: int) -> bool:

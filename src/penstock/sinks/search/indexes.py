@@ -9,14 +9,26 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
 import urllib.parse
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import DestinationRefuses, RecordSchemaRefused, SinkError
-from penstock.sinks.search.client import NOT_FOUND
+from penstock.sinks.search.client import FORBIDDEN, NOT_FOUND, TOO_MANY
 from penstock.sinks.search.mapping import VECTOR_TYPES, conflicts, missing, signature
-from penstock.sinks.search.names import aliases_of, index_of
+from penstock.sinks.search.names import aliases_of, index_of, stem_of
+from penstock.sinks.search.settings import (
+    FIELD_LIMIT,
+    GC_DELETES,
+    LEAST_FIELDS,
+    field_count,
+    field_limit,
+    has_knn,
+    remembers,
+    settings_of,
+    time_text,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -25,9 +37,10 @@ if TYPE_CHECKING:
     from penstock.sinks.search.options import SearchOptions
     from penstock.sinks.search.store import Store
 
+_log = logging.getLogger(__name__)
+
 _EXISTS = "resource_already_exists_exception"
 _REFUSED = 400
-_FIELD_LIMIT = 2000
 _VECTOR_KINDS = {kind for kind, _ in VECTOR_TYPES.values()}
 # A server takes request lines of 4,096 bytes, method and path of a proxy included.
 _MOST_NAMES_BYTES = 3000
@@ -198,17 +211,8 @@ class Indexes:
         """
         if is_copy and wish.text in self._known.get(index, ()):
             return False
-        settings: dict[str, Any] = {"mapping.total_fields.limit": _FIELD_LIMIT}
-        if self.options.shards is not None:
-            settings["number_of_shards"] = self.options.shards
-        if self.options.replicas is not None:
-            settings["number_of_replicas"] = self.options.replicas
-        if _has_knn(wish.properties):
-            settings["knn"] = True
-        if is_copy:
-            settings["refresh_interval"] = "-1"
         body = {
-            "settings": {"index": settings},
+            "settings": settings_of(wish.properties, self.options, is_copy=is_copy),
             "mappings": {
                 "dynamic": "strict",
                 "_meta": {"penstock": {**self.owner, "table": wish.table, "oid": wish.oid}},
@@ -255,13 +259,55 @@ class Indexes:
         if unfit := conflicts(has, wish.properties):
             raise Unfit(unfit)
         if added := missing(has, wish.properties):
-            if _has_knn(added) and not _has_knn(has):
+            if has_knn(added) and not has_knn(has):
                 raise Unfit(sorted(added))  # whether an index has k-NN is said when it is made
+            self._make_room(index, {**has, **added})
             body = {"properties": added}
             path = f"/{quoted(index)}/_mapping"
             answer = self.client.ask("PUT", path, body, _REFUSED)
             if answer.status == _REFUSED:
                 raise self._refused(answer, index, added)
+
+    def _make_room(self, index: str, properties: Mapping[str, Any]) -> None:
+        """Let an index have that many fields."""
+        count = field_count(properties)
+        if count <= LEAST_FIELDS:
+            return  # none has ever been made with less
+        found = self._settings([index], FIELD_LIMIT).get(index, {})
+        if count > int(found.get(FIELD_LIMIT, 0)):
+            body = {FIELD_LIMIT: field_limit(properties)}
+            self.client.ask("PUT", f"/{quoted(index)}/_settings", body)
+
+    def remember_deletes(self) -> None:
+        """Have indexes that are there remember deletes as long as those that are made now: an earlier penstock left it to the server."""
+        wanted = self.options.gc_deletes
+        for index, settings in self._settings(self.store.indexes(), GC_DELETES).items():
+            if remembers(settings) >= wanted:
+                continue
+            body = {GC_DELETES: time_text(wanted)}
+            path = f"/{quoted(index)}/_settings"
+            answer = self.client.ask("PUT", path, body, NOT_FOUND, FORBIDDEN, TOO_MANY)
+            if answer.status in (FORBIDDEN, TOO_MANY):
+                # It takes no writes, or the user may not: who delivers finds out which.
+                _log.warning(
+                    "index %s remembers deletes for %g s only: it takes no setting (%s)",
+                    index,
+                    remembers(settings),
+                    answer.error_type,
+                )
+
+    def _settings(self, indexes: Sequence[str], name: str) -> dict[str, dict[str, str]]:
+        """Of indexes that are there what one setting is, where it was set."""
+        found: dict[str, dict[str, str]] = {}
+        for names in _lists(indexes):
+            # Each has a uuid: what is not there is told apart from what was not set.
+            path = (
+                f"/{names}/_settings/index.uuid,{name}?flat_settings=true&ignore_unavailable=true"
+            )
+            answer = self.client.ask("GET", path, None, NOT_FOUND, FORBIDDEN)
+            if answer.status < 300:
+                found |= {index: content["settings"] for index, content in answer.content.items()}
+        return found
 
     def _is_ours(self, meta: Any) -> bool:
         """Whether an index was made by this sink, by what its mapping says."""
@@ -422,15 +468,15 @@ class Indexes:
         Those of another table that had the name stay: one that was renamed is searched under its new name, and one that
         was dropped is kept, unless `dropped_tables` says otherwise.
         """
-        oid = self._meta(index).get("oid")
+        oid, start = self._meta(index).get("oid"), f"{stem_of(alias)}."
         ours = {
             name
-            for name, meta in self._owned(f"{alias}.*").items()
-            if meta.get("oid") == oid and "." not in name.removeprefix(f"{alias}.")
+            for name, meta in self._owned(f"{start}*").items()
+            if meta.get("oid") == oid and "." not in name.removeprefix(start)
         } - {index}
         if not ours:
             return set()
-        path = f"/{urllib.parse.quote(f'{alias}.*', safe='*')}/_alias"
+        path = f"/{urllib.parse.quote(f'{start}*', safe='*')}/_alias"
         answer = self.client.ask("GET", path, None, NOT_FOUND)
         return {name for name in ours if not answer.content.get(name, {}).get("aliases")}
 
@@ -451,7 +497,3 @@ class Indexes:
         for index in sorted(indexes):
             self.client.ask("DELETE", f"/{quoted(index)}", None, NOT_FOUND)
             self._known.pop(index, None)
-
-
-def _has_knn(properties: Mapping[str, Any]) -> bool:
-    return any(each.get("type") == "knn_vector" for each in properties.values())

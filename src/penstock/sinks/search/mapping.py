@@ -5,7 +5,7 @@ float4 float8                 double; NaN and infinities are in the document, an
 numeric                       scaled_float of up to 15 digits, else keyword; or as `numeric_as` says
 bool                          boolean
 date timestamp timestamptz    date; infinity and years that ISO 8601 lacks are in the document, and not found
-bytea                         binary
+bytea                         keyword, base64, of up to 384 bytes: digests and keys are found, not pictures
 text varchar bpchar name xml  keyword, and `.text` for words; above 8,191 characters `.text` alone
 json jsonb                    text; or `json_as: flat`, flat_object of OpenSearch, flattened of Elasticsearch
 point                         keyword; or `point_as: geo`, geo_point
@@ -57,6 +57,8 @@ VECTOR_TYPES = {
     "elasticsearch": ("dense_vector", "dims"),
 }
 _KEYWORD = {"type": "keyword", "ignore_above": _MOST_KEYWORD}
+# Of an index of an earlier state it is `binary`, which nobody can search for: the documents are the same.
+_BYTEA = {"type": "keyword", "ignore_above": 512}
 _WORDS = {**_KEYWORD, "fields": {"text": {"type": "text"}}}
 _LONG = {"type": "long"}
 _DOUBLE = {"type": "double", "ignore_malformed": True}
@@ -64,7 +66,7 @@ _DATE = {"type": "date", "format": "strict_date_optional_time", "ignore_malforme
 
 _TYPES: dict[int, dict[str, Any]] = {
     16: {"type": "boolean"},
-    17: {"type": "binary"},
+    17: _BYTEA,
     20: _LONG,
     21: _LONG,
     23: _LONG,
@@ -117,7 +119,7 @@ class Mapper:
         if self.names_table:
             found[TABLE] = {"type": "keyword"}
         for column in relation.columns:
-            found[self.field(column, relation.oid)] = self._type(column, engine)
+            found[self.field(column, relation.oid)] = self.type_of(column, engine)
         if self.fields is Fields.IDS:
             for column in relation.columns:
                 path = self.field(column, relation.oid)
@@ -132,7 +134,8 @@ class Mapper:
         is_declared = column.type_name in _VECTORS and column.type_modifier > 0
         return is_declared and self.vector is Vector.VECTOR
 
-    def _type(self, column: Column, engine: str) -> dict[str, Any]:
+    def type_of(self, column: Column, engine: str) -> dict[str, Any]:
+        """What a column is searched as."""
         if self.is_vector(column):
             kind, dimensions = VECTOR_TYPES[engine]
             return {"type": kind, dimensions: column.type_modifier}
@@ -222,5 +225,5 @@ def missing(has: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]
 
 def _differs(one: Mapping[str, Any], wish: Mapping[str, Any]) -> bool:
     if one.get("type", "object") != wish["type"]:
-        return True
+        return not (one.get("type") == "binary" and wish == _BYTEA)
     return any(one.get(each) != wish.get(each) for each in ("scaling_factor", "dimension", "dims"))

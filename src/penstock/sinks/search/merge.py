@@ -9,6 +9,7 @@ without them. Only documents that lack something are looked at one by one.
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.sinks.search.client import CONFLICT, NOT_FOUND
+from penstock.sinks.search.client import CONFLICT, NOT_FOUND, UNAVAILABLE, Answer
 from penstock.sinks.search.indexes import quoted
 from penstock.sinks.search.names import ORDINAL, POSITION, UNCHANGED
 from penstock.sinks.search.rows import partial
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 _LEAD = b'{"%b":' % UNCHANGED.encode()
 _MOST_IDS = 500
+_CURRENT = re.compile(r"current version \[([0-9]+)\]")
 _NOT_THERE = (
     "some of its values were not sent, and no document has them:"
     " set REPLICA IDENTITY FULL, and have the table copied anew"
@@ -83,7 +85,8 @@ def net_effect(
     lacking = np.asarray(is_partial(values))
     last = _last(ids)
     if not bool(lacking.any()):
-        return Net(last, values.take(pa.array(last)))
+        # Mostly each id is there once.
+        return Net(last, values if len(last) == len(values) else values.take(pa.array(last)))
     return _Walk(batch, versions, lacking, fetch, alone).net(last, is_ahead)
 
 
@@ -203,6 +206,9 @@ def fetch_documents(client: Client, alias: str, ids: Collection[str]) -> dict[st
         body = {"ids": wanted[begin : begin + _MOST_IDS]}
         answer = client.ask("POST", f"/{quoted(alias)}/_mget", body, exact=True)
         for each in answer.content["docs"]:
+            if "error" in each:
+                # Its shard is away, say: that is no document that is not there.
+                raise client.explained(Answer(UNAVAILABLE, each), "reading documents")
             if each.get("found"):
                 found[each["_id"]] = each["_source"]
     return found
@@ -211,8 +217,12 @@ def fetch_documents(client: Client, alias: str, ids: Collection[str]) -> dict[st
 def is_deleted_since(client: Client, alias: str, one: str, version: int) -> bool:
     """Whether a document that is not there was deleted by a change later than that of a version.
 
-    Asked by a delete under that version, which the server refuses then. It remembers deletes for `index.gc_deletes`.
+    Asked by a delete under a version that none has, which the server refuses where it knows of the document: with the version
+    that it knows. It remembers that of a delete for `gc_deletes`.
     """
-    path = f"/{quoted(alias)}/_doc/{quoted(one)}?version={version}&version_type=external_gte"
+    path = f"/{quoted(alias)}/_doc/{quoted(one)}?version=1&version_type=external_gte"
     answer = client.ask("DELETE", path, None, NOT_FOUND, CONFLICT)
-    return answer.status == CONFLICT
+    if answer.status != CONFLICT:
+        return False
+    found = _CURRENT.search(str(answer.content.get("error", {}).get("reason", "")))
+    return found is not None and int(found[1]) > version

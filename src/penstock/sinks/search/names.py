@@ -2,7 +2,8 @@
 
 alias       what people search: `index:` of the sink, filled in
             Without {table} in it that is an alias of all tables of a schema, and `<it>.<table>` that of each.
-index       `<alias>.<generation>`: another one for each copy of the table
+            What would be too long for the server ends in a digest.
+index       `<alias>.<generation>`: another one for each copy of the table; of a long alias its beginning and a digest
 field       the column's name; `.` and a leading `_` are escaped by `%` and two digits, which means something else there
 _id         the values of the key, with commas between; in each `\\` and `,` behind a backslash where there are several
             Above 512 bytes, where it is empty, or looks like one: `sha256:` and the digest.
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from penstock.table import TableName
 
 MOST_ID_BYTES = 512
+# Of the name of an index, or alias, at a server; and of what stands before a point and the id of a copy.
+_MOST_BYTES = 255
+_MOST_STEM = 215
 POSITION = "_position"
 ORDINAL = "_ordinal"
 TABLE = "_table"
@@ -56,7 +60,14 @@ class Names:
         pattern = f"{self.pattern}.{{table}}" if is_shared(self.pattern) else self.pattern
         name = _FIELD.sub(lambda field: _escaped(values[field[1]]), pattern)
         # A field may bring what no index begins with; nothing else has a point there.
-        return name if name[0] not in "-_" else f"0.{name}"
+        name = name if name[0] not in "-_" else f"0.{name}"
+        if not is_shared(self.pattern) or len(name) <= _MOST_BYTES:
+            return _fitted(name, _MOST_BYTES)
+        # All tables of the schema have the same first part. None could be longer than what is kept as it is.
+        schema, _, own = name.rpartition(".")
+        if len(schema) > _MOST_BYTES - 2:
+            schema = _fitted(schema, _MOST_STEM)
+        return f"{schema}.{_fitted(own, _MOST_BYTES - 1 - len(schema))}"
 
 
 def is_shared(pattern: str) -> bool:
@@ -72,7 +83,20 @@ def aliases_of(alias: str, pattern: str) -> tuple[str, ...]:
 
 def index_of(alias: str, generation: str) -> str:
     """The index of one generation."""
-    return f"{alias}.{generation}"
+    return f"{stem_of(alias)}.{generation}"
+
+
+def stem_of(alias: str) -> str:
+    """What the names of all indexes begin with that are made for an alias."""
+    return _fitted(alias, _MOST_STEM)
+
+
+def _fitted(name: str, most_bytes: int) -> str:
+    """A name that is too long with its end replaced by a digest of all of it."""
+    if len(name) <= most_bytes:
+        return name
+    end = hashlib.sha256(name.encode()).hexdigest()[:16]
+    return f"{name[: most_bytes - 17]}-{end}"
 
 
 def _escaped(name: str) -> str:

@@ -115,6 +115,7 @@ class SearchOptions(SinkOptions):
     dropped_tables: DroppedTables = DroppedTables.KEEP
     shards: Annotated[int, Field(ge=1, le=1024)] | None = None
     replicas: Annotated[int, Field(ge=0, le=100)] | None = None
+    gc_deletes: Seconds = 3600.0
     username: str | None = None
     password: SecretStr | None = None
     api_key: SecretStr | None = None

@@ -24,12 +24,14 @@ from penstock.sinks.search.bulk import IndexGone, Writes, together, writes
 from penstock.sinks.search.check import findings
 from penstock.sinks.search.client import given_back
 from penstock.sinks.search.indexes import quoted
+from penstock.sinks.search.mapping import Mapper
 from penstock.sinks.search.merge import TasksMixed, fetch_documents, is_deleted_since, net_effect
 from penstock.sinks.search.names import ORDINAL, POSITION, field_name, index_of, is_shared
 from penstock.sinks.search.options import DroppedTables, Fields
 from penstock.sinks.search.parts import ask_for_copy, make_parts
 from penstock.sinks.search.rows import DELETE_HALF, copied_version
 from penstock.sinks.search.versions import version, versions
+from penstock.sinks.search.widening import keeps_documents
 from penstock.table import TableName
 from penstock.timing import timing
 
@@ -47,7 +49,7 @@ _log = logging.getLogger(__name__)
 
 _PAGE = 5000
 # Changes of a table after which fields or values of its documents are others than the stream says.
-_COPIED_ANEW = ("rename_column", "column_type", "primary_key")
+_COPIED_ANEW = ("rename_column", "primary_key")
 
 
 class SearchSink(DocumentSink):
@@ -90,6 +92,7 @@ class SearchSink(DocumentSink):
         _ = parts.engine
         state = parts.store.open()
         parts.indexes.remove_left([index for _, index in self._retired])
+        parts.indexes.remember_deletes()
         self.shared_by = "table" if parts.store.shared_by_table() else "key"
         return state
 
@@ -204,8 +207,7 @@ class SearchSink(DocumentSink):
         if not len(net.rows):
             return {}
         places = net.rows
-        ids = batch.column("record_key").take(pa.array(places))
-        owners = batch.column("id").take(pa.array(places)).to_pylist()
+        ids, owners = (_some(batch.column(name), places) for name in ("record_key", "id"))
         is_gone = np.asarray(pc.equal(pc.binary_length(net.sources), 0))
         goes_first = np.isin(places, list(net.first))
         try:
@@ -289,7 +291,7 @@ class SearchSink(DocumentSink):
             if not ids:
                 return
             column = pa.array([each.encode() for each in ids], pa.large_binary())
-            found = writes(column, np.full(len(ids), position), None, ids)
+            found = writes(column, np.full(len(ids), position), None, pa.array(ids, pa.string()))
             if refused := parts.bulk.send(alias, found, is_alias=True):
                 raise DestinationRefuses(
                     f"{len(refused)} documents of a table that was emptied are not deleted:"
@@ -321,7 +323,7 @@ class SearchSink(DocumentSink):
             elif op == "rename_table":
                 parts.indexes.move(alias, parts.alias(TableName.parse(each["before"])))
         fields = parts.indexes.fields(alias) if self._options.fields is Fields.NAMES else ()
-        if any(self._needs_copy(each, fields) for each in change["difference"]) and not (
+        if any(self._needs_copy(each, fields, change) for each in change["difference"]) and not (
             ask_for_copy(self._place, table, self._former.get(table))
         ):
             _log.warning("%s is not copied anew: it is not followed yet", table)
@@ -337,7 +339,9 @@ class SearchSink(DocumentSink):
         """Whether a change is in the schema log, done or only begun: the rows before it are delivered then."""
         return self._parts.store.is_logged(change)
 
-    def _needs_copy(self, difference: dict[str, Any], fields: Collection[str]) -> bool:
+    def _needs_copy(
+        self, difference: dict[str, Any], fields: Collection[str], change: dict[str, Any]
+    ) -> bool:
         """Whether documents that are there are not what the source has by now."""
         op = difference["op"]
         if op == "rename_column" and self._options.fields is Fields.IDS:
@@ -351,6 +355,10 @@ class SearchSink(DocumentSink):
         if op == "replica_identity":
             both = f"{difference['before']} {difference['after']}"
             return "index" in both or "nothing" in both
+        if op == "column_type":
+            mapper = Mapper.of(self._options)
+            is_wider = keeps_documents(difference["before"], difference["after"], mapper)
+            return not is_wider or change.get("using", False)
         return op in _COPIED_ANEW
 
     # --- the rest ------------------------------------------------------------------------------
@@ -398,7 +406,7 @@ def _emptied(left: str) -> tuple[TableName, int, int]:
 
 
 def _writes(
-    ids: pa.Array, found: Any, sources: pa.Array, owners: list[str], mask: Any, is_gone: Any
+    ids: pa.Array, found: Any, sources: pa.Array, owners: pa.Array, mask: Any, is_gone: Any
 ) -> Writes | None:
     """Writes of some documents; deletes of those that are gone."""
     made = []
@@ -406,16 +414,20 @@ def _writes(
         rows = np.flatnonzero(chosen)
         if not len(rows):
             continue
-        taken = pa.array(rows)
         made.append(
             writes(
-                ids.take(taken),
+                _some(ids, rows),
                 found[rows],
-                None if is_delete else sources.take(taken),
-                owners if len(rows) == len(owners) else [owners[row] for row in rows],
+                None if is_delete else _some(sources, rows),
+                _some(owners, rows),
             )
         )
     return together(made) if made else None
+
+
+def _some(values: pa.Array, rows: Any) -> pa.Array:
+    """Values at ascending places, which mostly are all."""
+    return values if len(rows) == len(values) else values.take(pa.array(rows))
 
 
 def _by_copy(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 INDEX = "penstock"
 KEPT_SCHEMAS = 100  # versions of each, as many as the source keeps
 _REFUSED = 400
+_MOST_HITS = 10_000  # that a server gives at once
 _KEYWORD = {"type": "keyword"}
 _MAPPING = {
     "settings": {"index": {"number_of_shards": 1, "auto_expand_replicas": "0-1"}},
@@ -221,7 +222,7 @@ class Store:
 
     # --- indexes -------------------------------------------------------------------------------
 
-    def _index(self, oid: int) -> str:
+    def _index(self, oid: int | str) -> str:
         return f"{self._id}.index:{oid}"
 
     def index(self, oid: int) -> str | None:
@@ -229,6 +230,19 @@ class Store:
         path = f"/{INDEX}/_doc/{quoted(self._index(oid))}"
         answer = self._client.ask("GET", path, None, NOT_FOUND)
         return None if answer.status == NOT_FOUND else str(answer.content["_source"]["state"])
+
+    def indexes(self) -> list[str]:
+        """The indexes that tables had last, there or not."""
+        self._client.ask("POST", f"/{INDEX}/_refresh")
+        own = [{"term": {name: value}} for name, value in self._owner.items()]
+        body = {
+            "size": _MOST_HITS,
+            "query": {"bool": {"filter": [*own, {"prefix": {"id": self._index("")}}]}},
+            "_source": ["state"],
+        }
+        path = f"/{INDEX}/_search?allow_partial_search_results=false"
+        hits = self._client.ask("POST", path, body).content["hits"]["hits"]
+        return sorted(each["_source"]["state"] for each in hits)
 
     def keep_index(self, oid: int, index: str) -> None:
         """Know that a table has an index."""
