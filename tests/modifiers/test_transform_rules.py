@@ -14,12 +14,12 @@ from fix_transform import KEY_OF_TESTS, applied, read_transform, shape_of
 from penstock.config import pipeline_from_document
 from penstock.errors import BadValue, ColumnUncovered, PenstockError, PipelineFileError, UnknownKey
 from penstock.modifiers.chain import chain_for
-from penstock.modifiers.transform import findings
+from penstock.modifiers.transform import findings, modifier_for
 from penstock.pipeline import wire_of
 from penstock.run.rules import RuleWatch, find_rules
 from penstock.state.reports import SeenRules
 from penstock.table import TableName
-from penstock.testing import insert, table
+from penstock.testing import insert, table, update
 from penstock.vault import Vault, using
 
 USERS = table(
@@ -457,3 +457,49 @@ def test_rule_that_cannot_be_read_is_an_error_with_its_line(rule, what, tmp_path
     assert what in caught.value.what
     assert caught.value.where == "shop.yml:1"
     assert "secret" not in str(caught.value)
+
+
+FLO_IN_TURN = r"""
+tables:
+  users:
+    - {type: transform, column: email, parameters: {type: regex, pattern: "@.*$", replace: "@masked.com"}, operations: [INSERT]}
+    - {type: transform, column: email, parameters: {type: mask, mask_char: "#", keep_first: 0, keep_last: 0}, operations: [UPDATE]}
+    - {type: transform, column: name, parameters: {type: regex, pattern: "A", replace: "Han"}}
+    - {type: transform, column: name, parameters: {type: regex, pattern: "H", replace: "J"}}
+"""
+
+
+def test_rules_of_pg_flo_for_one_column_run_in_their_order(tmp_path):
+    options = from_file(FLO_IN_TURN, tmp_path)
+
+    [(_, new, _), (_, moved, _)] = applied(
+        options, USERS, ROW, update(USERS, ["1", "a@b.org", "Ann", "33"])
+    )
+
+    assert new == ("1", "a@masked.com", "Jannn", "33")
+    assert moved == ("1", "#" * 7, "Jannn", "33")
+
+
+def test_default_goes_through_all_rules_of_pg_flo(tmp_path):
+    options = from_file(FLO_IN_TURN, tmp_path)
+    shape = shape_of("users", {"id": "int8", "name": "text", "email": "text", "age": "int4"})
+    name = shape.columns[1].model_copy(update={"missing": "Ann", "default": "'Ann'"})
+    shape = shape.model_copy(update={"columns": (shape.columns[0], name, *shape.columns[2:])})
+    modifier = modifier_for(options, shape.table)
+    assert modifier is not None
+
+    seen = modifier.modified_shape(shape).columns[1]
+
+    assert (seen.missing, seen.default) == ("Jannn", None)
+
+
+def test_rules_of_pg_flo_that_were_dropped_once_are_other_rules_now(tmp_path):
+    rules = tmp_path / "rules.yml"
+    rules.write_text(
+        FLO_IN_TURN + "  others:\n    - {type: transform, column: a, parameters: {type: mask}}\n"
+    )
+    one = chain({"transform": {"rules_file": str(rules)}})
+    [whole] = {rule.digest for rule in one.rules if rule.digest}
+
+    assert one.digest_of(TableName("public", "others")) == whole
+    assert one.digest_of(TableName("public", "users")) == f"{whole}~2"

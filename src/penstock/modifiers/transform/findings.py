@@ -144,10 +144,10 @@ def _of_table(transform: TableTransform, shape: TableShape) -> Iterator[Finding]
                 yield Finding(RuleUnfit(error.what, error.where, advice))
     bare: list[str] = []
     for column in shape.columns:
-        found = transform.rule_by_name(column, shape)
-        if found is not None:
-            yield from _of_column(_Ruled(shape, column, found))
-        elif not column.generated:
+        found = transform.rules_by_name(column, shape)
+        for rule in found:
+            yield from _of_column(_Ruled(shape, column, rule))
+        if not found and not column.generated:
             bare.append(column.name)
             yield from _left_alone(transform, shape, column)
     if bare and transform.is_strict:
@@ -323,7 +323,7 @@ def _unreported(
         for column in shape.columns
         if not column.generated
         and may_hold_text(column, shape)
-        and (transform or rules).rule_by_name(column, shape) is None
+        and not (transform or rules).rules_by_name(column, shape)
     ]
     if bare:
         what = f"no rule covers {', '.join(bare)}: their values pass as they are"

@@ -108,6 +108,9 @@ class TableRules:
     rules: tuple[ColumnRule, ...]
     coverage: Coverage = "off"
     where: str = ""
+    runs_all: bool = (
+        False  # of a column all its rules run, in their order; else the first that is for it
+    )
 
     def concerns(self, table: TableName) -> bool:
         """Whether they are for that table."""
@@ -115,14 +118,15 @@ class TableRules:
 
 
 def ordered(groups: Iterable[TableRules]) -> tuple[ColumnRule, ...]:
-    """The rules of a table, those first that are looked at first: of each group the exact ones, then patterns.
+    """The rules of a table, those first that are looked at first: of each group the exact ones, then patterns;
+    as they stand where all of them run.
 
     A rule for any table is not for those that lack its column.
     """
     rules: list[ColumnRule] = []
     for group in groups:
         own = group.rules if group.table.is_outright else map(_where_present, group.rules)
-        rules += sorted(own, key=lambda rule: rule.is_pattern)
+        rules += own if group.runs_all else sorted(own, key=lambda rule: rule.is_pattern)
     return tuple(rules)
 
 

@@ -234,15 +234,15 @@ def _flo_tables(given: Any, info: ValidationInfo) -> tuple[TableRules, ...]:
         with Below(name):
             if not isinstance(listed, list):
                 raise wanted("a list of rules")
-            rules = []
+            rules: list[ColumnRule] = []
             for number, one in enumerate(listed):
                 with Below(number):
-                    rules.append(_flo_rule(one, info.context))
-            found.append(TableRules(_read_table(str(name)), tuple(rules), "report"))
+                    rules.append(_flo_rule(one, info.context, rules))
+            found.append(TableRules(_read_table(str(name)), tuple(rules), "report", runs_all=True))
     return tuple(found)
 
 
-def _flo_rule(given: Any, context: Any) -> ColumnRule:
+def _flo_rule(given: Any, context: Any, before: list[ColumnRule]) -> ColumnRule:
     if not isinstance(given, Mapping) or not isinstance(given.get("column"), str):
         raise wanted("a mapping with type, column and parameters")
     kind = given.get("type")
@@ -254,5 +254,8 @@ def _flo_rule(given: Any, context: Any) -> ColumnRule:
     rule = {"with": parameters.pop("type", ""), "parameters": parameters}
     if "operations" in given:
         rule["operations"] = given["operations"]
+    read = read_rule(given["column"], rule, context)
+    # It was dropped once, where another rule is for the column before it.
+    is_later = any(one.fits(read.column) for one in before)
     # pg_flo leaves columns alone that are no text.
-    return replace(read_rule(given["column"], rule, context), is_lenient=True)
+    return replace(read, is_lenient=True, revision=2 if is_later else read.revision)
