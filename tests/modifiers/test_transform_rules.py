@@ -503,3 +503,59 @@ def test_rules_of_pg_flo_that_were_dropped_once_are_other_rules_now(tmp_path):
 
     assert one.digest_of(TableName("public", "others")) == whole
     assert one.digest_of(TableName("public", "users")) == f"{whole}~2"
+
+
+@pytest.mark.parametrize(
+    ("text", "found", "advice", "line"),
+    [
+        ("tables:\n  t:\n    coverag: strict\n    columns: {a: keep}", "t.coverag is not a known key", "write coverage", 3),
+        ("tables:\n  t:\n    coverage: strict\n    a: keep", "t.coverage: stands among the columns", "columns: {…}", 3),
+        ("tables:\n  t:\n    on_error: null\n    a: keep", "t.on_error: stands among", "columns: {…}", 3),
+        ("tables:\n  t:\n    columns: {a: keep}\n    email: {with: masking}", "t.email is not a known key", "", 4),
+        ("tables:\n  t:\n    columns: {a: keep}\n    on_error: panic", "on_error", "stop", 4),
+        (
+            "transformations:\n  table_transformers:\n    - table: t\n      validation_mod: strict\n      column_transformers: {a: {name: noop}}",
+            "validation_mod is not a known key",
+            "write validation_mode",
+            4,
+        ),
+        ("transformations:\n  table_transformers:\n    - table: t", "names no column", "write column_transformers: {", 3),
+        (
+            "tables:\n  t:\n    - type: transform\n      column: a\n      operation: [insert]\n      parameters: {type: mask}",
+            "operation is not a known key",
+            "write operations",
+            5,
+        ),
+        ("tables:\n  t:\n    - {type: transform, column: a, parameters: {mask_char: x}}", "names no type", "type: mask", 3),
+        ("tables:\n  t:\n    - {type: transform, column: a, parameters: x}", "parameters", "mapping", 3),
+    ],
+)  # fmt: skip
+def test_key_of_a_table_that_nobody_reads_is_refused(text, found, advice, line, tmp_path):
+    with pytest.raises(PipelineFileError) as caught:
+        from_file(text, tmp_path)
+
+    assert f"rules.yml:{line}" in caught.value.what, caught.value
+    assert found in caught.value.what
+    assert advice in caught.value.do
+
+
+def test_column_called_columns_has_its_rule_and_so_have_those_beside_it(tmp_path):
+    text = "tables: {t: {columns: {with: literal, literal: x}, email: {with: literal, literal: e}}}"
+    t = table(16500, "t", {"columns": "text", "email": "text"}, key=["columns"])
+
+    assert after(from_file(text, tmp_path), t, insert(t, ["a", "b"])) == ("x", "e")
+
+
+def test_salt_and_on_error_of_a_table_hold_for_its_columns(tmp_path):
+    text = """
+on_error: stop
+salt: one
+tables:
+  users: {salt: other, on_error: keep, columns: {email: {with: email}, name: {with: hash, on_error: null}}}
+  others: {columns: {email: {with: email}}}
+"""
+    [users, others, _] = from_file(text, tmp_path).tables
+
+    assert [rule.options.on_error.value for rule in users.rules] == ["keep", "null"]
+    assert users.rules[0].salt != others.rules[0].salt
+    assert others.rules[0].options.on_error.value == "stop"

@@ -177,7 +177,8 @@ def read_columns(
 ) -> tuple[ColumnRule, ...]:
     """The rules of a mapping from columns to rules; each fault has its path."""
     if not isinstance(given, Mapping) or not given:
-        raise fault(BadValue("names no column", do="write columns: {name: {with: …}}"), *path)
+        key = f"{path[-1]}: " if path else ""
+        raise fault(BadValue("names no column", do=f"write {key}{{name: {{with: …}}}}"), *path)
     rules = []
     for column, rule in given.items():
         with Below(*path, column):
