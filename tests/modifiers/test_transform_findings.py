@@ -8,7 +8,7 @@ from fix_transform import read_transform, shape_of
 from penstock.errors import ColumnUncovered, RuleUnfit
 from penstock.modifiers.rule import Rule
 from penstock.modifiers.torn_keys import torn_keys
-from penstock.modifiers.transform import findings
+from penstock.modifiers.transform import findings, lost
 from penstock.schema.shape import (
     ConstraintShape,
     ForeignKeyShape,
@@ -40,7 +40,8 @@ USERS = shape_of(
 def found(entry, *shapes, severity="error"):
     options = read_transform(f"transform: {entry}")
     tables = {shape.table: shape for shape in shapes or (USERS,)}
-    return [one for one in findings(options, tables) if one.severity == severity]
+    said = [*lost(options, tables.values()), *findings(options, tables)]
+    return [one for one in said if one.severity == severity]
 
 
 @pytest.mark.parametrize(

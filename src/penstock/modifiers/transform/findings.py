@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from penstock.errors import ModifierError, RuleUnfit
 from penstock.findings import Finding
 from penstock.modifiers.filter.comparison import require_value
+from penstock.modifiers.lost import lost_table
 from penstock.modifiers.operations import Operation
 from penstock.modifiers.transform.modifier import (
     TableTransform,
@@ -29,7 +30,7 @@ from penstock.schema.describe import row_key_of
 from penstock.sql.column_types import column_type
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from penstock.modifiers.transform.options import TransformOptions
     from penstock.modifiers.transform.rules import ColumnRule
@@ -45,8 +46,6 @@ def findings(
     """Every fault of an entry's rules, against the tables that are followed."""
     if options.set:
         yield from _of_sql(options, shapes)
-    yield from _lost_tables(options, shapes)
-    yield from _lost_patterns(options, shapes)
     for table, shape in shapes.items():
         transform = table_transform(options, table)
         if transform is not None:
@@ -82,30 +81,15 @@ def _of_computed(options: TransformOptions, shape: TableShape) -> Iterator[Findi
             yield Finding(RuleUnfit(what, where, do), "warning")
 
 
-def _lost_tables(
-    options: TransformOptions, shapes: Mapping[TableName, TableShape]
-) -> Iterator[Finding]:
-    for one in options.tables:
-        if one.table.is_outright and not any(map(one.concerns, shapes)):
-            what = "rules are for a table that is not followed"
-            do = nearest(str(one.table), list(map(str, shapes))) if shapes else "take them out"
-            yield Finding(RuleUnfit(what, str(one.table), do))
-
-
-def _lost_patterns(
-    options: TransformOptions, shapes: Mapping[TableName, TableShape]
-) -> Iterator[Finding]:
-    """Rules for any table, or any column, that are for none."""
+def lost(options: TransformOptions, shapes: Collection[TableShape]) -> Iterator[Finding]:
+    """Tables that are not followed; rules for any table, or any column, that are for none."""
+    if options.set:
+        yield from lost_table(options.table, shapes)
     for group in options.tables:
-        if not any(map(group.concerns, shapes)):
-            continue
-        names = {
-            column.name
-            for table, shape in shapes.items()
-            if group.concerns(table)
-            for column in shape.columns
-        }
-        for rule in group.rules:
+        yield from lost_table(group.table, shapes)
+        concerned = [shape for shape in shapes if group.concerns(shape.table)]
+        names = {column.name for shape in concerned for column in shape.columns}
+        for rule in group.rules if concerned else ():
             loose = rule.is_pattern or not group.table.is_outright
             if loose and not any(map(rule.fits, names)):
                 what = f"no column fits {rule.column}"
