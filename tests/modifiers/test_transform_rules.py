@@ -559,3 +559,34 @@ tables:
     assert [rule.options.on_error.value for rule in users.rules] == ["keep", "null"]
     assert users.rules[0].salt != others.rules[0].salt
     assert others.rules[0].options.on_error.value == "stop"
+
+
+@pytest.mark.parametrize("name", ["integer", "greenmask_integer"])
+@pytest.mark.parametrize("limits", ["min: 18, max: 18", "min_value: 18, max_value: 18"])
+def test_limits_have_both_names_whatever_the_transformer_is_called(name, limits):
+    for written in (limits, f"parameters: {{{limits}}}"):
+        options = read_transform(f"transform: {{column: age, with: {name}, {written}}}")
+        assert after(options)[3] == "18"
+
+
+def test_limits_of_a_float_have_both_names():
+    read_transform("transform: {column: age, with: float, min: 1, max: 2}")
+    with pytest.raises(BadValue, match="min: stands beside min_value"):
+        read_transform("transform: {column: age, with: float, min: 1, min_value: 2}")
+
+
+def test_salt_among_the_parameters_is_that_of_the_rule():
+    beside = read_transform("transform: {column: email, with: email, salt: one}")
+    below = read_transform("transform: {column: email, with: email, parameters: {salt: one}}")
+
+    assert (
+        after(below)
+        == after(beside)
+        != after(read_transform("transform: {column: email, with: email}"))
+    )
+    assert below.fingerprint == beside.fingerprint
+    with pytest.raises(BadValue, match="salt: stands among") as caught:
+        read_transform(
+            "transform: {column: email, with: email, salt: sesame, parameters: {salt: sesame}}"
+        )
+    assert "sesame" not in str(caught.value)

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fix_postgres import Database
-
     from penstock.config import PipelineFile
 
 

@@ -16,7 +16,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from penstock.errors import BadValue
 from penstock.modifiers.operations import ALL_OPERATIONS, Operations
 from penstock.modifiers.transform.plain import Keep
-from penstock.modifiers.transform.registry import TRANSFORMERS, find_transformer, name_of
+from penstock.modifiers.transform.registry import TRANSFORMERS, find_transformer, name_of, renamed
 from penstock.options import Options, fault, wanted
 from penstock.secret import Secret, SecretOption
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from penstock.table import TableName, TableRule
 
 SALT_VARIABLE = "PENSTOCK_SALT"
+_SALT = "salt"
 _FAMILIES_OF_OPERATIONS = ("json", "hstore")
 
 
@@ -152,15 +153,20 @@ def read_rule(
         raise wanted("a transformer's name, or a mapping with one under `with`")
     key, name, parameters = _named(given)
     of_rule = {one: given[one] for one in RULE_KEYS if one in given}
+    if _SALT in parameters:
+        if _SALT in of_rule:
+            what = "stands among the parameters and beside them"
+            raise fault(BadValue(what, do="write it once"), _SALT)
+        of_rule[_SALT] = parameters.pop(_SALT)  # as pgstream has it
     if name in _FAMILIES_OF_OPERATIONS and _are_mappings(given.get("operations")):
         parameters = {**parameters, "operations": of_rule.pop("operations")}
     options = RuleOptions.model_validate({**(defaults or {}), **of_rule}, context=context)
     with Below(key):
         kind, alias = find_transformer(name)
     ignored = tuple(key for key in parameters if key in alias.ignored)
-    known = {alias.renamed.get(k, k): v for k, v in parameters.items() if k not in ignored}
-    filled = {**alias.defaults, **known}
+    known = {key: value for key, value in parameters.items() if key not in ignored}
     with Below(*(["parameters"] if given.get("parameters") else [])):
+        filled = {**alias.defaults, **renamed(alias, known)}
         transformer = kind.model_validate(filled, context=context)
     salt = options.salt or _salt_of(context)
     revision = alias.revision(transformer)
@@ -236,7 +242,6 @@ def _named(given: Mapping[str, Any]) -> tuple[str, Any, dict[str, Any]]:
     parameters.update(below or {})
     if named[0] == "python":
         return "python", "python", {**parameters, "function": given["python"]}
-    # pgstream has the salt and the generator among the parameters.
     return named[0], given[named[0]], parameters
 
 

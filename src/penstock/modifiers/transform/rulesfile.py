@@ -242,10 +242,6 @@ def _renamed(columns: Any) -> Any:
         given["name"] = given.get("name") or "noop"
         if "allow_uniqueness_loss" in given:
             given["allow_collisions"] = given.pop("allow_uniqueness_loss")
-        parameters = dict(given.get("parameters") or {})
-        if "salt" in parameters:
-            given["salt"] = parameters.pop("salt")
-        given["parameters"] = parameters
         renamed[column] = given
     return renamed
 
