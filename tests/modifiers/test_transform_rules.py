@@ -590,3 +590,26 @@ def test_salt_among_the_parameters_is_that_of_the_rule():
             "transform: {column: email, with: email, salt: sesame, parameters: {salt: sesame}}"
         )
     assert "sesame" not in str(caught.value)
+
+
+def test_variable_of_a_rules_file_is_part_of_what_its_rules_say(tmp_path, monkeypatch):
+    rules = tmp_path / "rules.yml"
+    rules.write_text("tables: {users: {email: {with: aes_siv, key_hex: '${KEY}'}}}")
+    digests = set()
+    for key in (KEY_OF_TESTS, KEY_OF_TESTS[::-1], KEY_OF_TESTS):
+        monkeypatch.setenv("KEY", key)
+        one = chain({"transform": {"rules_file": str(rules)}})
+        digests.add(one.digest_of(TableName("public", "users")))
+
+    assert len(digests) == 2
+
+
+def test_fingerprint_of_a_file_without_variables_is_that_of_its_salts(tmp_path):
+    text = "salt: ${PENSTOCK_SALT}\ntables: {users: {email: {with: email}}}"
+
+    with_variable = from_file(text, tmp_path).fingerprint
+
+    assert (
+        with_variable == from_file("tables: {users: {email: {with: email}}}", tmp_path).fingerprint
+    )
+    assert "-" not in with_variable

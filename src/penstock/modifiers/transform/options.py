@@ -38,6 +38,7 @@ class TransformOptions(Options):
     allow_collisions: bool = False  # of `set`; each rule of the others has its own
 
     _tables: tuple[TableRules, ...] = PrivateAttr(())
+    _of_variables: str = PrivateAttr("")
 
     @model_validator(mode="wrap")
     @classmethod
@@ -50,7 +51,7 @@ class TransformOptions(Options):
         filled: Self = handler({key: given[key] for key in cls.model_fields if key in given})
         if way == "rules_file":
             assert filled.rules_file is not None
-            filled._tables = read_rules_file(filled.rules_file, info.context)
+            filled._tables, filled._of_variables = read_rules_file(filled.rules_file, info.context)
         elif way != "set":
             filled._tables = (
                 TableRules(filled.table, _rules_of(given, way, info.context), filled.coverage),
@@ -69,11 +70,15 @@ class TransformOptions(Options):
 
     @property
     def fingerprint(self) -> str:
-        """Another one: a salt is another one, and so are the results. It says nothing else of the salts."""
+        """Another one: a salt, or a variable of the rules file, is another one, and so are the results.
+
+        It says nothing else of them.
+        """
         salts = {
             rule.salt for group in self._tables for rule in group.rules if rule.salt is not None
         }
-        return "-".join(sorted(key_of(salt, "fingerprint").hex()[:8] for salt in salts))
+        found = sorted(key_of(salt, "fingerprint").hex()[:8] for salt in salts)
+        return "-".join([*found, self._of_variables] if self._of_variables else found)
 
     @property
     def tables(self) -> tuple[TableRules, ...]:

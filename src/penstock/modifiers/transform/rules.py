@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from penstock.table import TableName, TableRule
 
 SALT_VARIABLE = "PENSTOCK_SALT"
-_SALT = "salt"
+SALT = "salt"
 _FAMILIES_OF_OPERATIONS = ("json", "hstore")
 
 
@@ -153,11 +153,11 @@ def read_rule(
         raise wanted("a transformer's name, or a mapping with one under `with`")
     key, name, parameters = _named(given)
     of_rule = {one: given[one] for one in RULE_KEYS if one in given}
-    if _SALT in parameters:
-        if _SALT in of_rule:
+    if SALT in parameters:
+        if SALT in of_rule:
             what = "stands among the parameters and beside them"
-            raise fault(BadValue(what, do="write it once"), _SALT)
-        of_rule[_SALT] = parameters.pop(_SALT)  # as pgstream has it
+            raise fault(BadValue(what, do="write it once"), SALT)
+        of_rule[SALT] = parameters.pop(SALT)  # as pgstream has it
     if name in _FAMILIES_OF_OPERATIONS and _are_mappings(given.get("operations")):
         parameters = {**parameters, "operations": of_rule.pop("operations")}
     options = RuleOptions.model_validate({**(defaults or {}), **of_rule}, context=context)

@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
 from pydantic import Field, PlainValidator, ValidationError, ValidationInfo
 
-from penstock.document import read_document
+from penstock.document import Document, read_document
 from penstock.errors import BadTableRule, BadValue, PenstockError, PipelineFileError
 from penstock.faults import first_fault
+from penstock.modifiers.transform.draws import key_of
 from penstock.modifiers.transform.rules import (
     RULE_KEYS,
+    SALT,
     Below,
     ColumnRule,
     Coverage,
@@ -25,7 +27,7 @@ from penstock.modifiers.transform.rules import (
     read_rule,
 )
 from penstock.options import Options, fault, wanted
-from penstock.secret import SecretOption
+from penstock.secret import Secret, SecretOption
 from penstock.table import TableRule
 
 if TYPE_CHECKING:
@@ -45,8 +47,19 @@ _OPTIONS_OF_TABLES: dict[str, tuple[Any, ...]] = {
 }
 
 
-def read_rules_file(path: Path, context: Any) -> tuple[TableRules, ...]:
+class RulesFile(NamedTuple):
     """The rules of a file by tables: exact tables first, what holds for all others last.
+
+    `fingerprint` is another one where a variable in it has another value; "" without variables. It says nothing
+    else of the values.
+    """
+
+    tables: tuple[TableRules, ...]
+    fingerprint: str
+
+
+def read_rules_file(path: Path, context: Any) -> RulesFile:
+    """Read a file of rules.
 
     Raises:
         PydanticCustomError: a fault; its text names the file and the line.
@@ -62,7 +75,22 @@ def read_rules_file(path: Path, context: Any) -> tuple[TableRules, ...]:
     except PenstockError as error:
         what = f"{error.where}: {error.what}"
         raise fault(type(error)(what, do=error.do), "rules_file") from None
-    return tuple(sorted(filled.by_table(), key=lambda one: not one.table.is_outright))
+    tables = sorted(filled.by_table(), key=lambda one: not one.table.is_outright)
+    return RulesFile(tuple(tables), _fingerprint(document))
+
+
+def _fingerprint(document: Document) -> str:
+    """Of what came of variables; a salt has its own."""
+    came = [
+        (path, None if mark.text is None else document.value_at(path))
+        for path, mark in sorted(document.marks.items(), key=lambda each: str(each[0]))
+        if path[-1:] != (SALT,) and (_has_variable(mark.key) or _has_variable(mark.text or ""))
+    ]
+    return key_of(Secret(repr(came)), "fingerprint of a file").hex()[:8] if came else ""
+
+
+def _has_variable(written: str) -> bool:
+    return "${" in written.replace("$$", "")
 
 
 def _text_of(path: Path) -> str:
