@@ -613,3 +613,25 @@ def test_fingerprint_of_a_file_without_variables_is_that_of_its_salts(tmp_path):
         with_variable == from_file("tables: {users: {email: {with: email}}}", tmp_path).fingerprint
     )
     assert "-" not in with_variable
+
+
+@pytest.mark.parametrize("pattern", ["*email*", "*EMAIL*", "*Email"])
+def test_pattern_is_for_columns_of_any_case_and_a_name_for_its_own(pattern):
+    users = table(16400, "users", {"id": "int8", "userEmail": "text", "EMAIL": "text"}, key=["id"])
+    row = insert(users, ["1", "a", "b"])
+
+    assert after(
+        read_transform(f"transform: {{column: '{pattern}', with: 'null'}}"), users, row
+    ) == ("1", None, None)
+    assert after(read_transform("transform: {column: email, with: 'null'}"), users, row) == (
+        "1",
+        "a",
+        "b",
+    )
+
+
+def test_pattern_that_keeps_is_for_columns_of_its_case_alone():
+    users = table(16400, "users", {"id": "int8", "userID": "text"}, key=["id"])
+    options = read_transform("transform: {columns: {'*id*': keep, '*': {with: 'null'}}}")
+
+    assert after(options, users, insert(users, ["1", "a"])) == ("1", None)

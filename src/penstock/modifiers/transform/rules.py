@@ -94,11 +94,16 @@ class ColumnRule:
         return name_of(self.transformer)
 
     def fits(self, column: str) -> bool:
-        """Whether it is for a column of that name."""
+        """Whether it is for a column of that name.
+
+        A pattern is whatever the case: `userEmail` that a mask misses is shown. What lets values pass does so as
+        it is written.
+        """
         if not self.is_pattern:
             return column == self.column
-        pattern = fnmatch.translate(re.sub(r"([\[?])", r"[\1]", self.column))
-        return re.match(pattern, column) is not None
+        written = self.column if self.keeps else self.column.casefold()
+        pattern = fnmatch.translate(re.sub(r"([\[?])", r"[\1]", written))
+        return re.match(pattern, column if self.keeps else column.casefold()) is not None
 
 
 @dataclass(frozen=True)
