@@ -134,5 +134,5 @@ def test_rule_that_does_not_fit_hides_no_finding_behind_it_and_makes_none_up() -
     assert [each.place.split()[1] for each in findings] == [
         "modifiers.0.route",
         "modifiers.1.filter",
-        "modifiers.3.transform",
+        "modifiers.3.transform.column",
     ]

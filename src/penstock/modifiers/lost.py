@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import RuleUnfit
 from penstock.findings import Finding
+from penstock.modifiers.places import located
 from penstock.options import nearest
 
 if TYPE_CHECKING:
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
     from penstock.table import TableRule
 
 
-def lost_table(rule: TableRule, shapes: Collection[TableShape]) -> Iterator[Finding]:
+def lost_table(
+    rule: TableRule, shapes: Collection[TableShape], place: str = ""
+) -> Iterator[Finding]:
     """An error where the one table that is named is not followed, a warning where a pattern is for none."""
     if any(rule.matches(shape.table) for shape in shapes) or (rule.schema, rule.name) == (
         None,
@@ -30,14 +33,15 @@ def lost_table(rule: TableRule, shapes: Collection[TableShape]) -> Iterator[Find
         if shapes:
             do = nearest(str(rule), sorted({str(shape.table) for shape in shapes}))
         what = "rules are for a table that is not followed"
-        yield Finding(RuleUnfit(what, str(rule), do))
+        yield Finding(RuleUnfit(what, located(place, str(rule)), do))
         return
     if shapes:
         alike = {
             f"{shape.schema_name}.*" if rule.name is None else f"*.{shape.name}" for shape in shapes
         }
         do = nearest(str(rule), sorted(alike))
-    yield Finding(RuleUnfit("no table that is followed fits", str(rule), do), "warning")
+    what = "no table that is followed fits"
+    yield Finding(RuleUnfit(what, located(place, str(rule)), do), "warning")
 
 
 def lost_columns(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 import numpy as np
 from pydantic import BeforeValidator, Field, PlainValidator, model_validator
 
-from penstock.errors import BadTableRule, ModifierError, RuleUnfit
+from penstock.errors import BadTableRule, BadValue, ModifierError, RuleUnfit
 from penstock.findings import Finding
 from penstock.modifiers.effects import Effect
 from penstock.modifiers.lost import lost_columns, lost_table
@@ -80,7 +80,8 @@ class RouteOptions(Options):
     @model_validator(mode="after")
     def _says_something(self) -> Self:
         if both := sorted(set(self.drop) & set(self.columns)):
-            raise wanted(f"{both[0]} under one of columns: and drop:", "drop")
+            what = f"column {both[0]} stands under columns, too"
+            raise fault(BadValue(what, do="take it out of one of the two"), "drop")
         if not (self.target or self.columns or self.drop or self.operations != ALL_OPERATIONS):
             raise wanted("a route with target:, columns:, drop: or operations:")
         return self

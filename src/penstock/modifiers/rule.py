@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Annotated, Any, Protocol, Self
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, Self, runtime_checkable
 
 from pydantic import PlainValidator, model_validator
 
@@ -25,6 +25,7 @@ from penstock.options import Options, fault, wanted
 if TYPE_CHECKING:
     from pydantic_core.core_schema import ValidationInfo
 
+    from penstock.document import Document, Path
     from penstock.findings import Finding
     from penstock.modifiers.effects import Effect
     from penstock.modifiers.modifier import TableModifier
@@ -61,6 +62,14 @@ def family_of(name: str) -> Family:
     """The module of a family, imported when it is first asked for."""
     module: Any = importlib.import_module(FAMILIES[name])
     return module  # type: ignore[no-any-return]
+
+
+@runtime_checkable
+class HasPlaces(Protocol):
+    """Options of a rule whose parts know where they stand."""
+
+    def placed(self, document: Document, path: Path) -> Options:
+        """The same, as they stand in a document behind a path of keys."""
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from penstock.errors import ModifierError, RulesEdited
 from penstock.findings import Finding
 from penstock.modifiers.chain import chain_for
+from penstock.modifiers.places import located
 from penstock.modifiers.torn_keys import torn_keys
 from penstock.pipeline import wire_of
 from penstock.run.members import table_name
@@ -116,8 +117,8 @@ def idle_findings(pipeline: PipelineFile) -> Iterator[Finding]:
 
 def _placed(finding: Finding, rule: Rule) -> Finding:
     error = finding.error
-    where = error.where if rule.place in error.where else f"{rule.place} {error.where}"
-    return replace(finding, error=type(error)(error.what, where.strip(), error.do))
+    where = located(rule.place, error.where)
+    return replace(finding, error=type(error)(error.what, where, error.do))
 
 
 def modified_choices(

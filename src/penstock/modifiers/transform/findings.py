@@ -10,6 +10,7 @@ from penstock.findings import Finding
 from penstock.modifiers.filter.comparison import require_value
 from penstock.modifiers.lost import lost_table
 from penstock.modifiers.operations import Operation
+from penstock.modifiers.places import located
 from penstock.modifiers.transform.modifier import (
     TableTransform,
     Typed,
@@ -86,7 +87,7 @@ def lost(options: TransformOptions, shapes: Collection[TableShape]) -> Iterator[
     if options.set:
         yield from lost_table(options.table, shapes)
     for group in options.tables:
-        yield from lost_table(group.table, shapes)
+        yield from lost_table(group.table, shapes, group.where)
         concerned = [shape for shape in shapes if group.concerns(shape.table)]
         names = {column.name for shape in concerned for column in shape.columns}
         for rule in group.rules if concerned else ():
@@ -94,7 +95,8 @@ def lost(options: TransformOptions, shapes: Collection[TableShape]) -> Iterator[
             if loose and not any(map(rule.fits, names)):
                 what = f"no column fits {rule.column}"
                 do = nearest(rule.column, sorted(names)) if names else "take it out"
-                yield Finding(RuleUnfit(what, str(group.table), do), "warning")
+                where = located(rule.where, str(group.table))
+                yield Finding(RuleUnfit(what, where, do), "warning")
 
 
 @dataclass(frozen=True)
@@ -110,10 +112,14 @@ class _Ruled:
         return Typed(self.column.name, type_of(self.column, self.shape))
 
     def fault(self, what: str, do: str) -> Finding:
-        return Finding(RuleUnfit(what, f"{self.shape.table}.{self.column.name}", do))
+        return Finding(RuleUnfit(what, self._where, do))
 
     def warning(self, what: str, do: str) -> Finding:
-        return Finding(RuleUnfit(what, f"{self.shape.table}.{self.column.name}", do), "warning")
+        return Finding(RuleUnfit(what, self._where, do), "warning")
+
+    @property
+    def _where(self) -> str:
+        return located(self.rule.where, f"{self.shape.table}.{self.column.name}")
 
 
 def _of_table(transform: TableTransform, shape: TableShape) -> Iterator[Finding]:
@@ -135,7 +141,7 @@ def _of_table(transform: TableTransform, shape: TableShape) -> Iterator[Finding]
             bare.append(column.name)
             yield from _left_alone(transform, shape, column)
     if bare and transform.is_strict:
-        yield Finding(uncovered(transform.table, bare))
+        yield Finding(uncovered(transform.table, bare, transform.where))
 
 
 def _left_alone(
@@ -312,4 +318,4 @@ def _unreported(
     if bare:
         what = f"no rule covers {', '.join(bare)}: their values pass as they are"
         do = f"add rules, such as {bare[0]}: {{with: masking}}, or {bare[0]}: keep; coverage: strict makes sure"
-        yield Finding(RuleUnfit(what, str(table), do), "warning")
+        yield Finding(RuleUnfit(what, located(groups[0].where, str(table)), do), "warning")

@@ -18,6 +18,7 @@ from penstock.lsn import Lsn
 from penstock.modifiers.effects import Effect
 from penstock.modifiers.hidden import NotKnown, without_defaults, without_values
 from penstock.modifiers.operations import Operation, letters_of
+from penstock.modifiers.places import located
 from penstock.modifiers.transform.arrays import of_width
 from penstock.modifiers.transform.pgtypes import ColumnType, type_by_oid, type_of
 from penstock.modifiers.transform.plain import BadResult
@@ -54,6 +55,7 @@ class TableTransform:
     runs_all: bool = (
         False  # of a column all its rules run, in their order; else the first that is for it
     )
+    where: str = field(default="", compare=False)  # of the group that decides on coverage
     known: Mapping[int, ColumnType] = field(default_factory=dict)  # types by oid, of the catalog
 
     @property
@@ -162,7 +164,7 @@ class TableTransform:
             if rules:
                 yield number, rules
             elif self.is_strict:
-                raise uncovered(self.table, [column.name])
+                raise uncovered(self.table, [column.name], self.where)
 
     def _fitting(self, column: Typed) -> Iterator[ColumnRule]:
         """The rules that are for the column. A pattern is not for columns whose type does not suit it.
@@ -249,6 +251,7 @@ def rules_of(options: TransformOptions, table: TableName) -> TableTransform | No
         is_strict,
         concerned[0].table.is_outright,
         runs_all=any(one.runs_all for one in concerned),
+        where=concerned[0].where,
     )
 
 
@@ -266,7 +269,7 @@ def missing(table: TableName, column: str, rule: ColumnRule) -> RuleUnfit:
     what = f"the rule for {rule.column} wants a column {column}, which the table does not have"
     return RuleUnfit(
         what,
-        str(table),
+        located(rule.where, str(table)),
         f"write the column's new name, and keep the old one with when_missing: skip until all changes"
         f" before the renaming are delivered; if {column} was dropped, take its rule out",
     )
@@ -276,16 +279,17 @@ def unfit_type(table: TableName, column: Typed, rule: ColumnRule) -> RuleUnfit:
     """A rule's column is of a type that cannot be."""
     can = ", ".join(sorted(rule.transformer.takes - {"unknown"}))
     what = f"{rule.name} does not take a column of this type ({column.type.family}), it takes {can}"
-    return RuleUnfit(what, f"{table}.{column.name}", "choose another transformer for the column")
+    where = located(rule.where, f"{table}.{column.name}")
+    return RuleUnfit(what, where, "choose another transformer for the column")
 
 
-def uncovered(table: TableName, columns: Iterable[str]) -> ColumnUncovered:
+def uncovered(table: TableName, columns: Iterable[str], place: str = "") -> ColumnUncovered:
     """Columns have no rule, where each must have one."""
     named = ", ".join(columns)
     first = named.partition(", ")[0]
     return ColumnUncovered(
         f"no rule covers {named}, and coverage is strict; no value of the table passes",
-        str(table),
+        located(place, str(table)),
         f"add a rule to the table's columns, such as {first}: {{with: masking}}, or {first}: keep",
     )
 
@@ -309,7 +313,8 @@ class _Column:
 
     @property
     def _place(self) -> str:
-        return f"{self.table}.{self.changes.relation.columns[self.number].name}"
+        name = self.changes.relation.columns[self.number].name
+        return located(self.rule.where, f"{self.table}.{name}")
 
     def transformed_after(self) -> Cells:
         """The new values; those of operations that the rule is not for stay."""

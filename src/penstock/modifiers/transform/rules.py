@@ -7,7 +7,7 @@ import fnmatch
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ValidationError
@@ -21,6 +21,7 @@ from penstock.options import Options, fault, wanted
 from penstock.secret import Secret, SecretOption
 
 if TYPE_CHECKING:
+    from penstock.document import Document, Path
     from penstock.modifiers.transform.transformer import Transformer
     from penstock.table import TableName, TableRule
 
@@ -72,6 +73,8 @@ class ColumnRule:
     is_general: bool = False  # of a group for any table
     ignored: tuple[str, ...] = ()  # parameters of another system that mean nothing here
     revision: int = 1  # of what its text means: with another one it gives other results
+    path: Path = field(default=(), compare=False)  # of keys, to it
+    where: str = field(default="", compare=False)  # file and line
 
     @property
     def is_pattern(self) -> bool:
@@ -113,7 +116,8 @@ class TableRules:
     table: TableRule
     rules: tuple[ColumnRule, ...]
     coverage: Coverage = "off"
-    where: str = ""
+    path: Path = field(default=(), compare=False)
+    where: str = field(default="", compare=False)
     runs_all: bool = (
         False  # of a column all its rules run, in their order; else the first that is for it
     )
@@ -121,6 +125,24 @@ class TableRules:
     def concerns(self, table: TableName) -> bool:
         """Whether they are for that table."""
         return self.table.matches(table)
+
+
+def placed(
+    tables: Iterable[TableRules], document: Document, path: Path = ()
+) -> tuple[TableRules, ...]:
+    """The same, where each knows its line in a document, behind a path of keys."""
+
+    def where(below: Path) -> str:
+        return document.marks[document.find((*path, *below))].where
+
+    return tuple(
+        replace(
+            group,
+            where=where(group.path),
+            rules=tuple(replace(rule, where=where(rule.path)) for rule in group.rules),
+        )
+        for group in tables
+    )
 
 
 def ordered(groups: Iterable[TableRules]) -> tuple[ColumnRule, ...]:
@@ -184,16 +206,21 @@ def read_rule(
 
 
 def read_columns(
-    given: Any, context: Any, defaults: Mapping[str, Any], path: tuple[str | int, ...]
+    given: Any,
+    context: Any,
+    defaults: Mapping[str, Any],
+    path: tuple[str | int, ...],
+    above: Path = (),
 ) -> tuple[ColumnRule, ...]:
-    """The rules of a mapping from columns to rules; each fault has its path."""
+    """The rules of a mapping from columns to rules; each fault has its path, each rule that and what is above."""
     if not isinstance(given, Mapping) or not given:
         key = f"{path[-1]}: " if path else ""
         raise fault(BadValue("names no column", do=f"write {key}{{name: {{with: …}}}}"), *path)
     rules = []
     for column, rule in given.items():
         with Below(*path, column):
-            rules.append(read_rule(str(column), rule, context, defaults))
+            read = read_rule(str(column), rule, context, defaults)
+            rules.append(replace(read, path=(*above, *path, column)))
     return tuple(rules)
 
 

@@ -23,6 +23,7 @@ from penstock.modifiers.transform.rules import (
     OnErrorOption,
     RuleOptions,
     TableRules,
+    placed,
     read_columns,
     read_rule,
 )
@@ -76,7 +77,7 @@ def read_rules_file(path: Path, context: Any) -> RulesFile:
         what = f"{error.where}: {error.what}"
         raise fault(type(error)(what, do=error.do), "rules_file") from None
     tables = sorted(filled.by_table(), key=lambda one: not one.table.is_outright)
-    return RulesFile(tuple(tables), _fingerprint(document))
+    return RulesFile(placed(tables, document), _fingerprint(document))
 
 
 def _fingerprint(document: Document) -> str:
@@ -140,7 +141,7 @@ class _Own(Options):
     def by_table(self) -> list[TableRules]:
         """What the file says."""
         listed: list[TableRules] = list(self.tables)
-        return _with_rest(listed, self.coverage)
+        return _with_rest(listed, self.coverage, ("coverage",))
 
 
 class _OwnTable(RuleOptions):
@@ -169,8 +170,9 @@ def _own_tables(given: Any, info: ValidationInfo) -> tuple[TableRules, ...]:
                 listed, path = table.columns, ("columns",)
             else:
                 _refuse_options_among_columns(said)
-            rules = read_columns(listed, info.context, defaults, path)
-            found.append(TableRules(_read_table(str(name)), rules, coverage))
+            place = ("tables", name)
+            rules = read_columns(listed, info.context, defaults, path, place)
+            found.append(TableRules(_read_table(str(name)), rules, coverage, place))
     return tuple(found)
 
 
@@ -191,12 +193,14 @@ def _refuse_options_among_columns(said: Any) -> None:
             raise fault(BadValue(what, do=do), key)
 
 
-def _with_rest(listed: list[TableRules], coverage: Coverage) -> list[TableRules]:
+def _with_rest(
+    listed: list[TableRules], coverage: Coverage, path: tuple[str, ...] = ()
+) -> list[TableRules]:
     """And all other tables, where each column must have a rule, or those without one are reported."""
     rest = TableRule(None, None)
     if coverage == "off" or any(one.table == rest for one in listed):
         return listed
-    return [*listed, TableRules(rest, (), coverage)]
+    return [*listed, TableRules(rest, (), coverage, path)]
 
 
 class _Pgstream(Options):
@@ -216,7 +220,9 @@ class _Pgstream(Options):
         # With table_level, tables that are not named are strict.
         is_by_table = self.validation_mode == "table_level"
         rest = "strict" if is_by_table else _coverage(self.validation_mode)
-        return _with_rest(list(self.table_transformers), rest)
+        return _with_rest(
+            list(self.table_transformers), rest, ("transformations", "validation_mode")
+        )
 
 
 def _coverage(mode: Any) -> Coverage:
@@ -241,13 +247,17 @@ def _pgstream_tables(given: Any, info: ValidationInfo) -> tuple[TableRules, ...]
                 raise wanted("a mapping with schema, table and column_transformers")
             read = _PgstreamTable.model_validate(one, context=info.context)
             rules = read_columns(
-                _renamed(read.column_transformers), info.context, defaults, _PGSTREAMS_COLUMNS
+                _renamed(read.column_transformers),
+                info.context,
+                defaults,
+                _PGSTREAMS_COLUMNS,
+                place := ("transformations", "table_transformers", number),
             )
             parts = [
                 None if part == "*" else part for part in (read.schema_name or "public", read.table)
             ]
             mode = read.validation_mode or of_table
-            found.append(TableRules(TableRule(*parts), rules, _coverage(mode)))
+            found.append(TableRules(TableRule(*parts), rules, _coverage(mode), place))
     return tuple(found)
 
 
@@ -301,10 +311,14 @@ def _flo_tables(given: Any, info: ValidationInfo) -> tuple[TableRules, ...]:
             if not isinstance(listed, list):
                 raise wanted("a list of rules")
             rules: list[ColumnRule] = []
+            place = ("tables", name)
             for number, one in enumerate(listed):
                 with Below(number):
-                    rules.append(_flo_rule(one, info.context, rules))
-            found.append(TableRules(_read_table(str(name)), tuple(rules), "report", runs_all=True))
+                    read = _flo_rule(one, info.context, rules)
+                    rules.append(replace(read, path=(*place, number)))
+            found.append(
+                TableRules(_read_table(str(name)), tuple(rules), "report", place, runs_all=True)
+            )
     return tuple(found)
 
 
