@@ -35,7 +35,7 @@ from penstock.log.options import LogOptions
 from penstock.log.registry import LogOption, default_options
 from penstock.modifiers.inject import InjectOptions, PrimaryKeyOptions
 from penstock.modifiers.route import RouteOptions, routes_of
-from penstock.modifiers.rule import Rule, RuleEntry
+from penstock.modifiers.rule import HasPlaces, Rule, RuleEntry
 from penstock.options import LocalPath, Options, fault, nearest, wanted
 from penstock.sinks.kind import SinkKind, SinkPlace
 from penstock.sinks.registry import KINDS
@@ -425,7 +425,10 @@ def _refuse_two_routes(one: Rule, other: Rule) -> None:
 def _rule_of(number: int, entry: RuleEntry, document: Document) -> Rule:
     """The rule, which knows where it stands."""
     path = document.find(("modifiers", number, entry.rule.family))
-    rule = replace(entry.rule, place=document.marks[path].where)
+    options = entry.rule.options
+    if isinstance(options, HasPlaces):
+        options = options.placed(document, path)
+    rule = replace(entry.rule, options=options, place=document.marks[path].where)
     return replace(rule, digest=_digest(rule, document.values["modifiers"][number]))
 
 

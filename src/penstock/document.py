@@ -54,6 +54,13 @@ class Document:
     place: str
     marks: Mapping[Path, Mark] = field(default_factory=dict, repr=False)
 
+    def value_at(self, path: Path) -> Any:
+        """The value at the end of a path that the document has."""
+        value: Any = self.values
+        for step in path:
+            value = value[step]
+        return value
+
     def find(self, path: Path) -> Path:
         """The path as the document has it: steps that are not there are left out."""
         found: Path = ()

@@ -56,7 +56,7 @@ def _placed(detail: ErrorDetails, document: Document) -> tuple[int, PenstockErro
     if detail["type"] == "fault":
         error: PenstockError = context["error"]
         # What was written, not what came of it: the rest may be the value of a variable.
-        what = error.what.replace(repr(_value(path, document)), _found(path, document))
+        what = error.what.replace(repr(document.value_at(path)), _found(path, document))
         if in_key:
             what = what.replace(repr(path[-1]), shown(mark.key))
         # Our own sentences go on from the key's name; those of a rule or a URL stand alone.
@@ -84,20 +84,13 @@ def _name(path: Path, document: Document) -> str:
     return name.removeprefix(".") or "the pipeline"
 
 
-def _value(path: Path, document: Document) -> Any:
-    value: Any = document.values
-    for step in path:
-        value = value[step]
-    return value
-
-
 def _found(path: Path, document: Document) -> str:
     if path[:2] in _SECRET_PATHS or any(str(step).lower() in _SECRET_KEYS for step in path):
         return "a value that is not shown"
     written = document.marks[path].text
     if written is not None:
         return f"the value of {shown(written)}"
-    value = _value(path, document)
+    value = document.value_at(path)
     if isinstance(value, dict):
         return "a mapping"
     if isinstance(value, list):

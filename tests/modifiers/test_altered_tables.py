@@ -157,7 +157,7 @@ def test_check_warns_of_a_text_that_a_pattern_is_not_for_by_its_type():
 
     found = list(rules[0].findings({shape.table: shape}))
 
-    assert [(each.severity, each.error.where) for each in found] == [
+    assert [(each.severity, each.place.split()[-1]) for each in found] == [
         ("warning", "public.users.old_email")
     ]
     assert "its values pass as they are" in found[0].what
@@ -178,7 +178,7 @@ def test_check_warns_of_whatever_may_hold_words_that_a_pattern_is_not_for_by_its
 
     found = rules.modifiers[0].findings({shape.table: shape})
 
-    warned = [each.error.where for each in found if each.severity == "warning"]
+    warned = [each.place.split()[-1] for each in found if each.severity == "warning"]
     assert warned == [f"public.users.{name}" for name in ("x", "v", "ip")]
 
 

@@ -8,7 +8,7 @@ from fix_transform import read_transform, shape_of
 from penstock.errors import ColumnUncovered, RuleUnfit
 from penstock.modifiers.rule import Rule
 from penstock.modifiers.torn_keys import torn_keys
-from penstock.modifiers.transform import findings
+from penstock.modifiers.transform import findings, lost
 from penstock.schema.shape import (
     ConstraintShape,
     ForeignKeyShape,
@@ -40,7 +40,8 @@ USERS = shape_of(
 def found(entry, *shapes, severity="error"):
     options = read_transform(f"transform: {entry}")
     tables = {shape.table: shape for shape in shapes or (USERS,)}
-    return [one for one in findings(options, tables) if one.severity == severity]
+    said = [*lost(options, tables.values()), *findings(options, tables)]
+    return [one for one in said if one.severity == severity]
 
 
 @pytest.mark.parametrize(
@@ -249,7 +250,7 @@ def test_rules_file_reports_text_without_a_rule(tmp_path):
     reported = list(findings(options, {USERS.table: USERS, other.table: other}))
 
     assert {one.severity for one in reported} == {"warning"}
-    assert sorted((one.place, one.what.split(":")[0]) for one in reported) == [
+    assert sorted((one.place.split()[-1], one.what.split(":")[0]) for one in reported) == [
         ("public.notes", "no rule covers body"),
         ("public.users", "no rule covers name, doc, login"),
     ]
@@ -301,7 +302,7 @@ def test_rules_file_of_pg_flo_reports_text_without_a_rule(tmp_path):
     reported = list(findings(options, {USERS.table: USERS, other.table: other}))
 
     assert {one.severity for one in reported} == {"warning"}
-    assert sorted((one.place, one.what.split(":")[0]) for one in reported) == [
+    assert sorted((one.place.split()[-1], one.what.split(":")[0]) for one in reported) == [
         ("public.notes", "no rule covers body"),
         ("public.users", "no rule covers name, doc, login"),
     ]
@@ -330,7 +331,7 @@ def test_rule_of_pg_flo_leaves_other_types_alone_and_says_so(tmp_path):
     one, rest = findings(options, {USERS.table: USERS})
 
     assert one.severity == rest.severity == "warning"
-    assert one.place == "public.users.age"
+    assert one.place.endswith("rules.yml:1 public.users.age")
     assert "pass as they are" in one.what
     assert "no rule covers email, name, doc, login" in rest.what
 

@@ -14,12 +14,12 @@ from fix_transform import KEY_OF_TESTS, applied, read_transform, shape_of
 from penstock.config import pipeline_from_document
 from penstock.errors import BadValue, ColumnUncovered, PenstockError, PipelineFileError, UnknownKey
 from penstock.modifiers.chain import chain_for
-from penstock.modifiers.transform import findings
+from penstock.modifiers.transform import findings, modifier_for
 from penstock.pipeline import wire_of
 from penstock.run.rules import RuleWatch, find_rules
 from penstock.state.reports import SeenRules
 from penstock.table import TableName
-from penstock.testing import insert, table
+from penstock.testing import insert, table, update
 from penstock.vault import Vault, using
 
 USERS = table(
@@ -457,3 +457,181 @@ def test_rule_that_cannot_be_read_is_an_error_with_its_line(rule, what, tmp_path
     assert what in caught.value.what
     assert caught.value.where == "shop.yml:1"
     assert "secret" not in str(caught.value)
+
+
+FLO_IN_TURN = r"""
+tables:
+  users:
+    - {type: transform, column: email, parameters: {type: regex, pattern: "@.*$", replace: "@masked.com"}, operations: [INSERT]}
+    - {type: transform, column: email, parameters: {type: mask, mask_char: "#", keep_first: 0, keep_last: 0}, operations: [UPDATE]}
+    - {type: transform, column: name, parameters: {type: regex, pattern: "A", replace: "Han"}}
+    - {type: transform, column: name, parameters: {type: regex, pattern: "H", replace: "J"}}
+"""
+
+
+def test_rules_of_pg_flo_for_one_column_run_in_their_order(tmp_path):
+    options = from_file(FLO_IN_TURN, tmp_path)
+
+    [(_, new, _), (_, moved, _)] = applied(
+        options, USERS, ROW, update(USERS, ["1", "a@b.org", "Ann", "33"])
+    )
+
+    assert new == ("1", "a@masked.com", "Jannn", "33")
+    assert moved == ("1", "#" * 7, "Jannn", "33")
+
+
+def test_default_goes_through_all_rules_of_pg_flo(tmp_path):
+    options = from_file(FLO_IN_TURN, tmp_path)
+    shape = shape_of("users", {"id": "int8", "name": "text", "email": "text", "age": "int4"})
+    name = shape.columns[1].model_copy(update={"missing": "Ann", "default": "'Ann'"})
+    shape = shape.model_copy(update={"columns": (shape.columns[0], name, *shape.columns[2:])})
+    modifier = modifier_for(options, shape.table)
+    assert modifier is not None
+
+    seen = modifier.modified_shape(shape).columns[1]
+
+    assert (seen.missing, seen.default) == ("Jannn", None)
+
+
+def test_rules_of_pg_flo_that_were_dropped_once_are_other_rules_now(tmp_path):
+    rules = tmp_path / "rules.yml"
+    rules.write_text(
+        FLO_IN_TURN + "  others:\n    - {type: transform, column: a, parameters: {type: mask}}\n"
+    )
+    one = chain({"transform": {"rules_file": str(rules)}})
+    [whole] = {rule.digest for rule in one.rules if rule.digest}
+
+    assert one.digest_of(TableName("public", "others")) == whole
+    assert one.digest_of(TableName("public", "users")) == f"{whole}~2"
+
+
+@pytest.mark.parametrize(
+    ("text", "found", "advice", "line"),
+    [
+        ("tables:\n  t:\n    coverag: strict\n    columns: {a: keep}", "t.coverag is not a known key", "write coverage", 3),
+        ("tables:\n  t:\n    coverage: strict\n    a: keep", "t.coverage: stands among the columns", "columns: {…}", 3),
+        ("tables:\n  t:\n    on_error: null\n    a: keep", "t.on_error: stands among", "columns: {…}", 3),
+        ("tables:\n  t:\n    columns: {a: keep}\n    email: {with: masking}", "t.email is not a known key", "", 4),
+        ("tables:\n  t:\n    columns: {a: keep}\n    on_error: panic", "on_error", "stop", 4),
+        (
+            "transformations:\n  table_transformers:\n    - table: t\n      validation_mod: strict\n      column_transformers: {a: {name: noop}}",
+            "validation_mod is not a known key",
+            "write validation_mode",
+            4,
+        ),
+        ("transformations:\n  table_transformers:\n    - table: t", "names no column", "write column_transformers: {", 3),
+        (
+            "tables:\n  t:\n    - type: transform\n      column: a\n      operation: [insert]\n      parameters: {type: mask}",
+            "operation is not a known key",
+            "write operations",
+            5,
+        ),
+        ("tables:\n  t:\n    - {type: transform, column: a, parameters: {mask_char: x}}", "names no type", "type: mask", 3),
+        ("tables:\n  t:\n    - {type: transform, column: a, parameters: x}", "parameters", "mapping", 3),
+    ],
+)  # fmt: skip
+def test_key_of_a_table_that_nobody_reads_is_refused(text, found, advice, line, tmp_path):
+    with pytest.raises(PipelineFileError) as caught:
+        from_file(text, tmp_path)
+
+    assert f"rules.yml:{line}" in caught.value.what, caught.value
+    assert found in caught.value.what
+    assert advice in caught.value.do
+
+
+def test_column_called_columns_has_its_rule_and_so_have_those_beside_it(tmp_path):
+    text = "tables: {t: {columns: {with: literal, literal: x}, email: {with: literal, literal: e}}}"
+    t = table(16500, "t", {"columns": "text", "email": "text"}, key=["columns"])
+
+    assert after(from_file(text, tmp_path), t, insert(t, ["a", "b"])) == ("x", "e")
+
+
+def test_salt_and_on_error_of_a_table_hold_for_its_columns(tmp_path):
+    text = """
+on_error: stop
+salt: one
+tables:
+  users: {salt: other, on_error: keep, columns: {email: {with: email}, name: {with: hash, on_error: null}}}
+  others: {columns: {email: {with: email}}}
+"""
+    [users, others, _] = from_file(text, tmp_path).tables
+
+    assert [rule.options.on_error.value for rule in users.rules] == ["keep", "null"]
+    assert users.rules[0].salt != others.rules[0].salt
+    assert others.rules[0].options.on_error.value == "stop"
+
+
+@pytest.mark.parametrize("name", ["integer", "greenmask_integer"])
+@pytest.mark.parametrize("limits", ["min: 18, max: 18", "min_value: 18, max_value: 18"])
+def test_limits_have_both_names_whatever_the_transformer_is_called(name, limits):
+    for written in (limits, f"parameters: {{{limits}}}"):
+        options = read_transform(f"transform: {{column: age, with: {name}, {written}}}")
+        assert after(options)[3] == "18"
+
+
+def test_limits_of_a_float_have_both_names():
+    read_transform("transform: {column: age, with: float, min: 1, max: 2}")
+    with pytest.raises(BadValue, match="min: stands beside min_value"):
+        read_transform("transform: {column: age, with: float, min: 1, min_value: 2}")
+
+
+def test_salt_among_the_parameters_is_that_of_the_rule():
+    beside = read_transform("transform: {column: email, with: email, salt: one}")
+    below = read_transform("transform: {column: email, with: email, parameters: {salt: one}}")
+
+    assert (
+        after(below)
+        == after(beside)
+        != after(read_transform("transform: {column: email, with: email}"))
+    )
+    assert below.fingerprint == beside.fingerprint
+    with pytest.raises(BadValue, match="salt: stands among") as caught:
+        read_transform(
+            "transform: {column: email, with: email, salt: sesame, parameters: {salt: sesame}}"
+        )
+    assert "sesame" not in str(caught.value)
+
+
+def test_variable_of_a_rules_file_is_part_of_what_its_rules_say(tmp_path, monkeypatch):
+    rules = tmp_path / "rules.yml"
+    rules.write_text("tables: {users: {email: {with: aes_siv, key_hex: '${KEY}'}}}")
+    digests = set()
+    for key in (KEY_OF_TESTS, KEY_OF_TESTS[::-1], KEY_OF_TESTS):
+        monkeypatch.setenv("KEY", key)
+        one = chain({"transform": {"rules_file": str(rules)}})
+        digests.add(one.digest_of(TableName("public", "users")))
+
+    assert len(digests) == 2
+
+
+def test_fingerprint_of_a_file_without_variables_is_that_of_its_salts(tmp_path):
+    text = "salt: ${PENSTOCK_SALT}\ntables: {users: {email: {with: email}}}"
+
+    with_variable = from_file(text, tmp_path).fingerprint
+
+    assert (
+        with_variable == from_file("tables: {users: {email: {with: email}}}", tmp_path).fingerprint
+    )
+    assert "-" not in with_variable
+
+
+@pytest.mark.parametrize("pattern", ["*email*", "*EMAIL*", "*Email"])
+def test_pattern_is_for_columns_of_any_case_and_a_name_for_its_own(pattern):
+    users = table(16400, "users", {"id": "int8", "userEmail": "text", "EMAIL": "text"}, key=["id"])
+    row = insert(users, ["1", "a", "b"])
+
+    assert after(
+        read_transform(f"transform: {{column: '{pattern}', with: 'null'}}"), users, row
+    ) == ("1", None, None)
+    assert after(read_transform("transform: {column: email, with: 'null'}"), users, row) == (
+        "1",
+        "a",
+        "b",
+    )
+
+
+def test_pattern_that_keeps_is_for_columns_of_its_case_alone():
+    users = table(16400, "users", {"id": "int8", "userID": "text"}, key=["id"])
+    options = read_transform("transform: {columns: {'*id*': keep, '*': {with: 'null'}}}")
+
+    assert after(options, users, insert(users, ["1", "a"])) == ("1", None)

@@ -13,7 +13,7 @@ from rich.text import Text
 from penstock.cli.options import AsJson, PipelinePath, SourceId
 from penstock.cli.status import print_rendered
 from penstock.config import read_pipeline
-from penstock.run.preview import Preview, as_json, preview
+from penstock.run.preview import Preview, as_json, destination, preview
 from penstock.text import printable
 
 _LONGEST = 60
@@ -62,7 +62,9 @@ def modifiers(
         return
     kept = sum(each.after is not None for each in found)
     print_rendered(_table(found))
-    typer.echo(f"{len(found)} shown, {kept} delivered")
+    target = destination(view, table, sink)
+    to = "" if target is None else f" to {printable(str(target))}"
+    typer.echo(f"{len(found)} shown, {kept} delivered{to}")
 
 
 def _table(found: list[Preview]) -> Table:

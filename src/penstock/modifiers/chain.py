@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from penstock.errors import ModifierError, RuleUnfit
 from penstock.modifiers.effects import lost_effects
 from penstock.modifiers.modifier import KeepsRows, Revised
+from penstock.modifiers.places import located
 from penstock.table import TableName, filled
 
 if TYPE_CHECKING:
@@ -129,8 +130,8 @@ class _placed:  # noqa: N801 - reads like a statement
         return None
 
     def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
-        if isinstance(error, ModifierError) and self._place and self._place not in error.where:
-            where = f"{self._place} {error.where}".strip()
+        if isinstance(error, ModifierError) and self._place:
+            where = located(self._place, error.where)
             raise type(error)(error.what, where, error.do) from None
 
 

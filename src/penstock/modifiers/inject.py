@@ -13,11 +13,12 @@ from penstock.changes.pgoutput import Injected
 from penstock.errors import RuleUnfit
 from penstock.findings import Finding
 from penstock.modifiers.effects import Effect
+from penstock.modifiers.lost import lost_table
 from penstock.options import Options, RuleOption
 from penstock.table import TableRule
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from penstock.changes.decode import TableChanges
     from penstock.changes.pgoutput import Relation
@@ -74,6 +75,11 @@ def findings(options: InjectOptions, shapes: Mapping[TableName, TableShape]) -> 
                 "add a primary key, or leave the table out of inject",
             )
             yield Finding(error, "warning")
+
+
+def lost(options: InjectOptions, shapes: Collection[TableShape]) -> Iterator[Finding]:
+    """A table that is not followed."""
+    yield from lost_table(options.table, shapes)
 
 
 def identity_of(shape: TableShape) -> tuple[int, ...]:

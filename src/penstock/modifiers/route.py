@@ -14,16 +14,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 import numpy as np
 from pydantic import BeforeValidator, Field, PlainValidator, model_validator
 
-from penstock.errors import BadTableRule, ModifierError, RuleUnfit
+from penstock.errors import BadTableRule, BadValue, ModifierError, RuleUnfit
 from penstock.findings import Finding
 from penstock.modifiers.effects import Effect
+from penstock.modifiers.lost import lost_columns, lost_table
 from penstock.modifiers.operations import ALL_OPERATIONS, Operation, Operations, letters_of
 from penstock.options import Options, RuleOption, fault, wanted
 from penstock.schema.describe import row_key_of
 from penstock.table import Route, Routes, TableName, TableRule
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from penstock.changes.decode import TableChanges
     from penstock.changes.pgoutput import Relation
@@ -79,7 +80,8 @@ class RouteOptions(Options):
     @model_validator(mode="after")
     def _says_something(self) -> Self:
         if both := sorted(set(self.drop) & set(self.columns)):
-            raise wanted(f"{both[0]} under one of columns: and drop:", "drop")
+            what = f"column {both[0]} stands under columns, too"
+            raise fault(BadValue(what, do="take it out of one of the two"), "drop")
         if not (self.target or self.columns or self.drop or self.operations != ALL_OPERATIONS):
             raise wanted("a route with target:, columns:, drop: or operations:")
         return self
@@ -124,6 +126,13 @@ def findings(options: RouteOptions, shapes: Mapping[TableName, TableShape]) -> I
             modifier.modified_shape(shape)
         except ModifierError as error:
             yield Finding(error)
+
+
+def lost(options: RouteOptions, shapes: Collection[TableShape]) -> Iterator[Finding]:
+    """A table that is not followed; columns that none of the tables has."""
+    yield from lost_table(options.table, shapes)
+    if not options.table.is_outright:
+        yield from lost_columns(options.table, (*options.columns, *options.drop), shapes)
 
 
 def routes_of(rules: Sequence[Rule], sink: str) -> Routes:

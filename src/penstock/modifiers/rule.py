@@ -1,20 +1,21 @@
 """One entry of `modifiers:`: its family, its options, and which sinks it is for.
 
-A family is a module that has `OPTIONS`, the model of what a person may say, and three functions:
+A family is a module that has `OPTIONS`, the model of what a person may say, and four functions:
 `modifier_for(options, table)`, what the rule does to a table, None where nothing,
-`effects(options, shape)`, the same in parts that can be compared, and
-`findings(options, shapes)`, what there is to say of it beside the catalog. What every rule may say,
+`effects(options, shape)`, the same in parts that can be compared,
+`findings(options, shapes)`, what there is to say of it beside the tables of a source, and
+`lost(options, shapes)`, what it names that no source has. What every rule may say,
 `sinks`, is read here. Knows no file and no line: `config.py` does.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Annotated, Any, Protocol, Self
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, Self, runtime_checkable
 
 from pydantic import PlainValidator, model_validator
 
@@ -24,6 +25,7 @@ from penstock.options import Options, fault, wanted
 if TYPE_CHECKING:
     from pydantic_core.core_schema import ValidationInfo
 
+    from penstock.document import Document, Path
     from penstock.findings import Finding
     from penstock.modifiers.effects import Effect
     from penstock.modifiers.modifier import TableModifier
@@ -52,11 +54,22 @@ class Family(Protocol):
     def findings(self, options: Any, shapes: Mapping[TableName, TableShape]) -> Iterator[Finding]:
         """What is wrong with a rule, given the tables as they are."""
 
+    def lost(self, options: Any, shapes: Collection[TableShape]) -> Iterator[Finding]:
+        """What a rule names that is not there, given the tables of all sources."""
+
 
 def family_of(name: str) -> Family:
     """The module of a family, imported when it is first asked for."""
     module: Any = importlib.import_module(FAMILIES[name])
     return module  # type: ignore[no-any-return]
+
+
+@runtime_checkable
+class HasPlaces(Protocol):
+    """Options of a rule whose parts know where they stand."""
+
+    def placed(self, document: Document, path: Path) -> Options:
+        """The same, as they stand in a document behind a path of keys."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +97,10 @@ class Rule:
     def findings(self, shapes: Mapping[TableName, TableShape]) -> Iterator[Finding]:
         """What is wrong with it, given the tables as they are."""
         yield from family_of(self.family).findings(self.options, shapes)
+
+    def lost(self, shapes: Collection[TableShape]) -> Iterator[Finding]:
+        """What it names that is not there, given the tables of all sources."""
+        yield from family_of(self.family).lost(self.options, shapes)
 
 
 def _read_rule(family: str, given: Any, info: ValidationInfo) -> Rule:

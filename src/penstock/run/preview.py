@@ -13,6 +13,7 @@ from penstock.changes.pgoutput import DELETE
 from penstock.errors import BadValue, TableMissing
 from penstock.modifiers.chain import chain_for
 from penstock.modifiers.copies import ModifiedCopy, relation_of
+from penstock.modifiers.route import routes_of
 from penstock.pipeline import describer_of, log_of
 from penstock.run.ddl_transactions import tables_of
 from penstock.source.connect import connect_source, source_errors
@@ -57,7 +58,8 @@ def preview(
     name = _table_of(table)
     chosen = _sink_of(pipeline, sink)
     chain = chain_for(pipeline.modifiers, chosen)
-    if chain is None or chain.excludes(name) or not chain.concerns(name):
+    is_moved = destination(pipeline, table, sink) is not None
+    if chain is None or chain.excludes(name) or not (chain.concerns(name) or is_moved):
         said = "the sink is not given the table" if chain and chain.excludes(name) else "no rule"
         raise BadValue(
             f"{said}: there is nothing to show of {name} at sink {chosen}",
@@ -67,6 +69,11 @@ def preview(
     if from_log:
         return _from_log(pipeline, chosen, chain, name, rows)
     return _from_table(pipeline, chain.of(name), name, rows)
+
+
+def destination(pipeline: PipelineFile, table: str, sink: str | None) -> TableName | None:
+    """Where a `route` sends a table; None where to one of its own name."""
+    return routes_of(pipeline.modifiers, _sink_of(pipeline, sink)).of(_table_of(table))
 
 
 def _table_of(text: str) -> TableName:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from penstock.errors import ModifierError, RulesEdited
 from penstock.findings import Finding
 from penstock.modifiers.chain import chain_for
+from penstock.modifiers.places import located
 from penstock.modifiers.torn_keys import torn_keys
 from penstock.pipeline import wire_of
 from penstock.run.members import table_name
@@ -16,7 +18,7 @@ from penstock.sinks.tables import TableState
 from penstock.state.reports import SeenRules
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from penstock.config import PipelineFile
     from penstock.modifiers.chain import Chain
@@ -44,36 +46,65 @@ class TableChain:
 def find_rules(pipeline: PipelineFile, choices: Mapping[str, ChosenTables]) -> Iterator[Finding]:
     """What `penstock check` says of the rules; the same of two sinks once."""
     seen: set[str] = set()
+    tables = {
+        source_id: {shape.table: shape for shape in chosen.shapes}
+        for source_id, chosen in choices.items()
+    }
     for view in pipeline.each():
-        chosen = choices.get(view.source_id)
         for sink in view.sinks:
             found = list(_edited_findings(view, sink))
-            if chosen is not None:
-                shapes = {shape.table: shape for shape in chosen.shapes}
-                found += rule_findings(view, sink, shapes)
-            for finding in found:
-                if str(finding.error) not in seen:
-                    seen.add(str(finding.error))
-                    yield finding if view.is_alone else finding.of_source(view.source_id)
+            if view.source_id in tables:
+                found += rule_findings(view, sink, tables[view.source_id])
+            for finding in _unseen(found, seen):
+                yield finding if view.is_alone else finding.of_source(view.source_id)
+    # Of a source that is not known nobody can say that it has no such table.
+    if tables.keys() == set(pipeline.source_ids):
+        for sink in pipeline.sinks:
+            yield from _unseen(lost_findings(pipeline, sink, list(tables.values())), seen)
+
+
+def _unseen(found: Iterable[Finding], seen: set[str]) -> Iterator[Finding]:
+    for finding in found:
+        if str(finding.error) not in seen:
+            seen.add(str(finding.error))
+            yield finding
 
 
 def rule_findings(
     pipeline: PipelineFile, sink: str, shapes: Mapping[TableName, TableShape]
 ) -> Iterator[Finding]:
     """What is wrong with the rules of a sink, each beside the tables as the ones before leave them."""
-    left = dict(shapes)
     rules = [rule for rule in pipeline.modifiers if rule.is_for(sink)]
-    for rule in rules:
+    for rule, left in _each_left(rules, shapes):
         for finding in rule.findings(left):
             yield _placed(finding, rule)
-        for table, shape in list(left.items()):
-            try:
+    yield from torn_keys(rules, shapes)
+
+
+def lost_findings(
+    pipeline: PipelineFile, sink: str, sources: Sequence[Mapping[TableName, TableShape]]
+) -> Iterator[Finding]:
+    """What the rules of a sink name that none of the sources has."""
+    rules = [rule for rule in pipeline.modifiers if rule.is_for(sink)]
+    for each in zip(*(_each_left(rules, shapes) for shapes in sources), strict=True):
+        rule = each[0][0]
+        for finding in rule.lost([shape for _, left in each for shape in left.values()]):
+            yield _placed(finding, rule)
+
+
+def _each_left(
+    rules: Iterable[Rule], shapes: Mapping[TableName, TableShape]
+) -> Iterator[tuple[Rule, Mapping[TableName, TableShape]]]:
+    """Each rule, and the tables as the ones before leave them."""
+    left = dict(shapes)
+    for rule in rules:
+        yield rule, dict(left)
+        for table, shape in left.items():
+            # One that does not fit is among the findings already, and leaves the table as it is.
+            with suppress(ModifierError):
                 modifier = rule.modifier_for(table)
                 if modifier is not None:
                     left[table] = modifier.modified_shape(shape)
-            except ModifierError:
-                del left[table]  # it is among the findings already
-    yield from torn_keys(rules, shapes)
 
 
 def idle_findings(pipeline: PipelineFile) -> Iterator[Finding]:
@@ -86,8 +117,8 @@ def idle_findings(pipeline: PipelineFile) -> Iterator[Finding]:
 
 def _placed(finding: Finding, rule: Rule) -> Finding:
     error = finding.error
-    where = error.where if rule.place in error.where else f"{rule.place} {error.where}"
-    return replace(finding, error=type(error)(error.what, where.strip(), error.do))
+    where = located(rule.place, error.where)
+    return replace(finding, error=type(error)(error.what, where, error.do))
 
 
 def modified_choices(

@@ -10,15 +10,15 @@ import logging
 import shutil
 import threading
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from penstock.config import DEFAULT_PARENT
+from penstock.config import DEFAULT_PARENT, pipeline_from_document
 from penstock.errors import LogGone, PenstockError, PositionMissing, PublicationChanged, SourceTwice
 from penstock.lsn import ZERO, Lsn
 from penstock.modifiers.chain import chain_for
 from penstock.pipeline import build_sinks, log_of, require_keys, state_of, top_of
-from penstock.run.rules import idle_findings, rule_findings
+from penstock.run.rules import idle_findings, lost_findings, rule_findings
 from penstock.run.signals import Stop
 from penstock.source.choice import read_choice
 from penstock.source.connect import connect_source
@@ -38,15 +38,18 @@ from penstock.source.subscription import Subscription, ensure_subscription, find
 from penstock.timing import timing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     import psycopg
 
     from penstock.config import PipelineFile
     from penstock.dsn import Dsn
+    from penstock.findings import Finding
+    from penstock.schema.shape import TableShape
     from penstock.sinks.sink import Sink, StoredPosition
     from penstock.state.directory import StateDirectory
+    from penstock.table import TableName
 
     Connection = psycopg.Connection[Any]
 
@@ -238,10 +241,37 @@ def _require_rules_fit(pipeline: PipelineFile, connection: Connection) -> None:
     names = [each.name for each in (*choice.updates, *choice.inserts)]
     shapes = read_named_shapes(connection, names)
     for sink in pipeline.sinks:
-        for finding in rule_findings(pipeline, sink, shapes):
+        for finding in (*_lost(pipeline, sink, shapes), *rule_findings(pipeline, sink, shapes)):
             if finding.severity == "error":
                 raise finding.error
             _log.warning("%s", finding.error)
+
+
+def _lost(
+    pipeline: PipelineFile, sink: str, shapes: Mapping[TableName, TableShape]
+) -> list[Finding]:
+    """What rules name that is not there; the other sources are asked where this one has not all of it."""
+    sources = [shapes]
+    found = list(lost_findings(pipeline, sink, sources))
+    if not found or pipeline.is_alone:
+        return found
+    whole = pipeline_from_document(pipeline.document, "the pipeline")
+    for other in whole.each():
+        if found and other.source_id != pipeline.source_id:
+            try:
+                sources.append(_shapes_of(other))
+            except PenstockError as error:
+                _log.debug("%s: %s", other.source_id, error)
+                return [replace(each, severity="warning") for each in found]
+            found = list(lost_findings(pipeline, sink, sources))
+    return found
+
+
+def _shapes_of(pipeline: PipelineFile) -> Mapping[TableName, TableShape]:
+    with connect_source(pipeline.source.url, "penstock start") as connection:
+        choice, _ = read_choice(connection, pipeline.source.tables)
+        names = [each.name for each in (*choice.updates, *choice.inserts)]
+        return read_named_shapes(connection, names)
 
 
 def _name_occupied(pipeline: PipelineFile, connection: Connection) -> None:

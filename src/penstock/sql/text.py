@@ -217,14 +217,32 @@ def _expression(text: str) -> dict[str, Any]:
         raise fault(error) from None
     tree = json.loads(rows[0][0])
     if tree.get("error"):
-        said = str(tree.get("error_message", "not SQL")).splitlines()[0]
-        raise _bad(f"SQL that does not parse: {said}")
+        raise _bad(f"SQL that does not parse: {_said(tree, text)}")
     return _sole_expression(tree)
+
+
+_BEFORE = "SELECT ("
 
 
 def _query(text: str) -> str:
     # The line end: a comment may be the last thing in it.
-    return f"SELECT ({text}\n) AS answer FROM {ROW}"
+    return f"{_BEFORE}{text}\n) AS answer FROM {ROW}"
+
+
+def _said(tree: Mapping[str, Any], text: str) -> str:
+    """What is wrong, and where in the text: not what has been written around it."""
+    said = str(tree.get("error_message", "not SQL")).splitlines()[0]
+    position = str(tree.get("position", ""))
+    if not position.isdigit():
+        return said
+    written = text.encode()
+    at = int(position) - len(_BEFORE)  # a number of bytes
+    if at >= len(written.rstrip()):
+        return "it ends where more is wanted, or closes more parentheses than it opens"
+    before = written[: max(at, 0)].decode(errors="replace")
+    line, column = before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1
+    place = f"line {line}, character {column}" if "\n" in text.strip() else f"character {column}"
+    return f"{said}, at {place}"
 
 
 def _sole_expression(tree: dict[str, Any]) -> dict[str, Any]:

@@ -9,10 +9,11 @@ from penstock.findings import Finding
 from penstock.modifiers.effects import Effect
 from penstock.modifiers.filter.options import FilterOptions
 from penstock.modifiers.filter.rows import NoRows, RowFilter, StructuredMatcher
+from penstock.modifiers.lost import lost_table
 from penstock.sql.text import SqlText
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from penstock.modifiers.filter.rows import Matcher
     from penstock.modifiers.modifier import TableModifier
@@ -64,3 +65,12 @@ def findings(options: FilterOptions, shapes: Mapping[TableName, TableShape]) -> 
         except ModifierError as error:
             where = error.where if str(table) in error.where else f"{table} {error.where}".strip()
             yield Finding(type(error)(error.what, where, error.do))
+
+
+def lost(options: FilterOptions, shapes: Collection[TableShape]) -> Iterator[Finding]:
+    """Tables that are not followed."""
+    choice = options.tables
+    named = (*choice.include, *choice.exclude, *choice.schema_only) if choice else ()
+    for rule in (*named, options.table):
+        if rule is not None:
+            yield from lost_table(rule, shapes)

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from penstock.changes.cells import Cells
 from penstock.changes.typed import to_arrow
 from penstock.errors import RuleUnfit
+from penstock.modifiers.filter.advice import advice
 from penstock.modifiers.filter.where import ORDERED, SEARCHES, Condition
 from penstock.sql.column_types import ColumnType, Family
 
@@ -356,7 +357,9 @@ def check_condition(condition: Condition, kind: ColumnType) -> None:
             read_value(value, kind)
         except RuleUnfit as error:
             raise RuleUnfit(
-                f"column {condition.column}: {error.what}", error.where, error.do
+                f"column {condition.column}: {error.what}",
+                error.where,
+                advice(value, kind) or error.do,
             ) from None
 
 

@@ -149,6 +149,9 @@ def _read_condition(given: Mapping[Any, Any], below: tuple[str | int, ...]) -> C
     column, operator = given.get("column"), given.get("operator")
     if not isinstance(column, str) or not column:
         raise wanted("a condition with a column", *below, "column")
+    if "operator" not in given:
+        what = f"is missing, wanted one of {', '.join(OPERATORS)}"
+        raise fault(BadValue(f"operator {what}", do="write operator: eq, or another"), *below)
     if operator not in OPERATORS:
         what = f"{operator!r} is no operator, wanted {', '.join(OPERATORS)}"
         raise fault(BadValue(what, do=nearest(str(operator), OPERATORS)), *below, "operator")

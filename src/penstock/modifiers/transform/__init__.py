@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.modifiers.effects import Effect
-from penstock.modifiers.transform.findings import findings
+from penstock.modifiers.transform.findings import findings, lost
 from penstock.modifiers.transform.modifier import rules_of, table_transform
 from penstock.modifiers.transform.options import TransformOptions
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from penstock.schema.shape import TableShape
     from penstock.table import TableName
 
-__all__ = ["OPTIONS", "TransformOptions", "effects", "findings", "modifier_for"]
+__all__ = ["OPTIONS", "TransformOptions", "effects", "findings", "lost", "modifier_for"]
 
 OPTIONS = TransformOptions
 

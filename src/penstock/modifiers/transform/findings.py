@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 from penstock.errors import ModifierError, RuleUnfit
 from penstock.findings import Finding
 from penstock.modifiers.filter.comparison import require_value
+from penstock.modifiers.lost import lost_table
 from penstock.modifiers.operations import Operation
+from penstock.modifiers.places import located
 from penstock.modifiers.transform.modifier import (
     TableTransform,
     Typed,
@@ -29,7 +31,7 @@ from penstock.schema.describe import row_key_of
 from penstock.sql.column_types import column_type
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from penstock.modifiers.transform.options import TransformOptions
     from penstock.modifiers.transform.rules import ColumnRule
@@ -45,8 +47,6 @@ def findings(
     """Every fault of an entry's rules, against the tables that are followed."""
     if options.set:
         yield from _of_sql(options, shapes)
-    yield from _lost_tables(options, shapes)
-    yield from _lost_patterns(options, shapes)
     for table, shape in shapes.items():
         transform = table_transform(options, table)
         if transform is not None:
@@ -82,35 +82,21 @@ def _of_computed(options: TransformOptions, shape: TableShape) -> Iterator[Findi
             yield Finding(RuleUnfit(what, where, do), "warning")
 
 
-def _lost_tables(
-    options: TransformOptions, shapes: Mapping[TableName, TableShape]
-) -> Iterator[Finding]:
-    for one in options.tables:
-        if one.table.is_outright and not any(map(one.concerns, shapes)):
-            what = "rules are for a table that is not followed"
-            do = nearest(str(one.table), list(map(str, shapes))) if shapes else "take them out"
-            yield Finding(RuleUnfit(what, str(one.table), do))
-
-
-def _lost_patterns(
-    options: TransformOptions, shapes: Mapping[TableName, TableShape]
-) -> Iterator[Finding]:
-    """Rules for any table, or any column, that are for none."""
+def lost(options: TransformOptions, shapes: Collection[TableShape]) -> Iterator[Finding]:
+    """Tables that are not followed; rules for any table, or any column, that are for none."""
+    if options.set:
+        yield from lost_table(options.table, shapes)
     for group in options.tables:
-        if not any(map(group.concerns, shapes)):
-            continue
-        names = {
-            column.name
-            for table, shape in shapes.items()
-            if group.concerns(table)
-            for column in shape.columns
-        }
-        for rule in group.rules:
+        yield from lost_table(group.table, shapes, group.where)
+        concerned = [shape for shape in shapes if group.concerns(shape.table)]
+        names = {column.name for shape in concerned for column in shape.columns}
+        for rule in group.rules if concerned else ():
             loose = rule.is_pattern or not group.table.is_outright
             if loose and not any(map(rule.fits, names)):
                 what = f"no column fits {rule.column}"
                 do = nearest(rule.column, sorted(names)) if names else "take it out"
-                yield Finding(RuleUnfit(what, str(group.table), do), "warning")
+                where = located(rule.where, str(group.table))
+                yield Finding(RuleUnfit(what, where, do), "warning")
 
 
 @dataclass(frozen=True)
@@ -126,10 +112,14 @@ class _Ruled:
         return Typed(self.column.name, type_of(self.column, self.shape))
 
     def fault(self, what: str, do: str) -> Finding:
-        return Finding(RuleUnfit(what, f"{self.shape.table}.{self.column.name}", do))
+        return Finding(RuleUnfit(what, self._where, do))
 
     def warning(self, what: str, do: str) -> Finding:
-        return Finding(RuleUnfit(what, f"{self.shape.table}.{self.column.name}", do), "warning")
+        return Finding(RuleUnfit(what, self._where, do), "warning")
+
+    @property
+    def _where(self) -> str:
+        return located(self.rule.where, f"{self.shape.table}.{self.column.name}")
 
 
 def _of_table(transform: TableTransform, shape: TableShape) -> Iterator[Finding]:
@@ -144,14 +134,14 @@ def _of_table(transform: TableTransform, shape: TableShape) -> Iterator[Finding]
                 yield Finding(RuleUnfit(error.what, error.where, advice))
     bare: list[str] = []
     for column in shape.columns:
-        found = transform.rule_by_name(column, shape)
-        if found is not None:
-            yield from _of_column(_Ruled(shape, column, found))
-        elif not column.generated:
+        found = transform.rules_by_name(column, shape)
+        for rule in found:
+            yield from _of_column(_Ruled(shape, column, rule))
+        if not found and not column.generated:
             bare.append(column.name)
             yield from _left_alone(transform, shape, column)
     if bare and transform.is_strict:
-        yield Finding(uncovered(transform.table, bare))
+        yield Finding(uncovered(transform.table, bare, transform.where))
 
 
 def _left_alone(
@@ -323,9 +313,9 @@ def _unreported(
         for column in shape.columns
         if not column.generated
         and may_hold_text(column, shape)
-        and (transform or rules).rule_by_name(column, shape) is None
+        and not (transform or rules).rules_by_name(column, shape)
     ]
     if bare:
         what = f"no rule covers {', '.join(bare)}: their values pass as they are"
         do = f"add rules, such as {bare[0]}: {{with: masking}}, or {bare[0]}: keep; coverage: strict makes sure"
-        yield Finding(RuleUnfit(what, str(table), do), "warning")
+        yield Finding(RuleUnfit(what, located(groups[0].where, str(table)), do), "warning")

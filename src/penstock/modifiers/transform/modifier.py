@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ from penstock.lsn import Lsn
 from penstock.modifiers.effects import Effect
 from penstock.modifiers.hidden import NotKnown, without_defaults, without_values
 from penstock.modifiers.operations import Operation, letters_of
+from penstock.modifiers.places import located
 from penstock.modifiers.transform.arrays import of_width
 from penstock.modifiers.transform.pgtypes import ColumnType, type_by_oid, type_of
 from penstock.modifiers.transform.plain import BadResult
@@ -50,6 +52,10 @@ class TableTransform:
     rules: tuple[ColumnRule, ...]
     is_strict: bool = False
     is_own: bool = False  # a group of the rules names the table
+    runs_all: bool = (
+        False  # of a column all its rules run, in their order; else the first that is for it
+    )
+    where: str = field(default="", compare=False)  # of the group that decides on coverage
     known: Mapping[int, ColumnType] = field(default_factory=dict)  # types by oid, of the catalog
 
     @property
@@ -72,8 +78,7 @@ class TableTransform:
         """What is done to each column, and whether each must have a rule."""
         yield Effect("coverage", 0, "strict", self.is_own, hides=self.is_strict)
         for column in shape.columns:
-            rule = None if column.generated else self.rule_by_name(column, shape)
-            if rule is not None:
+            for rule in () if column.generated else self.rules_by_name(column, shape):
                 type_ = rule.transformer.depends_on(type_of(column, shape))
                 options = (rule.options.operations, rule.options.on_error)
                 what = (rule.transformer, rule.salt, type_, *options)
@@ -81,13 +86,17 @@ class TableTransform:
                 is_own = not (rule.is_general or (rule.keeps and rule.is_pattern))
                 yield Effect("transform", column.id, what, is_own, hides=not rule.keeps)
 
-    def rule_by_name(self, column: ColumnShape, shape: TableShape) -> ColumnRule | None:
-        """The column's rule, also one that does not take its type."""
+    def rules_by_name(self, column: ColumnShape, shape: TableShape) -> tuple[ColumnRule, ...]:
+        """The column's rules, in their order, also those that do not take its type."""
         type_ = type_of(column, shape)
-        for rule in self.rules:
-            if rule.fits(column.name) and (not rule.leaves_other_types or takes(rule, type_)):
-                return rule
-        return None
+        return self._run(
+            rule
+            for rule in self.rules
+            if rule.fits(column.name) and (not rule.leaves_other_types or takes(rule, type_))
+        )
+
+    def _run(self, fitting: Iterator[ColumnRule]) -> tuple[ColumnRule, ...]:
+        return tuple(fitting if self.runs_all else islice(fitting, 1))
 
     def modified_shape(self, shape: TableShape) -> TableShape:
         """The shape without values of ruled columns; a migration that the rules do not cover ends here."""
@@ -96,16 +105,16 @@ class TableTransform:
             for column in shape.columns
             if not column.generated
         ]
-        rules = {typed[number]: rule for number, rule in self.ruled(typed)}
+        ruled = {typed[number]: rules for number, rules in self.ruled(typed)}
         columns: list[ColumnShape] = []
         hidden: list[int] = []
         for column in shape.columns:
             each = Typed(column.name, type_of(column, shape))
-            rule = rules.get(each)
-            if rule is None or not _hides(rule):
+            rules = tuple(filter(_hides, ruled.get(each, ())))
+            if not rules:
                 columns.append(column)
             else:
-                columns.append(without_values(column, partial(_result, rule, each.type)))
+                columns.append(without_values(column, partial(_result, rules, each.type)))
                 hidden.append(column.type_id)
         shape = without_defaults(shape, hidden)
         if tuple(columns) == shape.columns:
@@ -121,12 +130,15 @@ class TableTransform:
         """The changes with the values that rules are for transformed, in new and old rows alike."""
         after, before = list(changes.after), list(changes.before)
         columns = self._columns_of(changes.relation)
-        for number, rule in self.ruled(columns):
-            if rule.keeps:
-                continue
-            column = _Column(self.table, changes, number, rule, columns[number].type)
-            after[number] = column.transformed_after()
-            before[number] = column.transformed_before()
+        for number, rules in self.ruled(columns):
+            left = changes  # other columns are read as they were before the rules
+            for rule in rules:
+                if rule.keeps:
+                    continue
+                column = _Column(self.table, left, number, rule, columns[number].type)
+                after[number] = column.transformed_after()
+                before[number] = column.transformed_before()
+                left = _with_column(changes, number, after[number], before[number])
         return replace(changes, after=tuple(after), before=tuple(before))
 
     def _columns_of(self, relation: Relation) -> list[Typed]:
@@ -139,8 +151,8 @@ class TableTransform:
             for column in relation.columns
         ]
 
-    def ruled(self, columns: Sequence[Typed]) -> Iterator[tuple[int, ColumnRule]]:
-        """The columns that have a rule, by number.
+    def ruled(self, columns: Sequence[Typed]) -> Iterator[tuple[int, tuple[ColumnRule, ...]]]:
+        """The columns that have rules, by number, and the rules in the order in which they run.
 
         Raises:
             RuleUnfit: a rule's column is not there, or is of a type that its transformer does not take.
@@ -148,14 +160,14 @@ class TableTransform:
         """
         self._require_present([column.name for column in columns])
         for number, column in enumerate(columns):
-            rule = self.rule_of(column)
-            if rule is not None:
-                yield number, rule
+            rules = self._run(self._fitting(column))
+            if rules:
+                yield number, rules
             elif self.is_strict:
-                raise uncovered(self.table, [column.name])
+                raise uncovered(self.table, [column.name], self.where)
 
-    def rule_of(self, column: Typed) -> ColumnRule | None:
-        """The first rule that is for the column. A pattern is not for columns whose type does not suit it.
+    def _fitting(self, column: Typed) -> Iterator[ColumnRule]:
+        """The rules that are for the column. A pattern is not for columns whose type does not suit it.
 
         Raises:
             RuleUnfit: it names the column, and does not take its type.
@@ -164,10 +176,9 @@ class TableTransform:
             if not rule.fits(column.name):
                 continue
             if takes(rule, column.type):
-                return rule
-            if not rule.leaves_other_types:
+                yield rule
+            elif not rule.leaves_other_types:
                 raise unfit_type(self.table, column, rule)
-        return None
 
     def _require_present(self, names: Sequence[str]) -> None:
         for rule in self.rules:
@@ -183,12 +194,28 @@ def _hides(rule: ColumnRule) -> bool:
     return not rule.keeps and Operation.INSERT in rule.options.operations
 
 
-def _result(rule: ColumnRule, type_: ColumnType, value: str) -> str | None:
+def _with_column(changes: TableChanges, number: int, after: Cells, before: Cells) -> TableChanges:
+    return replace(
+        changes,
+        after=(*changes.after[:number], after, *changes.after[number + 1 :]),
+        before=(*changes.before[:number], before, *changes.before[number + 1 :]),
+    )
+
+
+def _result(rules: Iterable[ColumnRule], type_: ColumnType, value: str) -> str | None:
     """What becomes of a value whatever the row.
 
     Raises:
         NotKnown: it depends on the row, or the value cannot be transformed; a row that has it says so.
     """
+    done: str | None = value
+    for rule in rules:
+        if done is not None:
+            done = _result_of(rule, type_, done)
+    return done
+
+
+def _result_of(rule: ColumnRule, type_: ColumnType, value: str) -> str | None:
     if rule.transformer.columns or not rule.transformer.is_repeatable:
         raise NotKnown
     batch = Batch(pa.array([value.encode()], pa.binary()), type_, salt=rule.salt)
@@ -218,7 +245,14 @@ def rules_of(options: TransformOptions, table: TableName) -> TableTransform | No
         return None
     # The most exact group decides whether all columns must have a rule.
     is_strict = concerned[0].coverage == "strict"
-    return TableTransform(table, ordered(concerned), is_strict, concerned[0].table.is_outright)
+    return TableTransform(
+        table,
+        ordered(concerned),
+        is_strict,
+        concerned[0].table.is_outright,
+        runs_all=any(one.runs_all for one in concerned),
+        where=concerned[0].where,
+    )
 
 
 def takes(rule: ColumnRule, type_: ColumnType) -> bool:
@@ -235,7 +269,7 @@ def missing(table: TableName, column: str, rule: ColumnRule) -> RuleUnfit:
     what = f"the rule for {rule.column} wants a column {column}, which the table does not have"
     return RuleUnfit(
         what,
-        str(table),
+        located(rule.where, str(table)),
         f"write the column's new name, and keep the old one with when_missing: skip until all changes"
         f" before the renaming are delivered; if {column} was dropped, take its rule out",
     )
@@ -245,16 +279,17 @@ def unfit_type(table: TableName, column: Typed, rule: ColumnRule) -> RuleUnfit:
     """A rule's column is of a type that cannot be."""
     can = ", ".join(sorted(rule.transformer.takes - {"unknown"}))
     what = f"{rule.name} does not take a column of this type ({column.type.family}), it takes {can}"
-    return RuleUnfit(what, f"{table}.{column.name}", "choose another transformer for the column")
+    where = located(rule.where, f"{table}.{column.name}")
+    return RuleUnfit(what, where, "choose another transformer for the column")
 
 
-def uncovered(table: TableName, columns: Iterable[str]) -> ColumnUncovered:
+def uncovered(table: TableName, columns: Iterable[str], place: str = "") -> ColumnUncovered:
     """Columns have no rule, where each must have one."""
     named = ", ".join(columns)
     first = named.partition(", ")[0]
     return ColumnUncovered(
         f"no rule covers {named}, and coverage is strict; no value of the table passes",
-        str(table),
+        located(place, str(table)),
         f"add a rule to the table's columns, such as {first}: {{with: masking}}, or {first}: keep",
     )
 
@@ -278,7 +313,8 @@ class _Column:
 
     @property
     def _place(self) -> str:
-        return f"{self.table}.{self.changes.relation.columns[self.number].name}"
+        name = self.changes.relation.columns[self.number].name
+        return located(self.rule.where, f"{self.table}.{name}")
 
     def transformed_after(self) -> Cells:
         """The new values; those of operations that the rule is not for stay."""

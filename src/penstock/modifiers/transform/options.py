@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Self
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import Field, PrivateAttr, ValidationInfo, model_validator
 
@@ -15,6 +16,7 @@ from penstock.modifiers.transform.rules import (
     ColumnRule,
     Coverage,
     TableRules,
+    placed,
     read_columns,
     read_rule,
 )
@@ -22,6 +24,9 @@ from penstock.modifiers.transform.rulesfile import read_rules_file
 from penstock.options import LocalPath, Options, RuleOption, fault, nearest, wanted
 from penstock.sql.text import read_expression
 from penstock.table import TableRule
+
+if TYPE_CHECKING:
+    from penstock.document import Document, Path
 
 _WAYS = ("column", "columns", "rules_file", "set")
 
@@ -38,6 +43,7 @@ class TransformOptions(Options):
     allow_collisions: bool = False  # of `set`; each rule of the others has its own
 
     _tables: tuple[TableRules, ...] = PrivateAttr(())
+    _of_variables: str = PrivateAttr("")
 
     @model_validator(mode="wrap")
     @classmethod
@@ -50,10 +56,12 @@ class TransformOptions(Options):
         filled: Self = handler({key: given[key] for key in cls.model_fields if key in given})
         if way == "rules_file":
             assert filled.rules_file is not None
-            filled._tables = read_rules_file(filled.rules_file, info.context)
+            filled._tables, filled._of_variables = read_rules_file(filled.rules_file, info.context)
         elif way != "set":
             filled._tables = (
-                TableRules(filled.table, _rules_of(given, way, info.context), filled.coverage),
+                TableRules(
+                    filled.table, _rules_of(given, way, info.context), filled.coverage, ("table",)
+                ),
             )
         else:
             _require_expressions(filled.set)
@@ -69,11 +77,23 @@ class TransformOptions(Options):
 
     @property
     def fingerprint(self) -> str:
-        """Another one: a salt is another one, and so are the results. It says nothing else of the salts."""
+        """Another one: a salt, or a variable of the rules file, is another one, and so are the results.
+
+        It says nothing else of them.
+        """
         salts = {
             rule.salt for group in self._tables for rule in group.rules if rule.salt is not None
         }
-        return "-".join(sorted(key_of(salt, "fingerprint").hex()[:8] for salt in salts))
+        found = sorted(key_of(salt, "fingerprint").hex()[:8] for salt in salts)
+        return "-".join([*found, self._of_variables] if self._of_variables else found)
+
+    def placed(self, document: Document, path: Path) -> Self:
+        """The same; each rule knows its line. Those of a file of their own know it already."""
+        if self.rules_file is not None:
+            return self
+        copied: Self = self.model_copy()
+        copied._tables = placed(self._tables, document, path)
+        return copied
 
     @property
     def tables(self) -> tuple[TableRules, ...]:
@@ -121,4 +141,4 @@ def _rules_of(given: Mapping[str, Any], way: str, context: Any) -> tuple[ColumnR
         what = "is no name of a column"
         raise fault(BadValue(what, do='write a name, or a pattern such as "*email*"'), "column")
     rest = {key: value for key, value in given.items() if key not in ("table", "column")}
-    return (read_rule(column, rest, context),)
+    return (replace(read_rule(column, rest, context), path=("column",)),)

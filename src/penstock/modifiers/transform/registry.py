@@ -49,7 +49,7 @@ def _first_revision(_: Any) -> int:
 
 
 class Alias(NamedTuple):
-    """Another name: of which transformer, what is the default there, what its parameters are called there.
+    """Another name: of which transformer, what is the default there.
 
     `ignored` are parameters of there that mean nothing here: they are taken, and `check` says so. `revision` counts
     how often the same parameters have come to give other results; a transformer that it changes is to be copied again.
@@ -57,7 +57,6 @@ class Alias(NamedTuple):
 
     name: str
     defaults: Mapping[str, Any] = {}
-    renamed: Mapping[str, str] = {}
     ignored: tuple[str, ...] = ()
     revision: Callable[[Any], int] = _first_revision
 
@@ -71,7 +70,10 @@ def _revision_of_email(made: words.Email) -> int:
     return 2 if made.is_short or (made.preserve_domain and is_cut) else 1
 
 
+# Other names of parameters, by transformers.
 _LIMITS = {"min": "min_value", "max": "max_value"}
+_RENAMED: dict[str, Mapping[str, str]] = {"float": _LIMITS, "integer": _LIMITS}
+
 _ONE_TO_HUNDRED = {"min_length": 1, "max_length": 100}
 _SEED = ("seed",)
 _ALNUM = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ1234567890"
@@ -84,8 +86,8 @@ ALIASES: dict[str, Alias] = {
     "greenmask_choice": Alias("choice"),
     "greenmask_date": Alias("date"),
     "greenmask_firstname": Alias("first_name"),
-    "greenmask_float": Alias("float", renamed=_LIMITS),
-    "greenmask_integer": Alias("integer", {"size": 4}, _LIMITS),
+    "greenmask_float": Alias("float"),
+    "greenmask_integer": Alias("integer", {"size": 4}),
     "greenmask_string": Alias("string", {**_ONE_TO_HUNDRED, "symbols": _ALNUM}),
     "greenmask_unix_timestamp": Alias("unix_timestamp"),
     "greenmask_utc_timestamp": Alias("timestamp"),
@@ -135,6 +137,19 @@ def find_transformer(name: Any) -> tuple[type[Transformer], Alias]:
         what = f"{given!r} is no transformer, wanted one of {', '.join(TRANSFORMERS)}"
         raise fault(BadValue(what, do=nearest(given, [*TRANSFORMERS, *ALIASES])))
     return kind, alias
+
+
+def renamed(alias: Alias, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters as the transformer calls them.
+
+    Raises:
+        PydanticCustomError: a fault: one is there under both names.
+    """
+    names = _RENAMED.get(alias.name, {})
+    for key, own in names.items():
+        if key in parameters and own in parameters:
+            raise fault(BadValue(f"stands beside {own}, which is the same", do="write one"), key)
+    return {names.get(key, key): value for key, value in parameters.items()}
 
 
 def name_of(transformer: Transformer) -> str:

@@ -7,7 +7,7 @@ import fnmatch
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ValidationError
@@ -16,15 +16,17 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from penstock.errors import BadValue
 from penstock.modifiers.operations import ALL_OPERATIONS, Operations
 from penstock.modifiers.transform.plain import Keep
-from penstock.modifiers.transform.registry import TRANSFORMERS, find_transformer, name_of
+from penstock.modifiers.transform.registry import TRANSFORMERS, find_transformer, name_of, renamed
 from penstock.options import Options, fault, wanted
 from penstock.secret import Secret, SecretOption
 
 if TYPE_CHECKING:
+    from penstock.document import Document, Path
     from penstock.modifiers.transform.transformer import Transformer
     from penstock.table import TableName, TableRule
 
 SALT_VARIABLE = "PENSTOCK_SALT"
+SALT = "salt"
 _FAMILIES_OF_OPERATIONS = ("json", "hstore")
 
 
@@ -71,6 +73,8 @@ class ColumnRule:
     is_general: bool = False  # of a group for any table
     ignored: tuple[str, ...] = ()  # parameters of another system that mean nothing here
     revision: int = 1  # of what its text means: with another one it gives other results
+    path: Path = field(default=(), compare=False)  # of keys, to it
+    where: str = field(default="", compare=False)  # file and line
 
     @property
     def is_pattern(self) -> bool:
@@ -93,11 +97,16 @@ class ColumnRule:
         return name_of(self.transformer)
 
     def fits(self, column: str) -> bool:
-        """Whether it is for a column of that name."""
+        """Whether it is for a column of that name.
+
+        A pattern is whatever the case: `userEmail` that a mask misses is shown. What lets values pass does so as
+        it is written.
+        """
         if not self.is_pattern:
             return column == self.column
-        pattern = fnmatch.translate(re.sub(r"([\[?])", r"[\1]", self.column))
-        return re.match(pattern, column) is not None
+        written = self.column if self.keeps else self.column.casefold()
+        pattern = fnmatch.translate(re.sub(r"([\[?])", r"[\1]", written))
+        return re.match(pattern, column if self.keeps else column.casefold()) is not None
 
 
 @dataclass(frozen=True)
@@ -107,22 +116,45 @@ class TableRules:
     table: TableRule
     rules: tuple[ColumnRule, ...]
     coverage: Coverage = "off"
-    where: str = ""
+    path: Path = field(default=(), compare=False)
+    where: str = field(default="", compare=False)
+    runs_all: bool = (
+        False  # of a column all its rules run, in their order; else the first that is for it
+    )
 
     def concerns(self, table: TableName) -> bool:
         """Whether they are for that table."""
         return self.table.matches(table)
 
 
+def placed(
+    tables: Iterable[TableRules], document: Document, path: Path = ()
+) -> tuple[TableRules, ...]:
+    """The same, where each knows its line in a document, behind a path of keys."""
+
+    def where(below: Path) -> str:
+        return document.marks[document.find((*path, *below))].where
+
+    return tuple(
+        replace(
+            group,
+            where=where(group.path),
+            rules=tuple(replace(rule, where=where(rule.path)) for rule in group.rules),
+        )
+        for group in tables
+    )
+
+
 def ordered(groups: Iterable[TableRules]) -> tuple[ColumnRule, ...]:
-    """The rules of a table, those first that are looked at first: of each group the exact ones, then patterns.
+    """The rules of a table, those first that are looked at first: of each group the exact ones, then patterns;
+    as they stand where all of them run.
 
     A rule for any table is not for those that lack its column.
     """
     rules: list[ColumnRule] = []
     for group in groups:
         own = group.rules if group.table.is_outright else map(_where_present, group.rules)
-        rules += sorted(own, key=lambda rule: rule.is_pattern)
+        rules += own if group.runs_all else sorted(own, key=lambda rule: rule.is_pattern)
     return tuple(rules)
 
 
@@ -148,15 +180,20 @@ def read_rule(
         raise wanted("a transformer's name, or a mapping with one under `with`")
     key, name, parameters = _named(given)
     of_rule = {one: given[one] for one in RULE_KEYS if one in given}
+    if SALT in parameters:
+        if SALT in of_rule:
+            what = "stands among the parameters and beside them"
+            raise fault(BadValue(what, do="write it once"), SALT)
+        of_rule[SALT] = parameters.pop(SALT)  # as pgstream has it
     if name in _FAMILIES_OF_OPERATIONS and _are_mappings(given.get("operations")):
         parameters = {**parameters, "operations": of_rule.pop("operations")}
     options = RuleOptions.model_validate({**(defaults or {}), **of_rule}, context=context)
     with Below(key):
         kind, alias = find_transformer(name)
     ignored = tuple(key for key in parameters if key in alias.ignored)
-    known = {alias.renamed.get(k, k): v for k, v in parameters.items() if k not in ignored}
-    filled = {**alias.defaults, **known}
+    known = {key: value for key, value in parameters.items() if key not in ignored}
     with Below(*(["parameters"] if given.get("parameters") else [])):
+        filled = {**alias.defaults, **renamed(alias, known)}
         transformer = kind.model_validate(filled, context=context)
     salt = options.salt or _salt_of(context)
     revision = alias.revision(transformer)
@@ -169,15 +206,21 @@ def read_rule(
 
 
 def read_columns(
-    given: Any, context: Any, defaults: Mapping[str, Any], path: tuple[str | int, ...]
+    given: Any,
+    context: Any,
+    defaults: Mapping[str, Any],
+    path: tuple[str | int, ...],
+    above: Path = (),
 ) -> tuple[ColumnRule, ...]:
-    """The rules of a mapping from columns to rules; each fault has its path."""
+    """The rules of a mapping from columns to rules; each fault has its path, each rule that and what is above."""
     if not isinstance(given, Mapping) or not given:
-        raise fault(BadValue("names no column", do="write columns: {name: {with: …}}"), *path)
+        key = f"{path[-1]}: " if path else ""
+        raise fault(BadValue("names no column", do=f"write {key}{{name: {{with: …}}}}"), *path)
     rules = []
     for column, rule in given.items():
         with Below(*path, column):
-            rules.append(read_rule(str(column), rule, context, defaults))
+            read = read_rule(str(column), rule, context, defaults)
+            rules.append(replace(read, path=(*above, *path, column)))
     return tuple(rules)
 
 
@@ -231,7 +274,6 @@ def _named(given: Mapping[str, Any]) -> tuple[str, Any, dict[str, Any]]:
     parameters.update(below or {})
     if named[0] == "python":
         return "python", "python", {**parameters, "function": given["python"]}
-    # pgstream has the salt and the generator among the parameters.
     return named[0], given[named[0]], parameters
 
 

@@ -5,25 +5,30 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
-from pydantic import PlainValidator, ValidationError, ValidationInfo
+from pydantic import Field, PlainValidator, ValidationError, ValidationInfo
 
-from penstock.document import read_document
+from penstock.document import Document, read_document
 from penstock.errors import BadTableRule, BadValue, PenstockError, PipelineFileError
 from penstock.faults import first_fault
+from penstock.modifiers.transform.draws import key_of
 from penstock.modifiers.transform.rules import (
+    RULE_KEYS,
+    SALT,
     Below,
     ColumnRule,
     Coverage,
     OnError,
     OnErrorOption,
+    RuleOptions,
     TableRules,
+    placed,
     read_columns,
     read_rule,
 )
 from penstock.options import Options, fault, wanted
-from penstock.secret import SecretOption
+from penstock.secret import Secret, SecretOption
 from penstock.table import TableRule
 
 if TYPE_CHECKING:
@@ -35,10 +40,27 @@ _FLO_ELSEWHERE = {
     "filter": "write it as a filter: entry of modifiers",
     "exclude_column": "write it as a route: entry with drop: [column]",
 }
+_PGSTREAMS_COLUMNS = ("column_transformers",)
+# What they take, so that it is no rule.
+_OPTIONS_OF_TABLES: dict[str, tuple[Any, ...]] = {
+    "coverage": ("strict", "report", "off"),
+    "on_error": ("stop", "null", "keep", "fail", "pass-through", None),
+}
 
 
-def read_rules_file(path: Path, context: Any) -> tuple[TableRules, ...]:
+class RulesFile(NamedTuple):
     """The rules of a file by tables: exact tables first, what holds for all others last.
+
+    `fingerprint` is another one where a variable in it has another value; "" without variables. It says nothing
+    else of the values.
+    """
+
+    tables: tuple[TableRules, ...]
+    fingerprint: str
+
+
+def read_rules_file(path: Path, context: Any) -> RulesFile:
+    """Read a file of rules.
 
     Raises:
         PydanticCustomError: a fault; its text names the file and the line.
@@ -54,7 +76,22 @@ def read_rules_file(path: Path, context: Any) -> tuple[TableRules, ...]:
     except PenstockError as error:
         what = f"{error.where}: {error.what}"
         raise fault(type(error)(what, do=error.do), "rules_file") from None
-    return tuple(sorted(filled.by_table(), key=lambda one: not one.table.is_outright))
+    tables = sorted(filled.by_table(), key=lambda one: not one.table.is_outright)
+    return RulesFile(placed(tables, document), _fingerprint(document))
+
+
+def _fingerprint(document: Document) -> str:
+    """Of what came of variables; a salt has its own."""
+    came = [
+        (path, None if mark.text is None else document.value_at(path))
+        for path, mark in sorted(document.marks.items(), key=lambda each: str(each[0]))
+        if path[-1:] != (SALT,) and (_has_variable(mark.key) or _has_variable(mark.text or ""))
+    ]
+    return key_of(Secret(repr(came)), "fingerprint of a file").hex()[:8] if came else ""
+
+
+def _has_variable(written: str) -> bool:
+    return "${" in written.replace("$$", "")
 
 
 def _text_of(path: Path) -> str:
@@ -104,38 +141,66 @@ class _Own(Options):
     def by_table(self) -> list[TableRules]:
         """What the file says."""
         listed: list[TableRules] = list(self.tables)
-        return _with_rest(listed, self.coverage)
+        return _with_rest(listed, self.coverage, ("coverage",))
+
+
+class _OwnTable(RuleOptions):
+    """A table whose columns stand under `columns`; what is beside them goes for all of them."""
+
+    coverage: Coverage = "report"
+    columns: Any
 
 
 def _own_tables(given: Any, info: ValidationInfo) -> tuple[TableRules, ...]:
     if not isinstance(given, Mapping):
         raise wanted("a mapping from tables to their columns")
     above = info.data
-    defaults = {"on_error": above.get("on_error", OnError.STOP), "salt": above.get("salt")}
+    of_file = {"on_error": above.get("on_error", OnError.STOP), "salt": above.get("salt")}
     found = []
-    for name, columns in given.items():
+    path: tuple[str, ...]
+    for name, said in given.items():
         with Below(name):
             coverage: Coverage = above.get("coverage", "report")
-            path: tuple[str, ...] = ()
-            if isinstance(columns, Mapping) and isinstance(columns.get("columns"), Mapping):
-                coverage = columns.get("coverage", coverage)
-                if coverage not in ("report", "strict", "off"):
-                    raise fault(
-                        BadValue("is no coverage", do="write strict, report or off"), "coverage"
-                    )
-                path = ("columns",)
-            listed = columns["columns"] if path else columns
-            rules = read_columns(listed, info.context, defaults, path)
-            found.append(TableRules(_read_table(str(name)), rules, coverage))
+            defaults, listed, path = of_file, said, ()
+            if _has_columns_below(said):
+                table = _OwnTable.model_validate(said, context=info.context)
+                of_table = {key: getattr(table, key) for key in table.model_fields_set}
+                coverage = of_table.get("coverage", coverage)
+                defaults = {**of_file, **{k: of_table[k] for k in RULE_KEYS if k in of_table}}
+                listed, path = table.columns, ("columns",)
+            else:
+                _refuse_options_among_columns(said)
+            place = ("tables", name)
+            rules = read_columns(listed, info.context, defaults, path, place)
+            found.append(TableRules(_read_table(str(name)), rules, coverage, place))
     return tuple(found)
 
 
-def _with_rest(listed: list[TableRules], coverage: Coverage) -> list[TableRules]:
+def _has_columns_below(said: Any) -> bool:
+    """Whether `columns` holds the columns, and is not one: then it would be a rule."""
+    listed = said.get("columns") if isinstance(said, Mapping) else None
+    if not isinstance(listed, Mapping):
+        return False
+    return all(isinstance(listed.get(key, {}), Mapping) for key in ("with", "python"))
+
+
+def _refuse_options_among_columns(said: Any) -> None:
+    """Beside columns, what is meant for all of them would be read as one more column."""
+    for key, values in _OPTIONS_OF_TABLES.items():
+        if isinstance(said, Mapping) and key in said and said[key] in values:
+            what = "stands among the columns"
+            do = f"write {key} and columns: {{…}} beside it; of a column of that name, {key}: {{with: …}}"
+            raise fault(BadValue(what, do=do), key)
+
+
+def _with_rest(
+    listed: list[TableRules], coverage: Coverage, path: tuple[str, ...] = ()
+) -> list[TableRules]:
     """And all other tables, where each column must have a rule, or those without one are reported."""
     rest = TableRule(None, None)
     if coverage == "off" or any(one.table == rest for one in listed):
         return listed
-    return [*listed, TableRules(rest, (), coverage)]
+    return [*listed, TableRules(rest, (), coverage, path)]
 
 
 class _Pgstream(Options):
@@ -155,7 +220,9 @@ class _Pgstream(Options):
         # With table_level, tables that are not named are strict.
         is_by_table = self.validation_mode == "table_level"
         rest = "strict" if is_by_table else _coverage(self.validation_mode)
-        return _with_rest(list(self.table_transformers), rest)
+        return _with_rest(
+            list(self.table_transformers), rest, ("transformations", "validation_mode")
+        )
 
 
 def _coverage(mode: Any) -> Coverage:
@@ -171,23 +238,36 @@ def _pgstream_tables(given: Any, info: ValidationInfo) -> tuple[TableRules, ...]
     if not isinstance(given, list):
         raise wanted("a list of tables")
     defaults = {"on_error": info.data.get("on_error", OnError.NULL)}
+    above = info.data.get("validation_mode", "relaxed")
+    of_table = "relaxed" if above == "table_level" else above
     found = []
     for number, one in enumerate(given):
         with Below(number):
             if not isinstance(one, Mapping) or not isinstance(one.get("table"), str):
                 raise wanted("a mapping with schema, table and column_transformers")
-            schema, name = one.get("schema") or "public", one["table"]
-            above = info.data.get("validation_mode", "relaxed")
-            mode = one.get("validation_mode", "relaxed" if above == "table_level" else above)
+            read = _PgstreamTable.model_validate(one, context=info.context)
             rules = read_columns(
-                _renamed(one.get("column_transformers")),
+                _renamed(read.column_transformers),
                 info.context,
                 defaults,
-                ("column_transformers",),
+                _PGSTREAMS_COLUMNS,
+                place := ("transformations", "table_transformers", number),
             )
-            parts = [None if part == "*" else part for part in (schema, name)]
-            found.append(TableRules(TableRule(*parts), rules, _coverage(mode)))
+            parts = [
+                None if part == "*" else part for part in (read.schema_name or "public", read.table)
+            ]
+            mode = read.validation_mode or of_table
+            found.append(TableRules(TableRule(*parts), rules, _coverage(mode), place))
     return tuple(found)
+
+
+class _PgstreamTable(Options):
+    """One of pgstream's tables."""
+
+    schema_name: str | None = Field(default=None, alias="schema")
+    table: str
+    column_transformers: Any = None
+    validation_mode: Any = None
 
 
 def _renamed(columns: Any) -> Any:
@@ -200,10 +280,6 @@ def _renamed(columns: Any) -> Any:
         given["name"] = given.get("name") or "noop"
         if "allow_uniqueness_loss" in given:
             given["allow_collisions"] = given.pop("allow_uniqueness_loss")
-        parameters = dict(given.get("parameters") or {})
-        if "salt" in parameters:
-            given["salt"] = parameters.pop("salt")
-        given["parameters"] = parameters
         renamed[column] = given
     return renamed
 
@@ -234,25 +310,45 @@ def _flo_tables(given: Any, info: ValidationInfo) -> tuple[TableRules, ...]:
         with Below(name):
             if not isinstance(listed, list):
                 raise wanted("a list of rules")
-            rules = []
+            rules: list[ColumnRule] = []
+            place = ("tables", name)
             for number, one in enumerate(listed):
                 with Below(number):
-                    rules.append(_flo_rule(one, info.context))
-            found.append(TableRules(_read_table(str(name)), tuple(rules), "report"))
+                    read = _flo_rule(one, info.context, rules)
+                    rules.append(replace(read, path=(*place, number)))
+            found.append(
+                TableRules(_read_table(str(name)), tuple(rules), "report", place, runs_all=True)
+            )
     return tuple(found)
 
 
-def _flo_rule(given: Any, context: Any) -> ColumnRule:
+class _FloRule(Options):
+    """One of pg_flo's rules."""
+
+    type: Any = None
+    column: str
+    parameters: dict[str, Any] | None = None
+    operations: Any = None
+    allow_empty_deletes: Any = None  # of its filters; its transformations do not look at it
+
+
+def _flo_rule(given: Any, context: Any, before: list[ColumnRule]) -> ColumnRule:
     if not isinstance(given, Mapping) or not isinstance(given.get("column"), str):
         raise wanted("a mapping with type, column and parameters")
-    kind = given.get("type")
-    if kind != "transform":
-        do = _FLO_ELSEWHERE.get(str(kind), "write type: transform")
-        raise fault(BadValue(f"{kind!r} is no rule that changes values", do=do), "type")
-    parameters = dict(given.get("parameters") or {})
+    said = _FloRule.model_validate(given, context=context)
+    if said.type != "transform":
+        do = _FLO_ELSEWHERE.get(str(said.type), "write type: transform")
+        raise fault(BadValue(f"{said.type!r} is no rule that changes values", do=do), "type")
+    parameters = dict(said.parameters or {})
     parameters.pop("allow_empty_deletes", None)
-    rule = {"with": parameters.pop("type", ""), "parameters": parameters}
-    if "operations" in given:
-        rule["operations"] = given["operations"]
+    if not parameters.get("type"):
+        what = "names no type, the transformer"
+        raise fault(BadValue(what, do="write parameters: {type: mask}, or another"), "parameters")
+    rule = {"with": parameters.pop("type"), "parameters": parameters}
+    if said.operations is not None:
+        rule["operations"] = said.operations
+    read = read_rule(said.column, rule, context)
+    # It was dropped once, where another rule is for the column before it.
+    is_later = any(one.fits(read.column) for one in before)
     # pg_flo leaves columns alone that are no text.
-    return replace(read_rule(given["column"], rule, context), is_lenient=True)
+    return replace(read, is_lenient=True, revision=2 if is_later else read.revision)
