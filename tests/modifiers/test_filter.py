@@ -68,6 +68,8 @@ def where(operator: str, value: Any = None, **more: Any) -> dict[str, Any]:
         ("text", where("eq", "ABC", ignore_case=True), ["abc", "Abc", "x"], ["abc", "Abc"]),
         ("varchar", where("in", ["a", "b"]), ["a", "b", "c", None], ["a", "b"]),
         ("bpchar", where("eq", "ab"), ["ab    ", "abc   "], ["ab    "]),
+        ("bpchar", where("matches", "^ab$"), ["ab    ", "abc   "], ["ab    "]),
+        ("bpchar", where("contains", " "), ["ab    ", "a c   "], ["a c   "]),
         ("bool", where("eq", "true"), ["t", "f", None], ["t"]),
         ("bool", where("ne", True), ["t", "f", None], ["f"]),
         ("date", where("between", ["2024-01-01", "2024-12-31"]), ["2023-12-31", "2024-01-01", "2024-12-31", "infinity"], ["2024-01-01", "2024-12-31"]),

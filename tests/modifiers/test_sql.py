@@ -73,6 +73,30 @@ def test_sql_keeps_the_rows_for_which_it_is_true(text, wanted) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("lower(v) <> 'xx'", [1, 3]),
+        ("v = 'ab'", [1]),
+        ("length(v) = 2", [1, 2]),
+        ("v || 'x' = 'abx'", [1]),
+        ("v = ''", [3]),
+    ],
+)
+def test_blanks_that_pad_a_value_are_no_part_of_it_in_sql_as_in_postgres(text, wanted) -> None:
+    described = shape("codes", {"id": "int8", "v": "bpchar"})
+    rule = {"filter": {"table": "codes", "where": text}}
+    table = relation_of(described)
+    rows = [["1", "ab    "], ["2", "XX    "], ["3", "      "], ["4", None]]
+    messages = [insert(table, each) for each in rows]
+
+    pieces = changes([relation(table), *transaction(LSN, *messages)])
+
+    assert [int(each.after[0]) for each in plain(modified([rule], described, pieces))] == wanted
+    [(_, after, _)] = apply_set({"w": "v || '.'"}, described, messages[0])
+    assert after[2] == b"ab."
+
+
+@pytest.mark.parametrize(
     ("text", "what"),
     [
         ("amount > 1", "the SQL names column amount"),

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from penstock.schema.shape import ColumnShape, TableShape
 
 if TYPE_CHECKING:
@@ -104,6 +107,11 @@ def column_type(shape: TableShape, column: ColumnShape) -> ColumnType:
     name = " ".join(_MODIFIER.sub("", text).split())
     family = _FAMILIES.get(name.removeprefix("pg_catalog."), Family.OTHER)
     return ColumnType(family, name, column.type, is_array=name.endswith("[]"))
+
+
+def without_padding(values: pa.Array) -> pa.Array:
+    """Values of a char(n) as text, which the blanks at their end are no part of. Binary, which need not be UTF-8."""
+    return pc.ascii_rtrim(values.view(pa.string()), characters=" ").view(pa.binary())
 
 
 _NAMES_BY_OID = {

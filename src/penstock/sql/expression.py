@@ -17,7 +17,7 @@ import pyarrow as pa
 from penstock.changes.cells import Cells
 from penstock.changes.typed import to_arrow
 from penstock.errors import ExpressionFails, RuleUnfit
-from penstock.sql.column_types import ColumnType, Family, column_type
+from penstock.sql.column_types import ColumnType, Family, column_type, without_padding
 from penstock.sql.text import ROW, SqlText, connect
 
 if TYPE_CHECKING:
@@ -198,6 +198,8 @@ class Expression:
                 return values.cast(pa.string()).cast(kind)
             except pa.ArrowInvalid:
                 raise self._cannot_hold(name, kind) from None
+        if self.inputs[name].family is Family.PADDED:
+            values = without_padding(values.cast(pa.binary()))
         if kind == pa.string():
             return values.cast(pa.string())
         typed = to_arrow(Cells.from_arrow(values), kind)

@@ -21,7 +21,7 @@ from penstock.changes.cells import Cells
 from penstock.changes.typed import to_arrow
 from penstock.errors import RuleUnfit
 from penstock.modifiers.filter.where import ORDERED, SEARCHES, Condition
-from penstock.sql.column_types import ColumnType, Family
+from penstock.sql.column_types import ColumnType, Family, without_padding
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -180,7 +180,7 @@ def _in_order(values: pa.Array, kind: ColumnType) -> pa.Array:
     if family is Family.ENUM:
         return _ranks(values, kind.labels)
     if family is Family.PADDED:
-        return pc.ascii_rtrim(_as_text(values), characters=" ").cast(pa.binary())
+        return without_padding(values)
     return values
 
 
@@ -386,7 +386,9 @@ def compare(condition: Condition, values: pa.Array, kind: ColumnType) -> pa.Arra
     if operator == "is_null":
         return pc.is_null(values)
     if operator in SEARCHES:
-        return _search(condition, values)
+        return _search(
+            condition, without_padding(values) if kind.family is Family.PADDED else values
+        )
     if condition.ignores_case:
         values = pc.utf8_lower(_as_text(values)).cast(pa.binary())
     column = comparable(values, kind)

@@ -22,6 +22,7 @@ from penstock.modifiers.transform.pgtypes import ColumnType, type_by_oid, type_o
 from penstock.modifiers.transform.plain import BadResult
 from penstock.modifiers.transform.rules import OnError, ordered
 from penstock.modifiers.transform.transformer import Batch
+from penstock.sql.column_types import without_padding
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -124,7 +125,7 @@ class TableTransform:
         for number, rule in self.ruled(columns):
             if rule.keeps:
                 continue
-            column = _Column(self.table, changes, number, rule, columns[number].type)
+            column = _Column(self.table, changes, number, rule, columns)
             after[number] = column.transformed_after()
             before[number] = column.transformed_before()
         return replace(changes, after=tuple(after), before=tuple(before))
@@ -267,7 +268,11 @@ class _Column:
     changes: TableChanges
     number: int
     rule: ColumnRule
-    type: ColumnType
+    columns: Sequence[Typed]
+
+    @property
+    def type(self) -> ColumnType:
+        return self.columns[self.number].type
 
     def __post_init__(self) -> None:
         relation = self.changes.relation
@@ -326,7 +331,7 @@ class _Column:
         everywhere = len(places) == len(cells)
         values = gather(cells if everywhere else cells.take(places))
         others = {
-            name: gather(row[self._number_of(name)].take(places))
+            name: self._values_beside(row, self._number_of(name), places)
             for name in self.rule.transformer.columns
         }
         batch = Batch(values, self.type, others, self.rule.salt, self._stamps(row, places))
@@ -340,6 +345,10 @@ class _Column:
         )
         untouched = cells.is_value & ~rows
         return cells.where(untouched, made) if bool(untouched.any()) else made
+
+    def _values_beside(self, row: tuple[Cells, ...], number: int, places: Index) -> pa.Array:
+        values = gather(row[number].take(places))
+        return without_padding(values) if self.columns[number].type.is_padded else values
 
     def _checked(self, batch: Batch, places: Index) -> pa.Array:
         try:
