@@ -153,13 +153,36 @@ class Expression:
         try:
             return str(connection.sql(self._query(wanted)).types[0])
         except duckdb.Error as error:
-            raise RuleUnfit(
-                f"the SQL does not suit the columns: {str(error).splitlines()[0]}",
-                "",
-                "fix the expression; ::type casts",
-            ) from None
+            raise _does_not_suit(str(error).splitlines()[0]) from None
         finally:
             connection.unregister(ROW)
+
+    def require_constants(self, wanted: str = "") -> None:
+        """See that constants can be of the types that they stand for, which DuckDB says of rows alone.
+
+        Raises:
+            RuleUnfit: it fails with the same words for a row of NULLs and for one of ones: not because of a value.
+        """
+        kinds = {name: arrow_type_of(kind) for name, kind in self.inputs.items()}
+        nulls = {name: pa.nulls(1, kind) for name, kind in kinds.items()}
+        ones = {name: _one(kind) for name, kind in kinds.items()}
+        faults = [self._fault_of_row(row, wanted) for row in (nulls, ones)]
+        if faults[0] and faults[0] == faults[1]:
+            raise _does_not_suit(faults[0])
+
+    def _fault_of_row(self, row: Mapping[str, pa.Array], wanted: str) -> str:
+        """What is wrong with one made-up row."""
+        import duckdb
+
+        connection = _connection()
+        connection.register(ROW, pa.table(dict(row) or {"penstock_none": pa.nulls(1, pa.bool_())}))
+        try:
+            connection.sql(self._query(wanted)).fetchall()
+        except duckdb.Error as error:
+            return str(error).splitlines()[0]
+        finally:
+            connection.unregister(ROW)
+        return ""
 
     def _query(self, wanted: str) -> str:
         expression = f"({self.sql.text}\n)"
@@ -216,6 +239,22 @@ class Expression:
         )
 
 
+def _one(kind: pa.DataType) -> pa.Array:
+    """Something of a type that casts to most others."""
+    if pa.types.is_binary(kind):
+        return pa.array([b"1"], kind)
+    if pa.types.is_temporal(kind):
+        return pa.array([1]).cast(pa.int32() if kind == pa.date32() else pa.int64()).view(kind)
+    if pa.types.is_boolean(kind):
+        return pa.array([True])
+    return pa.array(["1"]).cast(kind)
+
+
+def _does_not_suit(said: str) -> RuleUnfit:
+    what = f"the SQL does not suit the columns: {said}"
+    return RuleUnfit(what, "", "fix the expression; ::type casts")
+
+
 @dataclass(frozen=True)
 class SqlMatcher:
     """`where:` as SQL."""
@@ -227,7 +266,8 @@ class SqlMatcher:
         """Know the types of the columns.
 
         Raises:
-            RuleUnfit: the table has no such column, or the answer is neither true nor false.
+            RuleUnfit: the table has no such column, the answer is neither true nor false, or a constant cannot be
+                of the type that it is compared with.
         """
         expression = Expression.of(self.sql, shape)
         found = expression.result_type()
@@ -237,6 +277,7 @@ class SqlMatcher:
                 str(shape.table),
                 "compare it with something",
             )
+        expression.require_constants()
         return SqlMatcher(self.sql, expression)
 
     def columns(self) -> tuple[str, ...]:
