@@ -126,6 +126,8 @@ def test_values_of_pg_flos_tests_are_compared_as_its_users_know_it(
         ("int4", where("eq", "2147483648"), "cannot be an integer"),
         ("numeric", where("gt", "many"), "cannot be a numeric"),
         ("float8", where("gt", "1e999"), "cannot be a double precision"),
+        ("float4", where("lt", "1e39"), "cannot be a real"),
+        ("float8", where("gt", "1e-400"), "cannot be a double precision"),
         ("bool", where("eq", "yes"), "cannot be a boolean"),
         ("bool", where("lt", "true"), "operator lt on column v of type boolean"),
         ("date", where("eq", "2024-02-30"), "cannot be a date"),

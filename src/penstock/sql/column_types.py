@@ -68,6 +68,7 @@ _FAMILIES = {
 }
 _RANGES = {"smallint": 2**15, "integer": 2**31, "bigint": 2**63, "oid": 2**32}
 _MODIFIER = re.compile(r"\([^)]*\)")
+_NUMBERS = re.compile(r"\((-?[0-9]+(?:,-?[0-9]+)*)\)")
 _DEPTH = 20
 
 
@@ -81,12 +82,27 @@ class ColumnType:
     labels: tuple[str, ...] = ()
     is_array: bool = False
     base: str | None = None  # of an enum, how it is spelled with its schema
+    declared: str = (
+        ""  # with its modifier, domains seen through; "" of a type that is not Postgres's own
+    )
 
     @property
     def bounds(self) -> tuple[int, int]:
         """The smallest and the largest whole number."""
         size = _RANGES[self.name]
         return (0, size - 1) if self.name == "oid" else (-size, size - 1)
+
+    @property
+    def modifier(self) -> tuple[int, ...]:
+        """The numbers in parentheses behind the type: precision and scale, a length."""
+        found = _NUMBERS.search(self.declared)
+        return tuple(map(int, found[1].split(","))) if found else ()
+
+    @property
+    def element(self) -> ColumnType | None:
+        """Of an array of one of Postgres's own types, what its elements are."""
+        is_known = self.is_array and self.declared.endswith("[]")
+        return _own_type(self.declared[:-2], self.declared[:-2]) if is_known else None
 
 
 def column_type(shape: TableShape, column: ColumnShape) -> ColumnType:
@@ -104,9 +120,13 @@ def column_type(shape: TableShape, column: ColumnShape) -> ColumnType:
         if found.kind != "domain" or found.is_array:
             return ColumnType(Family.OTHER, column.type, column.type, is_array=found.is_array)
         text, found = found.base, _base_of(found, types)
+    return _own_type(text, column.type)
+
+
+def _own_type(text: str, spelled: str) -> ColumnType:
     name = " ".join(_MODIFIER.sub("", text).split())
     family = _FAMILIES.get(name.removeprefix("pg_catalog."), Family.OTHER)
-    return ColumnType(family, name, column.type, is_array=name.endswith("[]"))
+    return ColumnType(family, name, spelled, is_array=name.endswith("[]"), declared=text)
 
 
 def without_padding(values: pa.Array) -> pa.Array:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import ModifierError, RuleUnfit
 from penstock.findings import Finding
-from penstock.modifiers.filter.comparison import require_value
 from penstock.modifiers.operations import Operation
+from penstock.modifiers.transform.fixed_values import require_value
 from penstock.modifiers.transform.modifier import (
     TableTransform,
     Typed,
@@ -200,12 +200,18 @@ def _of_column(ruled: _Ruled) -> Iterator[Finding]:
 def _not_of_type(ruled: _Ruled) -> Iterator[Finding]:
     """Results that the file says, and the column's type does not have."""
     kind = column_type(ruled.shape, ruled.column)
+    is_known = True
     for text in ruled.rule.transformer.fixed_results:
         try:
-            require_value(spelled(text, ruled.typed.type), kind)
+            is_known &= require_value(spelled(text, ruled.typed.type), kind)
         except RuleUnfit as error:
             yield ruled.fault(f"{ruled.rule.name}: {error.what}", error.do)
             return
+    if not is_known and ruled.typed.type.family != "text":
+        what = f"{ruled.rule.name}: it is not checked whether the column's type, {ruled.column.type}, has such a value"
+        yield ruled.warning(
+            what, "try it in psql: the destination stops the table where it has not"
+        )
 
 
 def _too_long(ruled: _Ruled) -> Iterator[Finding]:
