@@ -96,6 +96,19 @@ def test_blanks_that_pad_a_value_are_no_part_of_it_in_sql_as_in_postgres(text, w
     assert after[2] == b"ab."
 
 
+def test_citext_is_compared_without_case_in_sql_and_keeps_it() -> None:
+    described = shape("people", {"id": "int8", "Name": "citext"})
+    table = relation_of(described)
+    messages = [insert(table, [str(n), name]) for n, name in enumerate(["Ab", "x", None], start=1)]
+    pieces = changes([relation(table), *transaction(LSN, *messages)])
+
+    for text in ("\"Name\" = 'aB'", "\"Name\" IN ('AB')", "\"Name\" LIKE 'a%'", "\"Name\" < 'B'"):
+        rule = {"filter": {"table": "people", "where": text}}
+        assert [each.after[0] for each in plain(modified([rule], described, pieces))] == [b"1"]
+    [(_, after, _)] = apply_set({"w": "\"Name\" || '!'"}, described, messages[0])
+    assert after[2] == b"Ab!"
+
+
 @pytest.mark.parametrize(
     ("text", "what"),
     [

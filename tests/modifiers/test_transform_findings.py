@@ -410,6 +410,16 @@ def test_fixed_result_that_only_postgres_can_judge_is_a_warning(column, text):
     assert found(entry, items(COST)) == []
 
 
+def test_parameter_is_not_read_from_a_column_that_the_source_computes():
+    parameter = "dynamic_parameters: {prefix: {column: loud}}"
+
+    [one] = found(
+        f"{{table: users, column: login, with: phone_number, {parameter}, allow_collisions: true}}"
+    )
+
+    assert "column loud is generated" in one.what
+
+
 def test_drawn_numbers_have_to_fit_a_numeric():
     for column in ("price", "cost"):
         for rule in ("unix_timestamp", "float, min_value: 0, max_value: 999.999, precision: 3"):

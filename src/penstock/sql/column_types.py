@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.errors import RuleUnfit
 from penstock.schema.shape import ColumnShape, TableShape
 
 if TYPE_CHECKING:
@@ -37,6 +38,11 @@ class Family(StrEnum):
     UUID = "uuid"
     BYTEA = "bytea"
     ENUM = "enum"
+    CITEXT = "citext"
+    INTERVAL = "interval"
+    NETWORK = "network address"  # inet, cidr
+    MAC = "macaddr"
+    TIMETZ = "time with time zone"
     DOCUMENT = "document"  # json, jsonb, xml: text that can be searched, not compared
     OTHER = "other"
 
@@ -60,6 +66,12 @@ _FAMILIES = {
     "time without time zone": Family.TIME,
     "timestamp without time zone": Family.TIMESTAMP,
     "timestamp with time zone": Family.TIMESTAMPTZ,
+    "time with time zone": Family.TIMETZ,
+    "interval": Family.INTERVAL,
+    "inet": Family.NETWORK,
+    "cidr": Family.NETWORK,
+    "macaddr": Family.MAC,
+    "macaddr8": Family.MAC,
     "uuid": Family.UUID,
     "bytea": Family.BYTEA,
     "json": Family.DOCUMENT,
@@ -117,6 +129,8 @@ def column_type(shape: TableShape, column: ColumnShape) -> ColumnType:
             labels = tuple(label.name for label in found.labels)
             spelled = found.spelled or (column.type if text == column.type else None)
             return ColumnType(Family.ENUM, column.type, column.type, labels, base=spelled)
+        if found.extension == found.name == "citext":
+            return ColumnType(Family.CITEXT, found.name, column.type)
         if found.kind != "domain" or found.is_array:
             return ColumnType(Family.OTHER, column.type, column.type, is_array=found.is_array)
         text, found = found.base, _base_of(found, types)
@@ -125,8 +139,27 @@ def column_type(shape: TableShape, column: ColumnShape) -> ColumnType:
 
 def _own_type(text: str, spelled: str) -> ColumnType:
     name = " ".join(_MODIFIER.sub("", text).split())
-    family = _FAMILIES.get(name.removeprefix("pg_catalog."), Family.OTHER)
+    # An interval may say which fields it has: interval day to second.
+    known = re.sub("^interval [a-z ]+$", "interval", name.removeprefix("pg_catalog."))
+    family = _FAMILIES.get(known, Family.OTHER)
     return ColumnType(family, name, spelled, is_array=name.endswith("[]"), declared=text)
+
+
+def require_stored(shape: TableShape, name: str) -> None:
+    """See that a column is none that the source computes.
+
+    Raises:
+        RuleUnfit: it is.
+    """
+    for column in shape.columns:
+        if column.name == name and column.generated:
+            raise RuleUnfit(
+                f"column {name} is generated: the source computes it, and it is not in the stream",
+                str(shape.table),
+                f"name the columns that it is computed from: {column.expression}"
+                if column.expression
+                else "name the columns that it is computed from",
+            )
 
 
 def without_padding(values: pa.Array) -> pa.Array:

@@ -17,7 +17,13 @@ import pyarrow as pa
 from penstock.changes.cells import Cells
 from penstock.changes.typed import to_arrow
 from penstock.errors import ExpressionFails, RuleUnfit
-from penstock.sql.column_types import ColumnType, Family, column_type, without_padding
+from penstock.sql.column_types import (
+    ColumnType,
+    Family,
+    column_type,
+    require_stored,
+    without_padding,
+)
 from penstock.sql.text import ROW, SqlText, connect
 
 if TYPE_CHECKING:
@@ -106,6 +112,8 @@ class Expression:
             # As in Postgres: what is not quoted is lower case.
             found = name if name in columns else name.lower()
             if found not in columns:
+                require_stored(shape, name)
+                require_stored(shape, found)
                 raise RuleUnfit(
                     f"the SQL names column {name}, wanted one of {', '.join(sorted(columns))}",
                     str(shape.table),
@@ -188,7 +196,20 @@ class Expression:
         expression = f"({self.sql.text}\n)"
         if wanted:
             expression = f"CAST({expression} AS {wanted})"
-        return f"SELECT {expression} AS answer FROM {ROW}"
+        return f"SELECT {expression} AS answer FROM {self._row}"
+
+    @property
+    def _row(self) -> str:
+        """Where columns come from: those of citext are compared without case, and keep it."""
+        named = [
+            '"' + name.replace('"', '""') + '"'
+            for name, kind in self.inputs.items()
+            if kind.family is Family.CITEXT
+        ]
+        if not named:
+            return ROW
+        listed = ", ".join(f"{name} COLLATE NOCASE AS {name}" for name in named)
+        return f"(SELECT * REPLACE ({listed}) FROM {ROW}) AS {ROW}"
 
     def _run(self, table: pa.Table, wanted: str) -> pa.Array:
         import duckdb

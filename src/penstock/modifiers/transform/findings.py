@@ -26,7 +26,7 @@ from penstock.modifiers.transform.transformer import Collisions, spelled
 from penstock.modifiers.transform.words import Email
 from penstock.options import nearest
 from penstock.schema.describe import row_key_of
-from penstock.sql.column_types import column_type
+from penstock.sql.column_types import column_type, require_stored
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -142,6 +142,11 @@ def _of_table(transform: TableTransform, shape: TableShape) -> Iterator[Finding]
                 error = missing(transform.table, wanted, rule)
                 advice = f"{nearest(wanted, names)}; {error.do}"
                 yield Finding(RuleUnfit(error.what, error.where, advice))
+        for read in rule.transformer.columns:
+            try:
+                require_stored(shape, read)
+            except RuleUnfit as error:
+                yield Finding(error)
     bare: list[str] = []
     for column in shape.columns:
         found = transform.rule_by_name(column, shape)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import re
 from decimal import MAX_PREC, ROUND_HALF_UP, Context, Decimal
@@ -10,6 +9,12 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import RuleUnfit
 from penstock.modifiers.filter.comparison import article, is_read, read_value
+from penstock.modifiers.filter.spelled import (
+    interval_length,
+    mac_address,
+    network_address,
+    time_with_zone,
+)
 from penstock.sql.column_types import ColumnType, Family
 
 if TYPE_CHECKING:
@@ -17,13 +22,6 @@ if TYPE_CHECKING:
 
 _EXACT = Context(prec=MAX_PREC, rounding=ROUND_HALF_UP)
 _MOST_DIGITS = 1000  # of a numeric with a precision
-_UNITS = "years?|mons?|months?|weeks?|days?|hours?|mins?|minutes?|secs?|seconds?|y|w|d|h|m|s"
-_INTERVAL = re.compile(
-    rf"\s*(?:[+-]?\d+(?:\.\d+)?\s*(?:{_UNITS})(?:\s+|$))*(?:[+-]?\d{{1,9}}:[0-5]?\d(?::[0-5]?\d(?:\.\d+)?)?)?\s*",
-    re.IGNORECASE,
-)
-_MAC = re.compile(r"(?i)[0-9a-f]{2}([:-])(?:[0-9a-f]{2}\1){4}[0-9a-f]{2}|[0-9a-f]{12}")
-_MAC_8 = re.compile(r"(?i)[0-9a-f]{2}([:-])(?:[0-9a-f]{2}\1){6}[0-9a-f]{2}|[0-9a-f]{16}")
 _ITEM = r'(?:"((?:[^"\\]|\\.)*)"|([^"\\{},]*))'
 _FLAT_ARRAY = re.compile(rf"(?s)\s*\{{(?:\s*\}}|{_ITEM}(?:,{_ITEM})*\}})\s*")
 
@@ -42,16 +40,17 @@ def require_value(text: str, kind: ColumnType) -> bool:
 
 
 def _is_known(text: str, kind: ColumnType) -> bool:
-    if is_read(kind):
-        read_value(text, kind)
-        if kind.family is Family.NUMERIC:
-            _check_precision(text, kind)
-        return True
     if (element := kind.element) is not None:
         return _is_known_array(text, element)
-    name = kind.name.partition(" ")[0] if kind.name.startswith("interval") else kind.name
-    check = _CHECKS.get(name)
-    return check(text, kind) if check is not None else False
+    check = _CHECKS.get("interval" if kind.family is Family.INTERVAL else kind.name)
+    if check is not None:
+        return check(text, kind)
+    if not is_read(kind):
+        return False
+    read_value(text, kind)
+    if kind.family is Family.NUMERIC:
+        _check_precision(text, kind)
+    return True
 
 
 def _check_precision(text: str, kind: ColumnType) -> None:
@@ -79,36 +78,42 @@ def _refuse(name: str) -> None:
 
 
 def _is_inet(text: str, kind: ColumnType) -> bool:
-    address, slash, bits = text.strip().partition("/")
-    if set(text.strip()) <= set("0123456789./") and address.count(".") < 3:
-        return False  # shortened: 10/8
-    if "%" in text or (slash and not re.fullmatch("0|[1-9][0-9]{0,2}", bits)):
-        raise ValueError
-    if any(re.fullmatch("0[0-9]+", part) for part in address.split(".")):
-        return False
-    if kind.name == "cidr":
-        ipaddress.ip_network(text.strip())
-    else:
-        ipaddress.ip_interface(text.strip())
+    parts = text.strip().partition("/")[0].split(".")
+    is_shortened = set(text.strip()) <= set("0123456789./") and len(parts) < 4
+    if is_shortened or any(re.fullmatch("0[0-9]+", part) for part in parts):
+        return False  # 10/8, or 010.1.2.3
+    network_address(text, kind.name)
     return True
 
 
 def _is_mac(text: str, kind: ColumnType) -> bool:
-    known = (_MAC, _MAC_8) if kind.name == "macaddr8" else (_MAC,)
-    if any(each.fullmatch(text.strip()) for each in known):
-        return True
-    if not re.fullmatch(r"(?i)[0-9a-f:.\s-]+", text):
-        raise ValueError
-    return False
+    try:
+        mac_address(text, kind.name)
+    except ValueError:
+        if not re.fullmatch(r"(?i)[0-9a-f:.\s-]+", text):
+            raise
+        return False
+    return True
 
 
-def _is_interval(text: str, kind: ColumnType) -> bool:
+def _is_interval(text: str, _: ColumnType) -> bool:
     if not re.search("[0-9]", text):
         if text.strip().lower() in ("infinity", "-infinity", "+infinity"):
             return False  # from Postgres 17 on
         raise ValueError
-    # One of certain fields alone, interval day to second, cuts the others off.
-    return _INTERVAL.fullmatch(text) is not None and kind.name == "interval"
+    try:
+        interval_length(text)
+    except ValueError:
+        return False  # it has many forms
+    return True
+
+
+def _is_time_with_zone(text: str, _: ColumnType) -> bool:
+    try:
+        time_with_zone(text)
+    except ValueError:
+        return False  # it has many forms
+    return True
 
 
 def _is_bits(text: str, kind: ColumnType) -> bool:
@@ -162,6 +167,7 @@ _CHECKS: dict[str, Callable[[str, ColumnType], bool]] = {
     "jsonb": _is_json,
     "inet": _is_inet,
     "cidr": _is_inet,
+    "time with time zone": _is_time_with_zone,
     "macaddr": _is_mac,
     "macaddr8": _is_mac,
     "interval": _is_interval,
