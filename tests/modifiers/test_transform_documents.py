@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -9,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fix_changes import examples
-from fix_transform import read_transform, run_batch, transformed
+from fix_transform import applied, read_transform, run_batch, transformed
 from penstock.errors import BadValue
 from penstock.modifiers.transform.hstore import format_hstore, parse_hstore
 from penstock.modifiers.transform.template_functions import FUNCTIONS
+from penstock.testing import insert, table
 
 HELLO = '{{- if eq .GetValue "hello" -}} first {{- else -}} second {{- end -}}'
 OTHERS = (
@@ -238,6 +241,48 @@ def test_json_template_makes_what_an_entry_lacks_where_it_is_asked_to():
     done = transformed(rule, '[{"n": 1}, {"m": 2}]', type_name="jsonb")
 
     assert done == '[{"n": "x"}, {"m": 2, "n": "x"}]'
+
+
+@pytest.mark.parametrize(
+    ("value", "result"),
+    [
+        ("30", "30"),
+        ("-1.50", "-1.50"),
+        ("1e400", "1e400"),
+        ("+7", "7"),
+        ("true", "true"),
+        ("False", "false"),
+        ("null", "null"),
+        ("'30'", '"30"'),
+        ('"true"', '"true"'),
+        ("yes", '"yes"'),
+        ("0x1F", '"0x1F"'),
+        ("2024-01-01", '"2024-01-01"'),
+        ("${AGE}", '"30"'),
+        ("[1, '1', {n: 2}]", '[1, "1", {"n": 2}]'),
+    ],
+)
+def test_json_is_given_numbers_and_truth_values_that_stand_without_quotes(value, result):
+    text = (
+        "transform: {table: users, column: doc, with: json,"
+        f" operations: [{{operation: set, path: a, value: {value}}}]}}"
+    )
+    options = read_transform(text, {"AGE": "30"})
+    options = pickle.loads(pickle.dumps(options))
+    users = table(16400, "users", {"id": "text", "doc": "jsonb"}, key=["id"])
+
+    [(_, after, _)] = applied(options, users, insert(users, ["1", "{}"]))
+
+    assert after[1] == f'{{"a": {result}}}'
+
+
+def test_json_that_sets_a_number_gives_other_results_than_it_did():
+    def revision(value):
+        text = f"transform: {{column: d, with: json, operations: [{{operation: set, path: a, value: {value}}}]}}"
+        [group] = read_transform(text).tables
+        return group.rules[0].revision
+
+    assert [revision(each) for each in ("30", "[{a: true}]", "x", "'30'")] == [2, 2, 1, 1]
 
 
 def test_json_with_other_columns_lists_and_masks():

@@ -202,6 +202,11 @@ class Transformer(Options):
         return self.collisions
 
     @property
+    def revision(self) -> int:
+        """How often the same parameters have come to give other results, counted from 1."""
+        return 1
+
+    @property
     def columns(self) -> tuple[str, ...]:
         """Other columns of the row that it reads, by name."""
         return tuple(one.column for one in self.dynamic_parameters.values())
