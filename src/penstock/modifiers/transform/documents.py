@@ -37,6 +37,10 @@ if TYPE_CHECKING:
     from penstock.modifiers.transform.pgtypes import Family
 
 
+# Functions that gave other results once: div and mod of negative numbers, title of words with capitals.
+_REVISED = frozenset({"div", "mod", "title"})
+
+
 @functools.lru_cache(maxsize=256)
 def _compiled(text: str) -> Template:
     return Template.parse(text)
@@ -85,6 +89,11 @@ class Templated(Transformer):
     def columns(self) -> tuple[str, ...]:
         """Other columns of the row that it reads, by name."""
         return _compiled(self.template).columns
+
+    @property
+    def revision(self) -> int:
+        """2 where results may be other ones than once."""
+        return 2 if _compiled(self.template).functions & _REVISED else super().revision
 
     def apply(self, batch: Batch) -> pa.Array:
         """The values, transformed."""
@@ -205,6 +214,12 @@ class _Operated(Transformer):
         """Other columns of the row that it reads, by name."""
         templates = [one.template for one in self.operations if one.template is not None]
         return tuple(dict.fromkeys(name for one in templates for name in one.columns))
+
+    @property
+    def revision(self) -> int:
+        """2 where results may be other ones than once."""
+        templates = [one.template for one in self.operations if one.template is not None]
+        return 2 if any(one.functions & _REVISED for one in templates) else super().revision
 
     def apply(self, batch: Batch) -> pa.Array:
         """The values, transformed."""

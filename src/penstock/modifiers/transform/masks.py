@@ -219,9 +219,7 @@ _KINDS: dict[str, Callable[[pa.Array], pa.Array]] = {
     "tel": _tel,
     "id": _overlaid(6, 10, "****"),
     "credit_card": _overlaid(6, 12, "******"),
-    "url": lambda text: pc.replace_substring_regex(
-        text, pattern=_URL, replacement=r"\1xxxxx@"
-    ),
+    "url": lambda text: pc.replace_substring_regex(text, pattern=_URL, replacement=r"\1xxxxx@"),
 }
 
 
