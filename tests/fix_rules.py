@@ -34,8 +34,13 @@ TYPES = {
     "json": ("json", 114),
     "jsonb": ("jsonb", 3802),
     "interval": ("interval", 1186),
+    "inet": ("inet", 869),
+    "cidr": ("cidr", 650),
+    "macaddr": ("macaddr", 829),
+    "timetz": ("time with time zone", 1266),
+    "money": ("money", 790),
 }
-ENUM_OID, DOMAIN_OID, ENUM_DOMAIN_OID = 70001, 70002, 70003
+ENUM_OID, DOMAIN_OID, ENUM_DOMAIN_OID, CITEXT_OID = 70001, 70002, 70003, 70004
 _ENUM = TypeShape(
     id=ENUM_OID,
     schema_name="public",
@@ -55,7 +60,16 @@ _ENUM_DOMAIN = TypeShape(
     base="public.size",
     parts=(ENUM_OID,),
 )
+_CITEXT = TypeShape(
+    id=CITEXT_OID,
+    schema_name="public",
+    name="citext",
+    kind="other",
+    extension="citext",
+    spelled="public.citext",
+)
 OWN_TYPES = {
+    "citext": ("public.citext", CITEXT_OID),
     "size": ("public.size", ENUM_OID),
     "price": ("public.price", DOMAIN_OID),
     "its_size": ("public.its_size", ENUM_DOMAIN_OID),
@@ -94,7 +108,7 @@ def shape(
         replica_identity=identity,
         columns=made,
         constraints=(primary,) if key else (),
-        types=(_ENUM, _DOMAIN, _ENUM_DOMAIN),
+        types=(_ENUM, _DOMAIN, _ENUM_DOMAIN, _CITEXT),
     )
 
 

@@ -2,6 +2,7 @@
 
 Every scalar stays text (or None): the option that takes it decides whether it is a number, so
 `tracking: off` is not `False`, `name: 007` is not 7, and a number may come out of a variable.
+Where a value of any type may stand, under `value:`, text without quotes is marked (`Unquoted`).
 `${NAME}` is replaced in scalars after YAML has been read, so that no value of a variable can
 become structure. Places keep what was written, not what the variable held: that may be secret.
 """
@@ -26,6 +27,7 @@ _NODES = 20_000  # aliases of aliases grow without end
 
 _TAG = "tag:yaml.org,2002:"
 _SCALARS = {_TAG + kind for kind in ("str", "int", "float", "bool", "timestamp", "value")}
+_OF_ANY_TYPE = "value"
 _KEY = re.compile(r"[\w.*$\"{}-]{1,80}")
 
 # Stands for a variable while YAML is read: the braces of ${A} would end a flow mapping. A default
@@ -34,6 +36,12 @@ _STAND_IN = "\ue000"
 _HIDDEN = re.compile(r"\$\{[A-Za-z_][A-Za-z0-9_]*(?::-[^}\n\"'\\]*)?\}|" + _STAND_IN)
 _STOOD_IN = re.compile(_STAND_IN + "([0-9]{1,6})" + _STAND_IN)
 _VARIABLE = re.compile(r"\$\$|\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}|\$\{")
+
+
+class Unquoted(str):
+    """Text that stands without quotes, and that no variable is part of: it may be meant as a number."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True)
@@ -228,7 +236,9 @@ class _Reader:
             case yaml.ScalarNode(tag=tag) if tag == _TAG + "null":
                 return None
             case yaml.ScalarNode(tag=tag) if tag in _SCALARS:
-                return self._expand(written, where)
+                text = self._expand(written, where)
+                is_bare = node.style is None and _OF_ANY_TYPE in path and text == node.value
+                return Unquoted(text) if is_bare else text
         raise PipelineFileError("a tag (!) that is not read here", where, "take the tag out")
 
     def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:

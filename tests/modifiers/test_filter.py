@@ -68,6 +68,8 @@ def where(operator: str, value: Any = None, **more: Any) -> dict[str, Any]:
         ("text", where("eq", "ABC", ignore_case=True), ["abc", "Abc", "x"], ["abc", "Abc"]),
         ("varchar", where("in", ["a", "b"]), ["a", "b", "c", None], ["a", "b"]),
         ("bpchar", where("eq", "ab"), ["ab    ", "abc   "], ["ab    "]),
+        ("bpchar", where("matches", "^ab$"), ["ab    ", "abc   "], ["ab    "]),
+        ("bpchar", where("contains", " "), ["ab    ", "a c   "], ["a c   "]),
         ("bool", where("eq", "true"), ["t", "f", None], ["t"]),
         ("bool", where("ne", True), ["t", "f", None], ["f"]),
         ("date", where("between", ["2024-01-01", "2024-12-31"]), ["2023-12-31", "2024-01-01", "2024-12-31", "infinity"], ["2024-01-01", "2024-12-31"]),
@@ -89,6 +91,19 @@ def where(operator: str, value: Any = None, **more: Any) -> dict[str, Any]:
         ("text", where("contains", "John"), ["john doe", "John Doe"], ["John Doe"]),
         ("text", where("starts_with", "a"), ["ab", "ba"], ["ab"]),
         ("text", where("matches", "^a.c$"), ["abc", "abcd"], ["abc"]),
+        ("citext", where("eq", "ÄB"), ["äb", "Äb", "ab", None], ["äb", "Äb"]),
+        ("citext", where("in", ["AB", "x"]), ["ab", "X", "y"], ["ab", "X"]),
+        ("citext", where("ne", "ab"), ["AB", "c"], ["c"]),
+        ("citext", where("gt", "B"), ["a", "c", "C", "b"], ["c", "C"]),
+        ("citext", where("contains", "B"), ["ab", "AB", "c"], ["ab", "AB"]),
+        ("citext", where("starts_with", "A"), ["ab", "ba"], ["ab"]),
+        ("citext", where("matches", "^A.$"), ["ab", "abc"], ["ab"]),
+        ("interval", where("eq", "1 month"), ["1 mon", "30 days", "29 days 24:00:00", "31 days"], ["1 mon", "30 days", "29 days 24:00:00"]),
+        ("interval", where("lt", "0 sec"), ["-1 days +23:59:59", "-00:00:00.1", "00:00:00", "-infinity"], ["-1 days +23:59:59", "-00:00:00.1", "-infinity"]),
+        ("inet", where("in", ["10.0.0.1/32", "::ffff:1.2.3.4", "2001:DB8:0:0::1"]), ["10.0.0.1", "10.0.0.1/8", "::ffff:1.2.3.4", "2001:db8::1"], ["10.0.0.1", "::ffff:1.2.3.4", "2001:db8::1"]),
+        ("cidr", where("eq", "10.0.0.1/32"), ["10.0.0.1/32", "10.0.0.0/8"], ["10.0.0.1/32"]),
+        ("macaddr", where("ne", "08002B010203"), ["08:00:2b:01:02:03", "08:00:2b:01:02:04"], ["08:00:2b:01:02:04"]),
+        ("timetz", where("eq", "12:00+02:00"), ["12:00:00+02", "10:00:00+00"], ["12:00:00+02"]),
         ("jsonb", where("contains", '"x"'), ['{"x": 1}', '{"y": 1}'], ['{"x": 1}']),
     ],
 )  # fmt: skip
@@ -124,6 +139,8 @@ def test_values_of_pg_flos_tests_are_compared_as_its_users_know_it(
         ("int4", where("eq", "2147483648"), "cannot be an integer"),
         ("numeric", where("gt", "many"), "cannot be a numeric"),
         ("float8", where("gt", "1e999"), "cannot be a double precision"),
+        ("float4", where("lt", "1e39"), "cannot be a real"),
+        ("float8", where("gt", "1e-400"), "cannot be a double precision"),
         ("bool", where("eq", "yes"), "cannot be a boolean"),
         ("bool", where("lt", "true"), "operator lt on column v of type boolean"),
         ("date", where("eq", "2024-02-30"), "cannot be a date"),
@@ -133,7 +150,12 @@ def test_values_of_pg_flos_tests_are_compared_as_its_users_know_it(
         ("bytea", where("eq", "abc"), "cannot be a bytea"),
         ("size", where("eq", "tiny"), "cannot be a public.size"),
         ("json", where("eq", "{}"), "operator eq on column v of type json"),
-        ("interval", where("gt", "1 day"), "operator gt on column v of type interval"),
+        ("jsonb", where("in", ["{}"]), "operator in on column v of type jsonb"),
+        ("money", where("eq", "1"), "operator eq on column v of type money"),
+        ("interval", where("gt", "soon"), "cannot be an interval"),
+        ("inet", where("eq", "10.0.0.300"), "cannot be an inet"),
+        ("inet", where("gt", "10.0.0.3"), "operator gt on column v of type inet"),
+        ("cidr", where("eq", "10.0.0.1/8"), "cannot be a cidr"),
         ("int4", where("contains", "1"), "operator contains on column v of type integer"),
         ("text", where("matches", "("), "no regular expression"),
         ("int4", where("eq", "1", ignore_case="true"), "to ignore case"),
@@ -148,6 +170,20 @@ def test_rule_that_cannot_be_asked_of_the_column_is_an_error_of_the_rule(
 
     assert what in caught.value.what
     assert caught.value.do
+
+
+@pytest.mark.parametrize("condition", [where("eq", "1"), "v > '1'"])
+def test_column_that_the_source_computes_is_said_to_be_one(condition) -> None:
+    described = shape("t", {"id": "int8", "v": "text"})
+    generated = described.columns[1].model_copy(update={"generated": "s", "expression": "id + 1"})
+    described = described.model_copy(update={"columns": (described.columns[0], generated)})
+
+    with pytest.raises(RuleUnfit, match="column v is generated") as caught:
+        chain({"filter": {"table": "t", "where": condition}}).of(described.table).with_shape(
+            described
+        )
+
+    assert "id + 1" in caught.value.do
 
 
 SHAPE = shape("orders", {"id": "int8", "total": "int4", "note": "text"})

@@ -73,12 +73,53 @@ def test_sql_keeps_the_rows_for_which_it_is_true(text, wanted) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("lower(v) <> 'xx'", [1, 3]),
+        ("v = 'ab'", [1]),
+        ("length(v) = 2", [1, 2]),
+        ("v || 'x' = 'abx'", [1]),
+        ("v = ''", [3]),
+    ],
+)
+def test_blanks_that_pad_a_value_are_no_part_of_it_in_sql_as_in_postgres(text, wanted) -> None:
+    described = shape("codes", {"id": "int8", "v": "bpchar"})
+    rule = {"filter": {"table": "codes", "where": text}}
+    table = relation_of(described)
+    rows = [["1", "ab    "], ["2", "XX    "], ["3", "      "], ["4", None]]
+    messages = [insert(table, each) for each in rows]
+
+    pieces = changes([relation(table), *transaction(LSN, *messages)])
+
+    assert [int(each.after[0]) for each in plain(modified([rule], described, pieces))] == wanted
+    [(_, after, _)] = apply_set({"w": "v || '.'"}, described, messages[0])
+    assert after[2] == b"ab."
+
+
+def test_citext_is_compared_without_case_in_sql_and_keeps_it() -> None:
+    described = shape("people", {"id": "int8", "Name": "citext"})
+    table = relation_of(described)
+    messages = [insert(table, [str(n), name]) for n, name in enumerate(["Ab", "x", None], start=1)]
+    pieces = changes([relation(table), *transaction(LSN, *messages)])
+
+    for text in ("\"Name\" = 'aB'", "\"Name\" IN ('AB')", "\"Name\" LIKE 'a%'", "\"Name\" < 'B'"):
+        rule = {"filter": {"table": "people", "where": text}}
+        assert [each.after[0] for each in plain(modified([rule], described, pieces))] == [b"1"]
+    [(_, after, _)] = apply_set({"w": "\"Name\" || '!'"}, described, messages[0])
+    assert after[2] == b"Ab!"
+
+
+@pytest.mark.parametrize(
     ("text", "what"),
     [
         ("amount > 1", "the SQL names column amount"),
         ("total + 1", "the SQL gives DECIMAL"),
         ("no_such_function(total) > 1", "does not suit the columns"),
         ("placed > 5", "does not suit the columns"),
+        ("id > 'abc'", "Could not convert string 'abc'"),
+        ("placed > 'yesterday'", "yesterday"),
+        ("placed::date > '2024-13-01'", "2024-13-01"),
+        ("id IN (1, 'x')", "Could not convert string 'x'"),
     ],
 )
 def test_sql_that_does_not_fit_the_table_is_an_error_of_the_rule(text, what) -> None:
@@ -86,6 +127,29 @@ def test_sql_that_does_not_fit_the_table_is_an_error_of_the_rule(text, what) -> 
         passing(text, row())
 
     assert what in caught.value.what
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("id", "'abc'"), ("small", "'100000'"), ("small", "100000"), ("u", "'x'")],
+)
+def test_constant_that_cannot_be_of_the_columns_type_is_an_error_of_the_rule(name, text) -> None:
+    described = shape("items", {"id": "int8", "small": "int2", "u": "uuid"}, key=())
+
+    with pytest.raises(RuleUnfit, match="does not suit the columns"):
+        set_columns({name: text}, described.table).with_shape(described)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "coalesce(status, 'x')::int > 0",  # of a column that has no NULL
+        "status::date > placed::date",  # of one whose texts are dates
+        "status > '1' AND total > '1.5' AND size = 'big' AND doc->>'k' > '0'",
+    ],
+)
+def test_sql_that_suits_some_rows_is_no_error_of_the_rule(text) -> None:
+    passing(text)
 
 
 def test_sql_that_fails_for_a_row_stops_without_showing_it() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -9,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fix_changes import examples
-from fix_transform import read_transform, run_batch, transformed
+from fix_transform import applied, read_transform, run_batch, transformed
 from penstock.errors import BadValue
 from penstock.modifiers.transform.hstore import format_hstore, parse_hstore
 from penstock.modifiers.transform.template_functions import FUNCTIONS
+from penstock.testing import insert, table
 
 HELLO = '{{- if eq .GetValue "hello" -}} first {{- else -}} second {{- end -}}'
 OTHERS = (
@@ -59,6 +62,116 @@ def test_template(template, value, result):
     assert transformed({"with": "template", "template": template}, value) == result
 
 
+@pytest.mark.parametrize(
+    ("template", "result"),
+    [
+        # Go cuts towards 0.
+        ("div -7 2", "-3"),
+        ("div 7 -2", "-3"),
+        ("mod -7 2", "-1"),
+        ("mod 7 -2", "1"),
+        ("atoi `012` | add1", "13"),
+        ("float64 `1.50`", "1.5"),
+        ("floor 123.9999", "123"),
+        ("ceil 123.001", "124"),
+        ("round 123.555555 3", "123.556"),
+        ("round -1.2 0", "-2"),
+        ("round 10.5 0 0.6", "10"),
+        ("floor 2.5 | add 1", "3"),
+        ("addf 1.5 2 2", "5.5"),
+        ("addf 0.1 0.2", "0.3"),
+        ("subf 7.5 2 3", "2.5"),
+        ("mulf 1.5 2 2", "6"),
+        ("divf 10 2 4", "1.25"),
+        ("divf 1 3", "0.3333333333333333"),
+        ("float64 1000000000000000000000", "1e+21"),
+        ("float64 `0.00001`", "1e-05"),
+        ("isInt 1", "true"),
+        ("isInt `1`", "false"),
+        ("isFloat 1.5", "true"),
+        ("isString .GetValue", "true"),
+        ("abbrev 5 `hello world`", "he..."),
+        ("abbrev 3 `hello`", "hello"),
+        ("initials `First Try`", "FT"),
+        ("snakecase `FirstName`", "first_name"),
+        ("snakecase `HTTPServer`", "http_server"),
+        ("snakecase `NoHTTPS`", "no_https"),
+        ("snakecase `GO PATH`", "go_path"),
+        ("kebabcase `GO_PATH`", "go-path"),
+        ("camelcase `http_server`", "HttpServer"),
+        ("camelcase `_camel_case`", "_CamelCase"),
+        ("untitle `Hello World`", "hello world"),
+        ("title `hELLO wORLD-x`", "HELLO WORLD-X"),
+        ("swapcase `This Is A.Test`", "tHIS iS a.tEST"),
+        ("wrap 5 `Hello World and all`", "Hello\nWorld\nand\nall"),
+        ("wrap 3 `internationally so`", "internationally\nso"),
+        ("indent 2 `a\nb`", "  a\n  b"),
+        ("nindent 1 `a`", "\n a"),
+        ("plural `one` `many` 1", "one"),
+        ("quote `a\nb` nil `c`", '"a\\nb" "c"'),
+        ('regexFind "[a-z][1-9]" "abcd1234"', "d1"),
+        ('regexFind "x" "abcd1234"', ""),
+        ('regexFindAll "[2,4,6,8]" "123456789" -1', "[2 4 6 8]"),
+        ('regexFindAll "(a)(b)?" "ab-a" 1', "[ab]"),
+        ('(split "$" "foo$bar$baz")._1', "bar"),
+        ('split "$" "foo$bar"', "map[_0:foo _1:bar]"),
+        ("index (list 1 2 3) 1", "2"),
+        ("slice (list 1 2 3 4 5) 1 3", "[2 3]"),
+        ("slice .GetValue 1 3", "bc"),
+        ("list 1 1 2 `1` | uniq", "[1 2 1]"),
+        ("has 4 (list 1 4)", "true"),
+        ("rest (list 1 2) | append 3", None),
+        ("append (rest (list 1 2)) 3 | reverse", "[3 2]"),
+        ("sortAlpha (list `b` `a`) | initial", "[a]"),
+        ('toDate "2006-01-02" "2017-12-31" | date "02/01/2006"', "31/12/2017"),
+        ('toDate "2006-01-02" "2017-12-31"', "2017-12-31 00:00:00 +0000 UTC"),
+        ('toDate "2006-01-02 15:04:05-07:00" "2017-12-31 01:00:00.5+02:00" | date "Jan _2 15:04:05.000"', "Dec 30 23:00:00.500"),
+        ('toDate "2006-01-02T15:04:05Z07:00" "2017-12-31T00:00:00Z" | unixEpoch', "1514678400"),
+        ("sha512sum `` | trunc 8", "cf83e135"),
+        ("toJson (list 1 `<a>` nil true)", '[1,"\\u003ca\\u003e",null,true]'),
+        ("toRawJson `<é>`", '"<é>"'),
+        ("println `a` 1", "a 1\n"),
+        ("print 1 2 `a` 3", "1 2a3"),
+        ('printf "%x %X %o %b" 255 `hi` 8 5', "ff 6869 10 101"),
+        ('printf "%#x|%6x|%-6x|%06x" 255 255 255 255', "0xff|    ff|ff    |0000ff"),
+        ('printf "%+d %05.1f %e %t %c" 7 2.25 1.5 true 65', "+7 002.2 1.500000e+00 true A"),
+        ('printf "%q %5s|%-5s|%.2s %v%%" `a"b` `x` `y` `abc` 1.5', '"a\\"b"     x|y    |ab 1.5%'),
+    ],
+)  # fmt: skip
+def test_functions_give_what_go_and_sprig_give(template, result):
+    done, batch = run_batch({"with": "template", "template": f"{{{{ {template} }}}}"}, ["abc"])
+
+    assert (None if batch.failed is not None else done[0]) == result
+
+
+@pytest.mark.parametrize(
+    ("template", "result"),
+    [
+        ("{{ with .GetValue }}<{{ . }}>{{ else }}none{{ end }}", ["<abc>", "none"]),
+        ("{{ with $x := upper .GetValue }}{{ $x }}{{ $.GetValue }}{{ end }}", ["ABCabc", ""]),
+        ("{{ with split `b` .GetValue }}{{ ._0 }}-{{ ._1 }}{{ end }}", ["a-c", ""]),
+        ("{{ if $x := .GetValue }}{{ $x }}!{{ end }}", ["abc!", ""]),
+        ("{{ with .GetValue }}{{ with len . }}{{ . }}{{ end }}{{ . }}{{ end }}", ["3abc", ""]),
+    ],
+)
+def test_with_has_its_value_as_the_dot(template, result):
+    done = transformed({"with": "template", "template": template}, "abc", "")
+
+    assert done[0] == result[0]
+    assert done[1] == result[1] or "split" in template
+
+
+def test_templates_whose_results_are_other_ones_than_once_are_reported():
+    def revision(template):
+        [group] = read_transform(
+            f"transform: {{column: d, with: template, template: '{template}'}}"
+        ).tables
+        return group.rules[0].revision
+
+    assert revision("{{ div .GetValue 2 }}") == revision("{{ title .GetValue }}") == 2
+    assert revision("{{ upper .GetValue }} div") == 1
+
+
 def test_template_reads_other_columns():
     rule = {"with": "template", "template": OTHERS}
     done, _ = run_batch(rule, ["hello", "x", "x"], value1=["a", "b", "c"], value2=["d", "e", None])
@@ -97,6 +210,18 @@ def test_template_that_cannot_compare_fails_the_row_and_no_other():
         ('{{ regexReplaceAll .GetValue "x" "y" }}', "sesame(", "text"),
         ('{{ regexReplaceAll "x" .GetValue "$1" }}', "sesame", "text"),
         ("{{ first .GetValue }}", "sesame", "text"),
+        ("{{ index .GetValue 1 }}", "sesame", "text"),
+        ("{{ atoi .GetValue }}", "sesame", "text"),
+        ("{{ floor .GetValue }}", "9" * 500, "text"),
+        ("{{ round 1 .GetValue }}", "9999", "text"),
+        ("{{ divf 1 0 }}", "sesame", "text"),
+        ("{{ toDate `2006` .GetValue }}", "sesame", "text"),
+        ("{{ toDate .GetValue `1` }}", "1 01", "text"),
+        ("{{ regexFind .GetValue `x` }}", "sesame(", "text"),
+        ("{{ indent 9999999 .GetValue }}", "sesame", "text"),
+        ("{{ replace `e` (repeat 900000 `x`) .GetValue }}", "sesame", "text"),
+        ("{{ printf `%c` 99999999 }}", "sesame", "text"),
+        ("{{ (index (list 1) 0)._0 }}", "sesame", "text"),
         ("{{ last .GetValue }}", "sesame", "text"),
         ('{{ if eq (splitList "e" .GetValue) "s" }}x{{ end }}', "sesame", "text"),
         (
@@ -124,6 +249,9 @@ def test_value_that_a_template_cannot_take_fails_without_being_shown(template, v
         ("{{ randomInt 0 3 }}", "no function randomInt"),
         ('{{ env "HOME" }}', "no function env"),
         ("{{ .Other }}", "there is no .Other"),
+        ("{{ . }}", "outside of with"),
+        ("{{ with .GetValue }}{{ .GetValue }}{{ end }}", "inside of with"),
+        ("{{ $ }}", "ends too early"),
         ("{{ $x }}", r"\$x has no value"),
         ("{{ .GetDynamicValue }}", "lacks the name"),
         ("{{ .GetValue | }}", "ends too early"),
@@ -238,6 +366,48 @@ def test_json_template_makes_what_an_entry_lacks_where_it_is_asked_to():
     done = transformed(rule, '[{"n": 1}, {"m": 2}]', type_name="jsonb")
 
     assert done == '[{"n": "x"}, {"m": 2, "n": "x"}]'
+
+
+@pytest.mark.parametrize(
+    ("value", "result"),
+    [
+        ("30", "30"),
+        ("-1.50", "-1.50"),
+        ("1e400", "1e400"),
+        ("+7", "7"),
+        ("true", "true"),
+        ("False", "false"),
+        ("null", "null"),
+        ("'30'", '"30"'),
+        ('"true"', '"true"'),
+        ("yes", '"yes"'),
+        ("0x1F", '"0x1F"'),
+        ("2024-01-01", '"2024-01-01"'),
+        ("${AGE}", '"30"'),
+        ("[1, '1', {n: 2}]", '[1, "1", {"n": 2}]'),
+    ],
+)
+def test_json_is_given_numbers_and_truth_values_that_stand_without_quotes(value, result):
+    text = (
+        "transform: {table: users, column: doc, with: json,"
+        f" operations: [{{operation: set, path: a, value: {value}}}]}}"
+    )
+    options = read_transform(text, {"AGE": "30"})
+    options = pickle.loads(pickle.dumps(options))
+    users = table(16400, "users", {"id": "text", "doc": "jsonb"}, key=["id"])
+
+    [(_, after, _)] = applied(options, users, insert(users, ["1", "{}"]))
+
+    assert after[1] == f'{{"a": {result}}}'
+
+
+def test_json_that_sets_a_number_gives_other_results_than_it_did():
+    def revision(value):
+        text = f"transform: {{column: d, with: json, operations: [{{operation: set, path: a, value: {value}}}]}}"
+        [group] = read_transform(text).tables
+        return group.rules[0].revision
+
+    assert [revision(each) for each in ("30", "[{a: true}]", "x", "'30'")] == [2, 2, 1, 1]
 
 
 def test_json_with_other_columns_lists_and_masks():

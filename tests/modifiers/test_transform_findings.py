@@ -14,6 +14,7 @@ from penstock.schema.shape import (
     ForeignKeyShape,
     IndexShape,
     LabelShape,
+    TableShape,
     TypeShape,
 )
 
@@ -334,6 +335,99 @@ def test_rule_of_pg_flo_leaves_other_types_alone_and_says_so(tmp_path):
     assert one.place.endswith("rules.yml:1 public.users.age")
     assert "pass as they are" in one.what
     assert "no rule covers email, name, doc, login" in rest.what
+
+
+RARER = {
+    "price": ("numeric(5,2)", 1700, ((5 << 16) | 2) + 4),
+    "cost": ("public.cost", 90002, -1),
+    "ratio": ("real", 700, -1),
+    "host": ("inet", 869, -1),
+    "net": ("cidr", 650, -1),
+    "mac": ("macaddr", 829, -1),
+    "took": ("interval", 1186, -1),
+    "flags": ("bit(3)", 1560, 3),
+    "tags": ("text[]", 1009, -1),
+    "numbers": ("integer[]", 1007, -1),
+    "codes": ("character varying(3)[]", 1015, 7),
+    "worth": ("money", 790, -1),
+}
+COST = TypeShape(id=90002, schema_name="public", name="cost", kind="domain", base="numeric(5,2)")
+
+
+def items(*types: TypeShape) -> TableShape:
+    """A table with columns of types that a name does not say."""
+    shape = shape_of("items", dict.fromkeys(("id", *RARER), "int8"), key=["id"], types=types)
+    described = (
+        each.model_copy(update=dict(zip(("type", "type_id", "type_modifier"), RARER[each.name], strict=True)))
+        if each.name in RARER
+        else each
+        for each in shape.columns
+    )  # fmt: skip
+    return shape.model_copy(update={"columns": tuple(described)})
+
+
+@pytest.mark.parametrize(
+    ("column", "bad", "good"),
+    [
+        ("price", "1000000", "999.994"),
+        ("price", "999.995", "-999.99"),
+        ("price", "Infinity", "NaN"),
+        ("cost", "1000", "1e2"),
+        ("ratio", "1e39", "3e38"),
+        ("ratio", "1e-60", "0e-60"),
+        ("host", "abc", "10.1.2.3/8"),
+        ("host", "10.1.2.300", "::1"),
+        ("net", "10.1.2.3/8", "10.0.0.0/8"),
+        ("mac", "08:00:2b:01:02:zz", "08:00:2b:01:02:03"),
+        ("took", "abc", "1 day 02:00:00"),
+        ("flags", "1", "101"),
+        ("flags", "2", "b101"),
+        ("tags", "abc", "{abc,NULL,a b}"),
+        ("codes", "{abcd}", '{"abc  ",ab}'),
+        ("numbers", "{a}", "{1,-2}"),
+    ],
+)
+def test_fixed_results_have_to_be_of_types_with_limits_and_of_rarer_ones(column, bad, good):
+    shape = items(COST)
+
+    for rule in ("literal, literal: '{}'", "choice, choices: ['{}']"):
+        entry = f"{{table: items, column: {column}, with: " + rule + "}"
+        [one] = found(entry.replace("{}", bad, 1), shape)
+        assert "cannot be a" in one.what
+        assert found(entry.replace("{}", good, 1), shape) == []
+        assert found(entry.replace("{}", good, 1), shape, severity="warning") == []
+
+
+@pytest.mark.parametrize(
+    ("column", "text"),
+    [("worth", "12"), ("took", "P1D"), ("tags", "{{a},{b}}"), ("host", "10/8")],
+)
+def test_fixed_result_that_only_postgres_can_judge_is_a_warning(column, text):
+    entry = f"{{table: items, column: {column}, with: literal, literal: '{text}'}}"
+
+    [one] = found(entry, items(COST), severity="warning")
+
+    assert "it is not checked whether the column's type" in one.what
+    assert found(entry, items(COST)) == []
+
+
+def test_parameter_is_not_read_from_a_column_that_the_source_computes():
+    parameter = "dynamic_parameters: {prefix: {column: loud}}"
+
+    [one] = found(
+        f"{{table: users, column: login, with: phone_number, {parameter}, allow_collisions: true}}"
+    )
+
+    assert "column loud is generated" in one.what
+
+
+def test_drawn_numbers_have_to_fit_a_numeric():
+    for column in ("price", "cost"):
+        for rule in ("unix_timestamp", "float, min_value: 0, max_value: 999.999, precision: 3"):
+            [one] = found(f"{{table: items, column: {column}, with: {rule}}}", items(COST))
+            assert "goes beyond" in one.what or "go beyond" in one.what
+        for rule in ("unix_timestamp, max_value: 999", "float, min_value: 0, max_value: 999.99"):
+            assert found(f"{{table: items, column: {column}, with: {rule}}}", items(COST)) == []
 
 
 @pytest.mark.parametrize(

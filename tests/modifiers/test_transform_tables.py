@@ -124,6 +124,18 @@ def test_other_columns_are_read_as_they_were_before_the_rules():
     ]
 
 
+def test_blanks_that_pad_another_column_are_not_read():
+    coded = table(16400, "users", {"id": "text", "code": "bpchar", "phone": "text"}, key=["id"])
+    text = "'{{ .GetDynamicValue \"code\" }}-{{ .GetValue }}'"
+    options = read_transform(
+        f"transform: {{table: users, column: phone, with: template, template: {text}}}"
+    )
+
+    [(_, after, _)] = applied(options, coded, insert(coded, ["1", "+1    ", "555"]))
+
+    assert after[2] == "+1-555"
+
+
 def test_unchanged_value_that_another_column_decides_needs_the_old_row():
     options = read_transform(DYNAMIC)
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from ipaddress import IPv6Address
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from fix_rules import chain
 from penstock.changes.cells import gather
 from penstock.changes.copyrows import parse_rows
 from penstock.modifiers.copies import ModifiedCopy, modified_copies, relation_of
+from penstock.modifiers.filter.spelled import network_address
 from penstock.source.shapes import read_named_shapes
 from penstock.table import TableName
 
@@ -29,6 +34,11 @@ def things(source: Database) -> Database:
         " j jsonb, s its_size)"
     )
     source.execute(
+        "CREATE TYPE pair AS (x int, y int); CREATE EXTENSION IF NOT EXISTS citext SCHEMA public;"
+        "ALTER TABLE things ADD a pair, ADD h inet, ADD k cidr, ADD m macaddr, ADD w macaddr8, ADD v interval,"
+        " ADD z timetz, ADD x citext, ADD vs interval day to second"
+    )
+    source.execute(
         "INSERT INTO things VALUES"
         " (1, 'NaN', 'NaN', 0.1, 'a', 'A', 'ab', '2024-01-01', '2024-06-01', '2024-06-01 12:00+02', '23:00',"
         "  'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11', '\\xff', 'small', 100, true, '{\"x\": 1}', 'big'),"
@@ -38,6 +48,14 @@ def things(source: Database) -> Database:
         "  '00:00', NULL, '\\xfe', 'big', -1, NULL, NULL, NULL),"
         " (4, 0.1000000000000000000000000000000000001, 1e300, -1, '10', NULL, NULL, NULL, NULL, NULL, NULL,"
         "  NULL, NULL, NULL, NULL, NULL, NULL, 'huge')"
+    )
+    source.execute(
+        "UPDATE things SET a = (NULL, NULL), h = '::ffff:1.2.3.4', k = '10.0.0.0/8', m = '08:00:2b:01:02:03',"
+        " w = '08:00:2b:01:02:03', v = '1 mon', z = '12:00:00+02', x = 'Ab', vs = '-1 days +02:00' WHERE id = 1;"
+        "UPDATE things SET a = (1, NULL), h = '10.1.2.3/8', k = '2001:db8::/32', m = '08:00:2b:01:02:04',"
+        " w = '08:00:2b:01:02:03:04:05', v = '30 days', z = '10:00:00+00', x = 'b', vs = '26:00' WHERE id = 2;"
+        "UPDATE things SET h = '10.1.2.3', k = '::/96', v = '-1 year -2 mons +3 days -04:05:06.789',"
+        " z = '24:00:00-05:30', x = 'AB' WHERE id = 3"
     )
     return source
 
@@ -80,6 +98,26 @@ CONDITIONS: list[tuple[str, str, Any]] = [
     ("o", "eq", "true"),
     ("j", "contains", "x"),
     ("e", "is_null", None),
+    ("a", "is_null", None),
+    ("h", "eq", "::FFFF:102:304"),
+    ("h", "in", ["10.1.2.3/32", "10.1.2.3/8"]),
+    ("k", "eq", "10.0.0.0/8"),
+    ("k", "ne", "2001:0db8::/32"),
+    ("m", "eq", "08002B010203"),
+    ("w", "in", ["08:00:2b:01:02:03", "08-00-2b-01-02-03-04-05"]),
+    ("v", "eq", "30 days"),
+    ("v", "eq", "-14 months 3 days -04:05:06.789"),
+    ("v", "gt", "29 days 23:59:59.999999"),
+    ("v", "lt", "infinity"),
+    ("vs", "lte", "-22 hours"),
+    ("z", "eq", "12:00+02"),
+    ("z", "in", ["10:00Z", "24:00:00-05:30"]),
+    ("x", "eq", "aB"),
+    ("x", "in", ["AB", "B"]),
+    ("x", "gt", "A"),
+    ("x", "contains", "B"),
+    ("x", "starts_with", "a"),
+    ("x", "matches", "^AB$"),
 ]
 
 
@@ -123,5 +161,37 @@ def test_source_and_task_agree_on_every_row(
         or operator == "matches"
         or column == "c"
         or "é" in str(value)
-        or column == "s"
+        or column in ("s", "x")
+        or value == "infinity"
     )
+
+
+ADDRESSES = st.integers(0, 2**128 - 1).map(IPv6Address) | st.lists(
+    st.sampled_from([0, 1, 0xFFFF, 0x102]), min_size=8, max_size=8
+).map(lambda words: IPv6Address(b"".join(word.to_bytes(2) for word in words)))
+
+
+@settings(
+    max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(st.lists(ADDRESSES, min_size=300, max_size=300))
+def test_addresses_are_spelled_as_postgres_spells_them(
+    source: Database, addresses: list[IPv6Address]
+) -> None:
+    texts = [each.exploded for each in addresses]
+    with source.connect() as connection:
+        asked = connection.execute("SELECT inet(t)::text FROM unnest(%s::text[]) t", [texts])
+        wanted = [each for (each,) in asked.fetchall()]
+
+    assert [f"{network_address(each, 'inet')}/128" for each in texts] == wanted
+
+
+def test_citext_is_equal_without_case_as_postgres_says(things: Database) -> None:
+    made = chain({"filter": {"table": "things", "where": "x = 'ab' OR x = 'B'"}})
+    with things.connect() as connection:
+        shape = read_named_shapes(connection, [T])[T]
+
+    matcher = made.of(T).with_shape(shape).links[0].modifier.matcher
+    values = pa.array([b"Ab", b"b", b"AB", None, b"c"])
+
+    assert matcher.matches({"x": values}, 5).to_pylist() == [True, True, True, None, False]

@@ -175,8 +175,10 @@ class SetColumns:
             self._require_own_value(name, expression, shape)
             wanted = _duck_type_of(column_type(shape, known)) or _duck_decimal(expression)
             expression.result_type(wanted)
+            expression.require_constants(wanted)
             return SetColumn(name, expression, wanted, False, known)
         found = expression.result_type()
+        expression.require_constants()
         spelled, oid, modifier = _postgres_type(found, shape.table)
         column = ColumnShape(
             id=_FIRST_NEW_ID - number,

@@ -10,6 +10,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.errors import RuleUnfit
 from penstock.schema.shape import ColumnShape, TableShape
 
 if TYPE_CHECKING:
@@ -34,6 +38,11 @@ class Family(StrEnum):
     UUID = "uuid"
     BYTEA = "bytea"
     ENUM = "enum"
+    CITEXT = "citext"
+    INTERVAL = "interval"
+    NETWORK = "network address"  # inet, cidr
+    MAC = "macaddr"
+    TIMETZ = "time with time zone"
     DOCUMENT = "document"  # json, jsonb, xml: text that can be searched, not compared
     OTHER = "other"
 
@@ -57,6 +66,12 @@ _FAMILIES = {
     "time without time zone": Family.TIME,
     "timestamp without time zone": Family.TIMESTAMP,
     "timestamp with time zone": Family.TIMESTAMPTZ,
+    "time with time zone": Family.TIMETZ,
+    "interval": Family.INTERVAL,
+    "inet": Family.NETWORK,
+    "cidr": Family.NETWORK,
+    "macaddr": Family.MAC,
+    "macaddr8": Family.MAC,
     "uuid": Family.UUID,
     "bytea": Family.BYTEA,
     "json": Family.DOCUMENT,
@@ -65,6 +80,7 @@ _FAMILIES = {
 }
 _RANGES = {"smallint": 2**15, "integer": 2**31, "bigint": 2**63, "oid": 2**32}
 _MODIFIER = re.compile(r"\([^)]*\)")
+_NUMBERS = re.compile(r"\((-?[0-9]+(?:,-?[0-9]+)*)\)")
 _DEPTH = 20
 
 
@@ -78,12 +94,27 @@ class ColumnType:
     labels: tuple[str, ...] = ()
     is_array: bool = False
     base: str | None = None  # of an enum, how it is spelled with its schema
+    declared: str = (
+        ""  # with its modifier, domains seen through; "" of a type that is not Postgres's own
+    )
 
     @property
     def bounds(self) -> tuple[int, int]:
         """The smallest and the largest whole number."""
         size = _RANGES[self.name]
         return (0, size - 1) if self.name == "oid" else (-size, size - 1)
+
+    @property
+    def modifier(self) -> tuple[int, ...]:
+        """The numbers in parentheses behind the type: precision and scale, a length."""
+        found = _NUMBERS.search(self.declared)
+        return tuple(map(int, found[1].split(","))) if found else ()
+
+    @property
+    def element(self) -> ColumnType | None:
+        """Of an array of one of Postgres's own types, what its elements are."""
+        is_known = self.is_array and self.declared.endswith("[]")
+        return _own_type(self.declared[:-2], self.declared[:-2]) if is_known else None
 
 
 def column_type(shape: TableShape, column: ColumnShape) -> ColumnType:
@@ -98,12 +129,42 @@ def column_type(shape: TableShape, column: ColumnShape) -> ColumnType:
             labels = tuple(label.name for label in found.labels)
             spelled = found.spelled or (column.type if text == column.type else None)
             return ColumnType(Family.ENUM, column.type, column.type, labels, base=spelled)
+        if found.extension == found.name == "citext":
+            return ColumnType(Family.CITEXT, found.name, column.type)
         if found.kind != "domain" or found.is_array:
             return ColumnType(Family.OTHER, column.type, column.type, is_array=found.is_array)
         text, found = found.base, _base_of(found, types)
+    return _own_type(text, column.type)
+
+
+def _own_type(text: str, spelled: str) -> ColumnType:
     name = " ".join(_MODIFIER.sub("", text).split())
-    family = _FAMILIES.get(name.removeprefix("pg_catalog."), Family.OTHER)
-    return ColumnType(family, name, column.type, is_array=name.endswith("[]"))
+    # An interval may say which fields it has: interval day to second.
+    known = re.sub("^interval [a-z ]+$", "interval", name.removeprefix("pg_catalog."))
+    family = _FAMILIES.get(known, Family.OTHER)
+    return ColumnType(family, name, spelled, is_array=name.endswith("[]"), declared=text)
+
+
+def require_stored(shape: TableShape, name: str) -> None:
+    """See that a column is none that the source computes.
+
+    Raises:
+        RuleUnfit: it is.
+    """
+    for column in shape.columns:
+        if column.name == name and column.generated:
+            raise RuleUnfit(
+                f"column {name} is generated: the source computes it, and it is not in the stream",
+                str(shape.table),
+                f"name the columns that it is computed from: {column.expression}"
+                if column.expression
+                else "name the columns that it is computed from",
+            )
+
+
+def without_padding(values: pa.Array) -> pa.Array:
+    """Values of a char(n) as text, which the blanks at their end are no part of. Binary, which need not be UTF-8."""
+    return pc.ascii_rtrim(values.view(pa.string()), characters=" ").view(pa.binary())
 
 
 _NAMES_BY_OID = {

@@ -17,7 +17,13 @@ import pyarrow as pa
 from penstock.changes.cells import Cells
 from penstock.changes.typed import to_arrow
 from penstock.errors import ExpressionFails, RuleUnfit
-from penstock.sql.column_types import ColumnType, Family, column_type
+from penstock.sql.column_types import (
+    ColumnType,
+    Family,
+    column_type,
+    require_stored,
+    without_padding,
+)
 from penstock.sql.text import ROW, SqlText, connect
 
 if TYPE_CHECKING:
@@ -106,6 +112,8 @@ class Expression:
             # As in Postgres: what is not quoted is lower case.
             found = name if name in columns else name.lower()
             if found not in columns:
+                require_stored(shape, name)
+                require_stored(shape, found)
                 raise RuleUnfit(
                     f"the SQL names column {name}, wanted one of {', '.join(sorted(columns))}",
                     str(shape.table),
@@ -153,19 +161,55 @@ class Expression:
         try:
             return str(connection.sql(self._query(wanted)).types[0])
         except duckdb.Error as error:
-            raise RuleUnfit(
-                f"the SQL does not suit the columns: {str(error).splitlines()[0]}",
-                "",
-                "fix the expression; ::type casts",
-            ) from None
+            raise _does_not_suit(str(error).splitlines()[0]) from None
         finally:
             connection.unregister(ROW)
+
+    def require_constants(self, wanted: str = "") -> None:
+        """See that constants can be of the types that they stand for, which DuckDB says of rows alone.
+
+        Raises:
+            RuleUnfit: it fails with the same words for a row of NULLs and for one of ones: not because of a value.
+        """
+        kinds = {name: arrow_type_of(kind) for name, kind in self.inputs.items()}
+        nulls = {name: pa.nulls(1, kind) for name, kind in kinds.items()}
+        ones = {name: _one(kind) for name, kind in kinds.items()}
+        faults = [self._fault_of_row(row, wanted) for row in (nulls, ones)]
+        if faults[0] and faults[0] == faults[1]:
+            raise _does_not_suit(faults[0])
+
+    def _fault_of_row(self, row: Mapping[str, pa.Array], wanted: str) -> str:
+        """What is wrong with one made-up row."""
+        import duckdb
+
+        connection = _connection()
+        connection.register(ROW, pa.table(dict(row) or {"penstock_none": pa.nulls(1, pa.bool_())}))
+        try:
+            connection.sql(self._query(wanted)).fetchall()
+        except duckdb.Error as error:
+            return str(error).splitlines()[0]
+        finally:
+            connection.unregister(ROW)
+        return ""
 
     def _query(self, wanted: str) -> str:
         expression = f"({self.sql.text}\n)"
         if wanted:
             expression = f"CAST({expression} AS {wanted})"
-        return f"SELECT {expression} AS answer FROM {ROW}"
+        return f"SELECT {expression} AS answer FROM {self._row}"
+
+    @property
+    def _row(self) -> str:
+        """Where columns come from: those of citext are compared without case, and keep it."""
+        named = [
+            '"' + name.replace('"', '""') + '"'
+            for name, kind in self.inputs.items()
+            if kind.family is Family.CITEXT
+        ]
+        if not named:
+            return ROW
+        listed = ", ".join(f"{name} COLLATE NOCASE AS {name}" for name in named)
+        return f"(SELECT * REPLACE ({listed}) FROM {ROW}) AS {ROW}"
 
     def _run(self, table: pa.Table, wanted: str) -> pa.Array:
         import duckdb
@@ -198,6 +242,8 @@ class Expression:
                 return values.cast(pa.string()).cast(kind)
             except pa.ArrowInvalid:
                 raise self._cannot_hold(name, kind) from None
+        if self.inputs[name].family is Family.PADDED:
+            values = without_padding(values.cast(pa.binary()))
         if kind == pa.string():
             return values.cast(pa.string())
         typed = to_arrow(Cells.from_arrow(values), kind)
@@ -214,6 +260,22 @@ class Expression:
         )
 
 
+def _one(kind: pa.DataType) -> pa.Array:
+    """Something of a type that casts to most others."""
+    if pa.types.is_binary(kind):
+        return pa.array([b"1"], kind)
+    if pa.types.is_temporal(kind):
+        return pa.array([1]).cast(pa.int32() if kind == pa.date32() else pa.int64()).view(kind)
+    if pa.types.is_boolean(kind):
+        return pa.array([True])
+    return pa.array(["1"]).cast(kind)
+
+
+def _does_not_suit(said: str) -> RuleUnfit:
+    what = f"the SQL does not suit the columns: {said}"
+    return RuleUnfit(what, "", "fix the expression; ::type casts")
+
+
 @dataclass(frozen=True)
 class SqlMatcher:
     """`where:` as SQL."""
@@ -225,7 +287,8 @@ class SqlMatcher:
         """Know the types of the columns.
 
         Raises:
-            RuleUnfit: the table has no such column, or the answer is neither true nor false.
+            RuleUnfit: the table has no such column, the answer is neither true nor false, or a constant cannot be
+                of the type that it is compared with.
         """
         expression = Expression.of(self.sql, shape)
         found = expression.result_type()
@@ -235,6 +298,7 @@ class SqlMatcher:
                 str(shape.table),
                 "compare it with something",
             )
+        expression.require_constants()
         return SqlMatcher(self.sql, expression)
 
     def columns(self) -> tuple[str, ...]:

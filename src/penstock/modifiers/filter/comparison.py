@@ -6,9 +6,9 @@ be of the type is an error of the rule. Postgres's text in, true, false or null 
 
 from __future__ import annotations
 
-import json
 import re
 import uuid
+from dataclasses import replace
 from datetime import UTC, date, datetime, time
 from decimal import MAX_PREC, Context, Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any, Protocol
@@ -21,8 +21,14 @@ from penstock.changes.cells import Cells
 from penstock.changes.typed import to_arrow
 from penstock.errors import RuleUnfit
 from penstock.modifiers.filter.advice import advice
+from penstock.modifiers.filter.spelled import (
+    interval_length,
+    mac_address,
+    network_address,
+    time_with_zone,
+)
 from penstock.modifiers.filter.where import ORDERED, SEARCHES, Condition
-from penstock.sql.column_types import ColumnType, Family
+from penstock.sql.column_types import ColumnType, Family, without_padding
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,8 +44,9 @@ _TEMPORAL = {
     Family.TIMESTAMP: pa.timestamp("us"),
     Family.TIMESTAMPTZ: pa.timestamp("us", "UTC"),
 }
-_UNORDERED = (Family.BOOL,)
-_SEARCHED = (Family.TEXT, Family.PADDED, Family.ENUM, Family.DOCUMENT)
+_UNORDERED = (Family.BOOL, Family.NETWORK, Family.MAC, Family.TIMETZ)
+_TEXTS = (Family.TEXT, Family.PADDED, Family.CITEXT)
+_SEARCHED = (*_TEXTS, Family.ENUM, Family.DOCUMENT)
 _MIDNIGHT = 86_400_000_000  # of the day after, in microseconds
 
 
@@ -87,10 +94,28 @@ class _Numerics:
         return self._each(lambda found: _rank(found) < _rank(value))
 
     def _each(self, test: Callable[[Decimal], bool]) -> pa.Array:
-        """Every different value once: those that Arrow cannot hold are few."""
-        encoded = self._values.dictionary_encode()
-        answers = [test(Decimal(text.decode())) for text in encoded.dictionary.to_pylist()]
-        return pa.array(answers, pa.bool_()).take(encoded.indices)
+        """Those that Arrow cannot hold are few."""
+        return _of_each(self._values, lambda text: test(Decimal(text)))
+
+
+class _Intervals:
+    """Intervals by their length: 1 month is 30 days, and 1 day is 24 hours, as where Postgres compares them."""
+
+    def __init__(self, values: pa.Array) -> None:
+        self._values = values
+
+    def equal(self, value: Decimal) -> pa.Array:
+        return _of_each(self._values, lambda text: interval_length(text) == value)
+
+    def less(self, value: Decimal) -> pa.Array:
+        return _of_each(self._values, lambda text: interval_length(text) < value)
+
+
+def _of_each(values: pa.Array, test: Callable[[str], bool]) -> pa.Array:
+    """Every different value once."""
+    encoded = values.dictionary_encode()
+    answers = [test(text.decode()) for text in encoded.dictionary.to_pylist()]
+    return pa.array(answers, pa.bool_()).take(encoded.indices)
 
 
 def _is_fast(value: Decimal) -> bool:
@@ -166,6 +191,8 @@ def comparable(values: pa.Array, kind: ColumnType) -> Comparable:
     """
     if kind.family is Family.NUMERIC:
         return _Numerics(values)
+    if kind.family is Family.INTERVAL:
+        return _Intervals(values)
     return _Plain(_in_order(values, kind))
 
 
@@ -181,7 +208,7 @@ def _in_order(values: pa.Array, kind: ColumnType) -> pa.Array:
     if family is Family.ENUM:
         return _ranks(values, kind.labels)
     if family is Family.PADDED:
-        return pc.ascii_rtrim(_as_text(values), characters=" ").cast(pa.binary())
+        return without_padding(values)
     return values
 
 
@@ -199,27 +226,17 @@ def read_value(text: str, kind: ColumnType) -> Any:
         return _READERS[kind.family](text, kind)
     except (ValueError, InvalidOperation, OverflowError):
         raise RuleUnfit(
-            f"a value that cannot be {_article(kind.spelled)}", "", "write one that can"
+            f"a value that cannot be {article(kind.spelled)}", "", "write one that can"
         ) from None
 
 
-def require_value(text: str, kind: ColumnType) -> None:
-    """See that a text can be a value of a type, as far as types are known here.
-
-    Raises:
-        RuleUnfit: it cannot.
-    """
-    if kind.family in _READERS:
-        read_value(text, kind)
-    elif kind.name in ("json", "jsonb"):
-        try:
-            json.loads(text)
-        except ValueError:
-            what = f"a value that cannot be {_article(kind.spelled)}"
-            raise RuleUnfit(what, "", "write one that can") from None
+def is_read(kind: ColumnType) -> bool:
+    """Whether `read_value` knows the type."""
+    return kind.family in _READERS
 
 
-def _article(name: str) -> str:
+def article(name: str) -> str:
+    """The name of a type in a sentence."""
     return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
 
 
@@ -240,18 +257,23 @@ def _read_integer(text: str, kind: ColumnType) -> int:
 
 def _read_numeric(text: str, _: ColumnType) -> Decimal:
     value = Decimal(text.strip())
-    if value.is_snan() or "_" in text:
+    if value.is_snan() or "_" in text or not text.isascii():
         raise ValueError
     return value
 
 
 def _read_float(text: str, kind: ColumnType) -> int:
-    if "_" in text:
+    if "_" in text or not text.isascii():
         raise ValueError
-    value = float(text)
-    if value in (float("inf"), float("-inf")) and "inf" not in text.lower():
+    type_ = _float_type(kind.family)
+    with np.errstate(over="ignore"):
+        value = float(np.array(float(text), type_.to_pandas_dtype()))
+    # What becomes infinite or 0 is refused by Postgres, too.
+    is_written = re.match(r"\s*[+-]?[0-9.]", text) is not None
+    has_digits = re.search("[1-9]", text.lower().partition("e")[0]) is not None
+    if is_written and (np.isinf(value) or (value == 0 and has_digits)):
         raise ValueError
-    return _float_key(value, _float_type(kind.family))
+    return _float_key(value, type_)
 
 
 def _read_date(text: str, _: ColumnType) -> int:
@@ -328,6 +350,19 @@ _READERS: dict[Family, Callable[[str, ColumnType], Any]] = {
     Family.UUID: lambda text, _: str(uuid.UUID(text)).encode(),
     Family.BYTEA: _read_bytea,
     Family.ENUM: _read_label,
+    Family.CITEXT: lambda text, _: text.encode(),
+    Family.INTERVAL: lambda text, _: interval_length(text),
+    Family.NETWORK: lambda text, kind: network_address(text, kind.name).encode(),
+    Family.MAC: lambda text, kind: mac_address(text, kind.name).encode(),
+    Family.TIMETZ: lambda text, _: time_with_zone(text).encode(),
+}
+_DO_OTHERWISE = 'take another operator, or say it in SQL: where: "…"'
+# Why types cannot be compared, and what to do.
+_INSTEAD = {
+    "json": "json has no equality in Postgres either: take contains, or SQL over a part, doc->>'key' = '…'",
+    "jsonb": "equal documents can be spelled differently: take contains, or SQL over a part, doc->>'key' = '…'",
+    "xml": "xml has no equality in Postgres either: take contains",
+    "money": "its text depends on the source's lc_monetary: say in SQL what text it is to be, price = '$1.00'",
 }
 
 
@@ -347,10 +382,10 @@ def check_condition(condition: Condition, kind: ColumnType) -> None:
             _check_pattern(condition)
         return
     if family not in _READERS:
-        raise _unfit(condition, kind, "a type that has one order")
+        raise _unfit(condition, kind, "a type that can be compared", _INSTEAD.get(kind.name))
     if operator in ORDERED and family in _UNORDERED:
         raise _unfit(condition, kind, "a type that has an order")
-    if condition.ignores_case and family not in (Family.TEXT, Family.PADDED):
+    if condition.ignores_case and family not in _TEXTS:
         raise _unfit(condition, kind, "text, to ignore case")
     for value in condition.values:
         try:
@@ -363,12 +398,14 @@ def check_condition(condition: Condition, kind: ColumnType) -> None:
             ) from None
 
 
-def _unfit(condition: Condition, kind: ColumnType, wanted: str) -> RuleUnfit:
+def _unfit(
+    condition: Condition, kind: ColumnType, wanted: str, instead: str | None = None
+) -> RuleUnfit:
     return RuleUnfit(
         f"operator {condition.operator} on column {condition.column} of type {kind.spelled},"
         f" wanted {wanted}",
         "",
-        'take another operator, or say it in SQL: where: "…"',
+        instead or _DO_OTHERWISE,
     )
 
 
@@ -388,8 +425,12 @@ def compare(condition: Condition, values: pa.Array, kind: ColumnType) -> pa.Arra
     operator = condition.operator
     if operator == "is_null":
         return pc.is_null(values)
+    if kind.family is Family.CITEXT:
+        condition = replace(condition, ignores_case=True)
     if operator in SEARCHES:
-        return _search(condition, values)
+        return _search(
+            condition, without_padding(values) if kind.family is Family.PADDED else values
+        )
     if condition.ignores_case:
         values = pc.utf8_lower(_as_text(values)).cast(pa.binary())
     column = comparable(values, kind)

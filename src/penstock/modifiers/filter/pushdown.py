@@ -16,6 +16,7 @@ from penstock.sql.column_types import ColumnType, Family
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from decimal import Decimal
 
     from penstock.modifiers.filter.where import Where
     from penstock.modifiers.modifier import TableModifier
@@ -34,7 +35,12 @@ _TYPES = {
     Family.TIMESTAMPTZ: "timestamptz",
     Family.UUID: "uuid",
     Family.BYTEA: "bytea",
+    Family.INTERVAL: "interval",
+    Family.TIMETZ: "timetz",
 }
+_BY_NAME = (Family.INTEGER, Family.NETWORK, Family.MAC)
+_DAY = 86_400_000_000  # microseconds
+_MOST_DAYS = 2**31
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _INFINITE = {-(2**63): "-infinity", 2**63 - 1: "infinity"}
 
@@ -77,7 +83,8 @@ def _condition(condition: Condition, kind: ColumnType) -> str:
     column = _identifier(condition.column)
     operator = condition.operator
     if operator == "is_null":
-        return f"{column} IS NULL"
+        # IS NULL is true of a row whose fields all are.
+        return f"{column} IS NOT DISTINCT FROM NULL"
     if condition.ignores_case or operator == "matches":
         raise _Unsayable  # by other rules than Arrow's
     if operator in ("contains", "starts_with"):
@@ -110,7 +117,7 @@ def _text_operands(condition: Condition, kind: ColumnType, column: str) -> tuple
 
 
 def _operands(condition: Condition, kind: ColumnType, column: str) -> tuple[str, list[str]]:
-    declared = kind.name if kind.family is Family.INTEGER else _TYPES.get(kind.family)
+    declared = kind.name if kind.family in _BY_NAME else _TYPES.get(kind.family)
     if kind.family is Family.ENUM:
         # Of a domain over an enum the enum's name is not known here.
         if not condition.values or kind.base is None:
@@ -133,9 +140,23 @@ def _spelled(text: str, kind: ColumnType) -> str:
         moment = _EPOCH + timedelta(microseconds=value)
         zone = "+00" if kind.family is Family.TIMESTAMPTZ else ""
         return moment.replace(tzinfo=None).isoformat(sep=" ") + zone
-    if kind.family in (Family.UUID, Family.BYTEA, Family.BOOL):
+    if kind.family is Family.INTERVAL:
+        return _interval(value)
+    if kind.family in (
+        *(Family.UUID, Family.BYTEA, Family.BOOL),
+        *(Family.NETWORK, Family.MAC, Family.TIMETZ),
+    ):
         return str(value.decode())
     return text.strip() if kind.family is not Family.ENUM else text
+
+
+def _interval(length: Decimal) -> str:
+    """One that is as long: no more counts where intervals are compared."""
+    # Infinite ones are known from Postgres 17 on.
+    if length.is_infinite() or abs(length) >= _MOST_DAYS * _DAY:
+        raise _Unsayable
+    days, rest = divmod(int(length), _DAY)
+    return f"{days} days {rest} microseconds"
 
 
 def _identifier(name: str) -> str:

@@ -21,7 +21,7 @@ from penstock.changes.pgoutput import DELETE, INSERT, NULL, UPDATE
 from penstock.errors import RuleUnfit, ValueNotSent
 from penstock.modifiers.filter.comparison import check_condition, compare
 from penstock.modifiers.operations import ALL_OPERATIONS, letters_of
-from penstock.sql.column_types import ColumnType, column_type, shape_of
+from penstock.sql.column_types import ColumnType, column_type, require_stored, shape_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -67,6 +67,7 @@ class StructuredMatcher:
         types: dict[str, ColumnType] = {}
         for condition in self.where.conditions():
             if condition.column not in columns:
+                require_stored(shape, condition.column)
                 raise missing_column(condition.column, sorted(columns), shape.table)
             types[condition.column] = column_type(shape, columns[condition.column])
             check_condition(condition, types[condition.column])

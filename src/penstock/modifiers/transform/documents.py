@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import field_validator, model_validator
 
+from penstock.document import Unquoted
 from penstock.errors import BadValue, CryptoMissing
 from penstock.modifiers.transform.hstore import format_hstore, parse_hstore
 from penstock.modifiers.transform.jsonpath import (
@@ -29,11 +30,15 @@ from penstock.options import Options, fault, wanted
 from penstock.secret import SecretOption  # noqa: TC001 - pydantic reads it
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     import pyarrow as pa
 
     from penstock.modifiers.transform.pgtypes import Family
+
+
+# Functions that gave other results once: div and mod of negative numbers, title of words with capitals.
+_REVISED = frozenset({"div", "mod", "title"})
 
 
 @functools.lru_cache(maxsize=256)
@@ -84,6 +89,11 @@ class Templated(Transformer):
     def columns(self) -> tuple[str, ...]:
         """Other columns of the row that it reads, by name."""
         return _compiled(self.template).columns
+
+    @property
+    def revision(self) -> int:
+        """2 where results may be other ones than once."""
+        return 2 if _compiled(self.template).functions & _REVISED else super().revision
 
     def apply(self, batch: Batch) -> pa.Array:
         """The values, transformed."""
@@ -143,6 +153,43 @@ class JsonOperation(_Operation):
             raise wanted("a path such as user.email or items.#.price")
         return given
 
+    @field_validator("value")
+    @classmethod
+    def _typed(cls, given: Any) -> Any:
+        return _json_value(given)
+
+    @property
+    def has_typed_value(self) -> bool:
+        """Whether a number or a truth value stands in it."""
+        return any(isinstance(one, bool | int | float | Decimal) for one in _leaves(self.value))
+
+
+_TRUTH_VALUES = ("true", "false")
+
+
+def _json_value(given: Any) -> Any:
+    """Numbers and truth values that stand without quotes as what they are; numbers keep their digits."""
+    if isinstance(given, list):
+        return [_json_value(one) for one in given]
+    if isinstance(given, dict):
+        return {key: _json_value(one) for key, one in given.items()}
+    if not isinstance(given, Unquoted):
+        return given
+    text = str(given)
+    known = text.lower() if text.lower() in _TRUTH_VALUES else text.removeprefix("+")
+    try:
+        return load_json(known.encode())
+    except ValueError:
+        return text  # a number of YAML's own: 0x1F
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, list | dict):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from _leaves(one)
+    else:
+        yield value
+
 
 class HstoreOperation(_Operation):
     """What is done to one key."""
@@ -167,6 +214,12 @@ class _Operated(Transformer):
         """Other columns of the row that it reads, by name."""
         templates = [one.template for one in self.operations if one.template is not None]
         return tuple(dict.fromkeys(name for one in templates for name in one.columns))
+
+    @property
+    def revision(self) -> int:
+        """2 where results may be other ones than once."""
+        templates = [one.template for one in self.operations if one.template is not None]
+        return 2 if any(one.functions & _REVISED for one in templates) else super().revision
 
     def apply(self, batch: Batch) -> pa.Array:
         """The values, transformed."""
@@ -202,6 +255,11 @@ class Json(_Operated):
     takes: ClassVar = frozenset({"json", "text"})
 
     operations: tuple[JsonOperation, ...]
+
+    @property
+    def revision(self) -> int:
+        """2 where numbers or truth values are set: they were set as text before."""
+        return 2 if any(one.has_typed_value for one in self.operations) else super().revision
 
     def _parsed(self, value: bytes) -> Any:
         return load_json(value)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import ModifierError, RuleUnfit
 from penstock.findings import Finding
-from penstock.modifiers.filter.comparison import require_value
 from penstock.modifiers.lost import lost_table
 from penstock.modifiers.operations import Operation
 from penstock.modifiers.places import located
+from penstock.modifiers.transform.fixed_values import require_value
 from penstock.modifiers.transform.modifier import (
     TableTransform,
     Typed,
@@ -28,7 +28,7 @@ from penstock.modifiers.transform.transformer import Collisions, spelled
 from penstock.modifiers.transform.words import Email
 from penstock.options import nearest
 from penstock.schema.describe import row_key_of
-from penstock.sql.column_types import column_type
+from penstock.sql.column_types import column_type, require_stored
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -132,6 +132,11 @@ def _of_table(transform: TableTransform, shape: TableShape) -> Iterator[Finding]
                 error = missing(transform.table, wanted, rule)
                 advice = f"{nearest(wanted, names)}; {error.do}"
                 yield Finding(RuleUnfit(error.what, error.where, advice))
+        for read in rule.transformer.columns:
+            try:
+                require_stored(shape, read)
+            except RuleUnfit as error:
+                yield Finding(error)
     bare: list[str] = []
     for column in shape.columns:
         found = transform.rules_by_name(column, shape)
@@ -190,12 +195,18 @@ def _of_column(ruled: _Ruled) -> Iterator[Finding]:
 def _not_of_type(ruled: _Ruled) -> Iterator[Finding]:
     """Results that the file says, and the column's type does not have."""
     kind = column_type(ruled.shape, ruled.column)
+    is_known = True
     for text in ruled.rule.transformer.fixed_results:
         try:
-            require_value(spelled(text, ruled.typed.type), kind)
+            is_known &= require_value(spelled(text, ruled.typed.type), kind)
         except RuleUnfit as error:
             yield ruled.fault(f"{ruled.rule.name}: {error.what}", error.do)
             return
+    if not is_known and ruled.typed.type.family != "text":
+        what = f"{ruled.rule.name}: it is not checked whether the column's type, {ruled.column.type}, has such a value"
+        yield ruled.warning(
+            what, "try it in psql: the destination stops the table where it has not"
+        )
 
 
 def _too_long(ruled: _Ruled) -> Iterator[Finding]:

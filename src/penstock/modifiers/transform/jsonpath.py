@@ -144,6 +144,9 @@ class _Fraction(Decimal):
     def __str__(self) -> str:
         return self.written
 
+    def __reduce__(self) -> tuple[type[_Fraction], tuple[str]]:
+        return _Fraction, (self.written,)
+
 
 def _refuse(name: str) -> Any:
     raise ValueError(name)

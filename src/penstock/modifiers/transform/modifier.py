@@ -24,6 +24,7 @@ from penstock.modifiers.transform.pgtypes import ColumnType, type_by_oid, type_o
 from penstock.modifiers.transform.plain import BadResult
 from penstock.modifiers.transform.rules import OnError, ordered
 from penstock.modifiers.transform.transformer import Batch
+from penstock.sql.column_types import without_padding
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -135,7 +136,7 @@ class TableTransform:
             for rule in rules:
                 if rule.keeps:
                     continue
-                column = _Column(self.table, left, number, rule, columns[number].type)
+                column = _Column(self.table, left, number, rule, columns)
                 after[number] = column.transformed_after()
                 before[number] = column.transformed_before()
                 left = _with_column(changes, number, after[number], before[number])
@@ -302,7 +303,11 @@ class _Column:
     changes: TableChanges
     number: int
     rule: ColumnRule
-    type: ColumnType
+    columns: Sequence[Typed]
+
+    @property
+    def type(self) -> ColumnType:
+        return self.columns[self.number].type
 
     def __post_init__(self) -> None:
         relation = self.changes.relation
@@ -362,7 +367,7 @@ class _Column:
         everywhere = len(places) == len(cells)
         values = gather(cells if everywhere else cells.take(places))
         others = {
-            name: gather(row[self._number_of(name)].take(places))
+            name: self._values_beside(row, self._number_of(name), places)
             for name in self.rule.transformer.columns
         }
         batch = Batch(values, self.type, others, self.rule.salt, self._stamps(row, places))
@@ -376,6 +381,10 @@ class _Column:
         )
         untouched = cells.is_value & ~rows
         return cells.where(untouched, made) if bool(untouched.any()) else made
+
+    def _values_beside(self, row: tuple[Cells, ...], number: int, places: Index) -> pa.Array:
+        values = gather(row[number].take(places))
+        return without_padding(values) if self.columns[number].type.is_padded else values
 
     def _checked(self, batch: Batch, places: Index) -> pa.Array:
         try:

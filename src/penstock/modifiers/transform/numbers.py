@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -127,7 +128,7 @@ class Integer(Drawing):
                 f"{least} to {most} goes beyond the column's type, {lowest} to {highest}",
                 f"set min_value and max_value within {lowest} and {highest}",
             )
-        yield from _beyond_numeric(type_, max(abs(least), abs(most)))
+        yield from beyond_numeric(type_, max(abs(least), abs(most)))
 
 
 class Float(Drawing):
@@ -170,7 +171,7 @@ class Float(Drawing):
                 "the limits go beyond the column's type, real",
                 f"set min_value and max_value within {_LARGEST_REAL}",
             )
-        yield from _beyond_numeric(type_, most)
+        yield from beyond_numeric(type_, most)
 
 
 def _with_point(whole: Any, precision: int) -> pa.Array:
@@ -186,10 +187,14 @@ def _with_point(whole: Any, precision: int) -> pa.Array:
     )
 
 
-def _beyond_numeric(type_: ColumnType, most: float) -> Iterator[tuple[str, str]]:
+def beyond_numeric(type_: ColumnType, most: float) -> Iterator[tuple[str, str]]:
+    """Why a number, and its negative, is too much for a numeric(p, s), which rounds it first."""
     found = type_.precision_and_scale
-    if found is not None and most >= 10 ** (found[0] - found[1]):
+    if found is None:
+        return
+    limit = Decimal(1).scaleb(found[0] - found[1])
+    if Decimal(most) >= limit - Decimal("0.5").scaleb(-found[1]):
         yield (
             f"the limits go beyond the column's type, numeric({found[0]},{found[1]})",
-            f"set min_value and max_value below {10 ** (found[0] - found[1])}",
+            f"set min_value and max_value below {limit:f}",
         )

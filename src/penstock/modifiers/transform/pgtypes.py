@@ -170,13 +170,22 @@ def _type_of_users(oid: int, modifier: int, shape: TableShape) -> ColumnType:
     return ColumnType(oid, modifier, family, is_caseless=family == "text")
 
 
+def _modifier(oid: int, size: str) -> int:
+    """pg_attribute.atttypmod, of what stands in parentheses."""
+    if oid in _WITH_LENGTH and size.isdigit():
+        return int(size) + 4
+    if oid == NUMERIC and size:
+        precision, scale = map(int, size.split(","))
+        return ((precision << 16) | (scale & 0x7FF)) + 4
+    return -1
+
+
 def _base_of(domain: TypeShape, shape: TableShape) -> ColumnType:
     name, _, rest = domain.base.partition("(")
     size = rest.partition(")")[0]
     oid = _OIDS.get(name.strip())
     if oid is not None:
-        modifier = int(size) + 4 if oid in _WITH_LENGTH and size.isdigit() else -1
-        return ColumnType(oid, modifier, _FAMILIES[oid])
+        return ColumnType(oid, _modifier(oid, size), _FAMILIES[oid])
     for each in shape.types:
         if domain.base in (each.spelled, each.title):
             return _type_of_users(each.id, -1, shape)

@@ -196,7 +196,7 @@ def read_rule(
         filled = {**alias.defaults, **renamed(alias, known)}
         transformer = kind.model_validate(filled, context=context)
     salt = options.salt or _salt_of(context)
-    revision = alias.revision(transformer)
+    revision = max(alias.revision(transformer), transformer.revision)
     rule = ColumnRule(column, transformer, options, salt, ignored=ignored, revision=revision)
     if transformer.draws and rule.salt is None:
         what = f"{rule.name} needs a salt, and there is none"

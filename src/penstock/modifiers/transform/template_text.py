@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from penstock.modifiers.transform.template_functions import FUNCTIONS, is_true, shown
+from penstock.modifiers.transform.template_functions import FUNCTIONS
+from penstock.modifiers.transform.template_values import is_true, shown
 from penstock.options import nearest
 
 if TYPE_CHECKING:
@@ -25,13 +26,15 @@ _TOKEN = re.compile(
       (?P<string>"(?:[^"\\\n]|\\.)*"|`[^`]*`)
     | (?P<number>-?\d+(?:\.\d+)?)
     | (?P<method>\.[A-Za-z_]\w*)
-    | (?P<variable>\$\w+)
+    | (?P<dot>\.(?!\w))
+    | (?P<variable>\$\w*)
     | (?P<word>[A-Za-z_]\w*)
     | (?P<mark>:=|=|[()|,])
     )""",
     re.X,
 )
-_NOT_OFFERED = ("range", "with", "define", "template", "block", "break", "continue")
+_OF_THE_ROW = (".GetValue", ".GetDynamicValue")
+_NOT_OFFERED = ("range", "define", "template", "block", "break", "continue")
 
 
 class BadTemplate(Exception):
@@ -49,14 +52,16 @@ class Row:
     value: Any
     others: Mapping[str, Any]
     variables: dict[str, Any] = field(default_factory=dict)
+    dot: Any = None  # what `with` is about
 
 
 @dataclass(frozen=True)
 class Template:
-    """A template that was read. `columns` are those that it asks for."""
+    """A template that was read. `columns` are those that it asks for, `functions` what it calls."""
 
     run: Callable[[Row], str]
     columns: tuple[str, ...]
+    functions: frozenset[str] = frozenset()
 
     @classmethod
     def parse(cls, text: str) -> Template:
@@ -79,12 +84,15 @@ class _Reader:
         self._at = 0
         self._columns: list[str] = []
         self._variables: set[str] = set()
+        self._functions: set[str] = set()
+        self._depth = 0  # of `with`
 
     def template(self) -> Template:
         steps, ended_by = self._block()
         if ended_by is not None:
             raise BadTemplate(f"{ended_by} without an if", "take it out")
-        return Template(_joined(steps), tuple(dict.fromkeys(self._columns)))
+        columns = tuple(dict.fromkeys(self._columns))
+        return Template(_joined(steps), columns, frozenset(self._functions))
 
     def _block(self) -> tuple[list[Callable[[Row], str]], str | None]:
         """Steps up to `else` or `end`, and which of them it was."""
@@ -103,12 +111,20 @@ class _Reader:
                 raise BadTemplate(f"{word} is not offered", "write it with if, or with python:")
             if word in ("else", "end"):
                 return steps, text.strip()
-            steps.append(self._if(tokens[1:]) if word == "if" else self._output(tokens))
+            if word in ("if", "with"):
+                steps.append(self._if(tokens[1:], is_with=word == "with"))
+            else:
+                steps.append(self._output(tokens))
         return steps, None
 
-    def _if(self, tokens: list[tuple[str, str]]) -> Callable[[Row], str]:
+    def _if(self, tokens: list[tuple[str, str]], *, is_with: bool = False) -> Callable[[Row], str]:
+        name, tokens = _assigned(tokens)
         test = self._pipeline(_Tokens(tokens))
+        if name is not None:
+            self._variables.add(name)
+        self._depth += is_with
         yes, ended_by = self._block()
+        self._depth -= is_with
         no: list[Callable[[Row], str]] = []
         if ended_by is not None and ended_by.startswith("else"):
             rest = _tokens(ended_by)[1:]
@@ -122,13 +138,12 @@ class _Reader:
                     raise BadTemplate("an if has no end", "write {{ end }}")
         elif ended_by != "end":
             raise BadTemplate("an if has no end", "write {{ end }}")
-        run_yes, run_no = _joined(yes), _joined(no)
-        return lambda row: run_yes(row) if is_true(test(row)) else run_no(row)
+        return _branch(test, name, is_with, _joined(yes), _joined(no))
 
     def _output(self, given: list[tuple[str, str]]) -> Callable[[Row], str]:
-        if len(given) > 2 and given[0][0] == "variable" and given[1][1] in (":=", "="):
-            name = given[0][1]
-            compute = self._pipeline(_Tokens(given[2:]))
+        name, rest = _assigned(given)
+        if name is not None:
+            compute = self._pipeline(_Tokens(rest))
             self._variables.add(name)
             return _assignment(name, compute)
         compute = self._pipeline(_Tokens(given))
@@ -164,6 +179,7 @@ class _Reader:
         return arguments if piped is None else [*arguments, piped]
 
     def _call(self, name: str, arguments: Sequence[Callable[[Row], Any]]) -> Callable[[Row], Any]:
+        self._functions.add(name)
         if name in ("and", "or"):
             return _short_circuit(name, arguments)
         function = FUNCTIONS.get(name)
@@ -186,17 +202,33 @@ class _Reader:
             inner = self._pipeline(tokens, inner=True)
             if tokens.take() != ("mark", ")"):
                 raise BadTemplate("a parenthesis is not closed", "close it")
-            return inner
-        if kind == "method":
-            return self._method(text, tokens)
-        if kind == "variable":
-            if text not in self._variables:
-                raise BadTemplate(f"{text} has no value", f"write {{{{ {text} := … }}}} before")
-            return lambda row: row.variables.get(text)
+            return _fields(inner, tokens)
+        if kind in ("dot", "method", "variable"):
+            return self._value(kind, text, tokens)
         if kind == "word" and text not in ("true", "false", "nil"):
             return self._call(text, [])
         value = _literal(kind, text)
         return lambda _: value
+
+    def _value(self, kind: str, text: str, tokens: _Tokens) -> Callable[[Row], Any]:
+        if kind == "dot":
+            if not self._depth:
+                raise BadTemplate("there is no value . outside of with", "write .GetValue")
+            return lambda row: row.dot
+        if kind == "method" and self._depth:
+            if text in _OF_THE_ROW:
+                raise BadTemplate(f"inside of with there is no {text}", f"write ${text}")
+            return _fields(_field(lambda row: row.dot, text), tokens)
+        if kind == "method":
+            return self._method(text, tokens)
+        if (kind, text) == ("variable", "$"):
+            kind, text = tokens.take()
+            if kind != "method":
+                raise BadTemplate("$ stands alone", "write $.GetValue")
+            return self._method(text, tokens)
+        if text not in self._variables:
+            raise BadTemplate(f"{text} has no value", f"write {{{{ {text} := … }}}} before")
+        return _fields(lambda row: row.variables.get(text), tokens)
 
     def _method(self, name: str, tokens: _Tokens) -> Callable[[Row], Any]:
         if name == ".GetValue":
@@ -279,6 +311,59 @@ def _literal(kind: str, text: str) -> Any:
         escapes = {"n": "\n", "t": "\t", "\\": "\\", '"': '"', "r": "\r"}
         return re.sub(r"\\(.)", lambda match: escapes.get(match[1], match[0]), text[1:-1])
     raise BadTemplate("a value is wanted", "write .GetValue, a text or a number")
+
+
+def _assigned(given: list[tuple[str, str]]) -> tuple[str | None, list[tuple[str, str]]]:
+    """The variable that is given a value, and what says which."""
+    is_variable = len(given) > 2 and given[0][0] == "variable" and given[0][1] != "$"
+    if is_variable and given[1][1] in (":=", "="):
+        return given[0][1], given[2:]
+    return None, given
+
+
+def _branch(
+    test: Callable[[Row], Any],
+    name: str | None,
+    is_with: bool,
+    yes: Callable[[Row], str],
+    no: Callable[[Row], str],
+) -> Callable[[Row], str]:
+    """if and with: the latter has what was found as its dot."""
+
+    def run(row: Row) -> str:
+        found = test(row)
+        if name is not None:
+            row.variables[name] = found
+        if not is_true(found):
+            return no(row)
+        before = row.dot
+        row.dot = found if is_with else before
+        try:
+            return yes(row)
+        finally:
+            row.dot = before
+
+    return run
+
+
+def _fields(base: Callable[[Row], Any], tokens: _Tokens) -> Callable[[Row], Any]:
+    """What stands under names behind a value, ._0 of what `split` gives."""
+    while (after := tokens.peek()) is not None and after[0] == "method":
+        if after[1] in _OF_THE_ROW:
+            break
+        tokens.take()
+        base = _field(base, after[1])
+    return base
+
+
+def _field(base: Callable[[Row], Any], name: str) -> Callable[[Row], Any]:
+    def run(row: Row) -> Any:
+        found = base(row)
+        if not isinstance(found, dict):
+            raise ValueError(f"there is no {name} in what is not parted by split")  # noqa: TRY004
+        return found.get(name[1:], "")
+
+    return run
 
 
 def _constant(text: str) -> Callable[[Row], str]:

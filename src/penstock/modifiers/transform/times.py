@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from pydantic import field_validator, model_validator
 
 from penstock.errors import BadValue
+from penstock.modifiers.transform.numbers import beyond_numeric
 from penstock.modifiers.transform.pgtypes import INT8, INTEGER_LIMITS, TIMESTAMPTZ
 from penstock.modifiers.transform.transformer import Batch, Drawing
 from penstock.options import fault, wanted
@@ -172,3 +173,4 @@ class UnixTimestamp(Drawing):
                 f"{self.min_value} to {self.max_value} goes beyond the column's type",
                 f"set min_value and max_value within {lowest} and {highest}",
             )
+        yield from beyond_numeric(type_, max(abs(self.min_value), abs(self.max_value)))

@@ -16,6 +16,7 @@ from penstock.errors import BadValue
 from penstock.modifiers.transform.draws import Draws
 from penstock.modifiers.transform.pgtypes import Family
 from penstock.options import Options, fault
+from penstock.sql.column_types import without_padding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -40,7 +41,7 @@ class Batch:
     """The values of one column that are to be transformed, and what else may be looked at.
 
     `values` are Postgres's text, binary, without nulls, and without the blanks that pad a char(n). `others` are columns that parameters name, of the same
-    rows; they may have nulls. What fails is marked, with the first reason, and does not end the batch.
+    rows, without such blanks, too; they may have nulls. What fails is marked, with the first reason, and does not end the batch.
     """
 
     values: pa.Array
@@ -53,9 +54,7 @@ class Batch:
 
     def __post_init__(self) -> None:
         if self.type.is_padded:
-            # Bytes as they are: they need not be UTF-8.
-            text = self.values.view(pa.string())
-            self.values = pc.ascii_rtrim(text, characters=" ").view(pa.binary())
+            self.values = without_padding(self.values)
 
     def __len__(self) -> int:
         return len(self.values)
@@ -201,6 +200,11 @@ class Transformer(Options):
     def meetings(self) -> Collisions:
         """Whether two values can become one, with the parameters that are given."""
         return self.collisions
+
+    @property
+    def revision(self) -> int:
+        """How often the same parameters have come to give other results, counted from 1."""
+        return 1
 
     @property
     def columns(self) -> tuple[str, ...]:

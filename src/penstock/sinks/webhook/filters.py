@@ -42,7 +42,8 @@ class Filter:
         self._matcher = lru_cache(_KNOWN_SHAPES)(self._bound)
 
     def _bound(self, types: str, table: TableName) -> SqlMatcher:
-        return SqlMatcher(self._sql).with_shape(shape_by(types, table))
+        with time_limit(timing().webhook_filter_seconds):
+            return SqlMatcher(self._sql).with_shape(shape_by(types, table))
 
     def matches(self, docs: Sequence[Doc], types: str | None) -> list[bool]:
         """Which documents are wanted; all are of one table, and of rows with the same columns.
