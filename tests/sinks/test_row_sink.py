@@ -66,7 +66,17 @@ from penstock.testing import (
     truncate,
     update,
 )
-from penstock.testing.scene import AUDIT, ORDERS, PURCHASES, created, dropped, renamed
+from penstock.testing.scene import (
+    AUDIT,
+    ORDERS,
+    PURCHASES,
+    TRIPS,
+    created,
+    dropped,
+    filled_trips,
+    renamed,
+    retyped,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -369,6 +379,56 @@ def test_refusal_in_the_transaction_that_renames_its_table_stops_the_table(tmp_p
 
     assert sorted(suite.rows(options, "purchases")) == [(1, "sent"), (2, "late")]
     assert suite.rows(options, "orders") == []
+
+
+def test_table_that_catches_up_is_copied_again_where_its_rows_are_left_behind(
+    tmp_path: Path,
+) -> None:
+    suite = TestRowsInSqlite()
+    scene, options = suite._scene(tmp_path)
+    suite.refuse(options, 2)
+    scene.write(2)
+    end = scene.alter(retyped(ORDERS, "note"), (ORDERS, [insert(ORDERS, ["7", "new"])]))
+    scene.write(1)
+    scene.deliver()
+    [(name, stopped)] = scene.sink.tables.detached.items()
+    assert (name, stopped.can_catch_up) == (ORDERS.table, True)
+
+    suite.accept(options)
+    scene.catch_up()
+    [(name, waits)] = scene.sink.tables.detached.items()
+    assert (name, waits.needs_copy, waits.delivered_lsn) == (ORDERS.table, True, end)
+    scene.copy_scheduled(ORDERS, [[b"7\tcopied\n"]], end)
+    scene.catch_up()
+    scene.sink.close()
+
+    assert sorted(suite.rows(options, "orders")) == [(4, "sent"), (7, "copied")]
+    assert scene.sink.tables.detached == {}
+
+
+@pytest.mark.parametrize("has_rows", [True, False])
+def test_table_that_came_with_the_transaction_is_copied_only_where_it_had_rows(
+    has_rows: bool, tmp_path: Path
+) -> None:
+    scene, _ = TestRowsInSqlite()._scene(tmp_path)
+    scene.deliver()
+    rows = [(TRIPS, [insert(TRIPS, ["1", "a"])])] if has_rows else []
+
+    scene.alter(created(TRIPS), *rows, filled_trips())
+    scene.sink.close()
+
+    assert set(scene.sink.tables.detached) == ({TRIPS.table} if has_rows else set())
+
+
+def test_table_that_nobody_copies_is_named_where_its_rows_are_left_behind(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    scene, _ = TestRowsInSqlite()._scene(tmp_path)
+
+    scene.alter(filled_trips())
+    scene.sink.close()
+
+    assert "public.trips: its rows hold what the source has not sent" in caplog.text
 
 
 def test_table_that_is_dropped_before_its_copy_is_gone(tmp_path: Path) -> None:

@@ -26,13 +26,16 @@ from penstock.sinks.documents.contract import DocumentKind
 from penstock.testing.failing import FAILS, FailingKind
 from penstock.testing.scene import (
     ALTERED_TRIPS,
+    FILLED_TRIPS,
     LOOSE,
     ORDERS,
     PURCHASES,
     TRIPS,
     Scene,
     altered_trips,
+    filled_trips,
     renamed,
+    retyped,
     rows_left,
     table_of,
     written_rows,
@@ -793,6 +796,41 @@ class RowSinkContract(SinkScenes):
         scene.sink.close()
 
         self._assert_rows(options, "orders", [], "of a table that was renamed before its copy")
+
+    def test_table_whose_rows_change_without_being_sent_is_copied_again(
+        self, tmp_path: Path
+    ) -> None:
+        """A column with a default, and another type of one: the source sends no row for either."""
+        self._require_altered()
+        scene, options = self._scene(tmp_path)
+        scene.write(2)
+        scene.deliver()
+        tables = {ORDERS.table: ORDERS.oid, TRIPS.table: TRIPS.oid}
+        scene.sink.tables.schedule_copy(tables, scene.open())
+        scene.copy_scheduled(ORDERS, [[b"1\tbefore\n"]], _COPIED_AT, "a")
+        scene.copy_scheduled(TRIPS, [[b"1\ta\n"]], _COPIED_AT, "b")
+        scene.catch_up()
+
+        end = scene.alter(
+            filled_trips(),
+            (FILLED_TRIPS, [insert(FILLED_TRIPS, ["2", "b", "second"])]),
+            retyped(ORDERS, "note"),
+        )
+        waits = sorted(str(name) for name in scene.sink.tables.detached)
+        scene.write(1)
+        filled = [b"1\ta\tfirst\n", b"2\tb\tsecond\n"]
+        copied = [b"%d\tcopied\n" % key for key in _COPIED]
+        scene.copy_scheduled(FILLED_TRIPS, [filled], end, "c")
+        scene.copy_scheduled(ORDERS, [copied], end, "d")
+        scene.deliver()
+        scene.catch_up()
+        scene.sink.close()
+
+        assert waits == ["public.orders", "public.trips"], f"tables that wait for a copy: {waits}"
+        when = "of a table that was copied again after a change that sends no rows"
+        self._assert_rows(options, "trips", [(1, "first"), (2, "second")], when)
+        wanted = [(4, "sent"), *((key, "copied") for key in _COPIED)]
+        self._assert_rows(options, "orders", wanted, when)
 
     def _renaming(self) -> Sequence[Any]:
         """A row of orders changes, they are called purchases, one more comes, and the row of key 2 changes again."""

@@ -341,6 +341,8 @@ class DocumentDriver:
                 done.described = kept.in_state(TableState.PENDING)
             done.run(ddl_transaction, self.worker, run_job)
             moved = _after_ddl(kept, done, batch.end_lsn)
+            if self._sink.shows_rows:
+                moved = _with_copies(moved, done, batch.end_lsn)
             if only is None:
                 moved = replace(moved, delivered_lsn=batch.end_lsn)
             unfit = {
@@ -792,3 +794,23 @@ def _after_ddl(kept: KeptPosition, done: DdlDocuments, lsn: Lsn) -> KeptPosition
     tables |= {table: KeptTable(TableState.STREAMING) for table in done.created_in_stream}
     tables |= {table: KeptTable.scheduled(lsn, oid) for table, oid in done.unknown.items()}
     return replace(kept.with_count(done.count), tables=tables)
+
+
+def _with_copies(moved: KeptPosition, done: DdlDocuments, lsn: Lsn) -> KeptPosition:
+    """The same, but that tables are copied again of which rows hold what nobody was sent."""
+    behind = {
+        table: oid
+        for table, oid in done.left_behind.items()
+        if table in moved.tables
+        and moved.tables[table].state in (TableState.STREAMING, TableState.CATCHING_UP)
+    }
+    for table in sorted(behind):
+        _log.info("%s: its rows hold what the source has not sent; it is copied again", table)
+    for table in sorted(done.not_copied):
+        _log.warning(
+            "%s: its rows hold what the source has not sent, and it is not copied again, since tables are not copied first",
+            table,
+        )
+    return moved.with_tables(
+        {table: KeptTable.scheduled(lsn, oid) for table, oid in behind.items()}
+    )

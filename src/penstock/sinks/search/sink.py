@@ -46,8 +46,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _PAGE = 5000
-# Changes of a table after which fields or values of its documents are others than the stream says.
-_COPIED_ANEW = ("rename_column", "column_type", "primary_key")
 
 
 class SearchSink(DocumentSink):
@@ -338,20 +336,14 @@ class SearchSink(DocumentSink):
         return self._parts.store.is_logged(change)
 
     def _needs_copy(self, difference: dict[str, Any], fields: Collection[str]) -> bool:
-        """Whether documents that are there are not what the source has by now."""
+        """Whether documents that are there have other fields than they should, whatever their rows hold: of that
+        penstock sees to by itself."""
         op = difference["op"]
-        if op == "rename_column" and self._options.fields is Fields.IDS:
-            return False
+        if op == "rename_column":
+            return self._options.fields is not Fields.IDS
         if op == "rename_table":
             return is_shared(self._options.index)  # each document says which table it is of
-        if op == "add_column":
-            column = difference["after"]
-            has_values = any(column.get(each) is not None for each in ("default", "identity"))
-            return has_values or field_name(column["name"]) in fields
-        if op == "replica_identity":
-            both = f"{difference['before']} {difference['after']}"
-            return "index" in both or "nothing" in both
-        return op in _COPIED_ANEW
+        return op == "add_column" and field_name(difference["after"]["name"]) in fields
 
     # --- the rest ------------------------------------------------------------------------------
 
