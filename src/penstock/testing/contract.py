@@ -23,7 +23,7 @@ from penstock.lsn import Lsn
 from penstock.options import OnRefused
 from penstock.retry import is_temporary
 from penstock.sinks.documents.contract import DocumentKind
-from penstock.testing.failing import FAILS, FailingKind
+from penstock.testing.failing import CALLS, FAILS, SECRET, FailingKind
 from penstock.testing.scene import (
     ALTERED_TRIPS,
     FILLED_TRIPS,
@@ -243,15 +243,8 @@ class SinkScenes(ABC):
         self._assert_all(scene, ids, "after `interrupt`, and `open` again")
 
     def test_sink_goes_on_after_every_error_that_passes_with_time(self, tmp_path: Path) -> None:
-        kind = self.kind()
-        if not isinstance(kind, DocumentKind):
-            raise SkipTest("a sink with two halves of its own has errors of its own")
         for fails in FAILS:
-            directory = tmp_path / fails
-            directory.mkdir()
-            options = self.options(directory)
-            failing = FailingKind(kind, fails, directory / "failed")
-            scene = Scene(failing, options, directory)
+            scene = self._failing_scene(tmp_path, fails)
             ids = scene.write_rows(*EVERYTHING.transactions)
 
             errors: list[PenstockError] = []
@@ -270,6 +263,69 @@ class SinkScenes(ABC):
                 f" passed on {len(errors)}"
             )
             self._assert_told(scene, EVERYTHING, ids)
+
+    def test_sink_goes_on_after_errors_of_its_other_calls(self, tmp_path: Path) -> None:
+        """Out of `open` once the destination is claimed, `idle`, and `close`."""
+        for call in CALLS:
+            scene = self._failing_scene(tmp_path, call)
+            ids: list[str] = []
+            errors: list[PenstockError] = []
+
+            for _ in range(2):
+                ids += scene.write(1)
+                try:
+                    scene.deliver()
+                    scene.sink.idle()
+                except PenstockError as error:
+                    errors.append(error)
+                scene.sink.close()
+            scene.deliver()
+            scene.sink.close()
+
+            final = [str(error) for error in errors if not is_temporary(error)]
+            assert not final, f"after an error of `{call}` another one ends the run: {final}"
+            # Of `close` none is wanted: what was delivered is durable. But `open` may call it.
+            assert len(errors) == 1 or call == "close", (
+                f"`{call}` raised once, and {len(errors)} errors came"
+            )
+            self._assert_all(scene, ids, f"after an error of `{call}`")
+
+    def test_check_that_raises_is_a_finding(self, tmp_path: Path) -> None:
+        scene = self._failing_scene(tmp_path, "check_tables")
+        ids = scene.write(1)
+
+        first, again = (
+            [str(each.error) for each in self._failing.check({"shop": scene.place}, {})]
+            for _ in range(2)
+        )
+        scene.deliver()
+        scene.sink.close()
+
+        assert len(first) == 1, f"an exception of `check` gives these findings: {first}"
+        assert SECRET not in first[0], f"the text of an exception is shown: {first[0]}"
+        assert not again, f"`check` finds faults after one that raised: {again}"
+        self._assert_all(scene, ids, "after a `check` that raised")
+
+    def test_forget_that_raises_can_be_repeated(self, tmp_path: Path) -> None:
+        scene = self._failing_scene(tmp_path, "forget")
+        ids = scene.write(2)
+        scene.deliver()
+        scene.sink.close()
+
+        said = ""
+        try:
+            self._failing.forget(scene.place)
+        except PenstockError as error:
+            said = str(error)
+        self._failing.forget(scene.place)
+
+        assert said, "an exception of `forget` did not come as an error of penstock's"
+        assert SECRET not in said, f"the text of an exception is shown: {said}"
+        other = scene.another()
+        is_left = other.open() is not None
+        other.close()
+        assert not is_left, "`open` still returns a state after a `forget` that was repeated"
+        self._assert_all(scene, ids, "after a `forget` that was repeated")
 
     def test_copied_rows_come_before_the_changes_of_their_table(self, tmp_path: Path) -> None:
         scene, options = self._scene(tmp_path)
@@ -423,6 +479,16 @@ class SinkScenes(ABC):
     ) -> tuple[Scene, Options]:
         options = self.options(directory).model_copy(update={"on_refused": on_refused})
         return Scene(self.kind(), options, directory), options
+
+    def _failing_scene(self, tmp_path: Path, fails: str) -> Scene:
+        """A scene of a sink that fails once."""
+        kind = self.kind()
+        if not isinstance(kind, DocumentKind):
+            raise SkipTest("a sink with two halves of its own has errors of its own")
+        directory = tmp_path / fails
+        directory.mkdir()
+        self._failing = FailingKind(kind, fails, directory / "failed")
+        return Scene(self._failing, self.options(directory), directory)
 
     def _assert_order(self, options: Options, ids: list[str], when: str) -> None:
         _assert_same(self._found(options), self._shown(ids), when)

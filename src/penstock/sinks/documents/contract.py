@@ -162,7 +162,7 @@ class DocumentSink(ABC):
         documents and the state. It may be called again, and with fewer."""
 
     def check(self) -> Iterator[Finding]:
-        """What stands in the way, for `penstock check`; changes nothing."""
+        """What stands in the way, for `penstock check`; changes nothing. An exception is a finding as well."""
         yield from ()
 
     def check_tables(self, tables: Sequence[TableName]) -> Iterator[Finding]:
@@ -263,15 +263,13 @@ class DocumentKind(SinkKind[OptionsT], Generic[OptionsT]):
     def _findings(
         self, place: SinkPlace[OptionsT], tables: Sequence[TableName]
     ) -> Iterator[Finding]:
+        from penstock.sinks.documents.failures import for_a_moment
+
         try:
-            sink = self.sink(place)
-        except PenstockError as error:  # a package that it needs is not there
+            with for_a_moment(lambda: self.sink(place), place.state, place.name) as sink:
+                yield from sink.check_tables(tables)
+        except PenstockError as error:  # such as a package that it needs and that is not there
             yield Finding(error)
-            return
-        try:
-            yield from sink.check_tables(tables)
-        finally:
-            sink.close()
 
     def read_status(
         self, places: Sequence[SinkPlace[OptionsT]], parts: Sequence[SinkStatus]
@@ -305,8 +303,10 @@ class DocumentKind(SinkKind[OptionsT], Generic[OptionsT]):
 
     def forget(self, place: SinkPlace[OptionsT]) -> list[str]:
         """Have the sink forget, and remove working files."""
+        from penstock.sinks.documents.failures import for_a_moment
         from penstock.sinks.documents.workspace import remove_workspace
 
-        removed = self.sink(place).forget()
+        with for_a_moment(lambda: self.sink(place), place.state, place.name) as sink:
+            removed = sink.forget()
         remove_workspace(self.workspace(place))
         return removed

@@ -34,6 +34,7 @@ from penstock.sinks.describe import WholeSchema
 from penstock.sinks.documents.contract import DocumentsRefused
 from penstock.sinks.documents.copies import Copies
 from penstock.sinks.documents.ddl import DdlDocuments
+from penstock.sinks.documents.failures import let_go
 from penstock.sinks.documents.keeper import PositionKeeper
 from penstock.sinks.documents.parked import Holds, Parked, Retry, batches_of
 from penstock.sinks.documents.parts import Cursor, read_some, remove_parts, value_bytes
@@ -444,7 +445,7 @@ class DocumentDriver:
     def close(self) -> None:
         """Let go of everything."""
         try:
-            self._sink.close()
+            let_go(self._sink, self._space.directory, self.name)
         finally:
             self._keeper.forget()
 
