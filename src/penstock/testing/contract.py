@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar
 from unittest import SkipTest
 
@@ -30,6 +31,7 @@ from penstock.testing.scene import (
     LOOSE,
     ORDERS,
     PURCHASES,
+    START,
     TRIPS,
     Scene,
     altered_trips,
@@ -471,6 +473,58 @@ class SinkScenes(ABC):
         self.kind().forget(scene.place)
         again = self.kind().forget(scene.place)
         assert again == [], f"`forget` of what was forgotten says that it removed {again}"
+
+    def test_two_pipelines_at_one_destination_leave_each_other_alone(self, tmp_path: Path) -> None:
+        self._assert_apart(tmp_path, ("shop", "shop", ("shop",)), ("other", "other", ("other",)))
+
+    def test_two_sources_at_one_destination_leave_each_other_alone(self, tmp_path: Path) -> None:
+        ids = ("shop", "other")
+        self._assert_apart(tmp_path, ("shop", "shop", ids), ("shop", "other", ids))
+
+    def _assert_apart(
+        self, tmp_path: Path, first: tuple[str, str, Any], second: tuple[str, str, Any]
+    ) -> None:
+        """Each has a state of its own; or the second is refused, and changes nothing."""
+        kind, options = self.kind(), self.options(tmp_path)
+        (tmp_path / "second").mkdir()
+
+        def scene_of(directory: Path, owner: tuple[str, str, Any]) -> Scene:
+            _, source_id, ids = owner
+            own = options if len(ids) == 1 else kind.of_source(options, source_id)
+            return Scene(kind, own, directory, *owner)
+
+        try:
+            scene = scene_of(tmp_path, first)
+        except PenstockError:
+            return  # several sources are refused
+        ids = scene.write(1)
+        scene.deliver()
+        position: Lsn | None = None
+        other: Scene | None = None
+        try:
+            other = scene_of(tmp_path / "second", second)
+            position = other.open()
+        except PenstockError:
+            pass  # it is refused: nothing is mixed
+        ids += scene.write(1)
+        scene.deliver()
+        if other is not None:
+            _assert_position(other, position, "after the other delivered")
+            other.sink.close()
+        scene.sink.close()
+        if other is not None:
+            with suppress(PenstockError):
+                kind.forget(other.place)
+        delivered = scene.open()
+        scene.sink.close()
+        assert delivered > START, "`forget` of one took the state of the other with it"
+        self._assert_order(scene.place.options, ids, "of one of two at a destination")
+        if other is not None and position is not None:
+            other.open()
+            other.sink.close()
+            kind.forget(scene.place)
+            _assert_position(other, position, "after `forget` of the other")
+            other.sink.close()
 
     # --- how -----------------------------------------------------------------------------------
 
@@ -925,6 +979,18 @@ class RowSinkContract(SinkScenes):
     ) -> None:
         found = [_row(table, *row) for row in sorted(self.rows(options, table))]
         _assert_same(found, [_row(table, *row) for row in wanted], when)
+
+
+def _assert_position(scene: Scene, wanted: Lsn | None, when: str) -> None:
+    """The state of a pipeline and source is its own, where it has one."""
+    if wanted is None:
+        return
+    stored = scene.sink.open()
+    found = None if stored is None else stored.delivered_lsn
+    assert found == wanted, (
+        f"`open` of another pipeline or source knows {found}, wanted {wanted}, {when}:"
+        " key the state by place.pipeline and place.source_id"
+    )
 
 
 def _row(table: str, key: int, note: str) -> str:

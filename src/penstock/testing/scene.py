@@ -131,9 +131,17 @@ Part = tuple["Relation", "Sequence[bytes]"] | Altered
 
 
 class Scene:
-    """One pipeline `shop` with one sink, and a log of transactions for it."""
+    """One pipeline `shop` with one sink, and a log of transactions for it; or another one, or a source of it."""
 
-    def __init__(self, kind: SinkKind[Any], options: Options, directory: Path) -> None:
+    def __init__(
+        self,
+        kind: SinkKind[Any],
+        options: Options,
+        directory: Path,
+        pipeline: str = "shop",
+        source_id: str = "shop",
+        source_ids: tuple[str, ...] = ("shop",),
+    ) -> None:
         self._kind = kind
         self._log = directory / "log"
         self._state = directory / "state"
@@ -141,7 +149,7 @@ class Scene:
         self._tables = {ORDERS.table, AUDIT.table}
         self._altering: dict[Lsn, tuple[Part, ...]] = {}
         self.place: SinkPlace[Any] = SinkPlace(
-            "under_test", options, "shop", "shop", ("shop",), self._state
+            "under_test", options, pipeline, source_id, source_ids, self._state
         )
         (directory / "vault").mkdir(exist_ok=True)
         self._vault = vault.Vault(directory / "vault")
