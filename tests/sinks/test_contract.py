@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from fix_task_files import TaskFilesKind, TaskFilesOptions
 from penstock.sink import Finding, PenstockError, SinkError, SinkPlace, SinkPrivilegeMissing
 from penstock.sinks.file.kind import FileKind
 from penstock.sinks.file.options import FileOptions
@@ -20,7 +21,6 @@ from penstock.sinks.stdout.sink import StdoutSink
 from penstock.testing import SinkContract, insert
 from penstock.testing.failing import SECRET
 from penstock.testing.scene import AUDIT, ORDERS, PURCHASES, START, created, renamed
-from penstock.testing.task_files import TaskFilesKind, TaskFilesOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
