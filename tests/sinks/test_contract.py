@@ -12,9 +12,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fix_task_files import TaskFilesKind, TaskFilesOptions
-from penstock.sink import Finding, PenstockError, SinkError, SinkPlace, SinkPrivilegeMissing
+from penstock import failpoints
+from penstock.sink import (
+    Finding,
+    PenstockError,
+    SinkError,
+    SinkPlace,
+    SinkPrivilegeMissing,
+    fault_point,
+)
 from penstock.sinks.file.kind import FileKind
 from penstock.sinks.file.options import FileOptions
+from penstock.sinks.file.sink import FileSink
 from penstock.sinks.stdout.kind import StdoutKind
 from penstock.sinks.stdout.options import StdoutOptions
 from penstock.sinks.stdout.sink import StdoutSink
@@ -24,6 +33,8 @@ from penstock.testing.scene import AUDIT, ORDERS, PURCHASES, START, created, ren
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    import pyarrow as pa
 
     from penstock.sink import Options
 
@@ -211,3 +222,33 @@ def test_kind_that_cannot_make_its_sink_is_a_finding(tmp_path: Path) -> None:
     [found] = Kind().check({"shop": place}, {})
 
     assert (found.code, SECRET in str(found.error)) == ("PEN-518", False)
+
+
+class _TwoSteps(FileSink):
+    """Has a step of its own."""
+
+    def deliver(self, documents: Iterator[pa.RecordBatch], state: str | None) -> None:
+        super().deliver(documents, state)
+        fault_point("two_steps.after_file")
+
+
+class _TwoStepsKind(FileKind):
+    def sink(self, place: SinkPlace[FileOptions]) -> FileSink:
+        return _TwoSteps(place.options, place.pipeline, place.source_id)
+
+
+class _OfTwoSteps(TestFile):
+    fault_points = ("two_steps.after_file",)
+
+    def kind(self) -> FileKind:
+        return _TwoStepsKind()
+
+
+def test_sink_is_killed_between_steps_of_its_own(tmp_path: Path) -> None:
+    _OfTwoSteps().test_kill_between_any_two_steps_loses_nothing(tmp_path)
+
+
+def test_fault_point_that_penstock_does_not_have_cannot_be_armed() -> None:
+    for name in ("file.after_lunch", "capture.", "after_lunch", ".after_lunch"):
+        with pytest.raises(ValueError, match="no fault point"):
+            failpoints.arm(name)
