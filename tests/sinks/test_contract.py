@@ -42,6 +42,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "sqlite-sink"
 for each in ("src", "tests"):
     sys.path.append(str(EXAMPLE / each))
 
+from test_sqlite_details import *  # noqa: E402, F403
 from test_sqlite_sink import TestSqliteSink  # noqa: E402
 
 
