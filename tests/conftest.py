@@ -23,6 +23,10 @@ settings.register_profile("steady", derandomize=True, deadline=None)
 settings.load_profile("steady")
 
 pytest_plugins = sorted(path.stem for path in Path(__file__).parent.glob("fix_*.py"))
+# Spark's Python workers import them, too: a sink that tests alone have is made in tasks.
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")])
+)
 # All at once and first, because they import one another.
 pytest.register_assert_rewrite(*pytest_plugins)
 

@@ -14,7 +14,7 @@ import pytest
 from penstock.errors import BadValue, RowRefused
 from penstock.listen import Address, ServerOptions, Token
 from penstock.run.status import PipelineStatus, SourceStatus
-from penstock.server.history import History
+from penstock.server.last_hour import LastHour
 from penstock.server.serve import Server
 from penstock.server.telemetry import Telemetry
 from penstock.server.watched import Snapshot
@@ -163,7 +163,7 @@ class Served:
     run: ToyRun
     server: Server
     telemetry: Telemetry
-    history: History
+    history: LastHour
 
     @property
     def url(self) -> str:
@@ -204,7 +204,7 @@ def served(run: ToyRun, *, token: str | None = TOKEN, host: str = "127.0.0.1") -
     """Serve a run for as long as the block lasts."""
     options = ServerOptions(Address(host, 0), Token(token) if token is not None else None)
     telemetry = Telemetry(run.name, "1.2.3", run.snapshot, is_alone=True, halves=run.halves)
-    history = History()
+    history = LastHour()
 
     def take(snapshot: Snapshot) -> None:
         telemetry.counts.take(snapshot)

@@ -2,6 +2,9 @@
 
 `PENSTOCK_FAULT=capture.after_seal` kills at the first passing, `PENSTOCK_FAULT=capture.after_seal:3`
 at the third. SIGKILL, so that no handler, flush or `finally` softens the blow.
+
+penstock's own are listed here. A sink of another package has its own, under a prefix that none of these has: its kind's
+name. Public as `penstock.sink.fault_point`.
 """
 
 from __future__ import annotations
@@ -55,15 +58,29 @@ POINTS = (
     "init.inside_undo",  # after a failure: slot gone again, publications still there
 )
 
+_OWN_PREFIXES = frozenset(name.partition(".")[0] for name in POINTS)
+
 _armed: dict[str, int] = {}
 _lock = threading.Lock()
+
+
+def _require_known(name: str) -> None:
+    """See that there may be such a point: one of the above, or another package's.
+
+    Raises:
+        ValueError: penstock has none of this name.
+    """
+    prefix, _, step = name.partition(".")
+    if name not in POINTS and (prefix in _OWN_PREFIXES or not (prefix and step)):
+        raise ValueError(
+            f"no fault point {name!r}, wanted one of {', '.join(POINTS)}; or <kind>.<step> of another package"
+        )
 
 
 def _read_environment() -> None:
     for entry in filter(None, os.environ.get("PENSTOCK_FAULT", "").split(",")):
         name, _, passing = entry.partition(":")
-        if name not in POINTS:
-            raise ValueError(f"PENSTOCK_FAULT names {name!r}, wanted one of {', '.join(POINTS)}")
+        _require_known(name)
         _armed[name] = int(passing or 1)
 
 
@@ -72,7 +89,7 @@ _read_environment()
 
 def arm(name: str, passing: int = 1) -> None:
     """Have this process die at a point, as the environment would."""
-    assert name in POINTS, name
+    _require_known(name)
     _armed[name] = passing
 
 
@@ -82,7 +99,7 @@ def is_next(name: str) -> bool:
 
 
 def fault_point(name: str) -> None:
-    """Die here when the environment says so."""
+    """Die here when a test says so; else nothing. `name` is `<kind>.<step>`, such as `mine.before_rename`."""
     if name not in _armed:
         return
     with _lock:

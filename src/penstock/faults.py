@@ -1,7 +1,7 @@
 """What pydantic found wrong, as one PenstockError with its place. Shows no secret.
 
 Pydantic's own texts are written for programmers and quote the input, so only their kind and their
-path of keys are used.
+path of keys are used. Those of a validator are whoever's wrote it, for people.
 """
 
 from __future__ import annotations
@@ -62,6 +62,12 @@ def _placed(detail: ErrorDetails, document: Document) -> tuple[int, PenstockErro
         # Our own sentences go on from the key's name; those of a rule or a URL stand alone.
         joint = " " if isinstance(error, UnknownKey | NotThereYet) else ": "
         return mark.line, type(error)(f"{name}{joint}{what}", mark.where, error.do)
+    if detail["type"] in ("value_error", "assertion_error"):
+        # A validator of somebody's own: the text is theirs, and says what it wants.
+        said = str(context.get("error", "")) or "is not accepted"
+        if _is_secret(path):
+            said = "is not accepted; why is not shown, since it may be quoted there"
+        return mark.line, BadValue(f"{name}: {said}", mark.where, f"change {name}")
     wanted = _WANTED.get(detail["type"]) or detail["msg"].removeprefix("Input should be ")
     if in_key:
         return mark.line, BadValue(
@@ -84,8 +90,12 @@ def _name(path: Path, document: Document) -> str:
     return name.removeprefix(".") or "the pipeline"
 
 
+def _is_secret(path: Path) -> bool:
+    return path[:2] in _SECRET_PATHS or any(str(step).lower() in _SECRET_KEYS for step in path)
+
+
 def _found(path: Path, document: Document) -> str:
-    if path[:2] in _SECRET_PATHS or any(str(step).lower() in _SECRET_KEYS for step in path):
+    if _is_secret(path):
         return "a value that is not shown"
     written = document.marks[path].text
     if written is not None:

@@ -23,9 +23,12 @@ from penstock.errors import (
     SinkLoginRefused,
     SinkPrivilegeMissing,
 )
+from penstock.failpoints import fault_point
 from penstock.findings import Finding
 from penstock.options import ByteCount, DsnOption, LocalPath, Options, Seconds, SinkOptions
+from penstock.sinks.describe import WholeSchema
 from penstock.sinks.documents.contract import DocumentKind, DocumentSink, DocumentsRefused
+from penstock.sinks.documents.format import DocumentFormat
 from penstock.sinks.documents.workspace import Workspace
 from penstock.sinks.kind import SinkKind, SinkPlace
 from penstock.sinks.rows.contract import (
@@ -41,6 +44,7 @@ from penstock.table import TableName
 __all__ = [
     "DOCUMENTS",
     "ByteCount",
+    "DocumentFormat",
     "DocumentKind",
     "DocumentSink",
     "DocumentsRefused",
@@ -67,6 +71,8 @@ __all__ = [
     "TableEmptied",
     "TableName",
     "Unfit",
+    "WholeSchema",
     "Workspace",
+    "fault_point",
     "json_lines",
 ]

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from fix_event_sinks import IDENTITY, ORDERS, START, batch_of, place_of
+from fix_task_files import TaskFilesKind, TaskFilesOptions
 from penstock.changes.cells import gather
 from penstock.errors import ValueNotSent
 from penstock.lsn import Lsn
@@ -13,7 +14,6 @@ from penstock.sinks.documents.driver import DocumentDriver
 from penstock.sinks.tables import TableState
 from penstock.spark.jobs import Span, run_job
 from penstock.testing import insert, read_log, relation, table, transaction, update, write_log
-from penstock.testing.task_files import TaskFilesKind, TaskFilesOptions
 
 if TYPE_CHECKING:
     from pathlib import Path

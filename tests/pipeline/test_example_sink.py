@@ -1,14 +1,15 @@
-"""The example of a sink of somebody else's, installed and run as its page says, from Postgres into SQLite."""
+"""The example of a sink of somebody else's, made of what its page shows and nothing else, installed and run, from Postgres into
+SQLite."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-import shutil
 import sqlite3
 import subprocess
 import sys
+import textwrap
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     Begin = Callable[..., Command]
 
 ROOT = Path(__file__).parents[2]
-EXAMPLE = ROOT / "examples" / "sqlite-sink"
 PAGE = ROOT / "docs" / "howto" / "write-a-sink.md"
 
 
@@ -34,11 +34,43 @@ def source(pg_new: EmbeddedPostgres, make_database: MakeDatabase) -> Database:
     return make_database(pg_new, "source")
 
 
+def _blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+
+
+def _code(page: str) -> str:
+    """Blocks one after another; those of methods belong to the class before them."""
+    is_method = re.compile(r"(def|@property)\b")
+    return "\n".join(
+        textwrap.indent(block, "    ") if is_method.match(block) else f"\n{block}"
+        for block in _blocks(page, "python")
+    )
+
+
 @pytest.fixture
-def installed(tmp_path: Path) -> Path:
+def project(tmp_path: Path) -> Path:
+    """The files that the page has its reader write."""
+    page = PAGE.read_text()
+    code, tests = page.split("## The contract test")
+    [tree] = re.findall(r"^sqlite-sink/\n.*?(?=^```)", page, re.MULTILINE | re.DOTALL)
+    found = re.findall(r"── (\S+)", tree)
+    assert found == [
+        "pyproject.toml",
+        "src/penstock_sqlite/__init__.py",
+        "tests/test_sqlite_sink.py",
+    ]
+    [toml] = _blocks(page, "toml")
+    for name, text in zip(found, (toml, _code(code), _code(tests)), strict=True):
+        path = tmp_path / "sqlite-sink" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return tmp_path / "sqlite-sink"
+
+
+@pytest.fixture
+def installed(project: Path, tmp_path: Path) -> Path:
     """A directory that the example is installed into, with the metadata by which it is found."""
-    project, directory = tmp_path / "sqlite-sink", tmp_path / "installed"
-    shutil.copytree(EXAMPLE, project)  # a build may leave files beside the code
+    directory = tmp_path / "installed"
     # An environment that uv made has no pip of its own.
     install = (
         [sys.executable, "-m", "pip", "install", "--disable-pip-version-check"]
@@ -53,6 +85,34 @@ def installed(tmp_path: Path) -> Path:
     )
     assert done.returncode == 0, done.stderr
     return directory
+
+
+def test_contract_that_the_page_writes_passes(project: Path, installed: Path) -> None:
+    some = "every_change or refused or teardown"
+
+    linted = subprocess.run(
+        [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "F", str(project)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", some, "."],
+        cwd=project,
+        env=os.environ | _found_in(installed),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert linted.returncode == 0, linted.stdout
+    assert done.returncode == 0, done.stdout
+    assert "skipped" not in done.stdout
+
+
+def _found_in(installed: Path) -> dict[str, str]:
+    paths = [str(installed), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {"PYTHONPATH": os.pathsep.join(paths)}
 
 
 def _delivered(database: Path) -> list[dict[str, Any]]:
@@ -80,8 +140,7 @@ def test_installed_example_is_found_by_its_kind_and_delivers_everything_once(
     [pipeline] = re.findall(r"^```yaml\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     (tmp_path / "shop.yml").write_text(pipeline)
     database = tmp_path / "changes.db"
-    paths = [str(installed), *filter(None, [os.environ.get("PYTHONPATH")])]
-    env = {"PYTHONPATH": os.pathsep.join(paths), "SHOP_URL": source.url}
+    env = {**_found_in(installed), "SHOP_URL": source.url}
     commands = re.findall(r"^penstock (\w+ shop\.yml.*)$", PAGE.read_text(), re.MULTILINE)
     assert commands == ["check shop.yml", "run shop.yml --until-caught-up"]
 

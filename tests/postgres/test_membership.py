@@ -12,8 +12,9 @@ from fix_wait import wait_until
 from penstock import errors
 from penstock.source import membership
 from penstock.source.catalog import SourceTable, list_tables
+from penstock.source.choice import judge_tables
 from penstock.source.connect import connect_source
-from penstock.source.subscription import choose_tables, drop_subscription, read_identity
+from penstock.source.subscription import drop_subscription, raise_first, read_identity
 from penstock.table import TableName, TableRule, TableRules
 
 if TYPE_CHECKING:
@@ -153,12 +154,13 @@ def test_partition_named_outright_is_not_left_out_with_its_root():
     root = SourceTable(1, TableName("public", "r"), "p", "d", False, flaw="no key", fix="MEND")
     leaf = SourceTable(2, TableName("public", "l"), "r", "d", True, root=1, ancestors=(1,))
 
-    choice = choose_tables([root, leaf], rules("public.*"))
+    choice, faults = judge_tables([root, leaf], rules("public.*"))
+    assert faults == []
     assert [left.table for left in choice.left_out] == [root.name]
     assert (choice.updates, choice.inserts, choice.swept_in) == ([], [], [])
     with pytest.raises(errors.TableWithoutKey, match="no key"):
-        choose_tables([root, leaf], rules("public.*", "l"))
-    assert choose_tables([root, leaf], rules("l")).updates == [leaf]
+        raise_first(judge_tables([root, leaf], rules("public.*", "l"))[1])
+    assert judge_tables([root, leaf], rules("l"))[0].updates == [leaf]
 
 
 def test_partition_whose_index_does_not_have_the_roots_key_is_a_flaw(source: Database):

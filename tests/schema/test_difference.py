@@ -25,6 +25,7 @@ from penstock.schema.shape import (
     TableShape,
     TypeShape,
 )
+from penstock.schema.unsent import leaves_rows_behind
 from penstock.sinks.postgres.ddl.alter_types import is_wider
 
 
@@ -324,3 +325,61 @@ def test_json_has_stable_keys():
 )  # fmt: skip
 def test_type_holds_all_that_another_does(before: str, after: str, wider: bool):
     assert is_wider(before, after) is wider
+
+
+DOMAIN = TypeShape(
+    id=20001, schema_name="public", name="d", kind="domain", base="integer", default="4"
+)
+
+
+@pytest.mark.parametrize(
+    ("given", "is_behind"),
+    [
+        ({}, False),
+        ({"default": "3"}, True),
+        ({"missing": "3"}, True),  # whose default went with the same statement
+        ({"has_hidden_default": True}, True),  # a rule modifies it
+        ({"identity": "a"}, True),
+        ({"sequence": SEQUENCE}, True),
+        ({"type_kind": "d", "type_id": DOMAIN.id}, True),
+        ({"type_kind": "d", "type_id": 20002}, False),
+        ({"generated": "s", "expression": "1"}, False),
+    ],
+    ids=str,
+)
+def test_column_with_a_value_leaves_rows_behind(given, is_behind):
+    added = column(3, "b", **given)
+    after = with_parts(columns=(*TABLE.columns, added), types=(DOMAIN,))
+
+    [difference] = compare_tables(TABLE, after)
+
+    assert leaves_rows_behind(difference) is is_behind
+    assert "is_filled" not in as_json(difference)
+
+
+def test_what_makes_other_values_of_rows_leaves_them_behind():
+    computed = column(2, "a", generated="s", expression="1")
+    before = with_columns(TABLE.columns[0], computed)
+    changes = {
+        "type": (TABLE, with_columns(TABLE.columns[0], column(2, "a", default="3", type="text"))),
+        "key": (TABLE, with_parts(constraints=(CHECK,))),
+        "identity": (TABLE, with_parts(replica_identity="n")),
+        "no longer computed": (before, with_columns(TABLE.columns[0], column(2, "a"))),
+    }
+    others = {
+        "name": with_columns(TABLE.columns[0], column(2, "z", default="3")),
+        "default": with_columns(TABLE.columns[0], column(2, "a", default="4")),
+        "gone": with_columns(TABLE.columns[0]),
+        "full": with_parts(replica_identity="f"),
+    }
+
+    behind = {
+        name: any(map(leaves_rows_behind, compare_tables(*pair))) for name, pair in changes.items()
+    }
+    told = {
+        name: any(map(leaves_rows_behind, compare_tables(TABLE, after)))
+        for name, after in others.items()
+    }
+
+    assert behind == dict.fromkeys(changes, True)
+    assert told == dict.fromkeys(others, False)

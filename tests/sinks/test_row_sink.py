@@ -66,7 +66,17 @@ from penstock.testing import (
     truncate,
     update,
 )
-from penstock.testing.scene import AUDIT, ORDERS, PURCHASES, created, dropped, renamed
+from penstock.testing.scene import (
+    AUDIT,
+    ORDERS,
+    PURCHASES,
+    TRIPS,
+    created,
+    dropped,
+    filled_trips,
+    renamed,
+    retyped,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -80,26 +90,37 @@ class RowsOptions(SinkOptions):
     path: LocalPath
 
 
+_STATE = """
+CREATE TABLE IF NOT EXISTS penstock_state (
+    pipeline TEXT, source TEXT, state TEXT NOT NULL, PRIMARY KEY (pipeline, source))
+"""
+
+
 class RowsInSqlite(RowSink):
     """Tables under their own names, in one database; SQLite gives columns no types."""
 
     passes_with_time = (sqlite3.OperationalError,)
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, owner: tuple[str, str]) -> None:
         self._path = path
+        self._owner = (
+            owner  # pipeline and source: others may share the database, each with its own tables
+        )
         self._database: sqlite3.Connection | None = None
         self._lock: int | None = None
 
     def open(self) -> str | None:
         self.close()
-        self._lock = os.open(f"{self._path}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        lock = ".".join((str(self._path), *self._owner, "lock"))
+        self._lock = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise SecondInstance("another delivers", str(self._path), "stop it") from None
         self._database = sqlite3.connect(self._path, isolation_level=None)
-        self._database.execute("CREATE TABLE IF NOT EXISTS state (state TEXT)")
-        row = self._database.execute("SELECT state FROM state").fetchone()
+        self._database.execute(_STATE)
+        found = "SELECT state FROM penstock_state WHERE pipeline = ? AND source = ?"
+        row = self._database.execute(found, self._owner).fetchone()
         return row[0] if row else None
 
     def apply(self, changes: Iterator[TableChange], state: str | None) -> None:
@@ -115,8 +136,8 @@ class RowsInSqlite(RowSink):
                     self._database.execute(f'DROP TABLE IF EXISTS "{change.table.name}"')
                 elif self._has(change.table):
                     self._database.execute(f'DELETE FROM "{change.table.name}"')
-            self._database.execute("DELETE FROM state")
-            self._database.execute("INSERT INTO state VALUES (?)", (state,))
+            store = "INSERT OR REPLACE INTO penstock_state VALUES (?, ?, ?)"
+            self._database.execute(store, (*self._owner, state))
         except BaseException:
             self._database.execute("ROLLBACK")
             raise
@@ -227,7 +248,8 @@ class RowsInSqlite(RowSink):
             return []
         self.open()
         assert self._database is not None
-        found = self._database.execute("DELETE FROM state").rowcount
+        forget = "DELETE FROM penstock_state WHERE pipeline = ? AND source = ?"
+        found = self._database.execute(forget, self._owner).rowcount
         self.close()
         return [f"position in {self._path}"] if found else []
 
@@ -249,7 +271,7 @@ class RowsKind(RowKind[RowsOptions]):
     options = RowsOptions
 
     def sink(self, place: SinkPlace[RowsOptions]) -> RowsInSqlite:
-        return RowsInSqlite(place.options.path)
+        return RowsInSqlite(place.options.path, (place.pipeline, place.source_id))
 
 
 class TestRowsInSqlite(RowSinkContract):
@@ -314,7 +336,8 @@ class _BrokenKind(RowsKind):
         self._ignored = ignored
 
     def sink(self, place: SinkPlace[RowsOptions]) -> RowsInSqlite:
-        made = _Broken(place.options.path)
+        owner = ("a", "a") if self._ignored == "owner" else (place.pipeline, place.source_id)
+        made = _Broken(place.options.path, owner)
         made.ignored = self._ignored
         return made
 
@@ -333,6 +356,7 @@ class _BrokenKind(RowsKind):
         ("altered", "test_table_that_waits_for_a_copy_is_renamed_as_well"),
         ("state", "test_kill_once_rows_are_there_doubles_nothing"),
         ("state", "test_state_is_where_the_rows_are"),
+        ("owner", "test_two_pipelines_at_one_destination_leave_each_other_alone"),
     ],
 )
 def test_sink_that_ignores_what_it_is_given_is_found_out(
@@ -369,6 +393,56 @@ def test_refusal_in_the_transaction_that_renames_its_table_stops_the_table(tmp_p
 
     assert sorted(suite.rows(options, "purchases")) == [(1, "sent"), (2, "late")]
     assert suite.rows(options, "orders") == []
+
+
+def test_table_that_catches_up_is_copied_again_where_its_rows_are_left_behind(
+    tmp_path: Path,
+) -> None:
+    suite = TestRowsInSqlite()
+    scene, options = suite._scene(tmp_path)
+    suite.refuse(options, 2)
+    scene.write(2)
+    end = scene.alter(retyped(ORDERS, "note"), (ORDERS, [insert(ORDERS, ["7", "new"])]))
+    scene.write(1)
+    scene.deliver()
+    [(name, stopped)] = scene.sink.tables.detached.items()
+    assert (name, stopped.can_catch_up) == (ORDERS.table, True)
+
+    suite.accept(options)
+    scene.catch_up()
+    [(name, waits)] = scene.sink.tables.detached.items()
+    assert (name, waits.needs_copy, waits.delivered_lsn) == (ORDERS.table, True, end)
+    scene.copy_scheduled(ORDERS, [[b"7\tcopied\n"]], end)
+    scene.catch_up()
+    scene.sink.close()
+
+    assert sorted(suite.rows(options, "orders")) == [(4, "sent"), (7, "copied")]
+    assert scene.sink.tables.detached == {}
+
+
+@pytest.mark.parametrize("has_rows", [True, False])
+def test_table_that_came_with_the_transaction_is_copied_only_where_it_had_rows(
+    has_rows: bool, tmp_path: Path
+) -> None:
+    scene, _ = TestRowsInSqlite()._scene(tmp_path)
+    scene.deliver()
+    rows = [(TRIPS, [insert(TRIPS, ["1", "a"])])] if has_rows else []
+
+    scene.alter(created(TRIPS), *rows, filled_trips())
+    scene.sink.close()
+
+    assert set(scene.sink.tables.detached) == ({TRIPS.table} if has_rows else set())
+
+
+def test_table_that_nobody_copies_is_named_where_its_rows_are_left_behind(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    scene, _ = TestRowsInSqlite()._scene(tmp_path)
+
+    scene.alter(filled_trips())
+    scene.sink.close()
+
+    assert "public.trips: its rows hold what the source has not sent" in caplog.text
 
 
 def test_table_that_is_dropped_before_its_copy_is_gone(tmp_path: Path) -> None:
@@ -1066,3 +1140,31 @@ def test_tables_that_were_routed_to_one_since_the_last_run_are_refused(
 
     with pytest.raises(DestinationRefuses, match=r"would all be x\.all"):
         DocumentDriver(RowsKind(), replace(place, routes=TO_ONE)).open()
+
+
+# --- several sources -------------------------------------------------------------------------
+
+
+def test_several_sources_are_refused_unless_their_rows_are_kept_apart(
+    place: SinkPlace[Any],
+) -> None:
+    class Apart(RowsKind):
+        keeps_sources_apart = True
+
+    class OfItsOwn(RowsKind):
+        def of_source(self, options: RowsOptions, source_id: str) -> RowsOptions:
+            return options.model_copy(update={"path": options.path.with_name(source_id)})
+
+    places = {
+        each: replace(place, source_id=each, source_ids=("eu", "us")) for each in ("eu", "us")
+    }
+
+    [found] = RowsKind().check(places, {})
+    with pytest.raises(DestinationRefuses, match="does not keep their rows apart"):
+        RowsKind().build(places["us"], None)
+
+    assert (found.code, found.severity) == ("PEN-517", "error")
+    for kind in (Apart(), OfItsOwn()):
+        assert list(kind.check(places, {})) == []
+        kind.build(places["us"], None)
+    assert list(RowsKind().check({"shop": place}, {})) == []

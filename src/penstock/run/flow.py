@@ -534,7 +534,12 @@ class Flow:
                 self._sink.commit_detached(group, batch, report.receipts)
         detached = self._sink.tables.detached
         return end_lsn, {
-            name for name in group if name in detached and detached[name].delivered_lsn == end_lsn
+            name
+            for name in group
+            # One that is to be copied again stands there, too.
+            if name in detached
+            and detached[name].can_catch_up
+            and detached[name].delivered_lsn == end_lsn
         }
 
     def report(self) -> None:

@@ -6,7 +6,7 @@ import logging
 import shutil
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from penstock.errors import PenstockError, SecondInstance
 from penstock.pipeline import forget_logs, top_of, top_wire_of, wire_of
@@ -29,12 +29,22 @@ class _Teardown:
     removed: list[str] = field(default_factory=list)
     failures: list[PenstockError] = field(default_factory=list)
 
-    def attempt(self, remove: Callable[[], list[str]]) -> None:
-        """Remove something; that it cannot be keeps the rest from nothing."""
+    def attempt(self, remove: Callable[[], list[str]]) -> bool:
+        """Remove something; whether it is gone. That it cannot be keeps the rest from nothing."""
         try:
             self.removed += remove()
         except PenstockError as error:
             self.failures.append(error)
+            return False
+        return True
+
+    def fail(self) -> NoReturn:
+        """Say what is gone all the same, and raise the first failure."""
+        for line in self.removed:
+            _log.warning("removed %s", line)
+        for error in self.failures[1:]:
+            _log.error("%s", error)
+        raise self.failures[0]
 
 
 def tear_down(pipeline: PipelineFile, views: list[PipelineFile] | None = None) -> list[str]:
@@ -43,7 +53,8 @@ def tear_down(pipeline: PipelineFile, views: list[PipelineFile] | None = None) -
     `views` are the sources to leave, None for all: then nothing of the pipeline remains, also of
     sources that are no longer in the file. Otherwise the other sources keep what they have.
     Source first: a slot that is left behind fills the source's disk. Its triggers last: they may be
-    an admin's to remove. A source that cannot be reached keeps the others from nothing.
+    an admin's to remove. A source that cannot be reached keeps the others from nothing, nor does a sink; the state
+    directory stays for another attempt.
 
     Raises:
         SecondInstance: the pipeline still runs.
@@ -58,19 +69,19 @@ def tear_down(pipeline: PipelineFile, views: list[PipelineFile] | None = None) -
         top.claim()  # never delete a directory that is another's
     work = _Teardown()
     for view in leaving:
-        work.attempt(partial(_remove_flow, view))
+        if work.attempt(partial(_remove_subscription, view)):
+            for name in view.sinks:
+                work.attempt(partial(_forget_at_sink, view, name))
     if views is None and not work.failures:
         work.attempt(partial(_forget_orphans, pipeline))
     if work.failures and (len(leaving) == 1 or not work.removed):
-        raise work.failures[0]
+        work.fail()
     if not work.failures:
         work.attempt(partial(_remove_state, pipeline, leaving))
     for view in leaving:
         work.attempt(partial(_drop_triggers, view))
     if work.failures:
-        for line in work.removed:
-            _log.warning("removed %s", line)
-        raise work.failures[0]
+        work.fail()
     return work.removed
 
 
@@ -86,15 +97,17 @@ def _require_stopped(pipeline: PipelineFile, leaving: list[PipelineFile]) -> Non
                 )
 
 
-def _remove_flow(pipeline: PipelineFile) -> list[str]:
-    """Remove slot and publications of a source, then its positions at the sinks."""
+def _remove_subscription(pipeline: PipelineFile) -> list[str]:
+    """Remove slot and publications of a source."""
     with connect_source(pipeline.source.url, "penstock teardown") as connection:
         dropped = drop_subscription(connection, pipeline.name)
-    removed = [f"{each} at {_place(pipeline)}" for each in dropped]
-    for name in pipeline.sinks:
-        forgotten = pipeline.kind_of(name).forget(pipeline.place_of(name))
-        removed += [f"{each} at sink {name}" for each in forgotten]
-    return removed
+    return [f"{each} at {_place(pipeline)}" for each in dropped]
+
+
+def _forget_at_sink(pipeline: PipelineFile, name: str) -> list[str]:
+    """Remove the position of a source at a sink."""
+    forgotten = pipeline.kind_of(name).forget(pipeline.place_of(name))
+    return [f"{each} at sink {name}" for each in forgotten]
 
 
 def _forget_orphans(pipeline: PipelineFile) -> list[str]:

@@ -6,7 +6,7 @@ written anew. The differences go into documents of event sinks: their keys and w
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from penstock.schema.describe import foreign_key_of
@@ -19,6 +19,7 @@ from penstock.schema.match import (
     match_by_id_or_name,
     renamed_within,
 )
+from penstock.schema.unsent import is_filled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -50,7 +51,8 @@ class Difference:
     """One thing that differs. `before` and `after` are JSON: text, a truth value, an object, None.
 
     `kind`, `schema` and `name` say of what: named as it is after the change, or was last. `part`
-    is the column, constraint, index, foreign key or label in it, named in the same way.
+    is the column, constraint, index, foreign key or label in it, named in the same way. `is_filled`: of a
+    column that was added, whether rows that were there have values in it.
     """
 
     op: str
@@ -60,6 +62,7 @@ class Difference:
     part: str = ""
     before: Any = None
     after: Any = None
+    is_filled: bool = False
 
 
 def as_json(difference: Difference) -> dict[str, Any]:
@@ -104,7 +107,8 @@ def _table_differences(before: TableShape, after: TableShape) -> Iterator[Differ
             assert was is not None
             yield differ("drop_column", was.name, _column(was))
         elif was is None:
-            yield differ("add_column", now.name, None, _column(now))
+            added = differ("add_column", now.name, None, _column(now))
+            yield replace(added, is_filled=is_filled(now, after))
         else:
             for op, old, new in _column_differences(was, now, renamed):
                 yield differ(op, now.name, old, new)

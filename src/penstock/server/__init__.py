@@ -4,7 +4,7 @@
     access       who may do what: token, Host, Origin, size of a body
     problems     what stands still and what to do about it; whether all is ready
     view         a snapshot as the page is shown it, and what has changed since the last one
-    history      lag and throughput of the last hour
+    last_hour    lag and throughput of the last hour
     telemetry    what is counted: `scraped` for Prometheus, `pushed` and `tracing` for OTLP
     app          the routes
     connection   time limits of one connection

@@ -21,7 +21,7 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from penstock.errors import PenstockError, PipelineFileError, RequestRefused
 from penstock.server.access import as_json
-from penstock.server.history import History
+from penstock.server.last_hour import LastHour
 from penstock.server.problems import (
     HOW_TO_SEE,
     brief,
@@ -125,7 +125,7 @@ class Pages:
 def build_app(
     watched: Watched,
     telemetry: Telemetry,
-    history: History,
+    history: LastHour,
     version: str,
     is_closing: Callable[[], bool],
     *,
@@ -284,7 +284,7 @@ def _add_reading(
 def _add_events(
     app: FastAPI,
     watched: Watched,
-    history: History,
+    history: LastHour,
     pages: Pages,
     is_closing: Callable[[], bool],
 ) -> None:

@@ -49,7 +49,7 @@ def watched_run(watched: Watched, options: ServerOptions, *, is_alone: bool) -> 
         yield NOTHING
         return
     _require_installed()
-    from penstock.server.history import History
+    from penstock.server.last_hour import LastHour
     from penstock.server.telemetry import Telemetry
 
     telemetry = Telemetry(
@@ -59,7 +59,7 @@ def watched_run(watched: Watched, options: ServerOptions, *, is_alone: bool) -> 
         is_alone=is_alone,
         halves=watched.halves,
     )
-    history = History()
+    history = LastHour()
 
     def take(snapshot: Any) -> None:
         telemetry.counts.take(snapshot)

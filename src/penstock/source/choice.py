@@ -58,22 +58,6 @@ class Choice:
     swept_in: list[SourceTable] = field(default_factory=list)
 
 
-def choose_tables(
-    tables: list[SourceTable],
-    rules: TableRules,
-    others: Mapping[TableName, str] | None = None,
-) -> Choice:
-    """The tables that the rules choose. `others` says in words what is no table.
-
-    Raises:
-        TableMissing: names every table named outright that is not there or cannot be published.
-        TableWithoutKey: names every table named outright that lacks a usable key.
-    """
-    choice, faults = judge_tables(tables, rules, others)
-    raise_first(faults)
-    return choice
-
-
 def judge_tables(
     tables: list[SourceTable],
     rules: TableRules,

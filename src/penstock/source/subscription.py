@@ -24,7 +24,6 @@ from penstock.source import publication as pub
 from penstock.source.choice import (
     Choice,
     LeftOut,
-    choose_tables,
     forbidding,
     raise_first,
     read_choice,
@@ -81,7 +80,6 @@ __all__ = [
     "Subscription",
     "change_tables",
     "check_slot",
-    "choose_tables",
     "compare_identity",
     "drop_subscription",
     "ensure_subscription",

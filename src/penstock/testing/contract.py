@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar
 from unittest import SkipTest
 
@@ -23,16 +24,20 @@ from penstock.lsn import Lsn
 from penstock.options import OnRefused
 from penstock.retry import is_temporary
 from penstock.sinks.documents.contract import DocumentKind
-from penstock.testing.failing import FAILS, FailingKind
+from penstock.testing.failing import CALLS, FAILS, SECRET, FailingKind
 from penstock.testing.scene import (
     ALTERED_TRIPS,
+    FILLED_TRIPS,
     LOOSE,
     ORDERS,
     PURCHASES,
+    START,
     TRIPS,
     Scene,
     altered_trips,
+    filled_trips,
     renamed,
+    retyped,
     rows_left,
     table_of,
     written_rows,
@@ -240,15 +245,8 @@ class SinkScenes(ABC):
         self._assert_all(scene, ids, "after `interrupt`, and `open` again")
 
     def test_sink_goes_on_after_every_error_that_passes_with_time(self, tmp_path: Path) -> None:
-        kind = self.kind()
-        if not isinstance(kind, DocumentKind):
-            raise SkipTest("a sink with two halves of its own has errors of its own")
         for fails in FAILS:
-            directory = tmp_path / fails
-            directory.mkdir()
-            options = self.options(directory)
-            failing = FailingKind(kind, fails, directory / "failed")
-            scene = Scene(failing, options, directory)
+            scene = self._failing_scene(tmp_path, fails)
             ids = scene.write_rows(*EVERYTHING.transactions)
 
             errors: list[PenstockError] = []
@@ -267,6 +265,69 @@ class SinkScenes(ABC):
                 f" passed on {len(errors)}"
             )
             self._assert_told(scene, EVERYTHING, ids)
+
+    def test_sink_goes_on_after_errors_of_its_other_calls(self, tmp_path: Path) -> None:
+        """Out of `open` once the destination is claimed, `idle`, and `close`."""
+        for call in CALLS:
+            scene = self._failing_scene(tmp_path, call)
+            ids: list[str] = []
+            errors: list[PenstockError] = []
+
+            for _ in range(2):
+                ids += scene.write(1)
+                try:
+                    scene.deliver()
+                    scene.sink.idle()
+                except PenstockError as error:
+                    errors.append(error)
+                scene.sink.close()
+            scene.deliver()
+            scene.sink.close()
+
+            final = [str(error) for error in errors if not is_temporary(error)]
+            assert not final, f"after an error of `{call}` another one ends the run: {final}"
+            # Of `close` none is wanted: what was delivered is durable. But `open` may call it.
+            assert len(errors) == 1 or call == "close", (
+                f"`{call}` raised once, and {len(errors)} errors came"
+            )
+            self._assert_all(scene, ids, f"after an error of `{call}`")
+
+    def test_check_that_raises_is_a_finding(self, tmp_path: Path) -> None:
+        scene = self._failing_scene(tmp_path, "check_tables")
+        ids = scene.write(1)
+
+        first, again = (
+            [str(each.error) for each in self._failing.check({"shop": scene.place}, {})]
+            for _ in range(2)
+        )
+        scene.deliver()
+        scene.sink.close()
+
+        assert len(first) == 1, f"an exception of `check` gives these findings: {first}"
+        assert SECRET not in first[0], f"the text of an exception is shown: {first[0]}"
+        assert not again, f"`check` finds faults after one that raised: {again}"
+        self._assert_all(scene, ids, "after a `check` that raised")
+
+    def test_forget_that_raises_can_be_repeated(self, tmp_path: Path) -> None:
+        scene = self._failing_scene(tmp_path, "forget")
+        ids = scene.write(2)
+        scene.deliver()
+        scene.sink.close()
+
+        said = ""
+        try:
+            self._failing.forget(scene.place)
+        except PenstockError as error:
+            said = str(error)
+        self._failing.forget(scene.place)
+
+        assert said, "an exception of `forget` did not come as an error of penstock's"
+        assert SECRET not in said, f"the text of an exception is shown: {said}"
+        other = scene.another()
+        is_left = other.open() is not None
+        other.close()
+        assert not is_left, "`open` still returns a state after a `forget` that was repeated"
+        self._assert_all(scene, ids, "after a `forget` that was repeated")
 
     def test_copied_rows_come_before_the_changes_of_their_table(self, tmp_path: Path) -> None:
         scene, options = self._scene(tmp_path)
@@ -413,6 +474,58 @@ class SinkScenes(ABC):
         again = self.kind().forget(scene.place)
         assert again == [], f"`forget` of what was forgotten says that it removed {again}"
 
+    def test_two_pipelines_at_one_destination_leave_each_other_alone(self, tmp_path: Path) -> None:
+        self._assert_apart(tmp_path, ("shop", "shop", ("shop",)), ("other", "other", ("other",)))
+
+    def test_two_sources_at_one_destination_leave_each_other_alone(self, tmp_path: Path) -> None:
+        ids = ("shop", "other")
+        self._assert_apart(tmp_path, ("shop", "shop", ids), ("shop", "other", ids))
+
+    def _assert_apart(
+        self, tmp_path: Path, first: tuple[str, str, Any], second: tuple[str, str, Any]
+    ) -> None:
+        """Each has a state of its own; or the second is refused, and changes nothing."""
+        kind, options = self.kind(), self.options(tmp_path)
+        (tmp_path / "second").mkdir()
+
+        def scene_of(directory: Path, owner: tuple[str, str, Any]) -> Scene:
+            _, source_id, ids = owner
+            own = options if len(ids) == 1 else kind.of_source(options, source_id)
+            return Scene(kind, own, directory, *owner)
+
+        try:
+            scene = scene_of(tmp_path, first)
+        except PenstockError:
+            return  # several sources are refused
+        ids = scene.write(1)
+        scene.deliver()
+        position: Lsn | None = None
+        other: Scene | None = None
+        try:
+            other = scene_of(tmp_path / "second", second)
+            position = other.open()
+        except PenstockError:
+            pass  # it is refused: nothing is mixed
+        ids += scene.write(1)
+        scene.deliver()
+        if other is not None:
+            _assert_position(other, position, "after the other delivered")
+            other.sink.close()
+        scene.sink.close()
+        if other is not None:
+            with suppress(PenstockError):
+                kind.forget(other.place)
+        delivered = scene.open()
+        scene.sink.close()
+        assert delivered > START, "`forget` of one took the state of the other with it"
+        self._assert_order(scene.place.options, ids, "of one of two at a destination")
+        if other is not None and position is not None:
+            other.open()
+            other.sink.close()
+            kind.forget(scene.place)
+            _assert_position(other, position, "after `forget` of the other")
+            other.sink.close()
+
     # --- how -----------------------------------------------------------------------------------
 
     def _scene(
@@ -420,6 +533,16 @@ class SinkScenes(ABC):
     ) -> tuple[Scene, Options]:
         options = self.options(directory).model_copy(update={"on_refused": on_refused})
         return Scene(self.kind(), options, directory), options
+
+    def _failing_scene(self, tmp_path: Path, fails: str) -> Scene:
+        """A scene of a sink that fails once."""
+        kind = self.kind()
+        if not isinstance(kind, DocumentKind):
+            raise SkipTest("a sink with two halves of its own has errors of its own")
+        directory = tmp_path / fails
+        directory.mkdir()
+        self._failing = FailingKind(kind, fails, directory / "failed")
+        return Scene(self._failing, self.options(directory), directory)
 
     def _assert_order(self, options: Options, ids: list[str], when: str) -> None:
         _assert_same(self._found(options), self._shown(ids), when)
@@ -794,6 +917,41 @@ class RowSinkContract(SinkScenes):
 
         self._assert_rows(options, "orders", [], "of a table that was renamed before its copy")
 
+    def test_table_whose_rows_change_without_being_sent_is_copied_again(
+        self, tmp_path: Path
+    ) -> None:
+        """A column with a default, and another type of one: the source sends no row for either."""
+        self._require_altered()
+        scene, options = self._scene(tmp_path)
+        scene.write(2)
+        scene.deliver()
+        tables = {ORDERS.table: ORDERS.oid, TRIPS.table: TRIPS.oid}
+        scene.sink.tables.schedule_copy(tables, scene.open())
+        scene.copy_scheduled(ORDERS, [[b"1\tbefore\n"]], _COPIED_AT, "a")
+        scene.copy_scheduled(TRIPS, [[b"1\ta\n"]], _COPIED_AT, "b")
+        scene.catch_up()
+
+        end = scene.alter(
+            filled_trips(),
+            (FILLED_TRIPS, [insert(FILLED_TRIPS, ["2", "b", "second"])]),
+            retyped(ORDERS, "note"),
+        )
+        waits = sorted(str(name) for name in scene.sink.tables.detached)
+        scene.write(1)
+        filled = [b"1\ta\tfirst\n", b"2\tb\tsecond\n"]
+        copied = [b"%d\tcopied\n" % key for key in _COPIED]
+        scene.copy_scheduled(FILLED_TRIPS, [filled], end, "c")
+        scene.copy_scheduled(ORDERS, [copied], end, "d")
+        scene.deliver()
+        scene.catch_up()
+        scene.sink.close()
+
+        assert waits == ["public.orders", "public.trips"], f"tables that wait for a copy: {waits}"
+        when = "of a table that was copied again after a change that sends no rows"
+        self._assert_rows(options, "trips", [(1, "first"), (2, "second")], when)
+        wanted = [(4, "sent"), *((key, "copied") for key in _COPIED)]
+        self._assert_rows(options, "orders", wanted, when)
+
     def _renaming(self) -> Sequence[Any]:
         """A row of orders changes, they are called purchases, one more comes, and the row of key 2 changes again."""
         return (
@@ -821,6 +979,18 @@ class RowSinkContract(SinkScenes):
     ) -> None:
         found = [_row(table, *row) for row in sorted(self.rows(options, table))]
         _assert_same(found, [_row(table, *row) for row in wanted], when)
+
+
+def _assert_position(scene: Scene, wanted: Lsn | None, when: str) -> None:
+    """The state of a pipeline and source is its own, where it has one."""
+    if wanted is None:
+        return
+    stored = scene.sink.open()
+    found = None if stored is None else stored.delivered_lsn
+    assert found == wanted, (
+        f"`open` of another pipeline or source knows {found}, wanted {wanted}, {when}:"
+        " key the state by place.pipeline and place.source_id"
+    )
 
 
 def _row(table: str, key: int, note: str) -> str:

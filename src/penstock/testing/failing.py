@@ -1,4 +1,6 @@
-"""A sink whose destination fails for a while: once for each batch, before, in the middle of, or after its documents."""
+"""A sink whose destination fails for a while: once for each batch, before, in the middle of, or after its documents; or once
+behind another call.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +19,20 @@ if TYPE_CHECKING:
     from penstock.sinks.documents.format import DocumentFormat
 
 FAILS: Final = ("before", "inside", "after")
+CALLS: Final = ("open", "idle", "close")  # beside `deliver`, while a pipeline runs
+SECRET: Final = "password=hunter2"  # noqa: S105 - of nothing
+
+
+class Undeclared(Exception):
+    """An exception that no sink declares, with a text that nobody is to read."""
+
+    def __init__(self) -> None:
+        super().__init__(SECRET)
 
 
 class FailingKind(DocumentKind[Any]):
-    """Another kind, whose sinks fail. Goes to tasks, and is there the same: which batches have failed is in a directory."""
+    """Another kind, whose sinks fail: in `deliver`, as `FAILS` says, or behind the call that `fails` names. Goes to tasks, and is
+    there the same: what has failed is in a directory."""
 
     def __init__(self, kind: DocumentKind[Any], fails: str, failed: Path) -> None:
         self._kind = kind
@@ -31,6 +43,9 @@ class FailingKind(DocumentKind[Any]):
     def sink(self, place: SinkPlace[Any]) -> DocumentSink:
         """The other kind's, with a `deliver` that fails the first time that it is given documents of a transaction."""
         sink = self._kind.sink(place)
+        if self._fails not in FAILS:
+            self._fail_behind(sink, self._fails)
+            return sink
         whole = sink.deliver
 
         def deliver(documents: Iterator[pa.RecordBatch], state: str | None) -> None:
@@ -45,6 +60,22 @@ class FailingKind(DocumentKind[Any]):
 
         sink.deliver = deliver  # type: ignore[method-assign]
         return sink
+
+    def _fail_behind(self, sink: DocumentSink, call: str) -> None:
+        """Have a call do all of its work and raise then, the first time."""
+        whole = getattr(sink, call)
+
+        def failing(*arguments: Any) -> Any:
+            done = whole(*arguments)
+            if call == "check_tables":
+                done = list(done)
+            marker = self._failed / call
+            if marker.exists():
+                return done
+            marker.touch()
+            raise _passing_error(sink) if call in CALLS else Undeclared
+
+        setattr(sink, call, failing)
 
     def _has_failed(self, batches: Sequence[pa.RecordBatch]) -> bool:
         marker = self._failed / str(batches[0].column("commit_lsn")[0].as_py())

@@ -51,6 +51,7 @@ AUDIT = table(16401, "audit", {"id": "int8", "note": "text"}, key=["id"])
 LOOSE = table(16402, "loose", {"id": "int8", "note": "text"}, identity="f")
 TRIPS = table(16403, "trips", {"id": "int8", "remark": "text"}, key=["id"])
 ALTERED_TRIPS = table(16403, "trips", {"id": "int8", "note": "text", "by": "text"}, key=["id"])
+FILLED_TRIPS = table(16403, "trips", {"id": "int8", "remark": "text", "note": "text"}, key=["id"])
 PURCHASES = table(16400, "purchases", {"id": "int8", "note": "text"}, key=["id"])
 START = Lsn(0x1000)
 IDENTITY = {"system_identifier": "7", "slot": "penstock_shop_00000000"}
@@ -109,14 +110,38 @@ def altered_trips() -> Altered:
     return Altered(TRIPS.table, TRIPS.table, differences)
 
 
+def filled_trips() -> Altered:
+    """A column with a default is added to TRIPS: the rows that are there have it, and are not sent."""
+    added = {"name": "note", "type": "text", "not_null": False, "default": "'first'::text"}
+    difference = Difference(
+        "add_column", "table", *TRIPS.table, "note", None, added, is_filled=True
+    )
+    return Altered(TRIPS.table, TRIPS.table, (difference,))
+
+
+def retyped(described: Relation, column: str) -> Altered:
+    """ALTER TABLE … ALTER COLUMN … TYPE varchar USING …: rows have other values, and are not sent."""
+    types = "text", "character varying"
+    difference = Difference("column_type", "table", *described.table, column, *types)
+    return Altered(described.table, described.table, (difference,))
+
+
 # Rows of a part of a transaction, with the table that they are of; or what a statement changes.
 Part = tuple["Relation", "Sequence[bytes]"] | Altered
 
 
 class Scene:
-    """One pipeline `shop` with one sink, and a log of transactions for it."""
+    """One pipeline `shop` with one sink, and a log of transactions for it; or another one, or a source of it."""
 
-    def __init__(self, kind: SinkKind[Any], options: Options, directory: Path) -> None:
+    def __init__(
+        self,
+        kind: SinkKind[Any],
+        options: Options,
+        directory: Path,
+        pipeline: str = "shop",
+        source_id: str = "shop",
+        source_ids: tuple[str, ...] = ("shop",),
+    ) -> None:
         self._kind = kind
         self._log = directory / "log"
         self._state = directory / "state"
@@ -124,7 +149,7 @@ class Scene:
         self._tables = {ORDERS.table, AUDIT.table}
         self._altering: dict[Lsn, tuple[Part, ...]] = {}
         self.place: SinkPlace[Any] = SinkPlace(
-            "under_test", options, "shop", "shop", ("shop",), self._state
+            "under_test", options, pipeline, source_id, source_ids, self._state
         )
         (directory / "vault").mkdir(exist_ok=True)
         self._vault = vault.Vault(directory / "vault")
@@ -173,14 +198,15 @@ class Scene:
         messages = [relation(described), *transaction(lsn, *rows, xid=self._written)]
         write_log(self._log, messages, START)
 
-    def alter(self, *parts: Part) -> None:
-        """Deliver what is in the log, and then a transaction in which rows and changes of tables alternate."""
+    def alter(self, *parts: Part) -> Lsn:
+        """Deliver what is in the log, and then a transaction in which rows and changes of tables alternate; its end."""
         self.deliver()
         self._written += 1
         lsn = Lsn(START + 0x100 * self._written)
         self._altering[lsn] = parts
         self._tables |= {each[0].table for each in parts if not isinstance(each, Altered)}
         self._commit_altering(lsn, self._position, None)
+        return Lsn(lsn + 8)
 
     def _commit_altering(self, lsn: Lsn, after: Lsn, only: set[TableName] | None) -> None:
         end = Lsn(lsn + 8)
@@ -244,28 +270,40 @@ class Scene:
 
     def copy(self, keys: Sequence[int], lsn: Lsn) -> list[str]:
         """Copy rows of `orders` as of a position, in two ranges, and have them delivered; their ids."""
+        self.sink.tables.schedule_copy({ORDERS.table: ORDERS.oid}, self.open())
+        rows = [b"%d\tcopied\n" % key for key in keys]
+        half = len(rows) // 2
+        ranges = rows[:half], rows[half:]
+        self.copy_scheduled(ORDERS, ranges, lsn)
+        return [
+            f"shop:{lsn}:read:1c2d3e4f:{ORDERS.oid}:{number * (1 << 32) + row}"
+            for number, some in enumerate(ranges)
+            for row in range(len(some))
+        ]
+
+    def copy_scheduled(
+        self,
+        described: Relation,
+        ranges: Sequence[Sequence[bytes]],
+        lsn: Lsn,
+        copy_id: str = "1c2d3e4f",
+    ) -> None:
+        """Copy rows, as COPY gives them, of a table that waits for it, and have them delivered."""
         position = self.open()
-        self.sink.tables.schedule_copy({ORDERS.table: ORDERS.oid}, position)
         copying = self._kind.build_copying(self.place)
         copying.open()
         assert copying.claim()
-        order, copy = _order(2), Copy("1c2d3e4f", lsn)
+        order, copy = _order(described, len(ranges)), Copy(copy_id, lsn)
         writers, _ = copying.begin(copy, [order])
-        half = len(keys) // 2
-        for number, some in enumerate((keys[:half], keys[half:])):
+        for number, rows in enumerate(ranges):
             with vault.using(self._vault):  # as while Spark runs
-                writer = pickle.loads(pickle.dumps(writers[ORDERS.table]))  # noqa: S301
+                writer = pickle.loads(pickle.dumps(writers[described.table]))  # noqa: S301
             into = writer.begin(number)
-            into.write([b"%d\tcopied\n" % key for key in some])
+            into.write(rows)
             into.finish()
         assert copying.finish([order], copy) == {}
         copying.close()
         self.sink.refresh_tables(position)
-        return [
-            f"shop:{lsn}:read:1c2d3e4f:{ORDERS.oid}:{number * (1 << 32) + row}"
-            for number, some in enumerate((keys[:half], keys[half:]))
-            for row in range(len(some))
-        ]
 
     def lose_the_state_directory(self) -> None:
         """As after the loss of a disk."""
@@ -433,7 +471,8 @@ def _description(relation: Relation) -> TableDescription:
     )
 
 
-def _order(range_count: int) -> CopyOrder:
-    key = PrimaryKey("orders_pkey", ("id",), "PRIMARY KEY (id)", frozenset({"id"}))
-    structure = TableStructure(ORDERS.table, ("id",), key)
-    return CopyOrder(ORDERS.table, _description(ORDERS), structure, range_count, as_text=True)
+def _order(described: Relation, range_count: int) -> CopyOrder:
+    name = f"{described.table.name}_pkey"
+    key = PrimaryKey(name, ("id",), "PRIMARY KEY (id)", frozenset({"id"}))
+    structure = TableStructure(described.table, ("id",), key)
+    return CopyOrder(described.table, _description(described), structure, range_count, as_text=True)

@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import KafkaError, TopicCollection
+from confluent_kafka import KafkaError
 from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType
 
 from penstock.errors import LogRefused, PenstockError, Remedy
@@ -171,14 +171,3 @@ class LogTopic:
             f"deleting topic {self.name}",
         )
         return True
-
-    def topic_id(self) -> str:
-        """An id that no other topic of this name ever has."""
-        admin, wanted = self._clients.admin, TopicCollection([self.name])
-        found = self._clients.ask(
-            lambda: admin.describe_topics(wanted, request_timeout=timing().broker_ask_seconds)[
-                self.name
-            ],
-            f"describing topic {self.name}",
-        )
-        return str(found.topic_id)

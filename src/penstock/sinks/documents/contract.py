@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from penstock.lsn import Lsn
+    from penstock.schema.difference import Difference
     from penstock.sinks.describe import WholeSchema
     from penstock.sinks.documents.format import DocumentFormat
     from penstock.sinks.documents.workspace import Workspace
@@ -140,6 +141,12 @@ class DocumentSink(ABC):
     shows_rows: ClassVar[bool] = False
     """Whether the destination shows rows as they are now: what is parked of a table follows it to another name."""
 
+    def keeps_rows(self, difference: Difference, *, may_compute: bool) -> bool:
+        """Where rows are shown: whether what is stored of them is right all the same after a change by which they hold what
+        nobody was sent, so that they are not copied again. `may_compute`: the statement may have computed their values."""
+        del difference, may_compute
+        return False
+
     def has_followed(self, change: str) -> bool:
         """On the driver: whether the destination has dealt with a change of a table, by the id of its document. Then
         it has the rows from before it, and is not given them again when the transaction is repeated."""
@@ -162,7 +169,7 @@ class DocumentSink(ABC):
         documents and the state. It may be called again, and with fewer."""
 
     def check(self) -> Iterator[Finding]:
-        """What stands in the way, for `penstock check`; changes nothing."""
+        """What stands in the way, for `penstock check`; changes nothing. An exception is a finding as well."""
         yield from ()
 
     def check_tables(self, tables: Sequence[TableName]) -> Iterator[Finding]:
@@ -279,15 +286,13 @@ class DocumentKind(SinkKind[OptionsT], Generic[OptionsT]):
     def _findings(
         self, place: SinkPlace[OptionsT], tables: Sequence[TableName]
     ) -> Iterator[Finding]:
+        from penstock.sinks.documents.failures import for_a_moment
+
         try:
-            sink = self.sink(place)
-        except PenstockError as error:  # a package that it needs is not there
+            with for_a_moment(lambda: self.sink(place), place.state, place.name) as sink:
+                yield from sink.check_tables(tables)
+        except PenstockError as error:  # such as a package that it needs and that is not there
             yield Finding(error)
-            return
-        try:
-            yield from sink.check_tables(tables)
-        finally:
-            sink.close()
 
     def read_status(
         self, places: Sequence[SinkPlace[OptionsT]], parts: Sequence[SinkStatus]
@@ -321,8 +326,10 @@ class DocumentKind(SinkKind[OptionsT], Generic[OptionsT]):
 
     def forget(self, place: SinkPlace[OptionsT]) -> list[str]:
         """Have the sink forget, and remove working files."""
+        from penstock.sinks.documents.failures import for_a_moment
         from penstock.sinks.documents.workspace import remove_workspace
 
-        removed = self.sink(place).forget()
+        with for_a_moment(lambda: self.sink(place), place.state, place.name) as sink:
+            removed = sink.forget()
         remove_workspace(self.workspace(place))
         return removed

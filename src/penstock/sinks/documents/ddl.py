@@ -10,13 +10,14 @@ that count versions.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from penstock.changes.documents import document
 from penstock.changes.textcolumns import utc_times
 from penstock.schema.difference import as_json
+from penstock.schema.unsent import leaves_rows_behind
 from penstock.sinks.ddl_transaction import Rows
 from penstock.sinks.documents.format import JSON_FORMAT
 from penstock.sinks.documents.tasks import Outcome
@@ -26,17 +27,25 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from penstock.schema.difference import Difference
     from penstock.sinks.ddl_transaction import DdlTransaction, RunJob, ShapeChange
     from penstock.sinks.documents.format import DocumentFormat
     from penstock.sinks.sink import Batch, Receipt, Worker
     from penstock.table import TableName
 
 
+class KeepsRows(Protocol):
+    """`keeps_rows` of a sink."""
+
+    def __call__(self, difference: Difference, *, may_compute: bool) -> bool: ...
+
+
 class DdlDocuments:
     """The documents of a transaction that changes shapes: what receipts stand for, and its own.
 
     `names` says what the tables that take part were called before, and are called now; `created_in_stream` are
-    those that came with it, `unknown` those that must be copied before their rows are delivered.
+    those that came with it, `unknown` those that must be copied before their rows are delivered, `left_behind` those
+    of which rows hold what nobody was sent, and that are to be copied again.
     """
 
     def __init__(
@@ -53,6 +62,8 @@ class DdlDocuments:
         self.count = 0
         self.created_in_stream: set[TableName] = set()
         self.unknown: dict[TableName, int] = {}  # with their oids
+        self.left_behind: dict[TableName, int] = {}  # the same
+        self.not_copied: set[TableName] = set()  # of those that nobody copies
         # Where tasks have delivered the rows before: documents of changes go at once, in their place.
         self.on_own: Callable[[list[pa.RecordBatch]], None] | None = None
         # Called with receipts of rows before anything that comes after them is described.
@@ -61,6 +72,8 @@ class DdlDocuments:
         self.on_renamed: Callable[[Mapping[TableName, TableName], int, int], None] | None = None
         # Whether the destination has dealt with a change before, by the id of its document.
         self.has_followed: Callable[[str], bool] | None = None
+        # Whether rows that the destination shows are right all the same after a change of their table.
+        self.keeps_rows: KeepsRows | None = None
         # Tables that wait for a copy, and whose changes are described although their rows are skipped.
         self.described: set[TableName] = set()
         self._batch = batch
@@ -68,6 +81,7 @@ class DdlDocuments:
         self._source = source
         self._format = form
         self._detached = set(batch.detached)
+        self._with_rows: set[TableName] = set()  # of those that came with it
 
     def run(
         self,
@@ -84,6 +98,7 @@ class DdlDocuments:
                 only = set(self.names.values()) - detached if self._is_group else None
                 receipts = run_job(worker_of(batch, only), [part])
                 self._detached |= _stopped_by_tasks(receipts)
+                self._with_rows |= self.created_in_stream & part.tables
                 self.content.append(receipts)
                 if self.on_rows is not None:
                     self.on_rows(receipts)
@@ -145,6 +160,7 @@ class DdlDocuments:
             for began_as, now in self.names.items()
             if now not in part.dropped
         }
+        self._note_left_behind(part)
         skipped = self._detached
         if self._is_group:
             own = before | set(self.names.values())
@@ -163,6 +179,29 @@ class DdlDocuments:
         }
         if self.on_renamed is not None and renamed:
             self.on_renamed(renamed, part.mark.commit_lsn, part.mark.ordinal)
+
+    def _note_left_behind(self, part: ShapeChange) -> None:
+        """Go on with those of the tables that stream, and that had rows before this."""
+        renamed = {part.renamed.get(table, table): oid for table, oid in self.left_behind.items()}
+        self._with_rows = {part.renamed.get(table, table) for table in self._with_rows}
+        self._with_rows -= part.dropped
+        oids = {shape.table: shape.id for shape in part.change.tables}
+        with_rows = self._with_rows | set(self.names.values())
+        self.left_behind = {table: oid for table, oid in renamed.items() if table in with_rows}
+        for each in part.followed:
+            if not self._leaves_rows_behind(part, each.differences):
+                continue
+            if each.table in with_rows:
+                self.left_behind[each.table] = oids.get(each.table, 0)
+            elif not self._batch.copies_first and not self._is_group:
+                self.not_copied |= {each.table} - self._detached - self.created_in_stream
+
+    def _leaves_rows_behind(self, part: ShapeChange, differences: Sequence[Difference]) -> bool:
+        keeps, may_compute = self.keeps_rows, part.may_compute(differences)
+        return any(
+            leaves_rows_behind(each) and not (keeps and keeps(each, may_compute=may_compute))
+            for each in differences
+        )
 
 
 def _stopped_by_tasks(receipts: Sequence[Receipt]) -> set[TableName]:

@@ -34,6 +34,7 @@ from penstock.sinks.describe import WholeSchema
 from penstock.sinks.documents.contract import DocumentsRefused
 from penstock.sinks.documents.copies import Copies
 from penstock.sinks.documents.ddl import DdlDocuments
+from penstock.sinks.documents.failures import let_go
 from penstock.sinks.documents.keeper import PositionKeeper
 from penstock.sinks.documents.parked import Holds, Parked, Retry, batches_of
 from penstock.sinks.documents.parts import Cursor, read_some, remove_parts, value_bytes
@@ -337,10 +338,14 @@ class DocumentDriver:
                 done.has_followed = self._sink.has_followed
                 if self._sink.shows_rows:
                     done.on_renamed = self._parked.rename
+            if self._sink.shows_rows:
+                done.keeps_rows = self._sink.keeps_rows
             if self._takes_rows and only is None:
                 done.described = kept.in_state(TableState.PENDING)
             done.run(ddl_transaction, self.worker, run_job)
             moved = _after_ddl(kept, done, batch.end_lsn)
+            if self._sink.shows_rows:
+                moved = _with_copies(moved, done, batch.end_lsn)
             if only is None:
                 moved = replace(moved, delivered_lsn=batch.end_lsn)
             unfit = {
@@ -454,7 +459,7 @@ class DocumentDriver:
     def close(self) -> None:
         """Let go of everything."""
         try:
-            self._sink.close()
+            let_go(self._sink, self._space.directory, self.name)
         finally:
             self._keeper.forget()
 
@@ -804,3 +809,23 @@ def _after_ddl(kept: KeptPosition, done: DdlDocuments, lsn: Lsn) -> KeptPosition
     tables |= {table: KeptTable(TableState.STREAMING) for table in done.created_in_stream}
     tables |= {table: KeptTable.scheduled(lsn, oid) for table, oid in done.unknown.items()}
     return replace(kept.with_count(done.count), tables=tables)
+
+
+def _with_copies(moved: KeptPosition, done: DdlDocuments, lsn: Lsn) -> KeptPosition:
+    """The same, but that tables are copied again of which rows hold what nobody was sent."""
+    behind = {
+        table: oid
+        for table, oid in done.left_behind.items()
+        if table in moved.tables
+        and moved.tables[table].state in (TableState.STREAMING, TableState.CATCHING_UP)
+    }
+    for table in sorted(behind):
+        _log.info("%s: its rows hold what the source has not sent; it is copied again", table)
+    for table in sorted(done.not_copied):
+        _log.warning(
+            "%s: its rows hold what the source has not sent, and it is not copied again, since tables are not copied first",
+            table,
+        )
+    return moved.with_tables(
+        {table: KeptTable.scheduled(lsn, oid) for table, oid in behind.items()}
+    )

@@ -17,7 +17,7 @@ from penstock.changes.envelope import Origin
 from penstock.changes.shares import Share
 from penstock.failpoints import fault_point
 from penstock.sinks.documents.contract import DocumentsRefused
-from penstock.sinks.documents.failures import explained
+from penstock.sinks.documents.failures import explained, let_go
 from penstock.sinks.documents.format import JSON_FORMAT, DocumentFormat
 from penstock.sinks.documents.refusals import Attempt
 from penstock.sinks.documents.routed import sink_of
@@ -133,7 +133,7 @@ class ShareTask:
         except Exception as error:  # noqa: BLE001 - explained, and raised
             raise explained(error, sink, place.state, place.name) from None
         finally:
-            sink.close()
+            let_go(sink, place.state, place.name)
         caught = attempt.caught()
         for row in caught:
             self._holds.add(row)

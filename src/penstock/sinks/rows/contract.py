@@ -21,6 +21,7 @@ from penstock.errors import DestinationRefuses
 from penstock.findings import Finding
 from penstock.options import Options
 from penstock.sinks.documents.contract import DocumentKind, DocumentSink, DocumentsRefused
+from penstock.sinks.kind import SinkKind
 from penstock.table import TableName, name_tables
 
 if TYPE_CHECKING:
@@ -187,6 +188,10 @@ def _other_change(run: Run) -> TableEmptied | TableAltered:
 class RowKind(DocumentKind[OptionsT], Generic[OptionsT]):
     """A kind of row sink: its name, its options, and how the sink is made."""
 
+    keeps_sources_apart: ClassVar[bool] = False
+    """Whether rows of several sources never meet at the destination: each knows its source, or each source has tables of
+    its own there (`place.source_id`). A kind with an `of_source` of its own gives each a place of its own, and need not say it."""
+
     worker_modules: ClassVar[tuple[str, ...]] = (
         "penstock.sinks.documents.worker",
         "penstock.sinks.rows.format",
@@ -209,6 +214,28 @@ class RowKind(DocumentKind[OptionsT], Generic[OptionsT]):
 
         del place
         return RowFormat()
+
+    def build(self, place: SinkPlace[OptionsT], describe: Any, shared: Any = None) -> Any:
+        """The driver half around the sink.
+
+        Raises:
+            DestinationRefuses: rows of several sources would be mixed.
+        """
+        for error in self._mixed(place):
+            raise error
+        return super().build(place, describe, shared)
+
+    def _mixed(self, place: SinkPlace[OptionsT]) -> Iterator[PenstockError]:
+        """Rows of several sources that nothing tells from each other."""
+        has_places = type(self).of_source is not SinkKind.of_source
+        if not (place.is_alone or self.keeps_sources_apart or has_places):
+            yield DestinationRefuses(
+                f"several sources, and kind {self.name} does not keep their rows apart: of tables with one name a row of"
+                " one source would take the place of another's",
+                f"sink {place.name}",
+                "give each source a pipeline with a destination of its own; or whoever wrote the sink has it keep sources"
+                " apart, and says so (keeps_sources_apart)",
+            )
 
     @final
     def clashes(
@@ -240,7 +267,9 @@ class RowKind(DocumentKind[OptionsT], Generic[OptionsT]):
     def check(
         self, places: Mapping[str, SinkPlace[OptionsT]], chosen: Mapping[str, Any]
     ) -> Iterator[Finding]:
-        """What the sink finds, and tables that go to one."""
+        """What the sink finds, sources that would be mixed, and tables that go to one."""
+        for error in self._mixed(next(iter(places.values()))):
+            yield Finding(error)
         yield from super().check(places, chosen)
         for source_id, tables in chosen.items():
             yield from self.occupied(places[source_id], tables.followed)

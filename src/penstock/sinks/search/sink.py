@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     from penstock.findings import Finding
     from penstock.lsn import Lsn
+    from penstock.schema.difference import Difference
     from penstock.sinks.describe import WholeSchema
     from penstock.sinks.kind import SinkPlace
     from penstock.sinks.search.options import SearchOptions
@@ -48,8 +49,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _PAGE = 5000
-# Changes of a table after which fields or values of its documents are others than the stream says.
-_COPIED_ANEW = ("rename_column", "primary_key")
 
 
 class SearchSink(DocumentSink):
@@ -323,7 +322,7 @@ class SearchSink(DocumentSink):
             elif op == "rename_table":
                 parts.indexes.move(alias, parts.alias(TableName.parse(each["before"])))
         fields = parts.indexes.fields(alias) if self._options.fields is Fields.NAMES else ()
-        if any(self._needs_copy(each, fields, change) for each in change["difference"]) and not (
+        if any(self._needs_copy(each, fields) for each in change["difference"]) and not (
             ask_for_copy(self._place, table, self._former.get(table))
         ):
             _log.warning("%s is not copied anew: it is not followed yet", table)
@@ -339,27 +338,23 @@ class SearchSink(DocumentSink):
         """Whether a change is in the schema log, done or only begun: the rows before it are delivered then."""
         return self._parts.store.is_logged(change)
 
-    def _needs_copy(
-        self, difference: dict[str, Any], fields: Collection[str], change: dict[str, Any]
-    ) -> bool:
-        """Whether documents that are there are not what the source has by now."""
+    def keeps_rows(self, difference: Difference, *, may_compute: bool) -> bool:
+        """A type that only became wider leaves documents as they are."""
+        return (
+            difference.op == "column_type"
+            and not may_compute
+            and keeps_documents(difference.before, difference.after, Mapper.of(self._options))
+        )
+
+    def _needs_copy(self, difference: dict[str, Any], fields: Collection[str]) -> bool:
+        """Whether documents that are there have other fields than they should, whatever their rows hold: of that
+        penstock sees to by itself."""
         op = difference["op"]
-        if op == "rename_column" and self._options.fields is Fields.IDS:
-            return False
+        if op == "rename_column":
+            return self._options.fields is not Fields.IDS
         if op == "rename_table":
             return is_shared(self._options.index)  # each document says which table it is of
-        if op == "add_column":
-            column = difference["after"]
-            has_values = any(column.get(each) is not None for each in ("default", "identity"))
-            return has_values or field_name(column["name"]) in fields
-        if op == "replica_identity":
-            both = f"{difference['before']} {difference['after']}"
-            return "index" in both or "nothing" in both
-        if op == "column_type":
-            mapper = Mapper.of(self._options)
-            is_wider = keeps_documents(difference["before"], difference["after"], mapper)
-            return not is_wider or change.get("using", False)
-        return op in _COPIED_ANEW
+        return op == "add_column" and field_name(difference["after"]["name"]) in fields
 
     # --- the rest ------------------------------------------------------------------------------
 

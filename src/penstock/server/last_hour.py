@@ -16,7 +16,7 @@ MOST_POINTS = 720
 MOST_SINKS = 64
 
 
-class History:
+class LastHour:
     """A point every few seconds for each sink: time, lag in seconds and bytes, changes delivered."""
 
     def __init__(self) -> None:
