@@ -16,7 +16,13 @@ import pytest
 from pydantic import ValidationError
 
 from fix_nats import NatsServer
-from penstock.errors import DestinationRefuses, SecondInstance, SinkError, SinkLoginRefused
+from penstock.errors import (
+    DestinationRefuses,
+    SecondInstance,
+    SinkError,
+    SinkLoginRefused,
+    SinkPrivilegeMissing,
+)
 from penstock.sink import DOCUMENTS, DocumentsRefused, SinkPlace
 from penstock.sinks.documents.patterns import Pattern
 from penstock.sinks.nats.kind import NatsKind
@@ -53,10 +59,10 @@ def name():
 def sink_of(nats_server, name, tmp_path):
     made = []
 
-    def sink_of(*, sources=("shop",), **options):
+    def sink_of(*, sources=("shop",), by=name, **options):
         given = {"url": nats_server.url, "stream": name, "subject": f"{name}.{{schema}}.{{table}}"}
         options = NatsOptions(**{**given, **options})
-        place = SinkPlace(name, options, "shop", "shop", sources, tmp_path)
+        place = SinkPlace(by, options, "shop", "shop", sources, tmp_path)
         made.append(NatsKind().sink(place))
         return made[-1]
 
@@ -97,6 +103,7 @@ def test_message_says_what_it_is_by_subject_and_headers(nats_server, name, sink_
         "op": "insert",
         "commit_lsn": "0/1000",
         "source": "shop",
+        "sink": f"shop.{name}",
         "content-type": "application/json",
     }
 
@@ -120,6 +127,43 @@ def test_what_comes_again_is_dropped_by_the_server(nats_server, name, sink_of):
     sink.deliver(iter((batch,)), None)
 
     assert notes(nats_server, name) == ["a", "b"]
+
+
+def test_documents_that_another_sink_has_put_into_the_stream_are_not_taken_for_delivered(
+    nats_server, name, sink_of
+):
+    """JetStream drops them as duplicates, whatever their subject: ids are the same at all sinks of a source."""
+    other = sink_of(subject=f"{name}.other.{{table}}.{{schema}}", by="other")
+    sink = sink_of(subject=f"{name}.{{schema}}.{{table}}.own")
+    widen(nats_server, name, f"{name}.>")
+    batch = documents((1, "a"), (2, "b"))
+    other.open()
+    other.deliver(iter((batch,)), None)
+
+    for _ in range(2):  # a restart does not hide it
+        sink.open()
+        with pytest.raises(DestinationRefuses, match="sink other of pipeline shop"):
+            sink.deliver(iter((batch,)), None)
+    sink.deliver(iter((documents((3, "c"), table="more"),)), None)
+
+    assert notes(nats_server, name) == ["a", "b", "c"]
+
+
+def test_who_may_not_read_what_was_dropped_as_a_duplicate_is_told_the_right(
+    server_with, name, sink_of
+):
+    server = server_with(
+        'authorization { users: [ { user: "p", password: "s", permissions: {'
+        f' publish: ["$JS.API.STREAM.INFO.>", "$JS.API.STREAM.CREATE.>", "_PENSTOCK.>", "{name}.>"],'
+        ' subscribe: ["_INBOX.>", "_PENSTOCK.>"] } } ] }'
+    )
+    sink = sink_of(url=server.url, user="p", password="s", timeout=2.0)
+    sink.open()
+    batch = documents((1, "a"))
+    sink.deliver(iter((batch,)), None)
+
+    with pytest.raises(SinkPrivilegeMissing, match=rf"STREAM\.MSG\.GET\.{name}"):
+        sink.deliver(iter((batch,)), None)
 
 
 def test_too_large_message_is_refused_and_the_others_can_go(server_with, name, sink_of):
@@ -212,6 +256,18 @@ def joined(*batches):
     return pa.RecordBatch.from_pylist(
         [row for each in batches for row in each.to_pylist()], DOCUMENTS
     )
+
+
+def widen(server, stream, *subjects):
+    """Make the stream beforehand, for more than one sink."""
+
+    async def make():
+        client = await nats.connect(server.url)
+        await client.jsm().add_stream(name=stream, subjects=list(subjects))
+        await client.close()
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(lambda: asyncio.run(make())).result()
 
 
 def raise_limit(server, stream):

@@ -1,6 +1,7 @@
 """What a person may say about a NATS sink. Knows no client: nothing here needs the extra."""
 
 import enum
+import re
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
@@ -72,3 +73,8 @@ class NatsOptions(SinkOptions):
         if self.order is Order.STRICT and self.replicas > 1:
             raise wanted("usual, where replicas is more than 1", "order")
         return self
+
+
+def plain_name(text: str) -> str:
+    """A name that a stream may have."""
+    return re.sub(r"[^A-Za-z0-9_-]", "-", text)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import re
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 from nats.js import api
 from nats.js.errors import NotFoundError
 
-from penstock.errors import DestinationRefuses
+from penstock.errors import DestinationRefuses, SinkPrivilegeMissing
 from penstock.sinks.nats.options import Order
 from penstock.timing import timing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from penstock.brokers.nats.client import Connection
     from penstock.sinks.documents.patterns import Pattern
@@ -75,6 +75,36 @@ class Stream:
             raise problem
         return max(0, found.max_msg_size or 0)
 
+    async def headers_of(self, numbers: Sequence[int]) -> list[dict[str, str]]:
+        """Headers of messages, but for those that are gone.
+
+        Raises:
+            SinkPrivilegeMissing: they may not be read.
+        """
+        # Who is not allowed to ask gets no answer: that is to be seen before the wait as a whole is over.
+        seconds = min(timing().broker_ask_seconds, self._connection.timeout / 2)
+        manager = self._connection.client.jsm(timeout=seconds)
+
+        async def one(number: int) -> dict[str, str]:
+            try:
+                found = await manager.get_msg(self.name, number)
+            except NotFoundError:
+                return {}
+            self._connection.move_on()
+            return dict(found.headers or {})
+
+        try:
+            return list(await asyncio.gather(*map(one, numbers)))
+        except TimeoutError:
+            if not self._connection.was_denied:
+                raise
+            raise SinkPrivilegeMissing(
+                "the server dropped messages as duplicates, and penstock's user may not look whether they"
+                f" are its own: no right to publish to $JS.API.STREAM.MSG.GET.{self.name}",
+                self._connection.place,
+                "grant it",
+            ) from None
+
     def absent(self) -> DestinationRefuses:
         """What to say where it may not be made."""
         return DestinationRefuses(
@@ -124,8 +154,3 @@ class Stream:
             )
         )
         return made.config
-
-
-def plain_name(text: str) -> str:
-    """A name that a stream may have."""
-    return re.sub(r"[^A-Za-z0-9_-]", "-", text)
