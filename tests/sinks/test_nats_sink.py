@@ -13,6 +13,7 @@ import nats
 import nkeys
 import pyarrow as pa
 import pytest
+from nats.js.api import DiscardPolicy
 from pydantic import ValidationError
 
 from fix_nats import NatsServer
@@ -258,12 +259,12 @@ def joined(*batches):
     )
 
 
-def widen(server, stream, *subjects):
-    """Make the stream beforehand, for more than one sink."""
+def widen(server, stream, *subjects, **config):
+    """Make the stream beforehand, as somebody else would."""
 
     async def make():
         client = await nats.connect(server.url)
-        await client.jsm().add_stream(name=stream, subjects=list(subjects))
+        await client.jsm().add_stream(name=stream, subjects=list(subjects), **config)
         await client.close()
 
     with ThreadPoolExecutor(1) as pool:
@@ -345,6 +346,43 @@ def test_missing_stream_that_may_not_be_made_is_found_by_check(sink_of):
     with pytest.raises(DestinationRefuses, match="create_stream is false"):
         sink.open()
     assert [each.code for each in sink.check()] == ["PEN-517"]
+
+
+def test_stream_that_acknowledges_nothing_is_refused(nats_server, name, sink_of):
+    widen(nats_server, name, f"{name}.>", no_ack=True)
+    sink = sink_of()
+
+    with pytest.raises(DestinationRefuses, match="no_ack"):
+        sink.open()
+    assert [(each.code, each.severity) for each in sink.check()] == [("PEN-517", "error")]
+
+
+def test_stream_that_knows_ids_for_less_long_or_throws_away_is_warned_of(
+    nats_server, name, sink_of
+):
+    widen(
+        nats_server, name, f"{name}.>", duplicate_window=5, max_msgs=10, discard=DiscardPolicy.OLD
+    )
+
+    found = list(sink_of(duplicate_window=60).check())
+    wanted = list(sink_of(duplicate_window=5, discard="old").check())
+
+    assert [each.severity for each in found] == ["warning", "warning"]
+    assert "knows ids for 5 s; wanted 60 s" in found[0].error.what
+    assert "discard: old" in found[1].error.what
+    assert wanted == []
+
+
+def test_window_of_days_is_had_and_one_that_outlasts_the_messages_is_refused(
+    nats_server, name, sink_of
+):
+    sink = sink_of(duplicate_window=200_000)
+    sink.open()
+
+    assert sink._stream.find().duplicate_window == 200_000
+    with pytest.raises(ValidationError, match="at most max_age"):
+        sink_of(duplicate_window=60, max_age=30)
+    assert sink_of(max_age=30)._options.duplicate_window == 30
 
 
 def test_check_makes_no_stream(nats_server, name, sink_of):

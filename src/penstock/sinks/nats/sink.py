@@ -229,6 +229,9 @@ class NatsSink(DocumentSink):
                 yield Finding(self._stream.absent())
             elif found is not None and (problem := self._stream.problem(found)):
                 yield Finding(problem)
+            elif found is not None:
+                for warning in self._stream.warnings(found):
+                    yield Finding(warning, "warning")
         except PenstockError as error:
             yield Finding(error)
         finally:
