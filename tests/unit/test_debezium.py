@@ -16,8 +16,8 @@ from fix_envelopes import ORIGIN, records
 from fix_pgvalues import DEBEZIUM, examples
 from penstock import __version__
 from penstock.changes.debezium import DebeziumEncoder, Decimals, debezium_column
+from penstock.changes.documents import keyed
 from penstock.changes.encoded import one_column
-from penstock.changes.envelope import keyed
 from penstock.changes.pgoutput import Injected
 from penstock.lsn import Lsn
 from penstock.sinks.kafka.formats import DebeziumFormat

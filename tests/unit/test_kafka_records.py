@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 
+from penstock.changes.documents import documents
+from penstock.changes.pgoutput import Injected
+from penstock.changes.shares import Share
 from penstock.errors import PackageMissing
 from penstock.sink import DOCUMENTS, SinkPlace
 from penstock.sinks.documents.patterns import Pattern, TablesOfBatch, escaped, problem_of
@@ -15,6 +19,16 @@ from penstock.sinks.kafka.kind import KafkaKind
 from penstock.sinks.kafka.options import KafkaOptions, RecordKey
 from penstock.sinks.kafka.records import Layout, record_keys
 from penstock.sinks.nats.kind import NatsKind
+from penstock.testing import (
+    UNCHANGED,
+    changes,
+    delete,
+    insert,
+    relation,
+    table,
+    transaction,
+    update,
+)
 
 
 def document(key, table="orders", schema="public", op="insert", lsn=0x1000, ordinal=0):
@@ -136,7 +150,11 @@ def test_headers_say_what_the_document_is():
 
 def test_delete_is_followed_by_a_tombstone_where_they_are_wanted():
     layout = Layout(Pattern("t", "shop", "eu"), RecordKey.PRIMARY_KEY, "application/json", True)
-    rows = [document({"id": 1}, op="delete"), document({"id": 2})]
+    rows = [
+        document({"id": 1}, op="delete"),
+        document({"id": 2}),
+        document(None, "keyless", op="delete"),
+    ]
     batch = pa.RecordBatch.from_pylist(rows, DOCUMENTS)
 
     found = [(value, key) for _, value, key, _, _ in layout.rows(batch, TablesOfBatch.of(batch))]
@@ -145,7 +163,46 @@ def test_delete_is_followed_by_a_tombstone_where_they_are_wanted():
         (b"{}", "public.orders:1"),
         (None, "public.orders:1"),
         (b"{}", "public.orders:2"),
+        (b"{}", "public.keyless"),
     ]
+
+
+def test_record_of_a_table_with_full_identity_has_the_primary_key_where_the_document_has_none():
+    full = table(16500, "orders", {"id": "int4", "note": "text"}, identity="f")
+    rows = [
+        insert(full, ["1", "a"]),
+        update(full, ["2", UNCHANGED], before=["1", "a"]),
+        delete(full, before=["1", "b"]),
+    ]
+    found = [
+        replace(
+            each,
+            relation=replace(
+                each.relation,
+                columns=tuple(replace(one, id=n) for n, one in enumerate(each.relation.columns, 1)),
+                injected=Injected(16500, primary_key=(1,), in_documents=False),
+            ),
+        )
+        for each in changes([relation(full), *transaction(0x1000, *rows)])
+    ]
+    layout = Layout(Pattern("t", "shop", "eu"), RecordKey.PRIMARY_KEY, "application/json", True)
+
+    batch = documents(found, "shop")
+    records = list(layout.rows(batch, TablesOfBatch.of(batch)))
+
+    assert [key for _, _, key, _, _ in records] == [
+        f"public.orders:{number}" for number in (1, 2, 1, 1)
+    ]
+    assert [value is None for _, value, *_ in records] == [False, False, False, True]
+    assert [json.loads(value)["key"] for _, value, *_ in records[:3]] == [None] * 3
+    shares = [Share(number, 4, "key") for number in range(4)]
+    own = [documents([p for e in found if (p := share.of(e))], "shop") for share in shares]
+    assert sorted(key for each in own for key in each.column("key").to_pylist()) == [
+        '{"id":1}',
+        '{"id":1}',
+        '{"id":2}',
+    ]
+    assert sum(len(each) > 0 for each in own) == 2
 
 
 def test_records_of_many_documents_take_time_that_grows_linearly():

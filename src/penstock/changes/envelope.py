@@ -113,20 +113,6 @@ class Events:
     id_suffix: bytes = b""
 
 
-def keyed(relation: Relation) -> Relation:
-    """The table with its primary key marked where pgoutput does not mark it, and somebody knows it."""
-    injected = relation.injected
-    if relation.replica_identity not in ("f", "n") or injected is None or not injected.primary_key:
-        return relation
-    if not {column.id for column in relation.columns}.issuperset(injected.primary_key):
-        return relation  # a column of it does not come: generated, or left out by a rule
-    columns = tuple(
-        replace(column, in_identity=column.id in injected.primary_key)
-        for column in relation.columns
-    )
-    return replace(relation, replica_identity="d", columns=columns)
-
-
 def events(changes: TableChanges, share: Share | None = None) -> list[Events]:
     """The rows of a table by the kind of their events. A delete stands before a create of the same row.
 

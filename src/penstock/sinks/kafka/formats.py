@@ -12,13 +12,12 @@ import numpy as np
 from penstock.changes.avro import AvroEncoder, AvroSchemas
 from penstock.changes.debezium import DebeziumEncoder, Decimals
 from penstock.changes.decode import TableTruncated
-from penstock.changes.documents import documents
+from penstock.changes.documents import documents, keyed
 from penstock.changes.envelope import (
     RECORDS,
     Moments,
     change_records,
     copied_records,
-    keyed,
     records_in_order,
     refused_records,
     truncate_record,

@@ -9,7 +9,7 @@ from penstock.extras import require_package
 from penstock.sinks.documents.contract import DocumentKind
 from penstock.sinks.documents.format import JSON_FORMAT
 from penstock.sinks.documents.patterns import Pattern
-from penstock.sinks.kafka.options import Delivery, Format, KafkaOptions
+from penstock.sinks.kafka.options import Delivery, Format, KafkaOptions, RecordKey
 
 if TYPE_CHECKING:
     from penstock.sinks.documents.contract import DocumentSink
@@ -39,8 +39,8 @@ class KafkaKind(DocumentKind[KafkaOptions]):
         return AtLeastOnceSink(place)
 
     def needs_primary_key(self, options: KafkaOptions) -> bool:
-        """Debezium's records have it as their key."""
-        return options.format is not Format.JSON
+        """Where records have it as their key, also those of tables whose replica identity is full."""
+        return options.key is RecordKey.PRIMARY_KEY
 
     def format(self, place: SinkPlace[KafkaOptions]) -> DocumentFormat:
         """What `format:` says."""
