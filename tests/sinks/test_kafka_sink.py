@@ -538,3 +538,54 @@ def test_topic_of_positions_that_is_not_compacted_is_found_by_check(kafka, name,
 
     assert found.severity == "error"
     assert f"cleanup.policy of topic {name}.progress is delete, wanted compact" in found.what
+
+
+@pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
+def test_topics_that_differ_in_dots_and_underscores_alone_are_found_by_check_and_refused_by_name(
+    kafka, name, tmp_path, sink_of, delivery
+):
+    make_topic(kafka, f"{name}.eu.lines")
+    given = {
+        "servers": kafka.servers,
+        "topic": f"{name}.{{schema}}.{{table}}",
+        "progress_topic": f"{name}.progress",
+        "delivery": delivery,
+    }
+    place = SinkPlace(name, KafkaOptions(**given), "shop", "shop", ("shop",), tmp_path)
+    tables = [("sales", "eu_orders"), ("sales_eu", "orders"), ("sales", "orders")]
+    followed = ChosenTables([TableName(*each) for each in tables], [], [], {}, {})
+
+    found = [each.what for each in KafkaKind().check({"shop": place}, {"shop": followed})]
+    met = [
+        each.what
+        for each in sink_of(topic=f"{name}.eu_{{table}}", delivery=delivery).check_tables(
+            [TableName("public", "lines")]
+        )
+    ]
+    sink = sink_of(topic=f"{name}.eu_{{table}}", delivery=delivery)
+    sink.open()
+    with pytest.raises(DocumentsRefused) as refused:
+        sink.deliver(iter((documents((1, "a"), table="lines"),)), "{}")
+
+    (pair,) = found
+    assert f"topic {name}.sales_eu.orders collides with {name}.sales.eu_orders" in pair
+    assert f"topic {name}.eu_lines collides with {name}.eu.lines, which is there" in met[0]
+    (reason,) = refused.value.reasons.values()
+    assert f"collides with existing topic: {name}.eu.lines" in reason
+
+
+@pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
+def test_topic_with_too_long_a_name_is_found_by_check_and_refused_with_its_length(
+    name, sink_of, delivery
+):
+    table = "ü" * 60
+    sink = sink_of(topic=f"{name}.{{table}}", delivery=delivery)
+
+    (found,) = sink.check_tables([TableName("public", table)])
+    sink.open()
+    with pytest.raises(DocumentsRefused) as refused:
+        sink.deliver(iter((documents((1, "a"), table=table),)), "{}")
+
+    length = len(name) + 1 + 60 * 6
+    assert f"has {length} characters, Kafka takes 249" in found.what
+    assert f"has {length} characters" in next(iter(refused.value.reasons.values()))
