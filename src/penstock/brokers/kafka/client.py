@@ -85,7 +85,7 @@ def said_by(error: KafkaError) -> str:
     text = error.str() or ""
     is_general = text.startswith("Broker:")  # the client's own, which says no more than the name
     if error.code() not in _EXPLAINED_BY_BROKER or is_general:
-        return error.name()
+        return str(error.name())
     return f"{error.name()}: {' '.join(text.split())[:400]}"
 
 
