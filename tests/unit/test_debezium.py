@@ -64,6 +64,8 @@ def source(ordinal=0, **more):
         "snapshot": "false",
         "db": "shopdb",
         "sequence": f'["{LSN}","{ordinal}"]',
+        "ts_us": 1559033104863000,
+        "ts_ns": 1559033104863000000,
         "schema": "public",
         "table": "customers",
         "txId": 555,
@@ -81,6 +83,8 @@ def envelope(op, before, after, ordinal=0):
         "transaction": None,
         "op": op,
         "ts_ms": 1559033104863,
+        "ts_us": 1559033104863000,
+        "ts_ns": 1559033104863000000,
     }
 
 
@@ -114,6 +118,8 @@ def test_fields_of_the_envelope_stand_in_the_documented_order():
         "transaction",
         "op",
         "ts_ms",
+        "ts_us",
+        "ts_ns",
     ]
     assert found["value"].startswith(b'{"before":null,"after":{"id":1,"first_name":"a"')
 
@@ -250,11 +256,35 @@ def test_money_is_a_decimal_of_two_digits():
 
 
 def test_bits_are_bytes_from_the_lowest_on():
-    values = pa.array([b"000000110000001000000001", b"", None], pa.binary())
+    values = pa.array(
+        [b"000000110000001000000001", b"", None, b"00000", b"000000000101"], pa.binary()
+    )
 
-    column = one_column(debezium_column(1562, -1, values).parts, 3).to_pylist()
+    column = one_column(debezium_column(1562, -1, values).parts, 5).to_pylist()
 
-    assert column == [b'"AQID"', b'""', None]
+    assert column == [b'"AQID"', b'""', None, b'""', b'"BQ=="']
+
+
+@pytest.mark.parametrize("type_oid", [1560, 1562])
+def test_one_bit_is_a_truth_value(type_oid):
+    values = pa.array([b"1", b"0", None], pa.binary())
+
+    column = one_column(debezium_column(type_oid, 1, values).parts, 3).to_pylist()
+
+    assert column == [b"true", b"false", None]
+
+
+def test_numeric_without_a_scale_has_no_zeros_at_the_end_of_its_fraction():
+    found = spelled("numeric", ["1.50", "100.00", "0.00", "100", "-2.0", None])
+
+    assert found == [
+        {"scale": 1, "value": "Dw=="},
+        {"scale": 0, "value": "ZA=="},
+        {"scale": 0, "value": "AA=="},
+        {"scale": 0, "value": "ZA=="},
+        {"scale": 0, "value": "/g=="},
+        None,
+    ]
 
 
 def test_array_of_two_dimensions_stays_text():

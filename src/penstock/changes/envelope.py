@@ -78,11 +78,17 @@ class Moments:
     snapshot: bool
     commit_lsn: npt.NDArray[np.uint64]
     ordinal: Index
-    ts_ms: Index
+    ts_us: Index
     xid: Index | None  # None of copied rows
 
     def __len__(self) -> int:
         return len(self.commit_lsn)
+
+    @property
+    def ts_ms(self) -> Index:
+        """When it was, in milliseconds."""
+        milliseconds: Index = self.ts_us // 1000
+        return milliseconds
 
     def transactions(self) -> tuple[Moments, pa.Array | None]:
         """One row for each transaction, and which of them each row is of; None where there is one only."""
@@ -92,7 +98,7 @@ class Moments:
             self,
             commit_lsn=lsn[first],
             ordinal=self.ordinal[first],
-            ts_ms=self.ts_ms[first],
+            ts_us=self.ts_us[first],
             xid=None if self.xid is None else self.xid[first],
         )
         if len(first) == 1:
@@ -326,7 +332,7 @@ def truncates_and_tables(pieces: Sequence[Piece]) -> list[Piece]:
 
 
 def _moments(positions: Positions, origin: Origin, target: TableName) -> Moments:
-    ts_ms = (positions.committed_at + EPOCH_2000_UNIX_MICROSECONDS) // 1000
+    ts_us = positions.committed_at + EPOCH_2000_UNIX_MICROSECONDS
     return Moments(
         origin.name,
         origin.database,
@@ -334,7 +340,7 @@ def _moments(positions: Positions, origin: Origin, target: TableName) -> Moments
         False,
         positions.commit_lsn,
         positions.ordinal,
-        ts_ms,
+        ts_us,
         positions.xid,
     )
 

@@ -104,7 +104,7 @@ class EnvelopeFormat(DocumentFormat):
             True,
             np.full(count, at.commit_lsn, np.uint64),
             at.first_ordinal + np.arange(count, dtype=np.int64),
-            np.full(count, time.time_ns() // 1_000_000, np.int64),
+            np.full(count, time.time_ns() // 1000, np.int64),
             None,
         )
         encoder = self.encoder(relation, origin, moments.table)
