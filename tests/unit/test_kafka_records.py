@@ -14,11 +14,13 @@ from penstock.changes.pgoutput import Injected
 from penstock.changes.shares import Share
 from penstock.errors import PackageMissing
 from penstock.sink import DOCUMENTS, SinkPlace
+from penstock.sinks.chosen import ChosenTables
 from penstock.sinks.documents.patterns import Pattern, TablesOfBatch, escaped, problem_of
-from penstock.sinks.kafka.kind import KafkaKind
+from penstock.sinks.kafka.kind import KafkaKind, _meetings, topics_of
 from penstock.sinks.kafka.options import KafkaOptions, RecordKey
 from penstock.sinks.kafka.records import Layout, record_keys
 from penstock.sinks.nats.kind import NatsKind
+from penstock.table import Route, Routes, TableName, TableRule
 from penstock.testing import (
     UNCHANGED,
     changes,
@@ -130,6 +132,73 @@ def test_topic_holds_escaped_names():
 @pytest.mark.parametrize("pattern", ["{tabel}", "a b", "", "x/{table}", "{schema"])
 def test_pattern_that_no_topic_can_have_is_refused(pattern):
     assert problem_of(pattern, r"[A-Za-z0-9._-]*")
+
+
+@pytest.mark.parametrize(
+    ("form", "wanted"),
+    [
+        ("json", "shop.a-2eb.Wei-c3-9f -f0-9f-98-80".replace(" ", "-20")),
+        ("debezium", "shop.a.b.Wei____"),
+    ],
+)
+def test_topics_are_called_as_debezium_calls_them_where_records_are_as_debezium_s(
+    form, wanted, tmp_path
+):
+    topics = topics_of(place_of(tmp_path, format=form))
+
+    assert topics.of("a.b", "Weiß 😀") == wanted
+
+
+def place_of(directory, source="shop", sources=("shop",), **options):
+    given = {"servers": "b:1", "topic": "{pipeline}.{schema}.{table}"}
+    options = KafkaOptions(**{**given, **options})
+    return SinkPlace("bus", options, "shop", source, sources, directory)
+
+
+def test_tables_that_would_share_a_topic_of_debezium_s_are_refused(tmp_path):
+    tables = [
+        TableName("a", "b c"),
+        TableName("a", "b_c"),
+        TableName("a.b", "c"),
+        TableName("x", "y"),
+    ]
+    to_x = Routes((Route(TableRule.parse("a.b_c"), TableName("x", "y")),))
+
+    place = place_of(tmp_path, format="debezium")
+    found = KafkaKind().clashes(place, tables)
+    routed = KafkaKind().clashes(replace(place, routes=to_x), tables)
+
+    assert sorted(found) == tables[:2]
+    assert "would all be topic shop.a.b_c" in str(found[tables[0]])
+    assert routed == {}
+    assert [each.severity for each in KafkaKind().occupied(place, tables)] == ["error"]
+    assert KafkaKind().clashes(place_of(tmp_path), tables) == {}
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ({"format": "debezium"}, "warning"),
+        ({"format": "avro", "registry": {"url": "http://r"}}, "error"),
+        ({"tombstones": True}, "warning"),
+        ({"topic": "{source}.{schema}.{table}", "format": "debezium"}, None),
+        ({"format": "debezium", "tombstones": False}, None),
+        ({}, None),
+    ],
+)
+def test_sources_whose_keys_meet_in_a_topic_are_found_by_check(tmp_path, options, wanted):
+    places = {each: place_of(tmp_path, each, ("eu", "us"), **options) for each in ("eu", "us")}
+    chosen = {
+        "eu": ChosenTables([TableName("public", "orders")], [], [], {}, {}),
+        "us": ChosenTables(
+            [TableName("public", "orders"), TableName("us", "more")], [], [], {}, {}
+        ),
+    }
+
+    found = list(_meetings(places, chosen))
+
+    assert [each.severity for each in found] == ([wanted] if wanted else [])
+    assert all("sources eu and us go to topic shop.public.orders" in each.what for each in found)
 
 
 def test_headers_say_what_the_document_is():

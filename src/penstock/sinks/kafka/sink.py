@@ -16,9 +16,8 @@ from penstock.brokers.kafka.client import FENCED
 from penstock.errors import PenstockError, SecondInstance, SinkError, SinkPrivilegeMissing
 from penstock.failpoints import fault_point
 from penstock.sinks.documents.contract import DocumentSink, DocumentsRefused
-from penstock.sinks.documents.patterns import Pattern
 from penstock.sinks.kafka.check import findings
-from penstock.sinks.kafka.kind import format_of
+from penstock.sinks.kafka.kind import format_of, topics_of
 from penstock.sinks.kafka.producing import Producing
 from penstock.sinks.kafka.progress import Progress
 from penstock.sinks.kafka.records import Layout
@@ -254,7 +253,7 @@ def layout_of(place: SinkPlace[KafkaOptions]) -> Layout:
     """How the documents of a sink become records."""
     options = place.options
     return Layout(
-        Pattern(options.topic, place.pipeline, place.source_id),
+        topics_of(place),
         options.key,
         format_of(place).content_type,
         options.writes_tombstones,
