@@ -15,11 +15,14 @@ from hypothesis import strategies as st
 from fix_envelopes import ORIGIN, records
 from fix_pgvalues import DEBEZIUM, examples
 from penstock import __version__
+from penstock.changes.basetypes import spelled_type
 from penstock.changes.debezium import DebeziumEncoder, Decimals, debezium_column
 from penstock.changes.documents import keyed
 from penstock.changes.encoded import one_column
 from penstock.changes.pgoutput import Injected
 from penstock.lsn import Lsn
+from penstock.modifiers.inject import Injection, PrimaryKeyOptions
+from penstock.schema.shape import ColumnShape, TableShape, TypeShape
 from penstock.sinks.kafka.formats import DebeziumFormat
 from penstock.testing import (
     UNCHANGED,
@@ -364,3 +367,63 @@ def test_key_with_replica_identity_full_is_the_primary_key_where_it_is_known():
 def test_key_of_which_a_column_does_not_come_is_none():
     assert keyed(known(FULL, 1, 7)) == known(FULL, 1, 7)
     assert keyed(FULL) == FULL
+
+
+@pytest.mark.parametrize(
+    ("spelled_as", "wanted"),
+    [
+        ("numeric(12,3)", (1700, 4 + (12 << 16) + 3)),
+        ("numeric", (1700, -1)),
+        ("integer", (23, -1)),
+        ("timestamp(3) without time zone", (1114, 3)),
+        ("timestamp with time zone", (1184, -1)),
+        ("bit varying(1)", (1562, 1)),
+        ("integer[]", (1007, -1)),
+        ("text", None),
+        ("character varying(20)", None),
+        ("shop.money", None),
+    ],
+)
+def test_type_below_a_domain_is_known_by_its_spelling(spelled_as, wanted):
+    assert spelled_type(spelled_as) == wanted
+
+
+def test_value_of_a_domain_is_written_as_the_type_below_it():
+    column = {"type_kind": "d", "not_null": False}
+    shape = TableShape(
+        id=16500,
+        schema_name="public",
+        name="customers",
+        columns=(
+            ColumnShape(id=1, name="id", type="integer", type_id=23, type_kind="b", not_null=True),
+            ColumnShape(id=2, name="price", type="price", type_id=50_001, **column),
+        ),
+        types=(
+            TypeShape(
+                id=50_000,
+                schema_name="public",
+                name="cents",
+                kind="domain",
+                base="numeric(9,2)",
+                parts=(1700,),
+            ),
+            TypeShape(
+                id=50_001,
+                schema_name="public",
+                name="price",
+                kind="domain",
+                base="cents",
+                parts=(50_000,),
+            ),
+        ),
+    )
+    described = replace(
+        FULL, columns=(FULL.columns[0], replace(FULL.columns[1], name="price", type_oid=50_001))
+    )
+    rule = Injection(PrimaryKeyOptions(), shape)
+    pieces = changes([relation(described), *transaction(LSN, insert(described, ["1", "12.50"]))])
+
+    batch = DebeziumFormat().documents([rule.apply(each) for each in pieces], ORIGIN)
+
+    (value,) = batch.column("value").to_pylist()
+    assert json.loads(value)["after"] == {"id": 1, "price": "BOI="}

@@ -119,6 +119,20 @@ class Events:
     id_suffix: bytes = b""
 
 
+def seen_through(relation: Relation) -> Relation:
+    """The table with the types below its domains, where somebody knows them: values are written as those are."""
+    below = {oid: rest for oid, *rest in relation.injected.domains} if relation.injected else {}
+    if not below:
+        return relation
+    columns = tuple(
+        replace(column, type_oid=below[column.type_oid][0], type_modifier=below[column.type_oid][1])
+        if column.type_oid in below
+        else column
+        for column in relation.columns
+    )
+    return replace(relation, columns=columns)
+
+
 def events(changes: TableChanges, share: Share | None = None) -> list[Events]:
     """The rows of a table by the kind of their events. A delete stands before a create of the same row.
 

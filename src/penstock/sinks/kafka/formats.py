@@ -20,6 +20,7 @@ from penstock.changes.envelope import (
     copied_records,
     records_in_order,
     refused_records,
+    seen_through,
     truncate_record,
     truncates_and_tables,
 )
@@ -95,7 +96,7 @@ class EnvelopeFormat(DocumentFormat):
         self, relation: Relation, rows: CopiedRows, origin: Origin, at: CopiedAt
     ) -> pa.RecordBatch:
         """Copied rows as records with the op `r`."""
-        relation = keyed(relation)
+        relation = seen_through(keyed(relation))
         count = len(rows)
         moments = Moments(
             origin.name,
@@ -115,7 +116,7 @@ class EnvelopeFormat(DocumentFormat):
 
 
 def _keyed(pieces: Sequence[Piece]) -> list[Piece]:
-    return [replace(piece, relation=keyed(piece.relation)) for piece in pieces]
+    return [replace(piece, relation=seen_through(keyed(piece.relation))) for piece in pieces]
 
 
 @dataclass(frozen=True)
