@@ -338,6 +338,21 @@ class _Pipeline(Options):
         return self
 
     @model_validator(mode="after")
+    def _sinks_are_apart(self) -> Self:
+        seen: dict[str, str] = {}
+        for name, options in self.sinks.items():
+            kind = KINDS.find(getattr(options, "kind", ""))
+            for place in sorted(kind.alone_at(options, self.name)) if kind is not None else ():
+                if place in seen:
+                    what = (
+                        f"delivers to {place}, as sink {seen[place]} does, and neither can share it"
+                    )
+                    do = "give each a place of its own"
+                    raise fault(BadValue(what, do=do), "sinks", name)
+                seen[place] = name
+        return self
+
+    @model_validator(mode="after")
     def _rules_name_sinks(self) -> Self:
         for number, entry in enumerate(self.modifiers):
             unknown = sorted((entry.rule.sinks or frozenset()) - set(self.sinks))

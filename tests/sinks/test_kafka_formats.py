@@ -314,6 +314,8 @@ def test_registry_that_does_not_answer_is_for_time_and_check_says_so():
         {"format": "avro", "registry": {"url": "http://r", "username": "ann"}},
         {"format": "json", "registry": {"url": "http://r"}},
         {"format": "debezium", "key": "table"},
+        {"format": "debezium", "topic": "events"},
+        {"format": "debezium", "topic": "events.{table}", "tombstones": True},
         {"format": "json", "decimals": "string"},
         {"format": "json", "key": "table", "tombstones": True},
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
+import zlib
 
 import pyarrow as pa
 import pytest
@@ -64,10 +65,10 @@ def sink_of(kafka, name, tmp_path):
     """Makes sinks of a test's own topics; those left open are closed in the end."""
     made = []
 
-    def sink_of(sink_name=None, **options):
+    def sink_of(sink_name=None, source="shop", sources=("shop",), **options):
         given = {"servers": kafka.servers, "topic": name, "progress_topic": f"{name}.progress"}
         options = KafkaOptions(**{**given, **options})
-        place = SinkPlace(sink_name or name, options, "shop", "shop", ("shop",), tmp_path)
+        place = SinkPlace(sink_name or name, options, "shop", source, sources, tmp_path)
         made.append(KafkaKind().sink(place))
         return made[-1]
 
@@ -229,6 +230,35 @@ def test_position_is_found_among_those_of_many_pipelines(kafka, name, sink_of):
 
     assert sink_of().open() == '{"mine":1}'
     assert sink_of("another").open() == '{"other": 99}'
+
+
+def test_transaction_that_was_left_open_for_one_source_holds_up_no_other(kafka, name, sink_of):
+    """Positions of both are in one partition, and nobody has opened the other source yet."""
+    place = {
+        source: zlib.crc32(f"penstock.shop.{source}.{name}".encode()) % 16
+        for source in (f"s{number}" for number in range(40))
+    }
+    ours, other = next(
+        (one, two) for one in place for two in place if one != two and place[one] == place[two]
+    )
+    sources = (ours, other)
+    sink = sink_of(source=ours, sources=sources, timeout=10.0)
+    sink.open()
+    sink.deliver(iter(()), '{"ours":1}')
+    sink.close()
+    killed = sink_of(source=other, sources=sources)
+    killed.open()
+    killed._begin()
+    killed._store(b'{"never":1}')
+    killed._producing.flush()
+    killed._in_transaction = False  # a killed process aborts nothing
+    killed.close()
+
+    begun_at = time.monotonic()
+    assert sink_of(source=ours, sources=sources, timeout=10.0).open() == '{"ours":1}'
+
+    assert time.monotonic() - begun_at < 8
+    assert sink_of(source=other, sources=sources).open() is None
 
 
 def test_newcomer_that_was_let_in_fences_the_first_who_says_that_it_is_not_alone(
@@ -538,3 +568,54 @@ def test_topic_of_positions_that_is_not_compacted_is_found_by_check(kafka, name,
 
     assert found.severity == "error"
     assert f"cleanup.policy of topic {name}.progress is delete, wanted compact" in found.what
+
+
+@pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
+def test_topics_that_differ_in_dots_and_underscores_alone_are_found_by_check_and_refused_by_name(
+    kafka, name, tmp_path, sink_of, delivery
+):
+    make_topic(kafka, f"{name}.eu.lines")
+    given = {
+        "servers": kafka.servers,
+        "topic": f"{name}.{{schema}}.{{table}}",
+        "progress_topic": f"{name}.progress",
+        "delivery": delivery,
+    }
+    place = SinkPlace(name, KafkaOptions(**given), "shop", "shop", ("shop",), tmp_path)
+    tables = [("sales", "eu_orders"), ("sales_eu", "orders"), ("sales", "orders")]
+    followed = ChosenTables([TableName(*each) for each in tables], [], [], {}, {})
+
+    found = [each.what for each in KafkaKind().check({"shop": place}, {"shop": followed})]
+    met = [
+        each.what
+        for each in sink_of(topic=f"{name}.eu_{{table}}", delivery=delivery).check_tables(
+            [TableName("public", "lines")]
+        )
+    ]
+    sink = sink_of(topic=f"{name}.eu_{{table}}", delivery=delivery)
+    sink.open()
+    with pytest.raises(DocumentsRefused) as refused:
+        sink.deliver(iter((documents((1, "a"), table="lines"),)), "{}")
+
+    (pair,) = found
+    assert f"topic {name}.sales_eu.orders collides with {name}.sales.eu_orders" in pair
+    assert f"topic {name}.eu_lines collides with {name}.eu.lines, which is there" in met[0]
+    (reason,) = refused.value.reasons.values()
+    assert f"collides with existing topic: {name}.eu.lines" in reason
+
+
+@pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
+def test_topic_with_too_long_a_name_is_found_by_check_and_refused_with_its_length(
+    name, sink_of, delivery
+):
+    table = "ü" * 60
+    sink = sink_of(topic=f"{name}.{{table}}", delivery=delivery)
+
+    (found,) = sink.check_tables([TableName("public", table)])
+    sink.open()
+    with pytest.raises(DocumentsRefused) as refused:
+        sink.deliver(iter((documents((1, "a"), table=table),)), "{}")
+
+    length = len(name) + 1 + 60 * 6
+    assert f"has {length} characters, Kafka takes 249" in found.what
+    assert f"has {length} characters" in next(iter(refused.value.reasons.values()))

@@ -13,10 +13,17 @@ import nats
 import nkeys
 import pyarrow as pa
 import pytest
+from nats.js.api import DiscardPolicy
 from pydantic import ValidationError
 
 from fix_nats import NatsServer
-from penstock.errors import DestinationRefuses, SecondInstance, SinkError, SinkLoginRefused
+from penstock.errors import (
+    DestinationRefuses,
+    SecondInstance,
+    SinkError,
+    SinkLoginRefused,
+    SinkPrivilegeMissing,
+)
 from penstock.sink import DOCUMENTS, DocumentsRefused, SinkPlace
 from penstock.sinks.documents.patterns import Pattern
 from penstock.sinks.nats.kind import NatsKind
@@ -53,10 +60,10 @@ def name():
 def sink_of(nats_server, name, tmp_path):
     made = []
 
-    def sink_of(*, sources=("shop",), **options):
+    def sink_of(*, sources=("shop",), by=name, **options):
         given = {"url": nats_server.url, "stream": name, "subject": f"{name}.{{schema}}.{{table}}"}
         options = NatsOptions(**{**given, **options})
-        place = SinkPlace(name, options, "shop", "shop", sources, tmp_path)
+        place = SinkPlace(by, options, "shop", "shop", sources, tmp_path)
         made.append(NatsKind().sink(place))
         return made[-1]
 
@@ -97,6 +104,7 @@ def test_message_says_what_it_is_by_subject_and_headers(nats_server, name, sink_
         "op": "insert",
         "commit_lsn": "0/1000",
         "source": "shop",
+        "sink": f"shop.{name}",
         "content-type": "application/json",
     }
 
@@ -120,6 +128,43 @@ def test_what_comes_again_is_dropped_by_the_server(nats_server, name, sink_of):
     sink.deliver(iter((batch,)), None)
 
     assert notes(nats_server, name) == ["a", "b"]
+
+
+def test_documents_that_another_sink_has_put_into_the_stream_are_not_taken_for_delivered(
+    nats_server, name, sink_of
+):
+    """JetStream drops them as duplicates, whatever their subject: ids are the same at all sinks of a source."""
+    other = sink_of(subject=f"{name}.other.{{table}}.{{schema}}", by="other")
+    sink = sink_of(subject=f"{name}.{{schema}}.{{table}}.own")
+    widen(nats_server, name, f"{name}.>")
+    batch = documents((1, "a"), (2, "b"))
+    other.open()
+    other.deliver(iter((batch,)), None)
+
+    for _ in range(2):  # a restart does not hide it
+        sink.open()
+        with pytest.raises(DestinationRefuses, match="sink other of pipeline shop"):
+            sink.deliver(iter((batch,)), None)
+    sink.deliver(iter((documents((3, "c"), table="more"),)), None)
+
+    assert notes(nats_server, name) == ["a", "b", "c"]
+
+
+def test_who_may_not_read_what_was_dropped_as_a_duplicate_is_told_the_right(
+    server_with, name, sink_of
+):
+    server = server_with(
+        'authorization { users: [ { user: "p", password: "s", permissions: {'
+        f' publish: ["$JS.API.STREAM.INFO.>", "$JS.API.STREAM.CREATE.>", "_PENSTOCK.>", "{name}.>"],'
+        ' subscribe: ["_INBOX.>", "_PENSTOCK.>"] } } ] }'
+    )
+    sink = sink_of(url=server.url, user="p", password="s", timeout=2.0)
+    sink.open()
+    batch = documents((1, "a"))
+    sink.deliver(iter((batch,)), None)
+
+    with pytest.raises(SinkPrivilegeMissing, match=rf"STREAM\.MSG\.GET\.{name}"):
+        sink.deliver(iter((batch,)), None)
 
 
 def test_too_large_message_is_refused_and_the_others_can_go(server_with, name, sink_of):
@@ -214,6 +259,18 @@ def joined(*batches):
     )
 
 
+def widen(server, stream, *subjects, **config):
+    """Make the stream beforehand, as somebody else would."""
+
+    async def make():
+        client = await nats.connect(server.url)
+        await client.jsm().add_stream(name=stream, subjects=list(subjects), **config)
+        await client.close()
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(lambda: asyncio.run(make())).result()
+
+
 def raise_limit(server, stream):
     async def update():
         client = await nats.connect(server.url)
@@ -289,6 +346,43 @@ def test_missing_stream_that_may_not_be_made_is_found_by_check(sink_of):
     with pytest.raises(DestinationRefuses, match="create_stream is false"):
         sink.open()
     assert [each.code for each in sink.check()] == ["PEN-517"]
+
+
+def test_stream_that_acknowledges_nothing_is_refused(nats_server, name, sink_of):
+    widen(nats_server, name, f"{name}.>", no_ack=True)
+    sink = sink_of()
+
+    with pytest.raises(DestinationRefuses, match="no_ack"):
+        sink.open()
+    assert [(each.code, each.severity) for each in sink.check()] == [("PEN-517", "error")]
+
+
+def test_stream_that_knows_ids_for_less_long_or_throws_away_is_warned_of(
+    nats_server, name, sink_of
+):
+    widen(
+        nats_server, name, f"{name}.>", duplicate_window=5, max_msgs=10, discard=DiscardPolicy.OLD
+    )
+
+    found = list(sink_of(duplicate_window=60).check())
+    wanted = list(sink_of(duplicate_window=5, discard="old").check())
+
+    assert [each.severity for each in found] == ["warning", "warning"]
+    assert "knows ids for 5 s; wanted 60 s" in found[0].error.what
+    assert "discard: old" in found[1].error.what
+    assert wanted == []
+
+
+def test_window_of_days_is_had_and_one_that_outlasts_the_messages_is_refused(
+    nats_server, name, sink_of
+):
+    sink = sink_of(duplicate_window=200_000)
+    sink.open()
+
+    assert sink._stream.find().duplicate_window == 200_000
+    with pytest.raises(ValidationError, match="at most max_age"):
+        sink_of(duplicate_window=60, max_age=30)
+    assert sink_of(max_age=30)._options.duplicate_window == 30
 
 
 def test_check_makes_no_stream(nats_server, name, sink_of):

@@ -81,12 +81,20 @@ def test_postgres_sink_has_defaults(pipeline_of):
     )
 
 
-@pytest.mark.parametrize(("form", "count"), [("json", 0), ("debezium", 1)])
-def test_records_of_debezium_have_the_primary_key_without_a_rule_that_says_so(form, count):
+@pytest.mark.parametrize(
+    ("given", "count"),
+    [
+        ({"key": "table"}, 0),
+        ({"key": "primary_key"}, 1),
+        ({}, 1),
+        ({"format": "debezium", "topic": "{schema}.{table}"}, 1),
+    ],
+)
+def test_records_have_the_primary_key_without_a_rule_that_says_so(given, count):
     document = {
         "name": "shop",
         "source": {"url": "postgresql://h/d", "tables": ["public.*"]},
-        "sinks": {"bus": {"kind": "kafka", "servers": "b:1", "format": form}},
+        "sinks": {"bus": {"kind": "kafka", "servers": "b:1", **given}},
     }
 
     rules = pipeline_from_document(document, "test").modifiers

@@ -446,3 +446,29 @@ def test_validator_of_another_package_is_quoted_behind_the_key(
     assert error.what.startswith(said)
     assert "Value error" not in error.what
     assert "abc" not in str(error)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "is_refused"),
+    [
+        ("url: nats://h", "url: nats://h:4222", True),
+        ("url: nats://h, stream: A", "url: [nats://g, nats://H:4222], stream: A", True),
+        ("url: nats://h, stream: shop", "url: nats://h", True),
+        ("url: nats://h", "url: nats://h, stream: B", False),
+        ("url: nats://h", "url: nats://g", False),
+        ("url: nats://h, user: a", "url: nats://h, user: b", False),
+    ],
+)
+def test_two_sinks_on_one_stream_are_refused(pipeline_of, fault_of, first, second, is_refused):
+    written = SMALL.split("sinks:", maxsplit=1)[0] + (
+        f"sinks:\n  one: {{kind: nats, {first}}}\n  two: {{kind: nats, {second}}}\n"
+    )
+    if not is_refused:
+        pipeline_of(written)
+        return
+
+    error = fault_of(written)
+
+    assert isinstance(error, BadValue)
+    assert "as sink one does" in error.what
+    assert "sinks.two" in error.what

@@ -15,11 +15,14 @@ from hypothesis import strategies as st
 from fix_envelopes import ORIGIN, records
 from fix_pgvalues import DEBEZIUM, examples
 from penstock import __version__
+from penstock.changes.basetypes import spelled_type
 from penstock.changes.debezium import DebeziumEncoder, Decimals, debezium_column
+from penstock.changes.documents import keyed
 from penstock.changes.encoded import one_column
-from penstock.changes.envelope import keyed
 from penstock.changes.pgoutput import Injected
 from penstock.lsn import Lsn
+from penstock.modifiers.inject import Injection, PrimaryKeyOptions
+from penstock.schema.shape import ColumnShape, TableShape, TypeShape
 from penstock.sinks.kafka.formats import DebeziumFormat
 from penstock.testing import (
     UNCHANGED,
@@ -64,6 +67,8 @@ def source(ordinal=0, **more):
         "snapshot": "false",
         "db": "shopdb",
         "sequence": f'["{LSN}","{ordinal}"]',
+        "ts_us": 1559033104863000,
+        "ts_ns": 1559033104863000000,
         "schema": "public",
         "table": "customers",
         "txId": 555,
@@ -81,6 +86,8 @@ def envelope(op, before, after, ordinal=0):
         "transaction": None,
         "op": op,
         "ts_ms": 1559033104863,
+        "ts_us": 1559033104863000,
+        "ts_ns": 1559033104863000000,
     }
 
 
@@ -114,6 +121,8 @@ def test_fields_of_the_envelope_stand_in_the_documented_order():
         "transaction",
         "op",
         "ts_ms",
+        "ts_us",
+        "ts_ns",
     ]
     assert found["value"].startswith(b'{"before":null,"after":{"id":1,"first_name":"a"')
 
@@ -250,11 +259,35 @@ def test_money_is_a_decimal_of_two_digits():
 
 
 def test_bits_are_bytes_from_the_lowest_on():
-    values = pa.array([b"000000110000001000000001", b"", None], pa.binary())
+    values = pa.array(
+        [b"000000110000001000000001", b"", None, b"00000", b"000000000101"], pa.binary()
+    )
 
-    column = one_column(debezium_column(1562, -1, values).parts, 3).to_pylist()
+    column = one_column(debezium_column(1562, -1, values).parts, 5).to_pylist()
 
-    assert column == [b'"AQID"', b'""', None]
+    assert column == [b'"AQID"', b'""', None, b'""', b'"BQ=="']
+
+
+@pytest.mark.parametrize("type_oid", [1560, 1562])
+def test_one_bit_is_a_truth_value(type_oid):
+    values = pa.array([b"1", b"0", None], pa.binary())
+
+    column = one_column(debezium_column(type_oid, 1, values).parts, 3).to_pylist()
+
+    assert column == [b"true", b"false", None]
+
+
+def test_numeric_without_a_scale_has_no_zeros_at_the_end_of_its_fraction():
+    found = spelled("numeric", ["1.50", "100.00", "0.00", "100", "-2.0", None])
+
+    assert found == [
+        {"scale": 1, "value": "Dw=="},
+        {"scale": 0, "value": "ZA=="},
+        {"scale": 0, "value": "AA=="},
+        {"scale": 0, "value": "ZA=="},
+        {"scale": 0, "value": "/g=="},
+        None,
+    ]
 
 
 def test_array_of_two_dimensions_stays_text():
@@ -334,3 +367,63 @@ def test_key_with_replica_identity_full_is_the_primary_key_where_it_is_known():
 def test_key_of_which_a_column_does_not_come_is_none():
     assert keyed(known(FULL, 1, 7)) == known(FULL, 1, 7)
     assert keyed(FULL) == FULL
+
+
+@pytest.mark.parametrize(
+    ("spelled_as", "wanted"),
+    [
+        ("numeric(12,3)", (1700, 4 + (12 << 16) + 3)),
+        ("numeric", (1700, -1)),
+        ("integer", (23, -1)),
+        ("timestamp(3) without time zone", (1114, 3)),
+        ("timestamp with time zone", (1184, -1)),
+        ("bit varying(1)", (1562, 1)),
+        ("integer[]", (1007, -1)),
+        ("text", None),
+        ("character varying(20)", None),
+        ("shop.money", None),
+    ],
+)
+def test_type_below_a_domain_is_known_by_its_spelling(spelled_as, wanted):
+    assert spelled_type(spelled_as) == wanted
+
+
+def test_value_of_a_domain_is_written_as_the_type_below_it():
+    column = {"type_kind": "d", "not_null": False}
+    shape = TableShape(
+        id=16500,
+        schema_name="public",
+        name="customers",
+        columns=(
+            ColumnShape(id=1, name="id", type="integer", type_id=23, type_kind="b", not_null=True),
+            ColumnShape(id=2, name="price", type="price", type_id=50_001, **column),
+        ),
+        types=(
+            TypeShape(
+                id=50_000,
+                schema_name="public",
+                name="cents",
+                kind="domain",
+                base="numeric(9,2)",
+                parts=(1700,),
+            ),
+            TypeShape(
+                id=50_001,
+                schema_name="public",
+                name="price",
+                kind="domain",
+                base="cents",
+                parts=(50_000,),
+            ),
+        ),
+    )
+    described = replace(
+        FULL, columns=(FULL.columns[0], replace(FULL.columns[1], name="price", type_oid=50_001))
+    )
+    rule = Injection(PrimaryKeyOptions(), shape)
+    pieces = changes([relation(described), *transaction(LSN, insert(described, ["1", "12.50"]))])
+
+    batch = DebeziumFormat().documents([rule.apply(each) for each in pieces], ORIGIN)
+
+    (value,) = batch.column("value").to_pylist()
+    assert json.loads(value)["after"] == {"id": 1, "price": "BOI="}

@@ -4,17 +4,33 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 
+from penstock.changes.documents import documents
+from penstock.changes.pgoutput import Injected
+from penstock.changes.shares import Share
 from penstock.errors import PackageMissing
 from penstock.sink import DOCUMENTS, SinkPlace
+from penstock.sinks.chosen import ChosenTables
 from penstock.sinks.documents.patterns import Pattern, TablesOfBatch, escaped, problem_of
-from penstock.sinks.kafka.kind import KafkaKind
+from penstock.sinks.kafka.kind import KafkaKind, _meetings, topics_of
 from penstock.sinks.kafka.options import KafkaOptions, RecordKey
 from penstock.sinks.kafka.records import Layout, record_keys
 from penstock.sinks.nats.kind import NatsKind
+from penstock.table import Route, Routes, TableName, TableRule
+from penstock.testing import (
+    UNCHANGED,
+    changes,
+    delete,
+    insert,
+    relation,
+    table,
+    transaction,
+    update,
+)
 
 
 def document(key, table="orders", schema="public", op="insert", lsn=0x1000, ordinal=0):
@@ -118,6 +134,73 @@ def test_pattern_that_no_topic_can_have_is_refused(pattern):
     assert problem_of(pattern, r"[A-Za-z0-9._-]*")
 
 
+@pytest.mark.parametrize(
+    ("form", "wanted"),
+    [
+        ("json", "shop.a-2eb.Wei-c3-9f -f0-9f-98-80".replace(" ", "-20")),
+        ("debezium", "shop.a.b.Wei____"),
+    ],
+)
+def test_topics_are_called_as_debezium_calls_them_where_records_are_as_debezium_s(
+    form, wanted, tmp_path
+):
+    topics = topics_of(place_of(tmp_path, format=form))
+
+    assert topics.of("a.b", "Weiß 😀") == wanted
+
+
+def place_of(directory, source="shop", sources=("shop",), **options):
+    given = {"servers": "b:1", "topic": "{pipeline}.{schema}.{table}"}
+    options = KafkaOptions(**{**given, **options})
+    return SinkPlace("bus", options, "shop", source, sources, directory)
+
+
+def test_tables_that_would_share_a_topic_of_debezium_s_are_refused(tmp_path):
+    tables = [
+        TableName("a", "b c"),
+        TableName("a", "b_c"),
+        TableName("a.b", "c"),
+        TableName("x", "y"),
+    ]
+    to_x = Routes((Route(TableRule.parse("a.b_c"), TableName("x", "y")),))
+
+    place = place_of(tmp_path, format="debezium")
+    found = KafkaKind().clashes(place, tables)
+    routed = KafkaKind().clashes(replace(place, routes=to_x), tables)
+
+    assert sorted(found) == tables[:2]
+    assert "would all be topic shop.a.b_c" in str(found[tables[0]])
+    assert routed == {}
+    assert [each.severity for each in KafkaKind().occupied(place, tables)] == ["error"]
+    assert KafkaKind().clashes(place_of(tmp_path), tables) == {}
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ({"format": "debezium"}, "warning"),
+        ({"format": "avro", "registry": {"url": "http://r"}}, "error"),
+        ({"tombstones": True}, "warning"),
+        ({"topic": "{source}.{schema}.{table}", "format": "debezium"}, None),
+        ({"format": "debezium", "tombstones": False}, None),
+        ({}, None),
+    ],
+)
+def test_sources_whose_keys_meet_in_a_topic_are_found_by_check(tmp_path, options, wanted):
+    places = {each: place_of(tmp_path, each, ("eu", "us"), **options) for each in ("eu", "us")}
+    chosen = {
+        "eu": ChosenTables([TableName("public", "orders")], [], [], {}, {}),
+        "us": ChosenTables(
+            [TableName("public", "orders"), TableName("us", "more")], [], [], {}, {}
+        ),
+    }
+
+    found = list(_meetings(places, chosen))
+
+    assert [each.severity for each in found] == ([wanted] if wanted else [])
+    assert all("sources eu and us go to topic shop.public.orders" in each.what for each in found)
+
+
 def test_headers_say_what_the_document_is():
     layout = Layout(Pattern("t", "shop", "eu"), RecordKey.TABLE, "application/json", False)
     batch = pa.RecordBatch.from_pylist([document({"id": 1}, lsn=0x1_0000_00AB)], DOCUMENTS)
@@ -136,7 +219,11 @@ def test_headers_say_what_the_document_is():
 
 def test_delete_is_followed_by_a_tombstone_where_they_are_wanted():
     layout = Layout(Pattern("t", "shop", "eu"), RecordKey.PRIMARY_KEY, "application/json", True)
-    rows = [document({"id": 1}, op="delete"), document({"id": 2})]
+    rows = [
+        document({"id": 1}, op="delete"),
+        document({"id": 2}),
+        document(None, "keyless", op="delete"),
+    ]
     batch = pa.RecordBatch.from_pylist(rows, DOCUMENTS)
 
     found = [(value, key) for _, value, key, _, _ in layout.rows(batch, TablesOfBatch.of(batch))]
@@ -145,7 +232,46 @@ def test_delete_is_followed_by_a_tombstone_where_they_are_wanted():
         (b"{}", "public.orders:1"),
         (None, "public.orders:1"),
         (b"{}", "public.orders:2"),
+        (b"{}", "public.keyless"),
     ]
+
+
+def test_record_of_a_table_with_full_identity_has_the_primary_key_where_the_document_has_none():
+    full = table(16500, "orders", {"id": "int4", "note": "text"}, identity="f")
+    rows = [
+        insert(full, ["1", "a"]),
+        update(full, ["2", UNCHANGED], before=["1", "a"]),
+        delete(full, before=["1", "b"]),
+    ]
+    found = [
+        replace(
+            each,
+            relation=replace(
+                each.relation,
+                columns=tuple(replace(one, id=n) for n, one in enumerate(each.relation.columns, 1)),
+                injected=Injected(16500, primary_key=(1,), in_documents=False),
+            ),
+        )
+        for each in changes([relation(full), *transaction(0x1000, *rows)])
+    ]
+    layout = Layout(Pattern("t", "shop", "eu"), RecordKey.PRIMARY_KEY, "application/json", True)
+
+    batch = documents(found, "shop")
+    records = list(layout.rows(batch, TablesOfBatch.of(batch)))
+
+    assert [key for _, _, key, _, _ in records] == [
+        f"public.orders:{number}" for number in (1, 2, 1, 1)
+    ]
+    assert [value is None for _, value, *_ in records] == [False, False, False, True]
+    assert [json.loads(value)["key"] for _, value, *_ in records[:3]] == [None] * 3
+    shares = [Share(number, 4, "key") for number in range(4)]
+    own = [documents([p for e in found if (p := share.of(e))], "shop") for share in shares]
+    assert sorted(key for each in own for key in each.column("key").to_pylist()) == [
+        '{"id":1}',
+        '{"id":1}',
+        '{"id":2}',
+    ]
+    assert sum(len(each) > 0 for each in own) == 2
 
 
 def test_records_of_many_documents_take_time_that_grows_linearly():

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
+import nats
 import numpy as np
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import NewTopic
+from nats.js.api import DiscardPolicy
 
 from fix_nats import NatsServer
 from fix_wait import wait_until
@@ -194,9 +198,10 @@ def test_stream_that_is_missing_and_may_not_be_made_is_reported(
 ):
     place = Place("nats", {"url": nats_server.url, "create_streams": False}, tmp_path)
 
-    (found,) = place.kind.check(place.options, [place.owner])
+    found = place.kind.check(place.options, [place.owner])
 
-    assert "is not there, and log.create_streams is false" in found.what
+    assert [each.where.split()[0] for each in found] == ["stream", "bucket"]
+    assert all("is not there, and log.create_streams is false" in each.what for each in found)
 
 
 def test_settings_of_a_topic_that_is_yet_to_be_made_are_judged(kafka: KafkaServer, tmp_path: Path):
@@ -376,6 +381,116 @@ def test_shapes_on_a_board_are_those_of_a_file(place: Place, monkeypatch: pytest
     again.open_for_writing()
     again.append([mark(48)])
     assert [each[0].commit_lsn for each in again.transactions_after(Lsn(32))] == [40, 48]
+
+
+def test_line_of_shapes_that_is_gone_is_an_error_and_not_taken_for_the_end(place: Place):
+    writing, reading = (BoardLines(each, "a/shapes") for each in (place.board(), place.elsewhere()))
+    writing.open_for_writing()
+    for line in (b"one", b"two", b"three"):
+        writing.append(line)
+    assert reading.read_new() == (False, [b"one", b"two", b"three"])
+
+    place.board().put("a/shapes/000000/000000001", None)
+
+    for damaged in (BoardLines(place.elsewhere(), "a/shapes") for _ in range(2)):
+        with pytest.raises(LogGone, match="line 1 of the shapes of tables is gone"):
+            damaged.read_all()
+        with pytest.raises(LogGone):
+            damaged.read_new()
+
+
+def test_state_topic_is_made_for_itself_and_one_that_deletes_is_refused(
+    kafka: KafkaServer, tmp_path: Path
+):
+    config = {"cleanup.policy": "delete", "retention.ms": "100000", "max.message.bytes": "60000"}
+    place = Place("kafka", {"servers": kafka.servers, "config": config}, tmp_path)
+    board: Any = place.board()
+    board.put("a/b", b"c")
+    facts = board._log_topic.facts()
+    assert facts.config["cleanup.policy"] == "compact"
+    assert facts.config["retention.ms"] != "100000"
+    assert facts.limit == 60_000
+
+    other = Place("kafka", {"servers": kafka.servers}, tmp_path)
+    topic = f"penstock.{other.pipeline}.state"
+    kafka.admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
+    wait_until(lambda: topic in kafka.topics(topic), what="the topic")
+    found = [each for each in other.kind.check(other.options, [other.owner]) if topic in each.where]
+
+    assert "cleanup.policy is delete, wanted compact" in found[0].what
+    assert "replication factor 1" in found[1].what
+    with pytest.raises(LogRefused, match="wanted compact"):
+        other.board().put("a/b", b"c")
+
+
+def test_topics_that_kafka_takes_no_names_of_are_reported(kafka: KafkaServer, on_kafka: Place):
+    topic = f"penstock_{on_kafka.pipeline}_a_log"
+    kafka.admin.create_topics([NewTopic(topic, 2, 1)])[topic].result(30)
+    wait_until(lambda: topic in kafka.topics(topic), what="the topic")
+
+    (found,) = on_kafka.kind.check(on_kafka.options, [on_kafka.owner])
+
+    assert f"collides with {topic}" in found.what
+
+
+def test_bucket_with_an_age_is_reported_and_refused(nats_server: NatsServer, tmp_path: Path):
+    place = Place("nats", {"url": nats_server.url}, tmp_path)
+    place.board().put("a/b", b"c")
+    stream = f"KV_penstock-{place.pipeline}-state"
+    change_stream(nats_server, stream, max_age=100_000, max_bytes=1_000_000)
+
+    found = [
+        each.what
+        for each in place.kind.check(place.options, [place.owner])
+        if "bucket" in each.where
+    ]
+
+    assert "NATS deletes positions, requests and shapes of tables: max_age" in found[0]
+    assert "NATS refuses more than that: max_bytes of the bucket is 1e+06" in found[1]
+    assert "one replica" in found[2]
+    with pytest.raises(LogRefused, match="max_age"):
+        place.elsewhere().put("a/b", b"d")
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [
+        {"max_msgs": 10, "discard": DiscardPolicy.OLD},
+        {"max_msgs_per_subject": 10},
+    ],
+)
+def test_limits_of_a_stream_by_number_are_reported_before_and_while_it_runs(
+    nats_server: NatsServer, tmp_path: Path, limit: dict[str, Any]
+):
+    place = Place("nats", {"url": nats_server.url}, tmp_path)
+    writer = opened(place.log())
+    append(writer, 8)
+    assert writer.risk(Lsn(0)) is None
+
+    change_stream(nats_server, f"penstock-{place.pipeline}-a-log", **limit)
+    found = [each.what for each in place.kind.check(place.options, [place.owner])]
+    for end in range(16, 80, 8):
+        append(writer, end)
+    writer.flush()
+
+    assert any(f"{next(iter(limit))} of the stream is 10" in each for each in found)
+    risk = writer.risk(Lsn(0))
+    assert isinstance(risk, LogAtRisk)
+    assert "NATS keeps 10" in risk.what
+    writer.close()
+
+
+def change_stream(server: NatsServer, name: str, **settings: Any) -> None:
+    async def change() -> None:
+        client = await nats.connect(server.url)
+        manager = client.jsm()
+        config = (await manager.stream_info(name)).config
+        await manager.update_stream(config.evolve(**settings))
+        await client.close()
+
+    # In a thread of its own: that of the tests may have a browser's loop.
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(lambda: asyncio.run(change())).result()
 
 
 def test_entry_that_is_too_long_for_a_message_keeps_its_pieces_while_it_is_needed(place: Place):

@@ -71,6 +71,8 @@ _SOURCE = {
         {"name": "snapshot", "type": ["null", "string"], "default": None},
         {"name": "db", "type": "string"},
         {"name": "sequence", "type": ["null", "string"], "default": None},
+        {"name": "ts_us", "type": ["null", "long"], "default": None},
+        {"name": "ts_ns", "type": ["null", "long"], "default": None},
         {"name": "schema", "type": "string"},
         {"name": "table", "type": "string"},
         {"name": "txId", "type": ["null", "long"], "default": None},
@@ -118,7 +120,10 @@ class AvroSchemas:
             {"name": "source", "type": _SOURCE},
             {"name": "transaction", "type": ["null", _TRANSACTION], "default": None},
             {"name": "op", "type": "string"},
-            {"name": "ts_ms", "type": ["null", "long"], "default": None},
+            *(
+                {"name": name, "type": ["null", "long"], "default": None}
+                for name in ("ts_ms", "ts_us", "ts_ns")
+            ),
         ]
         places = key_places(relation)
         key = [{"name": names[place], "type": avro_type(columns[place])} for place in places]
@@ -227,8 +232,13 @@ class AvroEncoder:
     ) -> list[Part]:
         """The envelope."""
         one, of_row = moments.transactions()
-        found = (varints(one.ts_ms), self._ends(one), digits(one.commit_lsn.astype(np.int64)))
-        ts_ms, ends, lsn = (
+        found = (
+            varints(one.ts_ms),
+            join([_BRANCH, varints(one.ts_us), _BRANCH, varints(one.ts_us * 1000)], len(one)),
+            self._ends(one),
+            digits(one.commit_lsn.astype(np.int64)),
+        )
+        ts_ms, finer, ends, lsn = (
             each[0].as_py() if of_row is None else each.take(of_row) for each in found
         )
         sequence = join([b'["', lsn, b'","', digits(moments.ordinal), b'"]'], len(moments))
@@ -241,10 +251,12 @@ class AvroEncoder:
             _BRANCH + _constant("true" if moments.snapshot else "false"),
             _constant(moments.database) + _BRANCH,
             *_strings(sequence),
+            finer,
             *map(_constant, moments.table),
             ends,
             _NULL + _NULL + _constant(op) + _BRANCH,  # xmin and transaction before it
             ts_ms,
+            finer,
         ]
 
     def _ends(self, one: Moments) -> pa.Array:

@@ -11,8 +11,8 @@ timestamptz              a string, ISO 8601 in UTC with Z
 timetz                   the same, without a date
 interval                 microseconds, a month being 365.25 / 12 days
 bytea                    a string, base64
-bit(1)                   true, false
-bit(n) varbit            a string, base64 of bytes, the lowest first
+bit(1) varbit(1)         true, false
+bit(n) varbit            a string, base64 of bytes, the lowest first, as many as hold the bits that are set
 json jsonb, and the rest a string, Postgres's text
 an array of these        an array
 """
@@ -90,7 +90,7 @@ class DebeziumEncoder:
         self, op: str, before: list[Part] | None, after: list[Part] | None, moments: Moments
     ) -> list[Part]:
         """The envelope."""
-        start, rest, ts_ms = _source(moments)
+        start, rest, at = _source(moments)
         return [
             b'{"before":',
             *(before or [b"null"]),
@@ -99,8 +99,8 @@ class DebeziumEncoder:
             start,
             digits(moments.ordinal),
             rest,
-            b',"transaction":null,"op":"%b","ts_ms":' % op.encode(),
-            ts_ms,
+            b',"transaction":null,"op":"%b",' % op.encode(),
+            at,
             b"}",
         ]
 
@@ -110,7 +110,9 @@ def _source(moments: Moments) -> tuple[Part, Part, Part]:
     one, of_row = moments.transactions()
     count = len(one)
     lsn = digits(one.commit_lsn.astype(np.int64))
-    ts_ms = digits(one.ts_ms)
+    ts_ms, ts_us = digits(one.ts_ms), digits(one.ts_us)
+    finer = [b'"ts_us":', ts_us, b',"ts_ns":', ts_us, b"000"]
+    at = join([b'"ts_ms":', ts_ms, b",", *finer], count)
     start = join(
         [
             b',"source":{"version":%b,"connector":"postgresql","name":%b,"ts_ms":'
@@ -125,7 +127,9 @@ def _source(moments: Moments) -> tuple[Part, Part, Part]:
     )
     rest = join(
         [
-            b'\\"]","schema":%b,"table":%b,"txId":' % tuple(map(json_string, moments.table)),
+            b'\\"]",',
+            *finer,
+            b',"schema":%b,"table":%b,"txId":' % tuple(map(json_string, moments.table)),
             b"null" if one.xid is None else digits(one.xid),
             b',"lsn":',
             lsn,
@@ -134,8 +138,8 @@ def _source(moments: Moments) -> tuple[Part, Part, Part]:
         count,
     )
     if of_row is None:
-        return start[0].as_py(), rest[0].as_py(), ts_ms[0].as_py()
-    return start.take(of_row), rest.take(of_row), ts_ms.take(of_row)
+        return start[0].as_py(), rest[0].as_py(), at[0].as_py()
+    return start.take(of_row), rest.take(of_row), at.take(of_row)
 
 
 def _unavailable(type_oid: int) -> bytes:
@@ -157,7 +161,7 @@ def debezium_column(
         found = epochs.epochs(type_oid, type_modifier, values)
         return Encoded([epochs.digits_of(found.values)], found.unfit)
     if type_oid in (_BIT, _VARBIT):
-        return _bits(type_oid, type_modifier, values)
+        return _bits(type_modifier, values)
     if type_oid in (epochs.TIMESTAMPTZ, epochs.TIMETZ):
         return _json(_TEXT, epochs.zoned_texts(type_oid, type_modifier, values))
     return _json(_TEXT if type_oid in _JSON_TYPES else type_oid, values)
@@ -177,12 +181,22 @@ def _numeric(type_oid: int, type_modifier: int, values: pa.Array, decimals: Deci
         return _json(_TEXT, values)
     if decimals is Decimals.DOUBLE:
         return _json(_NUMERIC, _as_doubles(values))
-    found = unscaled(values)
+    has_scale = scale_of(type_modifier) is not None
+    found = unscaled(values if has_scale else _without_zeros(values))
     text = base64_of(found.values)
-    if scale_of(type_modifier) is not None:
+    if has_scale:
         return _quoted([b'"', text, b'"'], found.unfit)
     scales = pa.array(found.scales).cast(pa.string()).cast(pa.binary())
     return _quoted([b'{"scale":', scales, b',"value":"', text, b'"}'], found.unfit, like=text)
+
+
+def _without_zeros(values: pa.Array) -> pa.Array:
+    """Numbers without zeros at the end of their fraction, and 0 for 0.00: as Debezium has those without a scale."""
+    has_point = pc.fill_null(pc.match_substring(values, pattern=b"."), False)
+    if not pc.any(has_point).as_py():
+        return values
+    shorter = pc.ascii_rtrim(pc.ascii_rtrim(values.cast(pa.string()), "0"), ".")
+    return pc.if_else(has_point, shorter.cast(values.type), values)
 
 
 def _quoted(parts: list[Part], unfit: Any, like: pa.Array | None = None) -> Encoded:
@@ -202,8 +216,8 @@ def _as_doubles(values: pa.Array) -> pa.Array:
     return text.cast(pa.binary())
 
 
-def _bits(type_oid: int, type_modifier: int, values: pa.Array) -> Encoded:
-    if type_oid == _BIT and type_modifier == 1:
+def _bits(type_modifier: int, values: pa.Array) -> Encoded:
+    if type_modifier == 1:  # of a varbit as well
         spelled = pc.if_else(pc.equal(values, b"1"), b"true", pa.scalar(b"false", values.type))
         return Encoded([spelled])
     packed = pa.array([bits_of(value) for value in values.to_pylist()], pa.binary())
@@ -211,10 +225,11 @@ def _bits(type_oid: int, type_modifier: int, values: pa.Array) -> Encoded:
 
 
 def bits_of(value: bytes | None) -> bytes | None:
-    """A bit string as bytes: the last bits in the first byte."""
+    """A bit string as bytes: the last bits in the first byte, and no bytes in which none is set."""
     if value is None:
         return None
-    return int(value or b"0", 2).to_bytes(-(-len(value) // 8), "little")
+    number = int(value or b"0", 2)
+    return number.to_bytes(-(-number.bit_length() // 8), "little")
 
 
 def _arrays(type_oid: int, type_modifier: int, values: pa.Array, decimals: Decimals) -> Encoded:

@@ -20,14 +20,14 @@
   Nobody knows which transaction wrote it: `xid` and `committed_at` are null.
 
 A batch has a row for each document (`DOCUMENTS`): the JSON itself, and beside it what says where it
-belongs. How values are spelled: `jsonvalues`. Rows are grouped by the shape of their document, so that everything
+belongs. There `key` is that of the document, or the primary key where the document has none and somebody knows it (`keyed`). How values are spelled: `jsonvalues`. Rows are grouped by the shape of their document, so that everything
 but the values is a constant, and Arrow joins constants and columns. Pure: no file, no clock.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -131,8 +131,9 @@ def read_documents(
         [b"%b:%b:read:%b:%d:" % (source.encode(), lsn, copy_id.encode(), relation.oid), numbers],
         len(rows),
     )
-    marked = key_places(relation)
-    key = join(tuples.objects(marked), len(rows)) if marked else None
+    marked = key_places(keyed(relation))
+    own_key = join(tuples.objects(marked), len(rows)) if marked else None
+    key = own_key if key_places(relation) else None
     parts: list[Part] = [
         b'{"id":"',
         ids,
@@ -149,7 +150,7 @@ def read_documents(
     ]
     text = join(parts, len(rows))
     positions = (np.full(len(rows), commit_lsn, np.uint64), ordinals, None)
-    return _batch(ids, key, text, relation, "read", positions)
+    return _batch(ids, own_key, text, relation, "read", positions)
 
 
 def is_unidentified(relation: Relation) -> bool:
@@ -358,8 +359,9 @@ class _Group:
         after: list[Part] = [b"null"]
         if self._operation != DELETE:
             after = self._objects(self._after, everything)
-        places = key_places(relation)
-        key = join(self._key(places), count) if places else None
+        places, own_places = key_places(relation), key_places(keyed(relation))
+        own_key = join(self._key(own_places), count) if own_places else None
+        key = own_key if places else None
         where = _Where.of(positions, source)
         ids = where.ids(source, count)
         parts: list[Part] = [
@@ -385,7 +387,7 @@ class _Group:
         ]
         operation = _OPERATIONS[self._operation].decode()
         numbers = (positions.commit_lsn, positions.ordinal, positions.committed_at)
-        return _batch(ids, key, join(parts, count), relation, operation, numbers)
+        return _batch(ids, own_key, join(parts, count), relation, operation, numbers)
 
     def _objects(self, tuples: _Tuples, places: Sequence[int]) -> list[Part]:
         if self._is_partial:
@@ -434,6 +436,20 @@ def key_places(relation: Relation) -> list[int]:
     if relation.replica_identity == "f":
         return []
     return [place for place, column in enumerate(relation.columns) if column.in_identity]
+
+
+def keyed(relation: Relation) -> Relation:
+    """The table with its primary key marked where pgoutput does not mark it, and somebody knows it."""
+    injected = relation.injected
+    if relation.replica_identity not in ("f", "n") or injected is None or not injected.primary_key:
+        return relation
+    if not {column.id for column in relation.columns}.issuperset(injected.primary_key):
+        return relation  # a column of it does not come: generated, or left out by a rule
+    columns = tuple(
+        replace(column, in_identity=column.id in injected.primary_key)
+        for column in relation.columns
+    )
+    return replace(relation, replica_identity="d", columns=columns)
 
 
 @dataclass(frozen=True)

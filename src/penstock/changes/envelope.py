@@ -78,11 +78,17 @@ class Moments:
     snapshot: bool
     commit_lsn: npt.NDArray[np.uint64]
     ordinal: Index
-    ts_ms: Index
+    ts_us: Index
     xid: Index | None  # None of copied rows
 
     def __len__(self) -> int:
         return len(self.commit_lsn)
+
+    @property
+    def ts_ms(self) -> Index:
+        """When it was, in milliseconds."""
+        milliseconds: Index = self.ts_us // 1000
+        return milliseconds
 
     def transactions(self) -> tuple[Moments, pa.Array | None]:
         """One row for each transaction, and which of them each row is of; None where there is one only."""
@@ -92,7 +98,7 @@ class Moments:
             self,
             commit_lsn=lsn[first],
             ordinal=self.ordinal[first],
-            ts_ms=self.ts_ms[first],
+            ts_us=self.ts_us[first],
             xid=None if self.xid is None else self.xid[first],
         )
         if len(first) == 1:
@@ -113,18 +119,18 @@ class Events:
     id_suffix: bytes = b""
 
 
-def keyed(relation: Relation) -> Relation:
-    """The table with its primary key marked where pgoutput does not mark it, and somebody knows it."""
-    injected = relation.injected
-    if relation.replica_identity not in ("f", "n") or injected is None or not injected.primary_key:
+def seen_through(relation: Relation) -> Relation:
+    """The table with the types below its domains, where somebody knows them: values are written as those are."""
+    below = {oid: rest for oid, *rest in relation.injected.domains} if relation.injected else {}
+    if not below:
         return relation
-    if not {column.id for column in relation.columns}.issuperset(injected.primary_key):
-        return relation  # a column of it does not come: generated, or left out by a rule
     columns = tuple(
-        replace(column, in_identity=column.id in injected.primary_key)
+        replace(column, type_oid=below[column.type_oid][0], type_modifier=below[column.type_oid][1])
+        if column.type_oid in below
+        else column
         for column in relation.columns
     )
-    return replace(relation, replica_identity="d", columns=columns)
+    return replace(relation, columns=columns)
 
 
 def events(changes: TableChanges, share: Share | None = None) -> list[Events]:
@@ -340,7 +346,7 @@ def truncates_and_tables(pieces: Sequence[Piece]) -> list[Piece]:
 
 
 def _moments(positions: Positions, origin: Origin, target: TableName) -> Moments:
-    ts_ms = (positions.committed_at + EPOCH_2000_UNIX_MICROSECONDS) // 1000
+    ts_us = positions.committed_at + EPOCH_2000_UNIX_MICROSECONDS
     return Moments(
         origin.name,
         origin.database,
@@ -348,7 +354,7 @@ def _moments(positions: Positions, origin: Origin, target: TableName) -> Moments
         False,
         positions.commit_lsn,
         positions.ordinal,
-        ts_ms,
+        ts_us,
         positions.xid,
     )
 

@@ -202,7 +202,8 @@ def _spelled(value: bytes, width: int) -> bytes:
 
 def utc_clock_texts(values: pa.Array) -> pa.Array:
     """Times with a zone as `HH:MM:SS[.ffffff]Z`, at UTC."""
-    at_utc = pc.ends_with(values, pattern=b"+00")
+    # 24:00:00 is said to be midnight, whatever its offset, as Java reads it.
+    at_utc = pc.match_substring_regex(values, pattern=r"^([01][0-9]|2[0-3]):.*\+00$")
     if pc.all(at_utc).as_py() is not False:
         return _ended(pc.binary_slice(values, 0, -3))
     # Their offset is part of the value: each may have another.

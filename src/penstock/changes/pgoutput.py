@@ -75,7 +75,8 @@ class Injected:
     """What is known of a table beside its rows. `identity`: ids of columns, None where it is not asked for.
 
     `primary_key`: ids of its columns, for formats that need it; `in_documents`: whether documents say the rest.
-    `enums`: oids of types of its columns that are enums.
+    `enums`: oids of types of its columns that are enums. `domains`: those that are domains, with oid and modifier of
+    the type below.
     """
 
     table_id: int
@@ -85,6 +86,7 @@ class Injected:
     primary_key: tuple[int, ...] = ()
     in_documents: bool = True
     enums: tuple[int, ...] = ()
+    domains: tuple[tuple[int, int, int], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -24,12 +24,11 @@ import pyarrow.compute as pc
 from penstock.changes.cells import ABSENT, gather
 from penstock.changes.compact import fill_from_before, key_changes
 from penstock.changes.decode import TableChanges, TableTruncated, Transaction, decode
-from penstock.changes.documents import documents, key_places, key_texts, row_ids
+from penstock.changes.documents import documents, key_places, key_texts, keyed, row_ids
 from penstock.changes.envelope import (
     NO_RECORDS,
     as_records,
     copied_ids,
-    keyed,
     record_batch,
     records_in_order,
 )

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from penstock.changes.cells import ABSENT
 from penstock.changes.decode import TableChanges
-from penstock.changes.documents import key_places
+from penstock.changes.documents import key_places, keyed
 from penstock.changes.pgoutput import DELETE
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Share:
 
     def has_keys(self, changes: TableChanges, *, before: bool = False) -> Mask:
         """Which rows have a key of it, after the change or before it."""
-        places = key_places(changes.relation) if self.shared_by == "key" else []
+        places = key_places(keyed(changes.relation)) if self.shared_by == "key" else []
         if self.count == 1 or not places:
             return np.full(len(changes), self.of(changes) is not None)
         mask: Mask = _shares(changes, places, self.count, before=before) == self.number
@@ -71,7 +71,7 @@ def share_of_piece(piece: Piece, number: int, count: int, shared_by: str) -> Pie
     """
     if count == 1:
         return piece
-    places = key_places(piece.relation) if shared_by == "key" else []
+    places = key_places(keyed(piece.relation)) if shared_by == "key" else []
     if not places or not isinstance(piece, TableChanges):
         return piece if _of_name(piece.relation.table, shared_by) % count == number else None
     rows = np.flatnonzero(_shares(piece, places, count) == number)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from penstock.changes.basetypes import spelled_type
 from penstock.changes.pgoutput import Injected
 from penstock.errors import RuleUnfit
 from penstock.findings import Finding
@@ -138,7 +139,7 @@ class Injection:
         if isinstance(options, PrimaryKeyOptions):
             key = shape.primary_key.columns if shape.primary_key is not None else ()
             said = before or Injected(shape.id, in_documents=False, enums=_enums(shape))
-            return replace(said, primary_key=tuple(sorted(key)))
+            return replace(said, primary_key=tuple(sorted(key)), domains=tuple(_domains(shape)))
         return Injected(
             table_id=shape.id,
             identity=identity_of(shape) if options.identity else None,
@@ -150,6 +151,18 @@ class Injection:
     def apply(self, changes: TableChanges) -> TableChanges:
         """The same rows."""
         return replace(changes, relation=self.modified_relation(changes.relation))
+
+
+def _domains(shape: TableShape) -> Iterator[tuple[int, int, int]]:
+    """The types of columns that are domains, with oid and modifier of the type below, where formats write that in a way
+    of its own."""
+    types = {each.id: each for each in shape.types if each.kind == "domain" and not each.is_array}
+    for oid in sorted({each.type_id for each in shape.columns} & set(types)):
+        domain = types[oid]
+        while below := next((types[part] for part in domain.parts if part in types), None):
+            domain = below
+        if (found := spelled_type(domain.base)) is not None:
+            yield oid, *found
 
 
 def _enums(shape: TableShape) -> tuple[int, ...]:

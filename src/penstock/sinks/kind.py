@@ -119,6 +119,11 @@ class SinkKind(ABC, Generic[OptionsT]):
 
     # --- before anything is made ---------------------------------------------------------------
 
+    def alone_at(self, options: OptionsT, pipeline: str) -> frozenset[str]:
+        """Places that two sinks of a file cannot share, in words; the file is refused where two have one."""
+        del options, pipeline
+        return frozenset()
+
     def faults(self, options: OptionsT) -> Iterator[Finding]:
         """What stands in the way of delivering there at all. Changes nothing.
 

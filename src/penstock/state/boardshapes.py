@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.errors import LogGone
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -61,7 +63,7 @@ class BoardLines:
     def read_all(self) -> list[bytes]:
         """Every line of the present generation."""
         self._board.sync()
-        return self._lines(self._named(), 0)
+        return self._whole(self._named())
 
     def read_new(self) -> tuple[bool, list[bytes]]:
         """What was added, or all of it where another generation counts."""
@@ -70,13 +72,30 @@ class BoardLines:
         is_another = self._generation not in (-1, generation)
         if generation != self._generation:
             self._generation, self._next = generation, 0
-        found = self._lines(generation, self._next)
+        found = self._lines(generation, self._next) if self._next else self._whole(generation)
         self._next += len(found)
         return is_another, found
 
     def close(self) -> None:
         """Add no more."""
         self.is_open = False
+
+    def _whole(self, generation: int) -> list[bytes]:
+        """Every line of a generation.
+
+        Raises:
+            LogGone: one is missing, and later ones are there.
+        """
+        keys = self._board.keys(f"{self._prefix}/{generation:06d}/")
+        found = self._lines(generation, 0)
+        if len(found) < len(keys) and self._named() == generation:
+            raise LogGone(
+                f"line {len(found)} of the shapes of tables is gone, and {len(keys)} are there",
+                self._prefix,
+                "take limits and retention off what log.state_topic or log.bucket names; then penstock teardown"
+                " and init to begin anew",
+            )
+        return found
 
     def _lines(self, generation: int, begin: int) -> list[bytes]:
         found: list[bytes] = []

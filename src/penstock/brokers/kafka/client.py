@@ -71,6 +71,22 @@ _PERSON = {
     KafkaError.INVALID_CONFIG,
     KafkaError.SECURITY_DISABLED,
 }
+_EXPLAINED_BY_BROKER = {
+    KafkaError.TOPIC_EXCEPTION,
+    KafkaError.POLICY_VIOLATION,
+    KafkaError.INVALID_REPLICATION_FACTOR,
+    KafkaError.INVALID_PARTITIONS,
+    KafkaError.INVALID_CONFIG,
+}
+
+
+def said_by(error: KafkaError) -> str:
+    """An error's name, and of what a broker refuses its own words: they name what stands in the way."""
+    text = error.str() or ""
+    is_general = text.startswith("Broker:")  # the client's own, which says no more than the name
+    if error.code() not in _EXPLAINED_BY_BROKER or is_general:
+        return str(error.name())
+    return f"{error.name()}: {' '.join(text.split())[:400]}"
 
 
 class Complaint:
@@ -235,7 +251,7 @@ class Clients:
     def explained(self, error: KafkaError, what: str) -> PenstockError:
         """An error of the client's as one of ours."""
         cause = (self._complaint.error or error) if _passes_at_once(error) else error
-        said = f"{what}: Kafka says {cause.name()}"
+        said = f"{what}: Kafka says {said_by(cause)}"
         if cause.code() in _LOGIN:
             return self._errors.login(
                 said,

@@ -70,6 +70,11 @@ class Connection:
         return self._client is not None and self._client.is_connected
 
     @property
+    def was_denied(self) -> bool:
+        """Whether the server has said in passing that something is not allowed; it does not answer then."""
+        return "permissions violation" in str(self._last_error or "").lower()
+
+    @property
     def timeout(self) -> float:
         """How long an answer is waited for, in seconds."""
         return self._options.timeout

@@ -44,6 +44,15 @@ class Places(ABC):
     def _risks(self, name: str, place: str) -> Iterator[PenstockError]:
         """What may lose or delete what is in a topic or stream, or will be. Changes nothing."""
 
+    @abstractmethod
+    def _board_risks(self, pipeline: str) -> Iterator[PenstockError]:
+        """The same of the board."""
+
+    def _name_problems(self, names: Sequence[str], pipeline: str) -> Iterator[PenstockError]:
+        """Names that the broker does not take; nothing else is asked then."""
+        del names, pipeline
+        yield from ()
+
     def forget(self, owners: Sequence[LogOwner]) -> list[str]:
         """Delete the logs of sources; which."""
         names = [self.name_of(owner) for owner in owners]
@@ -60,7 +69,11 @@ class Places(ABC):
                     f"put {{source}} into log.{self.unit}",
                 )
             ]
+        pipeline = owners[0].pipeline
         try:
-            return [each for name in names for each in self._risks(name, f"{self.unit} {name}")]
+            if unfit := list(self._name_problems(names, pipeline)):
+                return unfit
+            found = [each for name in names for each in self._risks(name, f"{self.unit} {name}")]
+            return [*found, *self._board_risks(pipeline)]
         except PenstockError as error:
             return [error]

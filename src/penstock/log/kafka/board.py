@@ -13,10 +13,10 @@ from confluent_kafka import KafkaError, KafkaException
 from penstock.brokers.kafka.claim import Claim
 from penstock.brokers.kafka.client import leave_to_parent
 from penstock.brokers.kafka.producer import HeldProducer
-from penstock.errors import LogUnreachable
+from penstock.errors import LogRefused, LogUnreachable
 from penstock.log.broker.board import MemoryBoard
 from penstock.log.kafka.clients import Reading, Settings
-from penstock.log.kafka.topic import STATE_CONFIG, LogTopic
+from penstock.log.kafka.topic import LogTopic, state_config
 from penstock.timing import timing
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ class KafkaBoard(MemoryBoard):
     def __init__(self, options: KafkaLogOptions, topic: str, pipeline: str) -> None:
         super().__init__(f"topic {topic}", options.timeout)
         self._topic = topic
+        self._options = options
         self._pipeline = pipeline
         # Reports are not worth a long wait: the next one follows.
         self._timeout = min(timing().board_report_seconds, options.timeout)
@@ -57,7 +58,15 @@ class KafkaBoard(MemoryBoard):
     def _connect(self) -> None:
         self._clients.close()
         self._end_clients()
-        self._limit_pieces(self._log_topic.require(1, STATE_CONFIG).limit)
+        facts = self._log_topic.require(1, state_config(self._options))
+        policy = facts.config.get("cleanup.policy", "compact")
+        if "compact" not in policy:
+            raise LogRefused(
+                f"cleanup.policy is {policy}, wanted compact: Kafka deletes positions and requests",
+                self._place,
+                f"set cleanup.policy=compact for topic {self._topic}",
+            )
+        self._limit_pieces(facts.limit)
         self._reading = Reading(
             self._reading_settings,
             self._place,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.brokers.kafka.names import colliding, too_long
 from penstock.errors import LogAtRisk
 from penstock.log.kafka.clients import Settings
-from penstock.log.kafka.topic import LOG_CONFIG, LogTopic
+from penstock.log.kafka.topic import LogTopic, log_config
 from penstock.log.kafka.transport import PARTITIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from penstock.errors import PenstockError
     from penstock.log.kafka.options import KafkaLogOptions
@@ -37,9 +38,54 @@ def risks(options: KafkaLogOptions, name: str, place: str) -> Iterator[PenstockE
                 f"make it with {PARTITIONS} partitions, or set create_topics: true",
             )
             return
-        facts = LogTopic(clients, options, name).facts_if_made(PARTITIONS, LOG_CONFIG)
+        facts = LogTopic(clients, options, name).facts_if_made(PARTITIONS, log_config(options))
     yield from _safety(facts, place)
     yield from _retention(facts, place)
+
+
+def state_risks(options: KafkaLogOptions, name: str, place: str) -> Iterator[PenstockError]:
+    """The same of the topic of reports; where it is missing it is made as it should be."""
+    clients = Settings.of(options).clients(place)
+    facts = LogTopic(clients, options, name).facts()
+    if facts is None:
+        if not options.create_topics:
+            yield LogAtRisk(
+                "the topic is not there, and log.create_topics is false",
+                place,
+                "make it with 1 partition and cleanup.policy=compact, or set create_topics: true",
+            )
+        return
+    policy = facts.config.get("cleanup.policy", "compact")
+    if policy != "compact":
+        yield LogAtRisk(
+            f"cleanup.policy is {policy}, wanted compact: Kafka deletes positions and requests",
+            place,
+            f"set cleanup.policy=compact for topic {name}",
+        )
+    if facts.replicas < 2:
+        yield LogAtRisk(
+            f"replication factor {facts.replicas}: positions and shapes of tables are lost with the disk of"
+            " one broker",
+            place,
+            "use replication factor 3",
+        )
+
+
+def name_problems(
+    options: KafkaLogOptions, names: Sequence[str], place: str
+) -> Iterator[PenstockError]:
+    """Topics that cannot be made, by their names alone."""
+    clients = Settings.of(options).clients(place)
+    known = clients.metadata(clients.admin, "reaching the brokers").topics
+    for name in names:
+        if problem := too_long(name):
+            yield LogAtRisk(problem, place, "choose shorter names under log:")
+    for name, other in colliding(names, known).items():
+        yield LogAtRisk(
+            f"topic {name} collides with {other}: Kafka takes no two names that differ in '.' and '_' alone",
+            place,
+            "choose other names under log:",
+        )
 
 
 def _safety(facts: TopicFacts, place: str) -> Iterator[PenstockError]:

@@ -9,13 +9,13 @@ from penstock.brokers.names import fill
 from penstock.log.broker.log import BrokerLog
 from penstock.log.broker.places import Places
 from penstock.log.kafka.board import KafkaBoard
-from penstock.log.kafka.check import risks
+from penstock.log.kafka.check import name_problems, risks, state_risks
 from penstock.log.kafka.clients import Settings
 from penstock.log.kafka.topic import LogTopic
 from penstock.log.kafka.transport import KafkaTransport
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from penstock.errors import PenstockError
     from penstock.log.contract import LogOwner
@@ -44,7 +44,7 @@ class KafkaPlaces(Places):
 
     def board_of(self, pipeline: str) -> KafkaBoard:
         """The board of one pipeline."""
-        topic = fill(self._options.state_topic, pipeline=pipeline)
+        topic = self._board_name(pipeline)
         return _board(_Key(self._options), topic, pipeline)
 
     def _delete(self, name: str) -> bool:
@@ -53,6 +53,17 @@ class KafkaPlaces(Places):
 
     def _risks(self, name: str, place: str) -> Iterator[PenstockError]:
         return risks(self._options, name, place)
+
+    def _board_name(self, pipeline: str) -> str:
+        return fill(self._options.state_topic, pipeline=pipeline)
+
+    def _board_risks(self, pipeline: str) -> Iterator[PenstockError]:
+        name = self._board_name(pipeline)
+        return state_risks(self._options, name, f"topic {name}")
+
+    def _name_problems(self, names: Sequence[str], pipeline: str) -> Iterator[PenstockError]:
+        names = [*names, self._board_name(pipeline)]
+        return name_problems(self._options, names, "log:")
 
 
 class _Key:

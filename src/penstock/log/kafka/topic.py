@@ -31,6 +31,21 @@ STATE_CONFIG = {
 _DEFAULT_LIMIT = 1_048_588
 
 
+def log_config(options: KafkaLogOptions) -> dict[str, str]:
+    """How the topic of a log is made."""
+    return {**LOG_CONFIG, **options.config}
+
+
+def state_config(options: KafkaLogOptions) -> dict[str, str]:
+    """How the topic of reports is made: what `config:` says of deleting is meant for the log."""
+    given = {
+        key: value
+        for key, value in options.config.items()
+        if key != "cleanup.policy" and not key.startswith(("retention.", "local.retention."))
+    }
+    return {**STATE_CONFIG, **given}
+
+
 @dataclass(frozen=True)
 class TopicFacts:
     """What a topic is like."""
@@ -82,7 +97,7 @@ class LogTopic:
         }
         replicas = self._options.replication_factor or int(defaults["default.replication.factor"])
         in_sync = {"min.insync.replicas": defaults["min.insync.replicas"]}
-        return TopicFacts(partitions, replicas, {**in_sync, **config, **self._options.config})
+        return TopicFacts(partitions, replicas, {**in_sync, **config})
 
     def is_there(self) -> bool:
         """Whether it exists.
@@ -119,7 +134,7 @@ class LogTopic:
         """
         found = self.facts()
         if found is None:
-            self._create(partitions, {**config, **self._options.config})
+            self._create(partitions, config)
             waiting = self._clients.steps(f"waiting for topic {self.name}")
             while (found := self.facts()) is None or not found.partitions:
                 waiting.go_on()

@@ -18,7 +18,7 @@ from penstock.errors import LogAtRisk, LogGone, LogUnreachable, PenstockError, S
 from penstock.log.broker.transport import Bounds, Kept
 from penstock.log.kafka.clients import Pool, Settings
 from penstock.log.kafka.locator import PIECE_BYTES, PIECES, KafkaLocator, fetch
-from penstock.log.kafka.topic import LOG_CONFIG, LogTopic
+from penstock.log.kafka.topic import LogTopic, log_config
 from penstock.text import size_text
 from penstock.timing import timing
 
@@ -70,7 +70,7 @@ class KafkaTransport:
         """Make the topic where it is missing, and fence whoever appended before."""
         self.close_writing()
         self._clients.go_on()
-        facts = self._log_topic.require(PARTITIONS, LOG_CONFIG)
+        facts = self._log_topic.require(PARTITIONS, log_config(self._options))
         self.piece_bytes = min(PIECE_BYTES, facts.limit - _BATCH_BYTES)
         longest = int(1000 * max(timing().log_transaction_seconds, self._options.timeout))
         conf = self._clients.conf(

@@ -13,7 +13,14 @@ from nats.js import api
 
 from penstock.brokers.errors import OF_LOG
 from penstock.brokers.nats.client import Connection
-from penstock.errors import LogError, LogUnreachable, PenstockError, SecondInstance
+from penstock.errors import (
+    LogAtRisk,
+    LogError,
+    LogRefused,
+    LogUnreachable,
+    PenstockError,
+    SecondInstance,
+)
 from penstock.log.broker.board import MemoryBoard
 from penstock.log.nats.connections import Settings
 from penstock.log.nats.stream import StreamTail, delete, find, manager, require
@@ -26,6 +33,23 @@ if TYPE_CHECKING:
     from penstock.log.nats.options import NatsLogOptions
 
 _OPERATION = "KV-Operation"
+_DELETES = "NATS deletes"
+
+
+def board_risks(config: Any, place: str) -> Iterator[LogAtRisk]:
+    """What limits of a bucket may do to what is on a board."""
+    limits = {name: getattr(config, name) or 0 for name in ("max_age", "max_msgs", "max_bytes")}
+    drops = config.discard != api.DiscardPolicy.NEW
+    for name, limit in limits.items():
+        if limit > 0:
+            # Without the rest nobody knows that something is missing: what stands alone is no number in a row.
+            is_deleting = name == "max_age" or drops
+            does = "positions, requests and shapes of tables" if is_deleting else "more than that"
+            yield LogAtRisk(
+                f"{_DELETES if is_deleting else 'NATS refuses'} {does}: {name} of the bucket is {limit:g}",
+                place,
+                f"take {name} off stream KV_{place.removeprefix('bucket ')}",
+            )
 
 
 class NatsBoard(MemoryBoard):
@@ -75,7 +99,10 @@ class NatsBoard(MemoryBoard):
             deny_delete=True,
             allow_direct=True,
         )
-        require(self._connection, wanted, may_create=self._options.create_streams)
+        found = require(self._connection, wanted, may_create=self._options.create_streams)
+        for problem in board_risks(found, self._place):
+            if problem.what.startswith(_DELETES):
+                raise LogRefused(problem.what, problem.where, problem.do)
         self._limit_pieces(self._connection.client.max_payload)
         self._tail = StreamTail(self._connection, self._stream, f"$KV.{self._bucket}.>", 1)
         self._next = 1

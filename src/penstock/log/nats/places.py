@@ -9,7 +9,7 @@ from penstock.brokers.names import fill
 from penstock.errors import LogAtRisk
 from penstock.log.broker.log import BrokerLog
 from penstock.log.broker.places import Places
-from penstock.log.nats.board import NatsBoard
+from penstock.log.nats.board import NatsBoard, board_risks
 from penstock.log.nats.connections import Settings, connection_of
 from penstock.log.nats.stream import delete, find
 from penstock.log.nats.transport import NatsTransport
@@ -54,6 +54,25 @@ class NatsPlaces(Places):
     def _risks(self, name: str, place: str) -> Iterator[PenstockError]:
         return _risks_of(self._options, name, place)
 
+    def _board_risks(self, pipeline: str) -> Iterator[PenstockError]:
+        bucket = fill(self._options.bucket, pipeline=pipeline)
+        place = f"bucket {bucket}"
+        found = find(connection_of(Settings.of(self._options), place), f"KV_{bucket}")
+        if found is not None:
+            yield from board_risks(found.config, place)
+            if (found.config.num_replicas or 1) < 2:
+                yield LogAtRisk(
+                    "the bucket has one replica: positions and shapes of tables are lost with the disk of one server",
+                    place,
+                    "use replicas: 3 on a cluster",
+                )
+        elif not self._options.create_streams:
+            yield LogAtRisk(
+                "the bucket is not there, and log.create_streams is false",
+                place,
+                "make it, or set create_streams: true",
+            )
+
 
 @functools.lru_cache(maxsize=16)
 def _board(
@@ -88,6 +107,7 @@ def _risks_of(options: NatsLogOptions, name: str, place: str) -> Iterator[Pensto
     config = found.config
     limits = {"max_age": config.max_age or 0, "max_bytes": max(0, config.max_bytes or 0)}
     limits["max_msgs"] = max(0, config.max_msgs or 0)
+    limits["max_msgs_per_subject"] = max(0, config.max_msgs_per_subject or 0)
     for key, limit in limits.items():
         if limit > 0:
             yield LogAtRisk(

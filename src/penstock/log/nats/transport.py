@@ -239,12 +239,20 @@ class NatsTransport:
                 "stop penstock and start it again; teardown first where a sink needs what is gone",
             )
         age, limit = time.time() - oldest_at, found.config.max_age or 0
-        most = found.config.max_bytes or -1
-        is_dropping = found.config.discard != api.DiscardPolicy.NEW
+        config, messages = found.config, found.state.messages
+        most = config.max_bytes or -1
+        is_dropping = config.discard != api.DiscardPolicy.NEW
+        # Of one subject it drops the oldest in any case, unless it is told otherwise.
+        counts = [config.max_msgs or -1] if is_dropping else []
+        if is_dropping or not config.discard_new_per_subject:
+            counts.append(config.max_msgs_per_subject or -1)
+        fewest = min((count for count in counts if count > 0), default=-1)
         if 0 < limit < 2 * age:
             what = f"the oldest change that a sink still needs is {age / 3600:.1f} hours old, and NATS deletes after {limit / 3600:.1f}"
         elif 0 < most < 2 * size_bytes and is_dropping:
             what = f"sinks still need {size_text(size_bytes)}, and NATS keeps {size_text(most)}"
+        elif 0 < fewest < 2 * messages:
+            what = f"the stream has {messages} messages, and NATS keeps {fewest}"
         else:
             return None
         return LogAtRisk(

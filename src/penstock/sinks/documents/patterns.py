@@ -21,6 +21,7 @@ FIELDS = ("schema", "table", "pipeline", "source")
 
 _FIELD = re.compile(r"\{([^{}]*)\}")
 _PLAIN = re.compile(r"[A-Za-z0-9_]*", re.ASCII)
+_TOPIC = re.compile(r"[A-Za-z0-9._-]", re.ASCII)
 
 
 def escaped(name: str) -> str:
@@ -44,6 +45,15 @@ def problem_of(pattern: str, literal: str) -> str | None:
     return None
 
 
+def replaced(name: str) -> str:
+    """A name as Debezium spells it in a topic's: each character that no topic may have becomes `_`."""
+    units = (len(each.encode("utf-16-le", "surrogatepass")) // 2 for each in name)
+    return "".join(
+        each if _TOPIC.fullmatch(each) else "_" * count
+        for each, count in zip(name, units, strict=True)
+    )
+
+
 @dataclass(frozen=True)
 class Pattern:
     """Says where documents of a table go."""
@@ -51,6 +61,12 @@ class Pattern:
     text: str
     pipeline: str
     source: str
+    spelled: Callable[[str], str] = escaped
+
+    @property
+    def fields(self) -> set[str]:
+        """The fields that it has."""
+        return set(_FIELD.findall(self.text))
 
     def of(self, schema: str, table: str) -> str:
         """The place of a table."""
@@ -60,7 +76,7 @@ class Pattern:
             "pipeline": self.pipeline,
             "source": self.source,
         }
-        return _FIELD.sub(lambda field: escaped(values[field[1]]), self.text)
+        return _FIELD.sub(lambda field: self.spelled(values[field[1]]), self.text)
 
 
 @dataclass(frozen=True)

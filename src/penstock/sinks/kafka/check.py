@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka.admin import AclOperation
 
+from penstock.brokers.kafka.names import colliding, too_long
 from penstock.errors import DestinationRefuses, PenstockError, SinkPrivilegeMissing
 from penstock.findings import Finding
 from penstock.sinks.kafka.options import Delivery
@@ -65,6 +66,9 @@ def _findings(
             if topic != own:
                 yield _absent(clients, topic)
         absent = [topic for topic in absent if topic == own]
+    unfit = dict(_unfit(clients, wanted, found.topics))
+    yield from (Finding(error) for error in unfit.values())
+    absent = [topic for topic in absent if topic not in unfit]
     made = [
         wanted_topic(options) if topic == own else producing.topics.wanted(topic)
         for topic in absent
@@ -94,6 +98,36 @@ def _absent(clients: Clients, topic: str) -> Finding:
             "make the topic and allow the operations Describe and Write on it, or set create_topics: true",
         )
     )
+
+
+def _unfit(
+    clients: Clients, wanted: Collection[str], known: Collection[str]
+) -> Iterator[tuple[str, PenstockError]]:
+    """Topics that cannot be made, by their names alone."""
+    collisions = colliding(wanted, known)
+    for topic in wanted:
+        if problem := too_long(topic):
+            yield (
+                topic,
+                DestinationRefuses(
+                    problem, clients.place, f"shorten topic: of the sink, {_OR_ROUTE}"
+                ),
+            )
+        elif topic in collisions:
+            other = collisions[topic]
+            how = "is there" if other in known else "is that of another table"
+            yield (
+                topic,
+                DestinationRefuses(
+                    f"topic {topic} collides with {other}, which {how}: Kafka takes no two names that differ"
+                    " in '.' and '_' alone",
+                    clients.place,
+                    f"put another character between the fields of topic:, such as '-', {_OR_ROUTE}",
+                ),
+            )
+
+
+_OR_ROUTE = "or give the table another name by a route (modifiers:)"
 
 
 def _matching(pattern: str) -> str:

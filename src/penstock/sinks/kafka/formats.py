@@ -12,15 +12,15 @@ import numpy as np
 from penstock.changes.avro import AvroEncoder, AvroSchemas
 from penstock.changes.debezium import DebeziumEncoder, Decimals
 from penstock.changes.decode import TableTruncated
-from penstock.changes.documents import documents
+from penstock.changes.documents import documents, keyed
 from penstock.changes.envelope import (
     RECORDS,
     Moments,
     change_records,
     copied_records,
-    keyed,
     records_in_order,
     refused_records,
+    seen_through,
     truncate_record,
     truncates_and_tables,
 )
@@ -96,7 +96,7 @@ class EnvelopeFormat(DocumentFormat):
         self, relation: Relation, rows: CopiedRows, origin: Origin, at: CopiedAt
     ) -> pa.RecordBatch:
         """Copied rows as records with the op `r`."""
-        relation = keyed(relation)
+        relation = seen_through(keyed(relation))
         count = len(rows)
         moments = Moments(
             origin.name,
@@ -105,7 +105,7 @@ class EnvelopeFormat(DocumentFormat):
             True,
             np.full(count, at.commit_lsn, np.uint64),
             at.first_ordinal + np.arange(count, dtype=np.int64),
-            np.full(count, time.time_ns() // 1_000_000, np.int64),
+            np.full(count, time.time_ns() // 1000, np.int64),
             None,
         )
         encoder = self.encoder(relation, origin, moments.table)
@@ -116,7 +116,7 @@ class EnvelopeFormat(DocumentFormat):
 
 
 def _keyed(pieces: Sequence[Piece]) -> list[Piece]:
-    return [replace(piece, relation=keyed(piece.relation)) for piece in pieces]
+    return [replace(piece, relation=seen_through(keyed(piece.relation))) for piece in pieces]
 
 
 @dataclass(frozen=True)

@@ -110,6 +110,10 @@ class KafkaOptions(SinkOptions):
         """Whether deletes are followed by one: as Debezium does, unless somebody says otherwise."""
         return self.format is not Format.JSON if self.tombstones is None else self.tombstones
 
+    @property
+    def _is_by_table(self) -> bool:
+        return {"{schema}", "{table}"} <= set(re.findall(r"\{[a-z]+\}", self.topic))
+
     @model_validator(mode="after")
     def _check_format(self) -> Self:
         if self.format is not Format.JSON and self.key is not RecordKey.PRIMARY_KEY:
@@ -118,6 +122,10 @@ class KafkaOptions(SinkOptions):
         if self.tombstones and self.key is not RecordKey.PRIMARY_KEY:
             what = f"is true, and the key is the {self.key.value}: a delete would be one of all its rows"
             raise fault(BadValue(what, do="write key: primary_key, or take it out"), "tombstones")
+        if self.format is Format.DEBEZIUM and self.writes_tombstones and not self._is_by_table:
+            what = "is for several tables, and keys of format: debezium do not say of which: a tombstone would be one for rows of all"
+            do = "write {schema} and {table} into it, or tombstones: false"
+            raise fault(BadValue(what, do=do), "topic")
         if self.decimals is not None and self.format is not Format.DEBEZIUM:
             raise fault(BadValue("is for format: debezium", do="take it out"), "decimals")
         if self.format is not Format.AVRO:
@@ -127,7 +135,7 @@ class KafkaOptions(SinkOptions):
         if self.registry is None:
             what = "is missing, and format: avro registers schemas"
             raise fault(BadValue(what, do="write registry: {url: …}"), "registry")
-        if not {"{schema}", "{table}"} <= set(re.findall(r"\{[a-z]+\}", self.topic)):
+        if not self._is_by_table:
             what = "is for several tables, and the schemas of format: avro belong to one topic each"
             raise fault(BadValue(what, do="write {schema} and {table} into it"), "topic")
         return self

@@ -17,6 +17,8 @@ from penstock.errors import PositionMissing, SinkError
 from penstock.timing import timing
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
     from penstock.brokers.kafka.client import Clients
     from penstock.sinks.kafka.options import KafkaOptions
     from penstock.sinks.kafka.topics import Topics
@@ -49,6 +51,8 @@ class Progress:
         self._wanted = wanted_topic(options)
         self._key = key.encode()
         self._partition = 0
+        self._hiding: list[str] = []
+        self._end_hiding: Callable[[str], None] = lambda _key: None
 
     @property
     def record(self) -> tuple[str, bytes, int]:
@@ -78,10 +82,16 @@ class Progress:
         while not self.is_there():
             waiting.go_on()
 
-    def read(self) -> str | None:
+    def read(
+        self, siblings: Collection[str] = (), end: Callable[[str], None] = lambda _key: None
+    ) -> str | None:
         """The position that was stored last, None where there is none.
 
         No transaction of this sink's own is open then: `init_transactions` has ended it.
+
+        Args:
+            siblings: the keys of other sources of this pipeline at this sink.
+            end: ends what a killed predecessor has left open for one of them, where that hides what may be ours.
 
         Raises:
             SinkError: somebody else's open transaction hides what may be ours.
@@ -103,6 +113,8 @@ class Progress:
             count = len(known.partitions)
             first = zlib.crc32(self._key) % count
             self._partition = first
+            self._hiding = [key for key in siblings if zlib.crc32(key.encode()) % count == first]
+            self._end_hiding = end
             ends = self._ends(count)
             # Where it would be, and else everywhere: somebody may have added partitions since.
             for number in [first, *(each for each in range(count) if each != first)]:
@@ -156,6 +168,10 @@ class Progress:
             if one is None:
                 if is_at_end and waiting.is_over:
                     raise self._hidden()
+                # What hides the rest may be of a source that is opened after this one, and so be ours to end.
+                if is_at_end and self._hiding:
+                    self._end_hiding(self._hiding.pop())
+                    waiting.begin_anew()
                 waiting.go_on()
             elif one.error() is None:
                 at = one.offset() + 1

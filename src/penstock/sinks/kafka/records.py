@@ -74,14 +74,16 @@ class Layout:
             numbers,
             # Kafka would scatter those without a key over all partitions.
             tables.each(_table_number) if None in keys else [0] * len(keys),
+            batch.column("key").is_valid().to_pylist(),
             strict=True,
         )
         # One after another: headers of a whole batch at once are work for the garbage collector.
-        for topic, value, key, one, number, table_number in columns:
+        for topic, value, key, one, number, table_number, is_of_row in columns:
             head = heads[number]
             headers: list[Header] = [("id", one), *head]
             yield topic, value, key, headers, table_number
-            if self.tombstones and head[0] == _DELETE and key is not None:
+            # A key that is the table's alone would be forgotten with all its rows.
+            if self.tombstones and head[0] == _DELETE and is_of_row and key is not None:
                 yield topic, None, key, headers, table_number
 
     def _heads(self, batch: pa.RecordBatch) -> tuple[list[tuple[Header, ...]], list[int]]:

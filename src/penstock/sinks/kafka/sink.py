@@ -13,12 +13,12 @@ from confluent_kafka import KafkaException
 
 from penstock.brokers.kafka.claim import Claim
 from penstock.brokers.kafka.client import FENCED
+from penstock.brokers.kafka.producer import HeldProducer
 from penstock.errors import PenstockError, SecondInstance, SinkError, SinkPrivilegeMissing
 from penstock.failpoints import fault_point
 from penstock.sinks.documents.contract import DocumentSink, DocumentsRefused
-from penstock.sinks.documents.patterns import Pattern
 from penstock.sinks.kafka.check import findings
-from penstock.sinks.kafka.kind import format_of
+from penstock.sinks.kafka.kind import format_of, topics_of
 from penstock.sinks.kafka.producing import Producing
 from penstock.sinks.kafka.progress import Progress
 from penstock.sinks.kafka.records import Layout
@@ -45,8 +45,13 @@ class ExactlyOnceSink(DocumentSink):
         options = place.options
         self._options = options
         self._where = f"sink {place.name}"
-        name = f"penstock.{place.pipeline}.{place.source_id}.{place.name}"
-        self._name = name
+        names = {
+            each: f"penstock.{place.pipeline}.{each}.{place.name}"
+            for each in (*place.source_ids, place.source_id)
+        }
+        self._name = name = names.pop(place.source_id)
+        self._siblings = tuple(names.values())
+        self._transaction_ms = int(1000 * options.transaction_timeout)
         layout = layout_of(place)
         self._topics = layout.topics
         self._producing = Producing(
@@ -55,9 +60,9 @@ class ExactlyOnceSink(DocumentSink):
             layout,
             **{
                 "transactional.id": name,
-                "transaction.timeout.ms": int(1000 * options.transaction_timeout),
+                "transaction.timeout.ms": self._transaction_ms,
                 # Never longer than the transaction: librdkafka's rule.
-                "message.timeout.ms": int(1000 * options.transaction_timeout),
+                "message.timeout.ms": self._transaction_ms,
             },
         )
         self._clients = self._producing.clients
@@ -74,7 +79,26 @@ class ExactlyOnceSink(DocumentSink):
         self._progress.make_topic(self._producing.topics)
         self._claim.take()
         self._init()
-        return self._progress.read()
+        return self._progress.read(self._siblings, self._end_transaction)
+
+    def _end_transaction(self, name: str) -> None:
+        """Have the broker end what a killed process has left open for another source, if nobody delivers that one."""
+        claim = Claim(self._clients, name, self._options.progress_topic)
+        if claim.others():
+            return
+        ending = HeldProducer(self._clients)
+        try:
+            claim.take()
+            conf = {"transactional.id": name, "transaction.timeout.ms": self._transaction_ms}
+            ending.make(self._clients.conf(**conf))
+            ending.in_steps("init_transactions", f"ending a transaction of {name}", claim.keep)
+        except SecondInstance:
+            return  # somebody has come meanwhile, who ends it
+        except KafkaException as error:
+            raise self._explained(error, f"ending a transaction of {name}") from None
+        finally:
+            ending.discard()
+            claim.release()
 
     def _init(self) -> None:
         """Have the broker end the last transaction, and fence whoever had it."""
@@ -254,7 +278,7 @@ def layout_of(place: SinkPlace[KafkaOptions]) -> Layout:
     """How the documents of a sink become records."""
     options = place.options
     return Layout(
-        Pattern(options.topic, place.pipeline, place.source_id),
+        topics_of(place),
         options.key,
         format_of(place).content_type,
         options.writes_tombstones,

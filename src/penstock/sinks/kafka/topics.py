@@ -9,6 +9,7 @@ from confluent_kafka import KafkaError, TopicCollection
 from confluent_kafka.admin import AclOperation, ConfigResource, NewTopic, ResourceType
 
 from penstock.brokers.kafka.client import REFUSED
+from penstock.brokers.kafka.names import too_long
 from penstock.errors import PenstockError, Remedy
 from penstock.timing import timing
 
@@ -68,13 +69,14 @@ class Topics:
         new = [topic for topic in topics if topic not in self._limits]
         if not new:
             return {}
-        reasons: dict[str, str] = {}
+        reasons = {topic: reason for topic in new if (reason := too_long(topic))}
+        new = [topic for topic in new if topic not in reasons]
         absent = self._see(new)
         if absent and self._options.create_topics:
-            reasons = self._create(absent)
+            reasons |= self._create(absent)
             self._see([topic for topic in absent if topic not in reasons])
         elif absent:
-            reasons = {
+            reasons |= {
                 topic: f"topic {topic} is not there, and create_topics is false" for topic in absent
             }
         reasons |= self.forbidden([topic for topic in new if topic not in reasons])

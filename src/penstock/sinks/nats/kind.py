@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING
 
 from penstock.extras import require_package
 from penstock.sinks.documents.contract import DocumentKind
-from penstock.sinks.nats.options import NatsOptions
+from penstock.sinks.nats.options import NatsOptions, plain_name
 
 if TYPE_CHECKING:
     from penstock.sinks.kind import SinkPlace
     from penstock.sinks.nats.sink import NatsSink
+
+_USUAL_PORT = 4222
 
 
 class NatsKind(DocumentKind[NatsOptions]):
@@ -18,6 +20,16 @@ class NatsKind(DocumentKind[NatsOptions]):
 
     name = "nats"
     options = NatsOptions
+
+    def alone_at(self, options: NatsOptions, pipeline: str) -> frozenset[str]:
+        """A stream drops what has the id of another message, and documents have the same ids at all sinks."""
+        stream = options.stream or plain_name(pipeline)
+        # Other logins may be other accounts, with streams of their own.
+        login = next(
+            (f", for {each}" for each in (options.credentials, options.nkey, options.user) if each),
+            "",
+        )
+        return frozenset(f"stream {stream} of {_server(url)}{login}" for url in options.url)
 
     def sink(self, place: SinkPlace[NatsOptions]) -> NatsSink:
         """The sink, unopened.
@@ -29,3 +41,9 @@ class NatsKind(DocumentKind[NatsOptions]):
         from penstock.sinks.nats.sink import NatsSink
 
         return NatsSink(place)
+
+
+def _server(url: str) -> str:
+    """Host and port, however they are written."""
+    address = url.partition("://")[2].lower()
+    return address if address.rpartition(":")[2].isdecimal() else f"{address}:{_USUAL_PORT}"

@@ -1,7 +1,9 @@
 """What a person may say about a NATS sink. Knows no client: nothing here needs the extra."""
 
 import enum
-from typing import Annotated, Literal, Self
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
@@ -17,6 +19,8 @@ from penstock.options import (
     wanted,
 )
 from penstock.sinks.documents.patterns import problem_of
+
+USUAL_WINDOW = 120.0  # seconds
 
 
 class Discard(enum.Enum):
@@ -56,7 +60,7 @@ class NatsOptions(SinkOptions):
     max_messages: Annotated[int, Field(ge=1)] | None = None
     max_age: Annotated[float, Field(gt=0)] | None = None  # seconds
     discard: Discard = Discard.NEW
-    duplicate_window: Seconds = 120.0
+    duplicate_window: Annotated[float, Field(gt=0, lt=1e9)] = USUAL_WINDOW
     order: Order = Order.USUAL
     window: Annotated[int, Field(ge=1, le=100_000)] = 1000
     timeout: Seconds = 30.0
@@ -67,8 +71,31 @@ class NatsOptions(SinkOptions):
     token: SecretStr | None = None
     tls: TlsOptions | None = None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _usual_window(cls, given: Any) -> Any:
+        """NATS knows no id for longer than its message: where the age is short, the usual window is."""
+        if not isinstance(given, Mapping) or "duplicate_window" in given:
+            return given
+        try:
+            age = float(given["max_age"])
+        except (KeyError, TypeError, ValueError):
+            return given  # there is none, or its own check says what is wrong with it
+        return {**given, "duplicate_window": age} if 0 < age < USUAL_WINDOW else given
+
+    @model_validator(mode="after")
+    def _window_within_age(self) -> Self:
+        if self.max_age is not None and self.duplicate_window > self.max_age:
+            raise wanted(f"at most max_age, {self.max_age:g}", "duplicate_window")
+        return self
+
     @model_validator(mode="after")
     def _strict_without_replicas(self) -> Self:
         if self.order is Order.STRICT and self.replicas > 1:
             raise wanted("usual, where replicas is more than 1", "order")
         return self
+
+
+def plain_name(text: str) -> str:
+    """A name that a stream may have."""
+    return re.sub(r"[^A-Za-z0-9_-]", "-", text)

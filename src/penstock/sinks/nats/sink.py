@@ -21,8 +21,8 @@ from penstock.errors import DestinationRefuses, PenstockError, SecondInstance, S
 from penstock.findings import Finding
 from penstock.sinks.documents.contract import DocumentSink, DocumentsRefused
 from penstock.sinks.documents.patterns import Pattern, TablesOfBatch, sizes_of
-from penstock.sinks.nats.options import Order
-from penstock.sinks.nats.stream import Stream, plain_name, subject_filter
+from penstock.sinks.nats.options import Order, plain_name
+from penstock.sinks.nats.stream import Stream, subject_filter
 from penstock.timing import timing
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 # What a message weighs beside its value: headers, whose size hardly varies.
 _OVERHEAD_BYTES = 512
+_DUPLICATES_AT_ONCE = 200
 
 
 class NatsSink(DocumentSink):
@@ -54,6 +55,7 @@ class NatsSink(DocumentSink):
             options.stream or plain_name(place.pipeline),
             subject_filter(self._pattern),
         )
+        self._sender = f"{place.pipeline}.{place.name}"
         self._claim = f"_PENSTOCK.{place.pipeline}.{place.source_id}.{place.name}"
         self._me = uuid.uuid4().hex.encode()
         self._acks: Acks | None = None
@@ -122,10 +124,35 @@ class NatsSink(DocumentSink):
             refused |= self._too_large(batch)
             if not refused:
                 self._connection.run(self._publish(batch, acks), "publishing")
-        if refused:
-            acks.settle()
-            raise DocumentsRefused(refused)
         acks.settle()
+        self._require_own(acks.take_duplicates())
+        if refused:
+            raise DocumentsRefused(refused)
+
+    def _require_own(self, numbers: list[int]) -> None:
+        """See that what the server dropped stands in the stream as a message of this sink.
+
+        Ids are the same at all sinks of a source, and a stream drops what has an id that it knows: of another sink, to
+        another subject, it would be lost without a word.
+
+        Raises:
+            DestinationRefuses: it is another sink's.
+        """
+        for begin in range(0, len(numbers), _DUPLICATES_AT_ONCE):
+            some = numbers[begin : begin + _DUPLICATES_AT_ONCE]
+            found = self._connection.run(
+                self._stream.headers_of(some), "looking at messages that were there already"
+            )
+            for headers in found:
+                sender = headers.get("sink", self._sender)
+                if sender != self._sender:
+                    pipeline, _, sink = sender.partition(".")
+                    raise DestinationRefuses(
+                        f"stream {self._stream.name} has document {headers.get('Nats-Msg-Id')} already, from"
+                        f" sink {sink} of pipeline {pipeline}, and drops what has the same id",
+                        self._where,
+                        "give this sink a stream of its own",
+                    )
 
     def _require_acks(self) -> Acks:
         if self._acks is None or not self._connection.is_open:
@@ -177,6 +204,7 @@ class NatsSink(DocumentSink):
                     "op": op,
                     "commit_lsn": lsns[number],
                     "source": self._source,
+                    "sink": self._sender,
                     "content-type": "application/json",
                 },
             )
@@ -201,6 +229,9 @@ class NatsSink(DocumentSink):
                 yield Finding(self._stream.absent())
             elif found is not None and (problem := self._stream.problem(found)):
                 yield Finding(problem)
+            elif found is not None:
+                for warning in self._stream.warnings(found):
+                    yield Finding(warning, "warning")
         except PenstockError as error:
             yield Finding(error)
         finally:
@@ -221,6 +252,7 @@ class Acks:
         self._sent = 0
         self._acked = 0
         self._last_ack = b""
+        self._duplicates: list[int] = []
         self._error: dict[str, Any] | None = None
         self._inbox = ""
         self._moved: asyncio.Event | None = None
@@ -239,6 +271,8 @@ class Acks:
         if not data or b'"error"' in data:
             # The first one is the cause: in strict order all later ones are refused because of it.
             self._error = self._error or _error_of(message)
+        elif b'"duplicate"' in data and (found := json.loads(data)).get("duplicate"):
+            self._duplicates.append(int(found["seq"]))
         assert self._moved is not None
         self._moved.set()
 
@@ -251,6 +285,11 @@ class Acks:
     def is_full(self) -> bool:
         """Whether as many are on their way as may be."""
         return self._sent - self._acked >= self._window
+
+    def take_duplicates(self) -> list[int]:
+        """Where in the stream the messages stand that it had already, since the last time."""
+        found, self._duplicates = self._duplicates, []
+        return found
 
     async def room(self) -> None:
         """Wait until some are acknowledged.

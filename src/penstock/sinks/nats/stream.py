@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import re
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 from nats.js import api
 from nats.js.errors import NotFoundError
 
-from penstock.errors import DestinationRefuses
-from penstock.sinks.nats.options import Order
+from penstock.errors import DestinationRefuses, SinkPrivilegeMissing
+from penstock.sinks.nats.options import Discard, Order
 from penstock.timing import timing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator, Sequence
 
     from penstock.brokers.nats.client import Connection
     from penstock.sinks.documents.patterns import Pattern
@@ -75,6 +75,36 @@ class Stream:
             raise problem
         return max(0, found.max_msg_size or 0)
 
+    async def headers_of(self, numbers: Sequence[int]) -> list[dict[str, str]]:
+        """Headers of messages, but for those that are gone.
+
+        Raises:
+            SinkPrivilegeMissing: they may not be read.
+        """
+        # Who is not allowed to ask gets no answer: that is to be seen before the wait as a whole is over.
+        seconds = min(timing().broker_ask_seconds, self._connection.timeout / 2)
+        manager = self._connection.client.jsm(timeout=seconds)
+
+        async def one(number: int) -> dict[str, str]:
+            try:
+                found = await manager.get_msg(self.name, number)
+            except NotFoundError:
+                return {}
+            self._connection.move_on()
+            return dict(found.headers or {})
+
+        try:
+            return list(await asyncio.gather(*map(one, numbers)))
+        except TimeoutError:
+            if not self._connection.was_denied:
+                raise
+            raise SinkPrivilegeMissing(
+                "the server dropped messages as duplicates, and penstock's user may not look whether they"
+                f" are its own: no right to publish to $JS.API.STREAM.MSG.GET.{self.name}",
+                self._connection.place,
+                "grant it",
+            ) from None
+
     def absent(self) -> DestinationRefuses:
         """What to say where it may not be made."""
         return DestinationRefuses(
@@ -85,6 +115,12 @@ class Stream:
 
     def problem(self, found: Any) -> DestinationRefuses | None:
         """What is wrong with a stream that is there."""
+        if found.no_ack:
+            return DestinationRefuses(
+                f"stream {self.name} has no_ack and acknowledges nothing: what it does not take would be lost",
+                self._connection.place,
+                "make another stream, or set no_ack to false",
+            )
         subjects: Iterable[str] = found.subjects or ()
         if any(covers(each, self._filter) for each in subjects):
             return self._no_order(found)
@@ -93,6 +129,29 @@ class Stream:
             self._connection.place,
             f"add the subject {self._filter} to the stream, or choose another subject or stream",
         )
+
+    def warnings(self, found: Any) -> Iterator[DestinationRefuses]:
+        """How a stream that is there does less than the file asks for."""
+        options, place = self._options, self._connection.place
+        window = found.duplicate_window or 0
+        if window < options.duplicate_window:
+            yield DestinationRefuses(
+                f"stream {self.name} knows ids for {window:g} s; wanted {options.duplicate_window:g} s:"
+                " what comes again after a longer outage is in it twice",
+                place,
+                "raise duplicate_window of the stream, or write into the file what it has",
+            )
+        is_limited = any(
+            (limit or 0) > 0
+            for limit in (found.max_msgs, found.max_bytes, found.max_msgs_per_subject)
+        )
+        if options.discard is Discard.NEW and found.discard == api.DiscardPolicy.OLD and is_limited:
+            yield DestinationRefuses(
+                f"stream {self.name} has discard: old; wanted new: when it is full it throws away what"
+                " nobody may have read yet",
+                place,
+                "set discard of the stream to new, or write discard: old if that is meant",
+            )
 
     def _no_order(self, found: Any) -> DestinationRefuses | None:
         """Whether `order: strict` cannot be had."""
@@ -120,12 +179,7 @@ class Stream:
                 max_msgs=options.max_messages or -1,
                 max_age=options.max_age or 0,
                 discard=api.DiscardPolicy(options.discard.value),
-                duplicate_window=min(options.duplicate_window, options.max_age or 86_400),
+                duplicate_window=options.duplicate_window,
             )
         )
         return made.config
-
-
-def plain_name(text: str) -> str:
-    """A name that a stream may have."""
-    return re.sub(r"[^A-Za-z0-9_-]", "-", text)
