@@ -313,6 +313,15 @@ class PastShapes:
             found.setdefault(each.root_id, {})[each.id] = TableName(each.schema_name, each.name)
         return found
 
+    def filled_partitions(self) -> dict[int, dict[int, TableName]]:
+        """Partitions that had rows when they were attached, by the table that they are part of."""
+        found: dict[int, dict[int, TableName]] = {}
+        for each in tuple(self._now().partitions.values()):
+            if each.came_filled:
+                name = TableName(each.schema_name, each.name)
+                found.setdefault(each.root_id, {})[each.id] = name
+        return found
+
     def last_versions(self) -> dict[str, int]:
         """How far the versions of each schema are counted."""
         return dict(self._now().last_versions)

@@ -69,14 +69,23 @@ BEGIN
           AND d.schema_name NOT IN ('information_schema', 'penstock'));
 END"""
 
-# Partitions that were made or attached. They are their roots', but where they go to somebody should know.
+# Partitions that were made or attached. They are their roots', but where they go to somebody should know. Of those
+# that have rows by then (what is attached may be partitioned itself) none is reported by a change of the root's;
+# the statement has locked all of them.
 _PARTITIONS = f"""
 BEGIN
     RETURN (
+        WITH RECURSIVE parts(oid) AS (
+            SELECT unnest(oids)
+            UNION
+            SELECT i.inhrelid FROM parts JOIN pg_inherits i ON i.inhparent = parts.oid)
         SELECT jsonb_agg(jsonb_build_object('id', c.oid::int8, 'schema_name', n.nspname,
-            'name', c.relname, 'root_id', pg_partition_root(c.oid)::oid::int8))
-        FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-        WHERE c.oid = ANY (oids) AND c.relispartition AND c.relpersistence <> 't'
+            'name', c.relname, 'root_id', pg_partition_root(c.oid)::oid::int8,
+            'came_filled', CASE WHEN x.is_filled THEN true END))
+        FROM parts JOIN pg_class c ON c.oid = parts.oid JOIN pg_namespace n ON n.oid = c.relnamespace
+        CROSS JOIN LATERAL (
+            SELECT c.relkind = 'r' AND pg_relation_size(c.oid) > 0 AS is_filled OFFSET 0) AS x
+        WHERE (c.oid = ANY (oids) OR x.is_filled) AND c.relispartition AND c.relpersistence <> 't'
           AND {NOT_OURS.format("n")});
 END"""
 
