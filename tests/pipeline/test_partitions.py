@@ -146,3 +146,41 @@ def test_partition_that_came_and_went_at_once_is_reported(
     assert target.query(IDS) == [(1,), (9,)]
     resync(target)
     assert_equal(source, target, "p")
+
+
+def test_partition_that_one_transaction_makes_fills_and_attaches_is_reported(
+    source: Database, target: Database, make_pipeline: Make
+):
+    source.execute(TABLES)
+    pipeline = make_pipeline(source, target, tables=("public.*",), source_options=INITIAL)
+    wait_for_state(target, "p", "streaming")
+    wait_until(
+        lambda: list(pipeline.file.state.rglob("*.partitions*")),
+        what="the partitions to be known",
+    )
+
+    source.execute(
+        "BEGIN; CREATE TABLE p25 (LIKE p INCLUDING ALL); INSERT INTO p25 VALUES (5, '2025-05-05');"
+        "ALTER TABLE p ATTACH PARTITION p25 FOR VALUES FROM ('2025-01-01') TO ('2026-01-01'); COMMIT"
+    )
+    source.execute(
+        "BEGIN; CREATE TABLE p26 (LIKE p INCLUDING ALL) PARTITION BY RANGE (d);"
+        "CREATE TABLE p26a PARTITION OF p26 FOR VALUES FROM ('2026-01-01') TO ('2026-07-01');"
+        "CREATE TABLE p26b PARTITION OF p26 FOR VALUES FROM ('2026-07-01') TO ('2027-01-01');"
+        "INSERT INTO p26 VALUES (6, '2026-02-02');"
+        "ALTER TABLE p ATTACH PARTITION p26 FOR VALUES FROM ('2026-01-01') TO ('2027-01-01'); COMMIT"
+    )
+    source.execute("INSERT INTO p VALUES (7, '2025-07-07'), (8, '2026-08-08')")
+
+    wait_until(
+        lambda: (
+            set(target.value(NOTES).split("\n")) == {CAME.format("p25"), CAME.format("p26a"), FIX}
+        ),
+        what="both to be noted",
+    )
+    pipeline.catch_up()
+    assert target.query(IDS) == [(1,), (7,), (8,)]
+    assert target.query("SELECT id FROM p25") == [(5,)]  # as it was until it was attached
+    resync(target)
+    pipeline.catch_up()
+    assert_equal(source, target, "p")

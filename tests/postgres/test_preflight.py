@@ -251,6 +251,24 @@ def test_keyless_tables_of_a_wildcard_are_warnings_each(source: Database):
     assert check(source, "public.*") == []
 
 
+@pytest.mark.parametrize(("rule", "severity"), [("public.*", "warning"), ("public.a", "error")])
+def test_table_that_lost_its_key_while_penstock_was_stopped_is_said_to_refuse_updates(
+    source: Database, rule: str, severity: str
+):
+    source.execute("CREATE TABLE a (id int PRIMARY KEY); INSERT INTO a VALUES (1)")
+    ensure(source, rules("public.*"))
+    source.execute("ALTER TABLE a DROP CONSTRAINT a_pkey")
+    with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState):
+        source.execute("UPDATE a SET id = 2")
+
+    [finding] = check(source, rule)
+
+    assert (finding.severity, finding.code, finding.place) == (severity, "PEN-211", "public.a")
+    assert "they fail at this moment" in finding.what
+    source.execute(finding.do.split(": ", 1)[1].split(";")[0])
+    source.execute("UPDATE a SET id = 2")
+
+
 def test_nothing_to_follow_is_a_warning(source: Database):
     [finding] = check(source, "later.*")
 

@@ -14,8 +14,9 @@ from fix_postgres import Database, only_15, only_new
 from penstock.sinks.postgres.ddl.create import create_table
 from penstock.sinks.postgres.ddl.structure import add_foreign_keys, add_indexes, add_key
 from penstock.sinks.postgres.expressions.expressions import ExpressionRules
+from penstock.source.connect import connect_source
 from penstock.source.description import describe_table
-from penstock.source.structure import TableStructure, read_structure
+from penstock.source.structure import TableStructure, _values, read_structure
 from penstock.table import TableName, TableRule
 
 if TYPE_CHECKING:
@@ -223,6 +224,24 @@ def test_partition_that_is_followed_alone_has_what_it_inherits(source: Database)
     assert found.key_columns == ("id",)
     assert [each.definition for each in found.indexes] == ["btree (o)"]
     assert [each.referenced for each in found.foreign_keys] == [name("other")]
+
+
+@pytest.mark.parametrize("knows_setting", [True, False])
+def test_view_that_got_the_name_of_a_sequence_is_not_read(
+    source: Database, knows_setting: bool
+) -> None:
+    source.execute(
+        "CREATE FUNCTION evil() RETURNS bigint LANGUAGE plpgsql AS"
+        " $$BEGIN RAISE EXCEPTION 'evil ran'; END$$;"
+        "CREATE VIEW s AS SELECT evil() AS last_value, true AS is_called; CREATE SEQUENCE q"
+    )
+
+    with connect_source(source.dsn) as connection:
+        if not knows_setting:  # as of a server before August 2024
+            connection.execute("RESET restrict_nonsystem_relation_kind")
+        found = dict(_values(connection, [name("s"), name("q")]))
+
+    assert found == {name("q"): (1, False)}
 
 
 def test_structure_can_be_sent_to_another_process(source: Database):

@@ -139,6 +139,22 @@ def test_partition_is_reported_with_its_root_and_as_a_table_when_it_has_left(tra
     assert [gone.id for gone in changes[-1].dropped_tables] == [made[2].id]
 
 
+def test_partition_that_a_function_in_sql_attaches_or_detaches_is_reported(tracked: Tracked):
+    tracked.source.execute(
+        "CREATE TABLE root (id int, d int, PRIMARY KEY (id, d)) PARTITION BY RANGE (d);"
+        "CREATE TABLE late (id int NOT NULL, d int NOT NULL);"
+        "CREATE FUNCTION come() RETURNS void LANGUAGE sql AS"
+        " 'ALTER TABLE root ATTACH PARTITION late FOR VALUES FROM (20) TO (30)';"
+        "CREATE FUNCTION go() RETURNS void LANGUAGE sql AS"
+        " 'ALTER TABLE root DETACH PARTITION late'"
+    )
+
+    came, went = tracked.said("SELECT come()", "SELECT go()")
+
+    assert [each.name for each in came.partitions] == ["late"]
+    assert "late" in [each.name for each in went.tables]
+
+
 def test_document_describes_the_table_as_it_is_after_the_statement(tracked: Tracked):
     [made] = tracked.said("CREATE TABLE t (id int PRIMARY KEY, a int)")
     [renamed] = tracked.said("ALTER TABLE t RENAME a TO b")
@@ -157,18 +173,52 @@ def test_document_describes_the_table_as_it_is_after_the_statement(tracked: Trac
         ("ALTER TABLE t ALTER a TYPE text Using a || 'x'", True),
         ("DO $$BEGIN EXECUTE 'ALTER TABLE t ALTER a TYPE text USING a::text'; END$$", True),
         ("SELECT migrate()", True),
+        ("SELECT migrate_in_sql()", True),
+        ('SELECT "alter"()', True),
         ("ALTER TABLE t ALTER a TYPE text", False),
+        ("DO $$BEGIN ALTER TABLE t ALTER a TYPE text; END$$", False),
     ],
 )
 def test_values_of_its_own_are_reported(tracked: Tracked, statement: str, is_so: bool):
     tracked.source.execute(
         "CREATE TABLE t (a int); CREATE FUNCTION migrate() RETURNS void LANGUAGE plpgsql AS"
-        " 'BEGIN ALTER TABLE t ALTER a TYPE text USING a::text; END'"
+        " 'BEGIN ALTER TABLE t ALTER a TYPE text USING a::text; END';"
+        "CREATE FUNCTION migrate_in_sql() RETURNS void LANGUAGE sql AS"
+        " 'ALTER TABLE t ALTER a TYPE text USING a::text';"
+        'CREATE FUNCTION "alter"() RETURNS void LANGUAGE sql AS'
+        " 'ALTER TABLE t ALTER a TYPE text USING a::text'"
     )
 
     [change] = tracked.said(statement)
 
     assert change.has_using is is_so
+
+
+def test_statement_is_understood_in_a_session_whose_strings_have_escapes(tracked: Tracked):
+    tracked.source.execute(
+        "CREATE TABLE t (a int, words text); CREATE TABLE late (id int NOT NULL, d int NOT NULL);"
+        "CREATE TABLE root (id int, d int) PARTITION BY RANGE (d)"
+    )
+    tracked.heard()
+
+    with tracked.source.connect() as connection:
+        connection.execute("SET standard_conforming_strings = off; SET escape_string_warning = off")
+        connection.execute("ALTER TABLE t ALTER a TYPE text USING a::text")
+        connection.execute(
+            r"ALTER TABLE t ALTER words SET DEFAULT E'a\\b', ADD CONSTRAINT c CHECK (words <> E'a\\b'),"
+            r" ADD made text DEFAULT E'a\\b'"
+        )
+        connection.execute(r"CREATE INDEX i ON t (a) WHERE words <> E'a\\b'")
+        connection.execute("ALTER TABLE root ATTACH PARTITION late FOR VALUES FROM (20) TO (30)")
+    retyped, spelled, indexed, attached = tracked.heard()
+
+    assert retyped.has_using
+    [table] = spelled.tables
+    words = next(each for each in table.columns if each.name == "words")
+    assert words.default == r"'a\b'::text"
+    assert table.constraints[0].definition == r"CHECK ((words <> 'a\b'::text))"
+    assert indexed.tables[0].indexes[0].definition.endswith(r"WHERE (words <> 'a\b'::text)")
+    assert [each.name for each in attached.partitions] == ["late"]
 
 
 def test_what_is_rolled_back_leaves_nothing(tracked: Tracked):

@@ -590,6 +590,33 @@ def test_statement_does_not_undo_what_others_did_to_tables_it_only_reports(
 
 
 @only_new
+def test_table_is_followed_step_by_step_where_sessions_keep_one_snapshot(
+    source: Database, target: Database, make_pipeline: Make
+) -> None:
+    """What the catalog has by the time that capture reads of a step is of later steps."""
+    source.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
+    pipeline = make_pipeline(source, target, **COPIED)
+    settle(pipeline, target)
+    pipeline.stop()
+    with source.connect() as one, source.connect() as other:
+        for session in (one, other):
+            session.execute("SET default_transaction_isolation = 'repeatable read'")
+        one.execute("ALTER TABLE t ADD a text")
+        one.execute("INSERT INTO t VALUES (2, 'a')")
+        one.execute("ALTER TABLE t RENAME a TO b")
+        one.execute("INSERT INTO t VALUES (3, 'b')")
+        # And one whose snapshot is older than what another has done since.
+        other.execute("BEGIN; SELECT FROM t")
+        one.execute("CREATE TABLE u (id int PRIMARY KEY, n int); CREATE INDEX i ON u (n)")
+        other.execute("ALTER TABLE u ADD late text")
+        other.execute("INSERT INTO u VALUES (1, 1, 'late')")
+        other.execute("COMMIT")
+    pipeline.start()
+
+    assert_same(pipeline, source, target)
+
+
+@only_new
 def test_values_are_reported_alike_whatever_the_session_is_set_to(
     source: Database, target: Database, make_pipeline: Make
 ) -> None:

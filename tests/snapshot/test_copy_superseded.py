@@ -206,6 +206,53 @@ def test_table_that_got_the_name_of_one_under_the_snapshot_is_not_read_for_it(
         snapshot.close()
 
 
+EVIL = """
+    CREATE FUNCTION evil() RETURNS int LANGUAGE plpgsql AS $$BEGIN
+        RAISE EXCEPTION 'evil ran as %', current_user;
+    END$$;
+    {0}
+"""
+VIEW = "DROP TABLE t; CREATE VIEW t AS SELECT '(0,1)'::tid AS ctid, evil() AS id"
+
+
+@pytest.mark.parametrize("knows_setting", [True, False])
+def test_view_that_got_the_name_of_a_table_is_not_read(
+    source: Database, monkeypatch: pytest.MonkeyPatch, knows_setting: bool
+) -> None:
+    fill(source, "t", 10)
+    if not knows_setting:  # as of a server before August 2024
+        monkeypatch.setattr("penstock.source.connect._SETTINGS_TO_COPY", "SET lock_timeout = '10s'")
+    snapshot = ExportedSnapshot.take(source.dsn, threading.Event())
+    try:
+        source.execute(EVIL.format(VIEW))
+        reader = SnapshotReader(source.dsn, snapshot.name)
+        try:
+            found = reader.blocks(TableName("public", "t"), ("id",), (0, 1), is_binary=False)
+            with pytest.raises(TableRewritten, match="another table or column has its name"):
+                list(found)
+        finally:
+            reader.close()
+    finally:
+        snapshot.close()
+
+
+def test_refused_row_is_named_without_a_cast_of_its_type(source: Database) -> None:
+    source.execute("CREATE TYPE mood AS ENUM ('ok'); CREATE TABLE t (m mood PRIMARY KEY)")
+    source.execute(
+        EVIL.format("").replace("evil()", "evil(mood)").replace("RETURNS int", "RETURNS text")
+        + "; CREATE CAST (mood AS text) WITH FUNCTION evil(mood); INSERT INTO t VALUES ('ok')"
+    )
+    snapshot = ExportedSnapshot.take(source.dsn, threading.Event())
+    try:
+        reader = SnapshotReader(source.dsn, snapshot.name)
+        try:
+            assert reader.key_at(TableName("public", "t"), ("m",), (0, None), 0) == ("ok",)
+        finally:
+            reader.close()
+    finally:
+        snapshot.close()
+
+
 @pytest.mark.parametrize(
     ("change", "is_same"),
     [

@@ -100,3 +100,53 @@ def test_partition_that_poll_and_stream_both_see_is_reported_once(wire: Wire, st
         drift.remember()
 
     assert [each for each in noted if each] == [{P: [WENT, FIX]}]
+
+
+@pytest.mark.parametrize("stream_first", [True, False])
+def test_partition_that_came_filled_as_the_stream_alone_says_is_reported_once(
+    wire: Wire, stream_first: bool
+):
+    drift = PartitionDrift(wire, "s")
+    filled = {7: {ord("b"): TableName("public", "b")}}
+    drift.compare(report(a=False), {P: 7}, (), {}, {7: {ord("x"): TableName("public", "x")}})
+    drift.remember()  # what came before the table was first seen is nobody's
+    polls = [(report(a=False), filled), (report(a=False, b=False), filled)]
+    if not stream_first:
+        polls = [(report(a=False, b=False), {}), (report(a=False, b=False), filled)]
+    noted = []
+    for reported, full in [*polls, polls[-1]]:
+        noted.append(drift.compare(reported, {P: 7}, (), {}, full))
+        drift.remember()
+
+    assert [each for each in noted if each] == [{P: [CAME, FIX]}]
+    again = PartitionDrift(wire, "s")
+    assert again.compare(report(a=False, b=False), {P: 7}, (), {}, filled) == {}
+
+
+@pytest.mark.parametrize("stream_first", [True, False])
+def test_partition_that_poll_and_stream_both_call_filled_is_reported_once(
+    wire: Wire, stream_first: bool
+):
+    drift = PartitionDrift(wire, "s")
+    filled = {7: {ord("b"): TableName("public", "b")}}
+    drift.compare(report(a=False), {P: 7}, ())
+    drift.remember()
+    polls = [(report(a=False), filled), (report(a=False, b=True), filled)]
+    if not stream_first:
+        polls = [(report(a=False, b=True), {}), (report(a=False, b=True), filled)]
+    noted = []
+    for reported, full in polls:
+        noted.append(drift.compare(reported, {P: 7}, (), {}, full))
+        drift.remember()
+
+    assert [each for each in noted if each] == [{P: [CAME, FIX]}]
+
+
+def test_partition_that_came_filled_while_its_table_waits_for_a_copy_is_copied_with_it(wire: Wire):
+    drift = PartitionDrift(wire, "s")
+    filled = {7: {ord("b"): TableName("public", "b")}}
+    drift.compare(report(a=False), {P: 7}, ())
+    drift.remember()
+    assert drift.compare(report(a=False, b=False), {}, [7], {}, filled) == {}
+    drift.remember()
+    assert drift.compare(report(a=False, b=False), {P: 7}, (), {}, filled) == {}

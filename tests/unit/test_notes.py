@@ -445,6 +445,34 @@ def test_transaction_that_comes_again_has_the_same_versions(log: Log):
     assert log.past_shapes.last_versions() == {"public": 2}
 
 
+@pytest.mark.parametrize(
+    ("changed_by", "restarts", "is_ahead"),
+    [(0, False, False), (90, False, False), (95, False, True), (95, True, True), (120, True, True)],
+)
+def test_picture_under_an_old_snapshot_is_taken_unless_another_has_changed_the_table_since(
+    log: Log, changed_by: int, restarts: bool, is_ahead: bool
+):
+    """What the catalog says by now is asked for only then: it is ahead of the stream."""
+    high = 3 << 32
+    snapshot = f"{high + 94}:{high + 100}:{high + 94},{high + 95}"
+    if changed_by:
+        log.feed(begin(8, xid=changed_by), reported(change(shape("before"))), commit(8))
+    if restarts:
+        log.notes = Notes(log.past_shapes, Lsn(16), log.now.get, SEAL)
+        log.assembler = Assembler(log.writer, log.notes)
+    log.now[16400] = shape("ahead")
+    document = {"has_old_snapshot": True, "snapshot": snapshot}
+
+    log.feed(
+        begin(24, xid=100),
+        reported(json.dumps({**json.loads(change(shape("first"))), **document})),
+        reported(json.dumps({**json.loads(change(shape("second"))), **document})),
+        commit(24),
+    )
+
+    assert log.past_shapes.at(END)[16400].name == ("ahead" if is_ahead else "second")
+
+
 def test_partitions_that_have_left_are_remembered(log: Log, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("penstock.schema.past_shapes._LEAST_BYTES", 1)
     made = [

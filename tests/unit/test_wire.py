@@ -133,7 +133,7 @@ STORED: list[tuple[Report, str, str, dict[str, Any]]] = [
         SeenPartitions({7: {11: Partition("public.a", False)}}, (12,)),
         "warehouse",
         "sinks/warehouse.partitions.json",
-        {"partitions": {"7": {"11": ["public.a", False]}}, "left": [12]},
+        {"partitions": {"7": {"11": ["public.a", False]}}, "left": [12], "came": []},
     ),
     (
         CopyRequest(3, ("public.t",)),

@@ -191,6 +191,10 @@ class DdlTransactionReader:
         """Partitions that the stream reports as detached or dropped, by the table they were part of."""
         return self._past_shapes.left_partitions()
 
+    def filled_partitions(self) -> dict[int, dict[int, TableName]]:
+        """Partitions that the stream reports as attached with rows, by the table that they are part of."""
+        return self._past_shapes.filled_partitions()
+
     def came_after(self, oid: int, lsn: Lsn) -> bool:
         """Whether the stream first reports a table after a position."""
         first = self._past_shapes.first_of(oid)

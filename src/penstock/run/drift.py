@@ -9,10 +9,11 @@ from penstock.state.reports import SeenPartitions
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from penstock.source.partitions import Partition
     from penstock.state.reports import Partitions
     from penstock.state.wire import Wire
     from penstock.table import TableName
+
+    Leaves = Mapping[int, Mapping[int, TableName]]
 
 _FIX = "penstock tables PIPELINE.yml resync {} makes both sides equal"
 _CAME = "partition {} was attached with rows, which no change reports"
@@ -28,24 +29,29 @@ class PartitionDrift:
         self._sink = sink
         self._seen: Partitions | None = None
         self._now: Partitions = {}
-        self._reported: dict[int, None] = {}  # partitions that have left, in order
+        # Partitions that have left, and those that came with rows, in order.
+        self._reported_left: dict[int, None] = {}
+        self._reported_came: dict[int, None] = {}
         self._left: set[int] = set()
+        self._came: set[int] = set()
 
     def compare(
         self,
         partitions: Partitions,
         streaming: Mapping[TableName, int],
         waiting: Collection[int],
-        left: Mapping[int, Mapping[int, TableName]] | None = None,
+        left: Leaves | None = None,
+        filled: Leaves | None = None,
     ) -> dict[TableName, list[str]]:
         """What is to be noted of tables that are `streaming`, by name; the same again until `remember`.
 
         `partitions` are those that the source has. Tables that are `waiting` are copied as they are; what
         happens while one is being copied is compared afterwards. `left` are partitions that the stream
-        reports as gone: one may have come and gone between two polls.
+        reports as gone: one may have come and gone between two polls. `filled` are those that it reports as
+        attached with rows, which the source's catalog does not always show.
         """
         seen = self._seen_before()
-        self._left = set()
+        self._left, self._came = set(), set()
         names = {oid: name for name, oid in streaming.items()}
         compared = {*names, *waiting}
         self._now = {
@@ -56,12 +62,21 @@ class PartitionDrift:
         found: dict[TableName, list[str]] = {}
         for root, leaves in self._now.items():
             before = seen.get(root, leaves)
-            gone = (left or {}).get(root, {})
-            self._left |= {*gone, *(leaf for leaf in before if leaf not in leaves)}
-            lines = _differences(before, leaves)
+            went = {leaf: each.name for leaf, each in before.items() if leaf not in leaves}
+            came = {
+                leaf: each.name
+                for leaf, each in leaves.items()
+                if leaf not in before and each.came_filled and leaf not in self._reported_came
+            }
+            gone, full = (left or {}).get(root, {}), (filled or {}).get(root, {})
+            self._left |= {*gone, *went}
+            self._came |= {*full, *came}
             if root in seen:
-                unseen = gone.keys() - before.keys() - self._reported.keys()
-                lines += [_WENT.format(name) for leaf, name in gone.items() if leaf in unseen]
+                unseen = gone.keys() - before.keys() - self._reported_left.keys()
+                went |= {leaf: str(name) for leaf, name in gone.items() if leaf in unseen}
+                unseen = full.keys() - came.keys() - self._reported_came.keys()
+                came |= {leaf: str(name) for leaf, name in full.items() if leaf in unseen}
+            lines = [*map(_WENT.format, went.values()), *map(_CAME.format, came.values())]
             if lines and root in names:
                 found[names[root]] = [*lines, _FIX.format(names[root])]
         return found
@@ -69,23 +84,22 @@ class PartitionDrift:
     def remember(self) -> None:
         """What was compared last has been noted."""
         seen = self._seen_before()
-        is_new = any(seen.get(root) != leaves for root, leaves in self._now.items())
-        if is_new or not self._left <= self._reported.keys():
+        if (
+            any(seen.get(root) != leaves for root, leaves in self._now.items())
+            or not self._left <= self._reported_left.keys()
+            or not self._came <= self._reported_came.keys()
+        ):
             self._seen = seen | self._now
-            self._reported |= dict.fromkeys(sorted(self._left))
-            left = tuple(self._reported)[-_REPORTED_KEPT:]
-            self._wire.publish(SeenPartitions(self._seen, left), self._sink)
+            self._reported_left |= dict.fromkeys(sorted(self._left))
+            self._reported_came |= dict.fromkeys(sorted(self._came))
+            left = tuple(self._reported_left)[-_REPORTED_KEPT:]
+            came = tuple(self._reported_came)[-_REPORTED_KEPT:]
+            self._wire.publish(SeenPartitions(self._seen, left, came), self._sink)
 
     def _seen_before(self) -> Partitions:
         if self._seen is None:
             report = self._wire.latest(SeenPartitions, self._sink) or SeenPartitions()
             self._seen = report.partitions
-            self._reported = dict.fromkeys(report.left)
+            self._reported_left = dict.fromkeys(report.left)
+            self._reported_came = dict.fromkeys(report.came)
         return self._seen
-
-
-def _differences(before: dict[int, Partition], leaves: dict[int, Partition]) -> list[str]:
-    """What partitions of one table have come with rows, or gone, since."""
-    went = [each.name for leaf, each in before.items() if leaf not in leaves]
-    came = [each.name for leaf, each in leaves.items() if leaf not in before and each.came_filled]
-    return [*map(_WENT.format, went), *map(_CAME.format, came)]

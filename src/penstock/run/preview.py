@@ -17,6 +17,7 @@ from penstock.modifiers.route import routes_of
 from penstock.pipeline import describer_of, log_of
 from penstock.run.ddl_transactions import tables_of
 from penstock.source.connect import connect_source, source_errors
+from penstock.source.ordinary import are_ordinary, refuses_views
 from penstock.source.shapes import read_named_shapes
 from penstock.spark.jobs import read_chunk
 from penstock.table import TableName, TableRule
@@ -107,8 +108,11 @@ def _from_table(
         query = sql.SQL("COPY (SELECT {} FROM {} LIMIT {}) TO STDOUT").format(
             listed, sql.Identifier(*name), sql.Literal(rows)
         )
-        with source_errors(url), connection.cursor() as cursor, cursor.copy(query) as lines:
-            block = [bytes(line) for line in lines]
+        with source_errors(url), connection.transaction(), connection.cursor() as cursor:
+            if not (refuses_views(connection) or are_ordinary(connection, [name])):
+                raise TableMissing("this is no table any more", str(name), "fix --table")
+            with cursor.copy(query) as lines:
+                block = [bytes(line) for line in lines]
     return list(_beside(copy.begin(copy.source_columns).inserts(block), bound)) if block else []
 
 

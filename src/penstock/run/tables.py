@@ -333,7 +333,11 @@ class TableKeeper:
             if name in members and table.needs_copy and table.state != TableState.COPYING
         ]
         for name, lines in self._drift.compare(
-            report.partitions, streaming, waiting, self._ddl_transactions.left_partitions()
+            report.partitions,
+            streaming,
+            waiting,
+            self._ddl_transactions.left_partitions(),
+            self._ddl_transactions.filled_partitions(),
         ).items():
             _log.warning("%s: %s", name, "; ".join(lines))
             self._sink.tables.note(name, "\n".join(map(printable, lines)))

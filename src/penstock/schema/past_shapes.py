@@ -67,6 +67,7 @@ class _Content:
         self.last_lsn = ZERO
         self.lives: dict[int, _Life] = {}
         self.named: dict[TableName, set[int]] = {}  # the tables that have ever had a name
+        self.xids: dict[int, int] = {}  # of transactions that changed tables, by their commits
         self.versions: dict[int, list[VersionWritten]] = {}  # by the commit that they begin with
         self.last_versions: dict[str, int] = {}
         self.partitions: dict[int, PartitionShape] = {}
@@ -77,6 +78,8 @@ class _Content:
         self.last_lsn = max(self.last_lsn, mark.commit_lsn)
         try:
             if mark.kind == CHANGE:
+                if mark.xid:
+                    self.xids[int(mark.commit_lsn)] = mark.xid
                 self._take_change(position, read_change(mark.content, mark.where))
             elif mark.kind == VERSION:
                 written = read_version(mark.content, mark.where)
@@ -114,7 +117,9 @@ class _Content:
             change = SchemaChange(format=FORMAT, tag=REFRESH, dropped_tables=(Gone(id=table_id),))
             if shape is not None:
                 change = SchemaChange(format=FORMAT, tag=REFRESH, tables=(shape,))
-            mark = _mark(commit_lsn, number, CHANGE, as_content(change))
+            mark = _mark(
+                commit_lsn, number, CHANGE, as_content(change), self.xids.get(commit_lsn, 0)
+            )
             (marks if shape is not None else gone).append(mark)
         for commit_lsn in sorted(self.versions):
             if commit_lsn >= horizon:
@@ -141,8 +146,8 @@ class _Content:
         )
 
 
-def _mark(commit_lsn: int, number: int, kind: str, content: str) -> Mark:
-    return Mark(Lsn(commit_lsn), Lsn(commit_lsn), 0, 0, 0, number, kind, content)
+def _mark(commit_lsn: int, number: int, kind: str, content: str, xid: int = 0) -> Mark:
+    return Mark(Lsn(commit_lsn), Lsn(commit_lsn), 0, xid, 0, number, kind, content)
 
 
 class PastShapes:
@@ -298,6 +303,17 @@ class PastShapes:
         then = {oid: life.at((int(lsn), -1)) for oid, life in tuple(lives.items())}
         return {oid: shape for oid, shape in then.items() if shape is not None}
 
+    def changed_by(self, lsn: Lsn) -> dict[int, int]:
+        """Which transaction changed each table last before a position, as far as it is known, by the table's id."""
+        content = self._now(lsn)
+        found: dict[int, int] = {}
+        for oid, life in tuple(content.lives.items()):
+            index = bisect_right(life.shapes, (int(lsn), -1), key=itemgetter(0))
+            xid = content.xids.get(life.shapes[index - 1][0][0], 0) if index else 0
+            if xid:
+                found[oid] = xid
+        return found
+
     def versions_before(self, lsn: Lsn) -> dict[str, int]:
         """How far the versions of each schema are counted at a position."""
         counted: dict[str, int] = {}
@@ -311,6 +327,15 @@ class PastShapes:
         found: dict[int, dict[int, TableName]] = {}
         for each in tuple(self._now().left.values()):
             found.setdefault(each.root_id, {})[each.id] = TableName(each.schema_name, each.name)
+        return found
+
+    def filled_partitions(self) -> dict[int, dict[int, TableName]]:
+        """Partitions that had rows when they were attached, by the table that they are part of."""
+        found: dict[int, dict[int, TableName]] = {}
+        for each in tuple(self._now().partitions.values()):
+            if each.came_filled:
+                name = TableName(each.schema_name, each.name)
+                found.setdefault(each.root_id, {})[each.id] = name
         return found
 
     def last_versions(self) -> dict[str, int]:

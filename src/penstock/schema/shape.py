@@ -229,6 +229,7 @@ class PartitionShape(Shape):
     name: str
     root_id: int
     is_left: bool = False  # it has been detached or dropped since
+    came_filled: bool = False  # it had rows when it was attached
 
 
 class NamespaceShape(Shape):

@@ -86,10 +86,14 @@ class RowType(NamedTuple):
 
 @dataclass(frozen=True)
 class Reported:
-    """One message. `xid` is the subtransaction that sent it, 0 where it does not say."""
+    """One message. `xid` is the subtransaction that sent it, 0 where it does not say.
+
+    `snapshot`: what it saw, where that may be older than what others have changed since; "" where it does not say.
+    """
 
     change: SchemaChange
     xid: int = 0
+    snapshot: str = ""
     indexes: tuple[ReportedIndex, ...] = ()
     column_sequences: tuple[ReportedSequence, ...] = ()
     moved_tables: tuple[Gone, ...] = ()  # under the names that they have now
@@ -132,14 +136,15 @@ def read_reported(content: str, where: str) -> Reported:
             name: kind.validate_json(json.dumps([_without_nulls(one) for one in raw.pop(name, ())]))
             for name, kind in _PARTS.items()
         }
-        xid = int(raw.pop("xid", 0))
+        xid, snapshot = int(raw.pop("xid", 0)), str(raw.pop("snapshot", ""))
     except (ValueError, TypeError, AttributeError, KeyError, ValidationError) as error:
         raise SchemaUnreadable(
             f"a message of the source's triggers does not parse ({type(error).__name__})",
             where,
             "penstock init puts the triggers right",
         ) from None
-    return Reported(read_change(json.dumps(raw), where), xid, row_types=row_types, **parts)
+    change = read_change(json.dumps(raw), where)
+    return Reported(change, xid, snapshot, row_types=row_types, **parts)
 
 
 # The fields of what triggers of version 6 say in rows of text, in their order, and how each is read.

@@ -15,7 +15,9 @@ from penstock.source.connect import (
     classify_source_error,
     connect_to_copy,
     result_error,
+    source_errors,
 )
+from penstock.source.ordinary import are_ordinary, refuses_views
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 BLOCK_BYTES = 256 * 1024
 
 _SNAPSHOT_GONE = ("22023", "42704")
+_IS_VIEW = "55000"
 
 
 # Rows of catalogs are read under the snapshot, the functions return what is true now. COPY, too, finds its
@@ -52,6 +55,8 @@ class SnapshotReader:
         self._dsn = dsn
         self._snapshot = sql.Literal(snapshot)
         self._adopt()
+        with source_errors(dsn):
+            self._refuses_views = refuses_views(self._connection)
 
     def let_go(self) -> None:
         """Let go of the tables that were read, and go on under the same snapshot.
@@ -105,7 +110,8 @@ class SnapshotReader:
             sql.SQL(" (FORMAT binary)") if is_binary else sql.SQL(""),
         )
         pgconn = self._connection.pgconn
-        self._begin(pgconn, query.as_bytes(self._connection))
+        self._require_ordinary(relation)
+        self._begin(pgconn, query.as_bytes(self._connection), relation)
         get = pgconn.get_copy_data
         rows: list[memoryview] = []
         size = 0
@@ -133,17 +139,18 @@ class SnapshotReader:
         """
         row = self._connection.execute(_SAME_TABLE, (list(columns), *relation)).fetchone()
         if row is None or not row[0]:
-            raise TableRewritten(
-                "the table was written anew while it was copied (ALTER TABLE, VACUUM FULL, TRUNCATE),"
-                " or another table or column has its name now",
-                str(relation),
-                "nothing; the copy begins again, under a new snapshot",
-            )
+            raise _rewritten(relation)
 
-    def _begin(self, pgconn: pq.abc.PGconn, query: bytes) -> None:
+    def _require_ordinary(self, relation: TableName) -> None:
+        """See that a view is not read in place of a table: it would run its owner's functions as us."""
+        if not (self._refuses_views or are_ordinary(self._connection, [relation])):
+            raise _rewritten(relation)
+
+    def _begin(self, pgconn: pq.abc.PGconn, query: bytes, relation: TableName) -> None:
         result = pgconn.exec_(query)
         if result.status != pq.ExecStatus.COPY_OUT:
-            raise result_error(result)
+            error = result_error(result)
+            raise _rewritten(relation) if error.sqlstate == _IS_VIEW else error
 
     def key_at(
         self,
@@ -154,12 +161,14 @@ class SnapshotReader:
         condition: str = "",
     ) -> tuple[Any, ...] | None:
         """The key, as text, of a row by its number in what `blocks` gives, from 0."""
+        # Not by a cast, which the owner of a type can make.
         listed = sql.SQL(", ").join(
-            sql.SQL("{}::text").format(sql.Identifier(name)) for name in key
+            sql.SQL("format('%s', {})").format(sql.Identifier(name)) for name in key
         )
         query = sql.SQL("{} OFFSET {} LIMIT 1").format(
             _select(listed, relation, pages, condition), sql.Literal(number)
         )
+        self._require_ordinary(relation)
         return self._connection.execute(query).fetchone()
 
     def close(self) -> None:
@@ -197,6 +206,15 @@ def _select(
         limits.append(sql.SQL(escaped).format())
     where = sql.SQL(" WHERE {}").format(sql.SQL(" AND ").join(limits)) if limits else sql.SQL("")
     return sql.SQL("SELECT {} FROM ONLY {}{}").format(listed, sql.Identifier(*relation), where)
+
+
+def _rewritten(relation: TableName) -> TableRewritten:
+    return TableRewritten(
+        "the table was written anew while it was copied (ALTER TABLE, VACUUM FULL, TRUNCATE),"
+        " or another table or column has its name now",
+        str(relation),
+        "nothing; the copy begins again, under a new snapshot",
+    )
 
 
 def _finish(pgconn: pq.abc.PGconn) -> None:

@@ -83,6 +83,7 @@ class Notes:
         self._look_up = look_up
         self._seal = seal
         self._known = past_shapes.at(lsn)
+        self._changed_by = past_shapes.changed_by(lsn)
         self._versions = SchemaVersions(past_shapes, follows, numbered or {})
 
     def of_message(
@@ -142,8 +143,14 @@ class Notes:
         self, reported: Reported, known: Mapping[int, TableShape], look_up: LookUp
     ) -> SchemaChange:
         if reported.change.has_old_snapshot:
-            # Of a transaction that could not see all: as the catalog has it by now.
-            tables = tuple(look_up(shape.id) or shape for shape in reported.change.tables)
+            # Where a transaction changed the table before that this one could not see: as the catalog has it by
+            # now, which may be ahead of the stream.
+            tables = tuple(
+                shape
+                if shows(reported.snapshot, self._changed_by.get(shape.id, 0))
+                else look_up(shape.id) or shape
+                for shape in reported.change.tables
+            )
             change = reported.change.model_copy(update={"tables": tables})
             reported = replace(reported, change=change)
         return settle(reported, known, look_up)
@@ -176,6 +183,7 @@ class Notes:
         before = dict(self._known)
         contents: list[tuple[int, str, str]] = []
         changes: list[SchemaChange] = []
+        touched: set[int] = set()
         for note in notes:
             content, shapes = note.content, note.shapes
             if note.relation is not None:
@@ -191,8 +199,11 @@ class Notes:
                 changes.append(change)
                 for gone in change.dropped_tables:
                     self._known.pop(gone.id, None)
+                    self._changed_by.pop(gone.id, None)
             contents.append((note.ordinal, note.kind, content))
             self._known.update({shape.id: shape for shape in shapes})
+            touched.update(shape.id for shape in shapes)
+        self._changed_by.update(dict.fromkeys(touched & self._known.keys(), xid))
         for content in self._versions.after(changes, before, self._known, commit.commit_lsn):
             contents.append((contents[-1][0], VERSION, content))
         marks = [
@@ -235,6 +246,19 @@ class Notes:
 
 def _nothing(_: int) -> None:
     """What is looked up of tables whose transaction is still open."""
+
+
+def shows(snapshot: str, xid: int) -> bool:
+    """Whether a snapshot shows what a transaction that has committed did; 0 is one of long ago.
+
+    `snapshot` is as Postgres writes it, of 64 bits: the oldest that is running, the next that will, all that are.
+    That of an older penstock's triggers is not known.
+    """
+    if not snapshot or not xid:
+        return bool(snapshot)
+    _, end, running = snapshot.split(":")
+    is_later = (xid - int(end)) % 2**32 < 2**31
+    return not is_later and xid not in {int(each) % 2**32 for each in running.split(",") if each}
 
 
 def unseal(content: bytes, seal: bytes | None) -> str | None:

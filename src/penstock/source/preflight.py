@@ -5,6 +5,7 @@ Changes nothing on the server; the only thing it opens is connections.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -18,6 +19,7 @@ from penstock.errors import (
     SourcePrivilegeMissing,
     SourceTooOld,
     TableMissing,
+    TableWithoutKey,
 )
 from penstock.findings import Finding
 from penstock.source.choice import LeftOut, forbidding, read_choice
@@ -27,6 +29,7 @@ from penstock.source.membership import plan_steps
 from penstock.source.options import Tracking
 from penstock.source.publication import (
     Publications,
+    drop_statement,
     left_behind,
     publication_names,
     read_publications,
@@ -154,9 +157,12 @@ def _table_findings(
     connection: Connection, name: str, publications: Publications | None, rules: TableRules
 ) -> list[Finding]:
     choice, faults = read_choice(connection, rules)
-    _, foreign = plan_steps(connection, publication_names(name), publications, choice)
+    names = publication_names(name)
+    _, foreign = plan_steps(connection, names, publications, choice)
     must = forbidding(choice, foreign, rules)
-    may = [*(each for each in foreign if each not in must), *choice.left_out]
+    faults = _with_refusals(faults, names.updates, publications)
+    left_out = _with_refusals(choice.left_out, names.updates, publications)
+    may = [*(each for each in foreign if each not in must), *left_out]
     findings = [Finding(each.as_error()) for each in (*faults, *must)]
     warnings: list[PenstockError] = [
         each.as_error()
@@ -172,6 +178,24 @@ def _table_findings(
             )
         )
     return findings + [Finding(error, "warning") for error in warnings]
+
+
+def _with_refusals(
+    left_out: list[LeftOut], name: str, publications: Publications | None
+) -> list[LeftOut]:
+    """The same, with what people notice now of tables that have lost their key and are published still."""
+    published = set(publications.updates.values()) if publications else set()
+    return [
+        replace(
+            each,
+            reason=f"{each.reason}; it is published since it had a key, so that they fail at this moment",
+            do=f"let penstock run, which takes it out within seconds, or do so yourself:"
+            f" {drop_statement(name, each.table).as_string(None)}; and for the table to be followed: {each.do}",
+        )
+        if each.error is TableWithoutKey and each.table in published
+        else each
+        for each in left_out
+    ]
 
 
 def _unreadable(connection: Connection, choice: Choice) -> list[LeftOut]:

@@ -16,6 +16,7 @@ from penstock.schema.describe import structure_of
 from penstock.schema.description import TableStructure, UsedSequence
 from penstock.schema.shape import SequenceShape
 from penstock.source.connect import source_errors
+from penstock.source.ordinary import are_ordinary, refuses_views
 from penstock.source.shapes import qualified_names, read_named_shapes
 from penstock.table import TableName
 
@@ -60,6 +61,13 @@ JOIN pg_namespace n ON n.oid = c.relnamespace
 JOIN pg_attribute a ON a.attrelid = u.table_oid AND a.attnum = u.number
 ORDER BY u.table_oid, u.number, n.nspname, c.relname, u.kind = 'n'
 """
+
+_NO_SEQUENCE = (
+    psycopg.errors.UndefinedTable,
+    psycopg.errors.UndefinedColumn,
+    psycopg.errors.InsufficientPrivilege,
+    psycopg.errors.ObjectNotInPrerequisiteState,  # a view
+)
 
 # Each sequence that is read is locked until the transaction ends.
 _SEQUENCES_AT_ONCE = 200
@@ -154,9 +162,12 @@ def _values(
     ]
     try:
         with connection.transaction():
+            if not (refuses_views(connection) or are_ordinary(connection, names)):
+                raise psycopg.errors.ObjectNotInPrerequisiteState
             rows = connection.execute(sql.SQL(" UNION ALL ").join(selects)).fetchall()
-    except (psycopg.errors.UndefinedTable, psycopg.errors.InsufficientPrivilege):
-        # One was dropped since the catalog was read; the others have a value all the same.
+    except _NO_SEQUENCE:
+        # One was dropped since the catalog was read, or is another relation by now; the others have a value
+        # all the same.
         for name in names if len(names) > 1 else ():
             yield from _values(connection, [name])
     else:

@@ -154,10 +154,11 @@ class SeenRules(Report):
 
 @dataclass(frozen=True)
 class SeenPartitions(Report):
-    """The partitions that a sink has seen, and those that it knows have left, in order."""
+    """The partitions that a sink has seen; those that it knows have left, or came with rows, in order."""
 
     partitions: Partitions = field(default_factory=dict)
     left: tuple[int, ...] = ()
+    came: tuple[int, ...] = ()
 
 
 R = TypeVar("R", bound=Report)

@@ -108,7 +108,7 @@ END"""
 # No function returns that id, but each open subtransaction holds a lock on its own once it has written
 # something, and the innermost has the newest. pg_locks is a view of pg_lock_status.
 #
-# It says when its snapshot may be older than what others have changed since.
+# It says when its snapshot may be older than what others have changed since, and which transactions that shows.
 #
 # A message is ordered by the end of its record, a row by its start. A trigger's block is a
 # subtransaction: without a record between, the row after it could come first.
@@ -129,7 +129,8 @@ SAY = f"""
     CROSS JOIN LATERAL (
         SELECT convert_to(concat('{{"xid": ', x.own_xid,
             CASE WHEN current_setting('transaction_isolation') <> 'read committed'
-                 THEN ', "has_old_snapshot": true' END, ', ', substr(document, 2)), 'UTF8')
+                 THEN concat(', "has_old_snapshot": true, "snapshot": "', pg_current_snapshot(), '"') END,
+            ', ', substr(document, 2)), 'UTF8')
         AS content OFFSET 0) AS d
     CROSS JOIN penstock.seal s;"""
 

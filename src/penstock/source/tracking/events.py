@@ -69,19 +69,28 @@ BEGIN
           AND d.schema_name NOT IN ('information_schema', 'penstock'));
 END"""
 
-# Partitions that were made or attached. They are their roots', but where they go to somebody should know.
+# Partitions that were made or attached. They are their roots', but where they go to somebody should know. Of those
+# that have rows by then (what is attached may be partitioned itself) none is reported by a change of the root's;
+# the statement has locked all of them.
 _PARTITIONS = f"""
 BEGIN
     RETURN (
+        WITH RECURSIVE parts(oid) AS (
+            SELECT unnest(oids)
+            UNION
+            SELECT i.inhrelid FROM parts JOIN pg_inherits i ON i.inhparent = parts.oid)
         SELECT jsonb_agg(jsonb_build_object('id', c.oid::int8, 'schema_name', n.nspname,
-            'name', c.relname, 'root_id', pg_partition_root(c.oid)::oid::int8))
-        FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-        WHERE c.oid = ANY (oids) AND c.relispartition AND c.relpersistence <> 't'
+            'name', c.relname, 'root_id', pg_partition_root(c.oid)::oid::int8,
+            'came_filled', CASE WHEN x.is_filled THEN true END))
+        FROM parts JOIN pg_class c ON c.oid = parts.oid JOIN pg_namespace n ON n.oid = c.relnamespace
+        CROSS JOIN LATERAL (
+            SELECT c.relkind = 'r' AND pg_relation_size(c.oid) > 0 AS is_filled OFFSET 0) AS x
+        WHERE (c.oid = ANY (oids) OR x.is_filled) AND c.relispartition AND c.relpersistence <> 't'
           AND {NOT_OURS.format("n")});
 END"""
 
 # One row for each thing that the statement made or altered. By what it is, not by the tag: ALTER
-# INDEX renames tables too. A statement's text may be a whole script, of which nobody searches much.
+# INDEX renames tables too. Where the statement's text is not known, it may be any.
 _TOUCHED = """
 DECLARE
     command record;
@@ -132,8 +141,8 @@ BEGIN
         RETURN false;
     END IF;
     IF tag = 'ALTER TABLE' THEN
-        IF length(statement) > 65536 OR statement ~* '\\y(using|attach|detach)\\y' THEN
-            IF length(statement) > 65536 OR statement ~* '\\yusing\\y' THEN
+        IF statement IS NULL OR statement ~* '\\y(using|attach|detach)\\y' THEN
+            IF statement IS NULL OR statement ~* '\\yusing\\y' THEN
                 more := '{"has_using": true}';
             END IF;
             -- Nothing names what has come or gone; but its row in the catalog is of this transaction.
@@ -143,7 +152,7 @@ BEGIN
             FROM pg_class c WHERE c.oid = ANY (penstock.held(true)) AND c.relkind IN ('r', 'p')
               AND age(c.xmin) <= age(pg_current_xact_id()::xid)
               AND EXISTS (SELECT FROM pg_class r WHERE r.oid = ANY (relations) AND r.relkind = 'p')
-              AND (length(statement) > 65536 OR statement ~* '\\y(at|de)tach\\y');
+              AND (statement IS NULL OR statement ~* '\\y(at|de)tach\\y');
         END IF;
     ELSIF made IS NOT NULL THEN
         SELECT array_agg(c.oid) FILTER (WHERE c.relispartition),
@@ -189,8 +198,8 @@ BEGIN
         GET DIAGNOSTICS statement = PG_CONTEXT;
         statement := CASE WHEN strpos(statement, chr(10)) > 0
             THEN substr(statement, strpos(statement, chr(10))) ELSE current_query() END;
-        IF length(statement) > 65536 OR statement ~* 'unlogged(?!\\s+table\\y)'
-           OR statement !~* '\\yalter\\y' THEN
+        IF statement IS NULL OR length(statement) > 65536 OR statement ~* 'unlogged(?!\\s+table\\y)'
+           OR statement !~* '\\yalter\\s+table\\y' THEN
             PERFORM penstock.release_held(true);
         END IF;
     EXCEPTION WHEN OTHERS THEN
@@ -199,7 +208,8 @@ BEGIN
     END;
 END"""
 
-# Most statements alter a table or two, and nothing else. One inside a function is known by its context.
+# Most statements alter a table or two, and nothing else. One inside a function is known by its context; but
+# that of a function in SQL names the function alone, and a worker has no text. Nor is a whole script searched.
 _ON_DDL = """
 DECLARE
     context text;
@@ -213,12 +223,17 @@ BEGIN
         RETURN;
     END IF;
     GET DIAGNOSTICS context = PG_CONTEXT;
-    SELECT array_agg(DISTINCT d.objid), concat(current_query(), ' ', context),
+    SELECT array_agg(DISTINCT d.objid), s.text,
            tg_tag = 'ALTER TABLE' AND bool_and(d.object_type IN ('table', 'table column')
                AND NOT d.in_extension AND d.schema_name <> 'pg_temp')
-           AND length(current_query()) < 65536
-           AND concat(current_query(), ' ', context) !~* '\\y(using|attach|detach)\\y'
-    INTO relations, statement, are_all FROM pg_event_trigger_ddl_commands() d;
+           AND s.text !~* '\\y(using|attach|detach)\\y'
+    INTO relations, statement, are_all FROM pg_event_trigger_ddl_commands() d, (
+        SELECT CASE WHEN length(concat(current_query(), context)) < 65536
+                    AND CASE WHEN strpos(context, chr(10)) > 0
+                        THEN substr(context, strpos(context, chr(10))) ELSE current_query() END
+                        ~* '\\yalter\\s+table\\y'
+               THEN concat(current_query(), ' ', context) END AS text OFFSET 0) AS s
+    GROUP BY s.text;
     IF are_all THEN
         is_told := penstock.tell(tg_tag, relations, NULL);
     ELSIF relations IS NOT NULL THEN

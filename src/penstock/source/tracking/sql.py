@@ -10,7 +10,7 @@ from penstock.source.tracking.documents import DOCUMENT_FUNCTIONS, Function
 from penstock.source.tracking.events import EVENT_FUNCTIONS
 
 # Goes up with every change of the functions or the table: an older penstock leaves newer ones alone.
-TRACKING_VERSION = 10
+TRACKING_VERSION = 11
 
 FUNCTIONS = (*DOCUMENT_FUNCTIONS, *EVENT_FUNCTIONS)
 
@@ -143,8 +143,9 @@ REVOKE ALL ON penstock.seal FROM PUBLIC;
 
 _SEARCH_PATH = "search_path=pg_catalog, pg_temp"
 # Values and expressions are spelled as every other session of penstock's reads them, whatever the user's
-# session is set to. JIT would compile queries for longer than they run, and a plan for each call takes
-# longer than what it plans. For the functions that are called from outside: the others run under the same.
+# session is set to; the functions' own literals have backslashes, which would be escapes in some. JIT would
+# compile queries for longer than they run, and a plan for each call takes longer than what it plans. For the
+# functions that are called from outside: the others run under the same.
 _SETTINGS = {
     "jit=off",
     "plan_cache_mode=force_generic_plan",
@@ -155,6 +156,7 @@ _SETTINGS = {
     "extra_float_digits=1",
     "lc_monetary=C",
     "quote_all_identifiers=off",
+    "standard_conforming_strings=on",
     "xmloption=content",
 }
 
