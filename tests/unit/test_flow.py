@@ -72,6 +72,10 @@ def test_what_a_sink_tries_again_by_itself_is_counted() -> None:
             told.append(sink)
 
     class Retrying:
+        def pause(self) -> None: ...
+
+        def resume(self) -> None: ...
+
         def has_handed_on(self) -> bool:
             return True
 
@@ -166,7 +170,7 @@ def test_flow_that_rests_lets_its_sink_do_what_is_due_and_holds_it_once() -> Non
         return lambda: done.append(name)
 
     flow = Scripted(Receipt(0))
-    names = ("pause", "resume", "idle", "has_handed_on")
+    names = ("pause", "resume", "idle", "has_handed_on", "take_retries")
     flow._sink = SimpleNamespace(**{name: noting(name) for name in names})  # type: ignore[assignment]
     for step in (flow.pause, flow.pause, flow.rest, flow.resume, flow.resume):
         step()
