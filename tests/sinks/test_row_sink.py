@@ -556,7 +556,7 @@ def test_refusal_where_names_are_of_several_tables_moves_nothing(
         rows = [
             row
             for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
-            if name != "state"
+            if name != "penstock_state"
             for row in database.execute(f'SELECT id, note FROM "{name}"').fetchall()
         ]
     assert rows.count((2, "new")) == 1
