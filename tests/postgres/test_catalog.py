@@ -6,8 +6,11 @@ import psycopg
 import pytest
 
 from fix_postgres import Database, only_new
+from penstock.errors import SourceError
 from penstock.schema.describe import types_in_order
 from penstock.source.catalog import SourceTable, describe_table, list_tables, other_relations
+from penstock.source.shapes import read_named_shapes, read_published_shapes
+from penstock.source.tracking.install import install_tracking, refresh_schemas
 from penstock.table import TableName
 
 
@@ -257,3 +260,39 @@ def test_odd_names_are_read_as_they_are(source: Database, name: str):
     assert listed == [TableName(name, name)]
     assert table is not None
     assert table.key_columns == (name,)
+
+
+@pytest.mark.parametrize(
+    ("lock", "named"),
+    [
+        ("LOCK TABLE s.t", r"s\.t is locked against readers by session \d+"),
+        ("ALTER TABLE p1 ADD CHECK (id > 0)", r"public\.p is locked against readers"),
+    ],
+)
+def test_table_that_somebody_has_locked_is_named_and_waited_for_only_a_while(
+    source: Database, monkeypatch: pytest.MonkeyPatch, lock: str, named: str
+):
+    monkeypatch.setattr("penstock.source.shapes._PATIENCE", "SET LOCAL lock_timeout = '50ms'")
+    source.execute(
+        "CREATE SCHEMA s; CREATE TABLE s.t (id int PRIMARY KEY DEFAULT 5 CHECK (id > 1));"
+        "CREATE TABLE p (id int DEFAULT 5 CHECK (id > 1)) PARTITION BY RANGE (id);"
+        "CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (9);"
+        "CREATE PUBLICATION x FOR TABLE s.t, p"
+    )
+    names = [TableName("s", "t"), TableName("public", "p")]
+    with source.connect() as connection, source.connect(autocommit=False) as other:
+        install_tracking(connection, "postgres")
+        other.execute("LOCK TABLE p" if "p1" in lock else "SELECT 1")
+        other.execute(lock.encode())
+
+        for read in (
+            lambda: read_named_shapes(connection, names),
+            lambda: read_published_shapes(connection, ["x"]),
+            lambda: refresh_schemas(connection, ["s", "public"]),
+        ):
+            with pytest.raises(SourceError, match=named):
+                read()
+
+        other.rollback()
+        refresh_schemas(connection, ["s", "public"])
+        assert set(read_named_shapes(connection, names)) == set(names)

@@ -269,6 +269,17 @@ def test_table_that_lost_its_key_while_penstock_was_stopped_is_said_to_refuse_up
     source.execute("UPDATE a SET id = 2")
 
 
+def test_table_that_somebody_has_locked_is_a_warning(source: Database):
+    source.execute("CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (id int PRIMARY KEY)")
+    with source.connect(autocommit=False) as other:
+        other.execute("LOCK TABLE b")
+
+        [finding] = check(source, "public.*")
+
+    assert (finding.severity, finding.code) == ("warning", "PEN-201")
+    assert "public.b is locked against readers by session" in finding.what
+
+
 def test_nothing_to_follow_is_a_warning(source: Database):
     [finding] = check(source, "later.*")
 

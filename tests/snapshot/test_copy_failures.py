@@ -233,6 +233,39 @@ def test_row_security_at_the_source_fails_the_table_and_does_not_copy_half_of_it
     assert_equal(source, target, "t", "other")
 
 
+@only_new
+def test_table_that_is_locked_before_its_copy_begins_keeps_no_other_from_theirs(
+    source: Database, target: Database, make_pipeline: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.source.shapes._PATIENCE", "SET LOCAL lock_timeout = '200ms'")
+    for table in ("t", "other"):
+        fill(source, table, 10)
+    pipeline = make_pipeline(source, target, source_options=ALWAYS_COPIED)
+    for table in ("t", "other"):
+        wait_for_state(target, table, "streaming")
+    before = copy_id(target, "other")
+    with source.connect(autocommit=False) as connection:
+        take = ExportedSnapshot.take
+
+        def take_and_lock(*args: Any) -> ExportedSnapshot:
+            snapshot = take(*args)
+            connection.execute("LOCK TABLE t")
+            return snapshot
+
+        monkeypatch.setattr(ExportedSnapshot, "take", take_and_lock)
+        target.execute("UPDATE penstock.tables SET request = 'resync'")
+
+        assert "public.t is locked against readers by session" in failure_of(target, "t")
+        wait_until(lambda: copy_id(target, "other") != before, what="the other copy")
+        wait_for_state(target, "other", "streaming")
+        monkeypatch.setattr(ExportedSnapshot, "take", take)
+    try_now(target)
+    wait_for_state(target, "t", "streaming")
+    pipeline.catch_up()
+
+    assert_equal(source, target, "t", "other")
+
+
 @pytest.mark.long
 @only_new
 def test_table_that_is_locked_fails_by_itself_after_a_while_and_is_copied_later(

@@ -18,7 +18,6 @@ from penstock.pipeline import check_logs
 from penstock.run.exposure import exposures
 from penstock.run.rules import find_rules, modified_choices
 from penstock.run.start import Databases
-from penstock.schema.catalog import read_shapes
 from penstock.sinks.chosen import ChosenTables
 from penstock.source.choice import read_choice
 from penstock.source.connect import connect_source
@@ -26,6 +25,7 @@ from penstock.source.extensions import read_extensions
 from penstock.source.preflight import preflight
 from penstock.source.publication import read_publications
 from penstock.source.sequences import read_sequences
+from penstock.source.shapes import read_named_shapes
 
 if TYPE_CHECKING:
     from penstock.config import PipelineFile
@@ -69,7 +69,7 @@ def read_choices(pipeline: PipelineFile) -> dict[str, ChosenTables]:
                 rules = publications.stamp.adjust(rules)
             choice, faults = read_choice(connection, rules)
             followed = [each.name for each in (*choice.updates, *choice.inserts)]
-            shapes = list(read_shapes(connection, followed, with_partitions=True).values())
+            shapes = list(read_named_shapes(connection, followed).values())
             found[view.source_id] = ChosenTables(
                 followed,
                 [each.table for each in (*choice.left_out, *faults)],

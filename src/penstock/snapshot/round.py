@@ -12,11 +12,12 @@ import uuid
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.errors import (
     PenstockError,
     SnapshotGone,
+    SourceError,
     TableMissing,
     TableRewritten,
     TableUnreadable,
@@ -33,7 +34,12 @@ from penstock.source.connect import connect_source, role_of
 from penstock.source.exported import ExportedSnapshot
 from penstock.source.heaps import read_heaps
 from penstock.source.server import emit_mark
-from penstock.source.shapes import read_named_shapes
+from penstock.source.shapes import (
+    locked_by_others,
+    oids_of,
+    read_named_shapes,
+    waiting_little,
+)
 from penstock.source.structure import structures_of
 from penstock.spark.jobs import run_tasks
 from penstock.timing import timing
@@ -41,6 +47,8 @@ from penstock.timing import timing
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    import psycopg
 
     from penstock.lsn import Lsn
     from penstock.modifiers.copies import ModifiedCopy
@@ -53,6 +61,8 @@ if TYPE_CHECKING:
     from penstock.source.options import SourceOptions
     from penstock.spark.session import Spark
     from penstock.table import TableName
+
+    Connection = psycopg.Connection[Any]
 
 _log = logging.getLogger(__name__)
 
@@ -205,6 +215,24 @@ class Round:
             return None
         return shape
 
+    def _read(
+        self, connection: Connection, names: list[TableName]
+    ) -> tuple[list[HeapSize], dict[TableName, TableShape]]:
+        """What the tables are, but for those that somebody has locked: they fail, and are tried again."""
+        left = names
+        while True:
+            oids = oids_of(connection, left)
+            try:
+                with waiting_little(connection, oids):
+                    return read_heaps(connection, left), read_named_shapes(connection, left)
+            except SourceError:
+                locked = locked_by_others(connection, oids)
+                if not locked:
+                    raise
+                for name, error in locked.items():
+                    self._fail(name, error)
+                left = [name for name in left if name not in locked]
+
     def _prepare(self, copy: Copy, snapshot: ExportedSnapshot) -> None:
         """Read the tables' shapes, cut them into ranges, make room at the sink."""
         names = sorted(self.tables)
@@ -213,8 +241,9 @@ class Round:
             snapshot.seen_by(connection),
         ):
             role = role_of(connection)
-            heaps = read_heaps(connection, names)
-            shapes = self._modify(read_named_shapes(connection, names), snapshot.lsn)
+            heaps, found = self._read(connection, names)
+            names = [name for name in names if name not in self._ended_early]
+            shapes = self._modify(found, snapshot.lsn)
             structures = structures_of(connection, shapes.values())
         by_table: dict[TableName, list[HeapSize]] = {}
         for heap in heaps:

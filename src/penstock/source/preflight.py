@@ -35,6 +35,7 @@ from penstock.source.publication import (
     read_publications,
 )
 from penstock.source.server import OLDEST_VERSION, read_server, server_errors, server_warnings
+from penstock.source.shapes import locked_by_others
 from penstock.source.slot import check_slot, slot_state, slots_of
 from penstock.source.tracking.install import broken_tracking, read_tracking
 
@@ -169,6 +170,8 @@ def _table_findings(
         for each in (*may, *_unreadable(connection, choice), *_filtered(connection, choice))
     ]
     warnings += [_swept_in(table) for table in choice.swept_in]
+    chosen = [table.oid for table in (*choice.updates, *choice.inserts)]
+    warnings += locked_by_others(connection, chosen).values()
     if not (choice.updates or choice.inserts or findings or warnings):
         warnings.append(
             TableMissing(

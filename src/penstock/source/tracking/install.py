@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 from psycopg.rows import namedtuple_row
 
 from penstock.claims import alone
-from penstock.errors import SourcePrivilegeMissing, TrackingBroken
+from penstock.errors import SourceError, SourcePrivilegeMissing, TrackingBroken
 from penstock.source.connect import place_of, role_of, source_errors
 from penstock.source.options import Tracking
 from penstock.source.publication import OWNER_COUNTS, Stamp
+from penstock.source.shapes import waiting_little
 from penstock.source.tracking import sql as made
 from penstock.source.tracking.sql import tracking_statements
 
@@ -47,6 +48,12 @@ _log = logging.getLogger(__name__)
 _CLAIM = "penstock tracking"
 # A migration that is under way has the secret in use.
 _PATIENCE = "SET LOCAL lock_timeout = '30s'; SET LOCAL client_min_messages = warning"
+
+_TABLES_OF_SCHEMAS = """
+SELECT c.oid::int8 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = ANY (%s) AND c.relkind IN ('r', 'p')
+"""
+_REFRESH_ATTEMPTS = 6  # of some seconds each
 
 # From the catalog: to_regclass() fails for who may not use the schema.
 _FACTS = """
@@ -226,10 +233,25 @@ def _run_drops(connection: Connection) -> None:
 
 
 def refresh_schemas(connection: Connection, names: Iterable[str]) -> None:
-    """Have the stream describe every table of these schemas as it is now."""
+    """Have the stream describe every table of these schemas as it is now.
+
+    Raises:
+        SourceError: one of them stays locked against readers; it is named.
+    """
+    schemas = sorted(set(names))
     query = "SELECT penstock.refresh_schema(name) FROM unnest(%s::text[]) AS name"
-    with source_errors(connection):
-        connection.execute(query, (sorted(set(names)),))
+    for left in reversed(range(_REFRESH_ATTEMPTS)):
+        try:
+            with source_errors(connection):
+                oids = [oid for (oid,) in connection.execute(_TABLES_OF_SCHEMAS, (schemas,))]
+                with waiting_little(connection, oids):
+                    connection.execute(query, (schemas,))
+        except SourceError as error:
+            if not left or connection.closed:
+                raise
+            _log.warning("waiting to describe the tables: %s", error.what)
+        else:
+            return
 
 
 def read_seal(connection: Connection) -> bytes | None:
