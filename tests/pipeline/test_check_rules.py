@@ -152,15 +152,15 @@ def test_check_says_which_sequences_will_look_different(
         "tables: 4 (public.a, public.b, public.c, public.d)",
         "identity ALWAYS, BY DEFAULT where penstock creates them: 1 (public.a)",
         (
-            "sequences, behind at the target until penstock sync-sequences: 3"
-            " (public.a_id_seq, public.a_n_seq, public.loose)"
+            "sequences, behind at the target until penstock sync-sequences: 4"
+            " (public.a_id_seq, public.a_n_seq, public.loose, public.own)"
         ),
-        "sequences that no column owns, created under their own names: 1 (public.loose)",
+        "sequences of no serial column, created under their own names: 2 (public.loose, public.own)",
         (
             "sequences that several columns count with, one at the target as well: 2"
             " (public.a_id_seq, public.loose)"
         ),
-        "sequences left out, with the defaults that name them: 2 (public.own, public.unseen_id_seq)",
+        "sequences left out, with the defaults that name them: 1 (public.unseen_id_seq)",
         "sequences left out, no followed column counts with them: 1 (public.spare)",
     ]
 

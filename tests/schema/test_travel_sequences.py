@@ -81,6 +81,42 @@ def test_sequence_and_default_are_carried_and_followed_and_synchronised(
         assert target.value(next_value) == source.value(next_value)
 
 
+@only_new
+def test_sequence_that_a_column_owns_and_uses_in_a_longer_default_is_carried_and_followed(
+    source: Database, target: Database, make_pipeline: Make, tmp_path: Path
+) -> None:
+    source.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, no text); CREATE SEQUENCE s START 100 OWNED BY t.no;"
+        "ALTER TABLE t ALTER no SET DEFAULT 'INV-' || nextval('s');"
+        "INSERT INTO t VALUES (1), (2); CREATE SEQUENCE by_hand"
+    )
+    pipeline = make_pipeline(source, target, source_options=INITIAL)
+    pipeline.catch_up()
+    target.execute("CREATE SEQUENCE by_hand")
+    assert_alike(source, target, "t")
+
+    for ddl in (
+        "ALTER SEQUENCE s INCREMENT 7",
+        "ALTER TABLE t ALTER no SET DEFAULT 'I' || nextval('s'); INSERT INTO t VALUES (3)",
+        "ALTER SEQUENCE s OWNED BY NONE",
+        "ALTER SEQUENCE s OWNED BY t.no",
+        """CREATE TABLE u (id int PRIMARY KEY, no text); CREATE SEQUENCE q OWNED BY u.no;
+        ALTER TABLE u ALTER no SET DEFAULT 'Q' || nextval('q'); INSERT INTO u VALUES (1)""",
+    ):
+        source.execute(ddl)
+        pipeline.catch_up()
+        assert_alike(source, target, "t")
+    path = tmp_path / "pipeline.yml"
+    path.write_text(yaml.safe_dump(pipeline_document(source, target, tmp_path)))
+    done = run_penstock("sync-sequences", path)
+
+    assert done.returncode == 0
+    assert "public.by_hand is left out: no column that is followed counts with it" in done.stderr
+    for sequence in ("s", "q"):
+        next_value = f"SELECT nextval('{sequence}')"
+        assert target.value(next_value) == source.value(next_value)
+
+
 @pytest.mark.long
 def test_sequences_that_somebody_else_has_made_are_used_and_left_alone(
     source: Database, target: Database, make_pipeline: Make

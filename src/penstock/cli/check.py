@@ -110,7 +110,7 @@ def _tables(chosen: ChosenTables | None, *, creates: bool) -> list[str]:
                 if any(column.identity == "a" for column in shape.columns)
             ],
             "sequences, behind at the target until penstock sync-sequences": sequences.carried,
-            "sequences that no column owns, created under their own names": sequences.free,
+            "sequences of no serial column, created under their own names": sequences.free,
             "sequences that several columns count with, one at the target as well": sequences.shared,
             "sequences left out, with the defaults that name them": sequences.missed,
             "sequences left out, no followed column counts with them": sequences.unused,

@@ -15,7 +15,10 @@ from penstock.errors import SourcePrivilegeMissing
 from penstock.sinks.status import SequencePosition
 from penstock.source.choice import read_choice
 from penstock.source.connect import connect_source
-from penstock.source.structure import TableStructure, read_structure
+from penstock.source.sequences import read_sequences
+from penstock.source.shapes import read_named_shapes
+from penstock.source.structure import TableStructure, structures_of
+from penstock.table import TableName
 from penstock.text import printable
 
 
@@ -23,7 +26,8 @@ def sync_sequences(path: PipelinePath, as_json: AsJson = False) -> None:
     """Let the sequences of Postgres targets go on where the source's stand, to cut over."""
     pipeline = read_pipeline(path)
     views = pipeline.each()
-    structures = [_read_source(view) for view in views]
+    sources = [_read_source(view) for view in views]
+    structures = [structure for structure, _ in sources]
     found = [
         (name, position)
         for name in pipeline.sinks
@@ -34,17 +38,23 @@ def sync_sequences(path: PipelinePath, as_json: AsJson = False) -> None:
         typer.echo(json.dumps([_as_dict(sink, position) for sink, position in found]))
     for sink, position in () if as_json else found:
         typer.echo(printable(f"{sink}: {_as_text(position)}"))
+    for sequence in [each for _, unused in sources for each in unused]:
+        said = f"{pipeline.name}: {sequence} is left out: no column that is followed counts with it"
+        print(printable(said), file=sys.stderr)  # noqa: T201
     for view, each in zip(views, structures, strict=True):
         _require_all_seen(view, each)
     if not found:
         print(f"{pipeline.name}: no sequence to set", file=sys.stderr)  # noqa: T201
 
 
-def _read_source(pipeline: PipelineFile) -> list[TableStructure]:
+def _read_source(pipeline: PipelineFile) -> tuple[list[TableStructure], list[TableName]]:
+    """The followed tables, and sequences beside them that only applications call."""
     with connect_source(pipeline.source.url, "penstock sync-sequences") as connection:
         choice, _ = read_choice(connection, pipeline.source.tables)
         tables = [table.name for table in (*choice.updates, *choice.inserts)]
-        return list(read_structure(connection, tables).values())
+        shapes = read_named_shapes(connection, tables)
+        structures = structures_of(connection, shapes.values())
+        return list(structures.values()), read_sequences(connection, shapes.values()).unused
 
 
 def _require_all_seen(pipeline: PipelineFile, structures: list[TableStructure]) -> None:

@@ -61,7 +61,10 @@ def settle(reported: Reported, known: Mapping[int, TableShape], look_up: LookUp)
     others.take_names(renamed)
     types = tuple(each for each in reported.change.types if not each.is_array)
     tables = (*reported.change.tables, *others.changed())
-    return reported.change.model_copy(update={"tables": tables, "types": types})
+    sequences = (*reported.change.sequences, *others.named_alone(reported.column_sequences))
+    return reported.change.model_copy(
+        update={"tables": tables, "types": types, "sequences": sequences}
+    )
 
 
 class _Others:
@@ -221,7 +224,7 @@ class _Others:
     def _take_named(
         self, owned: Sequence[ReportedSequence], free: Mapping[int, SequenceShape]
     ) -> None:
-        """Those that defaults name and no column owns."""
+        """Those that defaults name and no identity or serial column owns."""
         for shape in self if owned or free else ():
             named = {each.id: each for each in shape.sequences}
             for column in shape.columns:
@@ -229,10 +232,25 @@ class _Others:
                 if column.sequence is not None and column.sequence.id in free and column.default:
                     named[column.sequence.id] = free[column.sequence.id]
             for each in owned:
-                named.pop(each.sequence.id, None)
+                if self._is_counting(each):
+                    named.pop(each.sequence.id, None)
+                elif each.sequence.id in named:
+                    named[each.sequence.id] = each.sequence
             now = tuple(free.get(number, each) for number, each in named.items())
             if now != shape.sequences:
                 self.update(shape.id, sequences=_in_order(now, "schema_name", "name"))
+
+    def named_alone(self, owned: Sequence[ReportedSequence]) -> Iterator[SequenceShape]:
+        """Those that a column owns, and that are named in defaults like ones that none owns."""
+        for each in owned:
+            if any(each.sequence.id == named.id for shape in self for named in shape.sequences):
+                yield each.sequence
+
+    def _is_counting(self, owned: ReportedSequence) -> bool:
+        """Whether the column that owns the sequence is an identity or a serial one."""
+        shape = self.get(owned.table_id)
+        column = shape.column(owned.column) if shape is not None else None
+        return owned.kind == "i" or column is None or column.default == owned.default
 
     def take_names(self, tables: Mapping[int, TableShape]) -> None:
         """Let foreign keys lead to tables and columns by the names that these have now."""

@@ -143,7 +143,9 @@ SELECT coalesce(jsonb_agg({type_document} ORDER BY tn.nspname, t.typname), '[]')
 FROM needed JOIN pg_type t ON t.oid = needed.oid JOIN pg_namespace tn ON tn.oid = t.typnamespace
 WHERE tn.nspname NOT IN ('pg_catalog', 'information_schema')"""
 
-# Those that defaults count with and no column owns: they may be several tables'.
+# Those that defaults count with and no identity or serial column owns: they may be several tables'. One that a
+# column owns without being serial, since its default does more than to take the next value, is made like these.
+# The owner may be a table that the caller has not locked: a default names no column, and is spelled without it.
 FREE_SEQUENCES = f"""
 SELECT coalesce(jsonb_agg({_SEQUENCE} ORDER BY sn.nspname, sc.relname), '[]')
 FROM pg_sequence s JOIN pg_class sc ON sc.oid = s.seqrelid
@@ -153,9 +155,13 @@ WHERE s.seqrelid IN (
         AND p.objid = d.oid AND p.refclassid = 'pg_class'::regclass AND p.deptype = 'n'
     WHERE d.adrelid = c.oid)
   AND NOT EXISTS (
-    SELECT FROM pg_depend o WHERE o.classid = 'pg_class'::regclass AND o.objid = sc.oid
+    SELECT FROM pg_depend o
+    LEFT JOIN pg_attrdef w ON w.adrelid = o.refobjid AND w.adnum = o.refobjsubid
+    WHERE o.classid = 'pg_class'::regclass AND o.objid = sc.oid
     AND (o.deptype = 'e' OR o.refclassid = 'pg_class'::regclass AND o.refobjsubid > 0
-         AND o.deptype IN ('a', 'i')))"""
+         AND CASE o.deptype WHEN 'i' THEN true WHEN 'a' THEN pg_get_expr(w.adbin, 0)
+             = format('nextval(''%s''::regclass)', replace(s.seqrelid::regclass::text, '''', ''''''))
+             END))"""
 
 TYPE_DOCUMENT = """jsonb_build_object(
     'id', t.oid::int8, 'schema_name', tn.nspname, 'name', t.typname,

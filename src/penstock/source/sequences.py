@@ -71,15 +71,16 @@ def read_sequences(
         for column in shape.columns
         if column.sequence is not None
     }
+    free = {TableName(each.schema_name, each.name) for shape in shapes for each in shape.sequences}
     found = FoundSequences()
     for schema, name, column_count, is_owned in rows:
         sequence = TableName(schema, name)
         if not column_count:
             found.unused.append(sequence)
-        elif is_owned and sequence not in made:
+        elif is_owned and sequence not in made and sequence not in free:
             found.missed.append(sequence)
         else:
             found.carried.append(sequence)
-            found.free.extend([sequence] * (not is_owned))
+            found.free.extend([sequence] * (not is_owned or sequence in free))
             found.shared.extend([sequence] * (column_count > 1))
     return found

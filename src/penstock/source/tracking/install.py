@@ -247,7 +247,7 @@ def refresh_schemas(connection: Connection, names: Iterable[str]) -> None:
                 with waiting_little(connection, oids):
                     connection.execute(query, (schemas,))
         except SourceError as error:
-            if not left or connection.closed:
+            if not left or connection.closed or type(error) is not SourceError:
                 raise
             _log.warning("waiting to describe the tables: %s", error.what)
         else:
