@@ -12,9 +12,10 @@ import weakref
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewTopic
 
-from penstock.brokers.kafka.client import Clients
+from penstock.brokers.kafka.client import FENCED, Clients
+from penstock.brokers.kafka.producer import HeldProducer
 from penstock.embedded.ports import free_port
 from penstock.errors import PenstockError
 from penstock.sink import SinkPlace
@@ -161,3 +162,43 @@ def test_forked_process_leaves_its_parents_clients_alone(kafka, tmp_path, delive
 
     assert os.waitstatus_to_exitcode(status) == 0
     sink.close()
+
+
+class Silent:
+    """A client whose `flush` fails as it does where a callback has taken the error away."""
+
+    def __init__(self, client):
+        self._client = client
+
+    def __getattr__(self, name):
+        return getattr(self._client, name)
+
+    def __len__(self):
+        return len(self._client)
+
+    def flush(self, _seconds):
+        self._client.flush(30)
+        raise SystemError("returned NULL without setting an exception")
+
+
+def test_producer_that_was_fenced_says_so_where_its_client_says_nothing(kafka):
+    topic = f"fenced-{free_port()}"
+    kafka.admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
+    clients = Clients(KafkaOptions(servers=kafka.servers, topic=topic), "test")
+    first, second = HeldProducer(clients), HeldProducer(clients)
+    for held in (first, second):
+        held.make(clients.conf(**{"transactional.id": topic}))
+        held.in_steps("init_transactions", "beginning")
+    first.client.begin_transaction()
+    first.client.produce(topic, b"1")
+    client, first._client = first.client, Silent(first.client)
+
+    with pytest.raises(KafkaException) as raised:
+        first.flush("producing")
+
+    assert raised.value.args[0].code() in FENCED
+    first._client = client
+    del client
+    for held in (first, second):
+        held.discard()
+    clients.close()

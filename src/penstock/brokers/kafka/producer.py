@@ -101,7 +101,21 @@ class HeldProducer:
         try:
             return int(self._client.flush(timing().broker_step_seconds))
         except SystemError as error:
-            raise _fatal_error(error) from None
+            raise self._explained(error) from None
+
+    def _explained(self, raised: SystemError) -> Exception:
+        """What a client is beyond repair for, where a callback was run meanwhile: Python reports that one then, or nothing."""
+        found: Exception = raised
+        if isinstance(raised.__cause__, KafkaException):
+            found = raised.__cause__
+        elif self._client is not None:
+            try:
+                # Changes nothing: one is under way, or it says again what it is beyond repair for.
+                self._client.begin_transaction()
+            except KafkaException as error:
+                if error.args[0].fatal():
+                    found = error
+        return found
 
     def discard(self) -> None:
         """End it; nothing that waits in it is sent any more, and a transaction that it left open is ended by who comes next."""
@@ -120,8 +134,3 @@ class HeldProducer:
         last = [producer]
         del producer
         end_client(last, last.clear)
-
-
-def _fatal_error(raised: SystemError) -> Exception:
-    """What a client raises that is beyond repair, where a callback was run meanwhile: Python reports that one then."""
-    return raised.__cause__ if isinstance(raised.__cause__, KafkaException) else raised
