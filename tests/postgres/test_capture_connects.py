@@ -32,6 +32,13 @@ SLOT = "SELECT slot_name FROM pg_replication_slots WHERE database = %s"
 
 
 def advance(source: Database, slot: str) -> None:
+    """As soon as the server has noticed that nobody reads from it any more."""
+    wait_until(
+        lambda: source.query(
+            "SELECT FROM pg_replication_slots WHERE slot_name = %s AND NOT active", slot
+        ),
+        what=f"slot {slot} to be free",
+    )
     source.execute("SELECT pg_replication_slot_advance(%s, pg_current_wal_lsn())", slot)
 
 
