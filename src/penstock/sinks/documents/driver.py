@@ -332,41 +332,23 @@ class DocumentDriver:
         done = DdlDocuments(batch, taking_part, only is not None, self._source, self._format)
         stopped: dict[TableName, str] = {}
         with self._keeper.or_forget():
-            if self._by_tasks:
-                done.on_rows = self._take_outcomes
-                done.on_own = lambda own: stopped.update(self._deliver_between(own))
-                done.has_followed = self._sink.has_followed
-                if self._sink.shows_rows:
-                    done.on_renamed = self._parked.rename
-            if self._sink.shows_rows:
-                done.keeps_rows = self._sink.keeps_rows
+            self._listen(done, stopped)
             if self._takes_rows and only is None:
                 done.described = kept.in_state(TableState.PENDING)
             done.run(ddl_transaction, self.worker, run_job)
             moved = _after_ddl(kept, done, batch.end_lsn)
             if self._sink.shows_rows:
                 moved = _with_copies(moved, done, batch.end_lsn)
-            if only is None:
-                moved = replace(moved, delivered_lsn=batch.end_lsn)
             unfit = {
                 done.names.get(table, table): str(error)
                 for table, error in refused_in(ddl_transaction).items()
                 if table in taking_part
             }
             altering = _Altering(names=done.names)
+            if only is None:
+                moved = replace(moved, delivered_lsn=batch.end_lsn)
             if self._takes_rows:
-                if only is None:
-                    self._require_free_names(kept, done, ddl_transaction)
-                changed = changed_in(ddl_transaction)
-                pending = kept.in_state(TableState.PENDING)
-                concerned = changed - (kept.tables.keys() - taking_part) - pending
-                if only is not None:
-                    together = renamed_together(ddl_transaction)
-                    concerned &= taking_part.union(*(together.get(each, ()) for each in only))
-                unfit |= self._parked_in(concerned)
-                # Their copies have those rows; what is parked would keep the sink from being told of the change.
-                for table in sorted(pending & taking_part & changed):
-                    self._drop_parked(table)
+                unfit |= self._settle_parked(kept, done, ddl_transaction, only)
                 altering = _Altering.of_rows(
                     ddl_transaction, done, kept, only, copies_first=batch.copies_first
                 )
@@ -377,6 +359,43 @@ class DocumentDriver:
         fault_point("schema.after_commit")
         self.tables.read()
         return done.names
+
+    def _listen(self, done: DdlDocuments, stopped: dict[TableName, str]) -> None:
+        """Have the sink and what is parked hear of a transaction as it goes; `stopped` gets tables that refuse it."""
+        if self._by_tasks:
+            done.on_rows = self._take_outcomes
+            done.on_own = lambda own: stopped.update(self._deliver_between(own))
+            done.has_followed = self._sink.has_followed
+            if self._sink.shows_rows:
+                done.on_renamed = self._parked.rename
+        if self._sink.shows_rows:
+            done.keeps_rows = self._sink.keeps_rows
+
+    def _settle_parked(
+        self,
+        kept: KeptPosition,
+        done: DdlDocuments,
+        ddl_transaction: DdlTransaction,
+        only: Collection[TableName] | None,
+    ) -> dict[TableName, str]:
+        """Tables that cannot change, since something of them is parked; a copy that is to come has it all.
+
+        Raises:
+            SinkError: a table gets the name of one that has yet to come so far.
+        """
+        if only is None:
+            self._require_free_names(kept, done, ddl_transaction)
+        changed = changed_in(ddl_transaction)
+        pending = kept.in_state(TableState.PENDING)
+        concerned = changed - (kept.tables.keys() - done.taking_part) - pending
+        if only is not None:
+            together = renamed_together(ddl_transaction)
+            concerned &= done.taking_part.union(*(together.get(each, ()) for each in only))
+        stopped = self._parked_in(concerned)
+        # Their copies have those rows; what is parked would keep the sink from being told of the change.
+        for table in sorted(pending & done.taking_part & changed):
+            self._drop_parked(table)
+        return stopped
 
     def _require_free_names(
         self, kept: KeptPosition, done: DdlDocuments, ddl_transaction: DdlTransaction

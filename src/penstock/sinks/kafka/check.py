@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka.admin import AclOperation
@@ -17,7 +18,7 @@ from penstock.sinks.kafka.rights import group_rights, may_create, topic_rights, 
 from penstock.sinks.kafka.topics import USUAL_LIMIT
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterator, Mapping
 
     from penstock.brokers.kafka.client import Clients
     from penstock.sinks.kafka.options import KafkaOptions
@@ -48,42 +49,78 @@ def _findings(
     if options.registry is not None:
         yield from Registry(options.registry, clients.place).findings()
     found = clients.metadata(clients.admin, "reaching the brokers")
-    own = options.progress_topic if options.delivery is Delivery.EXACTLY_ONCE else None
-    # Of a pattern the topics of tables are known, and any that are there; of one topic all can be known.
-    fixed = () if "{" in options.topic else (options.topic,)
-    pattern = re.compile(_matching(options.topic))
-    met = [topic for topic in sorted(found.topics) if pattern.fullmatch(topic) and topic != own]
-    wanted = {topic: [AclOperation.WRITE] for topic in sorted({*fixed, *topics})}
-    if own is not None:
-        wanted[own] = [AclOperation.WRITE, AclOperation.READ]
-    there = {topic: operations for topic, operations in wanted.items() if topic in found.topics}
-    yield from topic_rights(producing, there)
-    if own is not None and own in there:
-        yield from _compacted(producing, own)
-    absent = [topic for topic in wanted if topic not in there]
-    if not options.create_topics:
-        for topic in absent:
-            if topic != own:
-                yield _absent(clients, topic)
-        absent = [topic for topic in absent if topic == own]
-    unfit = dict(_unfit(clients, wanted, found.topics))
-    yield from (Finding(error) for error in unfit.values())
-    absent = [topic for topic in absent if topic not in unfit]
-    made = [
-        wanted_topic(options) if topic == own else producing.topics.wanted(topic)
-        for topic in absent
-    ]
-    yield from may_create(clients, made)
+    wanted = _Wanted.of(options, topics, found.topics)
+    yield from topic_rights(producing, wanted.there)
+    if wanted.own in wanted.there:
+        yield from _compacted(producing, wanted.own)
+    yield from _missing(producing, options, wanted)
     if name:
         yield from group_rights(clients, name)
         yield from transaction_rights(clients, options, name)
+    met = _met(options, wanted)
     yield from _partitions(producing, options, {each: found.topics[each] for each in met})
     yield from _limits(producing, met)
+    yield from _replicas(clients, options, len(found.brokers))
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """Topics that the sink will write to, and what it does to each; `own` is that of its position."""
+
+    own: str | None
+    operations: Mapping[str, list[AclOperation]]
+    known: Mapping[str, Any]  # all that the brokers have, as far as they say
+
+    @classmethod
+    def of(
+        cls, options: KafkaOptions, topics: Collection[str], known: Mapping[str, Any]
+    ) -> _Wanted:
+        # Of a pattern the topics of tables are known; of one topic all can be known.
+        fixed = () if "{" in options.topic else (options.topic,)
+        operations = {topic: [AclOperation.WRITE] for topic in sorted({*fixed, *topics})}
+        own = options.progress_topic if options.delivery is Delivery.EXACTLY_ONCE else None
+        if own is not None:
+            operations[own] = [AclOperation.WRITE, AclOperation.READ]
+        return cls(own, operations, known)
+
+    @property
+    def there(self) -> dict[str, list[AclOperation]]:
+        return {topic: each for topic, each in self.operations.items() if topic in self.known}
+
+    @property
+    def absent(self) -> list[str]:
+        return [topic for topic in self.operations if topic not in self.known]
+
+
+def _missing(producing: Producing, options: KafkaOptions, wanted: _Wanted) -> Iterator[Finding]:
+    """Topics that are not there, and that nobody will make; or that penstock cannot."""
+    clients, absent = producing.clients, wanted.absent
+    if not options.create_topics:
+        yield from (_absent(clients, topic) for topic in absent if topic != wanted.own)
+        absent = [topic for topic in absent if topic == wanted.own]
+    unfit = dict(_unfit(clients, wanted.operations, wanted.known))
+    yield from map(Finding, unfit.values())
+    made = [
+        wanted_topic(options) if topic == wanted.own else producing.topics.wanted(topic)
+        for topic in absent
+        if topic not in unfit
+    ]
+    yield from may_create(clients, made)
+
+
+def _met(options: KafkaOptions, wanted: _Wanted) -> list[str]:
+    """Topics that are there and that documents may go to, be it those of tables to come."""
+    pattern = re.compile(_matching(options.topic))
+    return [each for each in sorted(wanted.known) if pattern.fullmatch(each) and each != wanted.own]
+
+
+def _replicas(clients: Clients, options: KafkaOptions, brokers: int) -> Iterator[Finding]:
+    """More copies of a topic than there are brokers."""
     factor = options.replication_factor
-    if factor is not None and factor > len(found.brokers):
+    if factor is not None and factor > brokers:
         yield Finding(
             SinkPrivilegeMissing(
-                f"replication_factor is {factor}, and there are {len(found.brokers)} brokers",
+                f"replication_factor is {factor}, and there are {brokers} brokers",
                 clients.place,
                 "set it to at most the number of brokers",
             )
