@@ -172,7 +172,7 @@ def test_worker_copies_for_a_pipeline_that_runs_elsewhere(
     pipeline = make_pipeline(source, target, **options)
     pipeline.catch_up()
 
-    assert "copied 1 tables" in worker.stderr
+    wait_until(lambda: "copied 1 tables" in worker.stderr, what="the worker to say so")
     assert_equal(source, target, "a")
     source.execute("INSERT INTO a VALUES (2)")
     pipeline.catch_up()

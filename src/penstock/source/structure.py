@@ -146,13 +146,15 @@ def _uncalled_values(
     """Where sequences stand that have not given a value yet: only they themselves know."""
     distinct = list(dict.fromkeys(names))
     found: dict[TableName, tuple[int, bool]] = {}
+    is_safe = not distinct or refuses_views(connection)
     for start in range(0, len(distinct), _SEQUENCES_AT_ONCE):
-        found.update(_values(connection, distinct[start : start + _SEQUENCES_AT_ONCE]))
+        some = distinct[start : start + _SEQUENCES_AT_ONCE]
+        found.update(_values(connection, some, is_safe=is_safe))
     return found
 
 
 def _values(
-    connection: Connection, names: Sequence[TableName]
+    connection: Connection, names: Sequence[TableName], *, is_safe: bool
 ) -> Iterator[tuple[TableName, tuple[int, bool]]]:
     selects = [
         sql.SQL("SELECT {}::int, last_value, is_called FROM {}").format(
@@ -162,13 +164,13 @@ def _values(
     ]
     try:
         with connection.transaction():
-            if not (refuses_views(connection) or are_ordinary(connection, names)):
+            if not (is_safe or are_ordinary(connection, names)):
                 raise psycopg.errors.ObjectNotInPrerequisiteState
             rows = connection.execute(sql.SQL(" UNION ALL ").join(selects)).fetchall()
     except _NO_SEQUENCE:
         # One was dropped since the catalog was read, or is another relation by now; the others have a value
         # all the same.
         for name in names if len(names) > 1 else ():
-            yield from _values(connection, [name])
+            yield from _values(connection, [name], is_safe=is_safe)
     else:
         yield from ((names[place], (value, is_called)) for place, value, is_called in rows)
