@@ -239,7 +239,7 @@ def test_view_that_got_the_name_of_a_sequence_is_not_read(
     with connect_source(source.dsn) as connection:
         if not knows_setting:  # as of a server before August 2024
             connection.execute("RESET restrict_nonsystem_relation_kind")
-        found = dict(_values(connection, [name("s"), name("q")], is_safe=True))
+        found = dict(_values(connection, [name("s"), name("q")], is_safe=knows_setting))
 
     assert found == {name("q"): (1, False)}
 
@@ -527,7 +527,7 @@ def test_two_hundred_tables_are_read_in_a_few_queries(source: Database):
         == (1, 2, 1, 1)
         for each in found.values()
     )
-    assert queries.count <= 10
+    assert queries.count <= 12, "however many tables there are"
 
 
 def test_constraint_and_index_of_one_name_are_both_made(source: Database, target: Database) -> None:
