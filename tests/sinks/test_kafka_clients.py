@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer
@@ -21,6 +22,7 @@ from penstock.errors import PenstockError
 from penstock.sink import SinkPlace
 from penstock.sinks.kafka.kind import KafkaKind
 from penstock.sinks.kafka.options import KafkaOptions
+from penstock.sinks.kafka.topics import Topics
 
 
 @pytest.fixture
@@ -201,4 +203,20 @@ def test_producer_that_was_fenced_says_so_where_its_client_says_nothing(kafka):
     del client
     for held in (first, second):
         held.discard()
+    clients.close()
+
+
+def test_topic_that_was_just_made_is_waited_for_until_the_broker_knows_it(kafka):
+    topic = f"late-{free_port()}"
+    options = KafkaOptions(servers=kafka.servers, topic=topic)
+    clients = Clients(options, "test")
+    topics = Topics(clients, options)
+
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(topics.partitions, topic)
+        with pytest.raises(TimeoutError):
+            asked.result(0.2)
+        kafka.admin.create_topics([NewTopic(topic, 3, 1)])[topic].result(30)
+
+        assert asked.result(30) == 3
     clients.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaError, TopicCollection
@@ -57,7 +58,17 @@ class Topics:
         return min(self._limits.values(), default=_DEFAULT_LIMIT)
 
     def partitions(self, topic: str) -> int:
-        """How many partitions a known topic has."""
+        """How many partitions a known topic has.
+
+        Raises:
+            PenstockError: it is not there any more.
+        """
+        if topic not in self._partitions:
+            # It was just made, and not every broker knew of it yet.
+            waiting = self._clients.steps(f"waiting for topic {topic}")
+            while self._see([topic]):
+                waiting.go_on()
+                time.sleep(timing().broker_ask_pause_seconds)
         return self._partitions[topic]
 
     def missing(self, topics: Collection[str]) -> dict[str, str]:
