@@ -74,7 +74,7 @@ class Layout:
             numbers,
             # Kafka would scatter those without a key over all partitions.
             tables.each(_table_number) if None in keys else [0] * len(keys),
-            batch.column("key").is_valid().to_pylist(),
+            batch.column("key").is_valid().to_pylist() if self.tombstones else [False] * len(keys),
             strict=True,
         )
         # One after another: headers of a whole batch at once are work for the garbage collector.

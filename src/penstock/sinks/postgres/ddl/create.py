@@ -32,7 +32,7 @@ from penstock.sinks.postgres.expressions.sql_text import enclosed, is_name, is_t
 from penstock.table import TableName
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
     from penstock.schema.description import TableDescription
     from penstock.schema.shape import ColumnShape, SequenceShape, TypeShape
@@ -41,6 +41,11 @@ if TYPE_CHECKING:
 
 _VIRTUAL_SINCE = 180000
 LONGEST_NAME = 63  # bytes; Postgres cuts off the rest
+
+_MISSING_SCHEMAS = """
+SELECT w.name FROM unnest(%s::text[]) AS w(name)
+WHERE NOT EXISTS (SELECT FROM pg_namespace n WHERE n.nspname = w.name)
+"""
 
 # Whether what has the name is a sequence that can be the column's: nobody's, and of its owner.
 _RELATION = """
@@ -90,8 +95,8 @@ def create_table(
     columns = [column for column in description.columns if wanted is None or column.name in wanted]
     require_spelled(description.name, columns)
     with connection.transaction(), without_search_path(connection):
-        for statement in missing_schema(connection, target.schema):
-            connection.execute(statement)
+        for schema in missing_schemas(connection, [target.schema]):
+            connection.execute(schema_statement(schema))
         for statement in missing_types(connection, types_in_order(description.types)):
             execute_one(connection, statement)
         columns, notes = _screen(connection, target, columns, rules)
@@ -274,14 +279,12 @@ def without_search_path(connection: Connection) -> Iterator[None]:
     connection.execute("SELECT pg_catalog.set_config('search_path', %s, true)", (before,))
 
 
-def missing_schema(connection: Connection, schema: str) -> Iterator[sql.Composed]:
-    """Makes the schema where there is none.
+def missing_schemas(connection: Connection, names: Collection[str]) -> list[str]:
+    """Those of the names that no schema has.
 
     IF NOT EXISTS is no help to a role that may make tables there but no schemas: the right is asked for first.
     """
-    found = connection.execute("SELECT FROM pg_namespace WHERE nspname = %s", (schema,))
-    if found.fetchone() is None:
-        yield schema_statement(schema)
+    return [name for (name,) in connection.execute(_MISSING_SCHEMAS, (sorted(set(names)),))]
 
 
 def schema_statement(schema: str) -> sql.Composed:
@@ -483,7 +486,7 @@ def missing_types(
             user_type.qualified,
         ).fetchone()
         if found is None:
-            yield from missing_schema(connection, user_type.schema_name)
+            yield from map(schema_statement, missing_schemas(connection, [user_type.schema_name]))
             known = with_known_collations(connection, user_type)
             yield type_statement(sql.Identifier(*user_type.qualified), known)
 

@@ -11,7 +11,7 @@ import psycopg
 from psycopg import sql
 
 from penstock.sinks.postgres.ddl.alter_steps import Step, run_steps
-from penstock.sinks.postgres.ddl.create import schema_statement
+from penstock.sinks.postgres.ddl.create import missing_schemas, schema_statement
 from penstock.table import TableName
 
 if TYPE_CHECKING:
@@ -21,10 +21,6 @@ if TYPE_CHECKING:
     Cursor = psycopg.Cursor[Any]
     Owner = tuple[str, str]
 
-_MISSING = """
-SELECT w.name FROM unnest(%s::text[]) AS w(name)
-WHERE NOT EXISTS (SELECT FROM pg_namespace n WHERE n.nspname = w.name)
-"""
 # Another role may have made it a moment before: then it is that role's.
 _RECORD = """
 INSERT INTO penstock.schemas (pipeline, source, oid, schema_name)
@@ -45,7 +41,7 @@ AND NOT EXISTS (SELECT FROM pg_namespace n WHERE n.oid = m.oid)
 
 def schema_steps(connection: Connection, owner: Owner | None, name: str) -> list[Step]:
     """What makes a schema, none where it is there. Without an owner nothing is recorded."""
-    if connection.execute(_MISSING, ([name],)).fetchone() is None:
+    if not missing_schemas(connection, [name]):
         return []
     steps = [Step(schema_statement(name))]
     if owner is not None:
@@ -60,7 +56,7 @@ def have_schemas(connection: Connection, owner: Owner, names: Collection[str]) -
     Raises:
         psycopg.Error: the role may not, or the server went away.
     """
-    for (name,) in connection.execute(_MISSING, (sorted(set(names)),)).fetchall():
+    for name in missing_schemas(connection, names):
         connection.execute(schema_statement(name))
         connection.execute(sql.SQL(_RECORD).format(*map(sql.Literal, (*owner, name))))
 
