@@ -167,6 +167,51 @@ def test_who_may_not_read_what_was_dropped_as_a_duplicate_is_told_the_right(
         sink.deliver(iter((batch,)), None)
 
 
+@pytest.mark.parametrize(
+    "denied", ["{name}.public.orders", "$JS.API.STREAM.INFO.{name}", "$JS.API.STREAM.CREATE.{name}"]
+)
+def test_user_who_may_not_publish_is_told_so_and_does_not_wait_for_ever(
+    server_with, name, sink_of, denied
+):
+    subject = denied.format(name=name)
+    server = server_with(
+        'authorization { users: [ { user: "p", password: "s", permissions: {'
+        f' publish: {{ allow: ">", deny: "{subject}" }} }} }} ] }}'
+    )
+    sink = sink_of(url=server.url, user="p", password="s", timeout=2.0)
+
+    def begun():
+        sink.open()
+        sink.deliver(iter((documents((1, "a")),)), None)
+
+    with pytest.raises(SinkPrivilegeMissing) as refused:
+        begun()
+
+    assert subject.lower() in refused.value.what
+    if "INFO" in denied:
+        assert [each.code for each in sink.check()] == ["PEN-503"]
+
+
+def test_user_who_may_not_subscribe_to_answers_is_told_so(server_with, sink_of):
+    server = server_with(
+        'authorization { users: [ { user: "p", password: "s", permissions: {'
+        ' publish: ">", subscribe: { allow: ">", deny: "_INBOX.>" } } } ] }'
+    )
+    sink = sink_of(url=server.url, user="p", password="s", timeout=2.0)
+
+    with pytest.raises(SinkPrivilegeMissing, match="_inbox"):
+        sink.open()
+
+
+def test_server_without_jetstream_is_said_to_be_one(sink_of):
+    server = NatsServer()
+    server._file.write_text(f'listen: "127.0.0.1:{server.port}"\n')
+    with server.running():
+        sink = sink_of(url=server.url, timeout=2.0)
+        with pytest.raises(SinkError, match="JetStream"):
+            sink.open()
+
+
 def test_too_large_message_is_refused_and_the_others_can_go(server_with, name, sink_of):
     server = server_with("max_payload: 20000")
     sink = sink_of(url=server.url)

@@ -41,6 +41,7 @@ _KNOWN = (
     concurrent.futures.CancelledError,
 )
 _MOST_PENDING_BYTES = 16 * 1024 * 1024
+_NO_JETSTREAM = (10039, 10076)  # for this account, or at all
 
 
 class Connection:
@@ -57,6 +58,8 @@ class Connection:
         self._client: Any = None
         self._given_up = threading.Event()
         self._last_error: Exception | None = None
+        self._denial = ""
+        self._denials = 0
         self._moves = 0
 
     @property
@@ -72,7 +75,23 @@ class Connection:
     @property
     def was_denied(self) -> bool:
         """Whether the server has said in passing that something is not allowed; it does not answer then."""
-        return "permissions violation" in str(self._last_error or "").lower()
+        return _is_denial(self._last_error)
+
+    @property
+    def denials(self) -> int:
+        """How often it has said so."""
+        return self._denials
+
+    def denied_since(self, denials: int, what: str) -> PenstockError | None:
+        """What the server has said is not allowed, since it had said so this often; None where that is nothing."""
+        if self._denials == denials or self._is_given_up:
+            return None
+        page = "nats" if self._errors is OF_SINK else "log-on-a-broker"
+        return self._errors.privilege(
+            f"{what}: NATS says {self._denial}",
+            self.place,
+            f"grant penstock's user what docs/howto/{page}.md lists",
+        )
 
     @property
     def timeout(self) -> float:
@@ -93,6 +112,7 @@ class Connection:
         self.close()
         self._given_up.clear()
         self._last_error = None
+        self._denials = 0
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="nats", daemon=True)
         self._thread.start()
@@ -136,6 +156,9 @@ class Connection:
 
     async def _note(self, error: Exception) -> None:
         self._last_error = error
+        if _is_denial(error):
+            self._denials += 1
+            self._denial = str(error).removeprefix("nats: ")
         _log.debug("said in passing: %s", type(error).__name__)
 
     def run(self, work: Coroutine[Any, Any, Answer], what: str) -> Answer:
@@ -149,19 +172,22 @@ class Connection:
             raise self._errors.away(
                 "not connected", self.place, "nothing, penstock tries again by itself"
             )
+        denials = self.denials
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         deadline, moves = time.monotonic() + self._options.timeout, self._moves
         while True:
             try:
                 return future.result(timing().broker_step_seconds)
             except concurrent.futures.TimeoutError as error:
+                # To what is not allowed there is no answer: the server says so in passing.
                 if future.done():  # the work's own
-                    raise self.explained(error, what) from None
+                    found = self.denied_since(denials, what) or self.explained(error, what)
+                    raise found from None
                 if moves != self._moves:
                     deadline, moves = time.monotonic() + self._options.timeout, self._moves
                 if self._is_given_up or time.monotonic() > deadline:
                     future.cancel()
-                    raise self._ended(what) from None
+                    raise (self.denied_since(denials, what) or self._ended(what)) from None
             except PenstockError:
                 raise
             except Exception as error:
@@ -240,7 +266,14 @@ class Connection:
             )
         if not isinstance(error, _KNOWN):
             raise error
-        return self._errors.away(said, self.place, "nothing, penstock tries again by itself")
+        do = "nothing, penstock tries again by itself"
+        if _is_without_jetstream(error):
+            said = f"{what}: no JetStream answers there"
+            do = (
+                "nothing while the servers start; else run them with JetStream (`jetstream {}` in their file, or -js),"
+                " and allow it to the account of penstock's user"
+            )
+        return self._errors.away(said, self.place, do)
 
 
 async def _close(client: Any) -> None:
@@ -254,6 +287,17 @@ async def _close(client: Any) -> None:
     for task in left:
         task.cancel()
     await asyncio.gather(*left, return_exceptions=True)
+
+
+def _is_denial(error: Exception | None) -> bool:
+    return "permissions violation" in str(error or "").lower()
+
+
+def _is_without_jetstream(error: Exception) -> bool:
+    """Whether nobody takes what is asked of JetStream; what it says itself has a description."""
+    if not isinstance(error, js_errors.ServiceUnavailableError):
+        return False
+    return not error.description or error.err_code in _NO_JETSTREAM
 
 
 def _name(error: Exception) -> str:

@@ -120,6 +120,7 @@ class NatsSink(DocumentSink):
         # the server drops what it has, and that may stand before something else.
         self._last_id = None
         refused: dict[str, str] = {}
+        acks.begin()
         for batch in documents:
             refused |= self._too_large(batch)
             if not refused:
@@ -256,6 +257,11 @@ class Acks:
         self._error: dict[str, Any] | None = None
         self._inbox = ""
         self._moved: asyncio.Event | None = None
+        self._denials = 0
+
+    def begin(self) -> None:
+        """From here on messages of one batch go."""
+        self._denials = self._connection.denials
 
     async def subscribe(self) -> None:
         """Listen."""
@@ -296,6 +302,7 @@ class Acks:
 
         Raises:
             SinkError: the stream refuses one.
+            SinkPrivilegeMissing: the server does not allow it.
         """
         await self._until(self._sent - self._window + max(1, self._window // 4))
 
@@ -304,6 +311,7 @@ class Acks:
 
         Raises:
             SinkError: the stream refuses one.
+            SinkPrivilegeMissing: the server does not allow it.
         """
         await self._until(self._sent)
         return not json.loads(self._last_ack).get("duplicate", False)
@@ -313,6 +321,7 @@ class Acks:
 
         Raises:
             SinkError: one is not.
+            SinkPrivilegeMissing: the server does not allow it.
         """
         while self._acked < self._sent or self._error:
             before = self._acked
@@ -326,6 +335,9 @@ class Acks:
             self._moved.clear()
             if not self._connection.is_open:
                 raise self._refused("the connection is gone")
+            # Nobody acknowledges what was not allowed; no more than that is said of it.
+            if denied := self._connection.denied_since(self._denials, "publishing"):
+                raise denied
             try:
                 await asyncio.wait_for(self._moved.wait(), 0.5)
             except TimeoutError:
