@@ -179,14 +179,37 @@ def test_value_that_has_no_form_is_refused_and_the_others_are_not(kind, text):
     assert taken[1]["after"] == {"id": 2, "v": None}
 
 
-def test_toasted_value_that_was_not_sent_is_a_placeholder_or_refused():
-    shape = described("text")
-    (found,) = of(shape, update(shape, ["1", UNCHANGED]))
-    assert found[1]["after"]["v"] == "__debezium_unavailable_value"
+@pytest.mark.parametrize(
+    ("type_oid", "wanted"),
+    [
+        (25, "__debezium_unavailable_value"),
+        (1009, ["__debezium_unavailable_value"]),  # text[]
+        (1001, [b"__debezium_unavailable_value"]),  # bytea[]
+        (1005, list(b"__debezium_unavailable_value")),  # int2[]
+        (1007, list(b"__debezium_unavailable_value")),  # int4[]
+        (1016, list(b"__debezium_unavailable_value")),  # int8[]
+        (1182, list(b"__debezium_unavailable_value")),  # date[]
+        # Java's UUID.nameUUIDFromBytes of it.
+        (2951, ["b68a35a7-17ad-35b3-af2a-ae46edb4545a"]),  # uuid[]
+    ],
+)
+def test_toasted_value_that_was_not_sent_is_the_placeholder_of_its_type(type_oid, wanted):
+    columns = (Column("id", 23, -1, True), Column("v", type_oid, -1, False))
+    shape = Relation(16400, TableName("public", "t"), "d", columns)
 
-    shape = described("int4[]")
     (found,) = of(shape, update(shape, ["1", UNCHANGED]))
+
+    assert found[1]["after"]["v"] == wanted
+
+
+def test_toasted_value_whose_type_has_no_placeholder_is_refused():
+    columns = (Column("id", 23, -1, True), Column("v", 1022, -1, False))  # float8[]
+    shape = Relation(16400, TableName("public", "t"), "d", columns)
+
+    (found,) = of(shape, update(shape, ["1", UNCHANGED]))
+
     assert found[0] is None
+    assert "no form" in found[1]
 
 
 def test_column_is_nullable_and_null_by_default_whatever_it_is():

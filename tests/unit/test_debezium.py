@@ -19,11 +19,12 @@ from penstock.changes.basetypes import spelled_type
 from penstock.changes.debezium import DebeziumEncoder, Decimals, debezium_column
 from penstock.changes.documents import keyed
 from penstock.changes.encoded import one_column
-from penstock.changes.pgoutput import Injected
+from penstock.changes.pgoutput import Column, Injected, Relation
 from penstock.lsn import Lsn
 from penstock.modifiers.inject import Injection, PrimaryKeyOptions
 from penstock.schema.shape import ColumnShape, TableShape, TypeShape
 from penstock.sinks.kafka.formats import DebeziumFormat
+from penstock.table import TableName
 from penstock.testing import (
     UNCHANGED,
     changes,
@@ -174,6 +175,27 @@ def test_toasted_value_that_was_not_sent_is_the_placeholder_of_its_type():
         "b": "X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ==",
         "a": ["__debezium_unavailable_value"],
     }
+
+
+@pytest.mark.parametrize(
+    ("type_oid", "wanted"),
+    [
+        (1005, list(b"__debezium_unavailable_value")),  # int2[]
+        (1007, list(b"__debezium_unavailable_value")),  # int4[]
+        (1016, list(b"__debezium_unavailable_value")),  # int8[]
+        (1182, list(b"__debezium_unavailable_value")),  # date[]
+        (1001, ["X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ=="]),  # bytea[]
+        # Java's UUID.nameUUIDFromBytes of it.
+        (2951, ["b68a35a7-17ad-35b3-af2a-ae46edb4545a"]),  # uuid[]
+    ],
+)
+def test_toasted_array_that_was_not_sent_has_elements_of_its_own_type(type_oid, wanted):
+    columns = (Column("id", 23, -1, True), Column("v", type_oid, -1, False))
+    shape = Relation(16600, TableName("public", "docs"), "d", columns)
+
+    (found,) = of(shape, update(shape, ["1", UNCHANGED]))
+
+    assert found["value"]["after"]["v"] == wanted
 
 
 def test_truncate_has_no_key_and_no_rows():

@@ -38,7 +38,13 @@ from penstock.changes.arrayliterals import split_arrays
 from penstock.changes.cells import gather
 from penstock.changes.debezium import of_arrays
 from penstock.changes.documents import key_places
-from penstock.changes.encoded import UNAVAILABLE, Encoded, any_unfit, one_column
+from penstock.changes.encoded import (
+    UNAVAILABLE,
+    UNAVAILABLE_UUID,
+    Encoded,
+    any_unfit,
+    one_column,
+)
 from penstock.changes.textcolumns import Part, digits, join
 from penstock.changes.typed import ELEMENTS, arrow_type, to_typed
 from penstock.changes.unscaled import binary_of, precision_of, scale_of, unscaled
@@ -56,6 +62,8 @@ _BOOL, _BYTEA, _INT8, _INT2, _INT4, _OID, _NUMERIC, _UUID = 16, 17, 20, 21, 23, 
 _FLOATS = {700: "float", 701: "double"}
 _WHOLE = {_INT2: "int", _INT4: "int", _INT8: "long", _OID: "long"}
 _COUNTED = (epochs.DATE, epochs.TIME, epochs.TIMESTAMP, epochs.INTERVAL)
+_UUID_TYPE = {"type": "string", "logicalType": "uuid"}
+_DATE_TYPE = {"type": "int", "logicalType": "date"}
 _BRANCH = b"\x02"  # the second of a union: not null
 _NULL = b"\x00"
 
@@ -176,8 +184,8 @@ def _type(type_oid: int, modifier: int) -> Any:
     simple: Mapping[int, Any] = {
         _BOOL: "boolean",
         _BYTEA: "bytes",
-        _UUID: _logical("string", "uuid"),
-        epochs.DATE: _logical("int", "date"),
+        _UUID: _UUID_TYPE,
+        epochs.DATE: _DATE_TYPE,
         epochs.TIME: _logical("int", "time-millis")
         if is_short
         else _logical("long", "time-micros"),
@@ -289,12 +297,20 @@ def _nullable(column: Column, cells: Cells) -> Encoded:
 
 def _unavailable(kind: Any) -> bytes | None:
     """What stands for a value that was not sent; None where the type has nothing that could."""
-    text = bytes(varints(np.array([len(UNAVAILABLE)]))[0].as_py()) + UNAVAILABLE
-    if kind in ("string", "bytes") or kind == _logical("string", "uuid"):
+    text = _constant(UNAVAILABLE.decode())
+    if kind in ("string", "bytes", _UUID_TYPE):
         return _BRANCH + text
-    if isinstance(kind, dict) and kind.get("items") in (["null", "string"], ["null", "bytes"]):
-        return _BRANCH + b"\x02" + _BRANCH + text + b"\x00"
-    return None
+    element = kind["items"][1] if isinstance(kind, dict) and "items" in kind else None
+    if element in ("string", "bytes"):
+        elements = [text]
+    elif element == _UUID_TYPE:
+        elements = [_constant(UNAVAILABLE_UUID.decode())]
+    elif element in ("int", "long", _DATE_TYPE):
+        elements = varints(np.frombuffer(UNAVAILABLE, np.uint8)).to_pylist()
+    else:
+        return None
+    block = b"".join(_BRANCH + each for each in elements)
+    return _BRANCH + bytes(varints(np.array([len(elements)]))[0].as_py()) + block + _NULL
 
 
 def avro_column(type_oid: int, modifier: int, values: pa.Array) -> Encoded:

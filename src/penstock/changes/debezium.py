@@ -31,7 +31,13 @@ from penstock import __version__
 from penstock.changes import epochs
 from penstock.changes.arrayliterals import split_arrays
 from penstock.changes.cells import gather
-from penstock.changes.encoded import UNAVAILABLE, Encoded, any_unfit, one_column
+from penstock.changes.encoded import (
+    UNAVAILABLE,
+    UNAVAILABLE_UUID,
+    Encoded,
+    any_unfit,
+    one_column,
+)
 from penstock.changes.jsonvalues import json_column, json_string
 from penstock.changes.textcolumns import Part, digits, join
 from penstock.changes.typed import ELEMENTS
@@ -44,7 +50,8 @@ if TYPE_CHECKING:
     from penstock.changes.envelope import Moments
     from penstock.changes.pgoutput import Column
 
-_BYTEA, _TEXT, _MONEY, _BIT, _VARBIT, _NUMERIC = 17, 25, 790, 1560, 1562, 1700
+_BYTEA, _TEXT, _MONEY, _BIT, _VARBIT, _NUMERIC, _UUID = 17, 25, 790, 1560, 1562, 1700, 2950
+_WHOLE = (20, 21, 23)
 _JSON_TYPES = (114, 3802)
 _COUNTED = (epochs.DATE, epochs.TIME, epochs.TIMESTAMP, epochs.INTERVAL)
 _MONEY_MODIFIER = 4 + (19 << 16) + 2
@@ -144,9 +151,16 @@ def _source(moments: Moments) -> tuple[Part, Part, Part]:
 
 def _unavailable(type_oid: int) -> bytes:
     text = json_string(UNAVAILABLE.decode())
-    if type_oid == _BYTEA:
-        return _UNAVAILABLE_BYTES
-    return b"[" + text + b"]" if type_oid in ELEMENTS else text
+    if type_oid not in ELEMENTS:
+        return _UNAVAILABLE_BYTES if type_oid == _BYTEA else text
+    element = ELEMENTS[type_oid]
+    if element in _WHOLE or element == epochs.DATE:
+        text = b",".join(b"%d" % byte for byte in UNAVAILABLE)
+    elif element == _BYTEA:
+        text = _UNAVAILABLE_BYTES
+    elif element == _UUID:
+        text = json_string(UNAVAILABLE_UUID.decode())
+    return b"[" + text + b"]"
 
 
 def debezium_column(

@@ -18,7 +18,13 @@ if TYPE_CHECKING:
     from penstock.changes.envelope import Moments
 
 UNAVAILABLE = b"__debezium_unavailable_value"
-"""In place of a TOASTed value that an UPDATE left alone and the server did not send."""
+"""In place of a TOASTed value that an UPDATE left alone and the server did not send.
+
+Of an array of whole numbers or dates its bytes, one by one, and of one of uuids `UNAVAILABLE_UUID`: as Debezium has it,
+so that elements keep their type."""
+
+UNAVAILABLE_UUID = b"b68a35a7-17ad-35b3-af2a-ae46edb4545a"
+"""What Java's `UUID.nameUUIDFromBytes` makes of it."""
 
 
 @dataclass(frozen=True)
