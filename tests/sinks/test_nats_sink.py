@@ -13,7 +13,7 @@ import nats
 import nkeys
 import pyarrow as pa
 import pytest
-from nats.js.api import DiscardPolicy
+from nats.js.api import DiscardPolicy, RetentionPolicy, StorageType
 from pydantic import ValidationError
 
 from fix_nats import NatsServer
@@ -416,6 +416,20 @@ def test_stream_that_knows_ids_for_less_long_or_throws_away_is_warned_of(
     assert "knows ids for 5 s; wanted 60 s" in found[0].error.what
     assert "discard: old" in found[1].error.what
     assert wanted == []
+
+
+def test_stream_that_may_lose_what_it_has_acknowledged_is_warned_of(nats_server, name, sink_of):
+    settings = {"retention": RetentionPolicy.INTEREST, "storage": StorageType.MEMORY}
+    widen(nats_server, name, f"{name}.>", duplicate_window=120, **settings)
+
+    found = [(each.severity, each.error.what) for each in sink_of(replicas=3).check()]
+    (meant,) = sink_of(storage="memory").check()
+
+    assert [severity for severity, _ in found] == ["warning"] * 3
+    assert "retention interest" in found[0][1]
+    assert "lies in memory; wanted file" in found[1][1]
+    assert "has 1 replicas; wanted 3" in found[2][1]
+    assert "retention interest" in meant.error.what
 
 
 def test_window_of_days_is_had_and_one_that_outlasts_the_messages_is_refused(

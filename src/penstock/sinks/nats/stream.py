@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from nats.js import api
 from nats.js.errors import NotFoundError
 
+from penstock.brokers.nats.options import Storage
 from penstock.errors import DestinationRefuses, SinkPrivilegeMissing
 from penstock.sinks.nats.options import Discard, Order
 from penstock.timing import timing
@@ -151,6 +152,27 @@ class Stream:
                 " nobody may have read yet",
                 place,
                 "set discard of the stream to new, or write discard: old if that is meant",
+            )
+        for what, do in self._less_durable(found):
+            yield DestinationRefuses(f"stream {self.name} {what}", place, do)
+
+    def _less_durable(self, found: Any) -> Iterator[tuple[str, str]]:
+        """What may lose messages that it has acknowledged; and what helps."""
+        options = self._options
+        if found.retention == api.RetentionPolicy.INTEREST:
+            yield (
+                "has the retention interest: a message is gone at once where no consumer is there for it",
+                "make the consumers before penstock starts, or a stream with the retention limits",
+            )
+        if options.storage is Storage.FILE and found.storage == api.StorageType.MEMORY:
+            yield (
+                "lies in memory; wanted file: what it has is lost when its servers are started anew",
+                "make another stream, or write storage: memory if that is meant",
+            )
+        if (found.num_replicas or 1) < options.replicas:
+            yield (
+                f"has {found.num_replicas or 1} replicas; wanted {options.replicas}",
+                "raise the number of replicas of the stream, or write into the file what it has",
             )
 
     def _no_order(self, found: Any) -> DestinationRefuses | None:
